@@ -1,0 +1,46 @@
+//! Checksums: CRC-32C guards stored bytes, XXH3 spreads keys.
+
+/// CRC-32C of `data`.
+pub fn crc32c(data: &[u8]) -> u32 {
+    crc32c::crc32c(data)
+}
+
+/// CRC-32C of `data` appended to what `crc` already covers.
+pub fn crc32c_append(crc: u32, data: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc, data)
+}
+
+/// A 16-bit checksum of an 8-byte-or-shorter word, for words that carry their own check.
+///
+/// The two halves of the CRC are folded, and zero is avoided so that an all-zero word is never valid.
+pub fn crc16(data: &[u8]) -> u16 {
+    let crc = crc32c::crc32c(data);
+    match (crc ^ (crc >> 16)) as u16 {
+        0 => 1,
+        folded => folded,
+    }
+}
+
+/// XXH3 of `data`, 64 bits.
+pub fn hash64(data: &[u8]) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(data)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_vectors() {
+        assert_eq!(crc32c(b"123456789"), 0xE306_9283);
+        assert_eq!(crc32c_append(crc32c(b"1234"), b"56789"), crc32c(b"123456789"));
+        assert_eq!(hash64(b""), 0x2D06_8005_38D3_94C2);
+    }
+
+    #[test]
+    fn crc16_is_never_zero() {
+        for i in 0..100_000u64 {
+            assert_ne!(crc16(&i.to_le_bytes()), 0);
+        }
+    }
+}

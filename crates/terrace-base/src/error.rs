@@ -1,0 +1,183 @@
+//! The one error type of Terrace.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What every fallible Terrace call returns.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Everything that can go wrong, with where and what.
+///
+/// Cloning is cheap; a background failure is cloned into every write it refuses.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused a file operation.
+    #[error("{operation} {}: {source}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What was being done to it, as a verb: `open`, `write`, `sync`.
+        operation: &'static str,
+        /// The system's own error.
+        source: Arc<io::Error>,
+    },
+    /// Stored bytes are not what was written.
+    #[error("corruption in {} at byte {offset}: expected {expected}, found {found}", file.display())]
+    Corruption {
+        /// The damaged file or pool.
+        file: PathBuf,
+        /// Byte offset of the damaged structure within it.
+        offset: u64,
+        /// What a healthy file holds there.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// The file is of another kind or of a version this build does not read.
+    #[error("{}: format {found} is not readable by this build, which reads {supported}", file.display())]
+    InvalidFormat {
+        /// The file.
+        file: PathBuf,
+        /// The magic or version found.
+        found: String,
+        /// What this build reads.
+        supported: String,
+    },
+    /// Another process has the database or pool open.
+    #[error("{} is in use by another process; close it there first", path.display())]
+    Locked {
+        /// The lock file or pool.
+        path: PathBuf,
+    },
+    /// A background failure put the store into read-only service; reads go on.
+    #[error("writes are refused after a background failure: {cause}")]
+    Poisoned {
+        /// The failure.
+        cause: Arc<Error>,
+    },
+    /// The disk is full.
+    #[error("no space left for {}", path.display())]
+    NoSpace {
+        /// The file that could not grow.
+        path: PathBuf,
+    },
+    /// The persistent-memory pool is full and may not grow further.
+    #[error("pool {} is full: {requested} bytes do not fit into {size}", path.display())]
+    PoolFull {
+        /// The pool.
+        path: PathBuf,
+        /// Bytes asked for.
+        requested: u64,
+        /// The pool's size limit in bytes.
+        size: u64,
+    },
+    /// The store was opened read-only.
+    #[error("the store is open read-only")]
+    ReadOnly,
+    /// An argument is outside its documented range.
+    #[error("invalid argument: {0}")]
+    InvalidArgument(String),
+    /// The engine cannot do this by design.
+    #[error("engine {engine} does not support {operation}")]
+    Unsupported {
+        /// The engine's name.
+        engine: &'static str,
+        /// The operation asked for.
+        operation: &'static str,
+    },
+}
+
+/// The kind of an [`Error`], for matching without its details.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// See [`Error::Io`].
+    Io,
+    /// See [`Error::Corruption`].
+    Corruption,
+    /// See [`Error::InvalidFormat`].
+    InvalidFormat,
+    /// See [`Error::Locked`].
+    Locked,
+    /// See [`Error::Poisoned`].
+    Poisoned,
+    /// See [`Error::NoSpace`].
+    NoSpace,
+    /// See [`Error::PoolFull`].
+    PoolFull,
+    /// See [`Error::ReadOnly`].
+    ReadOnly,
+    /// See [`Error::InvalidArgument`].
+    InvalidArgument,
+    /// See [`Error::Unsupported`].
+    Unsupported,
+}
+
+impl Error {
+    /// The error's kind.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Error::Io { .. } => ErrorKind::Io,
+            Error::Corruption { .. } => ErrorKind::Corruption,
+            Error::InvalidFormat { .. } => ErrorKind::InvalidFormat,
+            Error::Locked { .. } => ErrorKind::Locked,
+            Error::Poisoned { .. } => ErrorKind::Poisoned,
+            Error::NoSpace { .. } => ErrorKind::NoSpace,
+            Error::PoolFull { .. } => ErrorKind::PoolFull,
+            Error::ReadOnly => ErrorKind::ReadOnly,
+            Error::InvalidArgument(_) => ErrorKind::InvalidArgument,
+            Error::Unsupported { .. } => ErrorKind::Unsupported,
+        }
+    }
+
+    /// Whether the same call may succeed later with nothing changed but time and free space.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self.kind(), ErrorKind::NoSpace | ErrorKind::PoolFull | ErrorKind::Locked)
+    }
+
+    /// Wraps a system error; a full disk becomes [`Error::NoSpace`].
+    pub fn io(path: &Path, operation: &'static str, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Error::NoSpace { path: path.to_path_buf() }
+            }
+            _ => Error::Io { path: path.to_path_buf(), operation, source: Arc::new(source) },
+        }
+    }
+
+    /// A [`Error::Corruption`] at `offset` of `file`.
+    pub fn corruption(
+        file: &Path,
+        offset: u64,
+        expected: impl Into<String>,
+        found: impl Into<String>,
+    ) -> Self {
+        Error::Corruption { file: file.to_path_buf(), offset, expected: expected.into(), found: found.into() }
+    }
+
+    /// An [`Error::InvalidArgument`].
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Error::InvalidArgument(message.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_no_space_and_retryable() {
+        let e = Error::io(Path::new("/x"), "write", io::Error::from(io::ErrorKind::StorageFull));
+        assert_eq!(e.kind(), ErrorKind::NoSpace);
+        assert!(e.is_retryable());
+    }
+
+    #[test]
+    fn messages_name_file_and_offset() {
+        let e = Error::corruption(Path::new("a.sst"), 17, "crc 1", "crc 2");
+        assert_eq!(e.to_string(), "corruption in a.sst at byte 17: expected crc 1, found crc 2");
+        assert!(!e.is_retryable());
+    }
+}

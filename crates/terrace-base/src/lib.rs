@@ -1,0 +1,14 @@
+//! What every Terrace crate stands on: the error type, codecs, checksums, time, randomness and the
+//! executor of background work.
+//!
+//! Nothing here knows of persistent memory or of files. Time, randomness and threads are reached
+//! through this crate alone, so that a simulated run with one seed is one history.
+
+pub mod checksum;
+pub mod clock;
+pub mod codec;
+pub mod error;
+pub mod exec;
+pub mod rng;
+
+pub use error::{Error, ErrorKind, Result};

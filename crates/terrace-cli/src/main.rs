@@ -1,0 +1,2 @@
+//! Terrace: the command line.
+fn main() {}

@@ -1,0 +1,114 @@
+//! The file-system trait: what Terrace asks of a disk, and what a disk may do at a power cut.
+//!
+//! The contract, which the simulated file system enforces to the letter:
+//!
+//! 1. Bytes appended or written are durable only after `sync` of that file. Before it, any part of
+//!    them may survive, in any order, torn anywhere.
+//! 2. A file's name (creation, removal, rename) is durable only after `sync_dir` of its directory.
+//!    Before it, each such change may or may not survive, in order within one directory.
+//! 3. `rename` replaces its target atomically.
+//! 4. After a failed `sync` nothing may be assumed of what it covered.
+
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrace_base::Result;
+
+/// How a file's reads go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Through the page cache, with read-ahead turned off.
+    Random,
+    /// Through the page cache, with read-ahead.
+    Sequential,
+    /// Past the page cache (`O_DIRECT`) where the file system allows it, else as `Random`.
+    Direct,
+}
+
+/// A directory tree of files.
+pub trait Fs: Send + Sync + Debug {
+    /// Creates `path` for appending; an existing file is an error.
+    fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>>;
+
+    /// Opens `path` for reading.
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>>;
+
+    /// Reads all of `path`.
+    fn read(&self, path: &Path) -> Result<Vec<u8>> {
+        let file = self.open(path, Access::Sequential)?;
+        let mut data = vec![0; file.len() as usize];
+        file.read_at(0, &mut data)?;
+        Ok(data)
+    }
+
+    /// Renames `from` to `to`, replacing it.
+    fn rename(&self, from: &Path, to: &Path) -> Result<()>;
+
+    /// Removes the file `path`.
+    fn remove(&self, path: &Path) -> Result<()>;
+
+    /// Makes the names in directory `path` durable.
+    fn sync_dir(&self, path: &Path) -> Result<()>;
+
+    /// The files of directory `path`, by full path, sorted.
+    fn list(&self, path: &Path) -> Result<Vec<PathBuf>>;
+
+    /// Whether `path` names a file or directory.
+    fn exists(&self, path: &Path) -> Result<bool>;
+
+    /// Creates directory `path` and its parents, durably.
+    fn create_dir_all(&self, path: &Path) -> Result<()>;
+
+    /// Locks `path` against other processes, creating it; `Error::Locked` if one holds it. Dropping
+    /// the guard unlocks.
+    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>>;
+
+    /// Bytes free to this user where `path` lies.
+    fn free_bytes(&self, path: &Path) -> Result<u64>;
+}
+
+/// A held lock.
+pub trait FileLock: Send + Sync + Debug {}
+
+/// A file being appended to.
+pub trait WriteFile: Send + Debug {
+    /// Appends all of `data`.
+    fn append(&mut self, data: &[u8]) -> Result<()>;
+
+    /// Makes everything appended durable (`fdatasync`).
+    fn sync(&mut self) -> Result<()>;
+
+    /// Bytes appended so far, including what the file held when opened.
+    fn len(&self) -> u64;
+
+    /// Whether nothing has been appended.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The file's path.
+    fn path(&self) -> &Path;
+}
+
+/// An immutable file being read.
+pub trait ReadFile: Send + Sync + Debug {
+    /// Fills `buf` from byte `offset`; reading past the end is `Error::Corruption`.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
+
+    /// Fills each buffer from its offset, all submitted together where the system can.
+    fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Result<()> {
+        reads.iter_mut().try_for_each(|(offset, buf)| self.read_at(*offset, buf))
+    }
+
+    /// The file's length in bytes.
+    fn len(&self) -> u64;
+
+    /// Whether the file holds nothing.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The file's path.
+    fn path(&self) -> &Path;
+}

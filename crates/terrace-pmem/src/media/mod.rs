@@ -1,0 +1,72 @@
+//! What a pool lies on: real persistent memory, an ordinary file, an emulation, or a simulated world.
+//!
+//! The contract every medium keeps, and the crash simulator enforces (`docs/persistence.md`):
+//!
+//! 1. The mapping never moves: `base()` is constant for the life of the medium, growth extends it.
+//! 2. `flush` starts the write-back of whole 64-byte lines; only `drain` makes what this thread
+//!    flushed durable.
+//! 3. At a power cut, of the stores not yet drained any subset may have reached the media, each
+//!    aligned 8 bytes atomically; two stores to one line with an `order` of that line between them
+//!    arrive in that order.
+
+use std::fmt::Debug;
+
+use terrace_base::Result;
+
+/// Bytes in a CPU cache line, the unit of flushing.
+pub const LINE_BYTES: u64 = 64;
+
+/// Bytes in the block that Optane-class media write.
+pub const XPLINE_BYTES: u64 = 256;
+
+/// What a store must be flushed by to be durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Granularity {
+    /// CPU caches are inside the persistence domain (eADR): a drain orders, nothing need be flushed.
+    Byte,
+    /// Lines are flushed and drained (ADR).
+    CacheLine,
+    /// An ordinary file: stores survive the process, only `sync` (msync) survives a power cut.
+    Page,
+}
+
+/// A mapped medium. One per pool.
+pub trait Media: Send + Sync + Debug {
+    /// First byte of the mapping; page-aligned, constant.
+    fn base(&self) -> *mut u8;
+
+    /// Bytes usable now.
+    fn len(&self) -> u64;
+
+    /// Whether nothing is usable; a pool's medium never is.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes this medium may ever grow to.
+    fn capacity(&self) -> u64;
+
+    /// Extends to `len` bytes; the new bytes read as zero. A medium that is full says so.
+    fn grow(&self, len: u64) -> Result<()>;
+
+    /// What the medium must be flushed by.
+    fn granularity(&self) -> Granularity;
+
+    /// Starts writing back `len` bytes at `offset`; the range need not be aligned.
+    fn flush(&self, offset: u64, len: u64);
+
+    /// Waits until everything this thread flushed is durable.
+    fn drain(&self);
+
+    /// Orders earlier stores to the line holding `offset` before later stores to that line.
+    fn order(&self, offset: u64);
+
+    /// Charges for following a pointer to `len` bytes at `offset`; a no-op on real media.
+    fn charge_read(&self, offset: u64, len: u64);
+
+    /// Makes the whole mapping durable by the medium's heaviest means (`msync` on files).
+    fn sync(&self) -> Result<()>;
+
+    /// The medium in plain words, for `stat` and messages.
+    fn describe(&self) -> String;
+}
