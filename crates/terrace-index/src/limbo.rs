@@ -1,0 +1,213 @@
+//! When what was unlinked from a persistent structure may be given back to its pool.
+//!
+//! Readers run without locks, so a node that has just been unlinked may still be under somebody's
+//! eyes. It waits in limbo until everybody who could see it has left. This is epoch-based
+//! reclamation with state of its own for each structure, not one for the whole process: closing a
+//! database empties its limbo and lets its pool go, and a simulated run frees at the same moments
+//! every time.
+//!
+//! 1. A reader is counted in the slot of the parity of the epoch it entered in.
+//! 2. The epoch goes from `e` to `e + 1` only when no reader of `e - 1` is left.
+//! 3. What was retired in epoch `r` is freed once the epoch is at least `r + 2`: whoever entered in
+//!    `r` or before has left, and whoever entered later came after the unlink.
+//!
+//! A crash forgets limbo; what was in it is unreachable and is reclaimed by the pool's marks.
+
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+
+/// Reader counters per parity; threads spread over them.
+const SHARDS: usize = 16;
+
+/// Things parked before a retiring thread tries to advance the epoch.
+const ADVANCE_EVERY: usize = 64;
+
+/// What frees a retired thing.
+type Free<T> = Box<dyn Fn(T) + Send + Sync>;
+
+/// Unlinked things of type `T` (offsets, lists, whole extents) waiting for their readers.
+pub struct Limbo<T: Send> {
+    epoch: AtomicU64,
+    readers: [[CachePadded<AtomicUsize>; SHARDS]; 2],
+    parked: Mutex<Vec<(u64, T)>>,
+    free: Free<T>,
+}
+
+/// A reader's presence: nothing it can reach is freed before it is dropped.
+#[derive(Debug)]
+pub struct Presence<'a>(&'a AtomicUsize);
+
+impl Drop for Presence<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl<T: Send> Limbo<T> {
+    /// A limbo whose things are given back by `free`.
+    pub fn new(free: impl Fn(T) + Send + Sync + 'static) -> Self {
+        Limbo {
+            epoch: AtomicU64::new(2),
+            readers: Default::default(),
+            parked: Mutex::new(Vec::new()),
+            free: Box::new(free),
+        }
+    }
+
+    /// Announces a reader. Cheap; readers may nest.
+    pub fn enter(&self) -> Presence<'_> {
+        loop {
+            let epoch = self.epoch.load(Ordering::SeqCst);
+            let slot = &self.readers[(epoch & 1) as usize][shard()];
+            slot.fetch_add(1, Ordering::SeqCst);
+            let presence = Presence(slot);
+            if self.epoch.load(Ordering::SeqCst) == epoch {
+                return presence;
+            }
+        }
+    }
+
+    /// Parks `thing`, whose unlinking is durable. It is freed when nobody can see it any more.
+    pub fn retire(&self, thing: T) {
+        let mut parked = self.parked.lock();
+        parked.push((self.epoch.load(Ordering::SeqCst), thing));
+        let due = parked.len().is_multiple_of(ADVANCE_EVERY);
+        drop(parked);
+        if due {
+            self.advance();
+        }
+    }
+
+    /// Frees what can be freed now.
+    pub fn advance(&self) {
+        let mut parked = self.parked.lock();
+        let epoch = self.epoch.load(Ordering::SeqCst);
+        let left =
+            |epoch: u64| self.readers[(epoch & 1) as usize].iter().all(|c| c.load(Ordering::SeqCst) == 0);
+        if !left(epoch.wrapping_sub(1)) {
+            return;
+        }
+        self.epoch.store(epoch + 1, Ordering::SeqCst);
+        let kept = parked.partition_point(|(retired, _)| retired + 2 <= epoch + 1);
+        let ready: Vec<_> = parked.drain(..kept).collect();
+        drop(parked);
+        ready.into_iter().for_each(|(_, thing)| (self.free)(thing));
+    }
+
+    /// Things parked.
+    pub fn len(&self) -> usize {
+        self.parked.lock().len()
+    }
+
+    /// Whether nothing is parked.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Frees as much as present readers allow; everything when there are none.
+    pub fn drain(&self) {
+        for _ in 0..3 {
+            self.advance();
+        }
+    }
+}
+
+impl<T: Send> Debug for Limbo<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Limbo").field("epoch", &self.epoch).field("parked", &self.len()).finish()
+    }
+}
+
+impl<T: Send> Drop for Limbo<T> {
+    fn drop(&mut self) {
+        // Exclusive: no reader borrows this limbo any more.
+        let parked = std::mem::take(self.parked.get_mut());
+        parked.into_iter().for_each(|(_, thing)| (self.free)(thing));
+    }
+}
+
+/// This thread's reader counter.
+fn shard() -> usize {
+    use std::cell::Cell;
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static MINE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS));
+    MINE.with(Cell::get)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    fn recording() -> (Limbo<u32>, Arc<Mutex<Vec<u32>>>) {
+        let freed = Arc::new(Mutex::new(Vec::new()));
+        let sink = freed.clone();
+        (Limbo::new(move |x| sink.lock().push(x)), freed)
+    }
+
+    #[test]
+    fn a_reader_keeps_what_it_may_see() {
+        let (limbo, freed) = recording();
+        let reader = limbo.enter();
+        limbo.retire(1);
+        for _ in 0..10 {
+            limbo.advance();
+        }
+        assert!(freed.lock().is_empty());
+        drop(reader);
+        limbo.drain();
+        assert_eq!(*freed.lock(), [1]);
+    }
+
+    #[test]
+    fn a_later_reader_does_not_hold_up_earlier_things() {
+        let (limbo, freed) = recording();
+        limbo.retire(1);
+        limbo.advance();
+        let _reader = limbo.enter();
+        limbo.advance();
+        assert_eq!(*freed.lock(), [1]);
+    }
+
+    #[test]
+    fn dropping_frees_everything() {
+        let (limbo, freed) = recording();
+        limbo.retire(1);
+        limbo.retire(2);
+        drop(limbo);
+        assert_eq!(*freed.lock(), [1, 2]);
+    }
+
+    #[test]
+    fn nothing_is_freed_under_a_reader_among_threads() {
+        // A cell is "alive" until freed; readers check that what they reached stays alive.
+        let alive: Arc<Vec<AtomicUsize>> = Arc::new((0..2000).map(|_| AtomicUsize::new(1)).collect());
+        let current = Arc::new(AtomicUsize::new(0));
+        let limbo = {
+            let alive = alive.clone();
+            Limbo::new(move |i: usize| alive[i].store(0, Ordering::SeqCst))
+        };
+        std::thread::scope(|s| {
+            for _ in 0..3 {
+                s.spawn(|| {
+                    while current.load(Ordering::SeqCst) + 1 < alive.len() {
+                        let _here = limbo.enter();
+                        let i = current.load(Ordering::SeqCst);
+                        for _ in 0..50 {
+                            assert_eq!(alive[i].load(Ordering::SeqCst), 1);
+                        }
+                    }
+                });
+            }
+            for i in 0..alive.len() - 1 {
+                current.store(i + 1, Ordering::SeqCst);
+                limbo.retire(i);
+            }
+        });
+        limbo.drain();
+        assert_eq!(alive.iter().filter(|a| a.load(Ordering::SeqCst) == 1).count(), 1);
+    }
+}
