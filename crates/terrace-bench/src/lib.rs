@@ -1,1 +1,37 @@
-//! Terrace: bench.
+//! Workloads, latency histograms and reports: what `terrace bench` runs and what a comparison of
+//! engines and peers is built from.
+//!
+//! The layers, each a module:
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`store`] | the small trait that every measured store is put behind |
+//! | [`keys`], [`values`] | how a key number becomes bytes; where value bytes come from |
+//! | [`distribution`] | which key number comes next: uniform, zipfian, latest |
+//! | [`workload`] | the benchmarks as data: db_bench's names and YCSB's load and A to F |
+//! | [`space`] | which key numbers exist while several threads insert |
+//! | [`stream`] | one thread's operations, drawn from a workload |
+//! | [`run`](mod@run) | a workload on a store by several threads, measured |
+//! | [`suite`] | several workloads one after the other, with the databases they need |
+//! | [`outcome`], [`report`] | what was measured, and how it is printed |
+//!
+//! A run is repeatable up to the interleaving of threads: the same seed draws the same operations.
+
+pub mod distribution;
+pub mod keys;
+pub mod outcome;
+pub mod report;
+pub mod run;
+pub mod space;
+pub mod store;
+pub mod stream;
+pub mod suite;
+pub mod values;
+pub mod workload;
+
+pub use outcome::{Latency, Outcome};
+pub use run::{Plan, Watch, run};
+pub use space::KeySpace;
+pub use store::{Batch, Direction, Store, StoreError, StoreResult, StoreStats};
+pub use suite::{Provider, Suite};
+pub use workload::Workload;

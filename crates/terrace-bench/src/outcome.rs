@@ -1,0 +1,235 @@
+//! What was measured.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use crate::store::StoreStats;
+
+/// The kinds of operation that are timed apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A point read.
+    Read,
+    /// A write of an existing or random key.
+    Update,
+    /// A write of a new key.
+    Insert,
+    /// A range read.
+    Scan,
+    /// A read and a write of one key.
+    Modify,
+    /// A removal.
+    Delete,
+    /// Several writes at once.
+    Batch,
+    /// One step of a walk over the database.
+    Step,
+    /// A flush or a compaction.
+    Upkeep,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Kind; 9] = [
+        Kind::Read,
+        Kind::Update,
+        Kind::Insert,
+        Kind::Scan,
+        Kind::Modify,
+        Kind::Delete,
+        Kind::Batch,
+        Kind::Step,
+        Kind::Upkeep,
+    ];
+}
+
+/// Longest latency told apart: ten minutes. Longer ones count as this.
+const LONGEST_NANOS: u64 = 600_000_000_000;
+
+/// A histogram per kind of operation, three significant digits, made when first needed.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    kinds: [Option<Histogram<u64>>; Kind::ALL.len()],
+}
+
+impl Recorder {
+    /// Notes that an operation took `took`.
+    pub fn record(&mut self, kind: Kind, took: Duration) {
+        self.of(kind).saturating_record(took.as_nanos() as u64);
+    }
+
+    fn of(&mut self, kind: Kind) -> &mut Histogram<u64> {
+        self.kinds[kind as usize].get_or_insert_with(empty)
+    }
+
+    /// Adds what `other` noted.
+    pub fn merge(&mut self, other: &Recorder) {
+        for (mine, theirs) in self.kinds.iter_mut().zip(&other.kinds) {
+            let Some(theirs) = theirs else { continue };
+            // Cannot fail: all have the same bounds.
+            let _ = mine.get_or_insert_with(empty).add(theirs);
+        }
+    }
+
+    /// The latency of each kind that occurred.
+    pub fn by_kind(&self) -> Vec<(Kind, Latency)> {
+        let pair = |kind: Kind| Some((kind, Latency::of(self.kinds[kind as usize].as_ref()?)));
+        Kind::ALL.into_iter().filter_map(pair).collect()
+    }
+
+    /// The latency of all together.
+    pub fn overall(&self) -> Latency {
+        let mut all = empty();
+        for histogram in self.kinds.iter().flatten() {
+            let _ = all.add(histogram);
+        }
+        Latency::of(&all)
+    }
+}
+
+fn empty() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LONGEST_NANOS, 3)
+        .expect("1 < the longest latency, and 3 digits are allowed")
+}
+
+/// Percentiles of a latency, in nanoseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Latency {
+    /// How many were measured.
+    pub count: u64,
+    /// The average.
+    pub mean_ns: f64,
+    /// Half were at most this.
+    pub p50_ns: u64,
+    /// 99 in 100 were at most this.
+    pub p99_ns: u64,
+    /// 999 in 1000 were at most this.
+    pub p999_ns: u64,
+    /// The longest.
+    pub max_ns: u64,
+}
+
+impl Latency {
+    fn of(histogram: &Histogram<u64>) -> Latency {
+        Latency {
+            count: histogram.len(),
+            mean_ns: histogram.mean(),
+            p50_ns: histogram.value_at_quantile(0.5),
+            p99_ns: histogram.value_at_quantile(0.99),
+            p999_ns: histogram.value_at_quantile(0.999),
+            max_ns: histogram.max(),
+        }
+    }
+}
+
+/// What threads count beside time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Operations done; a batch counts as its writes.
+    pub operations: u64,
+    /// Point reads that found a value.
+    pub found: u64,
+    /// Point reads that found none.
+    pub missing: u64,
+    /// Records that scans and walks returned.
+    pub scanned: u64,
+    /// Key and value bytes written.
+    pub bytes_written: u64,
+    /// Value bytes that point reads returned, key and value bytes that scans did.
+    pub bytes_read: u64,
+}
+
+impl Counts {
+    /// Adds `other`.
+    pub fn add(&mut self, other: &Counts) {
+        self.operations += other.operations;
+        self.found += other.found;
+        self.missing += other.missing;
+        self.scanned += other.scanned;
+        self.bytes_written += other.bytes_written;
+        self.bytes_read += other.bytes_read;
+    }
+}
+
+/// The result of one benchmark.
+#[derive(Debug, Clone, Serialize)]
+pub struct Outcome {
+    /// The benchmark's name.
+    pub name: String,
+    /// Threads that ran it.
+    pub threads: usize,
+    /// What they counted.
+    pub counts: Counts,
+    /// From the start of the first thread to the end of the last.
+    #[serde(rename = "seconds", serialize_with = "as_seconds")]
+    pub elapsed: Duration,
+    /// Latency of all operations.
+    pub latency: Latency,
+    /// Latency of each kind of operation.
+    pub by_kind: Vec<(Kind, Latency)>,
+    /// What the store counted meanwhile.
+    pub store: StoreStats,
+    /// Whether it was stopped before its end.
+    pub interrupted: bool,
+}
+
+fn as_seconds<S: serde::Serializer>(elapsed: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(elapsed.as_secs_f64())
+}
+
+impl Outcome {
+    /// Operations a second.
+    pub fn throughput(&self) -> f64 {
+        self.counts.operations as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+
+    /// Bytes written to the SSD per byte the benchmark wrote.
+    pub fn ssd_write_amplification(&self) -> Option<f64> {
+        self.amplification(self.store.ssd_bytes_written)
+    }
+
+    /// Bytes written to persistent memory per byte the benchmark wrote.
+    pub fn pm_write_amplification(&self) -> Option<f64> {
+        self.amplification(self.store.pm_bytes_written)
+    }
+
+    fn amplification(&self, medium_bytes: Option<u64>) -> Option<f64> {
+        let user = self.counts.bytes_written;
+        (user > 0).then_some(medium_bytes? as f64 / user.max(1) as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merged_threads_equal_one() {
+        let (mut one, mut a, mut b) = (Recorder::default(), Recorder::default(), Recorder::default());
+        for i in 1..=1000u64 {
+            let took = Duration::from_nanos(i * 100);
+            one.record(Kind::Read, took);
+            if i % 2 == 0 {
+                a.record(Kind::Read, took)
+            } else {
+                b.record(Kind::Read, took)
+            };
+        }
+        a.merge(&b);
+        assert_eq!(one.by_kind(), a.by_kind());
+        let latency = a.overall();
+        assert_eq!(latency.count, 1000);
+        assert!((49_900..=50_200).contains(&latency.p50_ns), "{latency:?}");
+        assert!((99_000..=99_200).contains(&latency.p99_ns), "{latency:?}");
+    }
+
+    #[test]
+    fn endless_operations_are_recorded_as_the_longest() {
+        let mut recorder = Recorder::default();
+        recorder.record(Kind::Upkeep, Duration::from_secs(100_000));
+        assert!(recorder.overall().max_ns >= LONGEST_NANOS);
+    }
+}

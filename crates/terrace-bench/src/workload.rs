@@ -1,0 +1,264 @@
+//! The benchmarks, as data.
+//!
+//! The first group carries db_bench's names and does what db_bench does. The second is YCSB's load
+//! and core workloads A to F with the published proportions: zipfian keys (0.99, scrambled), the
+//! latest for D, scans of 1 to 100 records for E, half read-modify-write for F. YCSB's records hold
+//! 1000 bytes: ask for `--value-size 1000` to compare with published figures.
+
+use crate::keys::KeyOrder;
+use crate::store::Direction;
+
+/// What a workload does to the database before it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// Starts from an empty database whose keys have this order.
+    Fresh(KeyOrder),
+    /// Works on what is there.
+    Existing,
+}
+
+/// Which key numbers are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyChoice {
+    /// 0, 1, 2, ...: each thread has its own stretch.
+    Sequential,
+    /// Any, equally likely.
+    Uniform,
+    /// Scrambled zipfian.
+    Zipfian,
+    /// Zipfian from the newest backward.
+    Latest,
+    /// Keys that were never written, among those that were.
+    Absent,
+}
+
+/// How much of each operation, in percent; the sum is 100.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Mix {
+    /// Point reads.
+    pub read: u8,
+    /// Writes to a chosen key.
+    pub update: u8,
+    /// Writes of the next new key.
+    pub insert: u8,
+    /// Range reads from a chosen key.
+    pub scan: u8,
+    /// Point read and then write of the same key.
+    pub modify: u8,
+    /// Removals of a chosen key.
+    pub delete: u8,
+}
+
+/// What a benchmark consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Operations drawn from a mix.
+    Operations {
+        /// How much of each.
+        mix: Mix,
+        /// On which keys.
+        keys: KeyChoice,
+        /// Shortest and longest scan, in records, equally likely between.
+        scan_records: (u32, u32),
+    },
+    /// Every record in key order, each record one operation.
+    Walk(Direction),
+    /// Writes buffered records out.
+    Flush,
+    /// Compacts everything.
+    Compact,
+}
+
+/// One benchmark.
+#[derive(Debug, Clone, Copy)]
+pub struct Workload {
+    /// What it is called on the command line.
+    pub name: &'static str,
+    /// What it does, in a line.
+    pub about: &'static str,
+    /// What it starts from.
+    pub start: Start,
+    /// What it does.
+    pub action: Action,
+}
+
+impl Mix {
+    /// Whether all operations are of one kind, so that none need be drawn.
+    pub fn has_one_kind(&self) -> bool {
+        [self.read, self.update, self.insert, self.scan, self.modify, self.delete].contains(&100)
+    }
+}
+
+const NO_OPS: Mix = Mix { read: 0, update: 0, insert: 0, scan: 0, modify: 0, delete: 0 };
+const READ: Mix = Mix { read: 100, ..NO_OPS };
+const UPDATE: Mix = Mix { update: 100, ..NO_OPS };
+const INSERT: Mix = Mix { insert: 100, ..NO_OPS };
+const DELETE: Mix = Mix { delete: 100, ..NO_OPS };
+const SCAN: Mix = Mix { scan: 100, ..NO_OPS };
+
+const fn operations(mix: Mix, keys: KeyChoice) -> Action {
+    Action::Operations { mix, keys, scan_records: (1, 1) }
+}
+
+const fn on_existing(name: &'static str, about: &'static str, action: Action) -> Workload {
+    Workload { name, about, start: Start::Existing, action }
+}
+
+/// Every benchmark there is.
+pub const WORKLOADS: &[Workload] = &[
+    Workload {
+        name: "fillseq",
+        about: "write num records in key order into a new database",
+        start: Start::Fresh(KeyOrder::Ordered),
+        action: operations(INSERT, KeyChoice::Sequential),
+    },
+    Workload {
+        name: "fillrandom",
+        about: "write num records with random keys, repeats included, into a new database",
+        start: Start::Fresh(KeyOrder::Ordered),
+        action: operations(UPDATE, KeyChoice::Uniform),
+    },
+    on_existing("overwrite", "write num records over random keys", operations(UPDATE, KeyChoice::Uniform)),
+    on_existing("readrandom", "read random keys", operations(READ, KeyChoice::Uniform)),
+    on_existing("readmissing", "read keys that are not there", operations(READ, KeyChoice::Absent)),
+    on_existing("readseq", "read every record in key order", Action::Walk(Direction::Forward)),
+    on_existing("readreverse", "read every record in reverse order", Action::Walk(Direction::Backward)),
+    on_existing(
+        "seekrandom",
+        "seek to random keys and read one record",
+        operations(SCAN, KeyChoice::Uniform),
+    ),
+    on_existing("deleterandom", "delete random keys", operations(DELETE, KeyChoice::Uniform)),
+    Workload {
+        name: "load",
+        about: "YCSB: insert num records in hashed order into a new database",
+        start: Start::Fresh(KeyOrder::Hashed),
+        action: operations(INSERT, KeyChoice::Sequential),
+    },
+    on_existing(
+        "a",
+        "YCSB A, update heavy: 50% read, 50% update, zipfian",
+        operations(Mix { read: 50, update: 50, ..NO_OPS }, KeyChoice::Zipfian),
+    ),
+    on_existing(
+        "b",
+        "YCSB B, read mostly: 95% read, 5% update, zipfian",
+        operations(Mix { read: 95, update: 5, ..NO_OPS }, KeyChoice::Zipfian),
+    ),
+    on_existing("c", "YCSB C, read only, zipfian", operations(READ, KeyChoice::Zipfian)),
+    on_existing(
+        "d",
+        "YCSB D, read latest: 95% read, 5% insert",
+        operations(Mix { read: 95, insert: 5, ..NO_OPS }, KeyChoice::Latest),
+    ),
+    on_existing(
+        "e",
+        "YCSB E, short ranges: 95% scan of 1 to 100 records, 5% insert, zipfian",
+        Action::Operations {
+            mix: Mix { scan: 95, insert: 5, ..NO_OPS },
+            keys: KeyChoice::Zipfian,
+            scan_records: (1, 100),
+        },
+    ),
+    on_existing(
+        "f",
+        "YCSB F, read-modify-write: 50% read, 50% read-modify-write, zipfian",
+        operations(Mix { read: 50, modify: 50, ..NO_OPS }, KeyChoice::Zipfian),
+    ),
+    on_existing("flush", "write buffered records out and wait", Action::Flush),
+    on_existing("compact", "compact the whole database and wait", Action::Compact),
+];
+
+/// Names that stand for several benchmarks.
+pub const GROUPS: &[(&str, &[&str])] = &[
+    (
+        "db_bench",
+        &[
+            "fillseq",
+            "fillrandom",
+            "overwrite",
+            "readrandom",
+            "readmissing",
+            "readseq",
+            "readreverse",
+            "seekrandom",
+            "deleterandom",
+        ],
+    ),
+    // The order YCSB recommends: E adds records, so it comes last, on a database of its own.
+    ("ycsb", &["load", "a", "b", "c", "f", "d", "load", "e"]),
+];
+
+impl Workload {
+    /// The benchmark called `name`; `ycsba` and `ycsb-a` are `a`.
+    pub fn find(name: &str) -> Option<&'static Workload> {
+        let name = name.to_ascii_lowercase();
+        let short = name.strip_prefix("ycsb").map_or(&*name, |rest| rest.trim_start_matches(['-', '_']));
+        WORKLOADS.iter().find(|w| w.name == name || w.name == short)
+    }
+
+    /// The benchmarks in a list of names and group names separated by commas, or the name that is
+    /// neither.
+    pub fn parse_list(list: &str) -> Result<Vec<&'static Workload>, String> {
+        let mut found = Vec::new();
+        for name in list.split(',').map(str::trim).filter(|n| !n.is_empty()) {
+            match GROUPS.iter().find(|(group, _)| group.eq_ignore_ascii_case(name)) {
+                Some((_, members)) => found.extend(members.iter().filter_map(|m| Workload::find(m))),
+                None => found.push(Workload::find(name).ok_or_else(|| name.to_string())?),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether it does nothing but write, so that writes may be batched.
+    pub fn only_writes(&self) -> bool {
+        match self.action {
+            Action::Operations { mix, .. } => mix.read == 0 && mix.scan == 0 && mix.modify == 0,
+            _ => false,
+        }
+    }
+
+    /// Whether it makes the database others read, so that its length is in records and not in time.
+    pub fn fills(&self) -> bool {
+        matches!(self.start, Start::Fresh(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mix_adds_up() {
+        for w in WORKLOADS {
+            if let Action::Operations { mix, scan_records, .. } = w.action {
+                let sum: u32 = [mix.read, mix.update, mix.insert, mix.scan, mix.modify, mix.delete]
+                    .iter()
+                    .map(|&p| u32::from(p))
+                    .sum();
+                assert_eq!(sum, 100, "{}", w.name);
+                assert!(scan_records.0 >= 1 && scan_records.0 <= scan_records.1, "{}", w.name);
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_found_in_every_spelling() {
+        for name in ["a", "A", "ycsba", "ycsb-a", "YCSB_A"] {
+            assert_eq!(Workload::find(name).map(|w| w.name), Some("a"), "{name}");
+        }
+        assert!(Workload::find("ycsb").is_none());
+        assert!(Workload::find("").is_none());
+    }
+
+    #[test]
+    fn groups_expand_and_strangers_are_named() {
+        let names = |list| Workload::parse_list(list).map(|v| v.iter().map(|w| w.name).collect::<Vec<_>>());
+        assert_eq!(names("ycsb"), Ok(vec!["load", "a", "b", "c", "f", "d", "load", "e"]));
+        assert_eq!(names("fillseq, readseq"), Ok(vec!["fillseq", "readseq"]));
+        assert_eq!(names("fillseq,quicksort"), Err("quicksort".to_string()));
+        for (_, members) in GROUPS {
+            assert!(members.iter().all(|m| Workload::find(m).is_some()));
+        }
+    }
+}
