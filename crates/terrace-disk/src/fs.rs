@@ -7,7 +7,13 @@
 //! 2. A file's name (creation, removal, rename) is durable only after `sync_dir` of its directory.
 //!    Before it, each such change may or may not survive, in order within one directory.
 //! 3. `rename` replaces its target atomically.
-//! 4. After a failed `sync` nothing may be assumed of what it covered.
+//! 4. After a failed `sync` nothing may be assumed of what it covered, and the file refuses every
+//!    later `append` and `sync` with the same error: a second `fsync` that succeeds after a failed
+//!    one proves nothing.
+//! 5. After a failed `append` the file is as it was before, or refuses every later `append` with the
+//!    same error. `NoSpace` is always the former: the append may be tried again.
+//! 6. A reader sees the file as it was when it was opened, for as long as it is held, whatever is
+//!    appended, renamed or removed meanwhile.
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -66,6 +72,53 @@ pub trait Fs: Send + Sync + Debug {
 
     /// Bytes free to this user where `path` lies.
     fn free_bytes(&self, path: &Path) -> Result<u64>;
+}
+
+/// An `Arc` of a file system is one.
+impl<F: Fs + ?Sized> Fs for Arc<F> {
+    fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        (**self).create(path)
+    }
+
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
+        (**self).open(path, access)
+    }
+
+    fn read(&self, path: &Path) -> Result<Vec<u8>> {
+        (**self).read(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        (**self).rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        (**self).remove(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> Result<()> {
+        (**self).sync_dir(path)
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<PathBuf>> {
+        (**self).list(path)
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        (**self).exists(path)
+    }
+
+    fn create_dir_all(&self, path: &Path) -> Result<()> {
+        (**self).create_dir_all(path)
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        (**self).lock(path)
+    }
+
+    fn free_bytes(&self, path: &Path) -> Result<u64> {
+        (**self).free_bytes(path)
+    }
 }
 
 /// A held lock.

@@ -1,5 +1,20 @@
-//! Files: the [`Fs`] trait that all of Terrace reads and writes the SSD through.
+//! Files: the [`Fs`] trait that all of Terrace reads and writes the SSD through, and who keeps it.
+//!
+//! | type | what it is |
+//! |---|---|
+//! | [`RealFs`] | the machine's files |
+//! | [`MeteredFs`] | any other, with its traffic counted |
+//! | [`SimFs`] | a simulated disk that loses at a power cut whatever the contract lets it lose |
+//!
+//! [`fs`] states the contract. [`SimFs`] is as unkind as the contract allows, so that code which
+//! survives on it survives on any disk that keeps the contract.
 
 pub mod fs;
+pub mod metered;
+pub mod real;
+pub mod sim;
 
 pub use fs::{Access, FileLock, Fs, ReadFile, WriteFile};
+pub use metered::{IoStats, MeteredFs};
+pub use real::RealFs;
+pub use sim::{Fault, FsEvent, Observer, SimFs};

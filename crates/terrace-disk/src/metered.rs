@@ -1,0 +1,238 @@
+//! Counting what goes through a file system.
+//!
+//! Thread safety: counters are relaxed atomics; a snapshot taken while others write may hold one
+//! operation's bytes without its count. Counts are of what succeeded.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use terrace_base::Result;
+
+use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile};
+
+/// Traffic so far, or between two moments.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct IoStats {
+    /// Bytes appended.
+    pub bytes_written: u64,
+    /// Bytes read.
+    pub bytes_read: u64,
+    /// Bytes that a `sync` has covered.
+    pub bytes_synced: u64,
+    /// Appends.
+    pub writes: u64,
+    /// Reads; each of a batch counts.
+    pub reads: u64,
+    /// Syncs of files.
+    pub syncs: u64,
+    /// Syncs of directories.
+    pub dir_syncs: u64,
+    /// Files created.
+    pub creates: u64,
+    /// Files removed.
+    pub removes: u64,
+    /// Files renamed.
+    pub renames: u64,
+}
+
+impl IoStats {
+    /// What was added since `earlier`.
+    pub fn since(&self, earlier: &IoStats) -> IoStats {
+        self.zip(earlier, u64::saturating_sub)
+    }
+
+    /// The sum of both, for two meters over one disk.
+    pub fn plus(&self, other: &IoStats) -> IoStats {
+        self.zip(other, u64::wrapping_add)
+    }
+
+    fn zip(&self, other: &IoStats, f: impl Fn(u64, u64) -> u64) -> IoStats {
+        IoStats {
+            bytes_written: f(self.bytes_written, other.bytes_written),
+            bytes_read: f(self.bytes_read, other.bytes_read),
+            bytes_synced: f(self.bytes_synced, other.bytes_synced),
+            writes: f(self.writes, other.writes),
+            reads: f(self.reads, other.reads),
+            syncs: f(self.syncs, other.syncs),
+            dir_syncs: f(self.dir_syncs, other.dir_syncs),
+            creates: f(self.creates, other.creates),
+            removes: f(self.removes, other.removes),
+            renames: f(self.renames, other.renames),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    bytes_written: AtomicU64,
+    bytes_read: AtomicU64,
+    bytes_synced: AtomicU64,
+    writes: AtomicU64,
+    reads: AtomicU64,
+    syncs: AtomicU64,
+    dir_syncs: AtomicU64,
+    creates: AtomicU64,
+    removes: AtomicU64,
+    renames: AtomicU64,
+}
+
+/// A file system that counts what another one does. Clones share their counters.
+///
+/// ```
+/// use std::path::Path;
+/// use std::sync::Arc;
+/// use terrace_disk::{Fs, MeteredFs, SimFs};
+/// let fs = MeteredFs::new(Arc::new(SimFs::new()));
+/// fs.create(Path::new("/a"))?.append(b"seven b")?;
+/// assert_eq!(fs.stats().bytes_written, 7);
+/// # Ok::<(), terrace_base::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct MeteredFs {
+    inner: Arc<dyn Fs>,
+    counters: Arc<Counters>,
+}
+
+impl MeteredFs {
+    /// Counts what `inner` does from now on.
+    pub fn new(inner: Arc<dyn Fs>) -> Self {
+        MeteredFs { inner, counters: Arc::default() }
+    }
+
+    /// The traffic since `new`.
+    pub fn stats(&self) -> IoStats {
+        let c = &self.counters;
+        IoStats {
+            bytes_written: c.bytes_written.load(Relaxed),
+            bytes_read: c.bytes_read.load(Relaxed),
+            bytes_synced: c.bytes_synced.load(Relaxed),
+            writes: c.writes.load(Relaxed),
+            reads: c.reads.load(Relaxed),
+            syncs: c.syncs.load(Relaxed),
+            dir_syncs: c.dir_syncs.load(Relaxed),
+            creates: c.creates.load(Relaxed),
+            removes: c.removes.load(Relaxed),
+            renames: c.renames.load(Relaxed),
+        }
+    }
+}
+
+impl Fs for MeteredFs {
+    fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        let inner = self.inner.create(path)?;
+        self.counters.creates.fetch_add(1, Relaxed);
+        let synced = inner.len();
+        Ok(Box::new(MeteredWrite { inner, counters: self.counters.clone(), synced }))
+    }
+
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
+        let inner = self.inner.open(path, access)?;
+        Ok(Arc::new(MeteredRead { inner, counters: self.counters.clone() }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        self.inner.rename(from, to)?;
+        self.counters.renames.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.inner.remove(path)?;
+        self.counters.removes.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    fn sync_dir(&self, path: &Path) -> Result<()> {
+        self.inner.sync_dir(path)?;
+        self.counters.dir_syncs.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<PathBuf>> {
+        self.inner.list(path)
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        self.inner.exists(path)
+    }
+
+    fn create_dir_all(&self, path: &Path) -> Result<()> {
+        self.inner.create_dir_all(path)
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        self.inner.lock(path)
+    }
+
+    fn free_bytes(&self, path: &Path) -> Result<u64> {
+        self.inner.free_bytes(path)
+    }
+}
+
+#[derive(Debug)]
+struct MeteredWrite {
+    inner: Box<dyn WriteFile>,
+    counters: Arc<Counters>,
+    synced: u64,
+}
+
+impl WriteFile for MeteredWrite {
+    fn append(&mut self, data: &[u8]) -> Result<()> {
+        self.inner.append(data)?;
+        self.counters.bytes_written.fetch_add(data.len() as u64, Relaxed);
+        self.counters.writes.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.inner.sync()?;
+        self.counters.bytes_synced.fetch_add(self.inner.len() - self.synced, Relaxed);
+        self.counters.syncs.fetch_add(1, Relaxed);
+        self.synced = self.inner.len();
+        Ok(())
+    }
+
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn path(&self) -> &Path {
+        self.inner.path()
+    }
+}
+
+#[derive(Debug)]
+struct MeteredRead {
+    inner: Arc<dyn ReadFile>,
+    counters: Arc<Counters>,
+}
+
+impl MeteredRead {
+    fn count(&self, reads: usize, bytes: usize) {
+        self.counters.reads.fetch_add(reads as u64, Relaxed);
+        self.counters.bytes_read.fetch_add(bytes as u64, Relaxed);
+    }
+}
+
+impl ReadFile for MeteredRead {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.inner.read_at(offset, buf)?;
+        self.count(1, buf.len());
+        Ok(())
+    }
+
+    fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Result<()> {
+        self.inner.read_many(reads)?;
+        self.count(reads.len(), reads.iter().map(|(_, buf)| buf.len()).sum());
+        Ok(())
+    }
+
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn path(&self) -> &Path {
+        self.inner.path()
+    }
+}

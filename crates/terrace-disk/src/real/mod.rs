@@ -1,0 +1,159 @@
+//! The machine's own files.
+//!
+//! Nothing is kept in memory but open descriptors: every call goes to the system, and every error
+//! says which file and which operation.
+
+mod read;
+mod write;
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use terrace_base::{Error, Result};
+
+use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile};
+
+/// The file system of the machine.
+///
+/// ```
+/// use terrace_disk::{Fs, RealFs};
+/// let dir = tempfile::tempdir().unwrap();
+/// let path = dir.path().join("a");
+/// let mut file = RealFs.create(&path)?;
+/// file.append(b"bytes")?;
+/// file.sync()?; // the bytes are durable,
+/// RealFs.sync_dir(dir.path())?; // and now the name is too
+/// assert_eq!(RealFs.read(&path)?, b"bytes");
+/// # Ok::<(), terrace_base::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RealFs;
+
+impl Fs for RealFs {
+    fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        Ok(Box::new(write::RealWriteFile::create(path)?))
+    }
+
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
+        Ok(Arc::new(read::RealReadFile::open(path, access)?))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        fs::rename(from, to).map_err(|e| Error::io(from, "rename", e))
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        fs::remove_file(path).map_err(|e| Error::io(path, "remove", e))
+    }
+
+    fn sync_dir(&self, path: &Path) -> Result<()> {
+        let dir = open_dir(path).map_err(|e| Error::io(path, "open", e))?;
+        match retry(|| rustix::fs::fsync(&dir)) {
+            // Some file systems keep names durable by other means and have no such call.
+            Err(Errno::INVAL | Errno::NOTSUP) | Ok(()) => Ok(()),
+            Err(e) => Err(Error::io(path, "sync directory", e.into())),
+        }
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<PathBuf>> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(path).map_err(|e| Error::io(path, "list", e))? {
+            let entry = entry.map_err(|e| Error::io(path, "list", e))?;
+            let kind = entry.file_type().map_err(|e| Error::io(&entry.path(), "stat", e))?;
+            if !kind.is_dir() {
+                files.push(entry.path());
+            }
+        }
+        files.sort();
+        Ok(files)
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        path.try_exists().map_err(|e| Error::io(path, "stat", e))
+    }
+
+    fn create_dir_all(&self, path: &Path) -> Result<()> {
+        if let Some(parent) = parent_of(path)
+            && !self.exists(parent)?
+        {
+            self.create_dir_all(parent)?;
+        }
+        match fs::create_dir(path) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {
+                self.sync_existing_parent(path)
+            }
+            Err(e) => Err(Error::io(path, "create directory", e)),
+            Ok(()) => self.sync_dir(parent_of(path).unwrap_or(Path::new("."))),
+        }
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(|e| Error::io(path, "open", e))?;
+        match retry(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)) {
+            Ok(()) => Ok(Box::new(RealLock { _file: file })),
+            Err(Errno::WOULDBLOCK) => Err(Error::Locked { path: path.to_path_buf() }),
+            Err(e) => Err(Error::io(path, "lock", e.into())),
+        }
+    }
+
+    fn free_bytes(&self, path: &Path) -> Result<u64> {
+        match rustix::fs::statvfs(path) {
+            Ok(stat) => Ok(stat.f_bavail.saturating_mul(stat.f_frsize)),
+            // The answer is the same one floor up for something not made yet.
+            Err(Errno::NOENT) if parent_of(path).is_some() => {
+                self.free_bytes(parent_of(path).unwrap_or(Path::new(".")))
+            }
+            Err(e) => Err(Error::io(path, "statvfs", e.into())),
+        }
+    }
+}
+
+impl RealFs {
+    /// Makes the name of an existing directory durable: whoever made it may have died before doing so.
+    /// A parent that this user may not read was not made by it either.
+    fn sync_existing_parent(&self, path: &Path) -> Result<()> {
+        match self.sync_dir(parent_of(path).unwrap_or(Path::new("."))) {
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            other => other,
+        }
+    }
+}
+
+/// The directory that holds `path`'s name; the current one for a bare name, none for a root.
+fn parent_of(path: &Path) -> Option<&Path> {
+    let parent = path.parent()?;
+    Some(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
+}
+
+fn open_dir(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(retry(|| rustix::fs::open(path, flags, Mode::empty())).map(File::from)?)
+}
+
+/// Repeats a call that a signal interrupted.
+fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+/// Holds the descriptor whose closing unlocks.
+#[derive(Debug)]
+struct RealLock {
+    _file: File,
+}
+
+impl FileLock for RealLock {}

@@ -1,0 +1,146 @@
+//! Appending to a real file.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use terrace_base::{Error, Result};
+
+use super::retry;
+use crate::fs::WriteFile;
+
+/// A file being appended to. `len` bytes of it are whole appends; `failed` is the error after which
+/// the file's contents are no longer known, and sticks.
+#[derive(Debug)]
+pub(super) struct RealWriteFile {
+    file: File,
+    path: PathBuf,
+    len: u64,
+    failed: Option<Error>,
+}
+
+impl RealWriteFile {
+    pub(super) fn create(path: &Path) -> Result<Self> {
+        let file = OpenOptions::new()
+            .append(true)
+            .create_new(true)
+            .open(path)
+            .map_err(|e| Error::io(path, "create", e))?;
+        Ok(RealWriteFile { file, path: path.to_path_buf(), len: 0, failed: None })
+    }
+
+    fn usable(&self) -> Result<()> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Takes back a part of an append that came to nothing. If even that fails the file ends in
+    /// bytes that nobody appended, so it must take no more.
+    fn take_back(&mut self, error: Error) -> Error {
+        if retry(|| rustix::fs::ftruncate(&self.file, self.len)).is_err() {
+            self.failed = Some(error.clone());
+        }
+        error
+    }
+}
+
+impl WriteFile for RealWriteFile {
+    fn append(&mut self, data: &[u8]) -> Result<()> {
+        self.usable()?;
+        match write_all(&mut self.file, data) {
+            Ok(()) => {
+                self.len += data.len() as u64;
+                Ok(())
+            }
+            Err(e) => Err(self.take_back(Error::io(&self.path, "write", e))),
+        }
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.usable()?;
+        retry(|| rustix::fs::fdatasync(&self.file)).map_err(|e| {
+            let error = Error::io(&self.path, "sync", e.into());
+            self.failed = Some(error.clone());
+            error
+        })
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Writes all of `data`, through interruptions and short writes.
+fn write_all(to: &mut impl Write, mut data: &[u8]) -> io::Result<()> {
+    while !data.is_empty() {
+        match to.write(data) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => data = &data[n..],
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes at most three bytes at a time and is interrupted before each.
+    #[derive(Default)]
+    struct Grudging {
+        taken: Vec<u8>,
+        calls: usize,
+        fails_at: Option<usize>,
+    }
+
+    impl Write for Grudging {
+        fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+            self.calls += 1;
+            if Some(self.calls) == self.fails_at {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            if self.calls % 2 == 1 {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            let n = buf.len().min(3);
+            self.taken.extend_from_slice(&buf[..n]);
+            Ok(n)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn short_and_interrupted_writes_are_gone_on_with() {
+        let mut to = Grudging::default();
+        write_all(&mut to, b"abcdefgh").unwrap();
+        assert_eq!(to.taken, b"abcdefgh");
+    }
+
+    #[test]
+    fn a_full_disk_ends_the_write() {
+        let mut to = Grudging { fails_at: Some(4), ..Grudging::default() };
+        let error = write_all(&mut to, b"abcdefgh").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert_eq!(to.taken, b"abc");
+    }
+
+    #[test]
+    fn a_failed_append_is_taken_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = RealWriteFile::create(&dir.path().join("f")).unwrap();
+        file.append(b"kept").unwrap();
+        write_all(&mut file.file, b"half of a lost append").unwrap();
+        file.take_back(Error::io(Path::new("f"), "write", io::ErrorKind::StorageFull.into()));
+        file.append(b", and on").unwrap();
+        assert_eq!(std::fs::read(file.path()).unwrap(), b"kept, and on");
+        assert_eq!(file.len(), 12);
+    }
+}

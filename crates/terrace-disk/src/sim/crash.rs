@@ -1,0 +1,147 @@
+//! What a power cut leaves of the simulated disk.
+//!
+//! Files' contents and directories' names are drawn independently of each other, as the contract in
+//! [`crate::fs`] allows:
+//!
+//! 1. A file's synced bytes are there, unchanged. Of the bytes after them there may be all, none, a
+//!    prefix, or pieces with holes of zeros or of old bytes between, up to the length that was written.
+//! 2. Of a directory's pending changes a prefix has happened.
+//!
+//! The survivor holds nothing pending: what it shows is what lies on its disk.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use terrace_base::rng::Rng;
+
+use super::content::Content;
+use super::state::{Dir, Inode, State};
+
+/// How unkind a power cut is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// Nothing that was not synced survives.
+    Least,
+    /// Everything survives.
+    Most,
+    /// Anything allowed.
+    Any,
+}
+
+impl Fate {
+    fn draw(rng: &mut Rng) -> Self {
+        match rng.below(8) {
+            0 => Fate::Least,
+            1 => Fate::Most,
+            _ => Fate::Any,
+        }
+    }
+}
+
+/// A disk that `state` may have become.
+pub(super) fn survivor(state: &State, rng: &mut Rng) -> State {
+    let (names, contents) = (Fate::draw(rng), Fate::draw(rng));
+    build(state, rng, names, contents)
+}
+
+/// The disk on which everything not synced is lost.
+pub(super) fn least_survivor(state: &State) -> State {
+    // Nothing is drawn where everything is lost.
+    build(state, &mut Rng::new(0), Fate::Least, Fate::Least)
+}
+
+fn build(state: &State, rng: &mut Rng, names: Fate, contents: Fate) -> State {
+    let mut next = state.clone();
+    for dir in next.dirs.values_mut() {
+        if !dir.pending.is_empty() {
+            *dir = Arc::new(surviving_names(dir, rng, names));
+        }
+    }
+    next.forget_unreachable(&Default::default());
+    for inode in next.files.values_mut() {
+        if inode.synced < inode.content.len() {
+            *inode = Arc::new(surviving_bytes(inode, rng, contents, &state.removed));
+        }
+    }
+    next
+}
+
+fn surviving_names(dir: &Dir, rng: &mut Rng, fate: Fate) -> Dir {
+    let done = match fate {
+        Fate::Least => 0,
+        Fate::Most => dir.pending.len(),
+        Fate::Any => rng.below(dir.pending.len() as u64 + 1) as usize,
+    };
+    let mut durable = dir.durable.clone();
+    dir.pending[..done].iter().for_each(|change| change.apply(&mut durable));
+    Dir { now: durable.clone(), durable, pending: Vec::new() }
+}
+
+fn surviving_bytes(inode: &Inode, rng: &mut Rng, fate: Fate, old: &Content) -> Inode {
+    let pending = inode.synced..inode.content.len();
+    let content = match fate {
+        Fate::Least => inode.content.prefix(pending.start),
+        Fate::Most => inode.content.clone(),
+        Fate::Any => match rng.below(5) {
+            0 => inode.content.prefix(pending.start),
+            1 => inode.content.prefix(cut(rng, &pending)),
+            2 => prefix_then_filler(inode, rng, &pending, old),
+            _ => pieces(inode, rng, &pending, old),
+        },
+    };
+    Inode { synced: content.len(), content }
+}
+
+/// The file grew before its bytes arrived.
+fn prefix_then_filler(inode: &Inode, rng: &mut Rng, pending: &Range<u64>, old: &Content) -> Content {
+    let kept = cut(rng, pending);
+    let end = cut(rng, &(kept..pending.end));
+    let mut content = inode.content.prefix(kept);
+    content.append(&filler(rng, kept..end, old));
+    content
+}
+
+/// Some of the bytes arrived, in any order.
+fn pieces(inode: &Inode, rng: &mut Rng, pending: &Range<u64>, old: &Content) -> Content {
+    let mut cuts: Vec<u64> = (0..1 + rng.below(6)).map(|_| cut(rng, pending)).collect();
+    let end = if rng.one_in(2) { pending.end } else { cut(rng, pending) };
+    cuts.push(end);
+    cuts.retain(|&at| at <= end);
+    cuts.sort_unstable();
+    let mut content = inode.content.prefix(pending.start);
+    for at in cuts {
+        let piece = content.len()..at;
+        if rng.one_in(2) {
+            content.append(&inode.content.range(piece));
+        } else {
+            content.append(&filler(rng, piece, old));
+        }
+    }
+    content
+}
+
+/// What a block shows that was allotted but not written: zeros, or what lay there before.
+fn filler(rng: &mut Rng, range: Range<u64>, old: &Content) -> Vec<u8> {
+    let len = range.end - range.start;
+    let mut data = vec![0; len as usize];
+    match rng.below(3) {
+        0 => {}
+        1 if old.len() > 0 => {
+            // Blocks change owner whole: old bytes keep their place within the block.
+            let from = range.start % old.len().min(BLOCK_BYTES);
+            old.read(from, &mut data);
+        }
+        _ => rng.fill(&mut data),
+    }
+    data
+}
+
+/// A disk's block, the usual size.
+const BLOCK_BYTES: u64 = 4096;
+
+/// A place within `range`, ends included: anywhere, or where a sector or a block ends.
+fn cut(rng: &mut Rng, range: &Range<u64>) -> u64 {
+    let at = range.start + rng.below(range.end - range.start + 1);
+    let unit = [1, 512, BLOCK_BYTES][rng.below(3) as usize];
+    (at - at % unit).max(range.start)
+}

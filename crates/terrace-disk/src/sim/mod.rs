@@ -1,0 +1,281 @@
+//! A file system in memory that keeps the contract of [`crate::fs`] and not a promise more.
+//!
+//! What was not synced may be lost, torn or filled with old bytes at a power cut ([`SimFs::crash`]);
+//! nothing is lost when only the process dies ([`SimFs::fork`]). Both give an independent disk, in
+//! time proportional to the number of files: contents are shared until written to.
+//!
+//! Thread safety: every operation takes effect at once, under one lock; observers run outside it.
+//! The same calls and the same generator give the same disk.
+
+mod content;
+mod crash;
+mod fault;
+mod file;
+mod state;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use terrace_base::rng::Rng;
+use terrace_base::{Error, Result};
+
+use self::content::Content;
+use self::fault::Faults;
+pub use self::fault::{Fault, FsEvent, Observer};
+use self::state::{FileId, Inode, State};
+use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile};
+
+/// A simulated disk. Clones are handles of the same disk; [`fork`](Self::fork) copies it.
+///
+/// ```
+/// use std::path::Path;
+/// use terrace_base::rng::Rng;
+/// use terrace_disk::{Fs, SimFs};
+/// let disk = SimFs::new();
+/// let mut file = disk.create(Path::new("/log"))?;
+/// file.append(b"durable")?;
+/// file.sync()?;
+/// disk.sync_dir(Path::new("/"))?;
+/// file.append(b" or not")?;
+/// let after = disk.crash(&mut Rng::new(1)).read(Path::new("/log"))?;
+/// assert!(after.starts_with(b"durable") && after.len() <= 14);
+/// # Ok::<(), terrace_base::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct SimFs {
+    shared: Arc<Shared>,
+}
+
+/// One disk and the process that uses it.
+struct Shared {
+    disk: Mutex<Disk>,
+    observer: Mutex<Option<Arc<dyn Observer>>>,
+}
+
+/// `open` counts the write handles of each file; locks and faults belong to the process.
+#[derive(Default)]
+struct Disk {
+    state: State,
+    open: BTreeMap<FileId, usize>,
+    locks: BTreeSet<PathBuf>,
+    faults: Faults,
+}
+
+/// What a disk offers when nobody set a capacity.
+const UNLIMITED_BYTES: u64 = 1 << 50;
+
+impl SimFs {
+    /// An empty disk with the directories `/` and the current one.
+    pub fn new() -> Self {
+        SimFs::with_state(State::new())
+    }
+
+    fn with_state(state: State) -> Self {
+        let disk = Disk { state, ..Disk::default() };
+        SimFs { shared: Arc::new(Shared { disk: Mutex::new(disk), observer: Mutex::new(None) }) }
+    }
+
+    /// The disk as the next process finds it after this one died: everything written is there, and
+    /// what was pending still is. Locks, open handles, faults and the observer stay behind.
+    pub fn fork(&self) -> SimFs {
+        let mut state = self.shared.disk.lock().state.clone();
+        state.forget_unreachable(&BTreeMap::new());
+        SimFs::with_state(state)
+    }
+
+    /// A disk as a power cut at this moment may leave it. This one goes on as if nothing happened.
+    pub fn crash(&self, rng: &mut Rng) -> SimFs {
+        let state = self.shared.disk.lock().state.clone();
+        SimFs::with_state(crash::survivor(&state, rng))
+    }
+
+    /// The disk after a power cut that takes everything which was not synced.
+    pub fn crash_losing_all(&self) -> SimFs {
+        let state = self.shared.disk.lock().state.clone();
+        SimFs::with_state(crash::least_survivor(&state))
+    }
+
+    /// Has `observer` told of every change to this disk; `None` ends it.
+    pub fn observe(&self, observer: Option<Arc<dyn Observer>>) {
+        *self.shared.observer.lock() = observer;
+    }
+
+    /// Plans an I/O error, in place of one planned before; `None` heals the disk.
+    pub fn inject(&self, fault: Option<Fault>) {
+        self.shared.disk.lock().faults.plan(fault);
+    }
+
+    /// Operations so far: all, and those that change something. Both count failed ones.
+    pub fn operations(&self) -> (u64, u64) {
+        let disk = self.shared.disk.lock();
+        (disk.faults.operations, disk.faults.changes)
+    }
+
+    /// Limits the sum of all files' lengths; what does not fit is `NoSpace`.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.shared.disk.lock().state.capacity = bytes;
+    }
+
+    /// The sum of all files' lengths, those removed but still open included.
+    pub fn used_bytes(&self) -> u64 {
+        let disk = self.shared.disk.lock();
+        disk.state.used(&disk.open)
+    }
+
+    /// Every file by name with its bytes, as the process sees them.
+    pub fn image(&self) -> BTreeMap<PathBuf, Vec<u8>> {
+        let state = self.shared.disk.lock().state.clone();
+        let mut image = BTreeMap::new();
+        for (path, dir) in &state.dirs {
+            for (name, id) in &dir.now {
+                let bytes = state.files.get(id).map_or_else(Vec::new, |inode| inode.content.to_vec());
+                image.insert(path.join(name), bytes);
+            }
+        }
+        image
+    }
+
+    /// Puts a file with these bytes at `path`, durably, in place of one that is there: for damaging
+    /// a disk and for laying out old ones. Unseen by observers, faults and the capacity. Makes the
+    /// directory's other pending changes durable too.
+    pub fn plant(&self, path: &Path, data: &[u8]) -> Result<()> {
+        let mut disk = self.shared.disk.lock();
+        if disk.state.is_file(path) {
+            disk.state.remove(path)?;
+        }
+        disk.state.create(path, Inode { content: Content::new(data), synced: data.len() as u64 })?;
+        disk.state.sync_dir(path.parent().unwrap_or(Path::new("")))
+    }
+
+    /// Changes the bytes of the file at `path` behind everyone's back.
+    pub fn damage(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) -> Result<()> {
+        let mut data = {
+            let disk = self.shared.disk.lock();
+            let id = disk.state.lookup(path, "damage")?;
+            disk.state.files.get(&id).map_or_else(Vec::new, |inode| inode.content.to_vec())
+        };
+        change(&mut data);
+        self.plant(path, &data)
+    }
+}
+
+impl Default for SimFs {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for SimFs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let disk = self.shared.disk.lock();
+        f.debug_struct("SimFs").field("files", &disk.state.files.len()).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// Announces a change, lets it fail, and makes it.
+    fn change<T>(
+        &self,
+        event: FsEvent<'_>,
+        path: &Path,
+        operation: &'static str,
+        make: impl FnOnce(&mut Disk) -> Result<T>,
+    ) -> Result<T> {
+        self.announce(event);
+        let mut disk = self.disk.lock();
+        disk.faults.step(path, operation, true)?;
+        make(&mut disk)
+    }
+
+    fn announce(&self, event: FsEvent<'_>) {
+        let observer = self.observer.lock().clone();
+        if let Some(observer) = observer {
+            observer.before(event);
+        }
+    }
+
+    /// Lets an operation fail that changes nothing, and carries it out.
+    fn look<T>(
+        &self,
+        path: &Path,
+        operation: &'static str,
+        see: impl FnOnce(&mut Disk) -> Result<T>,
+    ) -> Result<T> {
+        let mut disk = self.disk.lock();
+        disk.faults.step(path, operation, false)?;
+        see(&mut disk)
+    }
+}
+
+impl Fs for SimFs {
+    fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        let id = self.shared.change(FsEvent::Create { path }, path, "create", |disk| {
+            let id = disk.state.create(path, Inode::default())?;
+            *disk.open.entry(id).or_default() += 1;
+            Ok(id)
+        })?;
+        Ok(Box::new(file::SimWriteFile::new(self.shared.clone(), id, path)))
+    }
+
+    fn open(&self, path: &Path, _access: Access) -> Result<Arc<dyn ReadFile>> {
+        let content = self.shared.look(path, "open", |disk| {
+            let id = disk.state.lookup(path, "open")?;
+            Ok(disk.state.files.get(&id).map(|inode| inode.content.clone()).unwrap_or_default())
+        })?;
+        Ok(Arc::new(file::SimReadFile::new(self.shared.clone(), path, content)))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        self.shared.change(FsEvent::Rename { from, to }, from, "rename", |disk| disk.state.rename(from, to))
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.shared.change(FsEvent::Remove { path }, path, "remove", |disk| disk.state.remove(path))
+    }
+
+    fn sync_dir(&self, path: &Path) -> Result<()> {
+        self.shared.change(FsEvent::SyncDir { path }, path, "sync directory", |disk| {
+            disk.state.sync_dir(path)?;
+            disk.state.forget_unreachable(&disk.open);
+            Ok(())
+        })
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<PathBuf>> {
+        self.shared.look(path, "list", |disk| disk.state.list(path))
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        self.shared
+            .look(path, "stat", |disk| Ok(disk.state.dirs.contains_key(path) || disk.state.is_file(path)))
+    }
+
+    fn create_dir_all(&self, path: &Path) -> Result<()> {
+        self.shared.change(FsEvent::CreateDir { path }, path, "create directory", |disk| {
+            disk.state.create_dir_all(path)
+        })
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        self.shared.look(path, "lock", |disk| {
+            if !disk.state.is_file(path) {
+                disk.state.create(path, Inode::default())?;
+            }
+            if !disk.locks.insert(path.to_path_buf()) {
+                return Err(Error::Locked { path: path.to_path_buf() });
+            }
+            Ok(())
+        })?;
+        Ok(Box::new(file::SimLock::new(self.shared.clone(), path)))
+    }
+
+    fn free_bytes(&self, path: &Path) -> Result<u64> {
+        self.shared.look(path, "statvfs", |disk| {
+            let capacity = disk.state.capacity.unwrap_or(UNLIMITED_BYTES);
+            Ok(capacity.saturating_sub(disk.state.used(&disk.open)))
+        })
+    }
+}

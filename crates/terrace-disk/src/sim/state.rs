@@ -1,0 +1,205 @@
+//! What the simulated disk holds: files by number, and directories that name them.
+//!
+//! Invariants:
+//! 1. The first `synced` bytes of a file are durable; what follows is not.
+//! 2. A directory's `now` is its `durable` names with all of `pending` applied, in order.
+//! 3. Every number in a directory has its file.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrace_base::{Error, Result};
+
+use super::content::Content;
+
+/// Number of a file, as an inode number is.
+pub(super) type FileId = u64;
+
+/// One file.
+#[derive(Clone, Default)]
+pub(super) struct Inode {
+    pub(super) content: Content,
+    pub(super) synced: u64,
+}
+
+/// A change of one directory's names.
+#[derive(Clone, Debug)]
+pub(super) enum NameChange {
+    Link(OsString, FileId),
+    Unlink(OsString),
+    Rename { from: OsString, to: OsString },
+}
+
+impl NameChange {
+    pub(super) fn apply(&self, names: &mut BTreeMap<OsString, FileId>) {
+        match self {
+            NameChange::Link(name, id) => {
+                names.insert(name.clone(), *id);
+            }
+            NameChange::Unlink(name) => {
+                names.remove(name);
+            }
+            NameChange::Rename { from, to } => {
+                if let Some(id) = names.remove(from) {
+                    names.insert(to.clone(), id);
+                }
+            }
+        }
+    }
+}
+
+/// One directory.
+#[derive(Clone, Default)]
+pub(super) struct Dir {
+    pub(super) now: BTreeMap<OsString, FileId>,
+    pub(super) durable: BTreeMap<OsString, FileId>,
+    pub(super) pending: Vec<NameChange>,
+}
+
+impl Dir {
+    fn change(&mut self, change: NameChange) {
+        change.apply(&mut self.now);
+        self.pending.push(change);
+    }
+
+    /// Every file that some crash could leave a name of, and those named now.
+    fn reachable(&self) -> impl Iterator<Item = FileId> + '_ {
+        let linked = self.pending.iter().filter_map(|c| match c {
+            NameChange::Link(_, id) => Some(*id),
+            _ => None,
+        });
+        self.now.values().chain(self.durable.values()).copied().chain(linked)
+    }
+}
+
+/// The whole disk. Cloning shares files and directories until one copy changes them.
+#[derive(Clone, Default)]
+pub(super) struct State {
+    pub(super) files: BTreeMap<FileId, Arc<Inode>>,
+    pub(super) dirs: BTreeMap<PathBuf, Arc<Dir>>,
+    next_id: FileId,
+    /// The contents of the file removed last: what a disk's unwritten blocks may show.
+    pub(super) removed: Content,
+    pub(super) capacity: Option<u64>,
+}
+
+impl State {
+    pub(super) fn new() -> Self {
+        let roots = ["", "/"].map(|root| (PathBuf::from(root), Arc::default()));
+        State { dirs: roots.into(), ..State::default() }
+    }
+
+    /// The directory and the last component of `path`.
+    fn split(path: &Path) -> Result<(&Path, &OsStr)> {
+        match (path.parent(), path.file_name()) {
+            (Some(dir), Some(name)) => Ok((dir, name)),
+            _ => Err(Error::invalid(format!("{} does not name a file", path.display()))),
+        }
+    }
+
+    fn dir_mut(&mut self, dir: &Path, operation: &'static str) -> Result<&mut Dir> {
+        let found = self.dirs.get_mut(dir).ok_or_else(|| not_found(dir, operation))?;
+        Ok(Arc::make_mut(found))
+    }
+
+    /// The number of the file that `path` names.
+    pub(super) fn lookup(&self, path: &Path, operation: &'static str) -> Result<FileId> {
+        let (dir, name) = State::split(path)?;
+        let id = self.dirs.get(dir).and_then(|d| d.now.get(name));
+        id.copied().ok_or_else(|| not_found(path, operation))
+    }
+
+    pub(super) fn is_file(&self, path: &Path) -> bool {
+        self.lookup(path, "stat").is_ok()
+    }
+
+    /// Names a new file `path`.
+    pub(super) fn create(&mut self, path: &Path, inode: Inode) -> Result<FileId> {
+        if self.is_file(path) || self.dirs.contains_key(path) {
+            return Err(Error::io(path, "create", io::ErrorKind::AlreadyExists.into()));
+        }
+        let (dir, name) = State::split(path)?;
+        let id = self.next_id;
+        self.dir_mut(dir, "create")?.change(NameChange::Link(name.to_owned(), id));
+        self.next_id += 1;
+        self.files.insert(id, Arc::new(inode));
+        Ok(id)
+    }
+
+    pub(super) fn remove(&mut self, path: &Path) -> Result<()> {
+        let id = self.lookup(path, "remove")?;
+        let (dir, name) = State::split(path)?;
+        self.dir_mut(dir, "remove")?.change(NameChange::Unlink(name.to_owned()));
+        if let Some(inode) = self.files.get(&id) {
+            self.removed = inode.content.clone();
+        }
+        Ok(())
+    }
+
+    /// Within one directory a rename is one change; between two it is a change of each.
+    pub(super) fn rename(&mut self, from: &Path, to: &Path) -> Result<()> {
+        let id = self.lookup(from, "rename")?;
+        if self.dirs.contains_key(to) {
+            return Err(Error::io(to, "rename", io::ErrorKind::IsADirectory.into()));
+        }
+        let (from_dir, from_name) = State::split(from)?;
+        let (to_dir, to_name) = State::split(to)?;
+        let (from_name, to_name) = (from_name.to_owned(), to_name.to_owned());
+        if from_dir == to_dir {
+            let change = NameChange::Rename { from: from_name, to: to_name };
+            self.dir_mut(from_dir, "rename")?.change(change);
+        } else {
+            self.dir_mut(to_dir, "rename")?.change(NameChange::Link(to_name, id));
+            self.dir_mut(from_dir, "rename")?.change(NameChange::Unlink(from_name));
+        }
+        Ok(())
+    }
+
+    pub(super) fn sync_dir(&mut self, path: &Path) -> Result<()> {
+        let dir = self.dir_mut(path, "sync directory")?;
+        for change in std::mem::take(&mut dir.pending) {
+            change.apply(&mut dir.durable);
+        }
+        Ok(())
+    }
+
+    pub(super) fn create_dir_all(&mut self, path: &Path) -> Result<()> {
+        for dir in path.ancestors() {
+            if self.is_file(dir) {
+                return Err(Error::io(dir, "create directory", io::ErrorKind::AlreadyExists.into()));
+            }
+            self.dirs.entry(dir.to_path_buf()).or_default();
+        }
+        Ok(())
+    }
+
+    pub(super) fn list(&self, path: &Path) -> Result<Vec<PathBuf>> {
+        let dir = self.dirs.get(path).ok_or_else(|| not_found(path, "list"))?;
+        Ok(dir.now.keys().map(|name| path.join(name)).collect())
+    }
+
+    pub(super) fn inode_mut(&mut self, id: FileId) -> Option<&mut Inode> {
+        self.files.get_mut(&id).map(Arc::make_mut)
+    }
+
+    /// Bytes of the files that have a name or are in `open`.
+    pub(super) fn used(&self, open: &BTreeMap<FileId, usize>) -> u64 {
+        let mut counted: BTreeSet<FileId> = open.keys().copied().collect();
+        counted.extend(self.dirs.values().flat_map(|d| d.now.values().copied()));
+        counted.iter().filter_map(|id| self.files.get(id)).map(|inode| inode.content.len()).sum()
+    }
+
+    /// Forgets files that nothing can name any more and that are not in `open`.
+    pub(super) fn forget_unreachable(&mut self, open: &BTreeMap<FileId, usize>) {
+        let mut live: BTreeSet<FileId> = open.keys().copied().collect();
+        live.extend(self.dirs.values().flat_map(|d| d.reachable()));
+        self.files.retain(|id, _| live.contains(id));
+    }
+}
+
+fn not_found(path: &Path, operation: &'static str) -> Error {
+    Error::io(path, operation, io::ErrorKind::NotFound.into())
+}
