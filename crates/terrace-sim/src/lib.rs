@@ -1,1 +1,17 @@
-//! Terrace: sim.
+//! One simulated world over persistent memory and disk: power cuts, kills and faults at any chosen moment.
+//!
+//! [`World`] is a machine's durable parts with one ordered list of events; [`KvModel`] says what a store may
+//! hold after a crash. How it works, what it models and what not, and how to write a scenario and replay
+//! one are told in `docs/simulator.md`.
+
+mod disk;
+mod event;
+mod model;
+mod pm;
+mod seed;
+mod world;
+
+pub use event::{Callback, Event, EventKind};
+pub use model::{Change, KvModel, Map};
+pub use pm::{PmHook, PmOp, PmOptions, PmSnapshot, SimPm, Survival};
+pub use world::{Snapshot, World, WorldOptions};

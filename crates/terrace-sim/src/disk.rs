@@ -1,0 +1,62 @@
+//! The disk's side of a world: its events through the world's gate, its survivors by the world's seeds.
+
+use std::path::Path;
+use std::sync::{Arc, Weak};
+
+use terrace_base::rng::Rng;
+use terrace_disk::{Fault, FsEvent, Observer, SimFs};
+
+use crate::event::EventKind;
+use crate::pm::Survival;
+use crate::seed::mix;
+use crate::world::{Inner, World};
+
+/// Passes a disk's changes on to the world it is part of.
+#[derive(Debug)]
+struct Watch(Weak<Inner>);
+
+impl Observer for Watch {
+    fn before(&self, event: FsEvent<'_>) {
+        // A disk that outlives its world has no events.
+        let Some(world) = World::upgrade(&self.0) else { return };
+        if world.pass(kind(event)) {
+            world.fs().inject(Some(Fault { after: 0, only_changes: true, sticky: false }));
+        }
+    }
+}
+
+/// Has the changes of `fs` pass the gate of the world behind `world`.
+pub(crate) fn watch(fs: &SimFs, world: Weak<Inner>) {
+    fs.observe(Some(Arc::new(Watch(world))));
+}
+
+/// The disk after a power cut.
+pub(crate) fn crashed(fs: &SimFs, survival: Survival) -> SimFs {
+    match survival {
+        Survival::Nothing | Survival::Wiped => fs.crash_losing_all(),
+        Survival::Everything => all_kept(fs),
+        Survival::Seeded(seed) => fs.crash(&mut Rng::new(mix(seed, 6))),
+    }
+}
+
+/// The disk with everything that was pending made durable.
+fn all_kept(fs: &SimFs) -> SimFs {
+    let kept = fs.fork();
+    for (path, bytes) in fs.image() {
+        kept.plant(&path, &bytes).expect("a file that the disk names can be replaced");
+    }
+    kept
+}
+
+fn kind(event: FsEvent<'_>) -> EventKind {
+    let own = Path::to_path_buf;
+    match event {
+        FsEvent::Create { path } => EventKind::Create(own(path)),
+        FsEvent::Write { path, bytes } => EventKind::Write(own(path), bytes),
+        FsEvent::Sync { path } => EventKind::Sync(own(path)),
+        FsEvent::Rename { from, to } => EventKind::Rename(own(from), own(to)),
+        FsEvent::Remove { path } => EventKind::Remove(own(path)),
+        FsEvent::SyncDir { path } => EventKind::SyncDir(own(path)),
+        FsEvent::CreateDir { path } => EventKind::CreateDir(own(path)),
+    }
+}

@@ -1,0 +1,220 @@
+//! One simulated world: persistent memory and a disk with one ordered list of events.
+//!
+//! Invariants:
+//! 1. A world's history is fixed by its seed and by what is asked of it; nothing is drawn from elsewhere.
+//! 2. A survivor shares nothing that changes with the world it came from.
+//! 3. The boot id changes at a power cut and not at a kill.
+//!
+//! Thread safety: a world may be used from any thread, but capture it only while no other thread stores to
+//! its persistent memory.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use terrace_base::{Error, Result};
+use terrace_disk::SimFs;
+
+use crate::disk;
+use crate::event::{Callback, EventKind, Gate, injected};
+use crate::pm::{PmOp, PmOptions, PmSnapshot, SimPm, Survival};
+use crate::seed::{boot_id, mix};
+
+/// What a world is made of.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct WorldOptions {
+    /// Its persistent memory.
+    pub pm: PmOptions,
+}
+
+/// A simulated machine's durable parts. Cheap to clone; clones are the same world.
+#[derive(Debug, Clone)]
+pub struct World {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    seed: u64,
+    boot_id: String,
+    lost_power: bool,
+    recovering: AtomicBool,
+    pm: Arc<SimPm>,
+    fs: SimFs,
+    gate: Gate,
+}
+
+impl World {
+    /// A new world with empty media.
+    pub fn new(seed: u64, options: WorldOptions) -> World {
+        World::assemble(seed, boot_id(mix(seed, 0)), false, SimPm::new(options.pm), SimFs::new())
+    }
+
+    fn assemble(seed: u64, boot_id: String, lost_power: bool, pm: SimPm, fs: SimFs) -> World {
+        let inner = Arc::new_cyclic(|weak: &Weak<Inner>| {
+            pm.set_hook(Box::new({
+                let weak = weak.clone();
+                move |op| World::before_pm(&weak, op)
+            }));
+            let recovering = AtomicBool::new(true);
+            Inner { seed, boot_id, lost_power, recovering, pm: Arc::new(pm), fs, gate: Gate::default() }
+        });
+        disk::watch(&inner.fs, Arc::downgrade(&inner));
+        World { inner }
+    }
+
+    /// The seed everything in this world comes from.
+    pub fn seed(&self) -> u64 {
+        self.inner.seed
+    }
+
+    /// What `/proc/sys/kernel/random/boot_id` holds in this world; for `PoolOptions::boot_id`.
+    pub fn boot_id(&self) -> &str {
+        &self.inner.boot_id
+    }
+
+    /// Whether this world or one it came from lost its power.
+    pub fn lost_power(&self) -> bool {
+        self.inner.lost_power
+    }
+
+    /// Its persistent memory.
+    pub fn media(&self) -> Arc<SimPm> {
+        self.inner.pm.clone()
+    }
+
+    /// Its disk.
+    pub fn fs(&self) -> SimFs {
+        self.inner.fs.clone()
+    }
+
+    /// Events so far.
+    pub fn events(&self) -> u64 {
+        self.inner.gate.events()
+    }
+
+    /// Has `callback` told of every event from now on, before it takes effect. The callback may capture
+    /// this world, make others and run whole stores on them. It replaces an earlier one.
+    pub fn on_event(&self, callback: Callback) {
+        self.inner.gate.set_callback(Some(callback));
+    }
+
+    /// Ends the reporting of events; they are still counted.
+    pub fn ignore_events(&self) {
+        self.inner.gate.set_callback(None);
+    }
+
+    /// Reports that the scenario is over, as an event of its own: the last chance to lose power.
+    pub fn end(&self) {
+        self.pass(EventKind::End);
+    }
+
+    /// Captures both media at this moment.
+    pub fn capture(&self) -> Snapshot {
+        Snapshot {
+            seed: self.inner.seed,
+            boot_id: self.inner.boot_id.clone(),
+            lost_power: self.inner.lost_power,
+            pm: self.inner.pm.capture(),
+            fs: self.inner.fs.fork(),
+        }
+    }
+
+    /// The world after a power cut at this moment, an arbitrary part of what was pending having survived.
+    /// The world itself goes on.
+    pub fn crash(&self, seed: u64) -> World {
+        self.capture().power_cut(Survival::Seeded(seed))
+    }
+
+    /// The world after the process died at this moment: all stores and writes are there, as durable as they
+    /// were, and the machine was not restarted. The world itself goes on.
+    pub fn kill(&self) -> World {
+        self.capture().kill()
+    }
+
+    /// Says that recovery is over: an explorer makes no nested crashes after it. For a `verify` that goes on
+    /// to change the store.
+    pub fn recovery_done(&self) {
+        self.inner.recovering.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether [`recovery_done`](Self::recovery_done) has not been called.
+    pub fn is_recovering(&self) -> bool {
+        self.inner.recovering.load(Ordering::Relaxed)
+    }
+
+    /// Makes the `nth` operation from now that can fail do so, counting from 0 and over both media: growing
+    /// persistent memory fails with [`Error::NoSpace`], everything else with [`Error::Io`].
+    pub fn fail_nth(&self, nth: u64) {
+        self.inner.gate.fail(nth, false);
+    }
+
+    /// Makes the `nth` operation from now that can fail do so, and every later one.
+    pub fn fail_from(&self, nth: u64) {
+        self.inner.gate.fail(nth, true);
+    }
+
+    /// Takes back a planned fault.
+    pub fn heal(&self) {
+        self.inner.gate.no_faults();
+    }
+
+    /// Operations so far that could have failed; the bound for [`fail_nth`](Self::fail_nth) in a loop.
+    pub fn fallible_operations(&self) -> u64 {
+        self.inner.gate.fallible()
+    }
+
+    /// The world behind `weak`, if anybody still holds it.
+    pub(crate) fn upgrade(weak: &Weak<Inner>) -> Option<World> {
+        Some(World { inner: weak.upgrade()? })
+    }
+
+    /// Numbers and reports an event; whether its operation must fail.
+    pub(crate) fn pass(&self, kind: EventKind) -> bool {
+        let fallible = !matches!(kind, EventKind::Drain | EventKind::End);
+        self.inner.gate.pass(kind, self);
+        fallible && self.inner.gate.fault()
+    }
+
+    /// The event of an operation of persistent memory.
+    fn before_pm(weak: &Weak<Inner>, op: PmOp) -> Result<()> {
+        // A medium that outlives its world has no events.
+        let Some(world) = World::upgrade(weak) else { return Ok(()) };
+        let (kind, refusal) = match op {
+            PmOp::Drain => (EventKind::Drain, None),
+            PmOp::Sync => (EventKind::PmSync, Some(injected(&SimPm::path(), "sync"))),
+            PmOp::Grow { to } => (EventKind::PmGrow(to), Some(Error::NoSpace { path: SimPm::path() })),
+        };
+        if world.pass(kind) { refusal.map_or(Ok(()), Err) } else { Ok(()) }
+    }
+}
+
+/// Both media of a world at one moment; any number of survivors come from it.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    seed: u64,
+    boot_id: String,
+    lost_power: bool,
+    pm: PmSnapshot,
+    fs: SimFs,
+}
+
+impl Snapshot {
+    /// The world after a power cut at the captured moment.
+    pub fn power_cut(&self, survival: Survival) -> World {
+        let salt = match survival {
+            Survival::Nothing => 1,
+            Survival::Everything => 2,
+            Survival::Wiped => 3,
+            Survival::Seeded(seed) => mix(seed, 4),
+        };
+        let seed = mix(self.seed, salt);
+        let boot = boot_id(mix(seed, 0));
+        World::assemble(seed, boot, true, self.pm.power_cut(survival), disk::crashed(&self.fs, survival))
+    }
+
+    /// The world after the process died at the captured moment.
+    pub fn kill(&self) -> World {
+        let seed = mix(self.seed, 5);
+        World::assemble(seed, self.boot_id.clone(), self.lost_power, self.pm.kill(), self.fs.fork())
+    }
+}
