@@ -1,1 +1,60 @@
-//! Terrace: table.
+//! SSTables: immutable sorted files of versioned keys, their block cache, and cursors that merge them.
+//!
+//! Entries are ordered everywhere by key ascending as unsigned bytes, then by sequence number
+//! descending, so that the newest version of a key comes first. `docs/formats/sstable.md` tells the
+//! bytes. What always holds:
+//!
+//! 1. A block is checked (checksum, table number, offset) before any of its bytes is believed, once,
+//!    when it enters memory. Lengths and offsets from disk are bounded before use and allocation.
+//! 2. A [`Position`] alone finds, reads and checks a block; no index is needed.
+//! 3. A table is immutable once built, so everything here but the builder and the cursors is
+//!    `Send + Sync` and takes `&self`.
+//!
+//! ```
+//! # use std::sync::Arc;
+//! # use terrace_table::*;
+//! # fn demo(fs: &dyn terrace_disk::Fs, path: &std::path::Path) -> terrace_base::Result<()> {
+//! let mut builder = TableBuilder::new(fs.create(path)?, 7, TableOptions::default())?;
+//! builder.add(b"apple", 2, Kind::Put, b"red")?;
+//! builder.add(b"apple", 1, Kind::Put, b"green")?;
+//! let built = builder.finish()?;
+//!
+//! let cache = Arc::new(BlockCache::new(8 << 20));
+//! let table = Table::open(fs, path, 7, cache, terrace_disk::Access::Random)?;
+//! let entry = table.get_at(built.blocks[0].position, b"apple", 1)?;
+//! assert_eq!(entry.map(|e| e.value).as_deref(), Some(&b"green"[..]));
+//! # Ok(())
+//! # }
+//! ```
+
+mod block;
+mod builder;
+mod cache;
+mod cursor;
+mod dump;
+mod entry;
+mod filter;
+mod footer;
+mod frame;
+mod index;
+mod merge;
+mod meta;
+mod nested;
+mod options;
+mod position;
+mod salvage;
+mod source;
+mod table;
+mod verify;
+
+pub use builder::{BlockSpan, Built, TableBuilder};
+pub use cache::{BlockCache, CacheStats};
+pub use cursor::{Cursor, TableCursor};
+pub use entry::{Entry, Kind, MAX_KEY_BYTES, MAX_VALUE_BYTES};
+pub use footer::FORMAT_VERSION;
+pub use merge::{MergeCursor, merge};
+pub use meta::TableMeta;
+pub use options::{Compression, TableOptions};
+pub use position::Position;
+
+pub use table::Table;

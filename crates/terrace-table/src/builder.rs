@@ -1,0 +1,354 @@
+//! Writing a table.
+
+use std::mem;
+
+use terrace_base::{Error, Result};
+use terrace_disk::WriteFile;
+
+use crate::block::{BlockWriter, seal};
+use crate::entry::{Kind, MAX_KEY_BYTES, MAX_VALUE_BYTES, order};
+use crate::filter::FilterBuilder;
+use crate::footer::{FOOTER_BYTES, Footer, encode_head};
+use crate::frame::{BlockKind, HEADER_BYTES, Handle};
+use crate::index::{encode_handle, separator};
+use crate::meta::TableMeta;
+use crate::options::{Compression, TableOptions};
+use crate::position::Position;
+
+/// Blocks are gathered up to this much before they are appended to the file.
+const WRITE_BYTES: usize = 1 << 20;
+/// A value this long, if its block would hold nothing else, goes to the file from where it is.
+const DIRECT_VALUE_BYTES: usize = 256 << 10;
+/// Bytes at the front of a direct value that are compressed to see whether compressing all is worth it.
+const SAMPLE_BYTES: usize = 64 << 10;
+/// Values over this are never compressed: it would take twice their size in memory to read them.
+const MAX_COMPRESSED_VALUE_BYTES: usize = 64 << 20;
+/// Target length of an index block.
+const INDEX_BLOCK_BYTES: usize = 16 << 10;
+const INDEX_RESTART_INTERVAL: usize = 16;
+
+/// A data block of a finished table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockSpan {
+    /// The ordinal, counted from 0 over the table, of the block's first entry.
+    pub first_entry: u64,
+    /// Where the block is.
+    pub position: Position,
+}
+
+/// A finished, synced table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Built {
+    /// The table's figures.
+    pub meta: TableMeta,
+    /// Its data blocks in order.
+    pub blocks: Vec<BlockSpan>,
+    /// The file's length in bytes.
+    pub file_bytes: u64,
+}
+
+/// A closed data block: its separator ends at `key_end` of the separators' arena.
+#[derive(Debug)]
+struct Indexed {
+    key_end: usize,
+    seq: u64,
+    handle: Handle,
+}
+
+/// Writes one table, entry by entry in order.
+///
+/// Invariants: `out` holds whole blocks that the file lacks, and behind them the open block if there
+/// is one; `flushed` is the file's length; `closed` is the last closed block, until the next key is
+/// known and with it a separator.
+#[derive(Debug)]
+pub struct TableBuilder {
+    file: Box<dyn WriteFile>,
+    number: u32,
+    options: TableOptions,
+    out: Vec<u8>,
+    flushed: u64,
+    writer: BlockWriter,
+    open: bool,
+    closed: Option<Handle>,
+    last_key: Vec<u8>,
+    last_seq: u64,
+    separators: Vec<u8>,
+    index: Vec<Indexed>,
+    filter: FilterBuilder,
+    meta: TableMeta,
+    blocks: Vec<BlockSpan>,
+    failed: Option<Error>,
+}
+
+impl TableBuilder {
+    /// A builder of table `number` in the new, empty `file`.
+    pub fn new(file: Box<dyn WriteFile>, number: u64, options: TableOptions) -> Result<Self> {
+        options.validate()?;
+        if number >= Position::MAX_TABLES {
+            return Err(Error::invalid(format!(
+                "table number {number} is not below {}",
+                Position::MAX_TABLES
+            )));
+        }
+        if !file.is_empty() {
+            return Err(Error::invalid(format!("{} is not empty", file.path().display())));
+        }
+        Ok(TableBuilder {
+            number: number as u32,
+            writer: BlockWriter::new(options.restart_interval),
+            options,
+            out: encode_head(number as u32).to_vec(),
+            flushed: 0,
+            open: false,
+            closed: None,
+            last_key: Vec::new(),
+            last_seq: 0,
+            separators: Vec::new(),
+            index: Vec::new(),
+            filter: FilterBuilder::default(),
+            meta: TableMeta { number, ..TableMeta::default() },
+            blocks: Vec::new(),
+            failed: None,
+            file,
+        })
+    }
+
+    /// Appends a version of `key`. Keys ascend, and sequence numbers descend within a key; anything else
+    /// is `InvalidArgument` and adds nothing. After a failed write every call repeats that error.
+    pub fn add(&mut self, key: &[u8], seq: u64, kind: Kind, value: &[u8]) -> Result<()> {
+        self.failed.clone().map_or(Ok(()), Err)?;
+        self.check_entry(key, seq, value)?;
+        let bound = BlockWriter::entry_bound(key, value.len());
+        if self.open && self.writer.len(&self.out) + bound > self.options.block_bytes {
+            self.close_block()?;
+        }
+        if !self.open {
+            self.open_block(key, seq)?;
+        }
+        if self.options.filter_bits_per_key > 0 && (self.meta.entries == 0 || self.last_key != key) {
+            self.filter.add(key);
+        }
+        self.meta.count(key, seq, kind == Kind::Delete, value.len());
+        self.last_key.clear();
+        self.last_key.extend_from_slice(key);
+        self.last_seq = seq;
+        let full = HEADER_BYTES + bound > self.options.block_bytes;
+        if full && value.len() >= DIRECT_VALUE_BYTES && !self.worth_compressing(value) {
+            return self.write_direct(key, seq, kind, value);
+        }
+        self.writer.add(&mut self.out, key, seq, kind, value);
+        if full { self.close_block() } else { Ok(()) }
+    }
+
+    fn check_entry(&self, key: &[u8], seq: u64, value: &[u8]) -> Result<()> {
+        if key.len() > MAX_KEY_BYTES {
+            return Err(Error::invalid(format!("a key of {} bytes is over {MAX_KEY_BYTES}", key.len())));
+        }
+        if value.len() > MAX_VALUE_BYTES {
+            return Err(Error::invalid(format!(
+                "a value of {} bytes is over {MAX_VALUE_BYTES}",
+                value.len()
+            )));
+        }
+        if self.meta.entries > 0 && !order((&self.last_key, self.last_seq), (key, seq)).is_lt() {
+            let what = format!("{} @ {seq}", key.escape_ascii());
+            return Err(Error::invalid(format!(
+                "entries must come in order: {what} after {} @ {}",
+                self.last_key.escape_ascii(),
+                self.last_seq
+            )));
+        }
+        Ok(())
+    }
+
+    /// Bytes of the file if it were finished now, as an estimate that lacks index and filter.
+    pub fn estimated_bytes(&self) -> u64 {
+        self.flushed + self.out.len() as u64 + self.separators.len() as u64
+    }
+
+    /// Entries so far.
+    pub fn entries(&self) -> u64 {
+        self.meta.entries
+    }
+
+    /// The data blocks closed so far, in order; they may not have reached the file yet.
+    pub fn blocks(&self) -> &[BlockSpan] {
+        &self.blocks
+    }
+
+    /// Opens a block whose first entry is (`key`, `seq`).
+    fn open_block(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        if self.end() >= Position::MAX_OFFSET {
+            return Err(Error::invalid(format!(
+                "{} is full: blocks must start below 4 GiB",
+                self.file.path().display()
+            )));
+        }
+        if let Some(handle) = self.closed.take() {
+            let (len, seq) = separator((&self.last_key, self.last_seq), (key, seq));
+            self.index_block(&key[..len], seq, handle);
+        }
+        self.writer.begin(&mut self.out);
+        self.open = true;
+        Ok(())
+    }
+
+    fn index_block(&mut self, separator: &[u8], seq: u64, handle: Handle) {
+        self.separators.extend_from_slice(separator);
+        self.index.push(Indexed { key_end: self.separators.len(), seq, handle });
+    }
+
+    /// The file offset at the end of `out`.
+    fn end(&self) -> u64 {
+        self.flushed + self.out.len() as u64
+    }
+
+    /// The file offset at which the open block starts.
+    fn open_offset(&self) -> u64 {
+        self.flushed + self.writer.start() as u64
+    }
+
+    fn close_block(&mut self) -> Result<()> {
+        let offset = self.open_offset();
+        let first_entry = self.meta.entries - self.writer.entries();
+        let len =
+            self.writer.finish(&mut self.out, BlockKind::Data, self.number, offset, self.options.compression);
+        self.block_closed(first_entry, Handle { offset, len });
+        if self.out.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    fn block_closed(&mut self, first_entry: u64, handle: Handle) {
+        let position = Position::new(u64::from(self.number), handle.offset, handle.len);
+        let position = position.expect("the number and the offset were checked when the block was opened");
+        self.blocks.push(BlockSpan { first_entry, position });
+        self.closed = Some(handle);
+        self.open = false;
+    }
+
+    /// Whether a value that could go to the file directly is better copied and compressed.
+    fn worth_compressing(&self, value: &[u8]) -> bool {
+        self.options.compression == Compression::Lz4 && value.len() <= MAX_COMPRESSED_VALUE_BYTES && {
+            let sample = &value[..value.len().min(SAMPLE_BYTES)];
+            lz4_flex::block::compress(sample).len() <= sample.len() - sample.len() / 8
+        }
+    }
+
+    /// Writes the open, empty block with one entry, whose value goes to the file without a copy.
+    fn write_direct(&mut self, key: &[u8], seq: u64, kind: Kind, value: &[u8]) -> Result<()> {
+        let offset = self.open_offset();
+        self.writer.add_head(&mut self.out, key, seq, kind, value.len());
+        let (len, tail) = self.writer.finish_around(&mut self.out, value, self.number, offset);
+        self.block_closed(self.meta.entries - 1, Handle { offset, len });
+        self.flush()?;
+        self.append(value)?;
+        self.out.extend_from_slice(&tail);
+        Ok(())
+    }
+
+    fn append(&mut self, data: &[u8]) -> Result<()> {
+        self.file.append(data).inspect_err(|e| self.failed = Some(e.clone()))?;
+        self.flushed += data.len() as u64;
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let mut out = mem::take(&mut self.out);
+        let done = self.append(&out);
+        out.clear();
+        self.out = out;
+        done
+    }
+
+    /// Writes what follows the data and syncs the file. Its name is the caller's to make durable.
+    pub fn finish(mut self) -> Result<Built> {
+        self.failed.clone().map_or(Ok(()), Err)?;
+        if self.open {
+            self.close_block()?;
+        }
+        if let Some(handle) = self.closed.take() {
+            let last = mem::take(&mut self.last_key);
+            self.index_block(&last, self.last_seq, handle);
+            self.last_key = last;
+        }
+        let data_end = self.end();
+        let root = self.write_index()?;
+        let filter = match self.options.filter_bits_per_key {
+            0 => None,
+            bits => Some(self.write_block(BlockKind::Filter, &self.filter.finish(bits))?),
+        };
+        let meta = self.write_meta()?;
+        let number = self.number;
+        let file_bytes = self.meta.file_bytes;
+        let footer = Footer { root, filter, meta, data_end, number, file_bytes };
+        self.out.extend_from_slice(&footer.encode());
+        self.flush()?;
+        self.file.sync()?;
+        Ok(Built { meta: self.meta, blocks: self.blocks, file_bytes })
+    }
+
+    fn write_block(&mut self, kind: BlockKind, payload: &[u8]) -> Result<Handle> {
+        let (start, offset) = (self.out.len(), self.end());
+        self.out.resize(start + HEADER_BYTES, 0);
+        self.out.extend_from_slice(payload);
+        let len = seal(&mut self.out, start, &mut Vec::new(), kind, self.number, offset, Compression::None);
+        self.flush()?;
+        Ok(Handle { offset, len })
+    }
+
+    fn write_meta(&mut self) -> Result<Handle> {
+        self.meta.largest = mem::take(&mut self.last_key);
+        let mut payload = Vec::new();
+        self.meta.encode(&mut payload);
+        let offset = self.end();
+        let handle = Handle { offset, len: (HEADER_BYTES + payload.len()) as u64 };
+        self.meta.file_bytes = handle.end() + FOOTER_BYTES as u64;
+        payload.clear();
+        self.meta.encode(&mut payload);
+        self.write_block(BlockKind::Meta, &payload)
+    }
+
+    /// Writes the index blocks and the root over them.
+    fn write_index(&mut self) -> Result<Handle> {
+        let index = mem::take(&mut self.index);
+        let separators = mem::take(&mut self.separators);
+        let mut root = BlockWriter::new(INDEX_RESTART_INTERVAL);
+        let mut root_out = Vec::new();
+        root.begin(&mut root_out);
+        let mut value = Vec::new();
+        let mut key_start = 0;
+        for (i, block) in index.iter().enumerate() {
+            if !self.open {
+                self.writer = BlockWriter::new(INDEX_RESTART_INTERVAL);
+                self.writer.begin(&mut self.out);
+                self.open = true;
+            }
+            let key = &separators[key_start..block.key_end];
+            key_start = block.key_end;
+            value.clear();
+            encode_handle(block.handle, &mut value);
+            self.writer.add(&mut self.out, key, block.seq, Kind::Put, &value);
+            if i + 1 == index.len() || self.writer.len(&self.out) >= INDEX_BLOCK_BYTES {
+                let handle = self.close_index_block()?;
+                value.clear();
+                encode_handle(handle, &mut value);
+                root.add(&mut root_out, key, block.seq, Kind::Put, &value);
+            }
+        }
+        let offset = self.end();
+        let len = root.finish(&mut root_out, BlockKind::Root, self.number, offset, Compression::None);
+        self.out.extend_from_slice(&root_out);
+        self.flush()?;
+        Ok(Handle { offset, len })
+    }
+
+    fn close_index_block(&mut self) -> Result<Handle> {
+        let offset = self.open_offset();
+        let compression = self.options.compression;
+        let len = self.writer.finish(&mut self.out, BlockKind::Index, self.number, offset, compression);
+        self.open = false;
+        if self.out.len() >= WRITE_BYTES {
+            self.flush()?;
+        }
+        Ok(Handle { offset, len })
+    }
+}

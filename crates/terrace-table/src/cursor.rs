@@ -1,0 +1,131 @@
+//! Cursors: places in a sorted sequence of entries.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use terrace_base::Result;
+
+use crate::entry::Kind;
+use crate::nested::{IndexCursor, Nested};
+use crate::table::Table;
+
+/// A place in a sequence of entries ordered by key ascending, then sequence number descending.
+///
+/// A new cursor, one that moved past either end, and one whose last move failed are not
+/// [`valid`](Self::valid): they have no entry, and only the seeks bring them back. The entry's
+/// accessors are for valid cursors; on others they give empty values.
+pub trait Cursor: Send {
+    /// Whether the cursor is at an entry.
+    fn valid(&self) -> bool;
+    /// Moves to the first entry.
+    fn seek_first(&mut self) -> Result<()>;
+    /// Moves to the last entry.
+    fn seek_last(&mut self) -> Result<()>;
+    /// Moves to the first entry at or after (`key`, `seq`) in cursor order.
+    fn seek(&mut self, key: &[u8], seq: u64) -> Result<()>;
+    /// Moves to the last entry at or before (`key`, `seq`) in cursor order.
+    fn seek_back(&mut self, key: &[u8], seq: u64) -> Result<()>;
+    /// Moves to the following entry.
+    fn next(&mut self) -> Result<()>;
+    /// Moves to the preceding entry.
+    fn prev(&mut self) -> Result<()>;
+    /// The entry's key.
+    fn key(&self) -> &[u8];
+    /// The entry's sequence number.
+    fn seq(&self) -> u64;
+    /// Whether the entry sets or deletes.
+    fn kind(&self) -> Kind;
+    /// The entry's value, sharing what it was read into.
+    fn value(&self) -> Result<Bytes>;
+    /// The value's length in bytes.
+    fn value_len(&self) -> usize;
+}
+
+impl<C: Cursor + ?Sized> Cursor for Box<C> {
+    fn valid(&self) -> bool {
+        (**self).valid()
+    }
+    fn seek_first(&mut self) -> Result<()> {
+        (**self).seek_first()
+    }
+    fn seek_last(&mut self) -> Result<()> {
+        (**self).seek_last()
+    }
+    fn seek(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        (**self).seek(key, seq)
+    }
+    fn seek_back(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        (**self).seek_back(key, seq)
+    }
+    fn next(&mut self) -> Result<()> {
+        (**self).next()
+    }
+    fn prev(&mut self) -> Result<()> {
+        (**self).prev()
+    }
+    fn key(&self) -> &[u8] {
+        (**self).key()
+    }
+    fn seq(&self) -> u64 {
+        (**self).seq()
+    }
+    fn kind(&self) -> Kind {
+        (**self).kind()
+    }
+    fn value(&self) -> Result<Bytes> {
+        (**self).value()
+    }
+    fn value_len(&self) -> usize {
+        (**self).value_len()
+    }
+}
+
+/// A cursor over one table; see [`Table::cursor`].
+#[derive(Debug)]
+pub struct TableCursor(Nested<IndexCursor>);
+
+impl TableCursor {
+    pub(crate) fn new(table: &Arc<Table>, fill_cache: bool, readahead: usize) -> Self {
+        TableCursor(Nested::data(table, fill_cache, readahead))
+    }
+}
+
+impl Cursor for TableCursor {
+    fn valid(&self) -> bool {
+        self.0.valid()
+    }
+    fn seek_first(&mut self) -> Result<()> {
+        self.0.seek_first()
+    }
+    fn seek_last(&mut self) -> Result<()> {
+        self.0.seek_last()
+    }
+    fn seek(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        self.0.seek(key, seq)
+    }
+    fn seek_back(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        self.0.seek_back(key, seq)
+    }
+    fn next(&mut self) -> Result<()> {
+        self.0.next()
+    }
+    fn prev(&mut self) -> Result<()> {
+        self.0.prev()
+    }
+    fn key(&self) -> &[u8] {
+        self.0.inner().key()
+    }
+    fn seq(&self) -> u64 {
+        self.0.inner().seq()
+    }
+    fn kind(&self) -> Kind {
+        self.0.inner().kind()
+    }
+    fn value(&self) -> Result<Bytes> {
+        let inner = self.0.inner();
+        Ok(inner.block().map(|block| block.share(inner.value())).unwrap_or_default())
+    }
+    fn value_len(&self) -> usize {
+        self.0.inner().value().len()
+    }
+}

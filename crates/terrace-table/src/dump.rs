@@ -1,0 +1,1 @@
+//! Describing a table to a human.

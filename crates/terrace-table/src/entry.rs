@@ -1,0 +1,80 @@
+//! What a table stores: versions of keys, and their order.
+
+use std::cmp::Ordering;
+
+use bytes::Bytes;
+
+/// The longest key in bytes.
+pub const MAX_KEY_BYTES: usize = 65_535;
+/// The longest value in bytes.
+pub const MAX_VALUE_BYTES: usize = 1 << 30;
+
+/// What a version of a key says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// The key was deleted: a tombstone.
+    Delete = 0,
+    /// The key was given a value.
+    Put = 1,
+}
+
+impl Kind {
+    /// The kind stored as `byte`.
+    pub fn from_u8(byte: u8) -> Option<Kind> {
+        match byte {
+            0 => Some(Kind::Delete),
+            1 => Some(Kind::Put),
+            _ => None,
+        }
+    }
+}
+
+/// One version of a key, as a lookup returns it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The version's sequence number.
+    pub seq: u64,
+    /// Whether it sets or deletes.
+    pub kind: Kind,
+    /// The value, sharing the block it was read from; usually empty for a tombstone.
+    pub value: Bytes,
+}
+
+/// The order of entries: key ascending, then sequence number descending.
+pub(crate) fn order(a: (&[u8], u64), b: (&[u8], u64)) -> Ordering {
+    a.0.cmp(b.0).then(b.1.cmp(&a.1))
+}
+
+/// How many leading bytes `a` and `b` share.
+pub(crate) fn shared_prefix(a: &[u8], b: &[u8]) -> usize {
+    let words = a.chunks_exact(8).zip(b.chunks_exact(8));
+    let equal = 8 * words.take_while(|(x, y)| x == y).count();
+    equal + a[equal..].iter().zip(&b[equal..]).take_while(|(x, y)| x == y).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn newest_version_first() {
+        assert_eq!(order((b"a", 2), (b"a", 1)), Ordering::Less);
+        assert_eq!(order((b"a", 1), (b"b", 9)), Ordering::Less);
+        assert_eq!(order((b"", 1), (b"\0", 1)), Ordering::Less);
+        assert_eq!(order((b"\xff", 1), (b"\x7f", 1)), Ordering::Greater);
+    }
+
+    #[test]
+    fn shared_prefixes_of_every_length() {
+        let a: Vec<u8> = (0..40).collect();
+        for len in 0..=40 {
+            let mut b = a.clone();
+            if len < 40 {
+                b[len] ^= 1;
+            }
+            assert_eq!(shared_prefix(&a, &b), len);
+            assert_eq!(shared_prefix(&a, &a[..len]), len);
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The frame around every block: a header that says what follows and checks it.
+//!
+//! ```text
+//!  0  u16  magic
+//!  2  u8   block kind
+//!  3  u8   compression
+//!  4  u32  table number
+//!  8  u32  stored payload bytes
+//! 12  u32  payload bytes after decompression
+//! 16  u32  CRC-32C of the stored payload
+//! 20  u32  CRC-32C of bytes 0..20 and of the block's file offset as a u64
+//! 24  payload, then zeros up to a multiple of 16
+//! ```
+//!
+//! The header has a checksum of its own so that its lengths can be trusted before anything is
+//! allocated, and so that a scan can step over a payload that is damaged. Number and offset are
+//! covered so that a stray copy of a block is not taken for the block itself.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use terrace_base::checksum::{crc32c, crc32c_append};
+use terrace_base::codec::Reader;
+use terrace_base::{Error, Result};
+
+use crate::entry::MAX_VALUE_BYTES;
+use crate::options::{Compression, TableOptions};
+use crate::position::BLOCK_ALIGN;
+
+/// Bytes of a block's header.
+pub(crate) const HEADER_BYTES: usize = 24;
+/// No payload is longer: the largest block target and one largest entry.
+pub(crate) const MAX_PAYLOAD_BYTES: usize = MAX_VALUE_BYTES + TableOptions::MAX_BLOCK_BYTES + (1 << 20);
+/// LZ4 cannot expand a byte to more than this many.
+const LZ4_MAX_RATIO: usize = 255;
+const MAGIC: u16 = 0xb10c;
+
+/// What a block holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum BlockKind {
+    Data = 1,
+    /// Handles of data blocks.
+    Index = 2,
+    /// Handles of index blocks.
+    Root = 3,
+    Filter = 4,
+    Meta = 5,
+}
+
+impl BlockKind {
+    fn from_u8(byte: u8) -> Option<BlockKind> {
+        use BlockKind::*;
+        [Data, Index, Root, Filter, Meta].into_iter().find(|&kind| kind as u8 == byte)
+    }
+}
+
+/// Where a block lies and how long it is, header included and padding not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Handle {
+    pub offset: u64,
+    pub len: u64,
+}
+
+impl Handle {
+    /// Where the next block starts.
+    pub fn end(self) -> u64 {
+        (self.offset + self.len).next_multiple_of(BLOCK_ALIGN)
+    }
+}
+
+/// Stored bytes that are not what the format says, at a place that the caller knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Malformed {
+    pub expected: &'static str,
+    pub found: String,
+}
+
+impl Malformed {
+    pub fn new(expected: &'static str, found: impl Into<String>) -> Self {
+        Malformed { expected, found: found.into() }
+    }
+
+    #[cold]
+    pub fn at(self, path: &Path, offset: u64) -> Error {
+        Error::corruption(path, offset, self.expected, self.found)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub kind: BlockKind,
+    pub compression: Compression,
+    pub number: u32,
+    pub stored: u32,
+    pub raw: u32,
+    pub payload_crc: u32,
+}
+
+fn header_crc(fields: &[u8], offset: u64) -> u32 {
+    crc32c_append(crc32c(fields), &offset.to_le_bytes())
+}
+
+impl Header {
+    pub fn encode(&self, offset: u64) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        out[0..2].copy_from_slice(&MAGIC.to_le_bytes());
+        out[2] = self.kind as u8;
+        out[3] = self.compression as u8;
+        out[4..8].copy_from_slice(&self.number.to_le_bytes());
+        out[8..12].copy_from_slice(&self.stored.to_le_bytes());
+        out[12..16].copy_from_slice(&self.raw.to_le_bytes());
+        out[16..20].copy_from_slice(&self.payload_crc.to_le_bytes());
+        let crc = header_crc(&out[..20], offset);
+        out[20..24].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// The header at the front of `data`, which was read from `offset`.
+    pub fn decode(data: &[u8], offset: u64) -> Result<Header, Malformed> {
+        let fields = data.get(..20).ok_or_else(|| Malformed::new("a block header", "too few bytes"))?;
+        let mut r = Reader::new(data);
+        let short = || Malformed::new("a block header", "too few bytes");
+        let magic = r.u16().ok_or_else(short)?;
+        let (kind, compression) = (r.u8().ok_or_else(short)?, r.u8().ok_or_else(short)?);
+        let (number, stored) = (r.u32().ok_or_else(short)?, r.u32().ok_or_else(short)?);
+        let (raw, payload_crc) = (r.u32().ok_or_else(short)?, r.u32().ok_or_else(short)?);
+        let crc = r.u32().ok_or_else(short)?;
+        if magic != MAGIC || crc != header_crc(fields, offset) {
+            return Err(Malformed::new(
+                "a block header with its checksum",
+                format!("{:02x?}", &data[..HEADER_BYTES]),
+            ));
+        }
+        let kind = BlockKind::from_u8(kind)
+            .ok_or_else(|| Malformed::new("a block kind of 1 to 5", kind.to_string()))?;
+        let compression = Compression::from_u8(compression)
+            .ok_or_else(|| Malformed::new("a compression of 0 or 1", compression.to_string()))?;
+        let header = Header { kind, compression, number, stored, raw, payload_crc };
+        if header.lengths_agree() {
+            Ok(header)
+        } else {
+            Err(Malformed::new("payload lengths that agree", format!("{stored} stored, {raw} raw")))
+        }
+    }
+
+    fn lengths_agree(&self) -> bool {
+        let (stored, raw) = (self.stored as usize, self.raw as usize);
+        let consistent = match self.compression {
+            Compression::None => stored == raw,
+            Compression::Lz4 => stored < raw && raw / LZ4_MAX_RATIO <= stored,
+        };
+        consistent && raw <= MAX_PAYLOAD_BYTES
+    }
+
+    /// The block's length, header included and padding not.
+    pub fn block_len(&self) -> u64 {
+        HEADER_BYTES as u64 + u64::from(self.stored)
+    }
+
+    /// Checks and decompresses the payload of `block`, which starts with this header. An uncompressed
+    /// payload is returned as a share of `block`.
+    pub fn open_payload(&self, block: &Bytes) -> Result<Bytes, Malformed> {
+        let stored = block.get(HEADER_BYTES..HEADER_BYTES + self.stored as usize).ok_or_else(|| {
+            Malformed::new("a whole block", format!("{} bytes of {}", block.len(), self.block_len()))
+        })?;
+        let crc = crc32c(stored);
+        if crc != self.payload_crc {
+            return Err(Malformed::new(
+                "a payload with its checksum",
+                format!("checksum {crc:#010x} instead of {:#010x}", self.payload_crc),
+            ));
+        }
+        match self.compression {
+            Compression::None => Ok(block.slice(HEADER_BYTES..HEADER_BYTES + stored.len())),
+            Compression::Lz4 => self.decompress(stored),
+        }
+    }
+
+    fn decompress(&self, stored: &[u8]) -> Result<Bytes, Malformed> {
+        let mut raw = vec![0; self.raw as usize];
+        match lz4_flex::block::decompress_into(stored, &mut raw) {
+            Ok(len) if len == raw.len() => Ok(Bytes::from(raw)),
+            Ok(len) => {
+                Err(Malformed::new("a payload of its full length", format!("{len} bytes of {}", raw.len())))
+            }
+            Err(e) => Err(Malformed::new("an LZ4 payload", e.to_string())),
+        }
+    }
+}
+
+/// The zeros between the end of a block and the next multiple of 16.
+pub(crate) fn pad(out: &mut Vec<u8>, end: u64) {
+    let zeros = end.next_multiple_of(BLOCK_ALIGN) - end;
+    out.resize(out.len() + zeros as usize, 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header() -> Header {
+        Header {
+            kind: BlockKind::Data,
+            compression: Compression::None,
+            number: 7,
+            stored: 3,
+            raw: 3,
+            payload_crc: crc32c(b"abc"),
+        }
+    }
+
+    #[test]
+    fn golden_header() {
+        let bytes = header().encode(16);
+        assert_eq!(bytes[..16], [0x0c, 0xb1, 1, 0, 7, 0, 0, 0, 3, 0, 0, 0, 3, 0, 0, 0]);
+        assert_eq!(bytes[16..20], 0x364b_3fb7u32.to_le_bytes());
+        assert_eq!(Header::decode(&bytes, 16), Ok(header()));
+    }
+
+    #[test]
+    fn every_flip_and_another_offset_are_noticed() {
+        let bytes = header().encode(16);
+        assert!(Header::decode(&bytes, 32).is_err());
+        for bit in 0..8 * HEADER_BYTES {
+            let mut damaged = bytes;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(Header::decode(&damaged, 16).is_err(), "bit {bit}");
+        }
+        for len in 0..HEADER_BYTES {
+            assert!(Header::decode(&bytes[..len], 16).is_err());
+        }
+    }
+
+    #[test]
+    fn lengths_that_cannot_be_are_refused() {
+        for (compression, stored, raw) in [
+            (Compression::None, 3, 4),
+            (Compression::None, u32::MAX, u32::MAX),
+            (Compression::Lz4, 3, 3),
+            (Compression::Lz4, 10, 1 << 30),
+        ] {
+            let bytes = Header { compression, stored, raw, ..header() }.encode(16);
+            assert!(Header::decode(&bytes, 16).is_err());
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Many cursors as one.
+//!
+//! Going forward, every child stands at its first entry after the merged cursor's place (the current
+//! one at the place itself), and a heap holds the valid children with the least entry on top. Going
+//! back is the mirror image. A change of direction moves every other child across the place. Entries
+//! that are equal in key and sequence number come in the order of the children, each of them.
+
+use std::cmp::Ordering;
+
+use bytes::Bytes;
+use terrace_base::Result;
+
+use crate::cursor::Cursor;
+use crate::entry::{Kind, order};
+
+/// A cursor over all entries of `children`, in order.
+pub fn merge(children: Vec<Box<dyn Cursor>>) -> MergeCursor {
+    let heap = Vec::with_capacity(children.len());
+    MergeCursor { children, heap, back: false }
+}
+
+/// See [`merge`].
+pub struct MergeCursor {
+    children: Vec<Box<dyn Cursor>>,
+    /// Valid children by number, as a binary heap: in the direction of travel no child comes before its parent.
+    heap: Vec<usize>,
+    back: bool,
+}
+
+impl std::fmt::Debug for MergeCursor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MergeCursor")
+            .field("children", &self.children.len())
+            .field("heap", &self.heap)
+            .finish()
+    }
+}
+
+impl MergeCursor {
+    /// Whether child `a` comes before child `b` in the direction of travel.
+    fn before(&self, a: usize, b: usize) -> bool {
+        let (x, y) = (&self.children[a], &self.children[b]);
+        let order = order((x.key(), x.seq()), (y.key(), y.seq())).then(a.cmp(&b));
+        order == if self.back { Ordering::Greater } else { Ordering::Less }
+    }
+
+    fn sift_down(&mut self, mut at: usize) {
+        loop {
+            let mut least = at;
+            for child in [2 * at + 1, 2 * at + 2] {
+                if child < self.heap.len() && self.before(self.heap[child], self.heap[least]) {
+                    least = child;
+                }
+            }
+            if least == at {
+                return;
+            }
+            self.heap.swap(at, least);
+            at = least;
+        }
+    }
+
+    fn rebuild(&mut self) {
+        self.heap.clear();
+        self.heap.extend((0..self.children.len()).filter(|&i| self.children[i].valid()));
+        for at in (0..self.heap.len() / 2).rev() {
+            self.sift_down(at);
+        }
+    }
+
+    /// Moves every child, then sets the direction. A failure leaves the cursor nowhere.
+    fn seek_all(&mut self, back: bool, mut seek: impl FnMut(&mut dyn Cursor) -> Result<()>) -> Result<()> {
+        self.heap.clear();
+        self.back = back;
+        self.children.iter_mut().try_for_each(|child| seek(&mut **child))?;
+        self.rebuild();
+        Ok(())
+    }
+
+    /// Turns round: moves every child but the current across the current entry.
+    fn turn(&mut self, back: bool) -> Result<()> {
+        let Some(&here) = self.heap.first() else { return Ok(()) };
+        self.heap.clear();
+        self.back = back;
+        let (key, seq) = (self.children[here].key().to_vec(), self.children[here].seq());
+        for (i, child) in self.children.iter_mut().enumerate().filter(|(i, _)| *i != here) {
+            if back {
+                child.seek_back(&key, seq)?
+            } else {
+                child.seek(&key, seq)?
+            }
+            let equal = child.valid() && child.seq() == seq && child.key() == key;
+            // Of equal entries, those of earlier children come before.
+            if equal && back && i > here {
+                child.prev()?;
+            }
+            if equal && !back && i < here {
+                child.next()?;
+            }
+        }
+        self.rebuild();
+        Ok(())
+    }
+
+    /// Moves the current child on, having turned if need be.
+    fn advance(&mut self, back: bool) -> Result<()> {
+        if self.back != back {
+            self.turn(back)?;
+        }
+        let Some(&top) = self.heap.first() else { return Ok(()) };
+        let child = &mut self.children[top];
+        let moved = if back { child.prev() } else { child.next() };
+        if let Err(e) = moved {
+            self.heap.clear();
+            return Err(e);
+        }
+        if !self.children[top].valid() {
+            self.heap.swap_remove(0);
+        }
+        self.sift_down(0);
+        Ok(())
+    }
+
+    fn current(&self) -> Option<&dyn Cursor> {
+        self.heap.first().map(|&top| &*self.children[top])
+    }
+
+    /// Which of the merged cursors the current entry is from.
+    pub fn child(&self) -> Option<usize> {
+        self.heap.first().copied()
+    }
+}
+
+impl Cursor for MergeCursor {
+    fn valid(&self) -> bool {
+        !self.heap.is_empty()
+    }
+    fn seek_first(&mut self) -> Result<()> {
+        self.seek_all(false, |child| child.seek_first())
+    }
+    fn seek_last(&mut self) -> Result<()> {
+        self.seek_all(true, |child| child.seek_last())
+    }
+    fn seek(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        self.seek_all(false, |child| child.seek(key, seq))
+    }
+    fn seek_back(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        self.seek_all(true, |child| child.seek_back(key, seq))
+    }
+    fn next(&mut self) -> Result<()> {
+        self.advance(false)
+    }
+    fn prev(&mut self) -> Result<()> {
+        self.advance(true)
+    }
+    fn key(&self) -> &[u8] {
+        self.current().map_or(&[], |c| c.key())
+    }
+    fn seq(&self) -> u64 {
+        self.current().map_or(0, |c| c.seq())
+    }
+    fn kind(&self) -> Kind {
+        self.current().map_or(Kind::Delete, |c| c.kind())
+    }
+    fn value(&self) -> Result<Bytes> {
+        self.current().map_or(Ok(Bytes::new()), |c| c.value())
+    }
+    fn value_len(&self) -> usize {
+        self.current().map_or(0, |c| c.value_len())
+    }
+}

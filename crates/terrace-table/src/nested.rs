@@ -1,0 +1,252 @@
+//! Moving over the entries of a row of blocks, which a cursor over their handles finds.
+//!
+//! A table is two such levels: the root's entries find index blocks, whose entries find data blocks.
+//! Each level is the same walk, written once: [`Nested`] over [`RootCursor`], and over that again.
+
+use std::sync::Arc;
+
+use terrace_base::Result;
+
+use crate::block::{Block, BlockCursor};
+use crate::frame::{BlockKind, Handle, Malformed};
+use crate::index::decode_handle;
+use crate::source::Source;
+use crate::table::Table;
+
+/// A cursor over the handles of blocks, ordered by separators.
+pub(crate) trait Handles {
+    fn first(&mut self) -> Result<()>;
+    fn last(&mut self) -> Result<()>;
+    /// Moves to the first block whose separator is at or after (`key`, `seq`).
+    fn seek(&mut self, key: &[u8], seq: u64) -> Result<()>;
+    fn next(&mut self) -> Result<()>;
+    fn prev(&mut self) -> Result<()>;
+    /// The handle here, if anywhere.
+    fn handle(&self) -> Result<Option<Handle>>;
+}
+
+/// The handles in the root block, which every open table holds.
+#[derive(Debug)]
+pub(crate) struct RootCursor {
+    table: Arc<Table>,
+    inner: BlockCursor,
+}
+
+/// The handles of all data blocks.
+pub(crate) type IndexCursor = Nested<RootCursor>;
+
+fn located(table: &Table, block: Option<&Arc<Block>>, moved: Result<(), Malformed>) -> Result<()> {
+    moved.map_err(|m| m.at(table.path(), block.map_or(0, |b| b.offset)))
+}
+
+fn handle_in(table: &Table, cursor: &BlockCursor, kind: BlockKind) -> Result<Option<Handle>> {
+    let Some(block) = cursor.block().filter(|_| cursor.valid()) else { return Ok(None) };
+    let (_, limit) = table.region(kind);
+    let handle = decode_handle(block.bytes(cursor.value()), limit);
+    handle.map(Some).map_err(|m| m.at(table.path(), block.offset))
+}
+
+impl RootCursor {
+    fn new(table: &Arc<Table>) -> Self {
+        let mut inner = BlockCursor::default();
+        inner.set(Some(table.root().clone()));
+        RootCursor { table: table.clone(), inner }
+    }
+
+    fn moved(&self, moved: Result<(), Malformed>) -> Result<()> {
+        located(&self.table, self.inner.block(), moved)
+    }
+}
+
+impl Handles for RootCursor {
+    fn first(&mut self) -> Result<()> {
+        let moved = self.inner.first();
+        self.moved(moved)
+    }
+    fn last(&mut self) -> Result<()> {
+        let moved = self.inner.last();
+        self.moved(moved)
+    }
+    fn seek(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        let moved = self.inner.seek(key, seq);
+        self.moved(moved)
+    }
+    fn next(&mut self) -> Result<()> {
+        let moved = self.inner.next();
+        self.moved(moved)
+    }
+    fn prev(&mut self) -> Result<()> {
+        let moved = self.inner.prev();
+        self.moved(moved)
+    }
+    fn handle(&self) -> Result<Option<Handle>> {
+        handle_in(&self.table, &self.inner, BlockKind::Index)
+    }
+}
+
+/// A cursor over the entries of the blocks that `outer` finds.
+///
+/// Invariant: the inner cursor is in the block that `outer` is at, or in none; after an error in none.
+#[derive(Debug)]
+pub(crate) struct Nested<O> {
+    outer: O,
+    inner: BlockCursor,
+    source: Source,
+}
+
+impl IndexCursor {
+    pub fn index(table: &Arc<Table>, fill_cache: bool) -> Self {
+        let source = Source::new(table, BlockKind::Index, fill_cache, 0);
+        Nested { outer: RootCursor::new(table), inner: BlockCursor::default(), source }
+    }
+}
+
+impl Nested<IndexCursor> {
+    pub fn data(table: &Arc<Table>, fill_cache: bool, readahead: usize) -> Self {
+        let source = Source::new(table, BlockKind::Data, fill_cache, readahead);
+        Nested { outer: IndexCursor::index(table, fill_cache), inner: BlockCursor::default(), source }
+    }
+}
+
+/// Which way to go on from the end of a block.
+#[derive(Clone, Copy)]
+enum Way {
+    Forward,
+    Back,
+}
+
+impl<O: Handles> Nested<O> {
+    pub fn inner(&self) -> &BlockCursor {
+        &self.inner
+    }
+
+    pub fn valid(&self) -> bool {
+        self.inner.valid()
+    }
+
+    /// Runs `moves` and, should it fail, leaves the cursor nowhere.
+    fn guard(&mut self, moves: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        moves(self).inspect_err(|_| self.inner.set(None))
+    }
+
+    fn in_block(&mut self, moves: impl FnOnce(&mut BlockCursor) -> Result<(), Malformed>) -> Result<()> {
+        let moved = moves(&mut self.inner);
+        located(self.source.table(), self.inner.block(), moved)
+    }
+
+    /// Enters the block that `outer` is at; false if it is at none.
+    fn enter(&mut self) -> Result<bool> {
+        self.inner.set(None);
+        let Some(handle) = self.outer.handle()? else { return Ok(false) };
+        let block = self.source.fetch(handle)?;
+        self.inner.set(Some(block));
+        Ok(true)
+    }
+
+    /// Goes on to the next block with an entry while there is none here.
+    fn settle(&mut self, way: Way) -> Result<()> {
+        while !self.inner.valid() && self.inner.block().is_some() {
+            match way {
+                Way::Forward => self.outer.next()?,
+                Way::Back => self.outer.prev()?,
+            }
+            if self.enter()? {
+                match way {
+                    Way::Forward => self.in_block(BlockCursor::first)?,
+                    Way::Back => self.in_block(BlockCursor::last)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn enter_last(&mut self) -> Result<()> {
+        self.outer.last()?;
+        if self.enter()? {
+            self.in_block(BlockCursor::last)?;
+        }
+        self.settle(Way::Back)
+    }
+
+    pub fn seek_first(&mut self) -> Result<()> {
+        self.guard(|this| {
+            this.source.begin_scan();
+            this.outer.first()?;
+            if this.enter()? {
+                this.in_block(BlockCursor::first)?;
+            }
+            this.settle(Way::Forward)
+        })
+    }
+
+    pub fn seek_last(&mut self) -> Result<()> {
+        self.guard(|this| {
+            this.source.jump();
+            this.enter_last()
+        })
+    }
+
+    pub fn seek(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        self.guard(|this| {
+            this.source.jump();
+            this.outer.seek(key, seq)?;
+            if this.enter()? {
+                this.in_block(|inner| inner.seek(key, seq))?;
+            }
+            this.settle(Way::Forward)
+        })
+    }
+
+    pub fn seek_back(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        self.guard(|this| {
+            this.source.jump();
+            this.outer.seek(key, seq)?;
+            if !this.enter()? {
+                return this.enter_last();
+            }
+            this.in_block(|inner| inner.seek_back(key, seq))?;
+            this.settle(Way::Back)
+        })
+    }
+
+    pub fn next(&mut self) -> Result<()> {
+        if !self.inner.valid() {
+            return Ok(());
+        }
+        self.guard(|this| {
+            this.in_block(BlockCursor::next)?;
+            this.settle(Way::Forward)
+        })
+    }
+
+    pub fn prev(&mut self) -> Result<()> {
+        if !self.inner.valid() {
+            return Ok(());
+        }
+        self.guard(|this| {
+            this.in_block(BlockCursor::prev)?;
+            this.settle(Way::Back)
+        })
+    }
+}
+
+impl Handles for IndexCursor {
+    fn first(&mut self) -> Result<()> {
+        self.seek_first()
+    }
+    fn last(&mut self) -> Result<()> {
+        self.seek_last()
+    }
+    fn seek(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        Nested::seek(self, key, seq)
+    }
+    fn next(&mut self) -> Result<()> {
+        Nested::next(self)
+    }
+    fn prev(&mut self) -> Result<()> {
+        Nested::prev(self)
+    }
+    fn handle(&self) -> Result<Option<Handle>> {
+        handle_in(self.source.table(), &self.inner, BlockKind::Data)
+    }
+}

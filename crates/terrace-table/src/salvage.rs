@@ -1,0 +1,1 @@
+//! Bringing back what a damaged table still holds.

@@ -1,0 +1,111 @@
+//! Where a cursor gets its blocks: the cache, or the file with read-ahead.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use terrace_base::Result;
+
+use crate::block::Block;
+use crate::frame::{BlockKind, Handle};
+use crate::table::Table;
+
+/// The first read-ahead once a scan is seen to be one; it doubles up to the cursor's limit.
+const FIRST_WINDOW_BYTES: usize = 32 << 10;
+
+/// Fetches blocks for one cursor and notices when it reads in sequence, in either direction.
+///
+/// Invariant: `window` holds the file's bytes from `window_start`.
+#[derive(Debug)]
+pub(crate) struct Source {
+    table: Arc<Table>,
+    kind: BlockKind,
+    fill_cache: bool,
+    max_window: usize,
+    next_window: usize,
+    window: Bytes,
+    window_start: u64,
+    last: Option<Handle>,
+}
+
+impl Source {
+    pub fn new(table: &Arc<Table>, kind: BlockKind, fill_cache: bool, readahead: usize) -> Self {
+        Source {
+            table: table.clone(),
+            kind,
+            fill_cache,
+            max_window: readahead,
+            next_window: 0,
+            window: Bytes::new(),
+            window_start: 0,
+            last: None,
+        }
+    }
+
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// Says that a scan starts at an end of the table. One that does not fill the cache is a compaction
+    /// or the like, which will read everything.
+    pub fn begin_scan(&mut self) {
+        self.last = None;
+        self.next_window = if self.fill_cache { 0 } else { self.max_window };
+    }
+
+    /// Says that the cursor jumped.
+    pub fn jump(&mut self) {
+        self.last = None;
+        self.next_window = 0;
+    }
+
+    pub fn fetch(&mut self, handle: Handle) -> Result<Arc<Block>> {
+        let before = self.last.replace(handle);
+        if let Some(block) = self.cached(handle) {
+            return Ok(block);
+        }
+        if !self.in_window(handle) {
+            self.read_window(handle, before)?;
+        }
+        let start = (handle.offset - self.window_start) as usize;
+        let bytes = self.window.slice(start..start + handle.len as usize);
+        if !self.fill_cache {
+            return self.table.decode_block(bytes, handle, self.kind).map(Arc::new);
+        }
+        // A cached block must not keep the whole window in memory.
+        let own = if bytes.len() == self.window.len() { bytes } else { Bytes::copy_from_slice(&bytes) };
+        let block = Arc::new(self.table.decode_block(own, handle, self.kind)?);
+        self.table.keep(&block);
+        Ok(block)
+    }
+
+    fn cached(&self, handle: Handle) -> Option<Arc<Block>> {
+        if self.fill_cache { self.table.cached(handle.offset) } else { self.table.peek(handle.offset) }
+    }
+
+    fn in_window(&self, handle: Handle) -> bool {
+        let end = self.window_start + self.window.len() as u64;
+        handle.offset >= self.window_start && handle.offset + handle.len <= end
+    }
+
+    /// Reads `handle`, and if the fetches go on in sequence also what will follow.
+    fn read_window(&mut self, handle: Handle, before: Option<Handle>) -> Result<()> {
+        let forward = before.is_none_or(|b| b.end() == handle.offset);
+        let backward = before.is_some_and(|b| handle.end() == b.offset);
+        if before.is_some() {
+            let doubled = (2 * self.next_window).max(FIRST_WINDOW_BYTES).min(self.max_window);
+            self.next_window = if forward || backward { doubled } else { 0 };
+        }
+        let end = handle.offset + handle.len;
+        let window = (self.next_window as u64).max(handle.len);
+        let (low, high) = self.table.region(self.kind);
+        let (from, to) = if backward {
+            (end.saturating_sub(window).max(low), end)
+        } else {
+            (handle.offset, (handle.offset + window).min(high).max(end))
+        };
+        self.window = Bytes::new();
+        self.window = Bytes::from(self.table.read(from, (to - from) as usize)?);
+        self.window_start = from;
+        Ok(())
+    }
+}

@@ -1,0 +1,407 @@
+//! An open table: lookups by position and by key.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use terrace_base::codec::Reader;
+use terrace_base::{Error, Result};
+use terrace_disk::{Access, Fs, ReadFile};
+
+use crate::block::{Block, BlockCursor, Lookup};
+use crate::cache::BlockCache;
+use crate::cursor::TableCursor;
+use crate::entry::Entry;
+use crate::filter::Filter;
+use crate::footer::{FOOTER_BYTES, Footer, HEAD_BYTES};
+use crate::frame::{BlockKind, HEADER_BYTES, Handle, Header, Malformed};
+use crate::index::decode_handle;
+use crate::meta::TableMeta;
+use crate::position::Position;
+
+/// Opening reads this much of the file's end at once: the footer, the figures, and most roots.
+const TAIL_BYTES: u64 = 8 << 10;
+
+/// An open table. Thread-safe; keeps its root index and, once used, its filter in memory.
+#[derive(Debug)]
+pub struct Table {
+    file: Arc<dyn ReadFile>,
+    cache: Arc<BlockCache>,
+    meta: TableMeta,
+    footer: Footer,
+    root: Arc<Block>,
+    filter: OnceLock<Filter>,
+}
+
+impl Table {
+    /// Opens the table `number` at `path`, checking both ends, its figures and its root index.
+    ///
+    /// # Errors
+    /// `InvalidFormat` for a file that is no table or of another version, `Corruption` for a damaged one
+    /// and for one that says it is another number.
+    pub fn open(
+        fs: &dyn Fs,
+        path: &Path,
+        number: u64,
+        cache: Arc<BlockCache>,
+        access: Access,
+    ) -> Result<Arc<Table>> {
+        let file = fs.open(path, access)?;
+        let tail = Tail::read(&*file)?;
+        let footer = tail.footer(&*file)?;
+        if u64::from(footer.number) != number {
+            let found = format!("table {}", footer.number);
+            return Err(Error::corruption(path, 12, format!("table {number}"), found));
+        }
+        let meta = tail.meta(&*file, &footer)?;
+        let root = tail.block(&*file, &footer, footer.root, BlockKind::Root)?;
+        Ok(Arc::new(Table { file, cache, meta, footer, root: Arc::new(root), filter: OnceLock::new() }))
+    }
+
+    /// The table's figures.
+    pub fn meta(&self) -> &TableMeta {
+        &self.meta
+    }
+
+    /// The table's number.
+    pub fn number(&self) -> u64 {
+        u64::from(self.footer.number)
+    }
+
+    /// The table's file.
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Bytes of DRAM that this table holds beside the block cache.
+    pub fn memory_bytes(&self) -> usize {
+        let keys = self.meta.smallest.len() + self.meta.largest.len();
+        size_of::<Self>() + keys + self.root.held_bytes() + self.filter.get().map_or(0, Filter::memory_bytes)
+    }
+
+    /// The newest version of `key` with a sequence number up to `max_seq`, given the position of a block
+    /// that holds a version of it. Versions that spill into following blocks are followed. `None` if
+    /// there is no such version, or if the block holds nothing of `key`.
+    ///
+    /// Costs one read where the block is not in the cache, two if it is over 127 KiB.
+    pub fn get_at(&self, position: Position, key: &[u8], max_seq: u64) -> Result<Option<Entry>> {
+        self.check_position(position)?;
+        let block = match self.cached(position.offset()) {
+            Some(block) => block,
+            None => self.load_at(position)?,
+        };
+        self.find_or_follow(&block, key, max_seq)
+    }
+
+    /// As [`get_at`](Self::get_at) for several positions, in their order; blocks that are not in the
+    /// cache are read together.
+    pub fn get_many(&self, requests: &[(Position, &[u8])], max_seq: u64) -> Result<Vec<Option<Entry>>> {
+        let mut blocks: Vec<Option<Arc<Block>>> = Vec::with_capacity(requests.len());
+        for (position, _) in requests {
+            self.check_position(*position)?;
+            blocks.push(self.cached(position.offset()));
+        }
+        self.load_missing(requests, &mut blocks)?;
+        let found = requests.iter().zip(&blocks).map(|((_, key), block)| match block {
+            Some(block) => self.find_or_follow(block, key, max_seq),
+            None => Ok(None),
+        });
+        found.collect()
+    }
+
+    /// The newest version of `key` with a sequence number up to `max_seq`, by filter and index.
+    pub fn get(&self, key: &[u8], max_seq: u64) -> Result<Option<Entry>> {
+        match self.filter()? {
+            Some(filter) if !filter.may_contain(key) => Ok(None),
+            _ => self.get_by_index(key, max_seq),
+        }
+    }
+
+    /// Whether the table may hold `key`; false is certain. Reads the filter if it was not read yet.
+    pub fn may_contain(&self, key: &[u8]) -> Result<bool> {
+        Ok(self.filter()?.is_none_or(|filter| filter.may_contain(key)))
+    }
+
+    /// A cursor over the table, at no entry yet.
+    ///
+    /// With `fill_cache` the blocks it reads are kept in the cache; without, values share the window
+    /// they were read in, so holding one holds up to `readahead` bytes. A scan reads ahead up to
+    /// `readahead` bytes at once, more the longer it goes on; 0 reads block by block.
+    pub fn cursor(self: &Arc<Self>, fill_cache: bool, readahead: usize) -> TableCursor {
+        TableCursor::new(self, fill_cache, readahead)
+    }
+
+    fn check_position(&self, position: Position) -> Result<()> {
+        if position.number() != self.number() {
+            return Err(Error::invalid(format!("{position:?} is not of table {}", self.number())));
+        }
+        if position.offset() >= self.footer.data_end {
+            let found = format!("position {:#018x}", position.word());
+            return Err(Error::corruption(
+                self.path(),
+                position.offset(),
+                "a position within the data",
+                found,
+            ));
+        }
+        Ok(())
+    }
+
+    fn find_or_follow(&self, block: &Block, key: &[u8], max_seq: u64) -> Result<Option<Entry>> {
+        match block.find(key, max_seq).map_err(|m| m.at(self.path(), block.offset))? {
+            Lookup::Found(found) => Ok(Some(block.entry_of(found))),
+            Lookup::PastEnd { same_key: true } => self.get_by_index(key, max_seq),
+            Lookup::PastEnd { same_key: false } | Lookup::Absent => Ok(None),
+        }
+    }
+
+    fn get_by_index(&self, key: &[u8], max_seq: u64) -> Result<Option<Entry>> {
+        let mut root = self.seek_handles(&self.root, key, max_seq)?;
+        while root.valid() {
+            let index = self.block(self.handle(&root, BlockKind::Index)?, BlockKind::Index)?;
+            let mut leaf = self.seek_handles(&index, key, max_seq)?;
+            while leaf.valid() {
+                let block = self.block(self.handle(&leaf, BlockKind::Data)?, BlockKind::Data)?;
+                match block.find(key, max_seq).map_err(|m| m.at(self.path(), block.offset))? {
+                    Lookup::Found(found) => return Ok(Some(block.entry_of(found))),
+                    Lookup::Absent => return Ok(None),
+                    Lookup::PastEnd { .. } => leaf.next().map_err(|m| m.at(self.path(), index.offset))?,
+                }
+            }
+            root.next().map_err(|m| m.at(self.path(), self.root.offset))?;
+        }
+        Ok(None)
+    }
+
+    fn seek_handles(&self, block: &Arc<Block>, key: &[u8], seq: u64) -> Result<BlockCursor> {
+        let mut cursor = BlockCursor::default();
+        cursor.set(Some(block.clone()));
+        cursor.seek(key, seq).map_err(|m| m.at(self.path(), block.offset))?;
+        Ok(cursor)
+    }
+
+    fn handle(&self, cursor: &BlockCursor, kind: BlockKind) -> Result<Handle> {
+        let block = cursor.block().map_or(&*self.root, |b| b);
+        let handle = decode_handle(block.bytes(cursor.value()), self.region(kind).1);
+        handle.map_err(|m| m.at(self.path(), block.offset))
+    }
+
+    fn filter(&self) -> Result<Option<&Filter>> {
+        let Some(handle) = self.footer.filter else { return Ok(None) };
+        if let Some(filter) = self.filter.get() {
+            return Ok(Some(filter));
+        }
+        let filter = self.read_filter(handle)?;
+        Ok(Some(self.filter.get_or_init(|| filter)))
+    }
+
+    pub(crate) fn read_filter(&self, handle: Handle) -> Result<Filter> {
+        let bytes = Bytes::from(self.read(handle.offset, handle.len as usize)?);
+        let payload = open_payload(&*self.file, bytes, handle, BlockKind::Filter, self.footer.number)?;
+        Filter::new(payload).map_err(|m| m.at(self.path(), handle.offset))
+    }
+
+    pub(crate) fn root(&self) -> &Arc<Block> {
+        &self.root
+    }
+
+    /// The bytes within which blocks of `kind` lie.
+    pub(crate) fn region(&self, kind: BlockKind) -> (u64, u64) {
+        match kind {
+            BlockKind::Data => (HEAD_BYTES as u64, self.footer.data_end),
+            _ => (self.footer.data_end, self.footer.file_bytes - FOOTER_BYTES as u64),
+        }
+    }
+
+    pub(crate) fn cached(&self, offset: u64) -> Option<Arc<Block>> {
+        self.cache.get(self.number(), offset)
+    }
+
+    pub(crate) fn peek(&self, offset: u64) -> Option<Arc<Block>> {
+        self.cache.peek(self.number(), offset)
+    }
+
+    pub(crate) fn keep(&self, block: &Arc<Block>) {
+        self.cache.insert(self.number(), block);
+    }
+
+    /// Reads `len` bytes; the caller has bounded them by the file's length.
+    pub(crate) fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let mut buf = vec![0; len];
+        self.file.read_at(offset, &mut buf)?;
+        Ok(buf)
+    }
+
+    /// The block at `handle` from the cache or the file, kept in the cache.
+    fn block(&self, handle: Handle, kind: BlockKind) -> Result<Arc<Block>> {
+        if let Some(block) = self.cached(handle.offset) {
+            return Ok(block);
+        }
+        let bytes = Bytes::from(self.read(handle.offset, handle.len as usize)?);
+        let block = Arc::new(self.decode_block(bytes, handle, kind)?);
+        self.keep(&block);
+        Ok(block)
+    }
+
+    /// Checks the bytes of the block at `handle`.
+    pub(crate) fn decode_block(&self, bytes: Bytes, handle: Handle, kind: BlockKind) -> Result<Block> {
+        decode_block(&*self.file, bytes, handle, kind, self.footer.number)
+    }
+
+    /// Bytes of the first read for a block at `position`, which is within the data.
+    fn first_read(&self, position: Position) -> usize {
+        let rest = self.footer.data_end - position.offset();
+        (position.read_len() as u64).min(rest) as usize
+    }
+
+    fn load_at(&self, position: Position) -> Result<Arc<Block>> {
+        let buf = self.read(position.offset(), self.first_read(position))?;
+        self.complete(position, buf)
+    }
+
+    /// The block of which `buf` is the first read: reads the rest of a long one, checks and keeps it.
+    fn complete(&self, position: Position, mut buf: Vec<u8>) -> Result<Arc<Block>> {
+        let offset = position.offset();
+        let at = |m: Malformed| m.at(self.path(), offset);
+        let header = Header::decode(&buf, offset).map_err(at)?;
+        let len = header.block_len();
+        if len > self.footer.data_end - offset || (len > buf.len() as u64 && !position.is_long()) {
+            return Err(at(Malformed::new("a block as long as its position says", format!("{len} bytes"))));
+        }
+        let have = buf.len();
+        if len as usize > have {
+            let mut whole = vec![0; len as usize];
+            whole[..have].copy_from_slice(&buf);
+            self.file.read_at(offset + have as u64, &mut whole[have..])?;
+            buf = whole;
+        }
+        buf.truncate(len as usize);
+        let block = self.decode_block(Bytes::from(buf), Handle { offset, len }, BlockKind::Data)?;
+        let block = Arc::new(block);
+        self.keep(&block);
+        Ok(block)
+    }
+
+    /// Reads the blocks of `requests` that `blocks` lacks, each once and all together.
+    fn load_missing(&self, requests: &[(Position, &[u8])], blocks: &mut [Option<Arc<Block>>]) -> Result<()> {
+        let mut missing: Vec<usize> = (0..requests.len()).filter(|&i| blocks[i].is_none()).collect();
+        missing.sort_by_key(|&i| requests[i].0);
+        let mut firsts = missing.clone();
+        firsts.dedup_by_key(|&mut i| requests[i].0.offset());
+        let mut bufs: Vec<Vec<u8>> =
+            firsts.iter().map(|&i| vec![0; self.first_read(requests[i].0)]).collect();
+        let mut reads: Vec<(u64, &mut [u8])> =
+            firsts.iter().zip(&mut bufs).map(|(&i, buf)| (requests[i].0.offset(), &mut buf[..])).collect();
+        match &mut reads[..] {
+            [] => return Ok(()),
+            reads => self.file.read_many(reads)?,
+        }
+        for (&i, buf) in firsts.iter().zip(bufs) {
+            blocks[i] = Some(self.complete(requests[i].0, buf)?);
+        }
+        // The sort is stable: the first of equal positions, which was read, comes before the others.
+        for pair in missing.windows(2) {
+            if blocks[pair[1]].is_none() {
+                blocks[pair[1]] = blocks[pair[0]].clone();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks the bytes of the block at `handle` and returns its payload.
+pub(crate) fn open_payload(
+    file: &dyn ReadFile,
+    bytes: Bytes,
+    handle: Handle,
+    kind: BlockKind,
+    number: u32,
+) -> Result<Bytes> {
+    let at = |m: Malformed| m.at(file.path(), handle.offset);
+    let header = Header::decode(&bytes, handle.offset).map_err(at)?;
+    if header.number != number || header.kind != kind || header.block_len() != handle.len {
+        let found =
+            format!("{:?} block of {} bytes of table {}", header.kind, header.block_len(), header.number);
+        let expected = format!("{kind:?} block of {} bytes of table {number}", handle.len);
+        return Err(Error::corruption(file.path(), handle.offset, expected, found));
+    }
+    header.open_payload(&bytes).map_err(at)
+}
+
+/// Checks the bytes of the entry-holding block at `handle`.
+pub(crate) fn decode_block(
+    file: &dyn ReadFile,
+    bytes: Bytes,
+    handle: Handle,
+    kind: BlockKind,
+    number: u32,
+) -> Result<Block> {
+    let stored = bytes.len();
+    let payload = open_payload(file, bytes, handle, kind, number)?;
+    let held = payload.len().max(stored.min(handle.len as usize));
+    Block::new(payload, handle.offset, held).map_err(|m| m.at(file.path(), handle.offset))
+}
+
+/// The two ends of a file being opened.
+#[derive(Debug)]
+pub(crate) struct Tail {
+    head: Vec<u8>,
+    bytes: Bytes,
+    start: u64,
+}
+
+impl Tail {
+    pub fn read(file: &dyn ReadFile) -> Result<Tail> {
+        let len = file.len();
+        let mut head = vec![0; len.min(HEAD_BYTES as u64) as usize];
+        let mut bytes = vec![0; len.min(TAIL_BYTES) as usize];
+        let start = len - bytes.len() as u64;
+        file.read_many(&mut [(0, &mut head), (start, &mut bytes)])?;
+        Ok(Tail { head, bytes: Bytes::from(bytes), start })
+    }
+
+    pub fn footer(&self, file: &dyn ReadFile) -> Result<Footer> {
+        let enough = file.len() >= (HEAD_BYTES + FOOTER_BYTES) as u64;
+        let foot_at = if enough { self.bytes.len() - FOOTER_BYTES } else { self.bytes.len() };
+        Footer::decode(file.path(), &self.head, &self.bytes[foot_at..], file.len())
+    }
+
+    /// The bytes of the block at `handle`, which the footer has bounded by the file.
+    fn bytes(&self, file: &dyn ReadFile, handle: Handle) -> Result<Bytes> {
+        if handle.offset >= self.start {
+            let start = (handle.offset - self.start) as usize;
+            // Copied, so that a root of a few bytes does not hold the whole tail.
+            return Ok(Bytes::copy_from_slice(&self.bytes[start..start + handle.len as usize]));
+        }
+        let mut buf = vec![0; handle.len as usize];
+        file.read_at(handle.offset, &mut buf)?;
+        Ok(Bytes::from(buf))
+    }
+
+    pub fn meta(&self, file: &dyn ReadFile, footer: &Footer) -> Result<TableMeta> {
+        let bytes = self.bytes(file, footer.meta)?;
+        let payload = open_payload(file, bytes, footer.meta, BlockKind::Meta, footer.number)?;
+        let mut r = Reader::new(&payload);
+        TableMeta::decode(&mut r)
+            .filter(|meta| {
+                r.is_empty()
+                    && meta.number == u64::from(footer.number)
+                    && meta.file_bytes == footer.file_bytes
+            })
+            .ok_or_else(|| {
+                Error::corruption(file.path(), footer.meta.offset, "the table's figures", "other bytes")
+            })
+    }
+
+    pub fn block(
+        &self,
+        file: &dyn ReadFile,
+        footer: &Footer,
+        handle: Handle,
+        kind: BlockKind,
+    ) -> Result<Block> {
+        decode_block(file, self.bytes(file, handle)?, handle, kind, footer.number)
+    }
+}
+
+const _: () = assert!(HEADER_BYTES < TAIL_BYTES as usize);

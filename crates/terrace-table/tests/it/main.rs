@@ -1,0 +1,4 @@
+//! Integration tests of terrace-table.
+
+mod memfs;
+mod smoke;
