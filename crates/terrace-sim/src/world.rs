@@ -8,7 +8,7 @@
 //! Thread safety: a world may be used from any thread, but capture it only while no other thread stores to
 //! its persistent memory.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use terrace_base::{Error, Result};
@@ -18,6 +18,9 @@ use crate::disk;
 use crate::event::{Callback, EventKind, Gate, injected};
 use crate::pm::{PmOp, PmOptions, PmSnapshot, SimPm, Survival};
 use crate::seed::{boot_id, mix};
+
+/// No number of events: recovery has not been declared over.
+const STILL: u64 = u64::MAX;
 
 /// What a world is made of.
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,7 +40,8 @@ pub(crate) struct Inner {
     seed: u64,
     boot_id: String,
     lost_power: bool,
-    recovering: AtomicBool,
+    /// Events until recovery was over; `STILL` while it is not.
+    recovery: AtomicU64,
     pm: Arc<SimPm>,
     fs: SimFs,
     gate: Gate,
@@ -55,8 +59,8 @@ impl World {
                 let weak = weak.clone();
                 move |op| World::before_pm(&weak, op)
             }));
-            let recovering = AtomicBool::new(true);
-            Inner { seed, boot_id, lost_power, recovering, pm: Arc::new(pm), fs, gate: Gate::default() }
+            let recovery = AtomicU64::new(STILL);
+            Inner { seed, boot_id, lost_power, recovery, pm: Arc::new(pm), fs, gate: Gate::default() }
         });
         disk::watch(&inner.fs, Arc::downgrade(&inner));
         World { inner }
@@ -134,12 +138,14 @@ impl World {
     /// Says that recovery is over: an explorer makes no nested crashes after it. For a `verify` that goes on
     /// to change the store.
     pub fn recovery_done(&self) {
-        self.inner.recovering.store(false, Ordering::Relaxed);
+        let (recovery, events) = (&self.inner.recovery, self.events());
+        // Only the first call counts.
+        let _ = recovery.compare_exchange(STILL, events, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Whether [`recovery_done`](Self::recovery_done) has not been called.
-    pub fn is_recovering(&self) -> bool {
-        self.inner.recovering.load(Ordering::Relaxed)
+    /// Events before [`recovery_done`](Self::recovery_done) was called; all so far if it was not.
+    pub fn recovery_events(&self) -> u64 {
+        self.inner.recovery.load(Ordering::Relaxed).min(self.events())
     }
 
     /// Makes the `nth` operation from now that can fail do so, counting from 0 and over both media: growing
@@ -199,6 +205,11 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// The seed of the captured world.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// The world after a power cut at the captured moment.
     pub fn power_cut(&self, survival: Survival) -> World {
         let salt = match survival {

@@ -1,0 +1,338 @@
+//! The explorer: runs a scenario, cuts the power at its events, and has every image verified.
+//!
+//! A first run counts the events. A second takes images at all of them, or, when the budget does not reach,
+//! at a seeded sample that always holds the last. Every chosen event gets the two extremes (nothing that was
+//! pending survives; all of it does), a kill, and drawn images. Some recoveries are interrupted in
+//! their turn. The first failure ends the run, is shrunk to fewer operations, and names its route.
+//!
+//! Invariant: which images are taken, and what they hold, follows from the seed, the operations and the
+//! budget alone.
+
+mod check;
+mod quiet;
+mod report;
+mod route;
+mod scenario;
+mod shrink;
+
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+use terrace_base::rng::Rng;
+use terrace_pmem::Granularity;
+
+use crate::seed::mix;
+use crate::world::{World, WorldOptions};
+use check::{Checker, Found, Nesting, Picks, Place, Tally};
+use route::FIRST_DRAWN;
+
+pub use report::{Failure, Shrunk, Summary};
+pub use route::{Route, Step};
+pub use scenario::{Recorder, Scenario, kv_scenario};
+
+/// Sets the number of images of every explorer: many for a long run.
+const IMAGES_VARIABLE: &str = "TERRACE_CRASH_IMAGES";
+/// Makes explorers of the seed it names check that one image only.
+const REPLAY_VARIABLE: &str = "TERRACE_CRASH_REPLAY";
+
+/// Explores the crashes of scenarios. Settings apart, it holds no state and may be used again.
+#[derive(Debug, Clone)]
+pub struct Explorer {
+    seed: u64,
+    world: WorldOptions,
+    images: u64,
+    drawn: u64,
+    kills: bool,
+    wipes: bool,
+    nested_depth: u32,
+    nested_events: u32,
+    shrink_runs: u32,
+}
+
+/// The outcome of one run of a scenario: what was checked, and the first image that failed.
+struct Pass {
+    tally: Tally,
+    found: Option<Found>,
+}
+
+impl Explorer {
+    /// An explorer of about 1,000 images, fixed by `seed`.
+    pub fn new(seed: u64) -> Explorer {
+        let images = std::env::var(IMAGES_VARIABLE).ok().and_then(|n| n.parse().ok());
+        Explorer {
+            seed,
+            world: WorldOptions::default(),
+            images: images.unwrap_or(1000),
+            drawn: 4,
+            kills: true,
+            wipes: true,
+            nested_depth: 1,
+            nested_events: 2,
+            shrink_runs: 200,
+        }
+    }
+
+    /// What the worlds are made of.
+    pub fn world(mut self, options: WorldOptions) -> Explorer {
+        self.world = options;
+        self
+    }
+
+    /// Sets the budget: about so many images of the scenario itself, and at most as many within recoveries.
+    /// The environment variable `TERRACE_CRASH_IMAGES` overrides it.
+    pub fn images(mut self, images: u64) -> Explorer {
+        if std::env::var_os(IMAGES_VARIABLE).is_none() {
+            self.images = images;
+        }
+        self
+    }
+
+    /// Sets how many drawn images an event gets at least, on top of the fixed ones. More are taken while
+    /// the budget allows.
+    pub fn drawn(mut self, drawn: u64) -> Explorer {
+        self.drawn = drawn;
+        self
+    }
+
+    /// Whether the process is killed, too, at every chosen event. On by default.
+    pub fn kills(mut self, kills: bool) -> Explorer {
+        self.kills = kills;
+        self
+    }
+
+    /// Whether, on `Page` media, the persistent memory is wiped, too, at every chosen event. On by default.
+    pub fn wipes(mut self, wipes: bool) -> Explorer {
+        self.wipes = wipes;
+        self
+    }
+
+    /// How deep recoveries are interrupted (0: never), and at how many events each. By default once
+    /// and at two.
+    pub fn nested(mut self, depth: u32, events: u32) -> Explorer {
+        self.nested_depth = depth;
+        self.nested_events = events;
+        self
+    }
+
+    /// The most runs that shrinking a failure may take; 0 for none.
+    pub fn shrink_runs(mut self, runs: u32) -> Explorer {
+        self.shrink_runs = runs;
+        self
+    }
+
+    /// Explores the crashes of `scenario` over `ops`.
+    ///
+    /// # Errors
+    /// The first failure, shrunk.
+    pub fn explore<S: Scenario>(&self, scenario: S, ops: Vec<S::Op>) -> Result<Summary, Box<Failure<S::Op>>> {
+        let scenario = Arc::new(scenario);
+        if let Some(route) = self.asked_route() {
+            return self.replay_on(&scenario, &ops, &route).map(|()| Summary::of_replay());
+        }
+        self.once(&scenario, &ops).map_err(|mut failure| {
+            failure.shrunk = shrink::shrink(self, &scenario, &ops, &failure);
+            failure
+        })
+    }
+
+    /// As [`explore`](Self::explore).
+    ///
+    /// # Panics
+    /// With the report of the first failure.
+    pub fn must_pass<S: Scenario>(&self, scenario: S, ops: Vec<S::Op>) -> Summary {
+        self.explore(scenario, ops).unwrap_or_else(|failure| panic!("{failure}"))
+    }
+
+    /// Checks the one image that `route` leads to.
+    ///
+    /// # Errors
+    /// What is wrong with it, or that the scenario never came there.
+    pub fn replay<S: Scenario>(
+        &self,
+        scenario: S,
+        ops: Vec<S::Op>,
+        route: &Route,
+    ) -> Result<(), Box<Failure<S::Op>>> {
+        self.replay_on(&Arc::new(scenario), &ops, route)
+    }
+
+    /// Runs the scenario once for each operation that can fail (or a sample, if the budget does not
+    /// reach), with that operation failing, and has what is left at the end verified, after a kill and
+    /// after power cuts. The scenario must take errors in its stride.
+    ///
+    /// # Errors
+    /// The first failure, not shrunk.
+    pub fn explore_faults<S: Scenario>(
+        &self,
+        scenario: S,
+        ops: Vec<S::Op>,
+    ) -> Result<Summary, Box<Failure<S::Op>>> {
+        let scenario = Arc::new(scenario);
+        let dry = self.dry(&scenario, &ops)?;
+        let images = self.image_numbers(0);
+        let runs = (self.images / images.len() as u64).max(1);
+        let mut summary = Summary::new(dry.events());
+        for fault in sample(self.seed, dry.fallible_operations(), runs) {
+            let pass = self.pass_with_fault(&scenario, &ops, fault, None)?;
+            summary.add(&pass.tally);
+            summary.events_tried += 1;
+            if let Some(found) = pass.found {
+                return Err(Box::new(Failure::new(self.seed, Some(fault), found, &ops)));
+            }
+        }
+        Ok(summary)
+    }
+
+    /// One exploration, without shrinking.
+    fn once<S: Scenario>(&self, scenario: &Arc<S>, ops: &[S::Op]) -> Result<Summary, Box<Failure<S::Op>>> {
+        let dry = self.dry(scenario, ops)?;
+        // The end of the scenario is an event too.
+        let picks = self.plan(dry.events() + 1);
+        let mut summary = Summary::new(dry.events() + 1);
+        summary.events_tried = picks.len() as u64;
+        let pass = self.pass(scenario, ops, None, Place::default(), picks)?;
+        summary.add(&pass.tally);
+        match pass.found {
+            Some(found) => Err(Box::new(Failure::new(self.seed, None, found, ops))),
+            None => Ok(summary),
+        }
+    }
+
+    fn replay_on<S: Scenario>(
+        &self,
+        scenario: &Arc<S>,
+        ops: &[S::Op],
+        route: &Route,
+    ) -> Result<(), Box<Failure<S::Op>>> {
+        let explorer = Explorer { seed: route.seed, nested_depth: 0, ..self.clone() };
+        let pass = match (route.fault, route.steps.first()) {
+            (_, None) => {
+                return Err(Box::new(Failure::of_scenario(route.seed, "the route is empty".into(), ops)));
+            }
+            (Some(fault), _) => explorer.pass_with_fault(scenario, ops, fault, Some(route))?,
+            (None, Some(first)) => {
+                let picks = Picks::from([(first.event, vec![first.image])]);
+                explorer.pass(scenario, ops, None, Place::following(&route.steps), picks)?
+            }
+        };
+        if let Some(found) = pass.found {
+            return Err(Box::new(Failure::new(route.seed, route.fault, found, ops)));
+        }
+        if pass.tally.images < route.steps.len() as u64 {
+            let message = format!("{route} was never reached: the scenario or its operations are others");
+            return Err(Box::new(Failure::of_scenario(route.seed, message, ops)));
+        }
+        Ok(())
+    }
+
+    /// The scenario's run without any crash: how many events it has.
+    fn dry<S: Scenario>(&self, scenario: &Arc<S>, ops: &[S::Op]) -> Result<World, Box<Failure<S::Op>>> {
+        let world = World::new(self.seed, self.world);
+        self.run(scenario, &world, &Arc::new(RwLock::new(scenario.model())), ops)?;
+        Ok(world)
+    }
+
+    fn run<S: Scenario>(
+        &self,
+        scenario: &Arc<S>,
+        world: &World,
+        model: &Arc<RwLock<S::Model>>,
+        ops: &[S::Op],
+    ) -> Result<(), Box<Failure<S::Op>>> {
+        let mut recorder = Recorder::new(model.clone());
+        quiet::catch(|| scenario.run(world, &mut recorder, ops))
+            .map_err(|message| Box::new(Failure::of_scenario(self.seed, message, ops)))
+    }
+
+    /// One run with the images of `picks` checked.
+    fn pass<S: Scenario>(
+        &self,
+        scenario: &Arc<S>,
+        ops: &[S::Op],
+        fault: Option<u64>,
+        place: Place,
+        picks: Picks,
+    ) -> Result<Pass, Box<Failure<S::Op>>> {
+        let world = World::new(self.seed, self.world);
+        let checker = Arc::new(Checker {
+            scenario: scenario.clone(),
+            model: Arc::new(RwLock::new(scenario.model())),
+            nesting: Nesting { depth: self.nested_depth, events: self.nested_events, budget: self.images },
+            tally: Mutex::default(),
+        });
+        let found = checker.watch(&world, place, picks);
+        if let Some(fault) = fault {
+            world.fail_nth(fault);
+        }
+        self.run(scenario, &world, &checker.model, ops)?;
+        world.end();
+        world.ignore_events();
+        let tally = *checker.tally.lock();
+        Ok(Pass { tally, found: found.lock().take() })
+    }
+
+    /// One run with a fault, and the images of its end checked. How many events such a run has is not
+    /// known before.
+    fn pass_with_fault<S: Scenario>(
+        &self,
+        scenario: &Arc<S>,
+        ops: &[S::Op],
+        fault: u64,
+        route: Option<&Route>,
+    ) -> Result<Pass, Box<Failure<S::Op>>> {
+        let counted = World::new(self.seed, self.world);
+        counted.fail_nth(fault);
+        self.run(scenario, &counted, &Arc::new(RwLock::new(scenario.model())), ops).map_err(
+            |mut failure| {
+                failure.route.fault = Some(fault);
+                failure
+            },
+        )?;
+        let (place, images) = match route {
+            Some(route) => (Place::following(&route.steps), vec![route.steps[0].image]),
+            None => (Place::default(), self.image_numbers(0)),
+        };
+        self.pass(scenario, ops, Some(fault), place, Picks::from([(counted.events(), images)]))
+    }
+
+    /// Which images to take of a run with `events` events.
+    fn plan(&self, events: u64) -> Picks {
+        let least = self.image_numbers(0).len() as u64;
+        let tried = sample(self.seed, events, (self.images / least).max(1));
+        let spare = (self.images / tried.len().max(1) as u64).saturating_sub(least);
+        let images = self.image_numbers(spare);
+        tried.into_iter().map(|event| (event, images.clone())).collect()
+    }
+
+    /// The numbers of the images an event gets: the fixed ones and the drawn ones, and `spare` more of these.
+    fn image_numbers(&self, spare: u64) -> Vec<u32> {
+        let page = self.world.pm.granularity == Granularity::Page;
+        let mut images = vec![0, 1];
+        images.extend(self.kills.then_some(2));
+        images.extend((self.wipes && page).then_some(3));
+        let drawn = u32::try_from(self.drawn + spare).unwrap_or(u32::MAX - FIRST_DRAWN);
+        images.extend(FIRST_DRAWN..FIRST_DRAWN + drawn);
+        images
+    }
+
+    /// The route that the environment asks this explorer to replay.
+    fn asked_route(&self) -> Option<Route> {
+        let text = std::env::var(REPLAY_VARIABLE).ok()?;
+        let route: Route = text.parse().unwrap_or_else(|e| panic!("{REPLAY_VARIABLE}: {e}"));
+        (route.seed == self.seed).then_some(route)
+    }
+}
+
+/// At most `count` distinct numbers below `bound`, ascending, the last always among them.
+fn sample(seed: u64, bound: u64, count: u64) -> Vec<u64> {
+    if count >= bound {
+        return (0..bound).collect();
+    }
+    let mut rng = Rng::new(mix(seed, 8));
+    let mut left: Vec<u64> = (0..bound - 1).collect();
+    rng.shuffle(&mut left);
+    left.truncate(count as usize - 1);
+    left.push(bound - 1);
+    left.sort_unstable();
+    left
+}

@@ -1,0 +1,71 @@
+//! Making a failure small: the same exploration over fewer and fewer operations.
+//!
+//! Delta debugging: leave out halves, then quarters, then single operations, and keep whatever still fails.
+//! Any crash failure counts, since with fewer operations all events have other numbers; a scenario
+//! that fails without a crash does not.
+
+use std::sync::Arc;
+
+use super::Explorer;
+use super::report::{Failure, Shrunk};
+use super::scenario::Scenario;
+
+/// The smallest failing list found in the explorer's number of runs; `None` if none is smaller.
+pub(super) fn shrink<S: Scenario>(
+    explorer: &Explorer,
+    scenario: &Arc<S>,
+    ops: &[S::Op],
+    failure: &Failure<S::Op>,
+) -> Option<Shrunk<S::Op>> {
+    if failure.is_of_scenario() {
+        return None;
+    }
+    let mut search = Search { explorer, scenario, runs: explorer.shrink_runs, best: None };
+    search.reduce(ops.to_vec());
+    search.best.map(|failure| Shrunk {
+        ops: failure.ops,
+        route: failure.route,
+        story: failure.story,
+        message: failure.message,
+    })
+}
+
+struct Search<'a, S: Scenario> {
+    explorer: &'a Explorer,
+    scenario: &'a Arc<S>,
+    runs: u32,
+    best: Option<Failure<S::Op>>,
+}
+
+impl<S: Scenario> Search<'_, S> {
+    fn reduce(&mut self, mut ops: Vec<S::Op>) {
+        let mut chunk = ops.len().div_ceil(2);
+        while chunk > 0 && self.runs > 0 {
+            let before = ops.len();
+            let mut at = 0;
+            while at < ops.len() && self.runs > 0 {
+                let mut fewer = ops.clone();
+                fewer.drain(at..(at + chunk).min(ops.len()));
+                if self.fails(&fewer) {
+                    ops = fewer;
+                } else {
+                    at += chunk;
+                }
+            }
+            // Single operations are tried until none can go any more.
+            chunk = if chunk == 1 { usize::from(ops.len() < before) } else { chunk / 2 };
+        }
+    }
+
+    /// Whether exploring `ops` fails; remembers how.
+    fn fails(&mut self, ops: &[S::Op]) -> bool {
+        self.runs -= 1;
+        match self.explorer.once(self.scenario, ops) {
+            Err(failure) if !failure.is_of_scenario() => {
+                self.best = Some(*failure);
+                true
+            }
+            _ => false,
+        }
+    }
+}
