@@ -118,7 +118,7 @@ impl TableBuilder {
     pub fn add(&mut self, key: &[u8], seq: u64, kind: Kind, value: &[u8]) -> Result<()> {
         self.failed.clone().map_or(Ok(()), Err)?;
         self.check_entry(key, seq, value)?;
-        let bound = BlockWriter::entry_bound(key, value.len());
+        let bound = BlockWriter::entry_bound(key, seq, value.len());
         if self.open && self.writer.len(&self.out) + bound > self.options.block_bytes {
             self.close_block()?;
         }
@@ -185,8 +185,10 @@ impl TableBuilder {
             )));
         }
         if let Some(handle) = self.closed.take() {
-            let (len, seq) = separator((&self.last_key, self.last_seq), (key, seq));
-            self.index_block(&key[..len], seq, handle);
+            match separator((&self.last_key, self.last_seq), (key, seq)) {
+                Some(len) => self.index_block(&key[..len], u64::MAX, handle),
+                None => self.index_after_last(handle),
+            }
         }
         self.writer.begin(&mut self.out);
         self.open = true;
@@ -196,6 +198,13 @@ impl TableBuilder {
     fn index_block(&mut self, separator: &[u8], seq: u64, handle: Handle) {
         self.separators.extend_from_slice(separator);
         self.index.push(Indexed { key_end: self.separators.len(), seq, handle });
+    }
+
+    /// Lets the last entry be the separator after the block at `handle`.
+    fn index_after_last(&mut self, handle: Handle) {
+        let last = mem::take(&mut self.last_key);
+        self.index_block(&last, self.last_seq, handle);
+        self.last_key = last;
     }
 
     /// The file offset at the end of `out`.
@@ -266,9 +275,7 @@ impl TableBuilder {
             self.close_block()?;
         }
         if let Some(handle) = self.closed.take() {
-            let last = mem::take(&mut self.last_key);
-            self.index_block(&last, self.last_seq, handle);
-            self.last_key = last;
+            self.index_after_last(handle);
         }
         let data_end = self.end();
         let root = self.write_index()?;

@@ -41,6 +41,11 @@ pub(crate) fn encode_head(number: u32) -> [u8; HEAD_BYTES] {
     out
 }
 
+/// Whether a file with this `head`, which may be cut short, was meant to be a table.
+pub(crate) fn may_be_table(head: &[u8]) -> bool {
+    HEAD_MAGIC.starts_with(&head[..head.len().min(HEAD_MAGIC.len())])
+}
+
 /// Where the parts of a table lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Footer {
@@ -117,7 +122,7 @@ impl Footer {
 /// Tells a damaged table from a foreign file and from another version of the format.
 fn check_kind(path: &Path, head: &[u8], foot: &[u8], file_bytes: u64) -> Result<()> {
     let magic = &head[..head.len().min(HEAD_MAGIC.len())];
-    let head_ours = HEAD_MAGIC.starts_with(magic);
+    let head_ours = may_be_table(head);
     let whole = head.len() == HEAD_BYTES && foot.len() == FOOTER_BYTES;
     let foot_ours = whole && foot[CRC_AT + 4..] == FOOT_MAGIC;
     if !head_ours && !foot_ours {

@@ -116,6 +116,11 @@ impl Header {
         out
     }
 
+    /// Whether `data` may start with a header; a quick test for searches.
+    pub fn starts_at(data: &[u8]) -> bool {
+        data.starts_with(&MAGIC.to_le_bytes())
+    }
+
     /// The header at the front of `data`, which was read from `offset`.
     pub fn decode(data: &[u8], offset: u64) -> Result<Header, Malformed> {
         let fields = data.get(..20).ok_or_else(|| Malformed::new("a block header", "too few bytes"))?;

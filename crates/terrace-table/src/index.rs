@@ -10,17 +10,14 @@ use crate::footer::HEAD_BYTES;
 use crate::frame::{HEADER_BYTES, Handle, Malformed};
 use crate::position::BLOCK_ALIGN;
 
-/// The separator between the last entry of a block and the first of the next: a prefix of `next`,
-/// whose length is returned, with a sequence number.
-pub(crate) fn separator(last: (&[u8], u64), next: (&[u8], u64)) -> (usize, u64) {
-    let shared = shared_prefix(last.0, next.0);
-    if shared == next.0.len() {
-        // Keys ascend, so the keys are equal, and the versions stand on both sides.
-        return (shared, last.1);
-    }
-    // Past `last` by its key; before `next` by being shorter or by the largest sequence number. Should
-    // `next` have just that number, a search may land one block early, from where it goes on.
-    (shared + 1, u64::MAX)
+/// A separator between the last entry of a block and the first of the next: with `Some(len)` the first
+/// `len` bytes of the next key at the largest sequence number, with `None` the last entry itself.
+pub(crate) fn separator(last: (&[u8], u64), next: (&[u8], u64)) -> Option<usize> {
+    let len = shared_prefix(last.0, next.0) + 1;
+    // One byte past what they share is past `last`. It is before `next` by being shorter, or by its
+    // sequence number. Of two versions of one key, the first separates.
+    let before_next = len < next.0.len() || (len == next.0.len() && next.1 < u64::MAX);
+    before_next.then_some(len)
 }
 
 pub(crate) fn encode_handle(handle: Handle, out: &mut Vec<u8>) {
@@ -47,12 +44,12 @@ mod tests {
     #[test]
     fn separators_separate() {
         let keys: [&[u8]; 7] = [b"", b"\0", b"a", b"ab", b"abc", b"b", b"ba"];
-        let entries: Vec<_> = keys.iter().flat_map(|k| [(*k, 9), (*k, 8)]).collect();
+        let entries: Vec<_> = keys.iter().flat_map(|k| [(*k, u64::MAX), (*k, 9), (*k, 0)]).collect();
         for (i, &last) in entries.iter().enumerate() {
             for &next in &entries[i + 1..] {
-                let (len, seq) = separator(last, next);
-                assert!(order(last, (&next.0[..len], seq)).is_le(), "{last:?} {next:?}");
-                assert!(order((&next.0[..len], seq), next).is_lt(), "{last:?} {next:?}");
+                let between = separator(last, next).map_or(last, |len| (&next.0[..len], u64::MAX));
+                assert!(order(last, between).is_le(), "{last:?} {next:?}");
+                assert!(order(between, next).is_lt(), "{last:?} {next:?}");
             }
         }
     }

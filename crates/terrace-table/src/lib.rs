@@ -43,6 +43,7 @@ mod nested;
 mod options;
 mod position;
 mod salvage;
+mod scan;
 mod source;
 mod table;
 mod verify;
@@ -57,4 +58,5 @@ pub use meta::TableMeta;
 pub use options::{Compression, TableOptions};
 pub use position::Position;
 
+pub use salvage::{LostRange, Salvaged, salvage};
 pub use table::Table;

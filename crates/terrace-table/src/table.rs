@@ -201,6 +201,14 @@ impl Table {
         Filter::new(payload).map_err(|m| m.at(self.path(), handle.offset))
     }
 
+    pub(crate) fn footer(&self) -> &Footer {
+        &self.footer
+    }
+
+    pub(crate) fn file(&self) -> &dyn ReadFile {
+        &*self.file
+    }
+
     pub(crate) fn root(&self) -> &Arc<Block> {
         &self.root
     }

@@ -1,14 +1,11 @@
 //! Encoding a block in place at the end of an output buffer.
 
 use terrace_base::checksum::{crc32c, crc32c_append};
-use terrace_base::codec::put_varint;
+use terrace_base::codec::{put_varint, varint_len};
 
 use crate::entry::{Kind, shared_prefix};
 use crate::frame::{BlockKind, HEADER_BYTES, Header, pad};
 use crate::options::Compression;
-
-/// The most that an entry's four varints take: two of 3 bytes for key lengths, one of 5, one of 10.
-const ENTRY_OVERHEAD_BYTES: usize = 21;
 
 /// Appends one block at a time to a buffer that it does not own.
 ///
@@ -63,9 +60,10 @@ impl BlockWriter {
         out.len() - self.start + 4 * self.restarts.len().max(1)
     }
 
-    /// An upper bound of what one more entry adds.
-    pub fn entry_bound(key: &[u8], value_len: usize) -> usize {
-        key.len() + value_len + ENTRY_OVERHEAD_BYTES + 4
+    /// An upper bound of what one more entry adds: all of its key, and a restart.
+    pub fn entry_bound(key: &[u8], seq: u64, value_len: usize) -> usize {
+        let lengths = 2 * varint_len(key.len() as u64) + varint_len((value_len as u64) << 1);
+        lengths + varint_len(seq) + key.len() + value_len + size_of::<u32>()
     }
 
     /// Appends all of an entry but its value.

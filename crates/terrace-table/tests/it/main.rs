@@ -1,4 +1,12 @@
 //! Integration tests of terrace-table.
+#![expect(clippy::unwrap_used, reason = "test helpers outside test functions fail by panicking too")]
 
+mod build;
+mod damage;
+mod golden;
+mod large;
+mod lookups;
 mod memfs;
-mod smoke;
+mod merge;
+mod model;
+mod util;

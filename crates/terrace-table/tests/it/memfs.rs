@@ -35,12 +35,17 @@ struct MemFile {
 impl MemFs {
     /// The file's bytes.
     pub fn bytes(&self, path: &Path) -> Vec<u8> {
-        self.file(path).expect("the file exists").read().clone()
+        self.file(path).unwrap().read().clone()
     }
 
     /// Creates or replaces a file.
     pub fn set(&self, path: &Path, data: Vec<u8>) {
         self.files.lock().insert(path.to_path_buf(), Arc::new(RwLock::new(data)));
+    }
+
+    /// Removes every file.
+    pub fn remove_all(&self) {
+        self.files.lock().clear();
     }
 
     /// Reads since the last call: how many and of how many bytes.
