@@ -9,9 +9,25 @@
 //!    aligned 8 bytes atomically; two stores to one line with an `order` of that line between them
 //!    arrive in that order.
 
+mod emulated;
+mod file;
+mod mapping;
+mod memory;
+mod prefault;
+mod probe;
+mod profile;
+mod spin;
+
 use std::fmt::Debug;
 
 use terrace_base::Result;
+
+use crate::cpu::FlushOp;
+
+pub use emulated::EmulatedMedia;
+pub use file::FileMedia;
+pub use memory::MemMedia;
+pub use profile::Profile;
 
 /// Bytes in a CPU cache line, the unit of flushing.
 pub const LINE_BYTES: u64 = 64;
@@ -28,6 +44,30 @@ pub enum Granularity {
     CacheLine,
     /// An ordinary file: stores survive the process, only `sync` (msync) survives a power cut.
     Page,
+}
+
+impl Granularity {
+    /// The granularity in plain words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Granularity::Byte => "flushed by the processor's caches themselves (eADR)",
+            Granularity::CacheLine => "flushed by cache line (ADR)",
+            Granularity::Page => "flushed by msync only",
+        }
+    }
+}
+
+/// How a pool reaches its medium on the hot path: most media let it use the processor directly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    /// Every flush, drain, order and copy is a call of the medium.
+    Dispatch,
+    /// Lines are written back by this instruction and drained by a store fence.
+    Cpu(FlushOp),
+    /// Flushing is needless, a drain is a store fence.
+    Fence,
+    /// Flushing and draining are needless.
+    Nothing,
 }
 
 /// A mapped medium. One per pool.
@@ -69,4 +109,32 @@ pub trait Media: Send + Sync + Debug {
 
     /// The medium in plain words, for `stat` and messages.
     fn describe(&self) -> String;
+
+    /// How a pool may reach this medium without calling it.
+    fn gate(&self) -> Gate {
+        Gate::Dispatch
+    }
+
+    /// Copies `data` to `offset` and flushes it; a medium may send it past the caches.
+    fn copy_flush(&self, offset: u64, data: &[u8]) {
+        let len = data.len() as u64;
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len()), "copy past the medium's end");
+        // SAFETY: the range lies in the mapping, which never moves; `data` is a shared borrow, so by the
+        // contract of the pool's stores it does not overlap the range being written.
+        unsafe { self.base().add(offset as usize).copy_from_nonoverlapping(data.as_ptr(), data.len()) };
+        self.flush(offset, len);
+    }
+
+    /// Like [`sync`](Self::sync) for a range.
+    fn sync_range(&self, _offset: u64, _len: u64) -> Result<()> {
+        self.sync()
+    }
+
+    /// Whether what was drained survives a power cut.
+    fn power_safe(&self) -> bool {
+        self.granularity() != Granularity::Page
+    }
+
+    /// The pool was closed: background work on the mapping stops.
+    fn closed(&self) {}
 }

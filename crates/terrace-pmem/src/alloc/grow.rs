@@ -1,0 +1,92 @@
+//! Growing the pool, and the extent table with it.
+//!
+//! Order of a growth: the medium, the new table segments (drained), then the size word. A crash before the size
+//! word leaves a longer medium and the old pool; what was written behind its end is overwritten next time.
+
+use terrace_base::{Error, Result};
+
+use super::extents::{Live, Phase, Space};
+use super::table::Shape;
+use crate::layout::SIZE_WORD_AT;
+use crate::offset::POff;
+use crate::pool::Pool;
+use crate::word::{self, Tag};
+
+/// The pool grows by a quarter of itself, but by no more than this at a time unless more is needed.
+const STEP_MAX_BYTES: u64 = 1 << 30;
+
+impl Pool {
+    /// Grows so that `units` in a row are free.
+    pub(super) fn grow_for(&self, space: &mut Space, units: u64) -> Result<()> {
+        if space.units == 0 {
+            return Err(self.corruption(0, "a pool that can be trusted", "one torn by a power cut"));
+        }
+        let limit = self.max_size() / self.extent_bytes();
+        let needed =
+            self.end_for(space, units).filter(|&end| end <= limit).ok_or_else(|| self.full(units))?;
+        let step = (space.units / 4).clamp(1, (STEP_MAX_BYTES / self.extent_bytes()).max(1));
+        let generous = self.whole_segments(needed.max(space.units + step).min(limit)).max(needed);
+        match self.grow_to(space, generous) {
+            // The medium cannot give that much; perhaps it can give what is needed.
+            Err(Error::NoSpace { .. } | Error::PoolFull { .. }) if generous > needed => {
+                self.grow_to(space, needed)
+            }
+            other => other,
+        }
+    }
+
+    /// Smallest size in units at which `units` in a row are free behind what is used. A table segment that comes
+    /// to lie in between pushes the run behind itself.
+    fn end_for(&self, space: &Space, units: u64) -> Option<u64> {
+        let table = &self.inner.alloc.table;
+        let mut start = space.runs.tail(space.units);
+        let mut covered = table.covered(space.units);
+        loop {
+            let end = start.checked_add(units)?;
+            if end <= covered {
+                return Some(end);
+            }
+            let segment = table.segment_at(covered);
+            start = segment.unit + segment.units;
+            covered = covered.checked_mul(2)?;
+        }
+    }
+
+    /// `units`, or less so that the table segments up to it lie wholly inside.
+    fn whole_segments(&self, units: u64) -> u64 {
+        let cut = self.inner.alloc.table.segments(units).find(|s| units < s.unit + s.units);
+        cut.map_or(units, |s| s.first)
+    }
+
+    fn grow_to(&self, space: &mut Space, units: u64) -> Result<()> {
+        let alloc = &self.inner.alloc;
+        let len = units * self.extent_bytes();
+        if self.media().len() < len {
+            self.media().grow(len)?;
+        }
+        self.extend_len(len);
+        let old = space.units;
+        let added: Vec<_> = alloc.table.segments(units).filter(|s| s.first >= old.max(1)).collect();
+        for segment in &added {
+            self.copy_flush(segment.at, &alloc.table.format(segment));
+        }
+        self.drain();
+        self.publish(POff::new(SIZE_WORD_AT), word::seal(Tag::Size, SIZE_WORD_AT, units));
+        let mut start = old;
+        for s in added {
+            space.runs.give(start, s.unit - start);
+            let live = Live {
+                units: s.units,
+                kind: 0,
+                shape: Shape::Extent,
+                phase: Phase::Active,
+                inherited: false,
+            };
+            space.live.insert(s.unit, live);
+            start = s.unit + s.units;
+        }
+        space.runs.give(start, units - start);
+        space.units = units;
+        Ok(())
+    }
+}

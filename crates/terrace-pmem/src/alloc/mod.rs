@@ -1,0 +1,129 @@
+//! The allocator: whole extents, and slots of a size class inside slab extents.
+//!
+//! An object's life: it is *reserved* (in DRAM only), filled and flushed, *activated* (its one word in the
+//! pool is stored and flushed), everything is drained, and then its owner publishes the link to it. Freeing
+//! goes the other way: the owner durably unlinks, then the word is cleared.
+//!
+//! Invariants:
+//! 1. One checked word decides whether an extent is in use and how long it is; one bit in one checked word
+//!    decides it for a slot. So every change of ownership is one 8-byte store.
+//! 2. Free state is DRAM only, rebuilt at open from the table and the slabs' bitmaps, never from objects.
+//! 3. A freed extent is handed out again only after its cleared word was drained: two words of the table never
+//!    claim one unit, whatever part of the undrained stores a crash keeps.
+//! 4. A slot's bit needs no drain between free and reuse: both of its states mean memory that no durable link
+//!    points to, until the reuser's own activation is drained.
+//! 5. What a crash leaves active without a link (activated and not published, or unlinked and not freed) is
+//!    found after the next open: see [`Pool::reclaim`](crate::Pool::reclaim).
+//!
+//! Locks are taken in this order: a shelf's stripe, a slab's state, the space of extents.
+
+mod check;
+mod class;
+mod extents;
+mod grow;
+mod load;
+mod marks;
+mod reclaim;
+mod runs;
+mod slab;
+mod slots;
+mod table;
+
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+
+use parking_lot::Mutex;
+use terrace_base::{Error, Result};
+
+use crate::layout::Superblock;
+
+use extents::Space;
+use slots::{KindShelves, Slabs};
+
+pub use check::Problem;
+pub use marks::Marks;
+pub(crate) use table::Table;
+
+/// What an allocation is for. Zero is the pool's own; owners choose their numbers among themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Kind(pub u8);
+
+/// Whole extents that belong together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Extent {
+    /// Offset in the pool, a multiple of the extent unit.
+    pub offset: u64,
+    /// Length, a multiple of the extent unit.
+    pub bytes: u64,
+    /// What it is for.
+    pub kind: Kind,
+}
+
+/// A slot of a size class, or, for more than the largest class, extents of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Slot {
+    /// Offset in the pool; aligned to 16, and to the largest power of two in `bytes` up to 256.
+    pub offset: u64,
+    /// Bytes usable, at least what was asked for.
+    pub bytes: u64,
+    /// What it is for.
+    pub kind: Kind,
+}
+
+/// What [`Pool::reserve`](crate::Pool::reserve) and [`Pool::reserve_extent`](crate::Pool::reserve_extent)
+/// return.
+pub trait Reservation: sealed::Sealed {}
+
+impl Reservation for Extent {}
+impl Reservation for Slot {}
+
+mod sealed {
+    use super::{Extent, Kind, Slot};
+
+    pub trait Sealed {
+        fn place(&self) -> (u64, Kind);
+    }
+
+    impl Sealed for Extent {
+        fn place(&self) -> (u64, Kind) {
+            (self.offset, self.kind)
+        }
+    }
+
+    impl Sealed for Slot {
+        fn place(&self) -> (u64, Kind) {
+            (self.offset, self.kind)
+        }
+    }
+}
+
+/// Everything the allocator keeps in DRAM.
+pub(crate) struct Allocator {
+    pub(crate) table: Table,
+    pub(crate) space: Mutex<Space>,
+    pub(crate) slabs: Slabs,
+    shelves: Box<[OnceLock<Box<KindShelves>>]>,
+    /// Whether something active at an unclean open is still unaccounted for.
+    pub(crate) inherits: AtomicBool,
+}
+
+impl Allocator {
+    /// An allocator that knows of nothing and gives nothing until it is loaded.
+    pub(crate) fn empty(superblock: &Superblock) -> Self {
+        Allocator {
+            table: Table::new(superblock),
+            space: Mutex::default(),
+            slabs: Slabs::default(),
+            shelves: (0..256).map(|_| OnceLock::new()).collect(),
+            inherits: AtomicBool::new(false),
+        }
+    }
+
+    fn shelves(&self, kind: Kind) -> &KindShelves {
+        self.shelves[usize::from(kind.0)].get_or_init(Box::default)
+    }
+}
+
+fn owned(kind: Kind) -> Result<()> {
+    if kind.0 == 0 { Err(Error::invalid("allocation kind 0 is the pool's own")) } else { Ok(()) }
+}

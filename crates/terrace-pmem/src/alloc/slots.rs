@@ -1,0 +1,336 @@
+//! Reserving, activating and freeing slots.
+//!
+//! Each kind and class has a shelf: the slabs with free slots, on a few lists between which threads spread.
+//! Freeing finds the slab by its unit. A slab that becomes empty goes back to the extents unless it is the
+//! last on its list; when the pool is full the last ones go too.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use crossbeam_utils::CachePadded;
+use parking_lot::{Mutex, RwLock};
+use terrace_base::{Error, Result};
+
+use super::class::{CLASSES, Geometry, class_for};
+use super::slab::{Slab, bit, slots_in};
+use super::table::Shape;
+use super::{Kind, Reservation, Slot, owned};
+use crate::pool::Pool;
+use crate::thread_slot;
+
+const STRIPES: usize = 4;
+const SHARDS: usize = 16;
+
+type List = Mutex<Vec<Arc<Slab>>>;
+/// Slabs of the units that share a remainder, by the quotient.
+type Shard = RwLock<Vec<Option<Arc<Slab>>>>;
+
+/// The lists of one kind, by class.
+#[derive(Default)]
+pub(super) struct KindShelves([Shelf; CLASSES.len()]);
+
+/// Slabs of one class with free slots, and perhaps some without that were not taken off yet.
+#[derive(Default)]
+struct Shelf {
+    stripes: [CachePadded<List>; STRIPES],
+}
+
+/// All slabs by unit, and the bytes of their free slots.
+#[derive(Default)]
+pub(crate) struct Slabs {
+    shards: [CachePadded<Shard>; SHARDS],
+    free: [CachePadded<AtomicI64>; SHARDS],
+}
+
+impl Slabs {
+    pub(super) fn get(&self, unit: u64) -> Option<Arc<Slab>> {
+        let shard = self.shards[unit as usize % SHARDS].read();
+        shard.get(unit as usize / SHARDS)?.clone()
+    }
+
+    fn insert(&self, slab: Arc<Slab>) {
+        let at = slab.unit as usize / SHARDS;
+        let mut shard = self.shards[slab.unit as usize % SHARDS].write();
+        if shard.len() <= at {
+            shard.resize(at + 1, None);
+        }
+        shard[at] = Some(slab);
+    }
+
+    fn remove(&self, unit: u64) {
+        if let Some(place) = self.shards[unit as usize % SHARDS].write().get_mut(unit as usize / SHARDS) {
+            *place = None;
+        }
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Slab>> {
+        let mut all: Vec<_> =
+            self.shards.iter().flat_map(|s| s.read().iter().flatten().cloned().collect::<Vec<_>>()).collect();
+        all.sort_by_key(|s| s.unit);
+        all
+    }
+
+    pub(super) fn free_bytes(&self) -> u64 {
+        let sum: i64 = self.free.iter().map(|c| c.load(Ordering::Relaxed)).sum();
+        sum.max(0) as u64
+    }
+
+    fn add_free(&self, bytes: i64) {
+        self.free[thread_slot::current() % SHARDS].fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Pool {
+    /// Reserves at least `bytes`: a slot of the next class, or extents if they are more than the largest.
+    /// Nothing in the pool changes until it is activated.
+    ///
+    /// Errors: [`Error::PoolFull`] if the pool can grow no further, [`Error::NoSpace`] if its disk is full.
+    pub fn reserve(&self, kind: Kind, bytes: u64) -> Result<Slot> {
+        owned(kind)?;
+        let Some(class) = class_for(bytes, self.extent_bytes()) else {
+            let (unit, units) = self.reserve_units(kind.0, Shape::Large, bytes)?;
+            let extent = self.extent_bytes();
+            return Ok(Slot { offset: unit * extent, bytes: units * extent, kind });
+        };
+        if let Some(slot) = self.take_slot(kind, class) {
+            return Ok(slot);
+        }
+        match self.new_slab(kind, class) {
+            Ok(()) => {}
+            Err(Error::PoolFull { .. }) => {}
+            Err(e) => return Err(e),
+        }
+        // Another thread may have taken every slot of the new slab, or freed one where there was none.
+        match self.take_slot(kind, class) {
+            Some(slot) => Ok(slot),
+            None => self.reserve_again(kind, class),
+        }
+    }
+
+    #[cold]
+    fn reserve_again(&self, kind: Kind, class: usize) -> Result<Slot> {
+        loop {
+            self.new_slab(kind, class)?;
+            if let Some(slot) = self.take_slot(kind, class) {
+                return Ok(slot);
+            }
+        }
+    }
+
+    /// Stores and flushes the word that makes a reservation active. The caller drains, and only then publishes
+    /// a link to it. Panics on what is not reserved.
+    pub fn activate<R: Reservation>(&self, reservation: &R) {
+        let (offset, _) = reservation.place();
+        match self.slab_of(offset) {
+            Some((slab, slot)) => {
+                let state = slab.state.lock();
+                let (word, bit) = bit(slot);
+                let active = slab.active(self, word);
+                let Ok(active) = active else { panic!("a slab in use was overwritten: {active:?}") };
+                assert!(
+                    state.is_taken(slot) && active & bit == 0,
+                    "slot {offset:#x} is activated without being reserved"
+                );
+                slab.set_active(self, word, active | bit);
+            }
+            None => self.activate_units(offset / self.extent_bytes()),
+        }
+    }
+
+    /// Takes a reservation back. One that was activated is freed, so it must not have been linked.
+    pub fn cancel<R: Reservation>(&self, reservation: R) {
+        let (offset, kind) = reservation.place();
+        let Some((slab, slot)) = self.slab_of(offset) else {
+            let shape = self.shape_of(offset).unwrap_or(Shape::Extent);
+            return self.cancel_units(offset, kind, shape);
+        };
+        let reserved = {
+            let state = slab.state.lock();
+            let (word, bit) = bit(slot);
+            assert!(state.is_taken(slot), "slot {offset:#x} is cancelled without being reserved");
+            slab.active(self, word).is_ok_and(|active| active & bit == 0)
+        };
+        let freed =
+            if reserved { self.give_slot(&slab, slot, false) } else { self.give_slot(&slab, slot, true) };
+        assert!(freed.is_ok(), "what is cancelled was reserved: {freed:?}");
+    }
+
+    /// Frees an active slot. The caller has durably unlinked it and nobody reads it. The change is flushed, not
+    /// drained: a crash before this thread's next drain may leave the slot active, for
+    /// [`reclaim`](Pool::reclaim) to find.
+    ///
+    /// Errors: [`Error::Corruption`] if no such slot of this kind is active.
+    pub fn free(&self, offset: u64, kind: Kind) -> Result<()> {
+        match self.slab_of(offset) {
+            Some((slab, slot)) if slab.kind == kind => self.give_slot(&slab, slot, true),
+            Some((slab, _)) => {
+                Err(self.corruption(offset, format!("a slot of {kind:?}"), format!("one of {:?}", slab.kind)))
+            }
+            None => self.free_units(offset, kind, Shape::Large),
+        }
+    }
+
+    /// Offset and usable bytes of every active slot of a kind, ascending. Slots that come and go meanwhile may
+    /// or may not be among them.
+    pub fn slots(&self, kind: Kind) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let mut slots = Vec::new();
+        for slab in self.inner.alloc.slabs.all().iter().filter(|s| s.kind == kind) {
+            let _state = slab.state.lock();
+            let active = |word: usize| slab.active(self, word as u32).unwrap_or(0);
+            let found = slots_in(slab.geometry.words() as usize, active);
+            slots
+                .extend(found.into_iter().map(|s| (slab.offset_of(s), u64::from(slab.geometry.class_bytes))));
+        }
+        slots.extend(self.large_slots(kind));
+        slots.sort_unstable();
+        slots.into_iter()
+    }
+
+    /// The object was unlinked and will be freed when nobody reads it any more: until then
+    /// [`reclaim`](Pool::reclaim) leaves it alone. To be called, while the pool
+    /// [needs reclaiming](Pool::needs_reclaim), before the unlinking.
+    pub fn retire(&self, offset: u64) {
+        if !self.inner.alloc.inherits.load(Ordering::Acquire) {
+            return;
+        }
+        match self.slab_of(offset) {
+            Some((slab, slot)) => slab.state.lock().disinherit(slot),
+            None => self.disinherit_units(offset / self.extent_bytes()),
+        }
+    }
+
+    /// The slab that holds the slot at `offset`; `None` if there is no slab or no slot begins there.
+    pub(super) fn slab_of(&self, offset: u64) -> Option<(Arc<Slab>, u32)> {
+        let slab = self.inner.alloc.slabs.get(offset / self.extent_bytes())?;
+        let slot = slab.slot_at(offset)?;
+        Some((slab, slot))
+    }
+
+    /// Registers a slab and puts it on a list.
+    pub(super) fn adopt_slab(&self, slab: Slab) {
+        let slabs = &self.inner.alloc.slabs;
+        let free = u64::from(slab.state.lock().free) * u64::from(slab.geometry.class_bytes);
+        slabs.add_free(free as i64);
+        let stripe = thread_slot::current() % STRIPES;
+        slab.stripe.store(stripe as u8, Ordering::Relaxed);
+        let slab = Arc::new(slab);
+        slabs.insert(slab.clone());
+        self.list(&slab);
+    }
+
+    fn stripe(&self, kind: Kind, class: usize, stripe: usize) -> &List {
+        &self.inner.alloc.shelves(kind).0[class].stripes[stripe]
+    }
+
+    /// Takes a slot from this thread's list, or else from another's.
+    fn take_slot(&self, kind: Kind, class: usize) -> Option<Slot> {
+        let own = thread_slot::current() % STRIPES;
+        (0..STRIPES).find_map(|i| self.take_slot_from(kind, class, (own + i) % STRIPES))
+    }
+
+    fn take_slot_from(&self, kind: Kind, class: usize, stripe: usize) -> Option<Slot> {
+        let (offset, bytes) = {
+            let mut list = self.stripe(kind, class, stripe).lock();
+            loop {
+                let slab = list.last()?.clone();
+                let mut state = slab.state.lock();
+                let slot = state.take(&slab.geometry);
+                if state.free == 0 {
+                    state.listed = false;
+                    list.pop();
+                }
+                if let Some(slot) = slot {
+                    break (slab.offset_of(slot), u64::from(slab.geometry.class_bytes));
+                }
+            }
+        };
+        self.inner.alloc.slabs.add_free(-(bytes as i64));
+        Some(Slot { offset, bytes, kind })
+    }
+
+    /// Makes a slab: its head is durable before its table word says that there is one.
+    fn new_slab(&self, kind: Kind, class: usize) -> Result<()> {
+        let (unit, _) = self.reserve_units(kind.0, Shape::Slab, 1)?;
+        let geometry = Geometry::new(CLASSES[class], self.extent_bytes());
+        let slab = Slab::format(self, unit, kind, class, geometry);
+        self.activate_units(unit);
+        self.drain();
+        self.adopt_slab(slab);
+        Ok(())
+    }
+
+    /// Gives a slot back, clearing its bit if it is active.
+    pub(super) fn give_slot(&self, slab: &Arc<Slab>, slot: u32, active: bool) -> Result<()> {
+        let (was_full, empty) = {
+            let mut state = slab.state.lock();
+            let (word, bit) = bit(slot);
+            if active {
+                let bits = slab.active(self, word)?;
+                if bits & bit == 0 || state.retired {
+                    return Err(self.corruption(slab.offset_of(slot), "an active slot", "a free one"));
+                }
+                slab.set_active(self, word, bits & !bit);
+            }
+            state.give(slot);
+            (!state.listed, slab.is_empty(&state))
+        };
+        self.inner.alloc.slabs.add_free(i64::from(slab.geometry.class_bytes));
+        if was_full {
+            self.list(slab);
+        }
+        if empty {
+            self.retire_slab(slab, 1)?;
+        }
+        Ok(())
+    }
+
+    /// Puts a slab on its list unless it is there.
+    fn list(&self, slab: &Arc<Slab>) {
+        let stripe = usize::from(slab.stripe.load(Ordering::Relaxed));
+        let mut list = self.stripe(slab.kind, slab.class, stripe).lock();
+        let mut state = slab.state.lock();
+        if !state.listed && !state.retired && state.free > 0 {
+            state.listed = true;
+            list.push(slab.clone());
+            // Behind the one in use, so that emptier slabs get their chance to empty.
+            let last = list.len() - 1;
+            list.swap(last, last.saturating_sub(1));
+            for at in [last.saturating_sub(1), last] {
+                list[at].place.store(at, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Gives an empty slab's extent back if more than `keep` slabs are on its list; whether it did.
+    fn retire_slab(&self, slab: &Arc<Slab>, keep: usize) -> Result<bool> {
+        {
+            let stripe = usize::from(slab.stripe.load(Ordering::Relaxed));
+            let mut list = self.stripe(slab.kind, slab.class, stripe).lock();
+            let mut state = slab.state.lock();
+            if state.retired || !state.listed || list.len() <= keep || !slab.is_empty(&state) {
+                return Ok(false);
+            }
+            (state.retired, state.listed) = (true, false);
+            let place = slab.place.load(Ordering::Relaxed);
+            list.swap_remove(place);
+            if let Some(moved) = list.get(place) {
+                moved.place.store(place, Ordering::Relaxed);
+            }
+        }
+        let slabs = &self.inner.alloc.slabs;
+        slabs.remove(slab.unit);
+        slabs.add_free(-(i64::from(slab.geometry.slots) * i64::from(slab.geometry.class_bytes)));
+        self.free_units(slab.offset, slab.kind, Shape::Slab)?;
+        Ok(true)
+    }
+
+    /// Gives every empty slab back; whether there was one.
+    pub(super) fn trim_slabs(&self) -> Result<bool> {
+        let mut any = false;
+        for slab in self.inner.alloc.slabs.all() {
+            let empty = slab.is_empty(&slab.state.lock());
+            any |= empty && self.retire_slab(&slab, 0)?;
+        }
+        Ok(any)
+    }
+}

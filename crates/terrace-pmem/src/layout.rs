@@ -1,0 +1,163 @@
+//! What lies where in a pool. Only layout: offsets, sizes and the bytes of the fixed structures.
+//!
+//! ```text
+//! 0      superblock, first copy     (written once)
+//! 4096   superblock, second copy
+//! 8192   state, two slots 256 bytes apart
+//! 8704   size word
+//! 12288  roots, 60 entries of 32 bytes
+//! 16384  end of the header; rounded up to whole extents
+//! ...    first segment of the extent table
+//! ...    extents
+//! ```
+//!
+//! The byte tables are in `docs/formats/pool.md`.
+
+use terrace_base::checksum::crc32c;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// First bytes of every pool.
+pub(crate) const MAGIC: [u8; 8] = *b"TERRPOOL";
+
+/// The format this build writes and reads.
+pub(crate) const VERSION: u32 = 1;
+
+pub(crate) const SUPERBLOCK_AT: [u64; 2] = [0, 4096];
+pub(crate) const STATE_AT: [u64; 2] = [8192, 8192 + 256];
+pub(crate) const SIZE_WORD_AT: u64 = 8704;
+pub(crate) const ROOTS_AT: u64 = 12288;
+pub(crate) const HEADER_BYTES: u64 = 16384;
+
+pub(crate) const ROOT_COUNT: u64 = 60;
+pub(crate) const ROOT_NAME_BYTES: usize = 24;
+
+pub(crate) const EXTENT_BYTES_MIN: u64 = 4096;
+pub(crate) const EXTENT_BYTES_MAX: u64 = 64 << 20;
+
+/// What a pool is; written once at creation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct Superblock {
+    pub magic: [u8; 8],
+    pub version: u32,
+    /// Granularity of the media at creation: 1 byte, 2 cache line, 3 page. For the record only.
+    pub granularity: u32,
+    pub uuid: [u8; 16],
+    pub extent_bytes: u64,
+    /// Largest size foreseen at creation; opening may allow more.
+    pub max_size: u64,
+    /// Units covered by the first segment of the extent table, a power of two.
+    pub first_units: u64,
+    pub reserved: [u8; 68],
+    /// CRC-32C of everything before. At this place in every version.
+    pub crc: u32,
+}
+
+const _: () = {
+    assert!(size_of::<Superblock>() == 128);
+    assert!(std::mem::offset_of!(Superblock, uuid) == 16);
+    assert!(std::mem::offset_of!(Superblock, extent_bytes) == 32);
+    assert!(std::mem::offset_of!(Superblock, first_units) == 48);
+    assert!(std::mem::offset_of!(Superblock, crc) == 124);
+};
+
+impl Superblock {
+    pub(crate) fn sealed(mut self) -> Self {
+        self.crc = crc32c(&self.as_bytes()[..124]);
+        self
+    }
+
+    pub(crate) fn is_sound(&self) -> bool {
+        self.crc == crc32c(&self.as_bytes()[..124])
+    }
+}
+
+/// The pool was closed in order.
+pub(crate) const STATE_CLEAN: u32 = 1;
+/// Something active at an unclean open was not reclaimed yet.
+pub(crate) const STATE_UNRECLAIMED: u32 = 2;
+/// The session ran on media where what is drained survives a power cut.
+pub(crate) const STATE_POWER_SAFE: u32 = 4;
+
+/// What changes from session to session: the valid slot with the higher sequence counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct State {
+    pub sequence: u64,
+    /// Counts the opens.
+    pub generation: u64,
+    /// Hash of the boot id of the session, 0 if there was none to be had.
+    pub boot: u64,
+    pub flags: u32,
+    pub reserved: [u8; 32],
+    pub crc: u32,
+}
+
+const _: () = {
+    assert!(size_of::<State>() == 64);
+    assert!(std::mem::offset_of!(State, boot) == 16);
+    assert!(std::mem::offset_of!(State, flags) == 24);
+    assert!(std::mem::offset_of!(State, crc) == 60);
+};
+
+impl State {
+    pub(crate) fn sealed(mut self) -> Self {
+        self.crc = crc32c(&self.as_bytes()[..60]);
+        self
+    }
+
+    pub(crate) fn is_sound(&self) -> bool {
+        self.crc == crc32c(&self.as_bytes()[..60])
+    }
+
+    pub(crate) fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// A named root: the name, padded with zeros, and a word checked against it. A zero word is a free entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct RootEntry {
+    pub name: [u8; ROOT_NAME_BYTES],
+    pub word: u64,
+}
+
+const _: () = assert!(size_of::<RootEntry>() == 32);
+
+/// First bytes of every slab.
+pub(crate) const SLAB_MAGIC: u32 = u32::from_le_bytes(*b"SLAB");
+
+/// The head of a slab, followed by its bitmap words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct SlabHeader {
+    pub magic: u32,
+    pub kind: u32,
+    pub class_bytes: u32,
+    pub slots: u32,
+    /// Offset of slot 0 within the slab.
+    pub data_at: u32,
+    pub reserved: u32,
+    /// The slab's own offset in the pool.
+    pub offset: u64,
+    pub reserved2: [u8; 28],
+    pub crc: u32,
+}
+
+const _: () = {
+    assert!(size_of::<SlabHeader>() == 64);
+    assert!(std::mem::offset_of!(SlabHeader, offset) == 24);
+    assert!(std::mem::offset_of!(SlabHeader, crc) == 60);
+};
+
+impl SlabHeader {
+    pub(crate) fn sealed(mut self) -> Self {
+        self.crc = crc32c(&self.as_bytes()[..60]);
+        self
+    }
+
+    pub(crate) fn is_sound(&self) -> bool {
+        self.magic == SLAB_MAGIC && self.crc == crc32c(&self.as_bytes()[..60])
+    }
+}

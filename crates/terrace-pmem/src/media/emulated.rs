@@ -1,0 +1,239 @@
+//! An ordinary file treated as cache-line media, at the latency and bandwidth of a named profile.
+//!
+//! It is asked for by name and says so in [`Media::describe`]. It is persistent memory in what it costs and in
+//! what the code does, not in what it survives: after a reboot its contents are what the file happened to hold.
+//!
+//! Cost model: a drain takes at least the profile's `write_ns` and not less than it takes the medium to absorb
+//! what was flushed. Bandwidth is one queue for all threads: flushed lines wait in the thread's own account
+//! until it drains, then take their turn behind what others drained before. Following a pointer costs
+//! `read_ns` for the first 256-byte block and an eighth of it for each further one. All of it is spent
+//! spinning on the thread that asks.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+use terrace_base::Result;
+
+use super::mapping::Mapping;
+use super::spin::Ticks;
+use super::{Gate, Granularity, LINE_BYTES, Media, Profile, XPLINE_BYTES};
+use crate::cpu::{self, FlushOp};
+use crate::thread_slot;
+
+/// Emulated persistent memory over a file.
+#[derive(Debug)]
+pub struct EmulatedMedia {
+    map: Mapping,
+    profile: Profile,
+    op: Option<FlushOp>,
+    /// `None` for a profile that costs nothing: then the pool does not even call.
+    model: Option<Model>,
+}
+
+impl EmulatedMedia {
+    /// Maps `path` as [`FileMedia::open`](super::FileMedia::open) does and charges by `profile`.
+    pub fn open(path: &Path, name: &Path, len: u64, capacity: u64, profile: Profile) -> Result<Self> {
+        let map = Mapping::open(path, name, len, capacity)?;
+        let model = (!profile.is_free()).then(|| Model::new(profile));
+        Ok(EmulatedMedia { map, profile, op: FlushOp::detect(), model })
+    }
+
+    /// Touches the pages ahead of use, in the background, until the pool closes. Does nothing on a disk file.
+    pub fn prefault(&self) {
+        self.map.start_prefault();
+    }
+
+    /// The profile charged.
+    pub fn profile(&self) -> Profile {
+        self.profile
+    }
+
+    fn check(&self, offset: u64, len: u64) {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len()), "range past the medium's end");
+    }
+}
+
+impl Media for EmulatedMedia {
+    fn base(&self) -> *mut u8 {
+        self.map.base()
+    }
+
+    fn len(&self) -> u64 {
+        self.map.len()
+    }
+
+    fn capacity(&self) -> u64 {
+        self.map.capacity()
+    }
+
+    fn grow(&self, len: u64) -> Result<()> {
+        self.map.grow(len)
+    }
+
+    fn granularity(&self) -> Granularity {
+        Granularity::CacheLine
+    }
+
+    fn flush(&self, offset: u64, len: u64) {
+        self.check(offset, len);
+        if let Some(op) = self.op {
+            // SAFETY: the range was just found inside the mapping.
+            unsafe { cpu::flush(op, self.base().add(offset as usize), len as usize) }
+        }
+        if let Some(model) = &self.model {
+            model.flushed(offset, len);
+        }
+    }
+
+    fn drain(&self) {
+        match &self.model {
+            Some(model) => model.drain(),
+            None => cpu::fence(),
+        }
+    }
+
+    fn order(&self, _offset: u64) {
+        cpu::order();
+    }
+
+    fn charge_read(&self, offset: u64, len: u64) {
+        if let Some(model) = &self.model {
+            model.read(offset, len);
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.map.sync_range(0, self.map.len())
+    }
+
+    fn sync_range(&self, offset: u64, len: u64) -> Result<()> {
+        self.map.sync_range(offset, len)
+    }
+
+    fn describe(&self) -> String {
+        format!("EMULATED persistent memory over a file, profile {}", self.profile)
+    }
+
+    fn gate(&self) -> Gate {
+        match (&self.model, self.op) {
+            (Some(_), _) => Gate::Dispatch,
+            (None, Some(op)) => Gate::Cpu(op),
+            (None, None) => Gate::Fence,
+        }
+    }
+
+    fn copy_flush(&self, offset: u64, data: &[u8]) {
+        self.check(offset, data.len() as u64);
+        // SAFETY: the range was just found inside the mapping; `data` does not overlap it by the contract of
+        // the pool's stores. Without a flush instruction the copy is all that the emulation needs.
+        unsafe {
+            let to = self.base().add(offset as usize);
+            match self.op {
+                Some(op) => cpu::copy_stream(op, to, data.as_ptr(), data.len()),
+                None => to.copy_from_nonoverlapping(data.as_ptr(), data.len()),
+            }
+        }
+        if let Some(model) = &self.model {
+            model.flushed(offset, data.len() as u64);
+        }
+    }
+
+    fn power_safe(&self) -> bool {
+        false
+    }
+
+    fn closed(&self) {
+        self.map.stop_prefault();
+    }
+}
+
+#[derive(Debug)]
+struct Model {
+    ticks: Ticks,
+    profile: Profile,
+    /// When the medium has absorbed everything drained so far.
+    busy_until: CachePadded<AtomicU64>,
+    /// Bytes of lines flushed and not drained, by thread number.
+    pending: Box<[CachePadded<AtomicU64>]>,
+}
+
+impl Model {
+    fn new(profile: Profile) -> Self {
+        let pending = (0..thread_slot::COUNT).map(|_| CachePadded::default()).collect();
+        Model { ticks: Ticks::calibrated(), profile, busy_until: CachePadded::default(), pending }
+    }
+
+    fn flushed(&self, offset: u64, len: u64) {
+        if self.profile.write_bytes_per_sec.is_some() && len > 0 {
+            let lines = (offset + len).div_ceil(LINE_BYTES) - offset / LINE_BYTES;
+            self.pending[thread_slot::current()].fetch_add(lines * LINE_BYTES, Ordering::Relaxed);
+        }
+    }
+
+    fn drain(&self) {
+        let start = self.ticks.now();
+        cpu::fence();
+        let mut deadline = start + self.ticks.of_ns(self.profile.write_ns);
+        if let Some(rate) = self.profile.write_bytes_per_sec {
+            let bytes = self.pending[thread_slot::current()].swap(0, Ordering::Relaxed);
+            deadline = deadline.max(self.absorb(start, bytes, rate));
+        }
+        self.ticks.wait_until(deadline);
+    }
+
+    /// Queues `bytes` behind what is being absorbed; when they will be done.
+    fn absorb(&self, now: u64, bytes: u64, rate: u64) -> u64 {
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate);
+        let cost = self.ticks.of_ns(nanos as u64);
+        let mut busy = self.busy_until.load(Ordering::Relaxed);
+        loop {
+            let done = busy.max(now) + cost;
+            match self.busy_until.compare_exchange_weak(busy, done, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return done,
+                Err(seen) => busy = seen,
+            }
+        }
+    }
+
+    fn read(&self, offset: u64, len: u64) {
+        if self.profile.read_ns == 0 || len == 0 {
+            return;
+        }
+        let start = self.ticks.now();
+        let blocks = (offset + len).div_ceil(XPLINE_BYTES) - offset / XPLINE_BYTES;
+        let nanos = self.profile.read_ns + (blocks - 1) * self.profile.read_ns / 8;
+        self.ticks.wait_until(start + self.ticks.of_ns(nanos));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bandwidth_is_one_queue() {
+        let model = Model::new(Profile::OPTANE);
+        let first = model.absorb(1000, 2_000_000, 2_000_000_000);
+        let second = model.absorb(1000, 2_000_000, 2_000_000_000);
+        assert_eq!(first - 1000, model.ticks.of_ns(1_000_000));
+        assert_eq!(second - first, first - 1000);
+    }
+
+    #[test]
+    fn a_free_profile_is_reached_without_calls_and_says_what_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pm");
+        let free = EmulatedMedia::open(&path, &path, 1 << 16, 1 << 20, Profile::DRAM).unwrap();
+        assert_ne!(free.gate(), Gate::Dispatch);
+        assert!(free.describe().contains("EMULATED"));
+        assert!(!free.power_safe());
+        drop(free);
+        let slow = EmulatedMedia::open(&path, &path, 0, 1 << 20, Profile::CXL).unwrap();
+        assert_eq!(slow.gate(), Gate::Dispatch);
+        slow.copy_flush(100, b"charged");
+        slow.drain();
+        slow.charge_read(0, 1000);
+        assert!(slow.describe().contains("cxl"));
+    }
+}

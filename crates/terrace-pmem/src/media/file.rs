@@ -1,0 +1,129 @@
+//! Files and devices mapped as they are: DAX files, device-dax, and ordinary files.
+
+use std::path::Path;
+
+use terrace_base::Result;
+
+use super::mapping::{Backing, Mapping};
+use super::{Gate, Granularity, Media, probe};
+use crate::cpu::{self, FlushOp};
+
+/// A mapped file or device.
+#[derive(Debug)]
+pub struct FileMedia {
+    map: Mapping,
+    granularity: Granularity,
+    op: Option<FlushOp>,
+    note: Option<String>,
+}
+
+impl FileMedia {
+    /// Maps what `path` names and finds its granularity, unless `force` says it. A file is made if `len` is not
+    /// zero and none is there, and extended to `len` bytes; it may grow to `capacity`. `name` stands for it in
+    /// messages.
+    pub fn open(
+        path: &Path,
+        name: &Path,
+        len: u64,
+        capacity: u64,
+        force: Option<Granularity>,
+    ) -> Result<Self> {
+        let map = Mapping::open(path, name, len, capacity)?;
+        let op = FlushOp::detect();
+        let (granularity, note) = match (force, map.backing()) {
+            (Some(forced), _) => (forced, Some("granularity set by request, not found".to_owned())),
+            (None, Backing::Disk | Backing::Tmpfs) => (Granularity::Page, None),
+            (None, Backing::Dax | Backing::DevDax) => probe::direct_granularity(Path::new("/sys")),
+        };
+        let (granularity, note) = match (granularity, op) {
+            (Granularity::CacheLine, None) => {
+                (Granularity::Page, Some("no flush instruction known for this processor".to_owned()))
+            }
+            found => (found.0, note),
+        };
+        Ok(FileMedia { map, granularity, op, note })
+    }
+
+    /// Touches the pages ahead of use, in the background, until the pool closes. Does nothing on a disk file.
+    pub fn prefault(&self) {
+        self.map.start_prefault();
+    }
+}
+
+impl Media for FileMedia {
+    fn base(&self) -> *mut u8 {
+        self.map.base()
+    }
+
+    fn len(&self) -> u64 {
+        self.map.len()
+    }
+
+    fn capacity(&self) -> u64 {
+        self.map.capacity()
+    }
+
+    fn grow(&self, len: u64) -> Result<()> {
+        self.map.grow(len)
+    }
+
+    fn granularity(&self) -> Granularity {
+        self.granularity
+    }
+
+    fn flush(&self, offset: u64, len: u64) {
+        if let (Gate::Cpu(op), true) = (self.gate(), offset.saturating_add(len) <= self.len()) {
+            // SAFETY: the range was just found inside the mapping.
+            unsafe { cpu::flush(op, self.base().add(offset as usize), len as usize) }
+        }
+    }
+
+    fn drain(&self) {
+        if self.granularity != Granularity::Page {
+            cpu::fence();
+        }
+    }
+
+    fn order(&self, _offset: u64) {
+        cpu::order();
+    }
+
+    fn charge_read(&self, _offset: u64, _len: u64) {}
+
+    fn sync(&self) -> Result<()> {
+        self.map.sync_range(0, self.map.len())
+    }
+
+    fn sync_range(&self, offset: u64, len: u64) -> Result<()> {
+        self.map.sync_range(offset, len)
+    }
+
+    fn describe(&self) -> String {
+        let what = match self.map.backing() {
+            Backing::Disk => "ordinary file",
+            Backing::Tmpfs => "file in memory (tmpfs: gone after a reboot)",
+            Backing::Dax => "DAX file",
+            Backing::DevDax => "device-dax",
+        };
+        let mut text = format!("{what}, {}", self.granularity.words());
+        if let Gate::Cpu(op) = self.gate() {
+            text += &format!(" with {}", op.name());
+        }
+        if let Some(note) = &self.note {
+            text += &format!("; {note}");
+        }
+        text
+    }
+
+    fn gate(&self) -> Gate {
+        match (self.granularity, self.op) {
+            (Granularity::CacheLine, Some(op)) => Gate::Cpu(op),
+            (Granularity::Byte, _) => Gate::Fence,
+            (Granularity::Page | Granularity::CacheLine, _) => Gate::Nothing,
+        }
+    }
+
+    fn closed(&self) {
+        self.map.stop_prefault();
+    }
+}

@@ -1,0 +1,282 @@
+//! A file or device mapped into one reserved range of addresses, so that it can grow without moving.
+//!
+//! Invariants:
+//! 1. `[base, base + reserved)` belongs to this mapping from creation to drop; `base` is 2 MiB-aligned.
+//! 2. `[base, base + len)` is mapped shared and writable and backed by the file; the rest is inaccessible.
+//! 3. The file is locked for as long as the mapping lives: one process, one mapping.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
+use terrace_base::{Error, Result};
+
+use super::prefault::Prefault;
+use super::probe;
+
+pub(super) const PAGE_BYTES: u64 = 4096;
+const HUGE_BYTES: u64 = 2 << 20;
+const TMPFS_MAGIC: u64 = 0x0102_1994;
+
+/// What is mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Backing {
+    /// A file in the page cache that a disk backs.
+    Disk,
+    /// A file that lives in memory.
+    Tmpfs,
+    /// A file mapped past the page cache (MAP_SYNC).
+    Dax,
+    /// A device-dax.
+    DevDax,
+}
+
+#[derive(Debug)]
+pub(super) struct Mapping {
+    base: *mut u8,
+    reserved: u64,
+    len: AtomicU64,
+    backing: Backing,
+    file: File,
+    name: PathBuf,
+    /// Serialises growth.
+    growing: Mutex<()>,
+    prefault: Mutex<Option<Prefault>>,
+}
+
+// SAFETY: `base` is an address range that the value owns alone; all fields that change are atomics or locked.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; what lies in the range is governed by the contract of the pool's stores.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps what `path` names, calling it `name` in errors. A file is made if it is not there; a file shorter
+    /// than `len` is extended to it. At most `capacity` bytes will ever be mapped.
+    pub(super) fn open(path: &Path, name: &Path, len: u64, capacity: u64) -> Result<Mapping> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(len > 0)
+            .truncate(false)
+            .open(path)
+            .map_err(|e| Error::io(name, "open", e))?;
+        lock(&file, name)?;
+        let meta = file.metadata().map_err(|e| Error::io(name, "stat", e))?;
+        if meta.file_type().is_char_device() {
+            return Self::map_device(file, name, meta.rdev());
+        }
+        let on_tmpfs = rustix::fs::fstatfs(&file).is_ok_and(|s| s.f_type as u64 == TMPFS_MAGIC);
+        let old = meta.len() / PAGE_BYTES * PAGE_BYTES;
+        if old < len {
+            extend(&file, name, old, len, on_tmpfs)?;
+        }
+        let len = old.max(len);
+        let mut map = Self::reserve(file, name, capacity.max(len))?;
+        map.backing = map.map_file(len, on_tmpfs)?;
+        Ok(map)
+    }
+
+    fn map_device(file: File, name: &Path, rdev: u64) -> Result<Mapping> {
+        let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+        let (size, align) = probe::devdax_geometry(Path::new("/sys"), major, minor).ok_or_else(|| {
+            Error::invalid(format!("{} is a device, but not a persistent-memory one", name.display()))
+        })?;
+        let len = size / align.max(1) * align.max(1);
+        let mut map = Self::reserve(file, name, len)?;
+        map.map_range(0, len, MapFlags::SHARED).map_err(|e| Error::io(name, "map", e.into()))?;
+        map.len.store(len, Ordering::Release);
+        map.backing = Backing::DevDax;
+        Ok(map)
+    }
+
+    fn reserve(file: File, name: &Path, capacity: u64) -> Result<Mapping> {
+        let reserved = capacity.div_ceil(PAGE_BYTES) * PAGE_BYTES;
+        let base = reserve_range(reserved).map_err(|e| Error::io(name, "reserve addresses for", e.into()))?;
+        Ok(Mapping {
+            base,
+            reserved,
+            len: AtomicU64::new(0),
+            backing: Backing::Disk,
+            file,
+            name: name.to_path_buf(),
+            growing: Mutex::new(()),
+            prefault: Mutex::new(None),
+        })
+    }
+
+    /// Maps the file's first `len` bytes, past the page cache where the file system can.
+    fn map_file(&self, len: u64, on_tmpfs: bool) -> Result<Backing> {
+        let backing = if len == 0 {
+            Backing::Disk
+        } else {
+            match self.map_range(0, len, MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
+                Ok(()) => Backing::Dax,
+                Err(Errno::OPNOTSUPP | Errno::INVAL) => {
+                    self.map_range(0, len, MapFlags::SHARED)
+                        .map_err(|e| Error::io(&self.name, "map", e.into()))?;
+                    if on_tmpfs { Backing::Tmpfs } else { Backing::Disk }
+                }
+                Err(e) => return Err(Error::io(&self.name, "map", e.into())),
+            }
+        };
+        self.len.store(len, Ordering::Release);
+        Ok(backing)
+    }
+
+    fn map_range(&self, from: u64, to: u64, flags: MapFlags) -> rustix::io::Result<()> {
+        assert!(from <= to && to <= self.reserved, "mapping stays inside its reservation");
+        // SAFETY: the range lies inside the reservation, which this value owns (invariant 1); it is not yet
+        // mapped to anything but inaccessible pages, so nothing is replaced under anyone.
+        unsafe {
+            let at = self.base.add(from as usize);
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            rustix::mm::mmap(
+                at.cast(),
+                (to - from) as usize,
+                protection,
+                flags | MapFlags::FIXED,
+                &self.file,
+                from,
+            )?;
+            // Only advice: a kernel or file system without huge pages refuses, and nothing is lost.
+            let _ = rustix::mm::madvise(at.cast(), (to - from) as usize, Advice::LinuxHugepage);
+        }
+        Ok(())
+    }
+
+    pub(super) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    pub(super) fn capacity(&self) -> u64 {
+        if self.backing == Backing::DevDax { self.len() } else { self.reserved }
+    }
+
+    pub(super) fn backing(&self) -> Backing {
+        self.backing
+    }
+
+    /// Extends file and mapping to `len` bytes. The longer file is durable when this returns.
+    pub(super) fn grow(&self, len: u64) -> Result<()> {
+        let _one = self.growing.lock();
+        let (old, len) = (self.len(), len.div_ceil(PAGE_BYTES) * PAGE_BYTES);
+        if len <= old {
+            return Ok(());
+        }
+        if len > self.capacity() {
+            let (path, size) = (self.name.clone(), self.capacity());
+            return Err(Error::PoolFull { path, requested: len - old, size });
+        }
+        extend(&self.file, &self.name, old, len, self.backing == Backing::Tmpfs)?;
+        let flags = match self.backing {
+            Backing::Dax => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
+            _ => MapFlags::SHARED,
+        };
+        self.map_range(old, len, flags).map_err(|e| Error::io(&self.name, "map", e.into()))?;
+        self.len.store(len, Ordering::Release);
+        if let Some(prefault) = &*self.prefault.lock() {
+            // SAFETY: `drop` joins the prefault before it unmaps.
+            unsafe { prefault.range(self.base.add(old as usize), len - old) };
+        }
+        Ok(())
+    }
+
+    /// `msync` of the pages that hold the range.
+    pub(super) fn sync_range(&self, offset: u64, len: u64) -> Result<()> {
+        let from = offset / PAGE_BYTES * PAGE_BYTES;
+        let to = (offset + len).min(self.len());
+        if from >= to {
+            return Ok(());
+        }
+        // SAFETY: the range is mapped (invariant 2); msync changes no memory.
+        unsafe {
+            rustix::mm::msync(self.base.add(from as usize).cast(), (to - from) as usize, MsyncFlags::SYNC)
+        }
+        .map_err(|e| Error::io(&self.name, "sync", e.into()))
+    }
+
+    /// Starts touching pages in the background. Pages of a disk file are left alone: touching would only make
+    /// them dirty.
+    pub(super) fn start_prefault(&self) {
+        if self.backing != Backing::Disk {
+            // SAFETY: `drop` joins the prefault before it unmaps.
+            *self.prefault.lock() = unsafe { Prefault::start(self.base, self.len()) };
+        }
+    }
+
+    pub(super) fn stop_prefault(&self) {
+        if let Some(prefault) = &*self.prefault.lock() {
+            prefault.stop();
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // Joined before the range goes away.
+        drop(self.prefault.lock().take());
+        // SAFETY: the reservation is this value's own (invariant 1) and nothing borrows from it any more.
+        let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.reserved as usize) };
+    }
+}
+
+/// An inaccessible range of addresses, aligned so that huge pages fit.
+pub(super) fn reserve_range(len: u64) -> rustix::io::Result<*mut u8> {
+    let total = (len + HUGE_BYTES) as usize;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice replaces nothing; the two pieces
+    // unmapped lie inside it, outside the part that is kept.
+    unsafe {
+        let start =
+            rustix::mm::mmap_anonymous(ptr::null_mut(), total, ProtFlags::empty(), flags)?.cast::<u8>();
+        let before = (start as usize).wrapping_neg() % HUGE_BYTES as usize;
+        let base = start.add(before);
+        let after = total - before - len as usize;
+        if before > 0 {
+            rustix::mm::munmap(start.cast(), before)?;
+        }
+        if after > 0 {
+            rustix::mm::munmap(base.add(len as usize).cast(), after)?;
+        }
+        Ok(base)
+    }
+}
+
+fn lock(file: &File, name: &Path) -> Result<()> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(Error::Locked { path: name.to_path_buf() }),
+        Err(e) => Err(Error::io(name, "lock", e.into())),
+    }
+}
+
+/// Makes the file `to` bytes long with its space set aside: a store to a mapped page must not find the disk
+/// full, which would be a signal and not an error.
+fn extend(file: &File, name: &Path, from: u64, to: u64, on_tmpfs: bool) -> Result<()> {
+    let failed = |operation| move |e: Errno| Error::io(name, operation, e.into());
+    if on_tmpfs {
+        // Setting pages aside there means zeroing them all now; the prefault does that in the background.
+        let free = rustix::fs::fstatvfs(file).map_err(failed("stat"))?;
+        if to - from > free.f_bavail * free.f_frsize {
+            return Err(Error::NoSpace { path: name.to_path_buf() });
+        }
+        rustix::fs::ftruncate(file, to).map_err(failed("extend"))?;
+    } else {
+        match rustix::fs::fallocate(file, FallocateFlags::empty(), from, to - from) {
+            Ok(()) => {}
+            Err(Errno::OPNOTSUPP) => rustix::fs::ftruncate(file, to).map_err(failed("extend"))?,
+            Err(e) => return Err(failed("extend")(e)),
+        }
+    }
+    rustix::fs::fsync(file).map_err(failed("sync"))
+}

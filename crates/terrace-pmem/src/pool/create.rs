@@ -1,0 +1,167 @@
+//! Making a pool.
+//!
+//! A file is made under a temporary name and takes its own when it is a whole pool: a crash leaves at most the
+//! temporary one, which the next creation overwrites. An existing file that is not empty is never touched,
+//! except by `recreate`, and then only if it was a pool.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{CWD, RenameFlags};
+use terrace_base::{Error, Result};
+
+use super::format::{self, Raw};
+use super::open::Parts;
+use super::state::{self, Session};
+use super::{MediaRequest, Opened, Pool, PoolOptions};
+use crate::layout::{MAGIC, SUPERBLOCK_AT};
+use crate::media::{EmulatedMedia, FileMedia, Media};
+
+impl Pool {
+    /// Makes a pool in a new file, an empty file, or an unused device.
+    ///
+    /// Errors: [`Error::InvalidArgument`] if something is there already, [`Error::Locked`], [`Error::NoSpace`].
+    pub fn create(path: &Path, options: &PoolOptions) -> Result<Pool> {
+        Self::create_or_replace(path, options, false)
+    }
+
+    /// Discards the pool at `path`, whatever state it is in, and makes a new one. A file that was never a pool
+    /// is refused.
+    pub fn recreate(path: &Path, options: &PoolOptions) -> Result<Pool> {
+        if path.exists() && !looks_like_pool(path)? {
+            return Err(refused(path, "it is not a pool of ours"));
+        }
+        Self::create_or_replace(path, options, true)
+    }
+
+    fn create_or_replace(path: &Path, options: &PoolOptions, replace: bool) -> Result<Pool> {
+        format::validate_options(options)?;
+        let present = match fs::metadata(path) {
+            Ok(meta) if meta.file_type().is_char_device() => {
+                let media = map(path, path, 0, options)?;
+                return if replace {
+                    Self::recreate_on(media, path, options)
+                } else {
+                    Self::create_on(media, path, options)
+                };
+            }
+            Ok(meta) if meta.len() > 0 && !replace => return Err(refused(path, "it is not empty")),
+            Ok(_) => true,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
+            Err(e) => return Err(Error::io(path, "stat", e)),
+        };
+        // A pool that another process has open must not be replaced under it.
+        let _old = if present && replace { Some(map(path, path, 0, options)?) } else { None };
+        let temporary = temporary_name(path);
+        let size = options.size.min(options.max_size) / options.extent_bytes * options.extent_bytes;
+        let made = map_new(&temporary, path, size, options).and_then(|media| {
+            let pool = Self::format(media, path, options)?;
+            take_name(&temporary, path, present)?;
+            Ok(pool)
+        });
+        if made.is_err() {
+            // Best effort: what stays is overwritten by the next creation.
+            let _ = fs::remove_file(&temporary);
+        }
+        made
+    }
+
+    /// Makes a pool on a medium that holds none. `name` stands for it in messages.
+    pub fn create_on(media: Arc<dyn Media>, name: &Path, options: &PoolOptions) -> Result<Pool> {
+        let raw = Raw::new(&*media, name)?;
+        if SUPERBLOCK_AT.iter().any(|&at| raw.read::<4096>(at) != [0; 4096]) {
+            return Err(refused(name, "the medium is not empty"));
+        }
+        Self::format(media, name, options)
+    }
+
+    /// Makes a pool on a medium, whatever it holds.
+    pub fn recreate_on(media: Arc<dyn Media>, name: &Path, options: &PoolOptions) -> Result<Pool> {
+        Self::format(media, name, options)
+    }
+
+    fn format(media: Arc<dyn Media>, name: &Path, options: &PoolOptions) -> Result<Pool> {
+        let raw = Raw::new(&*media, name)?;
+        let (superblock, units) = format::plan(options, &*media, name)?;
+        format::write_header(&raw, &superblock, units)?;
+        let boot = state::boot_hash(options.boot_id.as_deref());
+        let session = Session::first(boot, media.power_safe());
+        session.write(&raw)?;
+        format::write_superblocks(&raw, &superblock)?;
+        let size = units * superblock.extent_bytes;
+        let parts = Parts { superblock, size, opened: Opened::Created, session, unreclaimed: false };
+        Pool::assemble(media, name, options, parts)
+    }
+}
+
+/// Maps what lies at `path` as `options` asks; extends it to `len` bytes, making it if need be.
+pub(super) fn map(path: &Path, name: &Path, len: u64, options: &PoolOptions) -> Result<Arc<dyn Media>> {
+    Ok(match options.media {
+        MediaRequest::Emulated(profile) => {
+            let media = EmulatedMedia::open(path, name, len, options.max_size, profile)?;
+            if options.prefault {
+                media.prefault();
+            }
+            Arc::new(media)
+        }
+        MediaRequest::Auto | MediaRequest::Force(_) => {
+            let force = match options.media {
+                MediaRequest::Force(granularity) => Some(granularity),
+                MediaRequest::Auto | MediaRequest::Emulated(_) => None,
+            };
+            let media = FileMedia::open(path, name, len, options.max_size, force)?;
+            if options.prefault {
+                media.prefault();
+            }
+            Arc::new(media)
+        }
+    })
+}
+
+fn map_new(temporary: &Path, name: &Path, len: u64, options: &PoolOptions) -> Result<Arc<dyn Media>> {
+    match fs::remove_file(temporary) {
+        Ok(()) => {}
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+        Err(e) => return Err(Error::io(temporary, "remove", e)),
+    }
+    map(temporary, name, len, options)
+}
+
+fn temporary_name(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    PathBuf::from(name)
+}
+
+/// Gives the finished file its name. Unless a file was there to be replaced, none is.
+fn take_name(temporary: &Path, path: &Path, replaces: bool) -> Result<()> {
+    let flags = if replaces { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+    match rustix::fs::renameat_with(CWD, temporary, CWD, path, flags) {
+        Ok(()) => {}
+        // A file system without the flag: a link never replaces either.
+        Err(rustix::io::Errno::INVAL) => {
+            fs::hard_link(temporary, path).map_err(|e| Error::io(path, "create", e))?;
+            fs::remove_file(temporary).map_err(|e| Error::io(temporary, "remove", e))?;
+        }
+        Err(e) => return Err(Error::io(path, "create", e.into())),
+    }
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = fs::File::open(parent).map_err(|e| Error::io(parent, "open", e))?;
+    dir.sync_all().map_err(|e| Error::io(parent, "sync", e))
+}
+
+/// Whether either superblock copy begins as ours do.
+fn looks_like_pool(path: &Path) -> Result<bool> {
+    let mut head = Vec::new();
+    let file = fs::File::open(path).map_err(|e| Error::io(path, "open", e))?;
+    file.take(SUPERBLOCK_AT[1] + 8).read_to_end(&mut head).map_err(|e| Error::io(path, "read", e))?;
+    Ok(head.is_empty()
+        || SUPERBLOCK_AT.iter().any(|&at| head.get(at as usize..at as usize + 8) == Some(&MAGIC)))
+}
+
+fn refused(path: &Path, why: &str) -> Error {
+    Error::invalid(format!("a pool cannot be made at {}: {why}", path.display()))
+}

@@ -1,0 +1,168 @@
+//! A pool: one mapped medium with a superblock, roots, an allocator and statistics.
+//!
+//! Thread safety: a [`Pool`] is a cheap handle, all of whose methods may be called from any thread. The pool
+//! orders nothing between threads by itself: bytes that one thread is writing belong to that thread until it
+//! has published them, by [`Pool::publish`] or its kin, and what is published is changed by 8-byte stores
+//! alone. On that contract rests the soundness of the plain stores ([`Pool::write`], [`Pool::copy_flush`]).
+
+mod create;
+mod format;
+mod open;
+mod options;
+mod roots;
+mod state;
+mod store;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use terrace_base::{Error, Result};
+
+use crate::alloc::Allocator;
+use crate::layout::Superblock;
+use crate::media::{Gate, Granularity, Media};
+use crate::stats::{PmStats, Recorder};
+
+pub use options::{MediaRequest, PoolOptions};
+
+/// What opening found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Opened {
+    /// The pool was made by this call.
+    Created,
+    /// It had been closed in order.
+    Clean,
+    /// Its process ended without closing it, the machine has not been restarted since: nothing stored is lost.
+    SameBoot,
+    /// The machine went down with it open, and its media do not survive that: its contents mean nothing.
+    /// Nothing can be allocated in it; recreate it.
+    Torn,
+    /// The machine went down with it open; what was drained is there.
+    Crashed,
+}
+
+/// A persistent-memory pool; cheap to clone. Dropping the last handle without [`close`](Pool::close) leaves it
+/// as a crash of the process would.
+#[derive(Clone)]
+pub struct Pool {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    base: *mut u8,
+    gate: Gate,
+    /// Whether reads cost something on this medium.
+    charges_reads: bool,
+    /// Bytes in use by the pool, a multiple of the extent; never shrinks.
+    len: AtomicU64,
+    pub(crate) stats: Recorder,
+    pub(crate) alloc: Allocator,
+    media: Arc<dyn Media>,
+    name: PathBuf,
+    max_size: u64,
+    superblock: Superblock,
+    opened: Opened,
+    /// The pool's state slots; see `state`.
+    session: Mutex<state::Session>,
+    unreclaimed: AtomicBool,
+    /// Held exclusively to change roots.
+    roots: RwLock<()>,
+}
+
+// SAFETY: `base` is the address of the mapping that `media` owns and keeps in place; everything else is Send.
+unsafe impl Send for Inner {}
+// SAFETY: shared access to the mapping follows the pool's contract (module head); everything else is Sync.
+unsafe impl Sync for Inner {}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool")
+            .field("name", &self.inner.name)
+            .field("size", &self.size())
+            .field("opened", &self.inner.opened)
+            .field("media", &self.inner.media.describe())
+            .finish()
+    }
+}
+
+impl Pool {
+    /// What opening found.
+    pub fn opened(&self) -> Opened {
+        self.inner.opened
+    }
+
+    /// Counts the opens of this pool: a durable number that no earlier session had.
+    pub fn generation(&self) -> u64 {
+        self.inner.session.lock().generation()
+    }
+
+    /// The file or device, or the name the medium was given.
+    pub fn path(&self) -> &Path {
+        &self.inner.name
+    }
+
+    /// Bytes in the pool now.
+    pub fn size(&self) -> u64 {
+        self.inner.len.load(Ordering::Acquire)
+    }
+
+    /// Bytes it may grow to.
+    pub fn max_size(&self) -> u64 {
+        self.inner.max_size
+    }
+
+    /// The unit in which extents are allocated.
+    pub fn extent_bytes(&self) -> u64 {
+        self.inner.superblock.extent_bytes
+    }
+
+    /// The pool's identity, given at creation.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.inner.superblock.uuid
+    }
+
+    /// What the pool lies on.
+    pub fn media(&self) -> &dyn Media {
+        &*self.inner.media
+    }
+
+    /// What stores must be flushed by to be durable.
+    pub fn granularity(&self) -> Granularity {
+        self.inner.media.granularity()
+    }
+
+    /// The pool in plain words.
+    pub fn describe(&self) -> String {
+        let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
+        format!(
+            "{}: {:.1} of {:.1} MiB used, may grow to {:.0} MiB; {}",
+            self.inner.name.display(),
+            mib(self.used_bytes()),
+            mib(self.size()),
+            mib(self.inner.max_size),
+            self.inner.media.describe()
+        )
+    }
+
+    /// What was stored and read since the pool was opened.
+    pub fn stats(&self) -> PmStats {
+        self.inner.stats.snapshot()
+    }
+
+    /// Makes everything stored so far durable by the medium's own means: `msync` where drains are not enough.
+    pub fn sync(&self) -> Result<()> {
+        self.drain();
+        if self.inner.media.power_safe() { Ok(()) } else { self.inner.media.sync() }
+    }
+
+    /// An [`Error::Corruption`] in this pool.
+    pub fn corruption(&self, offset: u64, expected: impl Into<String>, found: impl Into<String>) -> Error {
+        Error::corruption(&self.inner.name, offset, expected, found)
+    }
+
+    pub(crate) fn extend_len(&self, len: u64) {
+        self.inner.len.store(len, Ordering::Release);
+    }
+}

@@ -1,0 +1,49 @@
+//! What a pool is opened with.
+
+use crate::media::{Granularity, Profile};
+
+/// What media to take a path for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MediaRequest {
+    /// Find out.
+    #[default]
+    Auto,
+    /// The caller knows the granularity better than the system says.
+    Force(Granularity),
+    /// Emulate persistent memory over an ordinary file.
+    Emulated(Profile),
+}
+
+/// How to create or open a pool.
+#[derive(Debug, Clone)]
+pub struct PoolOptions {
+    /// Bytes at creation. An existing pool keeps its size.
+    pub size: u64,
+    /// Bytes it may grow to: this much of the address space is set aside.
+    pub max_size: u64,
+    /// Unit of allocation, a power of two from 4 KiB to 64 MiB. Fixed at creation.
+    pub extent_bytes: u64,
+    /// What media to take the path for.
+    pub media: MediaRequest,
+    /// Whether to touch the pages in the background ahead of their use, where that helps.
+    pub prefault: bool,
+    /// Whether to count the 256-byte blocks that Optane-class media would write; about 2 ns a block flushed.
+    /// Never counted on `Page` media.
+    pub count_xplines: bool,
+    /// Stands in for the system's boot id (`/proc/sys/kernel/random/boot_id`).
+    pub boot_id: Option<String>,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        PoolOptions {
+            size: 256 << 20,
+            max_size: 64 << 30,
+            extent_bytes: 64 << 10,
+            media: MediaRequest::Auto,
+            prefault: true,
+            count_xplines: true,
+            boot_id: None,
+        }
+    }
+}

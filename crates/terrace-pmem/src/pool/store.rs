@@ -1,0 +1,221 @@
+//! The primitives: the only stores into a pool, and the loads that go with them.
+//!
+//! Offsets out of range, or misaligned for an atomic, are bugs of the caller in all methods that return no
+//! `Result`, and panic. An offset that was read from the pool itself is to be checked by one that does
+//! ([`Pool::bytes`], [`Pool::get`], [`Pool::atomic_checked`]).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use terrace_base::Result;
+
+use super::Pool;
+use crate::cpu;
+use crate::media::Gate;
+use crate::offset::{POff, PmSafe};
+
+impl Pool {
+    /// Copies `data` to `offset`. Plain stores: neither flushed nor ordered, for bytes nobody else reads yet.
+    #[inline]
+    pub fn write(&self, offset: u64, data: &[u8]) {
+        let at = self.at(offset, data.len() as u64);
+        // SAFETY: `at` checked the range; what is being written is not shared (the pool's contract), so in
+        // particular `data` does not lie in it.
+        unsafe { at.copy_from_nonoverlapping(data.as_ptr(), data.len()) }
+    }
+
+    /// Fills with zeros, like [`write`](Self::write).
+    #[inline]
+    pub fn zero(&self, offset: u64, len: u64) {
+        let at = self.at(offset, len);
+        // SAFETY: `at` checked the range; it is not shared (the pool's contract).
+        unsafe { at.write_bytes(0, len as usize) }
+    }
+
+    /// Starts writing back the lines of a range. Durable after this thread's next [`drain`](Self::drain).
+    #[inline]
+    pub fn flush(&self, offset: u64, len: u64) {
+        if len == 0 {
+            return;
+        }
+        let at = self.at(offset, len);
+        self.inner.stats.flushed(offset, len);
+        match self.inner.gate {
+            // SAFETY: `at` checked the range.
+            Gate::Cpu(op) => unsafe { cpu::flush(op, at, len as usize) },
+            Gate::Dispatch => self.inner.media.flush(offset, len),
+            Gate::Fence | Gate::Nothing => {}
+        }
+    }
+
+    /// Waits until everything this thread flushed is durable.
+    #[inline]
+    pub fn drain(&self) {
+        self.inner.stats.drained();
+        match self.inner.gate {
+            Gate::Cpu(_) | Gate::Fence => cpu::fence(),
+            Gate::Dispatch => self.inner.media.drain(),
+            Gate::Nothing => {}
+        }
+    }
+
+    /// Flushes a range and drains.
+    #[inline]
+    pub fn persist(&self, offset: u64, len: u64) {
+        self.flush(offset, len);
+        self.drain();
+    }
+
+    /// Copies `data` to `offset` and flushes it, past the caches where that is cheaper. Until this thread
+    /// drains, other threads need not see the bytes, even if they see a later store.
+    #[inline]
+    pub fn copy_flush(&self, offset: u64, data: &[u8]) {
+        if data.is_empty() {
+            return;
+        }
+        let at = self.at(offset, data.len() as u64);
+        self.inner.stats.flushed(offset, data.len() as u64);
+        match self.inner.gate {
+            // SAFETY: `at` checked the range; what is being written is not shared (the pool's contract).
+            Gate::Cpu(op) => unsafe { cpu::copy_stream(op, at, data.as_ptr(), data.len()) },
+            Gate::Dispatch => self.inner.media.copy_flush(offset, data),
+            // SAFETY: as above.
+            Gate::Fence | Gate::Nothing => unsafe {
+                at.copy_from_nonoverlapping(data.as_ptr(), data.len());
+            },
+        }
+    }
+
+    /// Copies `data` to `offset` and makes it durable.
+    #[inline]
+    pub fn copy_persist(&self, offset: u64, data: &[u8]) {
+        self.copy_flush(offset, data);
+        self.drain();
+    }
+
+    /// Stores a word so that who sees it sees all that was stored before, and makes it durable. What it makes
+    /// reachable must have been drained already: the word may reach the media at any moment from now on.
+    #[inline]
+    pub fn publish(&self, at: POff<u64>, value: u64) {
+        self.store_flush(at, value);
+        self.inner.stats.published();
+        self.drain();
+    }
+
+    /// [`publish`](Self::publish) without the drain, which the caller makes for several at once.
+    #[inline]
+    pub fn store_flush(&self, at: POff<u64>, value: u64) {
+        self.atomic(at).store(value, Ordering::Release);
+        self.flush(at.get(), 8);
+    }
+
+    /// Stores a word after every earlier store to its cache line, on the media too; not flushed. Several such
+    /// stores to one line and a flush at the end leave, after a crash, some prefix of them.
+    #[inline]
+    pub fn store_ordered(&self, at: POff<u64>, value: u64) {
+        let word = self.atomic(at);
+        match self.inner.gate {
+            Gate::Dispatch => self.inner.media.order(at.get()),
+            Gate::Cpu(_) | Gate::Fence | Gate::Nothing => cpu::order(),
+        }
+        word.store(value, Ordering::Release);
+    }
+
+    /// [`publish`](Self::publish) if the word is still `old`; else the word it is, with nothing flushed.
+    ///
+    /// Other threads can see the new word before it is durable, as with `publish`.
+    #[inline]
+    pub fn compare_publish(&self, at: POff<u64>, old: u64, new: u64) -> std::result::Result<(), u64> {
+        self.atomic(at).compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)?;
+        self.flush(at.get(), 8);
+        self.inner.stats.published();
+        self.drain();
+        Ok(())
+    }
+
+    /// The word at `at`.
+    #[inline]
+    pub fn atomic(&self, at: POff<u64>) -> &AtomicU64 {
+        let offset = at.get();
+        assert!(offset.is_multiple_of(8), "a word at {offset:#x} is not aligned");
+        // SAFETY: in range (`at`), aligned, mapped for as long as the pool lives; any bytes are a valid word.
+        unsafe { &*self.at(offset, 8).cast::<AtomicU64>() }
+    }
+
+    /// The word at an offset that is not trusted.
+    #[inline]
+    pub fn atomic_checked(&self, at: POff<u64>) -> Result<&AtomicU64> {
+        self.get(at.cast())
+    }
+
+    /// The bytes of a range; out of range is corruption, since the offset came from the pool.
+    ///
+    /// # Safety
+    ///
+    /// Nobody stores to the range while the borrow lasts: it is published, immutable, and not freed meanwhile.
+    #[inline]
+    pub unsafe fn bytes(&self, offset: u64, len: u64) -> Result<&[u8]> {
+        let at = self.at_checked(offset, len)?;
+        // SAFETY: in range, and immutable by the caller's promise.
+        Ok(unsafe { std::slice::from_raw_parts(at, len as usize) })
+    }
+
+    /// The object at an offset; out of range or misaligned is corruption, since the offset came from the pool.
+    #[inline]
+    pub fn get<T: PmSafe>(&self, at: POff<T>) -> Result<&T> {
+        let offset = at.get();
+        let ptr = self.at_checked(offset, size_of::<T>() as u64)?;
+        if !offset.is_multiple_of(align_of::<T>() as u64) {
+            return Err(self.corruption(offset, format!("an offset aligned to {}", align_of::<T>()), "none"));
+        }
+        // SAFETY: in range and aligned; `PmSafe` promises that any bytes are a valid `T` and that what changes
+        // under the borrow is atomic.
+        Ok(unsafe { &*ptr.cast::<T>() })
+    }
+
+    /// Charges and counts a read that follows a pointer to this range.
+    #[inline]
+    pub fn charge_read(&self, offset: u64, len: u64) {
+        self.inner.stats.read(offset, len);
+        if self.inner.charges_reads {
+            self.inner.media.charge_read(offset, len);
+        }
+    }
+
+    /// A copy of `N` bytes that are not being changed.
+    #[inline]
+    pub(crate) fn copy_out<const N: usize>(&self, offset: u64) -> [u8; N] {
+        let at = self.at(offset, N as u64);
+        // SAFETY: `at` checked the range; the callers hold the lock under which it changes.
+        unsafe { at.cast::<[u8; N]>().read_unaligned() }
+    }
+
+    #[inline]
+    fn at(&self, offset: u64, len: u64) -> *mut u8 {
+        match self.in_range(offset, len) {
+            Some(at) => at,
+            None => out_of_range(offset, len, self.size()),
+        }
+    }
+
+    #[inline]
+    fn at_checked(&self, offset: u64, len: u64) -> Result<*mut u8> {
+        self.in_range(offset, len).ok_or_else(|| {
+            let found = format!("{len} bytes at {offset:#x}");
+            self.corruption(offset, format!("a range within {} bytes", self.size()), found)
+        })
+    }
+
+    #[inline]
+    fn in_range(&self, offset: u64, len: u64) -> Option<*mut u8> {
+        // Relaxed: who holds an offset into the grown part got it through a lock or a publish.
+        let size = self.inner.len.load(Ordering::Relaxed);
+        let fits = offset.checked_add(len).is_some_and(|end| end <= size);
+        // SAFETY: at most `size`, which is inside the mapping.
+        fits.then(|| unsafe { self.inner.base.add(offset as usize) })
+    }
+}
+
+#[cold]
+fn out_of_range(offset: u64, len: u64, size: u64) -> ! {
+    panic!("{len} bytes at {offset:#x} are outside the pool of {size} bytes")
+}

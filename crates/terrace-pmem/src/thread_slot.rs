@@ -1,0 +1,78 @@
+//! A small number for each running thread, so that counters need no locked instructions.
+//!
+//! Invariant: a number below [`EXCLUSIVE`] belongs to at most one running thread; it is handed on when that
+//! thread ends. Threads beyond that share the number [`EXCLUSIVE`].
+
+use parking_lot::Mutex;
+
+/// Threads that get a number of their own.
+pub(crate) const EXCLUSIVE: usize = 64;
+
+/// Distinct numbers: the exclusive ones and the shared one.
+pub(crate) const COUNT: usize = EXCLUSIVE + 1;
+
+struct Free {
+    next: usize,
+    returned: Vec<usize>,
+}
+
+static FREE: Mutex<Free> = Mutex::new(Free { next: 0, returned: Vec::new() });
+
+struct Number(usize);
+
+impl Number {
+    fn take() -> Self {
+        let mut free = FREE.lock();
+        if let Some(number) = free.returned.pop() {
+            return Number(number);
+        }
+        let number = free.next.min(EXCLUSIVE);
+        free.next = number + usize::from(number < EXCLUSIVE);
+        Number(number)
+    }
+}
+
+impl Drop for Number {
+    fn drop(&mut self) {
+        if self.0 < EXCLUSIVE {
+            FREE.lock().returned.push(self.0);
+        }
+    }
+}
+
+thread_local! {
+    static NUMBER: Number = Number::take();
+}
+
+/// This thread's number; the shared one while the thread is being torn down.
+#[inline]
+pub(crate) fn current() -> usize {
+    NUMBER.try_with(|n| n.0).unwrap_or(EXCLUSIVE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn running_threads_have_different_numbers_until_there_are_too_many() {
+        let barrier = std::sync::Barrier::new(EXCLUSIVE + 8);
+        let numbers: Vec<usize> = std::thread::scope(|scope| {
+            let handles: Vec<_> = (0..EXCLUSIVE + 8)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let number = current();
+                        barrier.wait();
+                        number
+                    })
+                })
+                .collect();
+            handles.into_iter().map(|h| h.join().unwrap()).collect()
+        });
+        let mut exclusive: Vec<_> = numbers.into_iter().filter(|&n| n < EXCLUSIVE).collect();
+        let before = exclusive.len();
+        exclusive.sort_unstable();
+        exclusive.dedup();
+        assert_eq!(exclusive.len(), before);
+    }
+}

@@ -1,0 +1,6 @@
+//! Tests of the crate through its public interface.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests, which the lint cannot see")]
+
+mod pool;
+mod support;

@@ -1,0 +1,223 @@
+//! Pools as files: making, opening, closing, growing, locking, and what is not a pool.
+
+use std::fs;
+
+use terrace_base::{Error, ErrorKind};
+use terrace_pmem::{Granularity, Kind, MediaRequest, Opened, POff, Pool, PoolOptions, Profile};
+
+use crate::support::{memory_pool, name, options, other_boot};
+
+fn dir() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+#[test]
+fn a_closed_pool_opens_clean_with_what_it_held() {
+    let dir = dir();
+    let path = dir.path().join("pool");
+    let pool = Pool::create(&path, &options()).unwrap();
+    assert_eq!((pool.opened(), pool.generation()), (Opened::Created, 1));
+    assert_eq!(pool.granularity(), Granularity::Page);
+    let slot = pool.reserve(Kind(1), 100).unwrap();
+    assert_eq!(slot.bytes, 128);
+    pool.copy_flush(slot.offset, &[7; 100]);
+    pool.activate(&slot);
+    pool.drain();
+    pool.set_root("head", slot.offset).unwrap();
+    let used = pool.used_bytes();
+    pool.close().unwrap();
+    pool.close().unwrap();
+    drop(pool);
+
+    let pool = Pool::open(&path, &other_boot()).unwrap();
+    assert_eq!((pool.opened(), pool.generation()), (Opened::Clean, 2));
+    assert!(!pool.needs_reclaim());
+    assert_eq!(pool.root("head").unwrap(), Some(slot.offset));
+    assert_eq!(pool.used_bytes(), used);
+    assert_eq!(pool.slots(Kind(1)).collect::<Vec<_>>(), [(slot.offset, 128)]);
+    // SAFETY: nothing stores to the slot.
+    assert_eq!(unsafe { pool.bytes(slot.offset, 100) }.unwrap(), [7; 100]);
+    let mut marks = pool.marks();
+    marks.slot(slot.offset).unwrap();
+    assert_eq!(pool.check(&marks), []);
+}
+
+#[test]
+fn the_verdict_depends_on_boot_and_media() {
+    let dir = dir();
+    let path = dir.path().join("pool");
+    drop(Pool::create(&path, &options()).unwrap());
+    assert_eq!(Pool::open(&path, &options()).unwrap().opened(), Opened::SameBoot);
+    for _ in 0..2 {
+        // A torn pool stays torn, whatever boot looks at it.
+        let torn = Pool::open(&path, &other_boot()).unwrap();
+        assert_eq!(torn.opened(), Opened::Torn);
+        assert_eq!(torn.reserve_extent(Kind(1), 1).unwrap_err().kind(), ErrorKind::Corruption);
+        torn.close().unwrap();
+    }
+    let again = Pool::recreate(&path, &other_boot()).unwrap();
+    assert_eq!(again.opened(), Opened::Created);
+
+    let (media, pool) = memory_pool();
+    drop(pool);
+    let pool = Pool::open_on(media, name(), &other_boot()).unwrap();
+    assert_eq!((pool.opened(), pool.generation()), (Opened::Crashed, 2));
+}
+
+#[test]
+fn one_process_at_a_time() {
+    let dir = dir();
+    let path = dir.path().join("pool");
+    let pool = Pool::create(&path, &options()).unwrap();
+    assert!(matches!(Pool::open(&path, &options()), Err(Error::Locked { path: p }) if p == path));
+    assert_eq!(Pool::recreate(&path, &options()).unwrap_err().kind(), ErrorKind::Locked);
+    drop(pool);
+    Pool::open(&path, &options()).unwrap();
+}
+
+#[test]
+fn what_is_there_is_never_overwritten() {
+    let dir = dir();
+    let path = dir.path().join("file");
+    fs::write(&path, "somebody's letter").unwrap();
+    assert_eq!(Pool::create(&path, &options()).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(Pool::recreate(&path, &options()).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(Pool::open(&path, &options()).unwrap_err().kind(), ErrorKind::InvalidFormat);
+    assert_eq!(fs::read(&path).unwrap(), b"somebody's letter");
+    fs::write(&path, vec![b'x'; 100_000]).unwrap();
+    assert_eq!(Pool::open(&path, &options()).unwrap_err().kind(), ErrorKind::InvalidFormat);
+    assert_eq!(fs::read(&path).unwrap(), vec![b'x'; 100_000]);
+    let missing = dir.path().join("missing");
+    assert_eq!(Pool::open(&missing, &options()).unwrap_err().kind(), ErrorKind::Io);
+    assert!(!missing.exists());
+}
+
+#[test]
+fn an_interrupted_creation_leaves_no_pool_and_does_not_hinder_the_next() {
+    let dir = dir();
+    let path = dir.path().join("pool");
+    fs::write(dir.path().join("pool.new"), vec![1; 50_000]).unwrap();
+    fs::write(&path, "").unwrap();
+    let pool = Pool::create(&path, &options()).unwrap();
+    assert!(!dir.path().join("pool.new").exists());
+    pool.set_root("a", 1).unwrap();
+}
+
+#[test]
+fn a_pool_grows_in_place_and_says_when_it_is_full() {
+    let dir = dir();
+    let path = dir.path().join("pool");
+    let pool = Pool::create(&path, &options()).unwrap();
+    let base = pool.media().base();
+    let mut offsets = Vec::new();
+    let error = loop {
+        match pool.reserve_extent(Kind(3), 10_000) {
+            Ok(extent) => {
+                assert_eq!(extent.bytes, 12288);
+                pool.write(extent.offset, &[3; 12288]);
+                pool.activate(&extent);
+                offsets.push(extent.offset);
+            }
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::PoolFull);
+    assert_eq!(pool.size(), 16 << 20);
+    assert_eq!(pool.media().base(), base);
+    assert!(offsets.len() > 1300, "{}", offsets.len());
+    pool.drain();
+    pool.close().unwrap();
+    drop(pool);
+    let pool = Pool::open(&path, &options()).unwrap();
+    assert_eq!(pool.size(), 16 << 20);
+    let mut found: Vec<u64> = pool.extents(Kind(3)).iter().map(|e| e.offset).collect();
+    offsets.sort_unstable();
+    found.sort_unstable();
+    assert_eq!(found, offsets);
+    for offset in offsets {
+        pool.free_extent(offset, Kind(3)).unwrap();
+        assert_eq!(pool.free_extent(offset, Kind(3)).unwrap_err().kind(), ErrorKind::Corruption);
+    }
+    assert_eq!(pool.check(&pool.marks()), []);
+    pool.reserve_extent(Kind(4), 7 << 20).unwrap();
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    let dir = dir();
+    let path = dir.path().join("pool");
+    for bad in [
+        PoolOptions { extent_bytes: 5000, ..options() },
+        PoolOptions { extent_bytes: 512, ..options() },
+        PoolOptions { extent_bytes: 0, ..options() },
+        PoolOptions { size: 20_000, ..options() },
+        PoolOptions { size: 0, ..options() },
+    ] {
+        let kind = Pool::create(&path, &bad).unwrap_err().kind();
+        assert!(matches!(kind, ErrorKind::InvalidArgument | ErrorKind::InvalidFormat), "{bad:?} {kind:?}");
+        assert!(!path.exists());
+    }
+}
+
+#[test]
+fn an_emulated_pool_says_so_and_does_not_claim_to_survive_a_reboot() {
+    let dir = dir();
+    let path = dir.path().join("pool");
+    let emulated = |o: PoolOptions| PoolOptions { media: MediaRequest::Emulated(Profile::DRAM), ..o };
+    let pool = Pool::create(&path, &emulated(options())).unwrap();
+    assert_eq!(pool.granularity(), Granularity::CacheLine);
+    assert!(pool.describe().contains("EMULATED"));
+    pool.set_root("x", 9).unwrap();
+    drop(pool);
+    let pool = Pool::open(&path, &emulated(options())).unwrap();
+    assert_eq!((pool.opened(), pool.root("x").unwrap()), (Opened::SameBoot, Some(9)));
+    drop(pool);
+    assert_eq!(Pool::open(&path, &emulated(other_boot())).unwrap().opened(), Opened::Torn);
+}
+
+#[test]
+fn primitives_store_and_count() {
+    let (_, pool) = memory_pool();
+    let extent = pool.reserve_extent(Kind(1), 4096).unwrap();
+    let at = POff::<u64>::new(extent.offset);
+    let before = pool.stats();
+    pool.publish(at, 5);
+    assert_eq!(pool.compare_publish(at, 4, 6), Err(5));
+    assert_eq!(pool.compare_publish(at, 5, 6), Ok(()));
+    pool.store_ordered(at.field(8), 7);
+    pool.copy_persist(extent.offset + 100, &[1; 300]);
+    pool.charge_read(extent.offset, 300);
+    assert_eq!(pool.atomic(at).load(std::sync::atomic::Ordering::Acquire), 6);
+    assert_eq!(pool.get(at.field::<[u64; 2]>(0)).unwrap(), &[6, 7]);
+    let s = pool.stats().since(&before);
+    assert_eq!((s.flushes, s.drains, s.publishes, s.bytes_flushed), (3, 3, 2, 316));
+    assert_eq!((s.lines, s.xpline_writes, s.xpline_reads), (8, 2, 2));
+    let end = pool.size();
+    assert_eq!(pool.get(POff::<u64>::new(end - 4)).unwrap_err().kind(), ErrorKind::Corruption);
+    assert_eq!(pool.atomic_checked(POff::new(4)).unwrap_err().kind(), ErrorKind::Corruption);
+    assert_eq!(pool.get(POff::<u64>::new(u64::MAX - 3)).unwrap_err().kind(), ErrorKind::Corruption);
+}
+
+#[test]
+fn roots_come_and_go() {
+    let (media, pool) = memory_pool();
+    assert_eq!(pool.root("none").unwrap(), None);
+    for i in 0..60 {
+        pool.set_root(&format!("root-{i}"), i).unwrap();
+    }
+    assert_eq!(pool.set_root("one more", 1).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    pool.clear_root("root-7").unwrap();
+    pool.clear_root("root-7").unwrap();
+    pool.set_root("one more", (1 << 48) - 1).unwrap();
+    pool.set_root("root-8", 88).unwrap();
+    for bad in ["", "a name of twenty-four byt", "zero\0"] {
+        assert_eq!(pool.set_root(bad, 1).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+    assert_eq!(pool.set_root("big", 1 << 48).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    drop(pool);
+    let pool = Pool::open_on(media, name(), &options()).unwrap();
+    assert_eq!(pool.roots().unwrap().len(), 60);
+    assert_eq!(pool.root("root-7").unwrap(), None);
+    assert_eq!(pool.root("root-8").unwrap(), Some(88));
+    assert_eq!(pool.root("one more").unwrap(), Some((1 << 48) - 1));
+}
