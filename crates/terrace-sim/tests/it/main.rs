@@ -1,0 +1,6 @@
+//! The simulator from outside: worlds, exploration, and the bugs it must find.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod explore;
+mod raw;
+mod world;
