@@ -1,2 +1,3 @@
-//! Terrace: the command line.
+//! The `terrace` command.
+
 fn main() {}

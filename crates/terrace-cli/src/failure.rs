@@ -1,0 +1,149 @@
+//! Why a command did not do what was asked: an exit code, a sentence, and what to do next.
+
+use std::io;
+use std::path::Path;
+
+use terrace_base::{Error, ErrorKind};
+
+/// What every command returns.
+pub type CommandResult<T = ()> = Result<T, Failure>;
+
+/// The exit codes, as `terrace --help` documents them.
+pub mod exit {
+    /// Done.
+    pub const OK: u8 = 0;
+    /// The key is not there, or the database is damaged.
+    pub const NOT_FOUND: u8 = 1;
+    /// The command line makes no sense.
+    pub const USAGE: u8 = 2;
+    /// Anything else: the database is in use, the disk is full, a line of input is wrong.
+    pub const ERROR: u8 = 3;
+    /// Stopped by Ctrl-C.
+    pub const INTERRUPTED: u8 = 130;
+}
+
+/// A command that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The process's exit code.
+    pub code: u8,
+    /// What went wrong; empty if there is nothing to say.
+    pub message: String,
+    /// What to do about it. `DIR` stands for the database's directory.
+    pub hint: Option<String>,
+}
+
+impl Failure {
+    /// A failure with `code`.
+    pub fn new(code: u8, message: impl Into<String>) -> Self {
+        Failure { code, message: message.into(), hint: None }
+    }
+
+    /// A failure of code [`exit::ERROR`].
+    pub fn error(message: impl Into<String>) -> Self {
+        Failure::new(exit::ERROR, message)
+    }
+
+    /// A command line that makes no sense.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Failure::new(exit::USAGE, message)
+    }
+
+    /// Stopped by Ctrl-C.
+    pub fn interrupted(message: impl Into<String>) -> Self {
+        Failure::new(exit::INTERRUPTED, message)
+    }
+
+    /// A failure that has been told already, or needs no telling.
+    pub fn silent(code: u8) -> Self {
+        Failure::new(code, "")
+    }
+
+    /// Says what to do next; `DIR` in it becomes the database's directory.
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// An error of the system on `path`.
+    pub fn io(path: &Path, operation: &'static str, error: io::Error) -> Self {
+        Error::io(path, operation, error).into()
+    }
+
+    /// The message and the hint as lines for a person, or nothing.
+    pub fn render(&self, dir: Option<&Path>) -> String {
+        if self.message.is_empty() {
+            return String::new();
+        }
+        let mut text = format!("terrace: {}\n", self.message);
+        if let Some(hint) = &self.hint {
+            let shown = dir.map_or("DIR".to_string(), |d| d.display().to_string());
+            text.push_str(&format!("  {}\n", hint.replace("DIR", &shown)));
+        }
+        text
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let code = match error.kind() {
+            ErrorKind::InvalidArgument => exit::USAGE,
+            _ => exit::ERROR,
+        };
+        let failure = Failure::new(code, error.to_string());
+        match hint_for(error.kind()) {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    }
+}
+
+fn hint_for(kind: ErrorKind) -> Option<&'static str> {
+    Some(match kind {
+        ErrorKind::Corruption => {
+            "`terrace check DIR` says what is damaged; `terrace repair DIR` rebuilds what can be rebuilt"
+        }
+        ErrorKind::InvalidFormat => "it may have been made by another version of Terrace; use that one",
+        ErrorKind::Locked => "wait for the other process to end, or stop it, and try again",
+        ErrorKind::Poisoned => "mend the cause and open the database again; what was acknowledged is kept",
+        ErrorKind::NoSpace => "free some space and try again; what was acknowledged is kept",
+        ErrorKind::PoolFull => "give it more with `--pm SIZE` and try again; what was acknowledged is kept",
+        ErrorKind::Unsupported => "another engine can: see `--engine` in `terrace --help`",
+        _ => return None,
+    })
+}
+
+/// What writing to standard output can run into; a reader that has gone away is no failure.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::silent(exit::OK),
+            _ => Failure::error(format!("cannot write the output: {error}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_name_the_directory() {
+        let failure = Failure::from(Error::corruption(Path::new("x.sst"), 3, "a", "b"));
+        let text = failure.render(Some(Path::new("/data/db")));
+        assert!(text.starts_with("terrace: corruption in x.sst at byte 3"), "{text}");
+        assert!(text.contains("`terrace check /data/db`"), "{text}");
+    }
+
+    #[test]
+    fn a_reader_that_left_is_quiet() {
+        let failure = Failure::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert_eq!((failure.code, failure.render(None)), (exit::OK, String::new()));
+    }
+
+    #[test]
+    fn codes_follow_the_kind() {
+        assert_eq!(Failure::from(Error::invalid("x")).code, exit::USAGE);
+        assert_eq!(Failure::from(Error::ReadOnly).code, exit::ERROR);
+    }
+}
