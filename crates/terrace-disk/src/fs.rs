@@ -54,6 +54,10 @@ pub trait Fs: Send + Sync + Debug {
     /// Removes the file `path`.
     fn remove(&self, path: &Path) -> Result<()>;
 
+    /// Makes the bytes of the file `path` durable, whoever wrote them: a process that died may have
+    /// left bytes which everyone can read and a power cut still takes.
+    fn sync_file(&self, path: &Path) -> Result<()>;
+
     /// Makes the names in directory `path` durable.
     fn sync_dir(&self, path: &Path) -> Result<()>;
 
@@ -94,6 +98,10 @@ impl<F: Fs + ?Sized> Fs for Arc<F> {
 
     fn remove(&self, path: &Path) -> Result<()> {
         (**self).remove(path)
+    }
+
+    fn sync_file(&self, path: &Path) -> Result<()> {
+        (**self).sync_file(path)
     }
 
     fn sync_dir(&self, path: &Path) -> Result<()> {

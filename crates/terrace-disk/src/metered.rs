@@ -143,6 +143,12 @@ impl Fs for MeteredFs {
         Ok(())
     }
 
+    fn sync_file(&self, path: &Path) -> Result<()> {
+        self.inner.sync_file(path)?;
+        self.counters.syncs.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
     fn sync_dir(&self, path: &Path) -> Result<()> {
         self.inner.sync_dir(path)?;
         self.counters.dir_syncs.fetch_add(1, Relaxed);

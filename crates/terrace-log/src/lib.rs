@@ -1,1 +1,24 @@
-//! Terrace: log.
+//! Append-only, checksummed logs on files and on persistent memory.
+//!
+//! A log is a segment of bytes with a header and numbered records. What was synced is always read
+//! back; what was not is read back as far as it is whole; a record that was never written is never
+//! read. `docs/formats/log.md` has the bytes.
+//!
+//! | want | use |
+//! |---|---|
+//! | a log one thread writes | [`LogWriter`] over a [`Segment`]; [`create_log_file`] for a file |
+//! | a log many threads write | [`GroupLog`] |
+//! | the records back | [`LogReader`] |
+
+mod file;
+mod frame;
+mod group;
+mod reader;
+mod segment;
+mod writer;
+
+pub use file::{create_log_file, unfinished_path};
+pub use group::GroupLog;
+pub use reader::{LogReader, Outline, Tail, Visit};
+pub use segment::{FileSegment, Segment};
+pub use writer::{FIRST_LSN, LogWriter};

@@ -50,6 +50,11 @@ impl Fs for RealFs {
         fs::remove_file(path).map_err(|e| Error::io(path, "remove", e))
     }
 
+    fn sync_file(&self, path: &Path) -> Result<()> {
+        let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
+        retry(|| rustix::fs::fdatasync(&file)).map_err(|e| Error::io(path, "sync", e.into()))
+    }
+
     fn sync_dir(&self, path: &Path) -> Result<()> {
         let dir = open_dir(path).map_err(|e| Error::io(path, "open", e))?;
         match retry(|| rustix::fs::fsync(&dir)) {

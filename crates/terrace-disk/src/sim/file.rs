@@ -73,9 +73,7 @@ impl WriteFile for SimWriteFile {
     fn sync(&mut self) -> Result<()> {
         self.usable()?;
         let synced = self.shared.change(FsEvent::Sync { path: &self.path }, &self.path, "sync", |disk| {
-            if let Some(inode) = disk.state.inode_mut(self.id) {
-                inode.synced = inode.content.len();
-            }
+            disk.state.sync_file(self.id);
             Ok(())
         });
         self.failed = synced.as_ref().err().cloned();

@@ -236,6 +236,14 @@ impl Fs for SimFs {
         self.shared.change(FsEvent::Remove { path }, path, "remove", |disk| disk.state.remove(path))
     }
 
+    fn sync_file(&self, path: &Path) -> Result<()> {
+        self.shared.change(FsEvent::Sync { path }, path, "sync", |disk| {
+            let id = disk.state.lookup(path, "sync")?;
+            disk.state.sync_file(id);
+            Ok(())
+        })
+    }
+
     fn sync_dir(&self, path: &Path) -> Result<()> {
         self.shared.change(FsEvent::SyncDir { path }, path, "sync directory", |disk| {
             disk.state.sync_dir(path)?;

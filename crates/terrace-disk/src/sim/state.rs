@@ -158,6 +158,12 @@ impl State {
         Ok(())
     }
 
+    pub(super) fn sync_file(&mut self, id: FileId) {
+        if let Some(inode) = self.inode_mut(id) {
+            inode.synced = inode.content.len();
+        }
+    }
+
     pub(super) fn sync_dir(&mut self, path: &Path) -> Result<()> {
         let dir = self.dir_mut(path, "sync directory")?;
         for change in std::mem::take(&mut dir.pending) {

@@ -1,0 +1,31 @@
+//! Log files: how one comes to be.
+
+use std::path::{Path, PathBuf};
+
+use terrace_base::Result;
+use terrace_disk::Fs;
+
+use crate::segment::FileSegment;
+use crate::writer::LogWriter;
+
+/// Creates the log file `path`, its name and header durable when this returns.
+///
+/// It is made under another name ([`unfinished_path`]) and renamed, so that no crash leaves a file
+/// named `path` whose header is not whole. A leftover of such a crash is replaced.
+pub fn create_log_file(fs: &dyn Fs, path: &Path, id: u64, first_lsn: u64) -> Result<LogWriter<FileSegment>> {
+    let unfinished = unfinished_path(path);
+    if fs.exists(&unfinished)? {
+        fs.remove(&unfinished)?;
+    }
+    let writer = LogWriter::create_at(FileSegment(fs.create(&unfinished)?), id, first_lsn)?;
+    fs.rename(&unfinished, path)?;
+    fs.sync_dir(path.parent().unwrap_or(Path::new("")))?;
+    Ok(writer)
+}
+
+/// The name under which a log file is made: `path` with `.new` appended.
+pub fn unfinished_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    PathBuf::from(name)
+}

@@ -1,0 +1,71 @@
+//! What a log is written to.
+
+use std::fmt::Debug;
+use std::path::Path;
+
+use terrace_base::Result;
+use terrace_disk::WriteFile;
+
+/// A growing run of bytes that can be made durable.
+///
+/// 1. Bytes are durable once a `sync` after them has returned `Ok`.
+/// 2. An `append` that fails for want of room leaves the segment as it was and may be tried again.
+/// 3. After any other failure the segment refuses what it cannot keep.
+pub trait Segment: Send + Debug {
+    /// Appends all of `data`.
+    fn append(&mut self, data: &[u8]) -> Result<()>;
+
+    /// Makes everything appended durable.
+    fn sync(&mut self) -> Result<()>;
+
+    /// Bytes appended.
+    fn len(&self) -> u64;
+
+    /// Whether nothing has been appended.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The file or pool it lies in.
+    fn path(&self) -> &Path;
+}
+
+impl<S: Segment + ?Sized> Segment for Box<S> {
+    fn append(&mut self, data: &[u8]) -> Result<()> {
+        (**self).append(data)
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        (**self).sync()
+    }
+
+    fn len(&self) -> u64 {
+        (**self).len()
+    }
+
+    fn path(&self) -> &Path {
+        (**self).path()
+    }
+}
+
+/// A segment in a file of its own.
+#[derive(Debug)]
+pub struct FileSegment(pub Box<dyn WriteFile>);
+
+impl Segment for FileSegment {
+    fn append(&mut self, data: &[u8]) -> Result<()> {
+        self.0.append(data)
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.0.sync()
+    }
+
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
