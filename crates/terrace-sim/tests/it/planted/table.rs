@@ -10,14 +10,21 @@ use terrace_sim::Map;
 
 use super::Bug;
 
+/// The manifest's directory.
 const DIR: &str = "/db";
+/// The tables' own: names of one directory become durable in order, which would hide a missing sync.
+const TABLES: &str = "/db/tables";
 
 fn manifest() -> PathBuf {
     Path::new(DIR).join("MANIFEST")
 }
 
+fn new_manifest() -> PathBuf {
+    Path::new(DIR).join("MANIFEST.new")
+}
+
 fn table(number: u64) -> PathBuf {
-    Path::new(DIR).join(format!("{number:06}.tbl"))
+    Path::new(TABLES).join(format!("{number:06}.tbl"))
 }
 
 /// The files of one ledger.
@@ -29,13 +36,16 @@ pub(super) struct Tables {
 
 impl Tables {
     pub(super) fn open(fs: SimFs, bug: Option<Bug>) -> Result<(Tables, Map)> {
-        fs.create_dir_all(Path::new(DIR))?;
+        fs.create_dir_all(Path::new(TABLES))?;
         let current = if fs.exists(&manifest())? { read_number(&fs)? } else { 0 };
         let map = if current == 0 { Map::new() } else { read_table(&fs, &table(current))? };
-        for path in fs.list(Path::new(DIR))? {
-            if path != manifest() && path != table(current) {
+        for path in fs.list(Path::new(TABLES))? {
+            if path != table(current) {
                 fs.remove(&path)?;
             }
+        }
+        if fs.exists(&new_manifest())? {
+            fs.remove(&new_manifest())?;
         }
         Ok((Tables { fs, current, bug }, map))
     }
@@ -49,7 +59,7 @@ impl Tables {
             file.sync()?;
         }
         if self.bug != Some(Bug::NoDirSyncAfterCreate) {
-            self.fs.sync_dir(Path::new(DIR))?;
+            self.fs.sync_dir(Path::new(TABLES))?;
         }
         self.switch(number)?;
         file.sync()?;
@@ -58,15 +68,12 @@ impl Tables {
     }
 
     fn switch(&self, number: u64) -> Result<()> {
-        let new = Path::new(DIR).join("MANIFEST.new");
-        let mut file = self.fs.create(&new)?;
+        let mut file = self.fs.create(&new_manifest())?;
         file.append(&number.to_le_bytes())?;
         file.append(&crc32c(&number.to_le_bytes()).to_le_bytes())?;
         file.sync()?;
-        // The bug of not syncing after the creation must not be hidden by the manifest's own sync, which
-        // is why that is left out with it: names become durable in order.
-        self.fs.rename(&new, &manifest())?;
-        if self.bug == Some(Bug::NoDirSyncAfterRename) || self.bug == Some(Bug::NoDirSyncAfterCreate) {
+        self.fs.rename(&new_manifest(), &manifest())?;
+        if self.bug == Some(Bug::NoDirSyncAfterRename) {
             return Ok(());
         }
         self.fs.sync_dir(Path::new(DIR))
