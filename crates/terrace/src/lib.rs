@@ -1,1 +1,4 @@
 //! Terrace: the store.
+
+pub mod compaction;
+pub mod manifest;

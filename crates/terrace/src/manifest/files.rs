@@ -1,0 +1,219 @@
+//! The names in a store's directory, and the pointer to its manifest.
+//!
+//! | name | what it is |
+//! |---|---|
+//! | `CURRENT` | names the manifest in force, with a checksum |
+//! | `CURRENT.tmp` | a `CURRENT` being written; worthless |
+//! | `MANIFEST-000007` | a manifest; the one that `CURRENT` names counts, others are leftovers |
+//! | `000012.sst` | table 12 |
+//! | `000003.log` | commit log 3 |
+//! | `LOCK` | held while the store is open |
+//!
+//! Numbers have six digits or as many as they need. Any other name is foreign and left alone.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use terrace_base::checksum::crc32c;
+use terrace_base::{Error, Result};
+use terrace_disk::Fs;
+
+/// The pointer file's name.
+const CURRENT: &str = "CURRENT";
+const CURRENT_TEMP: &str = "CURRENT.tmp";
+
+/// What a name in the directory stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileName {
+    /// The pointer to the manifest in force.
+    Current,
+    /// A pointer being written.
+    CurrentTemp,
+    /// A manifest, by its number.
+    Manifest(u64),
+    /// A table, by its file number.
+    Table(u64),
+    /// A commit log, by its file number.
+    Log(u64),
+    /// The lock file.
+    Lock,
+}
+
+impl FileName {
+    /// What `path`'s last component stands for; `None` if it is no name of ours.
+    pub fn parse(path: &Path) -> Option<FileName> {
+        let name = path.file_name()?.to_str()?;
+        let parsed = match name {
+            CURRENT => FileName::Current,
+            CURRENT_TEMP => FileName::CurrentTemp,
+            "LOCK" => FileName::Lock,
+            _ => Self::parse_numbered(name)?,
+        };
+        // One name, one meaning: "+7.sst" or "0000012.sst" parse as numbers but were not written by us.
+        (parsed.to_string() == name).then_some(parsed)
+    }
+
+    fn parse_numbered(name: &str) -> Option<FileName> {
+        if let Some(number) = name.strip_prefix("MANIFEST-") {
+            return number.parse().ok().map(FileName::Manifest);
+        }
+        let (number, extension) = name.split_once('.')?;
+        let number = number.parse().ok()?;
+        match extension {
+            "sst" => Some(FileName::Table(number)),
+            "log" => Some(FileName::Log(number)),
+            _ => None,
+        }
+    }
+
+    /// The file of this name in `dir`.
+    pub fn path(self, dir: &Path) -> PathBuf {
+        dir.join(self.to_string())
+    }
+}
+
+impl fmt::Display for FileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FileName::Current => f.write_str(CURRENT),
+            FileName::CurrentTemp => f.write_str(CURRENT_TEMP),
+            FileName::Manifest(number) => write!(f, "MANIFEST-{number:06}"),
+            FileName::Table(number) => write!(f, "{number:06}.sst"),
+            FileName::Log(number) => write!(f, "{number:06}.log"),
+            FileName::Lock => f.write_str("LOCK"),
+        }
+    }
+}
+
+/// Every file of ours in `dir`, and the paths of the rest.
+pub(super) fn list(fs: &dyn Fs, dir: &Path) -> Result<(Vec<FileName>, Vec<PathBuf>)> {
+    let mut ours = Vec::new();
+    let mut foreign = Vec::new();
+    for path in fs.list(dir)? {
+        match FileName::parse(&path) {
+            Some(name) => ours.push(name),
+            None => foreign.push(path),
+        }
+    }
+    Ok((ours, foreign))
+}
+
+/// The numbers of the manifests in `dir`, ascending.
+pub(super) fn manifests(fs: &dyn Fs, dir: &Path) -> Result<Vec<u64>> {
+    let (ours, _) = list(fs, dir)?;
+    let mut numbers: Vec<u64> = ours
+        .into_iter()
+        .filter_map(|name| match name {
+            FileName::Manifest(number) => Some(number),
+            _ => None,
+        })
+        .collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// The number of the manifest in force in `dir`; `None` if there is no database there.
+///
+/// # Errors
+///
+/// `Corruption` where there is a database but `CURRENT` is missing or damaged, or names a manifest
+/// that is missing: a case for `repair`.
+pub fn locate(fs: &dyn Fs, dir: &Path) -> Result<Option<u64>> {
+    if !fs.exists(dir)? {
+        return Ok(None);
+    }
+    let current = FileName::Current.path(dir);
+    if !fs.exists(&current)? {
+        return absent_or_damaged(fs, dir, &current);
+    }
+    let text = fs.read(&current)?;
+    let number = parse_current(&text).ok_or_else(|| {
+        let found = format!("\"{}\"; run repair", text[..text.len().min(64)].escape_ascii());
+        Error::corruption(&current, 0, "the name of the manifest in force and its checksum", found)
+    })?;
+    let manifest = FileName::Manifest(number).path(dir);
+    if !fs.exists(&manifest)? {
+        let expected = "the manifest that CURRENT names";
+        return Err(Error::corruption(&manifest, 0, expected, "no such file; run repair"));
+    }
+    Ok(Some(number))
+}
+
+/// Without `CURRENT`: nothing but the first manifest is a creation that was cut off before the
+/// store existed; a table or a later manifest is the rest of a database.
+fn absent_or_damaged(fs: &dyn Fs, dir: &Path, current: &Path) -> Result<Option<u64>> {
+    let (ours, _) = list(fs, dir)?;
+    let rest = ours.iter().find(|name| match name {
+        FileName::Table(_) => true,
+        FileName::Manifest(number) => *number > 1,
+        _ => false,
+    });
+    match rest {
+        None => Ok(None),
+        Some(name) => Err(Error::corruption(
+            current,
+            0,
+            "the name of the manifest in force",
+            format!("no such file beside {name}: a damaged database; run repair"),
+        )),
+    }
+}
+
+/// The contents of `CURRENT` for manifest `number`.
+pub(super) fn current_text(number: u64) -> String {
+    let name = FileName::Manifest(number).to_string();
+    format!("{name} {:08x}\n", crc32c(name.as_bytes()))
+}
+
+fn parse_current(text: &[u8]) -> Option<u64> {
+    let (name, _) = std::str::from_utf8(text).ok()?.split_once(' ')?;
+    let FileName::Manifest(number) = FileName::parse(Path::new(name))? else { return None };
+    (current_text(number).as_bytes() == text).then_some(number)
+}
+
+/// Puts manifest `number` of `dir` in force, atomically and durably. The manifest and its name must
+/// be durable already.
+pub(super) fn set_current(fs: &dyn Fs, dir: &Path, number: u64) -> Result<()> {
+    let temp = FileName::CurrentTemp.path(dir);
+    if fs.exists(&temp)? {
+        fs.remove(&temp)?;
+    }
+    let mut file = fs.create(&temp)?;
+    file.append(current_text(number).as_bytes())?;
+    file.sync()?;
+    drop(file);
+    fs.rename(&temp, &FileName::Current.path(dir))?;
+    fs.sync_dir(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip_and_strangers_are_foreign() {
+        use FileName::*;
+        for name in [Current, CurrentTemp, Lock, Manifest(1), Manifest(12_345_678), Table(7), Log(1_000_000)]
+        {
+            assert_eq!(FileName::parse(&name.path(Path::new("/d"))), Some(name));
+        }
+        for stranger in
+            ["current", "MANIFEST-7", "MANIFEST-+00007", "7.sst", "000007.sst.bak", "0000007.sst", "a"]
+        {
+            assert_eq!(FileName::parse(Path::new(stranger)), None, "{stranger}");
+        }
+    }
+
+    #[test]
+    fn current_is_golden_and_every_flip_is_found() {
+        let text = current_text(7);
+        assert_eq!(text, "MANIFEST-000007 5872ce62\n");
+        assert_eq!(parse_current(text.as_bytes()), Some(7));
+        for bit in 0..text.len() * 8 {
+            let mut flipped = text.clone().into_bytes();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(parse_current(&flipped), None);
+        }
+        assert_eq!(parse_current(b""), None);
+    }
+}

@@ -1,0 +1,57 @@
+//! What lies in a store's directory, told apart by what the manifest says of it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use terrace_base::Result;
+use terrace_disk::Fs;
+
+use super::files::{self, FileName};
+use super::state::State;
+
+/// A directory compared with a state.
+///
+/// Dead tables and leftovers may be removed when no group is undecided (after an open, or after an
+/// `apply` that succeeded) and no job that writes tables is running. Foreign files are not ours.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Listing {
+    /// Tables that the state does not have, by number.
+    pub dead_tables: Vec<u64>,
+    /// Tables of the state that have no file, by number: damage.
+    pub missing_tables: Vec<u64>,
+    /// Commit logs that are still needed, by number, ascending.
+    pub logs: Vec<u64>,
+    /// Old manifests, half-written pointers, and logs no longer needed.
+    pub leftovers: Vec<PathBuf>,
+    /// Everything that is no name of ours.
+    pub foreign: Vec<PathBuf>,
+}
+
+impl Listing {
+    /// Compares `dir` with `state`.
+    pub(super) fn read(fs: &dyn Fs, dir: &Path, state: &State) -> Result<Self> {
+        let current = files::locate(fs, dir)?;
+        let (ours, foreign) = files::list(fs, dir)?;
+        let mut listing = Listing { foreign, ..Listing::default() };
+        let mut present = BTreeSet::new();
+        for name in ours {
+            match name {
+                FileName::Table(number) => {
+                    present.insert(number);
+                }
+                FileName::Log(number) if number >= state.log_number => listing.logs.push(number),
+                FileName::Manifest(number) if Some(number) == current => (),
+                FileName::Current | FileName::Lock => (),
+                FileName::Log(_) | FileName::Manifest(_) | FileName::CurrentTemp => {
+                    listing.leftovers.push(name.path(dir));
+                }
+            }
+        }
+        listing.logs.sort_unstable();
+        listing.dead_tables =
+            present.iter().copied().filter(|number| !state.tables.contains_key(number)).collect();
+        listing.missing_tables =
+            state.tables.keys().copied().filter(|number| !present.contains(number)).collect();
+        Ok(listing)
+    }
+}

@@ -1,0 +1,350 @@
+//! The manifest: which tables a store has, durably, one atomic group of edits at a time.
+//!
+//! A manifest file `MANIFEST-NNNNNN` is a checksummed log: a snapshot of the whole [`State`], then
+//! one record for every group of [`Edit`]s applied since. `CURRENT` names the file in force. The
+//! bytes are in `docs/formats/manifest.md`.
+//!
+//! A file is only ever appended to by the process that created it. So the first group applied after
+//! an open starts a new file with a new snapshot, as does the first one after a failure and the
+//! first one past a size limit; `CURRENT` is then switched by an atomic rename, and the old file
+//! removed. Opening writes nothing (but see invariant 6).
+//!
+//! Thread safety: every method takes `&self`. Groups are applied one after the other; readers take
+//! an immutable state without waiting for them.
+//!
+//! What always holds:
+//!
+//! 1. **All or nothing.** A group is one record, so after a crash it is there wholly or not at all.
+//! 2. **Durable when it returns.** [`Manifest::apply`] syncs the record before the group shows in
+//!    [`Manifest::state`]. After a crash the state is what it last was, or that with the one group
+//!    that was being applied.
+//! 3. **A failure decides nothing.** When `apply` fails, the state is as before, but its record may
+//!    have reached the disk: until a later `apply` has succeeded, a crash may bring the group back.
+//!    Files that it names must be kept until then.
+//! 4. **A failed file is not trusted again.** The next group goes to a new file, which does not
+//!    contain the failed one; the old file stays until `CURRENT` is durably switched.
+//! 5. Damage is told from a torn tail by the log's framing. A last record that was synced and then
+//!    damaged looks like a torn one; [`Manifest::seal`], at a clean close, ends the log, so that damage
+//!    to any record is found.
+//! 6. What [`Manifest::open`] has read is durable, even what a dead process had not synced: the
+//!    store acts on it, and a power cut must not take it back.
+
+use std::fmt::Write as _;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use terrace_base::{Error, Result};
+use terrace_disk::Fs;
+use terrace_log::{FileSegment, LogWriter, Tail};
+use terrace_table::TableMeta;
+
+mod edit;
+mod files;
+mod listing;
+mod replay;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use edit::{Edit, FORMAT_VERSION, Identity, JobKind};
+pub use files::{FileName, locate};
+pub use listing::Listing;
+pub use state::{OpenJob, State, TableState};
+
+/// A manifest file starts anew past this size, or past four times its snapshot if that is more.
+pub const ROLLOVER_BYTES: u64 = 4 << 20;
+
+/// A snapshot is written in records of about this size.
+const SNAPSHOT_RECORD_BYTES: usize = 64 << 10;
+
+/// The manifest of one open store.
+#[derive(Debug)]
+pub struct Manifest {
+    fs: Arc<dyn Fs>,
+    dir: PathBuf,
+    rollover_bytes: u64,
+    writer: Mutex<Writer>,
+    state: ArcSwap<State>,
+    /// The next file number to hand out; never below the state's.
+    next_file: AtomicU64,
+}
+
+/// The manifest file being appended to.
+struct Writer {
+    /// `None` before the first group, and after a failure.
+    log: Option<LogWriter<FileSegment>>,
+    /// The highest manifest number in use, by whatever file.
+    number: u64,
+    /// The size of the snapshot at the start of the file.
+    snapshot_bytes: u64,
+    /// Whether a group failed since one last succeeded: it may be on the disk.
+    undecided: bool,
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer").field("number", &self.number).field("writing", &self.log.is_some()).finish()
+    }
+}
+
+impl Manifest {
+    /// Creates the manifest of a new, empty store in `dir`, which must exist.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if there is a database already; `Corruption` if there is a damaged one.
+    pub fn create(fs: Arc<dyn Fs>, dir: &Path, identity: Identity) -> Result<Self> {
+        if locate(&*fs, dir)?.is_some() {
+            return Err(Error::invalid(format!("there is a database in {} already", dir.display())));
+        }
+        // What `locate` did not object to is the rest of a creation that was cut off.
+        remove_if_there(&*fs, &FileName::Manifest(1).path(dir))?;
+        let state = State::new(identity);
+        let manifest = Self::over(fs, dir, state, 0);
+        manifest.start_file()?;
+        Ok(manifest)
+    }
+
+    /// Opens the manifest of the store in `dir`. Writes nothing.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if there is no database (see [`locate`] to ask first); `Corruption` if
+    /// it is damaged; `InvalidFormat` if another version wrote it.
+    pub fn open(fs: Arc<dyn Fs>, dir: &Path) -> Result<Self> {
+        let Some(number) = locate(&*fs, dir)? else {
+            return Err(Error::invalid(format!("there is no database in {}", dir.display())));
+        };
+        // A switch of `CURRENT` by a process that then died may not be durable yet.
+        fs.sync_dir(dir)?;
+        let state = replay::read(&*fs, dir, number)?;
+        let highest = files::manifests(&*fs, dir)?.last().copied().unwrap_or(number);
+        Ok(Self::over(fs, dir, state, highest.max(number)))
+    }
+
+    /// Makes a new manifest that holds `state`, whatever was there: how `repair` ends.
+    pub fn rebuild(fs: Arc<dyn Fs>, dir: &Path, state: State) -> Result<Self> {
+        let highest = files::manifests(&*fs, dir)?.last().copied().unwrap_or(0);
+        let manifest = Self::over(fs, dir, state, highest);
+        manifest.start_file()?;
+        Ok(manifest)
+    }
+
+    /// The state of a store that consists of `tables` (each with its level) and nothing else, for
+    /// [`rebuild`](Self::rebuild).
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if two tables have one number or one contradicts itself.
+    pub fn state_of(identity: Identity, tables: &[(u32, TableMeta)]) -> Result<State> {
+        let mut state = State::new(identity);
+        for (level, meta) in tables {
+            fit(&mut state, &Edit::AddTable { level: *level, job: 0, meta: meta.clone() })?;
+            fit(&mut state, &Edit::FlushedSeq(meta.max_seq))?;
+        }
+        Ok(state)
+    }
+
+    /// What the newest readable manifest in `dir` still tells, up to its first damage: an identity
+    /// and hints for `repair`, to be checked against the tables that are really there.
+    pub fn salvage(fs: &dyn Fs, dir: &Path) -> Result<Option<State>> {
+        let mut numbers = files::manifests(fs, dir)?;
+        if let Ok(Some(current)) = locate(fs, dir) {
+            numbers.push(current);
+        }
+        Ok(numbers.iter().rev().find_map(|number| replay::salvage(fs, dir, *number)))
+    }
+
+    fn over(fs: Arc<dyn Fs>, dir: &Path, state: State, number: u64) -> Self {
+        Manifest {
+            fs,
+            dir: dir.to_path_buf(),
+            rollover_bytes: ROLLOVER_BYTES,
+            writer: Mutex::new(Writer { log: None, number, snapshot_bytes: 0, undecided: false }),
+            next_file: AtomicU64::new(state.next_file),
+            state: ArcSwap::from_pointee(state),
+        }
+    }
+
+    /// Sets the size at which a file is left for a new one, in place of [`ROLLOVER_BYTES`].
+    pub fn with_rollover_bytes(mut self, bytes: u64) -> Self {
+        self.rollover_bytes = bytes;
+        self
+    }
+
+    /// The state now; it does not change under the caller.
+    pub fn state(&self) -> Arc<State> {
+        self.state.load_full()
+    }
+
+    /// The store's directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Hands out `count` file numbers that no file has. They are durably taken with the next group
+    /// that is applied: before that a crash forgets them, so a job whose files or index entries may
+    /// outlive it takes its numbers before its `JobStarted` is applied.
+    pub fn take_numbers(&self, count: u64) -> Range<u64> {
+        let first = self.next_file.fetch_add(count, Ordering::Relaxed);
+        first..first + count
+    }
+
+    /// Applies `edits` as one atomic group; durable when it returns. An empty group settles one that
+    /// failed: it is then gone for good.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if an edit does not fit the state: nothing was written. Any other error
+    /// leaves undecided whether the group is there after a crash; see the module's head.
+    pub fn apply(&self, edits: &[Edit]) -> Result<()> {
+        let mut writer = self.writer.lock();
+        let old = self.state.load_full();
+        let mut group = edits.to_vec();
+        let taken = self.next_file.load(Ordering::Relaxed);
+        if taken > old.next_file {
+            group.push(Edit::NextFile(taken));
+        }
+        let mut new = (*old).clone();
+        group.iter().try_for_each(|edit| fit(&mut new, edit))?;
+        if new == *old && !writer.undecided {
+            return Ok(());
+        }
+        writer.undecided = true;
+        self.write(&mut writer, &group, &new)?;
+        writer.undecided = false;
+        self.next_file.fetch_max(new.next_file, Ordering::Relaxed);
+        self.state.store(Arc::new(new));
+        Ok(())
+    }
+
+    /// Ends the file's log, for a clean close; later groups may still be applied.
+    pub fn seal(&self) -> Result<()> {
+        match self.writer.lock().log.take() {
+            Some(mut log) => log.seal(),
+            None => Ok(()),
+        }
+    }
+
+    fn write(&self, writer: &mut Writer, group: &[Edit], new: &State) -> Result<()> {
+        let limit = self.rollover_bytes.max(writer.snapshot_bytes.saturating_mul(4));
+        // The log is put back only if it took the record: a failed file is not trusted again.
+        match writer.log.take() {
+            Some(log) if log.len() < limit => {
+                writer.log = Some(append(log, &edit::encode_group(group))?);
+                Ok(())
+            }
+            _ => self.roll(writer, new),
+        }
+    }
+
+    fn start_file(&self) -> Result<()> {
+        self.roll(&mut self.writer.lock(), &self.state.load())
+    }
+
+    /// Starts a new manifest file with a snapshot of `state` and puts it in force.
+    fn roll(&self, writer: &mut Writer, state: &State) -> Result<()> {
+        writer.number += 1;
+        let path = FileName::Manifest(writer.number).path(&self.dir);
+        let file = self.fs.create(&path)?;
+        let mut log = LogWriter::create(FileSegment(file), replay::log_id(writer.number))?;
+        for record in snapshot_records(state) {
+            log.append(&record)?;
+        }
+        log.sync()?;
+        self.fs.sync_dir(&self.dir)?;
+        files::set_current(&*self.fs, &self.dir, writer.number)?;
+        writer.snapshot_bytes = log.len();
+        writer.log = Some(log);
+        self.remove_others(writer.number);
+        Ok(())
+    }
+
+    /// Removes every manifest but `current`. One that cannot be removed is a leftover and no harm;
+    /// the next file's start tries again.
+    fn remove_others(&self, current: u64) {
+        let numbers = files::manifests(&*self.fs, &self.dir).unwrap_or_default();
+        for number in numbers.into_iter().filter(|n| *n != current) {
+            let path = FileName::Manifest(number).path(&self.dir);
+            if let Err(error) = self.fs.remove(&path) {
+                tracing::warn!(%error, "an old manifest stays");
+            }
+        }
+    }
+
+    /// What is in the directory, compared with what the manifest says.
+    pub fn listing(&self) -> Result<Listing> {
+        Listing::read(&*self.fs, &self.dir, &self.state())
+    }
+}
+
+/// Writes the manifest in force in `dir` to `out` as readable text, edit by edit, and the state
+/// they add up to. Damage ends the text and is returned.
+pub fn dump(fs: &dyn Fs, dir: &Path, out: &mut dyn io::Write) -> Result<()> {
+    let Some(number) = locate(fs, dir)? else {
+        return Err(Error::invalid(format!("there is no database in {}", dir.display())));
+    };
+    let mut text = format!("{}\n", FileName::Manifest(number));
+    let read = replay::read_seeing(fs, dir, number, &mut |at, edit| {
+        // Writing to a `String` cannot fail.
+        let _ = writeln!(text, "{at:>8}  {edit}");
+    });
+    let read = read.map(|(state, tail)| describe_end(&mut text, &state, &tail));
+    out.write_all(text.as_bytes()).map_err(|e| Error::io(Path::new("the dump"), "write", e))?;
+    read
+}
+
+fn describe_end(text: &mut String, state: &State, tail: &Tail) {
+    if let Tail::Torn { at, dropped } = tail {
+        let _ = writeln!(text, "{at:>8}  a torn tail of {dropped} bytes, dropped");
+    }
+    let _ = writeln!(
+        text,
+        "state: {} tables, {} candidates, {} open jobs, flushed {}, next file {}, logs from {}",
+        state.tables.len(),
+        state.candidates.len(),
+        state.jobs.len(),
+        state.flushed_seq,
+        state.next_file,
+        state.log_number,
+    );
+    for (number, table) in &state.tables {
+        let _ = write!(text, "  table {number}: level {}, {} live of ", table.level, table.live());
+        let _ = edit::describe(text, &table.meta);
+        text.push('\n');
+    }
+}
+
+/// Appends a record and makes it durable; gives the log back only if that worked.
+fn append(mut log: LogWriter<FileSegment>, payload: &[u8]) -> Result<LogWriter<FileSegment>> {
+    log.append(payload)?;
+    log.sync()?;
+    Ok(log)
+}
+
+fn fit(state: &mut State, edit: &Edit) -> Result<()> {
+    state.apply(edit).map_err(|why| Error::invalid(format!("a manifest edit does not fit: {why}")))
+}
+
+/// The snapshot's records: the identity first, then the state's edits, and the end mark last.
+fn snapshot_records(state: &State) -> Vec<Vec<u8>> {
+    let mut records = vec![edit::encode_group(&[Edit::Identity(state.identity.clone())])];
+    let edits = state.snapshot();
+    for edit in edits.iter().chain([&Edit::SnapshotEnd]) {
+        let bytes = edit::encode_group(std::slice::from_ref(edit));
+        match records.last_mut() {
+            Some(last) if last.len() + bytes.len() <= SNAPSHOT_RECORD_BYTES => last.extend(bytes),
+            _ => records.push(bytes),
+        }
+    }
+    records
+}
+
+fn remove_if_there(fs: &dyn Fs, path: &Path) -> Result<()> {
+    if fs.exists(path)? { fs.remove(path) } else { Ok(()) }
+}

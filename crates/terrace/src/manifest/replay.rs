@@ -1,0 +1,106 @@
+//! Reading a manifest back.
+//!
+//! A manifest file is a snapshot (the identity first, its end marked) and then one record a group.
+//! Only the last group can be torn, for each is synced before the next is written, and one that
+//! failed to sync ends its file; a snapshot cannot, for it is synced before `CURRENT` names it. So a
+//! snapshot without its end is damage, whatever the log's framing says of the tail.
+
+use std::path::Path;
+
+use terrace_base::{Error, Result};
+use terrace_disk::Fs;
+use terrace_log::{LogReader, Tail};
+
+use super::edit::{Edit, Fault, FaultKind, decode_group};
+use super::files::FileName;
+use super::state::State;
+
+/// The log identity of manifest `number`: a record of one manifest is never valid in another.
+pub(super) fn log_id(number: u64) -> u64 {
+    // "manif" above the number, so that a commit log of the same number is not taken for one.
+    0x6d61_6e69_6600_0000 ^ number
+}
+
+/// A replay under way, or as far as it came.
+struct Replay<'a> {
+    path: &'a Path,
+    state: Option<State>,
+    /// Whether the snapshot's end has been seen.
+    complete: bool,
+}
+
+/// Reads manifest `number` of `dir`: the state it adds up to.
+pub(super) fn read(fs: &dyn Fs, dir: &Path, number: u64) -> Result<State> {
+    read_seeing(fs, dir, number, &mut |_, _| ()).map(|(state, _)| state)
+}
+
+/// [`read`], showing every edit with its record's number on the way; also says how the file ends.
+pub(super) fn read_seeing(
+    fs: &dyn Fs,
+    dir: &Path,
+    number: u64,
+    see: &mut dyn FnMut(u64, &Edit),
+) -> Result<(State, Tail)> {
+    let path = FileName::Manifest(number).path(dir);
+    let mut replay = Replay { path: &path, state: None, complete: false };
+    let tail = replay.run(fs, number, see)?;
+    match replay.state {
+        Some(state) if replay.complete => Ok((state, tail)),
+        _ => Err(Error::corruption(&path, 0, "a whole snapshot at the start", "its beginning; run repair")),
+    }
+}
+
+/// What can be read of manifest `number`, up to the first damage; `None` if that is not even the
+/// store's identity.
+pub(super) fn salvage(fs: &dyn Fs, dir: &Path, number: u64) -> Option<State> {
+    let path = FileName::Manifest(number).path(dir);
+    let mut replay = Replay { path: &path, state: None, complete: false };
+    // The damage is why this is called; what came before it is what is asked for.
+    let _ = replay.run(fs, number, &mut |_, _| ());
+    replay.state
+}
+
+impl Replay<'_> {
+    fn run(&mut self, fs: &dyn Fs, number: u64, see: &mut dyn FnMut(u64, &Edit)) -> Result<Tail> {
+        // What a dead process left unsynced is acted upon from here on; it must stay.
+        fs.sync_file(self.path)?;
+        let data = fs.read(self.path)?;
+        LogReader::read_file(&data, self.path, log_id(number), &mut |lsn, payload| {
+            let at = offset_in(&data, payload);
+            let edits = decode_group(payload).map_err(|fault| self.refuse(at, fault))?;
+            for edit in &edits {
+                see(lsn, edit);
+                self.step(edit)
+                    .map_err(|found| Error::corruption(self.path, at, "an edit that fits", found))?;
+            }
+            Ok(())
+        })
+    }
+
+    fn step(&mut self, edit: &Edit) -> Result<(), String> {
+        match (edit, &mut self.state) {
+            (Edit::Identity(identity), state @ None) => *state = Some(State::new(identity.clone())),
+            (_, None) => return Err(format!("{edit} before the store's identity")),
+            (Edit::SnapshotEnd, Some(_)) if !self.complete => self.complete = true,
+            (_, Some(state)) => state.apply(edit)?,
+        }
+        Ok(())
+    }
+
+    /// The error for a record, whose payload begins at `at`.
+    fn refuse(&self, at: u64, fault: Fault) -> Error {
+        match fault.kind {
+            FaultKind::Malformed(expected) => {
+                Error::corruption(self.path, at + fault.at as u64, expected, "something else")
+            }
+            FaultKind::Foreign { found, supported } => {
+                Error::InvalidFormat { file: self.path.to_path_buf(), found, supported }
+            }
+        }
+    }
+}
+
+/// Where `part`, a slice of `data`, begins in it.
+fn offset_in(data: &[u8], part: &[u8]) -> u64 {
+    (part.as_ptr() as usize).saturating_sub(data.as_ptr() as usize) as u64
+}

@@ -1,0 +1,166 @@
+//! The state that edits add up to.
+//!
+//! [`State`] is a pure function of the identity and the edits applied to it, in order: the same
+//! edits give the same state, whether they are applied now or read back. Invariants, kept by
+//! [`State::apply`], which refuses an edit that would break one and then changes nothing:
+//!
+//! 1. A table is added once and removed at most once; counts are of tables that are there.
+//! 2. Every candidate is a table that is there.
+//! 3. `next_file` is above every table's number and never goes back; nor does `flushed_seq`.
+//! 4. A job is open from its start until it is done, and its number is not used twice meanwhile. Its
+//!    inputs may leave before it ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use terrace_table::TableMeta;
+
+use super::edit::{Edit, Identity, JobKind};
+
+/// The most entries of a table, and the furthest that a running count goes: a snapshot writes their
+/// difference, which must fit.
+const LIMIT: i64 = 1 << 62;
+
+/// A table of the store.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TableState {
+    /// The level it belongs to.
+    pub level: u32,
+    /// The job that wrote it.
+    pub job: u64,
+    /// The table.
+    pub meta: Arc<TableMeta>,
+    /// The running count of live keys. Deltas may pass below zero or above the entries for a while;
+    /// see [`live`](Self::live).
+    pub live_raw: i64,
+}
+
+impl TableState {
+    /// Live keys, between zero and the number of entries.
+    pub fn live(&self) -> u64 {
+        (self.live_raw.max(0) as u64).min(self.meta.entries)
+    }
+}
+
+/// A job that has started and not ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenJob {
+    /// What it does.
+    pub kind: JobKind,
+    /// The tables it reads.
+    pub inputs: Vec<u64>,
+}
+
+/// What the manifest says of a store.
+#[derive(Debug, Clone, PartialEq)]
+pub struct State {
+    /// What the store is for good.
+    pub identity: Identity,
+    /// Its tables, by file number.
+    pub tables: BTreeMap<u64, TableState>,
+    /// Tables noted for compaction.
+    pub candidates: BTreeSet<u64>,
+    /// Jobs started and not ended, by their number.
+    pub jobs: BTreeMap<u64, OpenJob>,
+    /// Everything up to this sequence number is in tables.
+    pub flushed_seq: u64,
+    /// File numbers from here on have never been used.
+    pub next_file: u64,
+    /// Logs numbered below this are no longer needed.
+    pub log_number: u64,
+}
+
+impl State {
+    /// An empty store.
+    pub fn new(identity: Identity) -> Self {
+        State {
+            identity,
+            tables: BTreeMap::new(),
+            candidates: BTreeSet::new(),
+            jobs: BTreeMap::new(),
+            flushed_seq: 0,
+            next_file: 1,
+            log_number: 0,
+        }
+    }
+
+    /// Applies one edit, or says why it does not fit and changes nothing.
+    pub fn apply(&mut self, edit: &Edit) -> Result<(), String> {
+        match edit {
+            Edit::Identity(_) => return Err("a second identity".into()),
+            Edit::SnapshotEnd => return Err("a snapshot's end outside of a snapshot".into()),
+            Edit::AddTable { level, job, meta } => self.add_table(*level, *job, meta)?,
+            Edit::RemoveTable { number } => {
+                self.tables.remove(number).ok_or_else(|| format!("no table {number} to remove"))?;
+                self.candidates.remove(number);
+            }
+            Edit::Counts { number, live_delta } => {
+                let table =
+                    self.tables.get_mut(number).ok_or_else(|| format!("no table {number} to count in"))?;
+                table.live_raw = table.live_raw.saturating_add(*live_delta).clamp(-LIMIT, LIMIT);
+            }
+            Edit::Candidates(numbers) => {
+                if let Some(number) = numbers.iter().find(|n| !self.tables.contains_key(n)) {
+                    return Err(format!("candidate {number} is not a table"));
+                }
+                self.candidates = numbers.iter().copied().collect();
+            }
+            Edit::JobStarted { id, kind, inputs } => self.start_job(*id, *kind, inputs)?,
+            Edit::JobDone { id } => {
+                self.jobs.remove(id).ok_or_else(|| format!("no open job {id}"))?;
+            }
+            Edit::FlushedSeq(seq) => self.flushed_seq = self.flushed_seq.max(*seq),
+            Edit::NextFile(number) => self.next_file = self.next_file.max(*number),
+            Edit::LogNumber(number) => self.log_number = *number,
+        }
+        Ok(())
+    }
+
+    fn add_table(&mut self, level: u32, job: u64, meta: &TableMeta) -> Result<(), String> {
+        if self.tables.contains_key(&meta.number) {
+            return Err(format!("table {} is there already", meta.number));
+        }
+        if meta.number == 0 || meta.number == u64::MAX {
+            return Err(format!("{} is not a file number", meta.number));
+        }
+        if meta.deletes > meta.entries || meta.entries > LIMIT as u64 || meta.smallest > meta.largest {
+            return Err(format!("table {} contradicts itself", meta.number));
+        }
+        let live_raw = (meta.entries - meta.deletes) as i64;
+        let table = TableState { level, job, meta: Arc::new(meta.clone()), live_raw };
+        self.tables.insert(meta.number, table);
+        self.next_file = self.next_file.max(meta.number + 1);
+        Ok(())
+    }
+
+    fn start_job(&mut self, id: u64, kind: JobKind, inputs: &[u64]) -> Result<(), String> {
+        if self.jobs.contains_key(&id) {
+            return Err(format!("job {id} is open already"));
+        }
+        self.jobs.insert(id, OpenJob { kind, inputs: inputs.to_vec() });
+        Ok(())
+    }
+
+    /// Edits that make this state out of [`State::new`] with the same identity.
+    pub(crate) fn snapshot(&self) -> Vec<Edit> {
+        let mut edits = Vec::new();
+        for table in self.tables.values() {
+            let meta = &table.meta;
+            edits.push(Edit::AddTable { level: table.level, job: table.job, meta: (**meta).clone() });
+            let live_delta = table.live_raw - (meta.entries - meta.deletes) as i64;
+            if live_delta != 0 {
+                edits.push(Edit::Counts { number: meta.number, live_delta });
+            }
+        }
+        if !self.candidates.is_empty() {
+            edits.push(Edit::Candidates(self.candidates.iter().copied().collect()));
+        }
+        for (id, job) in &self.jobs {
+            edits.push(Edit::JobStarted { id: *id, kind: job.kind, inputs: job.inputs.clone() });
+        }
+        edits.push(Edit::FlushedSeq(self.flushed_seq));
+        edits.push(Edit::NextFile(self.next_file));
+        edits.push(Edit::LogNumber(self.log_number));
+        edits
+    }
+}
