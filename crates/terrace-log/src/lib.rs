@@ -8,17 +8,20 @@
 //! |---|---|
 //! | a log one thread writes | [`LogWriter`] over a [`Segment`]; [`create_log_file`] for a file |
 //! | a log many threads write | [`GroupLog`] |
+//! | a log on PM that is gone on with after a restart | [`PmLog`]; [`PmSegment`] under the others |
 //! | the records back | [`LogReader`] |
 
 mod file;
 mod frame;
 mod group;
+mod pm;
 mod reader;
 mod segment;
 mod writer;
 
 pub use file::{create_log_file, unfinished_path};
 pub use group::GroupLog;
+pub use pm::{PmLog, PmSegment};
 pub use reader::{LogReader, Outline, Tail, Visit};
 pub use segment::{FileSegment, Segment};
 pub use writer::{FIRST_LSN, LogWriter};

@@ -213,6 +213,11 @@ impl<S: Segment> LogWriter<S> {
         self.framer.durable_lsn()
     }
 
+    /// The segment, for one that is to be freed.
+    pub fn into_segment(self) -> S {
+        self.segment
+    }
+
     /// The segment written to.
     pub fn segment(&self) -> &S {
         &self.segment
