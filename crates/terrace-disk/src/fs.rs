@@ -19,7 +19,7 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrace_base::Result;
+use terrace_base::{Error, Result};
 
 /// How a file's reads go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,8 +55,11 @@ pub trait Fs: Send + Sync + Debug {
     fn remove(&self, path: &Path) -> Result<()>;
 
     /// Makes the bytes of the file `path` durable, whoever wrote them: a process that died may have
-    /// left bytes which everyone can read and a power cut still takes.
-    fn sync_file(&self, path: &Path) -> Result<()>;
+    /// left bytes which everyone can read and a power cut still takes. A file system that does not
+    /// say how refuses.
+    fn sync_file(&self, path: &Path) -> Result<()> {
+        Err(Error::io(path, "sync", std::io::ErrorKind::Unsupported.into()))
+    }
 
     /// Makes the names in directory `path` durable.
     fn sync_dir(&self, path: &Path) -> Result<()>;

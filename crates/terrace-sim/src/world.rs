@@ -13,6 +13,7 @@ use std::sync::{Arc, Weak};
 
 use terrace_base::{Error, Result};
 use terrace_disk::SimFs;
+use terrace_pmem::{Media, PoolOptions};
 
 use crate::disk;
 use crate::event::{Callback, EventKind, Gate, injected};
@@ -21,6 +22,9 @@ use crate::seed::{boot_id, mix};
 
 /// No number of events: recovery has not been declared over.
 const STILL: u64 = u64::MAX;
+
+/// Small, so that a small pool has many.
+const EXTENT_BYTES: u64 = 4096;
 
 /// What a world is made of.
 #[derive(Debug, Clone, Copy, Default)]
@@ -79,6 +83,18 @@ impl World {
     /// Whether this world or one it came from lost its power.
     pub fn lost_power(&self) -> bool {
         self.inner.lost_power
+    }
+
+    /// Options for a pool on this world's persistent memory: its size, its boot id, small extents.
+    pub fn pool_options(&self) -> PoolOptions {
+        PoolOptions {
+            size: self.inner.pm.len(),
+            max_size: self.inner.pm.capacity(),
+            extent_bytes: EXTENT_BYTES,
+            prefault: false,
+            boot_id: Some(self.inner.boot_id.clone()),
+            ..PoolOptions::default()
+        }
     }
 
     /// Its persistent memory.
