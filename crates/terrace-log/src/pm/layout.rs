@@ -49,9 +49,9 @@ impl ExtentHeader {
         out
     }
 
-    /// The header in `front`, if its check is right.
+    /// The header in `front`, which may end before the link, if its check is right.
     pub(crate) fn decode(front: &[u8]) -> Option<ExtentHeader> {
-        let front = front.get(..EXTENT_HEADER_BYTES as usize)?;
+        let front = front.get(..NEXT_AT as usize)?;
         let mut fields = Reader::new(front);
         let (magic, version, check) = (fields.take(8)?, fields.u32()?, fields.u32()?);
         let header = ExtentHeader {
