@@ -8,9 +8,12 @@
 //! Thread safety: a world may be used from any thread, but capture it only while no other thread stores to
 //! its persistent memory.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 use terrace_disk::SimFs;
 use terrace_pmem::{Media, PoolOptions};
@@ -39,32 +42,46 @@ pub struct World {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
-pub(crate) struct Inner {
+/// Where a world comes from.
+#[derive(Debug, Clone)]
+struct Origin {
     seed: u64,
     boot_id: String,
     lost_power: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    origin: Origin,
     /// Events until recovery was over; `STILL` while it is not.
     recovery: AtomicU64,
     pm: Arc<SimPm>,
     fs: SimFs,
+    /// Every directory made so far; the disk does not list them.
+    dirs: Mutex<BTreeSet<PathBuf>>,
     gate: Gate,
 }
 
 impl World {
     /// A new world with empty media.
     pub fn new(seed: u64, options: WorldOptions) -> World {
-        World::assemble(seed, boot_id(mix(seed, 0)), false, SimPm::new(options.pm), SimFs::new())
+        let origin = Origin { seed, boot_id: boot_id(mix(seed, 0)), lost_power: false };
+        let dirs = ["/".into(), PathBuf::new()].into();
+        World::assemble(origin, SimPm::new(options.pm), SimFs::new(), dirs)
     }
 
-    fn assemble(seed: u64, boot_id: String, lost_power: bool, pm: SimPm, fs: SimFs) -> World {
+    fn assemble(origin: Origin, pm: SimPm, fs: SimFs, dirs: BTreeSet<PathBuf>) -> World {
         let inner = Arc::new_cyclic(|weak: &Weak<Inner>| {
-            pm.set_hook(Box::new({
-                let weak = weak.clone();
-                move |op| World::before_pm(&weak, op)
-            }));
-            let recovery = AtomicU64::new(STILL);
-            Inner { seed, boot_id, lost_power, recovery, pm: Arc::new(pm), fs, gate: Gate::default() }
+            let world = weak.clone();
+            pm.set_hook(Box::new(move |op| World::before_pm(&world, op)));
+            Inner {
+                origin,
+                recovery: AtomicU64::new(STILL),
+                pm: Arc::new(pm),
+                fs,
+                dirs: Mutex::new(dirs),
+                gate: Gate::default(),
+            }
         });
         disk::watch(&inner.fs, Arc::downgrade(&inner));
         World { inner }
@@ -72,17 +89,17 @@ impl World {
 
     /// The seed everything in this world comes from.
     pub fn seed(&self) -> u64 {
-        self.inner.seed
+        self.inner.origin.seed
     }
 
     /// What `/proc/sys/kernel/random/boot_id` holds in this world; for `PoolOptions::boot_id`.
     pub fn boot_id(&self) -> &str {
-        &self.inner.boot_id
+        &self.inner.origin.boot_id
     }
 
     /// Whether this world or one it came from lost its power.
     pub fn lost_power(&self) -> bool {
-        self.inner.lost_power
+        self.inner.origin.lost_power
     }
 
     /// Options for a pool on this world's persistent memory: its size, its boot id, small extents.
@@ -92,7 +109,7 @@ impl World {
             max_size: self.inner.pm.capacity(),
             extent_bytes: EXTENT_BYTES,
             prefault: false,
-            boot_id: Some(self.inner.boot_id.clone()),
+            boot_id: Some(self.inner.origin.boot_id.clone()),
             ..PoolOptions::default()
         }
     }
@@ -131,11 +148,10 @@ impl World {
     /// Captures both media at this moment.
     pub fn capture(&self) -> Snapshot {
         Snapshot {
-            seed: self.inner.seed,
-            boot_id: self.inner.boot_id.clone(),
-            lost_power: self.inner.lost_power,
+            origin: self.inner.origin.clone(),
             pm: self.inner.pm.capture(),
             fs: self.inner.fs.fork(),
+            dirs: self.inner.dirs.lock().clone(),
         }
     }
 
@@ -190,6 +206,11 @@ impl World {
         Some(World { inner: weak.upgrade()? })
     }
 
+    /// Remembers that a directory and its parents are being made.
+    pub(crate) fn note_directory(&self, path: &Path) {
+        self.inner.dirs.lock().extend(path.ancestors().map(Path::to_path_buf));
+    }
+
     /// Numbers and reports an event; whether its operation must fail.
     pub(crate) fn pass(&self, kind: EventKind) -> bool {
         let fallible = !matches!(kind, EventKind::Drain | EventKind::End);
@@ -213,17 +234,16 @@ impl World {
 /// Both media of a world at one moment; any number of survivors come from it.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    seed: u64,
-    boot_id: String,
-    lost_power: bool,
+    origin: Origin,
     pm: PmSnapshot,
     fs: SimFs,
+    dirs: BTreeSet<PathBuf>,
 }
 
 impl Snapshot {
     /// The seed of the captured world.
     pub fn seed(&self) -> u64 {
-        self.seed
+        self.origin.seed
     }
 
     /// The world after a power cut at the captured moment.
@@ -232,16 +252,19 @@ impl Snapshot {
             Survival::Nothing => 1,
             Survival::Everything => 2,
             Survival::Wiped => 3,
-            Survival::Seeded(seed) => mix(seed, 4),
+            Survival::OnlyPm => 4,
+            Survival::OnlyDisk => 5,
+            Survival::Seeded(seed) => mix(seed, 6),
         };
-        let seed = mix(self.seed, salt);
-        let boot = boot_id(mix(seed, 0));
-        World::assemble(seed, boot, true, self.pm.power_cut(survival), disk::crashed(&self.fs, survival))
+        let seed = mix(self.origin.seed, salt);
+        let origin = Origin { seed, boot_id: boot_id(mix(seed, 0)), lost_power: true };
+        let fs = disk::crashed(&self.fs, &self.dirs, survival);
+        World::assemble(origin, self.pm.power_cut(survival), fs, self.dirs.clone())
     }
 
     /// The world after the process died at the captured moment.
     pub fn kill(&self) -> World {
-        let seed = mix(self.seed, 5);
-        World::assemble(seed, self.boot_id.clone(), self.lost_power, self.pm.kill(), self.fs.fork())
+        let origin = Origin { seed: mix(self.origin.seed, 7), ..self.origin.clone() };
+        World::assemble(origin, self.pm.kill(), self.fs.fork(), self.dirs.clone())
     }
 }

@@ -16,6 +16,9 @@ use crate::world::{Snapshot, World};
 /// Of this many images, one has its recovery interrupted too.
 const NESTED_ONE_IN: u64 = 3;
 
+/// The images an interrupted recovery is left in.
+const NESTED_IMAGES: [u32; 7] = [0, 1, 2, 4, 5, FIRST_DRAWN, FIRST_DRAWN + 1];
+
 /// The images to take, by event.
 pub(super) type Picks = BTreeMap<u64, Vec<u32>>;
 
@@ -147,7 +150,7 @@ impl<S: Scenario> Checker<S> {
         }
         let mut picks = Picks::new();
         for _ in 0..self.nesting.events {
-            let image = [0, 1, 2, FIRST_DRAWN, FIRST_DRAWN + 1][rng.below(5) as usize];
+            let image = NESTED_IMAGES[rng.below(NESTED_IMAGES.len() as u64) as usize];
             picks.insert(rng.below(events), vec![image]);
         }
         let world = step.take(snapshot);

@@ -1,9 +1,9 @@
 //! The explorer: runs a scenario, cuts the power at its events, and has every image verified.
 //!
 //! A first run counts the events. A second takes images at all of them, or, when the budget does not reach,
-//! at a seeded sample that always holds the last. Every chosen event gets the two extremes (nothing that was
-//! pending survives; all of it does), a kill, and drawn images. Some recoveries are interrupted in
-//! their turn. The first failure ends the run, is shrunk to fewer operations, and names its route.
+//! at a seeded sample that always holds the last. Every chosen event gets the extremes (of what was pending,
+//! nothing survives, or all, or one medium's share), a kill, and drawn images. Some recoveries are interrupted
+//! in their turn. The first failure ends the run, is shrunk to fewer operations, and names its route.
 //!
 //! Invariant: which images are taken, and what they hold, follows from the seed, the operations and the
 //! budget alone.
@@ -310,6 +310,7 @@ impl Explorer {
         let mut images = vec![0, 1];
         images.extend(self.kills.then_some(2));
         images.extend((self.wipes && page).then_some(3));
+        images.extend([4, 5]);
         let drawn = u32::try_from(self.drawn + spare).unwrap_or(u32::MAX - FIRST_DRAWN);
         images.extend(FIRST_DRAWN..FIRST_DRAWN + drawn);
         images

@@ -9,12 +9,13 @@ use crate::seed::mix;
 use crate::world::{Snapshot, World};
 
 /// The first image that is drawn; those below it are the fixed ones.
-pub(super) const FIRST_DRAWN: u32 = 4;
+pub(super) const FIRST_DRAWN: u32 = 6;
 
 /// One crash: the event before which it came, and which of its images.
 ///
 /// Images are numbered alike everywhere: 0 keeps nothing that was pending, 1 keeps everything, 2 is a kill of
-/// the process, 3 loses the persistent memory altogether, and from 4 on an arbitrary part is kept.
+/// the process, 3 loses the persistent memory altogether, 4 keeps only what was pending in persistent
+/// memory, 5 only what was pending on the disk, and from 6 on an arbitrary part is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
     /// The event's number in its world.
@@ -31,6 +32,8 @@ impl Step {
             1 => snapshot.power_cut(Survival::Everything),
             2 => snapshot.kill(),
             3 => snapshot.power_cut(Survival::Wiped),
+            4 => snapshot.power_cut(Survival::OnlyPm),
+            5 => snapshot.power_cut(Survival::OnlyDisk),
             drawn => {
                 let seed = mix(mix(snapshot.seed(), self.event), u64::from(drawn));
                 snapshot.power_cut(Survival::Seeded(seed))
@@ -45,6 +48,8 @@ impl Step {
             1 => "a power cut that kept everything pending",
             2 => "a kill",
             3 => "a power cut that wiped the persistent memory",
+            4 => "a power cut that kept what was pending in persistent memory, and nothing of the disk's",
+            5 => "a power cut that kept what was pending on the disk, and nothing of persistent memory's",
             _ => "a power cut",
         };
         format!("{what} before event {} ({kind})", self.event)

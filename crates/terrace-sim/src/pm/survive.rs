@@ -25,6 +25,10 @@ pub enum Survival {
     Nothing,
     /// All of it survives, as it stood.
     Everything,
+    /// All that was pending in persistent memory survives, and nothing of the disk's.
+    OnlyPm,
+    /// All that was pending on the disk survives, and nothing of persistent memory's.
+    OnlyDisk,
     /// An arbitrary part of it survives, fixed by the seed.
     Seeded(u64),
     /// The persistent memory is lost altogether and reads as zeroes; of the disk, nothing unsynced
@@ -84,8 +88,8 @@ impl PmSnapshot {
     /// The medium as a power cut leaves it: what survives is durable.
     pub fn power_cut(&self, survival: Survival) -> SimPm {
         let image = match survival {
-            Survival::Nothing => self.durable.clone(),
-            Survival::Everything => self.current(),
+            Survival::Nothing | Survival::OnlyDisk => self.durable.clone(),
+            Survival::Everything | Survival::OnlyPm => self.current(),
             Survival::Wiped => Image::zeroed(self.len),
             Survival::Seeded(seed) if self.granularity == Granularity::Page => self.pages_left(seed),
             Survival::Seeded(seed) => self.lines_left(seed),

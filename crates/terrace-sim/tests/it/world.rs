@@ -147,6 +147,24 @@ fn extremes_hold_for_both_media_at_once() {
 }
 
 #[test]
+fn a_medium_may_keep_what_the_other_loses() {
+    let world = small();
+    store(&world.media(), 0, 1);
+    let fs = world.fs();
+    fs.create_dir_all(Path::new("/d")).unwrap();
+    fs.create(Path::new("/d/old")).unwrap();
+    fs.sync_dir(Path::new("/d")).unwrap();
+    fs.remove(Path::new("/d/old")).unwrap();
+    let there = |world: &World| (load(&world.media(), 0), world.fs().exists(Path::new("/d/old")).unwrap());
+    let snapshot = world.capture();
+    assert_eq!(there(&snapshot.power_cut(Survival::OnlyPm)), (1, true));
+    let disk = snapshot.power_cut(Survival::OnlyDisk);
+    assert_eq!(there(&disk), (0, false));
+    // The removal has reached the disk for good, though nothing else lies in that directory.
+    assert_eq!(there(&disk.capture().power_cut(Survival::Nothing)), (0, false));
+}
+
+#[test]
 fn faults_count_over_both_media() {
     let steps = |world: &World| -> Vec<Option<ErrorKind>> {
         let kind = |result: terrace_base::Result<()>| result.err().map(|e| e.kind());
