@@ -123,7 +123,7 @@ impl TableBuilder {
             self.close_block()?;
         }
         if !self.open {
-            self.open_block(key, seq)?;
+            self.open_block(key)?;
         }
         if self.options.filter_bits_per_key > 0 && (self.meta.entries == 0 || self.last_key != key) {
             self.filter.add(key);
@@ -176,8 +176,8 @@ impl TableBuilder {
         &self.blocks
     }
 
-    /// Opens a block whose first entry is (`key`, `seq`).
-    fn open_block(&mut self, key: &[u8], seq: u64) -> Result<()> {
+    /// Opens a block whose first key is `key`.
+    fn open_block(&mut self, key: &[u8]) -> Result<()> {
         if self.end() >= Position::MAX_OFFSET {
             return Err(Error::invalid(format!(
                 "{} is full: blocks must start below 4 GiB",
@@ -185,8 +185,8 @@ impl TableBuilder {
             )));
         }
         if let Some(handle) = self.closed.take() {
-            match separator((&self.last_key, self.last_seq), (key, seq)) {
-                Some(len) => self.index_block(&key[..len], u64::MAX, handle),
+            match separator(&self.last_key, key) {
+                Some(len) => self.index_block(&key[..len], 0, handle),
                 None => self.index_after_last(handle),
             }
         }

@@ -11,13 +11,11 @@ use crate::frame::{HEADER_BYTES, Handle, Malformed};
 use crate::position::BLOCK_ALIGN;
 
 /// A separator between the last entry of a block and the first of the next: with `Some(len)` the first
-/// `len` bytes of the next key at the largest sequence number, with `None` the last entry itself.
-pub(crate) fn separator(last: (&[u8], u64), next: (&[u8], u64)) -> Option<usize> {
-    let len = shared_prefix(last.0, next.0) + 1;
-    // One byte past what they share is past `last`. It is before `next` by being shorter, or by its
-    // sequence number. Of two versions of one key, the first separates.
-    let before_next = len < next.0.len() || (len == next.0.len() && next.1 < u64::MAX);
-    before_next.then_some(len)
+/// `len` bytes of the next key, not all of it, at sequence number 0; with `None` the last entry.
+pub(crate) fn separator(last: &[u8], next: &[u8]) -> Option<usize> {
+    // One byte past what they share is past `last`, and before `next` by being shorter.
+    let len = shared_prefix(last, next) + 1;
+    (len < next.len()).then_some(len)
 }
 
 pub(crate) fn encode_handle(handle: Handle, out: &mut Vec<u8>) {
@@ -47,7 +45,7 @@ mod tests {
         let entries: Vec<_> = keys.iter().flat_map(|k| [(*k, u64::MAX), (*k, 9), (*k, 0)]).collect();
         for (i, &last) in entries.iter().enumerate() {
             for &next in &entries[i + 1..] {
-                let between = separator(last, next).map_or(last, |len| (&next.0[..len], u64::MAX));
+                let between = separator(last.0, next.0).map_or(last, |len| (&next.0[..len], 0));
                 assert!(order(last, between).is_le(), "{last:?} {next:?}");
                 assert!(order(between, next).is_lt(), "{last:?} {next:?}");
             }

@@ -8,7 +8,7 @@ use terrace_base::codec::Reader;
 use terrace_base::{Error, Result};
 use terrace_disk::{Access, Fs, ReadFile};
 
-use crate::block::{Block, BlockCursor, Lookup};
+use crate::block::{Block, Lookup};
 use crate::cache::BlockCache;
 use crate::cursor::TableCursor;
 use crate::entry::Entry;
@@ -155,35 +155,30 @@ impl Table {
         }
     }
 
+    /// One index block and one data block tell: a separator is at the block's last entry, or shorter than
+    /// the next block's first key, so no version of a key up to it lies behind it.
     fn get_by_index(&self, key: &[u8], max_seq: u64) -> Result<Option<Entry>> {
-        let mut root = self.seek_handles(&self.root, key, max_seq)?;
-        while root.valid() {
-            let index = self.block(self.handle(&root, BlockKind::Index)?, BlockKind::Index)?;
-            let mut leaf = self.seek_handles(&index, key, max_seq)?;
-            while leaf.valid() {
-                let block = self.block(self.handle(&leaf, BlockKind::Data)?, BlockKind::Data)?;
-                match block.find(key, max_seq).map_err(|m| m.at(self.path(), block.offset))? {
-                    Lookup::Found(found) => return Ok(Some(block.entry_of(found))),
-                    Lookup::Absent => return Ok(None),
-                    Lookup::PastEnd { .. } => leaf.next().map_err(|m| m.at(self.path(), index.offset))?,
-                }
-            }
-            root.next().map_err(|m| m.at(self.path(), self.root.offset))?;
+        let Some(handle) = self.handle_for(&self.root, BlockKind::Index, key, max_seq)? else {
+            return Ok(None);
+        };
+        let index = self.block(handle, BlockKind::Index)?;
+        let handle = self.handle_for(&index, BlockKind::Data, key, max_seq)?.ok_or_else(|| {
+            let expected = "an index block that reaches to the separator in the root";
+            Error::corruption(self.path(), index.offset, expected, "a shorter one")
+        })?;
+        let block = self.block(handle, BlockKind::Data)?;
+        match block.find(key, max_seq).map_err(|m| m.at(self.path(), block.offset))? {
+            Lookup::Found(found) => Ok(Some(block.entry_of(found))),
+            Lookup::Absent | Lookup::PastEnd { .. } => Ok(None),
         }
-        Ok(None)
     }
 
-    fn seek_handles(&self, block: &Arc<Block>, key: &[u8], seq: u64) -> Result<BlockCursor> {
-        let mut cursor = BlockCursor::default();
-        cursor.set(Some(block.clone()));
-        cursor.seek(key, seq).map_err(|m| m.at(self.path(), block.offset))?;
-        Ok(cursor)
-    }
-
-    fn handle(&self, cursor: &BlockCursor, kind: BlockKind) -> Result<Handle> {
-        let block = cursor.block().map_or(&*self.root, |b| b);
-        let handle = decode_handle(block.bytes(cursor.value()), self.region(kind).1);
-        handle.map_err(|m| m.at(self.path(), block.offset))
+    /// The handle, of a block of `kind`, whose separator in `index` is the first at or after (`key`, `seq`).
+    fn handle_for(&self, index: &Block, kind: BlockKind, key: &[u8], seq: u64) -> Result<Option<Handle>> {
+        let limit = self.region(kind).1;
+        let value = index.value_at_or_after(key, seq);
+        let handle = value.and_then(|value| value.map(|value| decode_handle(value, limit)).transpose());
+        handle.map_err(|m| m.at(self.path(), index.offset))
     }
 
     fn filter(&self) -> Result<Option<&Filter>> {

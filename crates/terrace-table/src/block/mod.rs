@@ -10,7 +10,7 @@
 //! An entry takes the first `shared` bytes of its key from the entry before it. Every so many
 //! entries one is a restart: its key is whole, and its offset stands in the array at the end, over
 //! which a search bisects. `count` counts restarts, the one left out included. `shared` is the
-//! longest possible but at restarts; [`Block::find`] relies on it.
+//! longest possible but at restarts; searches rely on it.
 
 mod cursor;
 mod read;

@@ -68,18 +68,27 @@ fn entry_malformed() -> Malformed {
     Malformed::new("an entry within its block", "lengths that do not fit")
 }
 
-/// A varint at `*at`, one byte being the usual case.
-#[inline]
+/// A varint at `*at`, as `Reader::varint` reads it; here because searches do little else.
+#[inline(always)]
 fn varint(data: &[u8], at: &mut usize) -> Option<u64> {
     let first = *data.get(*at)?;
+    *at += 1;
     if first < 0x80 {
-        *at += 1;
         return Some(u64::from(first));
     }
-    let mut r = Reader::new(data.get(*at..)?);
-    let value = r.varint()?;
-    *at += r.position();
-    Some(value)
+    let mut value = u64::from(first & 0x7f);
+    for shift in (7..64).step_by(7) {
+        let byte = *data.get(*at)?;
+        *at += 1;
+        if shift == 63 && byte > 1 {
+            return None;
+        }
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some(value);
+        }
+    }
+    None
 }
 
 impl Block {
@@ -189,16 +198,17 @@ impl Block {
         Ok(low)
     }
 
-    /// The newest version of `key` with a sequence number up to `max_seq`.
+    /// The first entry at or after (`key`, `seq`), and whether it, or if there is none the last entry of
+    /// the block, is a version of `key`.
     ///
     /// Keys are not put together: the entry before shares exactly `matched` bytes with `key` and sorts
     /// before it. One that shares more with that entry differs from `key` where that one does, and sorts
     /// before too; one that shares less is past `key`; only on a tie do bytes need comparing.
-    pub fn find(&self, key: &[u8], max_seq: u64) -> Result<Lookup, Malformed> {
+    fn lower_bound(&self, key: &[u8], seq: u64) -> Result<(Option<RawEntry>, bool), Malformed> {
         if self.restarts == 0 {
-            return Ok(Lookup::PastEnd { same_key: false });
+            return Ok((None, false));
         }
-        let mut at = self.restart(self.restart_before(key, max_seq)?)?;
+        let mut at = self.restart(self.restart_before(key, seq)?)?;
         let mut matched = 0;
         let mut same_key = false;
         while at < self.limit {
@@ -208,20 +218,76 @@ impl Block {
                 continue;
             }
             if entry.shared < matched && entry.shared > 0 {
-                return Ok(Lookup::Absent);
+                return Ok((Some(entry), false));
             }
-            let suffix = &self.data[entry.suffix];
+            let suffix = &self.data[entry.suffix.clone()];
             let rest = &key[entry.shared..];
             let common = shared_prefix(suffix, rest);
             same_key = common == suffix.len() && common == rest.len();
-            if same_key && entry.seq <= max_seq {
-                return Ok(Lookup::Found(Found { seq: entry.seq, kind: entry.kind, value: entry.value }));
-            }
-            if !same_key && suffix.get(common) > rest.get(common) {
-                return Ok(Lookup::Absent);
+            let after = if same_key { entry.seq <= seq } else { suffix.get(common) > rest.get(common) };
+            if after {
+                return Ok((Some(entry), same_key));
             }
             matched = entry.shared + common;
         }
-        Ok(Lookup::PastEnd { same_key })
+        Ok((None, same_key))
+    }
+
+    /// The newest version of `key` with a sequence number up to `max_seq`.
+    pub fn find(&self, key: &[u8], max_seq: u64) -> Result<Lookup, Malformed> {
+        Ok(match self.lower_bound(key, max_seq)? {
+            (Some(entry), true) => {
+                Lookup::Found(Found { seq: entry.seq, kind: entry.kind, value: entry.value })
+            }
+            (Some(_), false) => Lookup::Absent,
+            (None, same_key) => Lookup::PastEnd { same_key },
+        })
+    }
+
+    /// The value of the first entry at or after (`key`, `seq`).
+    pub fn value_at_or_after(&self, key: &[u8], seq: u64) -> Result<Option<&[u8]>, Malformed> {
+        let (entry, _) = self.lower_bound(key, seq)?;
+        Ok(entry.map(|entry| &self.data[entry.value]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_base::codec::put_varint;
+
+    #[test]
+    fn varints_read_as_the_codec_writes_them() {
+        for shift in 0..64 {
+            for value in [1u64 << shift, (1u64 << shift) - 1] {
+                let mut out = vec![0xff];
+                put_varint(&mut out, value);
+                let mut at = 1;
+                assert_eq!((varint(&out, &mut at), at), (Some(value), out.len()));
+                assert_eq!(varint(&out[..out.len() - 1], &mut 1), None);
+            }
+        }
+        assert_eq!(varint(&[0xff; 11], &mut 0), None);
+        assert_eq!(varint(&[255, 255, 255, 255, 255, 255, 255, 255, 255, 2], &mut 0), None);
+    }
+
+    #[test]
+    fn payloads_that_cannot_be_are_errors() {
+        let open = |data: &[u8]| Block::new(Bytes::copy_from_slice(data), 16, data.len());
+        for data in [&b""[..], b"abc", &[0, 0, 0, 1], &[2, 0, 0, 0], &[255; 8], &[7, 0, 0, 0, 0]] {
+            assert!(open(data).is_err(), "{data:?}");
+        }
+        // Entries that leave the block, a shared prefix at the start, a restart outside the entries.
+        let entries: [&[u8]; 5] = [&[0, 9, 0, 0], &[0, 1, 9, 0, 1], &[1, 1, 0, 0, 1], &[0, 0x80], &[255; 20]];
+        for entry in entries {
+            let block = open(&[entry, &[1, 0, 0, 0]].concat()).unwrap();
+            let found = block.find(b"a", 9);
+            let mut cursor = super::super::BlockCursor::default();
+            cursor.set(Some(std::sync::Arc::new(block)));
+            assert!(cursor.first().is_err() && cursor.last().is_err(), "{entry:?}");
+            assert!(!matches!(found, Ok(Lookup::Found(_))), "{entry:?}");
+        }
+        let block = open(&[0, 0, 0, 0, 200, 0, 0, 0, 2, 0, 0, 0]).unwrap();
+        assert!(block.find(b"a", 9).is_err());
     }
 }

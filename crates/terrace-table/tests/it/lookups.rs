@@ -107,6 +107,32 @@ fn positions_of_other_places_are_refused() {
 }
 
 #[test]
+fn a_get_by_index_reads_one_index_and_one_data_block() {
+    let items = items(3000, 30);
+    let fs = MemFs::default();
+    build(&fs, 1, &TableOptions { block_bytes: 300, ..Default::default() }, &items);
+    let table = open(&fs, 1, 0).unwrap();
+    for item in &items {
+        fs.take_reads();
+        assert_entry(table.get(&item.key, u64::MAX).unwrap().as_ref(), Some(item));
+        assert_eq!(fs.take_reads().0, 2);
+        let mut absent = item.key.clone();
+        absent.push(b'x');
+        assert_eq!(table.get(&absent, u64::MAX).unwrap(), None);
+        assert!(fs.take_reads().0 <= 2);
+    }
+}
+
+#[test]
+fn the_largest_sequence_number_at_the_start_of_a_block_is_found_from_both_sides() {
+    let items = [Item::put(b"", 0, b"first"), Item::put(b"b", u64::MAX, b"second")];
+    let (_fs, _, table) = table(1, &TableOptions { block_bytes: 1, ..Default::default() }, &items);
+    assert_entry(table.get(b"b", u64::MAX).unwrap().as_ref(), Some(&items[1]));
+    let to = |m: fn(Vec<u8>, u64) -> Move| m(b"b".to_vec(), u64::MAX);
+    follow(&mut table.cursor(true, 0), &items, &[to(Move::SeekBack), Move::Prev, to(Move::Seek), Move::Prev]);
+}
+
+#[test]
 fn a_filter_spares_the_reads_of_absent_keys() {
     let items = items(2000, 20);
     let options = TableOptions { filter_bits_per_key: 12, ..Default::default() };
