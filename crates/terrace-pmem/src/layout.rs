@@ -161,3 +161,88 @@ impl SlabHeader {
         self.magic == SLAB_MAGIC && self.crc == crc32c(&self.as_bytes()[..60])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    #[test]
+    fn golden_superblock() {
+        let superblock = Superblock {
+            magic: MAGIC,
+            version: VERSION,
+            granularity: 3,
+            uuid: *b"0123456789abcdef",
+            extent_bytes: 65536,
+            max_size: 64 << 30,
+            first_units: 8192,
+            reserved: [0; 68],
+            crc: 0,
+        }
+        .sealed();
+        let expected = concat!(
+            "54455252504f4f4c",
+            "01000000",
+            "03000000",
+            "30313233343536373839616263646566",
+            "0000010000000000",
+            "0000000010000000",
+            "0020000000000000",
+        );
+        let bytes = hex(superblock.as_bytes());
+        assert_eq!(bytes[..112], *expected);
+        assert_eq!(bytes[112..248], "00".repeat(68));
+        assert_eq!(bytes[248..], *"8a45a351");
+        assert!(superblock.is_sound());
+    }
+
+    #[test]
+    fn golden_state() {
+        let flags = STATE_CLEAN | STATE_POWER_SAFE;
+        let state = State {
+            sequence: 7,
+            generation: 4,
+            boot: 0x1122_3344_5566_7788,
+            flags,
+            reserved: [0; 32],
+            crc: 0,
+        }
+        .sealed();
+        let expected = concat!("0700000000000000", "0400000000000000", "8877665544332211", "05000000");
+        let bytes = hex(state.as_bytes());
+        assert_eq!(bytes[..56], *expected);
+        assert_eq!(bytes[120..], *"69361f16");
+    }
+
+    #[test]
+    fn golden_slab_header() {
+        let header = SlabHeader {
+            magic: SLAB_MAGIC,
+            kind: 2,
+            class_bytes: 64,
+            slots: 1010,
+            data_at: 256,
+            reserved: 0,
+            offset: 0x30000,
+            reserved2: [0; 28],
+            crc: 0,
+        }
+        .sealed();
+        let expected = concat!(
+            "534c4142",
+            "02000000",
+            "40000000",
+            "f2030000",
+            "00010000",
+            "00000000",
+            "0000030000000000"
+        );
+        let bytes = hex(header.as_bytes());
+        assert_eq!(bytes[..64], *expected);
+        assert_eq!(bytes[120..], *"bedcc458");
+    }
+}

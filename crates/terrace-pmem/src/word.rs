@@ -83,6 +83,14 @@ mod tests {
     }
 
     #[test]
+    fn golden_words() {
+        assert_eq!(seal(Tag::Table, 0x10000, 1), 0x3af4000000000001);
+        assert_eq!(seal(Tag::Bitmap, 0x30040, 0b101), 0xeafa000000000005);
+        assert_eq!(seal(Tag::Size, 8704, 4096), 0xcb27000000001000);
+        assert_eq!(seal_named(b"index", 0x30000), 0xcb1c000000030000);
+    }
+
+    #[test]
     fn a_named_word_belongs_to_its_name() {
         let word = seal_named(b"index", 42);
         assert_eq!(unseal_named(b"index", word), Some(42));

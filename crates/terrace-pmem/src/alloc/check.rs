@@ -3,9 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::class::SLOTS_PER_WORD;
 use super::extents::Phase;
 use super::marks::Marks;
-use super::slab::{Slab, bit, slots_in};
+use super::slab::{Slab, slots_in};
 use super::table::{Shape, Unit};
 use crate::pool::Pool;
 
@@ -108,19 +109,14 @@ impl Pool {
                     continue;
                 }
             };
-            let marked = marked.map_or(0, |m| m[word as usize]);
-            let report = |bits: u64, what: &str, problems: &mut Vec<Problem>| {
-                let slots =
-                    slots_in(1, |_| bits).into_iter().map(|s| s + word * super::class::SLOTS_PER_WORD);
+            let marked = marked.and_then(|m| m.get(word as usize)).copied().unwrap_or(0);
+            let mut report = |bits: u64, what: &str| {
+                let slots = slots_in(1, |_| bits).into_iter().map(|s| s + word * SLOTS_PER_WORD);
                 problems.extend(slots.map(|s| Problem::new(slab.offset_of(s), what)));
             };
-            report(active & !marked, "slot is in use and not reachable", problems);
-            report(marked & !active, "slot reached that is not in use", problems);
-            let lost = slots_in(1, |_| active).into_iter().map(|s| s + word * super::class::SLOTS_PER_WORD);
-            for slot in lost.filter(|&s| !state.is_taken(s)) {
-                debug_assert_eq!(bit(slot).0, word);
-                problems.push(Problem::new(slab.offset_of(slot), "active slot would be given out again"));
-            }
+            report(active & !marked, "slot is in use and not reachable");
+            report(marked & !active, "slot reached that is not in use");
+            report(active & !state.taken(word), "slot in use would be given out again");
         }
     }
 }

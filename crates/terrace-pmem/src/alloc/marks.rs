@@ -41,17 +41,23 @@ impl Marks {
         Ok(())
     }
 
-    /// A slot is reachable; as [`extent`](Self::extent).
-    ///
-    /// Errors: [`Corruption`](terrace_base::Error::Corruption) if no slot begins at `offset`.
+    /// A slot is reachable; as [`extent`](Self::extent). A place where no slot can begin is noted as a problem
+    /// and no more: beside mutators the slab may have just gone.
     pub fn slot(&mut self, offset: u64) -> Result<()> {
         let unit = offset / self.pool.extent_bytes();
-        let Some(slab) = self.pool.inner.alloc.slabs.get(unit) else { return self.extent(offset) };
+        let Some(slab) = self.pool.inner.alloc.slabs.get(unit) else {
+            if offset.is_multiple_of(self.pool.extent_bytes()) {
+                return self.extent(offset);
+            }
+            self.problems.push(Problem::new(offset, "slot reached where no slab is"));
+            return Ok(());
+        };
         let Some(slot) = slab.slot_at(offset) else {
-            return Err(self.pool.corruption(offset, "the offset of a slot", format!("{offset:#x}")));
+            self.problems.push(Problem::new(offset, "slot reached where none begins"));
+            return Ok(());
         };
         let words = self.slots.entry(unit).or_default();
-        words.resize(slab.geometry.words() as usize, 0);
+        words.resize(words.len().max(slab.geometry.words() as usize), 0);
         let (word, bit) = bit(slot);
         if words[word as usize] & bit != 0 {
             self.problems.push(Problem::new(offset, "slot reached twice"));

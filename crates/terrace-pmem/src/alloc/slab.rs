@@ -190,6 +190,11 @@ impl SlabState {
         self.taken[word as usize] & bit != 0
     }
 
+    /// Bits of the slots taken in a word.
+    pub(super) fn taken(&self, word: u32) -> u64 {
+        self.taken[word as usize]
+    }
+
     /// Gives a slot back.
     pub(super) fn give(&mut self, slot: u32) {
         let (word, bit) = bit(slot);
@@ -208,7 +213,8 @@ impl SlabState {
 
     /// The inherited slots that `marked` (48 bits a word, or nothing) does not hold.
     pub(super) fn orphans(&self, marked: Option<&[u64]>) -> Vec<u32> {
-        let of = |word: usize| self.inherited[word] & !marked.map_or(0, |m| m[word]);
+        let marked = |word: usize| marked.and_then(|m| m.get(word)).copied().unwrap_or(0);
+        let of = |word: usize| self.inherited[word] & !marked(word);
         slots_in(self.inherited.len(), of)
     }
 

@@ -1,7 +1,10 @@
 //! A file or device mapped into one reserved range of addresses, so that it can grow without moving.
 //!
 //! Invariants:
-//! 1. `[base, base + reserved)` belongs to this mapping from creation to drop; `base` is 2 MiB-aligned.
+//! 1. `[base, base + reserved)` belongs to this mapping from creation to drop; `base` is 2 MiB-aligned. The
+//!    system may drop the reservation of a range whose mapping it then refuses, and another thread's mapping
+//!    may land there; so only what is known to work is mapped over the reservation, and after a refusal all
+//!    the same, what cannot be reserved again no longer counts as reserved.
 //! 2. `[base, base + len)` is mapped shared and writable and backed by the file; the rest is inaccessible.
 //! 3. The file is locked for as long as the mapping lives: one process, one mapping.
 
@@ -40,7 +43,7 @@ pub(super) enum Backing {
 #[derive(Debug)]
 pub(super) struct Mapping {
     base: *mut u8,
-    reserved: u64,
+    reserved: AtomicU64,
     len: AtomicU64,
     backing: Backing,
     file: File,
@@ -89,7 +92,7 @@ impl Mapping {
         })?;
         let len = size / align.max(1) * align.max(1);
         let mut map = Self::reserve(file, name, len)?;
-        map.map_range(0, len, MapFlags::SHARED).map_err(|e| Error::io(name, "map", e.into()))?;
+        map.map_range(0, len, flags(Backing::DevDax)).map_err(|e| Error::io(name, "map", e.into()))?;
         map.len.store(len, Ordering::Release);
         map.backing = Backing::DevDax;
         Ok(map)
@@ -100,7 +103,7 @@ impl Mapping {
         let base = reserve_range(reserved).map_err(|e| Error::io(name, "reserve addresses for", e.into()))?;
         Ok(Mapping {
             base,
-            reserved,
+            reserved: AtomicU64::new(reserved),
             len: AtomicU64::new(0),
             backing: Backing::Disk,
             file,
@@ -112,40 +115,51 @@ impl Mapping {
 
     /// Maps the file's first `len` bytes, past the page cache where the file system can.
     fn map_file(&self, len: u64, on_tmpfs: bool) -> Result<Backing> {
-        let backing = if len == 0 {
-            Backing::Disk
-        } else {
-            match self.map_range(0, len, MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
-                Ok(()) => Backing::Dax,
-                Err(Errno::OPNOTSUPP | Errno::INVAL) => {
-                    self.map_range(0, len, MapFlags::SHARED)
-                        .map_err(|e| Error::io(&self.name, "map", e.into()))?;
-                    if on_tmpfs { Backing::Tmpfs } else { Backing::Disk }
-                }
-                Err(e) => return Err(Error::io(&self.name, "map", e.into())),
-            }
+        let backing = match (len > 0 && self.can_sync_map(), on_tmpfs) {
+            (true, _) => Backing::Dax,
+            (false, true) => Backing::Tmpfs,
+            (false, false) => Backing::Disk,
         };
+        if len > 0 {
+            self.map_range(0, len, flags(backing)).map_err(|e| Error::io(&self.name, "map", e.into()))?;
+        }
         self.len.store(len, Ordering::Release);
         Ok(backing)
     }
 
+    /// Whether the file can be mapped past the page cache. Tried at an address of the system's choice, not over
+    /// the reservation (invariant 1).
+    fn can_sync_map(&self) -> bool {
+        let (flags, protection) = (flags(Backing::Dax), ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: a new mapping at an address of the kernel's choice, unmapped at once.
+        unsafe {
+            rustix::mm::mmap(ptr::null_mut(), PAGE_BYTES as usize, protection, flags, &self.file, 0)
+                .and_then(|at| rustix::mm::munmap(at, PAGE_BYTES as usize))
+                .is_ok()
+        }
+    }
+
+    /// Maps a piece of the file to its place in the reservation.
     fn map_range(&self, from: u64, to: u64, flags: MapFlags) -> rustix::io::Result<()> {
-        assert!(from <= to && to <= self.reserved, "mapping stays inside its reservation");
+        assert!(from <= to && to <= self.reserved(), "mapping stays inside its reservation");
         // SAFETY: the range lies inside the reservation, which this value owns (invariant 1); it is not yet
         // mapped to anything but inaccessible pages, so nothing is replaced under anyone.
         unsafe {
             let at = self.base.add(from as usize);
+            let len = (to - from) as usize;
             let protection = ProtFlags::READ | ProtFlags::WRITE;
-            rustix::mm::mmap(
-                at.cast(),
-                (to - from) as usize,
-                protection,
-                flags | MapFlags::FIXED,
-                &self.file,
-                from,
-            )?;
+            let mapped =
+                rustix::mm::mmap(at.cast(), len, protection, flags | MapFlags::FIXED, &self.file, from);
+            if let Err(e) = mapped {
+                let again = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+                if rustix::mm::mmap_anonymous(at.cast(), len, ProtFlags::empty(), again).is_err() {
+                    // Perhaps it never was let go. Better to leak addresses than to unmap another's.
+                    self.reserved.store(from, Ordering::Release);
+                }
+                return Err(e);
+            }
             // Only advice: a kernel or file system without huge pages refuses, and nothing is lost.
-            let _ = rustix::mm::madvise(at.cast(), (to - from) as usize, Advice::LinuxHugepage);
+            let _ = rustix::mm::madvise(at.cast(), len, Advice::LinuxHugepage);
         }
         Ok(())
     }
@@ -159,7 +173,11 @@ impl Mapping {
     }
 
     pub(super) fn capacity(&self) -> u64 {
-        if self.backing == Backing::DevDax { self.len() } else { self.reserved }
+        if self.backing == Backing::DevDax { self.len() } else { self.reserved() }
+    }
+
+    fn reserved(&self) -> u64 {
+        self.reserved.load(Ordering::Acquire)
     }
 
     pub(super) fn backing(&self) -> Backing {
@@ -178,11 +196,7 @@ impl Mapping {
             return Err(Error::PoolFull { path, requested: len - old, size });
         }
         extend(&self.file, &self.name, old, len, self.backing == Backing::Tmpfs)?;
-        let flags = match self.backing {
-            Backing::Dax => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
-            _ => MapFlags::SHARED,
-        };
-        self.map_range(old, len, flags).map_err(|e| Error::io(&self.name, "map", e.into()))?;
+        self.map_range(old, len, flags(self.backing)).map_err(|e| Error::io(&self.name, "map", e.into()))?;
         self.len.store(len, Ordering::Release);
         if let Some(prefault) = &*self.prefault.lock() {
             // SAFETY: `drop` joins the prefault before it unmaps.
@@ -226,7 +240,15 @@ impl Drop for Mapping {
         // Joined before the range goes away.
         drop(self.prefault.lock().take());
         // SAFETY: the reservation is this value's own (invariant 1) and nothing borrows from it any more.
-        let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.reserved as usize) };
+        let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.reserved() as usize) };
+    }
+}
+
+/// How a backing is mapped.
+fn flags(backing: Backing) -> MapFlags {
+    match backing {
+        Backing::Dax => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
+        Backing::Disk | Backing::Tmpfs | Backing::DevDax => MapFlags::SHARED,
     }
 }
 

@@ -86,7 +86,7 @@ pub trait Media: Send + Sync + Debug {
     /// Bytes this medium may ever grow to.
     fn capacity(&self) -> u64;
 
-    /// Extends to `len` bytes; the new bytes read as zero. A medium that is full says so.
+    /// Extends to `len` bytes, durably when it returns; the new bytes read as zero. A medium that is full says so.
     fn grow(&self, len: u64) -> Result<()>;
 
     /// What the medium must be flushed by.

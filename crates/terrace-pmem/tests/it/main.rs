@@ -2,5 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, which the lint cannot see")]
 
+mod crash;
+mod damage;
+mod model;
 mod pool;
 mod support;
+mod threads;
