@@ -199,7 +199,7 @@ impl Work<'_> {
     /// Something sound starts at `offset`, with `key` if it is data.
     fn found(&mut self, offset: u64, key: Option<Vec<u8>>) {
         if let Some(lost) = self.lost.take() {
-            self.report.lost.push(LostRange { len: offset - lost.offset, before: key, ..lost });
+            self.report.lost.push(LostRange { len: offset.saturating_sub(lost.offset), before: key, ..lost });
         }
     }
 }

@@ -279,6 +279,8 @@ impl Table {
             buf = whole;
         }
         buf.truncate(len as usize);
+        // The length code rounds up by as much as a small record is long; the cache must not hold that too.
+        buf.shrink_to_fit();
         let block = self.decode_block(Bytes::from(buf), Handle { offset, len }, BlockKind::Data)?;
         let block = Arc::new(block);
         self.keep(&block);

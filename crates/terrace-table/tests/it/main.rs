@@ -2,7 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "test helpers outside test functions fail by panicking too")]
 
 mod build;
+mod crafted;
 mod damage;
+mod disks;
 mod golden;
 mod large;
 mod lookups;

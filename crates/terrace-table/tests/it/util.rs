@@ -36,7 +36,7 @@ pub fn path() -> &'static Path {
     Path::new("/db/000001.sst")
 }
 
-pub fn build(fs: &MemFs, number: u64, options: &TableOptions, items: &[Item]) -> Built {
+pub fn build(fs: &dyn Fs, number: u64, options: &TableOptions, items: &[Item]) -> Built {
     let mut builder = TableBuilder::new(fs.create(path()).unwrap(), number, options.clone()).unwrap();
     for item in items {
         builder.add(&item.key, item.seq, item.kind, &item.value).unwrap();
@@ -44,7 +44,7 @@ pub fn build(fs: &MemFs, number: u64, options: &TableOptions, items: &[Item]) ->
     builder.finish().unwrap()
 }
 
-pub fn open(fs: &MemFs, number: u64, cache_bytes: u64) -> Result<Arc<Table>> {
+pub fn open(fs: &dyn Fs, number: u64, cache_bytes: u64) -> Result<Arc<Table>> {
     Table::open(fs, path(), number, Arc::new(BlockCache::new(cache_bytes)), Access::Random)
 }
 
