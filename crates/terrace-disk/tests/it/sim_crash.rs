@@ -1,0 +1,247 @@
+//! What the simulated disk keeps and what it may lose.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use terrace_base::rng::Rng;
+use terrace_disk::{Fs, SimFs, WriteFile};
+
+const DIR: &str = "/d";
+
+#[derive(Debug, Clone)]
+enum Op {
+    Create(u8),
+    Append(u8, Vec<u8>),
+    Sync(u8),
+    Rename(u8, u8),
+    Remove(u8),
+    SyncDir,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let name = 0..4u8;
+    let data = prop::collection::vec(1..=255u8, 1..2000);
+    prop_oneof![
+        2 => name.clone().prop_map(Op::Create),
+        6 => (name.clone(), data).prop_map(|(n, d)| Op::Append(n, d)),
+        2 => name.clone().prop_map(Op::Sync),
+        1 => (name.clone(), name.clone()).prop_map(|(a, b)| Op::Rename(a, b)),
+        1 => name.prop_map(Op::Remove),
+        1 => Just(Op::SyncDir),
+    ]
+}
+
+fn path(name: u8) -> PathBuf {
+    Path::new(DIR).join(name.to_string())
+}
+
+/// A file as its writer knows it.
+struct Written {
+    handle: Box<dyn WriteFile>,
+    bytes: Vec<u8>,
+    synced: usize,
+}
+
+/// What the contract says of the disk: every file ever made, and every set of names since the
+/// directory was last synced.
+#[derive(Default)]
+struct Model {
+    files: Vec<Written>,
+    names: BTreeMap<PathBuf, usize>,
+    possible: Vec<BTreeMap<PathBuf, usize>>,
+}
+
+impl Model {
+    fn apply(&mut self, fs: &SimFs, op: &Op) {
+        match op {
+            Op::Create(n) if !self.names.contains_key(&path(*n)) => {
+                let handle = fs.create(&path(*n)).unwrap();
+                self.names.insert(path(*n), self.files.len());
+                self.files.push(Written { handle, bytes: Vec::new(), synced: 0 });
+            }
+            Op::Append(n, data) => {
+                if let Some(file) = self.named(*n) {
+                    file.handle.append(data).unwrap();
+                    file.bytes.extend_from_slice(data);
+                }
+            }
+            Op::Sync(n) => {
+                if let Some(file) = self.named(*n) {
+                    file.handle.sync().unwrap();
+                    file.synced = file.bytes.len();
+                }
+            }
+            Op::Rename(a, b) if self.names.contains_key(&path(*a)) => {
+                fs.rename(&path(*a), &path(*b)).unwrap();
+                let file = self.names.remove(&path(*a)).unwrap();
+                self.names.insert(path(*b), file);
+            }
+            Op::Remove(n) if self.names.remove(&path(*n)).is_some() => fs.remove(&path(*n)).unwrap(),
+            Op::SyncDir => {
+                fs.sync_dir(Path::new(DIR)).unwrap();
+                self.possible.clear();
+            }
+            _ => {}
+        }
+        self.possible.push(self.names.clone());
+    }
+
+    fn named(&mut self, name: u8) -> Option<&mut Written> {
+        let file = *self.names.get(&path(name))?;
+        self.files.get_mut(file)
+    }
+
+    /// Whether a power cut may leave `image`.
+    fn allows(&self, image: &BTreeMap<PathBuf, Vec<u8>>) -> bool {
+        self.possible.iter().any(|names| {
+            names.keys().eq(image.keys())
+                && names.iter().all(|(path, &file)| {
+                    let (file, found) = (&self.files[file], &image[path]);
+                    found.len() <= file.bytes.len() && found.starts_with(&file.bytes[..file.synced])
+                })
+        })
+    }
+}
+
+fn new_disk() -> (SimFs, Model) {
+    let fs = SimFs::new();
+    fs.create_dir_all(Path::new(DIR)).unwrap();
+    (fs, Model { possible: vec![BTreeMap::new()], ..Model::default() })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn a_power_cut_keeps_what_was_promised(ops in prop::collection::vec(op(), 1..40), seed: u64) {
+        let (fs, mut model) = new_disk();
+        for op in &ops {
+            model.apply(&fs, op);
+            let mut rng = Rng::new(seed);
+            for _ in 0..4 {
+                let image = fs.crash(&mut rng).image();
+                prop_assert!(model.allows(&image), "{:?}", image.keys());
+            }
+        }
+        let least = fs.crash_losing_all();
+        for (path, &file) in &model.possible[0] {
+            let file = &model.files[file];
+            prop_assert_eq!(&least.read(path).unwrap(), &file.bytes[..file.synced]);
+        }
+    }
+
+    #[test]
+    fn a_killed_process_leaves_everything_as_it_was(ops in prop::collection::vec(op(), 1..40), seed: u64) {
+        let (fs, mut model) = new_disk();
+        ops.iter().for_each(|op| model.apply(&fs, op));
+        let next = fs.fork();
+        prop_assert_eq!(next.image(), fs.image());
+        // What was pending still is: the same power cut takes the same of both.
+        let (one, other) = (fs.crash(&mut Rng::new(seed)), next.crash(&mut Rng::new(seed)));
+        prop_assert_eq!(one.image(), other.image());
+    }
+
+    #[test]
+    fn survivors_are_repeatable_and_independent(ops in prop::collection::vec(op(), 1..30), seed: u64) {
+        let (fs, mut model) = new_disk();
+        ops.iter().for_each(|op| model.apply(&fs, op));
+        let before = fs.image();
+        let (one, other) = (fs.crash(&mut Rng::new(seed)), fs.crash(&mut Rng::new(seed)));
+        prop_assert_eq!(one.image(), other.image());
+        let survived = one.image();
+        for path in survived.keys() {
+            one.damage(path, |data| data.push(1)).unwrap();
+        }
+        prop_assert_eq!(other.image(), survived.clone());
+        // What survived one power cut lies on the disk and survives the next.
+        prop_assert_eq!(other.crash(&mut Rng::new(!seed)).image(), survived);
+        prop_assert_eq!(fs.image(), before);
+    }
+}
+
+#[test]
+fn every_kind_of_loss_is_met() {
+    let fs = SimFs::new();
+    let old = vec![0xaa; 9000];
+    fs.plant(Path::new("/old"), &old).unwrap();
+    fs.remove(Path::new("/old")).unwrap();
+    let mut file = fs.create(Path::new("/f")).unwrap();
+    file.append(&[1; 5000]).unwrap();
+    file.sync().unwrap();
+    fs.sync_dir(Path::new("/")).unwrap();
+    file.append(&[2; 20_000]).unwrap();
+    let (mut lost, mut whole, mut short, mut zeros, mut stale, mut hole) = Default::default();
+    let mut rng = Rng::new(3);
+    for _ in 0..400 {
+        let data = fs.crash(&mut rng).read(Path::new("/f")).unwrap();
+        assert_eq!(data[..5000], [1; 5000]);
+        let tail = &data[5000..];
+        lost |= tail.is_empty();
+        whole |= tail == [2; 20_000];
+        short |= !tail.is_empty() && tail.len() < 20_000 && tail.iter().all(|&b| b == 2);
+        zeros |= tail.last() == Some(&0);
+        stale |= tail.windows(64).any(|w| w == [0xaa; 64]);
+        hole |= tail.iter().position(|&b| b != 2).is_some_and(|at| tail[at..].ends_with(&[2; 64]));
+    }
+    let kinds: [bool; 6] = [lost, whole, short, zeros, stale, hole];
+    assert_eq!(kinds, [true; 6]);
+}
+
+#[test]
+fn names_are_lost_from_the_end_backwards() {
+    let fs = SimFs::new();
+    for i in 0..4 {
+        fs.create(&PathBuf::from(format!("/{i}"))).unwrap();
+    }
+    let mut rng = Rng::new(1);
+    let survivors: BTreeSet<usize> = (0..200)
+        .map(|_| {
+            let names: Vec<_> = fs.crash(&mut rng).image().into_keys().collect();
+            let all: Vec<_> = (0..names.len()).map(|i| PathBuf::from(format!("/{i}"))).collect();
+            assert_eq!(names, all);
+            names.len()
+        })
+        .collect();
+    assert_eq!(survivors, (0..=4).collect());
+}
+
+#[test]
+fn directories_lose_names_independently() {
+    let fs = SimFs::new();
+    let (a, b) = (Path::new("/a"), Path::new("/b"));
+    fs.create_dir_all(a).unwrap();
+    fs.create_dir_all(b).unwrap();
+    fs.plant(&a.join("f"), b"moved").unwrap();
+    fs.rename(&a.join("f"), &b.join("f")).unwrap();
+    let mut rng = Rng::new(1);
+    let seen: BTreeSet<(bool, bool)> = (0..100)
+        .map(|_| {
+            let disk = fs.crash(&mut rng);
+            for path in disk.image().into_keys() {
+                assert_eq!(disk.read(&path).unwrap(), b"moved");
+            }
+            (disk.exists(&a.join("f")).unwrap(), disk.exists(&b.join("f")).unwrap())
+        })
+        .collect();
+    assert_eq!(seen.len(), 4);
+}
+
+#[test]
+fn a_removed_file_is_there_again_until_its_directory_is_synced() {
+    let fs = SimFs::new();
+    fs.plant(Path::new("/f"), b"bytes").unwrap();
+    fs.remove(Path::new("/f")).unwrap();
+    assert_eq!(fs.crash_losing_all().read(Path::new("/f")).unwrap(), b"bytes");
+    fs.sync_dir(Path::new("/")).unwrap();
+    assert!(fs.crash_losing_all().image().is_empty());
+}
+
+#[test]
+fn locks_stay_with_their_process() {
+    let fs = SimFs::new();
+    let lock = fs.lock(Path::new("/LOCK")).unwrap();
+    fs.fork().lock(Path::new("/LOCK")).unwrap();
+    fs.crash(&mut Rng::new(1)).lock(Path::new("/LOCK")).unwrap();
+    drop(lock);
+}

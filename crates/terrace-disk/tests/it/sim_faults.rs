@@ -1,0 +1,171 @@
+//! Errors on demand, a full disk, and being watched.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use terrace_base::rng::Rng;
+use terrace_base::{ErrorKind, Result};
+use terrace_disk::{Access, Fault, Fs, FsEvent, Observer, SimFs};
+
+/// A little of everything; says what it got done.
+fn script(fs: &SimFs) -> Result<()> {
+    let (root, a, b) = (Path::new("/d"), Path::new("/d/a"), Path::new("/d/b"));
+    fs.create_dir_all(root)?;
+    let mut file = fs.create(a)?;
+    file.append(b"bytes")?;
+    file.sync()?;
+    fs.rename(a, b)?;
+    fs.sync_dir(root)?;
+    fs.open(b, Access::Random)?.read_at(0, &mut [0; 5])?;
+    fs.list(root)?;
+    fs.remove(b)?;
+    fs.sync_dir(root)
+}
+
+#[test]
+fn the_nth_operation_fails_and_no_other() {
+    let counting = SimFs::new();
+    script(&counting).unwrap();
+    let (all, changes) = counting.operations();
+    assert_eq!((all, changes), (11, 8));
+    for (count, only_changes) in [(all, false), (changes, true)] {
+        for after in 0..=count {
+            let fs = SimFs::new();
+            fs.inject(Some(Fault { after, only_changes, sticky: false }));
+            let done = script(&fs);
+            assert_eq!(done.is_ok(), after == count, "after {after} of {count}");
+            if let Err(error) = done {
+                assert_eq!(error.kind(), ErrorKind::Io);
+                assert!(error.to_string().contains("injected"), "{error}");
+                fs.list(Path::new("/")).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sticky_fault_goes_on_until_healed() {
+    let fs = SimFs::new();
+    fs.inject(Some(Fault { after: 1, only_changes: true, sticky: true }));
+    fs.create(Path::new("/a")).unwrap();
+    for _ in 0..3 {
+        assert!(fs.create(Path::new("/b")).is_err());
+        fs.list(Path::new("/")).unwrap();
+    }
+    assert!(fs.fork().create(Path::new("/b")).is_ok());
+    fs.inject(None);
+    fs.create(Path::new("/b")).unwrap();
+}
+
+#[test]
+fn a_failed_sync_is_never_made_good() {
+    let fs = SimFs::new();
+    let mut file = fs.create(Path::new("/f")).unwrap();
+    file.append(b"synced").unwrap();
+    file.sync().unwrap();
+    fs.sync_dir(Path::new("/")).unwrap();
+    file.append(b" lost").unwrap();
+    fs.inject(Some(Fault { after: 0, only_changes: true, sticky: false }));
+    assert!(file.sync().is_err());
+    assert!(file.sync().is_err());
+    assert!(file.append(b"more").is_err());
+    assert_eq!(fs.crash_losing_all().read(Path::new("/f")).unwrap(), b"synced");
+}
+
+#[test]
+fn a_failed_append_leaves_nothing_or_ends_the_file() {
+    let mut outcomes = [false; 2];
+    for after in 0..4 {
+        let fs = SimFs::new();
+        let mut file = fs.create(Path::new("/f")).unwrap();
+        fs.inject(Some(Fault { after, only_changes: true, sticky: false }));
+        let mut kept = Vec::new();
+        while file.append(b"0123456789").is_ok() {
+            kept.extend_from_slice(b"0123456789");
+        }
+        let ended = file.append(b"next").is_err();
+        let data = fs.read(Path::new("/f")).unwrap();
+        outcomes[usize::from(ended)] = true;
+        match ended {
+            true => assert_eq!(data, [&kept[..], b"01234"].concat()),
+            false => assert_eq!(data, [&kept[..], b"next"].concat()),
+        }
+        assert_eq!(file.len(), data.len() as u64);
+    }
+    assert_eq!(outcomes, [true; 2]);
+}
+
+#[test]
+fn a_full_disk_takes_no_more_until_there_is_room() {
+    let fs = SimFs::new();
+    fs.set_capacity(Some(100));
+    let (a, b) = (Path::new("/a"), Path::new("/b"));
+    let mut first = fs.create(a).unwrap();
+    first.append(&[1; 60]).unwrap();
+    let mut second = fs.create(b).unwrap();
+    assert_eq!(second.append(&[2; 41]).unwrap_err().kind(), ErrorKind::NoSpace);
+    assert_eq!((second.len(), fs.free_bytes(b).unwrap()), (0, 40));
+    second.append(&[2; 40]).unwrap();
+    fs.remove(a).unwrap();
+    assert_eq!(fs.used_bytes(), 100, "a removed file that is open takes room");
+    drop(first);
+    assert_eq!(fs.used_bytes(), 40);
+    second.append(&[2; 60]).unwrap();
+    assert_eq!(
+        fs.crash(&mut Rng::new(1)).create(Path::new("/c")).unwrap().append(&[0; 101]).unwrap_err().kind(),
+        ErrorKind::NoSpace
+    );
+    fs.set_capacity(None);
+    second.append(&[2; 1000]).unwrap();
+}
+
+/// Writes down each event, and what the disk showed before it.
+#[derive(Debug)]
+struct Diary {
+    fs: SimFs,
+    entries: Mutex<Vec<(String, usize)>>,
+}
+
+impl Observer for Diary {
+    fn before(&self, event: FsEvent<'_>) {
+        let word = match event {
+            FsEvent::Create { path } => format!("create {}", path.display()),
+            FsEvent::Write { path, bytes } => format!("write {} {bytes}", path.display()),
+            FsEvent::Sync { path } => format!("sync {}", path.display()),
+            FsEvent::Rename { from, to } => format!("rename {} {}", from.display(), to.display()),
+            FsEvent::Remove { path } => format!("remove {}", path.display()),
+            FsEvent::SyncDir { path } => format!("sync_dir {}", path.display()),
+            FsEvent::CreateDir { path } => format!("create_dir {}", path.display()),
+        };
+        // The observer may use the disk; nothing of the event has happened.
+        let survivor = self.fs.crash(&mut Rng::new(1));
+        assert!(survivor.image().len() <= 1);
+        let bytes = self.fs.image().values().map(Vec::len).sum();
+        self.entries.lock().unwrap().push((word, bytes));
+    }
+}
+
+#[test]
+fn observers_see_each_change_before_it_happens() {
+    let fs = SimFs::new();
+    let diary = Arc::new(Diary { fs: fs.clone(), entries: Mutex::default() });
+    fs.observe(Some(diary.clone()));
+    script(&fs).unwrap();
+    fs.observe(None);
+    fs.create(Path::new("/unseen")).unwrap();
+    let entries = std::mem::take(&mut *diary.entries.lock().unwrap());
+    let words: Vec<_> = entries.iter().map(|(word, bytes)| (word.as_str(), *bytes)).collect();
+    assert_eq!(
+        words,
+        [
+            ("create_dir /d", 0),
+            ("create /d/a", 0),
+            ("write /d/a 5", 0),
+            ("sync /d/a", 5),
+            ("rename /d/a /d/b", 5),
+            ("sync_dir /d", 5),
+            ("remove /d/b", 5),
+            ("sync_dir /d", 0),
+        ]
+    );
+}
