@@ -1,3 +1,14 @@
 //! Persistent indexes: ordered and hashed, each in a folder of its own.
+//!
+//! * [`skiplist`]: SLM-DB's persistent skiplist in an arena, a memtable that needs no log; also as an index.
+//! * [`ordered`]: the trait that ordered indexes share.
+//! * [`limbo`]: when unlinked memory may be freed under lock-free readers.
 
+pub mod kinds;
 pub mod limbo;
+pub mod ordered;
+pub mod skiplist;
+mod word_cell;
+
+pub use ordered::{OrderedIndex, ScanBatch};
+pub use skiplist::{Found, ListCursor, Record, SkipIndex, SkipList, Staged};

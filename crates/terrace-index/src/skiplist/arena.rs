@@ -1,0 +1,188 @@
+//! The extents of a list: a chain, in one of which records are bump-allocated.
+//!
+//! 1. An extent joins the chain by one publish, when its header is durable.
+//! 2. Space is never given back but with the whole arena.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+use terrace_base::{Error, Result};
+use terrace_pmem::{Extent, Kind, POff, Pool};
+
+use super::layout::{EXTENT_HEADER_BYTES, ExtentHeader, FIRST_DATA, HEAD_NODE, NODE_BYTES, NodeFields};
+
+/// The arena of one list.
+pub(super) struct Arena {
+    pool: Pool,
+    kind: Kind,
+    first: u64,
+    list: u64,
+    step: u64,
+    tail: RwLock<Tail>,
+    extents_bytes: AtomicU64,
+    used: AtomicU64,
+}
+
+/// Where the next record goes, and where the next extent is linked.
+struct Tail {
+    position: AtomicU64,
+    end: u64,
+    last: u64,
+    count: u32,
+}
+
+impl Arena {
+    /// A new arena of one extent with a head node; durable, unlinked. Also the list's identity.
+    pub fn create(pool: &Pool, kind: Kind, bytes: u64) -> Result<(Arena, u64)> {
+        let extent = pool.reserve_extent(kind, bytes.max(FIRST_DATA + 64))?;
+        let list = super::identity(pool, extent.offset);
+        // Later extents are smaller: a list that outgrows its arena does so by little.
+        let step = (extent.bytes / 4).max(pool.extent_bytes());
+        pool.write(extent.offset, &ExtentHeader::encode(list, extent.bytes, step, 0));
+        pool.zero(extent.offset + EXTENT_HEADER_BYTES, HEAD_NODE + NODE_BYTES - EXTENT_HEADER_BYTES);
+        let head = head_fields();
+        let at = extent.offset + HEAD_NODE;
+        pool.write(at, &head.encode(0, head.crc(list, at, &[], &[])));
+        pool.flush(extent.offset, FIRST_DATA);
+        pool.activate(&extent);
+        pool.drain();
+        let tail = Tail {
+            position: AtomicU64::new(extent.offset + FIRST_DATA),
+            end: extent.offset + extent.bytes,
+            last: extent.offset,
+            count: 1,
+        };
+        let arena = Arena::over(pool, kind, extent.offset, (list, step), tail, extent.bytes);
+        Ok((arena, list))
+    }
+
+    /// Attaches to the arena whose first extent is at `first`. It is full until [`resume`](Self::resume).
+    pub fn open(pool: &Pool, kind: Kind, first: u64) -> Result<(Arena, u64)> {
+        let header = pool.get::<ExtentHeader>(POff::new(first))?;
+        if !header.is_sound() || header.index != 0 {
+            return Err(Error::corruption(pool.path(), first, "a skiplist's first extent", "other bytes"));
+        }
+        let (list, step) = (header.list, header.step);
+        let tail = Tail { position: AtomicU64::new(0), end: 0, last: first, count: 1 };
+        let arena = Arena::over(pool, kind, first, (list, step), tail, 0);
+        let extents = arena.extents()?;
+        arena.extents_bytes.store(extents.iter().map(|e| e.bytes).sum(), Ordering::Relaxed);
+        {
+            let mut tail = arena.tail.write();
+            tail.count = extents.len() as u32;
+            tail.last = extents.last().map_or(first, |e| e.offset);
+        }
+        Ok((arena, list))
+    }
+
+    fn over(pool: &Pool, kind: Kind, first: u64, (list, step): (u64, u64), tail: Tail, bytes: u64) -> Arena {
+        Arena {
+            pool: pool.clone(),
+            kind,
+            first,
+            list,
+            step,
+            tail: RwLock::new(tail),
+            extents_bytes: AtomicU64::new(bytes),
+            used: AtomicU64::new(0),
+        }
+    }
+
+    /// Offset of the first extent.
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Bytes of all extents.
+    pub fn extents_bytes(&self) -> u64 {
+        self.extents_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes allocated.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Sets where allocation goes on after recovery: from `position` to `end`, `used` bytes being taken.
+    pub fn resume(&self, position: u64, end: u64, used: u64) {
+        let mut tail = self.tail.write();
+        tail.position = AtomicU64::new(position);
+        tail.end = end;
+        self.used.store(used, Ordering::Relaxed);
+    }
+
+    /// The extents in chain order.
+    pub fn extents(&self) -> Result<Vec<Extent>> {
+        let mut out = Vec::new();
+        let mut at = self.first;
+        while at != 0 {
+            let header = self.pool.get::<ExtentHeader>(POff::new(at))?;
+            let fits = header.bytes >= EXTENT_HEADER_BYTES
+                && at.checked_add(header.bytes).is_some_and(|end| end <= self.pool.size());
+            if !header.is_sound() || header.list != self.list || header.index as usize != out.len() || !fits {
+                return Err(Error::corruption(self.pool.path(), at, "an extent of this list", "other bytes"));
+            }
+            out.push(Extent { offset: at, bytes: header.bytes, kind: self.kind });
+            at = header.next.load(Ordering::Acquire);
+        }
+        Ok(out)
+    }
+
+    /// `bytes` of unused space, 8-aligned.
+    pub fn allocate(&self, bytes: u64) -> Result<u64> {
+        let bytes = bytes.next_multiple_of(8);
+        // Not within the match: growing takes the lock that this one would still hold.
+        let taken = self.tail.read().take(bytes);
+        let offset = match taken {
+            Some(offset) => offset,
+            None => self.grow(bytes)?,
+        };
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+        Ok(offset)
+    }
+
+    /// Adds an extent and allocates from it; a record larger than the step gets one of its own.
+    #[cold]
+    fn grow(&self, bytes: u64) -> Result<u64> {
+        let mut tail = self.tail.write();
+        if let Some(offset) = tail.take(bytes) {
+            return Ok(offset);
+        }
+        let own = bytes + EXTENT_HEADER_BYTES > self.step;
+        let extent = self.pool.reserve_extent(self.kind, self.step.max(bytes + EXTENT_HEADER_BYTES))?;
+        let header = ExtentHeader::encode(self.list, extent.bytes, self.step, tail.count);
+        self.pool.write(extent.offset, &header);
+        self.pool.flush(extent.offset, EXTENT_HEADER_BYTES);
+        self.pool.activate(&extent);
+        self.pool.drain();
+        self.pool.publish(POff::new(tail.last + 16), extent.offset);
+        tail.last = extent.offset;
+        tail.count += 1;
+        self.extents_bytes.fetch_add(extent.bytes, Ordering::Relaxed);
+        let offset = extent.offset + EXTENT_HEADER_BYTES;
+        if !own {
+            tail.position = AtomicU64::new(offset + bytes);
+            tail.end = extent.offset + extent.bytes;
+        }
+        Ok(offset)
+    }
+
+    /// Gives every extent back to the pool, the first one last: a crash in between leaves the rest to
+    /// the pool's reclaiming.
+    pub fn free(&self) -> Result<()> {
+        self.extents()?.iter().rev().try_for_each(|e| self.pool.free_extent(e.offset, self.kind))
+    }
+}
+
+impl Tail {
+    fn take(&self, bytes: u64) -> Option<u64> {
+        let fits = |at: u64| at.checked_add(bytes).filter(|&end| end <= self.end);
+        self.position.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()
+    }
+}
+
+/// The fields of the head node.
+pub(super) fn head_fields() -> NodeFields {
+    let height = super::layout::MAX_HEIGHT as u8;
+    NodeFields { seq: u64::MAX, batch_first: 0, batch_len: 0, vlen: 0, klen: 0, kind: 0, height }
+}

@@ -1,0 +1,211 @@
+//! The bytes of a list: extent headers and nodes (`docs/formats/skiplist.md`).
+
+use std::mem::offset_of;
+use std::sync::atomic::AtomicU64;
+
+use terrace_base::checksum::{crc32c, crc32c_append};
+use terrace_pmem::PmSafe;
+
+/// First word of every extent of a list: `TSKIPL` and version 1.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TSKIPL\x01\0");
+
+/// Levels of links a node may have, the persistent one included.
+pub(super) const MAX_HEIGHT: usize = 16;
+
+/// Header at the start of every extent.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct ExtentHeader {
+    /// [`MAGIC`].
+    pub magic: u64,
+    /// Identity of the list; checksums are seeded with it.
+    pub list: u64,
+    /// The next extent of the list, 0 in the last.
+    pub next: AtomicU64,
+    /// Bytes of this extent, header included.
+    pub bytes: u64,
+    /// Regular size of further extents (the same in every header).
+    pub step: u64,
+    /// Position in the chain, from 0.
+    pub index: u32,
+    /// CRC-32C of the fields above but `next`.
+    pub crc: u32,
+    /// Zero.
+    pub reserved: [u64; 2],
+}
+
+/// Bytes of an extent header.
+pub(super) const EXTENT_HEADER_BYTES: u64 = 64;
+
+/// Where the head node lies in the first extent: below it are its volatile words.
+pub(super) const HEAD_NODE: u64 = EXTENT_HEADER_BYTES + MAX_HEIGHT as u64 * 8;
+
+/// First byte for nodes in the first extent.
+pub(super) const FIRST_DATA: u64 = HEAD_NODE + NODE_BYTES;
+
+/// The fixed part of a node. The key follows it, then, 8-aligned, the value.
+///
+/// Below it lie volatile words, rebuilt on open: the owner at -8, the link of level `i` at -8 - 8 `i`.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct NodeHead {
+    /// The link of level 0: the only one that persists.
+    pub next: AtomicU64,
+    /// Sequence number.
+    pub seq: u64,
+    /// Sequence number of the first record of the batch this one belongs to.
+    pub batch_first: u64,
+    /// Records in the batch.
+    pub batch_len: u32,
+    /// CRC-32C of everything but the links (and, in an index node, but the value).
+    pub crc: u32,
+    /// Bytes of the value.
+    pub vlen: u32,
+    /// Bytes of the key.
+    pub klen: u16,
+    /// What the record is; the store's byte.
+    pub kind: u8,
+    /// Levels this node is linked in.
+    pub height: u8,
+}
+
+/// Bytes of the fixed part of a node.
+pub(super) const NODE_BYTES: u64 = 40;
+
+const _: () = {
+    assert!(size_of::<ExtentHeader>() == EXTENT_HEADER_BYTES as usize);
+    assert!(offset_of!(ExtentHeader, next) == 16 && offset_of!(ExtentHeader, crc) == 44);
+    assert!(size_of::<NodeHead>() == NODE_BYTES as usize);
+    assert!(offset_of!(NodeHead, crc) == 28 && offset_of!(NodeHead, klen) == 36);
+    assert!(offset_of!(NodeHead, kind) == 38 && offset_of!(NodeHead, height) == 39);
+};
+
+// SAFETY: repr(C), no padding (asserted by the sizes), integers only, what changes while shared is atomic.
+unsafe impl PmSafe for ExtentHeader {}
+// SAFETY: as above.
+unsafe impl PmSafe for NodeHead {}
+
+impl ExtentHeader {
+    /// The header's bytes as they are written.
+    pub fn encode(list: u64, bytes: u64, step: u64, index: u32) -> [u8; EXTENT_HEADER_BYTES as usize] {
+        let mut out = [0; EXTENT_HEADER_BYTES as usize];
+        out[0..8].copy_from_slice(&MAGIC.to_le_bytes());
+        out[8..16].copy_from_slice(&list.to_le_bytes());
+        out[24..32].copy_from_slice(&bytes.to_le_bytes());
+        out[32..40].copy_from_slice(&step.to_le_bytes());
+        out[40..44].copy_from_slice(&index.to_le_bytes());
+        let crc = header_crc(&out);
+        out[44..48].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Whether the checksum is right.
+    pub fn is_sound(&self) -> bool {
+        let image = Self::encode(self.list, self.bytes, self.step, self.index);
+        self.magic == MAGIC && header_crc(&image) == self.crc
+    }
+}
+
+fn header_crc(image: &[u8; EXTENT_HEADER_BYTES as usize]) -> u32 {
+    crc32c_append(crc32c(&image[0..16]), &image[24..44])
+}
+
+/// What a node is made of besides links and payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NodeFields {
+    pub seq: u64,
+    pub batch_first: u64,
+    pub batch_len: u32,
+    pub vlen: u32,
+    pub klen: u16,
+    pub kind: u8,
+    pub height: u8,
+}
+
+impl NodeFields {
+    /// The fixed part's bytes, with `next` as the link of level 0.
+    pub fn encode(&self, next: u64, crc: u32) -> [u8; NODE_BYTES as usize] {
+        let mut out = [0; NODE_BYTES as usize];
+        out[0..8].copy_from_slice(&next.to_le_bytes());
+        out[8..16].copy_from_slice(&self.seq.to_le_bytes());
+        out[16..24].copy_from_slice(&self.batch_first.to_le_bytes());
+        out[24..28].copy_from_slice(&self.batch_len.to_le_bytes());
+        out[28..32].copy_from_slice(&crc.to_le_bytes());
+        out[32..36].copy_from_slice(&self.vlen.to_le_bytes());
+        out[36..38].copy_from_slice(&self.klen.to_le_bytes());
+        out[38] = self.kind;
+        out[39] = self.height;
+        out
+    }
+
+    /// Checksum of a node of list `list` at `offset`; a node copied elsewhere does not pass.
+    pub fn crc(&self, list: u64, offset: u64, key: &[u8], value: &[u8]) -> u32 {
+        let image = self.encode(0, 0);
+        let mut crc = crc32c(&list.to_le_bytes());
+        crc = crc32c_append(crc, &offset.to_le_bytes());
+        crc = crc32c_append(crc, &image[8..]);
+        crc = crc32c_append(crc, key);
+        crc32c_append(crc, value)
+    }
+
+    /// Bytes of volatile words below the node.
+    pub fn below(&self) -> u64 {
+        u64::from(self.height) * 8
+    }
+
+    /// Bytes from the node's fixed part to the end of its value.
+    pub fn above(&self) -> u64 {
+        value_offset(self.klen) + u64::from(self.vlen)
+    }
+}
+
+impl NodeHead {
+    /// The fields apart from link and checksum.
+    pub fn fields(&self) -> NodeFields {
+        NodeFields {
+            seq: self.seq,
+            batch_first: self.batch_first,
+            batch_len: self.batch_len,
+            vlen: self.vlen,
+            klen: self.klen,
+            kind: self.kind,
+            height: self.height,
+        }
+    }
+}
+
+/// Where the value lies, from the node's fixed part.
+pub(super) fn value_offset(klen: u16) -> u64 {
+    NODE_BYTES + u64::from(klen).next_multiple_of(8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_extent_header() {
+        let image = ExtentHeader::encode(0x1122_3344_5566_7788, 65536, 16384, 2);
+        assert_eq!(&image[..8], b"TSKIPL\x01\0");
+        assert_eq!(&image[8..16], [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
+        assert_eq!(&image[16..24], [0; 8], "the chain word starts empty");
+        assert_eq!(&image[24..44], [0, 0, 1, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]);
+        assert_eq!(u32::from_le_bytes(image[44..48].try_into().unwrap()), header_crc(&image));
+        assert_eq!(&image[48..], [0; 16]);
+    }
+
+    #[test]
+    fn golden_node() {
+        let fields =
+            NodeFields { seq: 7, batch_first: 6, batch_len: 2, vlen: 5, klen: 3, kind: 1, height: 4 };
+        let crc = fields.crc(1, 192, b"key", b"value");
+        let image = fields.encode(0x100, crc);
+        assert_eq!(&image[..8], [0, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&image[8..24], [7, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&image[24..28], [2, 0, 0, 0]);
+        assert_eq!(&image[32..], [5, 0, 0, 0, 3, 0, 1, 4]);
+        assert_ne!(crc, fields.crc(2, 192, b"key", b"value"), "seeded by the list");
+        assert_ne!(crc, fields.crc(1, 200, b"key", b"value"), "seeded by the place");
+        assert_eq!((fields.below(), fields.above()), (32, 40 + 8 + 5));
+    }
+}

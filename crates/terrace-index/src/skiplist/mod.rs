@@ -1,0 +1,216 @@
+//! A persistent skiplist in an arena: SLM-DB's Algorithm 1, grown to groups, batches and recovery.
+//!
+//! Records lie in whole extents that the list owns and frees together. Only the links of level 0
+//! persist; the upper levels are guides that are rebuilt on open. A group of records is written with
+//! two drains, however many there are:
+//!
+//! ```text
+//! stage a, b, c    copy each into the arena, its link already naming its successor; flush
+//! drain            contents are durable, nothing points to them
+//! link a, b, c     compare-and-swap each predecessor's link; flush
+//! drain            the group is durable
+//! ```
+//!
+//! Thread safety: every method may be called from any thread at any time. Readers take no locks and
+//! see a record as soon as it is linked, which is *before* it is durable: callers that must not show
+//! what a power cut can take back pass a `max_seq` that covers drained groups alone.
+//!
+//! What always holds:
+//!
+//! 1. Whatever links a power cut keeps, the chain of level 0 from the head reaches every record whose
+//!    group had finished its second drain. For that, a record's contents *and its link's value* are
+//!    durable before anything points to it: `stage` writes the successor found then, and `link` drains
+//!    once more in the rare case that another one has come between.
+//! 2. A record is linked only behind one whose own reachability is durable or becomes so with the same
+//!    drain: a predecessor that another thread has linked and perhaps not drained is persisted first.
+//! 3. The chain is strictly ascending by key, then descending by sequence number.
+//! 4. Records never move and are never unlinked, except by recovery, which drops every record of a
+//!    batch that is not wholly in the chain.
+
+mod arena;
+mod check;
+mod cursor;
+mod index;
+mod layout;
+mod read;
+mod recover;
+mod write;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use terrace_base::checksum::hash64;
+use terrace_base::{Error, Result};
+use terrace_pmem::{Kind, Marks, Pool};
+
+use arena::Arena;
+pub use cursor::ListCursor;
+pub use index::SkipIndex;
+use layout::HEAD_NODE;
+pub use read::Found;
+pub use write::Staged;
+
+/// One record on its way into a list.
+#[derive(Debug, Clone, Copy)]
+pub struct Record<'a> {
+    /// Up to 65,535 bytes.
+    pub key: &'a [u8],
+    /// Orders the versions of a key, newest first.
+    pub seq: u64,
+    /// The caller's byte: put, delete.
+    pub kind: u8,
+    /// Up to 4 GiB less one byte.
+    pub value: &'a [u8],
+    /// Names the batch within the list: the sequence number of its first record.
+    pub batch_first: u64,
+    /// Records of the batch in this list; recovery keeps all of them or none.
+    pub batch_len: u32,
+}
+
+/// A persistent skiplist. Cloning is cheap and gives the same list.
+#[derive(Clone)]
+pub struct SkipList {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pool: Pool,
+    arena: Arena,
+    /// Offset of the head node.
+    head: u64,
+    /// Seed of checksums.
+    id: u64,
+    /// Highest level in use.
+    height: AtomicU64,
+    entries: AtomicU64,
+    min_seq: AtomicU64,
+    max_seq: AtomicU64,
+    /// Records below this sequence number are durable, by the caller's word.
+    settled: AtomicU64,
+    /// The extents go back to the pool when the last handle is gone.
+    doomed: AtomicBool,
+}
+
+impl SkipList {
+    /// Makes an empty list whose first extent holds `arena_bytes`; durable, but nothing names it yet.
+    ///
+    /// The caller publishes [`head_offset`](Self::head_offset) in a root, or calls [`free`](Self::free).
+    pub fn create(pool: &Pool, kind: Kind, arena_bytes: u64) -> Result<SkipList> {
+        let (arena, id) = Arena::create(pool, kind, arena_bytes)?;
+        Ok(Self::over(pool, arena, id))
+    }
+
+    /// Attaches to the list at `head`, after a crash as after a clean close: checks every record, drops
+    /// the batches that are not wholly there and rebuilds the upper levels.
+    pub fn open(pool: &Pool, kind: Kind, head: u64) -> Result<SkipList> {
+        let (arena, id) = Arena::open(pool, kind, head)?;
+        let list = Self::over(pool, arena, id);
+        list.inner.recover(true)?;
+        Ok(list)
+    }
+
+    fn over(pool: &Pool, arena: Arena, id: u64) -> SkipList {
+        let head = arena.first() + HEAD_NODE;
+        let inner = Inner {
+            pool: pool.clone(),
+            arena,
+            head,
+            id,
+            height: AtomicU64::new(1),
+            entries: AtomicU64::new(0),
+            min_seq: AtomicU64::new(u64::MAX),
+            max_seq: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
+            doomed: AtomicBool::new(false),
+        };
+        SkipList { inner: Arc::new(inner) }
+    }
+
+    /// What a root stores to find the list again.
+    pub fn head_offset(&self) -> u64 {
+        self.inner.arena.first()
+    }
+
+    /// The pool the list lies in.
+    pub fn pool(&self) -> &Pool {
+        &self.inner.pool
+    }
+
+    /// Records linked.
+    pub fn entries(&self) -> u64 {
+        self.inner.entries.load(Ordering::Relaxed)
+    }
+
+    /// Bytes taken by records, linked or only staged, with their links.
+    pub fn bytes_used(&self) -> u64 {
+        self.inner.arena.used()
+    }
+
+    /// Bytes of the extents the list owns.
+    pub fn extents_bytes(&self) -> u64 {
+        self.inner.arena.extents_bytes()
+    }
+
+    /// Highest sequence number linked; 0 when empty.
+    pub fn max_seq(&self) -> u64 {
+        self.inner.max_seq.load(Ordering::Relaxed)
+    }
+
+    /// Lowest sequence number linked; `u64::MAX` when empty.
+    pub fn min_seq(&self) -> u64 {
+        self.inner.min_seq.load(Ordering::Relaxed)
+    }
+
+    /// Marks the extents the list owns.
+    pub fn mark(&self, marks: &mut Marks) -> Result<()> {
+        self.inner.arena.extents()?.iter().try_for_each(|e| marks.extent(e.offset))
+    }
+
+    /// Gives the extents back to the pool: at once if this is the last handle, else when the last handle or
+    /// cursor is dropped. Nothing durable may name the list any more.
+    pub fn free(self) -> Result<()> {
+        self.inner.doomed.store(true, Ordering::Release);
+        match Arc::into_inner(self.inner) {
+            Some(inner) => {
+                inner.doomed.store(false, Ordering::Release);
+                inner.arena.free()
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if *self.doomed.get_mut() {
+            // What cannot be given back stays unreachable and is reclaimed by marks after the next open.
+            let _ = self.arena.free();
+        }
+    }
+}
+
+impl fmt::Debug for SkipList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SkipList")
+            .field("head", &self.head_offset())
+            .field("entries", &self.entries())
+            .finish()
+    }
+}
+
+impl Inner {
+    /// A corruption at `offset` of the pool.
+    fn damaged(&self, offset: u64, expected: &str, found: impl fmt::Display) -> Error {
+        Error::corruption(self.pool.path(), offset, expected, found.to_string())
+    }
+}
+
+/// An identity that no earlier list at the same place had.
+fn identity(pool: &Pool, offset: u64) -> u64 {
+    let mut seed = offset.to_le_bytes().to_vec();
+    seed.extend(pool.generation().to_le_bytes());
+    seed.extend(NEXT.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+    return hash64(&seed);
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+}

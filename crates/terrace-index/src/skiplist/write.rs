@@ -1,0 +1,267 @@
+//! Putting records in: stage, link, and the care for what other threads have linked.
+//!
+//! Each node has a volatile *owner* word: the token of the thread that linked it, 0 once the node is known
+//! to be durable. Before linking behind a node that another thread owns, `link` persists the links that
+//! lead to it (`settle`); behind its own nodes it need not, since the same drain covers both.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use terrace_base::{Error, Result};
+use terrace_pmem::POff;
+
+use super::layout::{MAX_HEIGHT, NodeFields, value_offset};
+use super::read::{Splice, link_at};
+use super::{Inner, Record, SkipList};
+
+/// A record that lies in the arena and is not in the list yet. Dropping it leaves it out for good.
+#[must_use = "a staged record is in the list only once it is linked"]
+pub struct Staged {
+    offset: u64,
+    /// The successor that the record's durable link names.
+    named: u64,
+    splice: Splice,
+}
+
+/// What linking came to.
+pub(super) enum Linked {
+    /// The record is in the list.
+    New,
+    /// A record with this key and sequence number was there, at this offset.
+    Exists(u64),
+}
+
+impl SkipList {
+    /// Copies a record into the arena and starts writing it back. The caller drains before it links.
+    pub fn stage(&self, record: &Record<'_>) -> Result<Staged> {
+        self.inner.stage(record)
+    }
+
+    /// Links a staged record, whose contents the calling thread has drained, and starts writing the link
+    /// back: once the caller has drained again the record is durable. Readers see it at once.
+    ///
+    /// A second record with the same key and sequence number is refused.
+    pub fn link(&self, staged: Staged) -> Result<()> {
+        match self.inner.link(staged)? {
+            Linked::New => Ok(()),
+            Linked::Exists(at) => Err(Error::invalid(format!(
+                "a record with this key and sequence number is in the skiplist already, at byte {at}"
+            ))),
+        }
+    }
+
+    /// Writes a group with two drains: all of it is durable on return. Batches are atomic each.
+    pub fn put_group(&self, records: &[Record<'_>]) -> Result<()> {
+        let mut staged = records.iter().map(|r| Ok((r, self.stage(r)?))).collect::<Result<Vec<_>>>()?;
+        // In ascending order no record of the group comes between another and its staged successor.
+        staged.sort_by(|(a, _), (b, _)| a.key.cmp(b.key).then_with(|| b.seq.cmp(&a.seq)));
+        self.inner.pool.drain();
+        staged.into_iter().try_for_each(|(_, s)| self.link(s))?;
+        self.inner.pool.drain();
+        Ok(())
+    }
+
+    /// Says that every record up to `seq` is linked and drained. It spares later links the care for
+    /// records that other threads have linked; leaving it out costs time and nothing else.
+    pub fn settled(&self, seq: u64) {
+        self.inner.settled.fetch_max(seq.saturating_add(1), Ordering::Release);
+    }
+}
+
+impl Inner {
+    pub fn stage(&self, record: &Record<'_>) -> Result<Staged> {
+        let klen = u16::try_from(record.key.len())
+            .map_err(|_| Error::invalid("a key is longer than 65,535 bytes"))?;
+        let vlen =
+            u32::try_from(record.value.len()).map_err(|_| Error::invalid("a value is 4 GiB or longer"))?;
+        let fields = NodeFields {
+            seq: record.seq,
+            batch_first: record.batch_first,
+            batch_len: record.batch_len,
+            vlen,
+            klen,
+            kind: record.kind,
+            height: random_height(),
+        };
+        let mut splice = Splice { prev: [self.head; MAX_HEIGHT], next: [0; MAX_HEIGHT] };
+        self.find(record.key, record.seq, &mut splice)?;
+        let base = self.arena.allocate(fields.below() + fields.above())?;
+        let offset = base + fields.below();
+        let covered = if record.kind == super::index::INDEX_KIND { &[][..] } else { record.value };
+        let crc = fields.crc(self.id, offset, record.key, covered);
+        self.pool.write(offset, &fields.encode(splice.next[0], crc));
+        self.pool.write(offset + super::layout::NODE_BYTES, record.key);
+        let value_at = offset + value_offset(klen);
+        if record.value.len() >= 256 {
+            self.pool.flush(offset, value_at - offset);
+            self.pool.copy_flush(value_at, record.value);
+        } else {
+            self.pool.write(value_at, record.value);
+            self.pool.flush(offset, fields.above());
+        }
+        self.owner(offset).store(token(), Ordering::Relaxed);
+        (1..usize::from(fields.height))
+            .for_each(|level| self.link_word(offset, level).store(0, Ordering::Relaxed));
+        Ok(Staged { offset, named: splice.next[0], splice })
+    }
+
+    pub fn link(&self, staged: Staged) -> Result<Linked> {
+        let Staged { offset, mut named, mut splice } = staged;
+        let node = self.node(offset)?;
+        let (key, seq) = (node.key, node.head.seq);
+        self.owner(offset).store(token(), Ordering::Relaxed);
+        loop {
+            let (prev, next) = self.advance(splice.prev[0], 0, key, seq, 0)?;
+            splice.prev[0] = prev;
+            if next != 0 && super::read::compare(&self.node(next)?, key, seq).is_eq() {
+                return Ok(Linked::Exists(next));
+            }
+            if next != named {
+                self.rename_successor(offset, named, next)?;
+                named = next;
+            }
+            self.settle_before(prev)?;
+            let word = self.link_word(prev, 0);
+            if word.compare_exchange(next, offset, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                self.pool.flush(link_at(prev, 0).get(), 8);
+                break;
+            }
+        }
+        self.count(seq);
+        self.link_upper(offset, usize::from(node.head.height), key, seq, &splice)?;
+        Ok(Linked::New)
+    }
+
+    /// Makes the record at `offset`, not linked yet, name `next` instead of `named` as its successor.
+    ///
+    /// The new name must be durable before anything points to the record, or a power cut could jump over
+    /// what has come between; unless that is of the same batch, which goes with it wholly.
+    fn rename_successor(&self, offset: u64, named: u64, next: u64) -> Result<()> {
+        self.pool.store_flush(link_at(offset, 0), next);
+        if !self.only_own_batch(offset, next, named)? {
+            self.pool.drain();
+        }
+        Ok(())
+    }
+
+    fn only_own_batch(&self, offset: u64, mut from: u64, to: u64) -> Result<bool> {
+        let own = self.node(offset)?.head;
+        for _ in 0..own.batch_len {
+            if from == to {
+                return Ok(true);
+            }
+            if from == 0 || self.node(from)?.head.batch_first != own.batch_first {
+                return Ok(false);
+            }
+            from = self.after(from, 0);
+        }
+        Ok(false)
+    }
+
+    fn link_upper(&self, offset: u64, height: usize, key: &[u8], seq: u64, splice: &Splice) -> Result<()> {
+        self.height.fetch_max(height as u64, Ordering::AcqRel);
+        for level in 1..height {
+            let mut prev = splice.prev[level];
+            loop {
+                let place = self.advance(prev, level, key, seq, 0)?;
+                prev = place.0;
+                self.link_word(offset, level).store(place.1, Ordering::Release);
+                let word = self.link_word(prev, level);
+                if word.compare_exchange(place.1, offset, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts a linked record.
+    pub fn count(&self, seq: u64) {
+        self.entries.fetch_add(1, Ordering::Relaxed);
+        self.min_seq.fetch_min(seq, Ordering::Relaxed);
+        self.max_seq.fetch_max(seq, Ordering::Relaxed);
+    }
+
+    /// Makes sure that the node at `offset` is durable, or becomes so with this thread's next drain.
+    fn settle_before(&self, offset: u64) -> Result<()> {
+        match self.is_settled(offset)? || self.owner(offset).load(Ordering::Acquire) == token() {
+            true => Ok(()),
+            false => self.settle(offset),
+        }
+    }
+
+    /// Whether the node at `offset` is known to be durable.
+    pub fn is_settled(&self, offset: u64) -> Result<bool> {
+        Ok(offset == self.head
+            || self.owner(offset).load(Ordering::Acquire) == 0
+            || self.node(offset)?.head.seq < self.settled.load(Ordering::Acquire))
+    }
+
+    /// Persists the links that lead to the linked node at `offset`, back to one known to be durable.
+    pub fn settle(&self, offset: u64) -> Result<()> {
+        let mut path = vec![offset];
+        let mut at = offset;
+        loop {
+            let node = self.node(at)?;
+            let prev = match self.last_before(node.key, node.head.seq)? {
+                0 => self.head,
+                prev => prev,
+            };
+            self.pool.flush(link_at(prev, 0).get(), 8);
+            if self.is_settled(prev)? {
+                break;
+            }
+            path.push(prev);
+            at = prev;
+        }
+        self.pool.drain();
+        path.into_iter().for_each(|node| self.mark_settled(node));
+        Ok(())
+    }
+
+    /// Notes that the node at `offset` is durable.
+    pub fn mark_settled(&self, offset: u64) {
+        self.owner(offset).store(0, Ordering::Release);
+    }
+
+    fn owner(&self, offset: u64) -> &AtomicU64 {
+        self.pool.atomic(POff::new(offset - 8))
+    }
+}
+
+impl Staged {
+    /// Where the record lies.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+}
+
+impl std::fmt::Debug for Staged {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Staged").field("offset", &self.offset).finish()
+    }
+}
+
+/// A number of this thread's own, never 0.
+fn token() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local!(static MINE: Cell<u64> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed)));
+    MINE.with(Cell::get)
+}
+
+/// 1 with probability 3/4, each further level a quarter of the one before.
+///
+/// The shape of the towers is no part of any history, so a generator for each thread will do.
+fn random_height() -> u8 {
+    thread_local!(static STATE: Cell<u64> = Cell::new(token().wrapping_mul(0x9E37_79B9_7F4A_7C15)));
+    let bits = STATE.with(|state| {
+        // xorshift64: never 0 from a seed that is not.
+        let mut x = state.get();
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        state.set(x);
+        x
+    });
+    (1 + bits.trailing_ones() as usize / 2).min(MAX_HEIGHT) as u8
+}
