@@ -5,7 +5,7 @@ use std::mem;
 use terrace_base::{Error, Result};
 use terrace_disk::WriteFile;
 
-use crate::block::{BlockWriter, seal};
+use crate::block::{BlockWriter, Compressor, seal};
 use crate::entry::{Kind, MAX_KEY_BYTES, MAX_VALUE_BYTES, order};
 use crate::filter::FilterBuilder;
 use crate::footer::{FOOTER_BYTES, Footer, encode_head};
@@ -236,10 +236,10 @@ impl TableBuilder {
 
     /// Whether a value that could go to the file directly is better copied and compressed.
     fn worth_compressing(&self, value: &[u8]) -> bool {
-        self.options.compression == Compression::Lz4 && value.len() <= MAX_COMPRESSED_VALUE_BYTES && {
-            let sample = &value[..value.len().min(SAMPLE_BYTES)];
-            lz4_flex::block::compress(sample).len() <= sample.len() - sample.len() / 8
-        }
+        let sample = &value[..value.len().min(SAMPLE_BYTES)];
+        self.options.compression == Compression::Lz4
+            && value.len() <= MAX_COMPRESSED_VALUE_BYTES
+            && Compressor::default().compress(sample).is_some()
     }
 
     /// Writes the open, empty block with one entry, whose value goes to the file without a copy.
@@ -297,7 +297,15 @@ impl TableBuilder {
         let (start, offset) = (self.out.len(), self.end());
         self.out.resize(start + HEADER_BYTES, 0);
         self.out.extend_from_slice(payload);
-        let len = seal(&mut self.out, start, &mut Vec::new(), kind, self.number, offset, Compression::None);
+        let len = seal(
+            &mut self.out,
+            start,
+            &mut Compressor::default(),
+            kind,
+            self.number,
+            offset,
+            Compression::None,
+        );
         self.flush()?;
         Ok(Handle { offset, len })
     }

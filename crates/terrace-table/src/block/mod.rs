@@ -12,10 +12,12 @@
 //! which a search bisects. `count` counts restarts, the one left out included. `shared` is the
 //! longest possible but at restarts; searches rely on it.
 
+mod compress;
 mod cursor;
 mod read;
 mod write;
 
+pub(crate) use compress::Compressor;
 pub(crate) use cursor::BlockCursor;
 pub(crate) use read::{Block, Lookup};
 pub(crate) use write::{BlockWriter, seal};

@@ -3,6 +3,7 @@
 use terrace_base::checksum::{crc32c, crc32c_append};
 use terrace_base::codec::{put_varint, varint_len};
 
+use super::compress::Compressor;
 use crate::entry::{Kind, shared_prefix};
 use crate::frame::{BlockKind, HEADER_BYTES, Header, pad};
 use crate::options::Compression;
@@ -19,7 +20,7 @@ pub(crate) struct BlockWriter {
     since_restart: usize,
     entries: u64,
     last_key: Vec<u8>,
-    scratch: Vec<u8>,
+    compressor: Compressor,
 }
 
 impl BlockWriter {
@@ -31,7 +32,7 @@ impl BlockWriter {
             since_restart: 0,
             entries: 0,
             last_key: Vec::new(),
-            scratch: Vec::new(),
+            compressor: Compressor::default(),
         }
     }
 
@@ -109,7 +110,7 @@ impl BlockWriter {
         compression: Compression,
     ) -> u64 {
         self.put_restarts(out);
-        seal(out, self.start, &mut self.scratch, kind, number, offset, compression)
+        seal(out, self.start, &mut self.compressor, kind, number, offset, compression)
     }
 
     /// Closes a block whose only entry's `value` is not in `out` but follows it in the file: writes the
@@ -145,7 +146,7 @@ impl BlockWriter {
 pub(crate) fn seal(
     out: &mut Vec<u8>,
     start: usize,
-    scratch: &mut Vec<u8>,
+    compressor: &mut Compressor,
     kind: BlockKind,
     number: u32,
     offset: u64,
@@ -155,16 +156,17 @@ pub(crate) fn seal(
     let raw = out.len() - payload;
     let smaller = match compression {
         Compression::None => None,
-        Compression::Lz4 => compress(&out[payload..], scratch),
+        Compression::Lz4 => compressor.compress(&out[payload..]),
     };
-    if let Some(len) = smaller {
+    let used = if smaller.is_some() { compression } else { Compression::None };
+    if let Some(bytes) = smaller {
         out.truncate(payload);
-        out.extend_from_slice(&scratch[..len]);
+        out.extend_from_slice(bytes);
     }
     let stored = &out[payload..];
     let header = Header {
         kind,
-        compression: if smaller.is_some() { compression } else { Compression::None },
+        compression: used,
         number,
         stored: stored.len() as u32,
         raw: raw as u32,
@@ -173,14 +175,4 @@ pub(crate) fn seal(
     out[start..payload].copy_from_slice(&header.encode(offset));
     pad(out, offset + header.block_len());
     header.block_len()
-}
-
-/// Compresses `payload` into the front of `scratch`; `None` unless that saves at least an eighth.
-fn compress(payload: &[u8], scratch: &mut Vec<u8>) -> Option<usize> {
-    let bound = lz4_flex::block::get_maximum_output_size(payload.len());
-    if scratch.len() < bound {
-        scratch.resize(bound, 0);
-    }
-    let len = lz4_flex::block::compress_into(payload, scratch).ok()?;
-    (len <= payload.len() - payload.len() / 8 && len < payload.len()).then_some(len)
 }
