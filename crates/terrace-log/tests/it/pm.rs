@@ -1,0 +1,265 @@
+//! Logs on persistent memory: power cuts at every drain, kills, damage, space.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use terrace_base::ErrorKind;
+use terrace_base::rng::Rng;
+use terrace_log::{GroupLog, LogReader, LogWriter, PmLog, PmSegment, Segment};
+use terrace_pmem::{Granularity, Kind, MemMedia, Opened, Pool, PoolOptions};
+use terrace_sim::{World, WorldOptions};
+
+const KIND: Kind = Kind(40);
+const ROOT: &str = "log";
+
+fn options(boot_id: Option<&str>) -> PoolOptions {
+    PoolOptions {
+        size: 128 << 10,
+        max_size: 4 << 20,
+        extent_bytes: 4096,
+        prefault: false,
+        boot_id: boot_id.map(str::to_owned),
+        ..PoolOptions::default()
+    }
+}
+
+fn create(world: &World) -> Pool {
+    Pool::create_on(world.media(), Path::new("pool"), &options(Some(world.boot_id()))).unwrap()
+}
+
+fn open(world: &World) -> Pool {
+    Pool::open_on(world.media(), Path::new("pool"), &options(Some(world.boot_id()))).unwrap()
+}
+
+fn memory_pool(max_size: u64) -> Pool {
+    let media = Arc::new(MemMedia::new(128 << 10, max_size, Granularity::CacheLine).unwrap());
+    Pool::create_on(media, Path::new("pool"), &PoolOptions { max_size, ..options(None) }).unwrap()
+}
+
+/// Opens the log in a survivor and checks that its entries are `all`'s first, at least `sure` of them.
+fn survived(pool: &Pool, all: &[Vec<u8>], sure: usize) -> PmLog {
+    let head = pool.root(ROOT).unwrap().unwrap();
+    let log = PmLog::open(pool, head).unwrap();
+    let entries: Vec<_> = log.iter().unwrap().collect();
+    assert!(entries.len() >= sure && entries[..] == all[..entries.len()], "{} of {sure}", entries.len());
+    assert_eq!((log.entries(), log.check()), (entries.len() as u64, Vec::new()));
+    let mut marks = pool.marks();
+    log.mark(&mut marks).unwrap();
+    pool.reclaim(&marks).unwrap();
+    let mut marks = pool.marks();
+    log.mark(&mut marks).unwrap();
+    assert!(pool.check(&marks).is_empty());
+    log
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Append(Vec<u8>),
+    Persist,
+    Reopen,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        8 => prop::collection::vec(any::<u8>(), 0..200).prop_map(Op::Append),
+        1 => prop::collection::vec(any::<u8>(), 0..9000).prop_map(Op::Append),
+        4 => Just(Op::Persist),
+        1 => Just(Op::Reopen),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn what_was_persisted_survives(ops in prop::collection::vec(op(), 1..25), seed: u64) {
+        let world = World::new(seed, WorldOptions::default());
+        let pool = create(&world);
+        let mut log = PmLog::create(&pool, KIND, 100).unwrap();
+        pool.set_root(ROOT, log.head()).unwrap();
+        let (mut all, mut sure, mut rng) = (Vec::new(), 0, Rng::new(seed));
+        for op in &ops {
+            match op {
+                Op::Append(entry) => {
+                    log.append(entry).unwrap();
+                    all.push(entry.clone());
+                }
+                Op::Persist => {
+                    log.persist().unwrap();
+                    sure = all.len();
+                }
+                Op::Reopen => {
+                    log = PmLog::open(&pool, log.head()).unwrap();
+                    sure = all.len();
+                }
+            }
+            for next in [world.crash(rng.next_u64()), world.crash(rng.next_u64())] {
+                go_on(&next, &all, sure, &mut rng);
+            }
+        }
+        let killed = open(&world.kill());
+        prop_assert_eq!(killed.opened(), Opened::SameBoot);
+        survived(&killed, &all, all.len());
+    }
+}
+
+/// Recovers, appends other entries than were lost, and recovers again: nothing lost comes back.
+fn go_on(world: &World, all: &[Vec<u8>], sure: usize, rng: &mut Rng) {
+    let pool = open(world);
+    let mut log = survived(&pool, all, sure);
+    let mut kept: Vec<_> = log.iter().unwrap().collect();
+    let again = world.crash(rng.next_u64());
+    survived(&open(&again), &kept, kept.len());
+    // As long as the entry that was lost, so that later ones would fit behind it.
+    let len = all.get(kept.len()).map_or(10, Vec::len);
+    kept.push(vec![0x5a; len]);
+    log.append(&kept[kept.len() - 1]).unwrap();
+    log.persist().unwrap();
+    survived(&open(&world.crash(rng.next_u64())), &kept, kept.len());
+}
+
+#[test]
+fn one_drain_makes_a_batch_durable() {
+    let pool = memory_pool(4 << 20);
+    let mut log = PmLog::create(&pool, KIND, 100 << 10).unwrap();
+    let before = pool.stats();
+    for i in 0..100u64 {
+        log.append(&i.to_le_bytes()).unwrap();
+    }
+    log.persist().unwrap();
+    assert_eq!(pool.stats().since(&before).drains, 1);
+    log.persist().unwrap();
+    assert_eq!(pool.stats().since(&before).drains, 1, "nothing new, nothing to drain");
+}
+
+#[test]
+fn extents_used_before_bring_nothing_back() {
+    let pool = memory_pool(4 << 20);
+    let mut heads = Vec::new();
+    for round in 0..5u8 {
+        let mut log = PmLog::create(&pool, KIND, 100).unwrap();
+        heads.push(log.head());
+        assert_eq!(PmLog::open(&pool, log.head()).unwrap().entries(), 0);
+        for i in 0..300u64 {
+            log.append(&[i.to_le_bytes(), [round; 8]].concat()).unwrap();
+        }
+        log.persist().unwrap();
+        // Reopened after each round with the same entries behind every possible end.
+        assert_eq!(PmLog::open(&pool, log.head()).unwrap().entries(), 300);
+        log.free().unwrap();
+    }
+    heads.dedup();
+    assert_eq!(heads.len(), 1, "the allocator gives the same extent again, or this tests nothing");
+    assert!(pool.extents(KIND).is_empty());
+}
+
+#[test]
+fn a_full_pool_loses_nothing() {
+    let pool = memory_pool(256 << 10);
+    let mut log = PmLog::create(&pool, KIND, 100).unwrap();
+    let mut entries = 0;
+    let error = loop {
+        match log.append(&[entries as u8; 1000]) {
+            Ok(_) => entries += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::PoolFull);
+    log.persist().unwrap();
+    assert_eq!(log.entries(), entries);
+    let again = PmLog::open(&pool, log.head()).unwrap();
+    assert_eq!((again.entries(), again.check()), (entries, Vec::new()));
+}
+
+#[test]
+fn every_flipped_bit_is_found() {
+    let pool = memory_pool(4 << 20);
+    let mut log = PmLog::create(&pool, KIND, 100).unwrap();
+    let written = [&b"first"[..], b"second", b"third"];
+    for entry in written {
+        log.append(entry).unwrap();
+        log.persist().unwrap();
+    }
+    let (head, used) = (log.head(), 64 + log.len());
+    let last = used - 24 - 5;
+    for at in head..head + used {
+        for bit in 0..8 {
+            // SAFETY: nobody else uses this pool.
+            let byte = unsafe { pool.bytes(at, 1).unwrap()[0] };
+            pool.write(at, &[byte ^ 1 << bit]);
+            let opened = PmSegment::open(&pool, head).and_then(|segment| {
+                let mut found = Vec::new();
+                LogReader::read_file(&segment.read()?, segment.path(), segment.id(), &mut |_, entry| {
+                    found.push(entry.to_vec());
+                    Ok(())
+                })?;
+                Ok(found)
+            });
+            match opened {
+                Ok(found) if found.len() == 3 => {
+                    assert_eq!(found, written);
+                    panic!("byte {} bit {bit} went unseen", at - head);
+                }
+                Ok(found) => assert!(found == written[..2] && at - head >= last, "byte {}", at - head),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Corruption, "byte {}", at - head),
+            }
+            pool.write(at, &[byte]);
+        }
+    }
+}
+
+#[test]
+fn wild_heads_are_corruption() {
+    let pool = memory_pool(4 << 20);
+    let log = PmLog::create(&pool, KIND, 100).unwrap();
+    for head in
+        [0, 1, log.head() + 8, log.head() + 4096, pool.size() - 8, pool.size(), u64::MAX - 8, u64::MAX]
+    {
+        assert_eq!(PmLog::open(&pool, head).unwrap_err().kind(), ErrorKind::Corruption, "{head:#x}");
+    }
+}
+
+#[test]
+fn a_commit_by_another_thread_than_the_appends_is_durable() {
+    let world = World::new(5, WorldOptions::default());
+    let pool = create(&world);
+    let segment = PmSegment::create(&pool, KIND, 100).unwrap();
+    pool.set_root(ROOT, segment.head()).unwrap();
+    let id = segment.id();
+    let mut writer = LogWriter::create(segment, id).unwrap();
+    for i in 0..3u8 {
+        std::thread::scope(|scope| {
+            let writer = &mut writer;
+            scope.spawn(move || writer.append(&[i; 100]).unwrap());
+        });
+    }
+    writer.sync().unwrap();
+    survived(&open(&world.crash(1)), &[vec![0; 100], vec![1; 100], vec![2; 100]], 3);
+}
+
+#[test]
+fn threads_commit_to_a_log_on_pm() {
+    let world = World::new(6, WorldOptions::default());
+    let pool = create(&world);
+    let segment = PmSegment::create(&pool, KIND, 100).unwrap();
+    let (head, id) = (segment.head(), segment.id());
+    let log = GroupLog::new(LogWriter::create(segment, id).unwrap());
+    std::thread::scope(|scope| {
+        for t in 0..4u8 {
+            let log = &log;
+            scope.spawn(move || (0..50u8).for_each(|i| log.commit(log.append(&[t, i]).unwrap()).unwrap()));
+        }
+    });
+    let next = world.crash(1);
+    let pool = open(&next);
+    let segment = PmSegment::open(&pool, head).unwrap();
+    let mut count = 0;
+    LogReader::read_file(&segment.read().unwrap(), segment.path(), segment.id(), &mut |lsn, _| {
+        count = lsn;
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(count, 200);
+    segment.free().unwrap();
+}
