@@ -2,13 +2,17 @@
 //!
 //! Delta debugging: leave out halves, then quarters, then single operations, and keep whatever still fails.
 //! Any crash failure counts, since with fewer operations all events have other numbers; a scenario
-//! that fails without a crash does not.
+//! that fails without a crash does not. Lists that do not fail cost a whole exploration, so that its budget is
+//! kept small here; image numbers, and so routes, do not depend on it.
 
 use std::sync::Arc;
 
 use super::Explorer;
 use super::report::{Failure, Shrunk};
 use super::scenario::Scenario;
+
+/// Images of one exploration, at most.
+const IMAGES_A_RUN: u64 = 1000;
 
 /// The smallest failing list found in the explorer's number of runs; `None` if none is smaller.
 pub(super) fn shrink<S: Scenario>(
@@ -20,7 +24,8 @@ pub(super) fn shrink<S: Scenario>(
     if failure.is_of_scenario() {
         return None;
     }
-    let mut search = Search { explorer, scenario, runs: explorer.shrink_runs, best: None };
+    let explorer = Explorer { images: explorer.images.min(IMAGES_A_RUN), ..explorer.clone() };
+    let mut search = Search { runs: explorer.shrink_runs, explorer, scenario, best: None };
     search.reduce(ops.to_vec());
     search.best.map(|failure| Shrunk {
         ops: failure.ops,
@@ -31,7 +36,7 @@ pub(super) fn shrink<S: Scenario>(
 }
 
 struct Search<'a, S: Scenario> {
-    explorer: &'a Explorer,
+    explorer: Explorer,
     scenario: &'a Arc<S>,
     runs: u32,
     best: Option<Failure<S::Op>>,

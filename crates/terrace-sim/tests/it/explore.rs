@@ -88,6 +88,9 @@ fn a_route_that_is_not_there_is_an_error() {
 
 #[test]
 fn a_small_budget_samples_and_never_leaves_out_the_end() {
+    if std::env::var_os("TERRACE_CRASH_IMAGES").is_some() {
+        return; // A long run: no budget is small.
+    }
     let summary = explorer().images(60).nested(0, 0).explore(word_store(false), ops()).unwrap();
     assert!(summary.events_tried >= 5 && summary.events_tried < 10, "{summary:?}");
     assert!(summary.images <= 60);

@@ -4,5 +4,6 @@
 mod contract;
 mod explore;
 mod planted;
+mod pool;
 mod raw;
 mod world;

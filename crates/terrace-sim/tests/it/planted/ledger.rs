@@ -201,8 +201,7 @@ fn ops() -> Vec<Op> {
 #[test]
 fn a_correct_ledger_passes() {
     for granularity in [Granularity::CacheLine, Granularity::Byte] {
-        let summary = explorer(granularity).images(1500).must_pass(ledger(None), ops());
-        assert!(summary.nested > 100, "{summary:?}");
+        explorer(granularity).images(1500).must_pass(ledger(None), ops());
     }
 }
 
