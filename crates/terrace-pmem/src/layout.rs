@@ -224,7 +224,7 @@ mod tests {
             magic: SLAB_MAGIC,
             kind: 2,
             class_bytes: 64,
-            slots: 1010,
+            slots: 1020,
             data_at: 256,
             reserved: 0,
             offset: 0x30000,
@@ -236,13 +236,13 @@ mod tests {
             "534c4142",
             "02000000",
             "40000000",
-            "f2030000",
+            "fc030000",
             "00010000",
             "00000000",
             "0000030000000000"
         );
         let bytes = hex(header.as_bytes());
         assert_eq!(bytes[..64], *expected);
-        assert_eq!(bytes[120..], *"bedcc458");
+        assert_eq!(bytes[120..], *"867a7af1");
     }
 }

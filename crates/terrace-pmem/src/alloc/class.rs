@@ -90,6 +90,12 @@ mod tests {
     }
 
     #[test]
+    fn golden_geometry() {
+        let expected = Geometry { class_bytes: 64, slots: 1020, data_at: 256 };
+        assert_eq!((Geometry::new(64, 65536), expected.words()), (expected, 22));
+    }
+
+    #[test]
     fn slots_fit_and_are_aligned() {
         for extent in [4096u64, 65536, 1 << 20] {
             for class in CLASSES.into_iter().filter(|&c| u64::from(c) <= extent / 8) {

@@ -96,10 +96,11 @@ impl Table {
         Table { extent_bytes: superblock.extent_bytes, first_units: superblock.first_units }
     }
 
-    /// What the first segment of a pool of `units` should cover: what is there, or as much as one extent of
-    /// table covers.
-    pub(crate) fn first_units(units: u64, extent_bytes: u64) -> u64 {
-        units.next_power_of_two().max(extent_bytes / 8)
+    /// What the first segment of a pool of `units` should cover: eight times what is there, since no extent can
+    /// lie across a segment, but not more than `max_units`, and at least what one extent of table covers.
+    pub(crate) fn first_units(units: u64, max_units: u64, extent_bytes: u64) -> u64 {
+        let wanted = units.saturating_mul(8).min(max_units).max(units);
+        wanted.next_power_of_two().max(extent_bytes / 8)
     }
 
     /// First unit after the header and the first segment.
@@ -198,10 +199,14 @@ mod tests {
 
     #[test]
     fn a_pool_within_the_first_segment_has_one() {
-        let t = table(65536, Table::first_units(4096, 65536));
-        assert_eq!(t.first_units, 8192);
-        assert_eq!(t.segments(8192).count(), 1);
-        assert_eq!(t.segments(8193).count(), 2);
-        assert_eq!(t.first_extent(), 2);
+        let t = table(65536, Table::first_units(4096, 1 << 20, 65536));
+        assert_eq!(t.first_units, 32768);
+        assert_eq!(t.segments(32768).count(), 1);
+        assert_eq!(t.segments(32769).count(), 2);
+        assert_eq!(t.first_extent(), 5);
+        assert_eq!(t.segments(65536).last().unwrap().at, 32768 * 65536);
+        assert_eq!(t.word(40_000).get(), 32768 * 65536 + 7232 * 8);
+        assert_eq!(Table::first_units(4096, 5000, 65536), 8192);
+        assert_eq!(Table::first_units(16, 16, 4096), 512);
     }
 }

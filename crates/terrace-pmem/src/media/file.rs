@@ -91,10 +91,16 @@ impl Media for FileMedia {
     fn charge_read(&self, _offset: u64, _len: u64) {}
 
     fn sync(&self) -> Result<()> {
-        self.map.sync_range(0, self.map.len())
+        self.sync_range(0, self.map.len())
     }
 
     fn sync_range(&self, offset: u64, len: u64) -> Result<()> {
+        if self.map.backing() == Backing::DevDax {
+            // There is no file system to ask.
+            self.flush(offset, len);
+            self.drain();
+            return Ok(());
+        }
         self.map.sync_range(offset, len)
     }
 

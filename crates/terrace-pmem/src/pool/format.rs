@@ -91,7 +91,7 @@ pub(super) fn plan(options: &PoolOptions, media: &dyn Media, name: &Path) -> Res
         uuid,
         extent_bytes: extent,
         max_size: options.max_size,
-        first_units: Table::first_units(units, extent),
+        first_units: Table::first_units(units, options.max_size / extent, extent),
         reserved: [0; 68],
         crc: 0,
     }

@@ -53,6 +53,11 @@ impl Pool {
         let session = Session::after(&previous, opened, boot, media.power_safe());
         let size = format::read_size(&raw, &superblock, media.len(), name)?;
         let parts = Parts { superblock, size, opened, session, unreclaimed: previous.unreclaimed() };
+        if opened == Opened::SameBoot && media.power_safe() && media.granularity() == Granularity::CacheLine {
+            // The dead process may have stored what it did not flush. This session sees it and will build on
+            // it, so it must not be taken back by a later power cut.
+            media.sync()?;
+        }
         let pool = Pool::assemble(media.clone(), name, options, parts)?;
         // Written last, so that a damaged pool is left as it was found.
         session.write(&raw)?;

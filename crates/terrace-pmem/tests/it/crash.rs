@@ -129,6 +129,11 @@ impl Media for CrashMedia {
     fn charge_read(&self, _offset: u64, _len: u64) {}
 
     fn sync(&self) -> Result<()> {
+        let mut durable = self.durable.lock().unwrap();
+        for line in 0..durable.len() as u64 / LINE {
+            durable[(line * LINE) as usize..][..LINE as usize].copy_from_slice(&self.line(line));
+        }
+        self.flushed.lock().unwrap().clear();
         Ok(())
     }
 
@@ -351,6 +356,22 @@ fn a_crash_while_opening_or_closing_leaves_a_pool() {
     assert_eq!(pool.opened(), Opened::Clean);
     pool.close().unwrap();
     *reopened.hook.lock().unwrap() = None;
+}
+
+#[test]
+fn what_a_dead_process_stored_is_durable_once_another_has_seen_it() {
+    let (media, owner) = create(&options());
+    owner.put(0, 1, Some(100));
+    // Stored and never flushed; then the process dies, and another opens the pool in the same boot.
+    let slot = owner.pool.reserve(OBJECT, 100).unwrap();
+    owner.pool.write(slot.offset, &contents(2, 100));
+    owner.pool.write(owner.word(1).get(), &slot.offset.to_le_bytes());
+    owner.pool.activate(&slot);
+    drop(owner.pool);
+    let pool = Pool::open_on(media.clone(), name(), &options()).unwrap();
+    assert_eq!(pool.opened(), Opened::SameBoot);
+    let expected = Expected { objects: BTreeMap::from([(0, (1, 100)), (1, (2, 100))]), in_flight: None };
+    verify(&media.survivor(0), &expected, 0, "after the death of a process");
 }
 
 #[test]

@@ -221,3 +221,36 @@ fn roots_come_and_go() {
     assert_eq!(pool.root("root-8").unwrap(), Some(88));
     assert_eq!(pool.root("one more").unwrap(), Some((1 << 48) - 1));
 }
+
+#[test]
+fn a_prefault_stops_when_the_pool_closes_and_changes_nothing() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("pool");
+    let o = PoolOptions { size: 32 << 20, max_size: 64 << 20, prefault: true, ..options() };
+    let pool = Pool::create(&path, &o).unwrap();
+    let extent = pool.reserve_extent(Kind(1), 40 << 20).unwrap();
+    pool.write(extent.offset + extent.bytes - 5, b"early");
+    pool.activate(&extent);
+    pool.close().unwrap();
+    // SAFETY: nothing stores to the extent.
+    assert_eq!(unsafe { pool.bytes(extent.offset + extent.bytes - 5, 5) }.unwrap(), b"early");
+    drop(pool);
+    assert_eq!(Pool::open(&path, &o).unwrap().extents(Kind(1)), [extent]);
+}
+
+#[test]
+fn a_growing_pool_on_a_full_file_system_is_an_error_and_goes_on() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("pool");
+    let o = PoolOptions { max_size: 1 << 50, ..options() };
+    let refused = Pool::create(&path, &PoolOptions { size: 1 << 45, max_size: 1 << 45, ..options() });
+    assert!(refused.is_err());
+    let pool = match Pool::create(&path, &o) {
+        Ok(pool) => pool,
+        // Not even addresses for that much: nothing to test here.
+        Err(_) => Pool::create(&path, &PoolOptions { max_size: 1 << 45, ..options() }).unwrap(),
+    };
+    let kind = pool.reserve_extent(Kind(1), 1 << 44).unwrap_err().kind();
+    assert!(matches!(kind, ErrorKind::NoSpace | ErrorKind::PoolFull), "{kind:?}");
+    pool.reserve_extent(Kind(1), 1 << 20).unwrap();
+}
