@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::rng::Rng;
 use terrace_base::{Error, Result};
-use terrace_pmem::{Granularity, Kind, Marks, Opened, POff, Pool};
+use terrace_pmem::{Granularity, Kind, Marks, POff, Pool};
 use terrace_sim::{Explorer, PmOptions, Recorder, Scenario, World, WorldOptions};
 
 use crate::planted::pool;
@@ -49,10 +49,6 @@ impl Directory {
         };
         let directory = Directory { pool, at };
         if directory.pool.needs_reclaim() {
-            if directory.pool.opened() == Opened::SameBoot {
-                // What a dead process left visible need not be durable; nothing may be freed on its word.
-                directory.pool.persist(0, directory.pool.size());
-            }
             directory.pool.reclaim(&directory.marks()?)?;
             // An event more, at which what was freed may be durable and what it was freed for not.
             directory.pool.drain();
