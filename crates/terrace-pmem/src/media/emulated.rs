@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use terrace_base::Result;
 
-use super::mapping::Mapping;
+use super::mapping::{Backing, Mapping};
 use super::spin::Ticks;
 use super::{Gate, Granularity, LINE_BYTES, Media, Profile, XPLINE_BYTES};
 use crate::cpu::{self, FlushOp};
@@ -112,7 +112,12 @@ impl Media for EmulatedMedia {
     }
 
     fn describe(&self) -> String {
-        format!("EMULATED persistent memory over a file, profile {}", self.profile)
+        let over = match self.map.backing() {
+            Backing::Disk => "a disk file (whose writing back disturbs the figures)",
+            Backing::Tmpfs => "a file in memory",
+            Backing::Dax | Backing::DevDax => "real persistent memory",
+        };
+        format!("EMULATED persistent memory over {over}, profile {}", self.profile)
     }
 
     fn gate(&self) -> Gate {

@@ -64,6 +64,7 @@ pub(crate) struct Inner {
     max_size: u64,
     superblock: Superblock,
     opened: Opened,
+    generation: u64,
     /// The pool's state slots; see `state`.
     session: Mutex<state::Session>,
     unreclaimed: AtomicBool,
@@ -95,7 +96,7 @@ impl Pool {
 
     /// Counts the opens of this pool: a durable number that no earlier session had.
     pub fn generation(&self) -> u64 {
-        self.inner.session.lock().generation()
+        self.inner.generation
     }
 
     /// The file or device, or the name the medium was given.

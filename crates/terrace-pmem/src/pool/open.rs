@@ -85,6 +85,7 @@ impl Pool {
                 media,
                 superblock: parts.superblock,
                 opened: parts.opened,
+                generation: parts.session.generation(),
                 session: Mutex::new(parts.session),
                 unreclaimed: AtomicBool::new(parts.unreclaimed),
                 roots: RwLock::new(()),

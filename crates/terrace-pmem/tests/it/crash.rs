@@ -299,7 +299,7 @@ fn nor_when_the_pool_is_nearly_full_and_grows() {
     let expected = owner.expected.clone();
     *media.hook.lock().unwrap() = Some(Box::new(move |media| {
         let expected = expected.lock().unwrap().clone();
-        for seed in 0..3 {
+        for seed in 0..8 {
             verify(&media.survivor(seed), &expected, 0, "growth");
         }
     }));
@@ -307,6 +307,25 @@ fn nor_when_the_pool_is_nearly_full_and_grows() {
         owner.put(id - 1, id, Some(130_000 + id * 500));
     }
     assert!(owner.pool.size() > 2 << 20, "the table took a second segment");
+    *media.hook.lock().unwrap() = None;
+}
+
+#[test]
+fn a_freed_extent_is_not_reused_before_its_word_is_durable() {
+    let (media, owner) = create(&options());
+    let expected = owner.expected.clone();
+    owner.put(0, 1, Some(2 * 4096));
+    owner.put(1, 2, Some(3 * 4096));
+    *media.hook.lock().unwrap() = Some(Box::new(move |media| {
+        let expected = expected.lock().unwrap().clone();
+        for seed in 0..20 {
+            verify(&media.survivor(seed), &expected, 0, "reuse");
+        }
+    }));
+    // The third lies across the place of the second's word.
+    owner.put(0, 3, None);
+    owner.put(1, 4, None);
+    owner.put(2, 5, Some(4 * 4096));
     *media.hook.lock().unwrap() = None;
 }
 
