@@ -7,6 +7,7 @@ use terrace_base::Result;
 
 use crate::entry::Kind;
 use crate::nested::{IndexCursor, Nested};
+use crate::position::Position;
 use crate::table::Table;
 
 /// A place in a sequence of entries ordered by key ascending, then sequence number descending.
@@ -39,6 +40,10 @@ pub trait Cursor: Send {
     fn value(&self) -> Result<Bytes>;
     /// The value's length in bytes.
     fn value_len(&self) -> usize;
+    /// The block of a table that the entry lies in, where it does.
+    fn position(&self) -> Option<Position> {
+        None
+    }
 }
 
 impl<C: Cursor + ?Sized> Cursor for Box<C> {
@@ -78,54 +83,64 @@ impl<C: Cursor + ?Sized> Cursor for Box<C> {
     fn value_len(&self) -> usize {
         (**self).value_len()
     }
+    fn position(&self) -> Option<Position> {
+        (**self).position()
+    }
 }
 
 /// A cursor over one table; see [`Table::cursor`].
 #[derive(Debug)]
-pub struct TableCursor(Nested<IndexCursor>);
+pub struct TableCursor {
+    entries: Nested<IndexCursor>,
+    number: u64,
+}
 
 impl TableCursor {
     pub(crate) fn new(table: &Arc<Table>, fill_cache: bool, readahead: usize) -> Self {
-        TableCursor(Nested::data(table, fill_cache, readahead))
+        TableCursor { entries: Nested::data(table, fill_cache, readahead), number: table.number() }
     }
 }
 
 impl Cursor for TableCursor {
     fn valid(&self) -> bool {
-        self.0.valid()
+        self.entries.valid()
     }
     fn seek_first(&mut self) -> Result<()> {
-        self.0.seek_first()
+        self.entries.seek_first()
     }
     fn seek_last(&mut self) -> Result<()> {
-        self.0.seek_last()
+        self.entries.seek_last()
     }
     fn seek(&mut self, key: &[u8], seq: u64) -> Result<()> {
-        self.0.seek(key, seq)
+        self.entries.seek(key, seq)
     }
     fn seek_back(&mut self, key: &[u8], seq: u64) -> Result<()> {
-        self.0.seek_back(key, seq)
+        self.entries.seek_back(key, seq)
     }
     fn next(&mut self) -> Result<()> {
-        self.0.next()
+        self.entries.next()
     }
     fn prev(&mut self) -> Result<()> {
-        self.0.prev()
+        self.entries.prev()
     }
     fn key(&self) -> &[u8] {
-        self.0.inner().key()
+        self.entries.inner().key()
     }
     fn seq(&self) -> u64 {
-        self.0.inner().seq()
+        self.entries.inner().seq()
     }
     fn kind(&self) -> Kind {
-        self.0.inner().kind()
+        self.entries.inner().kind()
     }
     fn value(&self) -> Result<Bytes> {
-        let inner = self.0.inner();
+        let inner = self.entries.inner();
         Ok(inner.block().map(|block| block.share(inner.value())).unwrap_or_default())
     }
     fn value_len(&self) -> usize {
-        self.0.inner().value().len()
+        self.entries.inner().value().len()
+    }
+    fn position(&self) -> Option<Position> {
+        let here = self.entries.here()?;
+        Position::new(self.number, here.offset, here.len)
     }
 }

@@ -12,6 +12,7 @@ use terrace_base::Result;
 
 use crate::cursor::Cursor;
 use crate::entry::{Kind, order};
+use crate::position::Position;
 
 /// A cursor over all entries of `children`, in order.
 pub fn merge(children: Vec<Box<dyn Cursor>>) -> MergeCursor {
@@ -167,5 +168,8 @@ impl Cursor for MergeCursor {
     }
     fn value_len(&self) -> usize {
         self.current().map_or(0, |c| c.value_len())
+    }
+    fn position(&self) -> Option<Position> {
+        self.current().and_then(|c| c.position())
     }
 }

@@ -116,6 +116,11 @@ enum Way {
 }
 
 impl<O: Handles> Nested<O> {
+    /// The block that the cursor is in.
+    pub fn here(&self) -> Option<Handle> {
+        self.inner.block().and_then(|_| self.outer.handle().ok().flatten())
+    }
+
     pub fn inner(&self) -> &BlockCursor {
         &self.inner
     }

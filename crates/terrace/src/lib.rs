@@ -1,4 +1,23 @@
-//! Terrace: the store.
+//! Terrace: an embeddable, ordered key-value store for machines with three floors of memory: DRAM,
+//! byte-addressable persistent memory and SSD. It works without persistent memory, too.
+//!
+//! Start with [`Db::open`].
 
+mod batch;
 pub mod compaction;
+mod db;
+mod engine;
+pub mod env;
 pub mod manifest;
+mod options;
+mod stats;
+
+pub use batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES, WriteBatch};
+pub use bytes::Bytes;
+pub use db::report::{CheckReport, RepairReport};
+pub use db::{Db, DbIter, Snapshot, lock_path};
+pub use env::{Env, PmSpace};
+pub use options::{Compression, EngineKind, Options, PoolChoice, SlmOptions, WriteOptions};
+pub use stats::{Counts, DramStats, PmFloor, SsdStats, Stats};
+pub use terrace_base::{Error, ErrorKind, Result};
+pub use terrace_pmem::Profile;

@@ -1,0 +1,223 @@
+//! Group commit: writers queue, the first leads, and a whole group shares one pass through the engine.
+//!
+//! 1. There is at most one leader at a time, so the engine's `apply` is never entered twice.
+//! 2. A writer leaves the queue exactly once, with its own outcome.
+//! 3. A conditional write is a group of its own: its condition is judged against everything before it
+//!    and nothing beside it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex};
+use terrace_base::Result;
+
+use crate::batch::WriteBatch;
+
+/// Bytes of batches after which a group takes no further one.
+const GROUP_BYTES: usize = 1 << 20;
+
+/// What must hold for a write to take place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Condition {
+    None,
+    /// The batch's only key does not exist.
+    IfAbsent,
+    /// The batch's only key exists.
+    IfExists,
+    /// Nothing; but nothing else may be in the group.
+    Alone,
+}
+
+impl Condition {
+    /// Whether the key must be there, where that matters.
+    pub fn wants_key(self) -> Option<bool> {
+        match self {
+            Condition::IfAbsent => Some(false),
+            Condition::IfExists => Some(true),
+            Condition::None | Condition::Alone => None,
+        }
+    }
+}
+
+/// One writer's request.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub batch: WriteBatch,
+    pub condition: Condition,
+    pub sync: bool,
+}
+
+#[derive(Debug)]
+struct Writer {
+    request: Request,
+    turn: Mutex<Turn>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+enum Turn {
+    Waiting,
+    Lead,
+    Done(Result<bool>),
+}
+
+/// The queue of writers.
+#[derive(Debug, Default)]
+pub(crate) struct CommitQueue {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<Arc<Writer>>,
+    leading: bool,
+}
+
+impl CommitQueue {
+    /// Has `request` applied, alone or with others, by this thread or another. `apply` gets the
+    /// group's requests in order and says for all of them whether they took place.
+    pub fn commit(&self, request: Request, apply: impl Fn(&[&Request]) -> Result<bool>) -> Result<bool> {
+        let writer = Arc::new(Writer { request, turn: Mutex::new(Turn::Waiting), changed: Condvar::new() });
+        if !self.enter(&writer)
+            && let Some(outcome) = writer.wait()
+        {
+            return outcome;
+        }
+        self.lead(apply)
+    }
+
+    /// Queues `writer`; true if it leads at once.
+    fn enter(&self, writer: &Arc<Writer>) -> bool {
+        let mut state = self.state.lock();
+        state.queue.push_back(writer.clone());
+        !std::mem::replace(&mut state.leading, true)
+    }
+
+    /// Applies the group at the queue's head, whose first is the leader's own request.
+    fn lead(&self, apply: impl Fn(&[&Request]) -> Result<bool>) -> Result<bool> {
+        let group = self.group();
+        let retire = Retire { queue: self, followers: group.len() };
+        let requests: Vec<&Request> = group.iter().map(|w| &w.request).collect();
+        let outcome = apply(&requests);
+        drop(retire);
+        for follower in &group[1..] {
+            follower.set(Turn::Done(outcome.clone()));
+        }
+        outcome
+    }
+
+    fn group(&self) -> Vec<Arc<Writer>> {
+        let state = self.state.lock();
+        let mut bytes = 0;
+        let mut group: Vec<Arc<Writer>> = Vec::with_capacity(state.queue.len());
+        for writer in &state.queue {
+            let alone = writer.request.condition != Condition::None;
+            if !group.is_empty() && (alone || bytes >= GROUP_BYTES) {
+                break;
+            }
+            bytes += writer.request.batch.encoded().len();
+            group.push(writer.clone());
+            if alone {
+                break;
+            }
+        }
+        group
+    }
+}
+
+/// Takes the group off the queue and passes the lead on, even when `apply` panics.
+struct Retire<'a> {
+    queue: &'a CommitQueue,
+    followers: usize,
+}
+
+impl Drop for Retire<'_> {
+    fn drop(&mut self) {
+        let mut state = self.queue.state.lock();
+        let gone: Vec<_> = state.queue.drain(..self.followers).collect();
+        match state.queue.front() {
+            Some(next) => next.set(Turn::Lead),
+            None => state.leading = false,
+        }
+        drop(state);
+        if std::thread::panicking() {
+            let cause = terrace_base::Error::invalid("the thread that led this write panicked");
+            gone[1..].iter().for_each(|w| w.set(Turn::Done(Err(cause.clone()))));
+        }
+    }
+}
+
+impl Writer {
+    fn set(&self, turn: Turn) {
+        *self.turn.lock() = turn;
+        self.changed.notify_one();
+    }
+
+    /// Waits for an outcome; `None` if it is this writer's turn to lead.
+    fn wait(&self) -> Option<Result<bool>> {
+        let mut turn = self.turn.lock();
+        loop {
+            match &*turn {
+                Turn::Waiting => self.changed.wait(&mut turn),
+                Turn::Lead => return None,
+                Turn::Done(outcome) => return Some(outcome.clone()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn request(condition: Condition) -> Request {
+        let mut batch = WriteBatch::new();
+        batch.put(b"k", b"v");
+        Request { batch, condition, sync: false }
+    }
+
+    #[test]
+    fn every_writer_gets_its_outcome_and_groups_form() {
+        let queue = CommitQueue::default();
+        let (applied, groups) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|s| {
+            for _ in 0..8 {
+                s.spawn(|| {
+                    for _ in 0..500 {
+                        let outcome = queue.commit(request(Condition::None), |group| {
+                            applied.fetch_add(group.len(), Ordering::SeqCst);
+                            groups.fetch_add(1, Ordering::SeqCst);
+                            Ok(true)
+                        });
+                        assert!(outcome.unwrap());
+                    }
+                });
+            }
+        });
+        assert_eq!(applied.load(Ordering::SeqCst), 4000);
+        assert!(groups.load(Ordering::SeqCst) <= 4000);
+    }
+
+    #[test]
+    fn conditional_writes_stand_alone() {
+        let queue = CommitQueue::default();
+        std::thread::scope(|s| {
+            for i in 0..6 {
+                let queue = &queue;
+                s.spawn(move || {
+                    for _ in 0..200 {
+                        let condition = if i % 2 == 0 { Condition::IfAbsent } else { Condition::None };
+                        queue
+                            .commit(request(condition), |group| {
+                                let conditional = group.iter().any(|r| r.condition != Condition::None);
+                                assert!(!conditional || group.len() == 1);
+                                Ok(true)
+                            })
+                            .unwrap();
+                    }
+                });
+            }
+        });
+    }
+}

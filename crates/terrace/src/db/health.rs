@@ -1,0 +1,71 @@
+//! Whether background work succeeds, and what to tell writers when it does not.
+//!
+//! A failure is kept until the work it stopped succeeds. Meanwhile writes that depend on that work
+//! are refused with its cause and reads go on. Damage and panics are kept for ever: only reopening
+//! clears them.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use terrace_base::{Error, ErrorKind, Result};
+
+/// The last background failure, if it still stands.
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    failure: Mutex<Option<Arc<Error>>>,
+}
+
+impl Health {
+    /// Refuses when the store is poisoned for good.
+    pub fn check(&self) -> Result<()> {
+        match &*self.failure.lock() {
+            Some(cause) if is_lasting(cause) => Err(Error::Poisoned { cause: cause.clone() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The failure that stands, lasting or not.
+    pub fn failure(&self) -> Option<Arc<Error>> {
+        self.failure.lock().clone()
+    }
+
+    /// Records a failure; a lasting one is never replaced.
+    pub fn fail(&self, error: Error) {
+        let mut failure = self.failure.lock();
+        if !failure.as_ref().is_some_and(|f| is_lasting(f)) {
+            *failure = Some(Arc::new(error));
+        }
+    }
+
+    /// The work that failed has succeeded.
+    pub fn recover(&self) {
+        let mut failure = self.failure.lock();
+        if failure.as_ref().is_some_and(|f| !is_lasting(f)) {
+            *failure = None;
+        }
+    }
+}
+
+/// Whether retrying the same work cannot help.
+fn is_lasting(error: &Error) -> bool {
+    !matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::PoolFull | ErrorKind::Io)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn a_full_disk_passes_and_damage_stays() {
+        let health = Health::default();
+        health.fail(Error::NoSpace { path: "x".into() });
+        assert!(health.check().is_ok() && health.failure().is_some());
+        health.recover();
+        assert!(health.failure().is_none());
+        health.fail(Error::corruption(Path::new("x"), 0, "a", "b"));
+        health.fail(Error::NoSpace { path: "x".into() });
+        health.recover();
+        assert_eq!(health.check().unwrap_err().kind(), ErrorKind::Poisoned);
+    }
+}

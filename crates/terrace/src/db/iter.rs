@@ -1,0 +1,130 @@
+//! Iterators over a range of a snapshot, from both ends.
+//!
+//! A walk goes one way only, so an iterator has up to two: one from the front, made by the first
+//! `next`, and one from the back, made by the first `next_back`. What one has given the other's bound
+//! excludes, so that they meet.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use terrace_base::Result;
+
+use crate::db::read::Hold;
+use crate::engine::{Direction, Walk};
+
+/// Entries in key order; from the back with [`next_back`](DoubleEndedIterator::next_back) or `rev`.
+///
+/// The iterator owns what it needs: it may outlive its snapshot and be sent to another thread. After
+/// an error it gives nothing more.
+pub struct DbIter {
+    hold: Arc<Hold>,
+    lower: Bound<Bytes>,
+    upper: Bound<Bytes>,
+    front: Option<Box<dyn Walk>>,
+    back: Option<Box<dyn Walk>>,
+    failed: bool,
+}
+
+impl std::fmt::Debug for DbIter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DbIter").field("lower", &self.lower).field("upper", &self.upper).finish()
+    }
+}
+
+impl DbIter {
+    pub(crate) fn new(hold: Arc<Hold>, from: Bound<&[u8]>, to: Bound<&[u8]>) -> DbIter {
+        let (lower, upper) = (from.map(Bytes::copy_from_slice), to.map(Bytes::copy_from_slice));
+        DbIter { hold, lower, upper, front: None, back: None, failed: false }
+    }
+
+    /// Goes to `key`: `next` gives the first entry at or after it, and never one before the range.
+    pub fn seek(&mut self, key: &[u8]) {
+        let below = match &self.lower {
+            Bound::Included(lower) | Bound::Excluded(lower) => key <= &**lower,
+            Bound::Unbounded => false,
+        };
+        if !below {
+            self.lower = Bound::Included(Bytes::copy_from_slice(key));
+        }
+        self.front = None;
+    }
+
+    /// Goes to `key` from behind: `next_back` gives the last entry at or before it, and never one after
+    /// the range.
+    pub fn seek_for_prev(&mut self, key: &[u8]) {
+        let above = match &self.upper {
+            Bound::Included(upper) | Bound::Excluded(upper) => key >= &**upper,
+            Bound::Unbounded => false,
+        };
+        if !above {
+            self.upper = Bound::Included(Bytes::copy_from_slice(key));
+        }
+        self.back = None;
+    }
+
+    fn step(&mut self, direction: Direction) -> Result<Option<(Bytes, Bytes)>> {
+        let (walk, bound) = match direction {
+            Direction::Forward => (&mut self.front, &self.lower),
+            Direction::Backward => (&mut self.back, &self.upper),
+        };
+        if walk.is_none() {
+            let mut made = self.hold.engine().clone().walk(self.hold.seq(), direction)?;
+            made.seek(bound.as_ref().map(|b| &b[..]))?;
+            *walk = Some(made);
+        }
+        let Some(walk) = walk else { return Ok(None) };
+        let Some((key, value)) = walk.next()? else { return Ok(None) };
+        let inside = match direction {
+            Direction::Forward => below(&key, &self.upper),
+            Direction::Backward => above(&key, &self.lower),
+        };
+        if !inside {
+            return Ok(None);
+        }
+        match direction {
+            Direction::Forward => self.lower = Bound::Excluded(key.clone()),
+            Direction::Backward => self.upper = Bound::Excluded(key.clone()),
+        }
+        Ok(Some((key, value)))
+    }
+
+    fn item(&mut self, direction: Direction) -> Option<Result<(Bytes, Bytes)>> {
+        if self.failed {
+            return None;
+        }
+        let item = self.step(direction).transpose();
+        self.failed = matches!(item, Some(Err(_)));
+        item
+    }
+}
+
+fn below(key: &[u8], upper: &Bound<Bytes>) -> bool {
+    match upper {
+        Bound::Included(upper) => key <= &**upper,
+        Bound::Excluded(upper) => key < &**upper,
+        Bound::Unbounded => true,
+    }
+}
+
+fn above(key: &[u8], lower: &Bound<Bytes>) -> bool {
+    match lower {
+        Bound::Included(lower) => key >= &**lower,
+        Bound::Excluded(lower) => key > &**lower,
+        Bound::Unbounded => true,
+    }
+}
+
+impl Iterator for DbIter {
+    type Item = Result<(Bytes, Bytes)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.item(Direction::Forward)
+    }
+}
+
+impl DoubleEndedIterator for DbIter {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.item(Direction::Backward)
+    }
+}

@@ -1,0 +1,365 @@
+//! The database: everything a user calls.
+
+pub(crate) mod commit;
+pub(crate) mod core;
+mod health;
+mod iter;
+mod read;
+pub(crate) mod report;
+pub(crate) mod snapshots;
+
+use std::fmt::Debug;
+use std::ops::{Bound, RangeBounds};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use terrace_base::{Error, Result};
+use terrace_disk::{FileLock, Fs};
+
+use crate::batch::{MAX_KEY_BYTES, WriteBatch};
+use crate::db::commit::{CommitQueue, Condition, Request};
+use crate::db::core::Core;
+use crate::db::report::{CheckReport, RepairReport};
+use crate::engine::{self, Engine, Group};
+use crate::env::Env;
+use crate::options::{Options, WriteOptions};
+use crate::stats::Stats;
+
+pub use iter::DbIter;
+pub use read::Snapshot;
+
+/// The file whose lock says that a process has the database open.
+const LOCK_FILE: &str = "LOCK";
+
+/// An open database. Cloning is cheap and gives another handle of the same database; the last one
+/// to be dropped closes it.
+///
+/// ```
+/// # fn main() -> terrace::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// use terrace::{Db, Options};
+///
+/// let db = Db::open(dir.path(), Options::default())?;
+/// db.put(b"apple", b"red")?;
+/// assert_eq!(db.get(b"apple")?.as_deref(), Some(&b"red"[..]));
+/// let keys: Vec<_> = db.prefix(b"a")?.map(|entry| entry.map(|(key, _)| key)).collect::<Result<_, _>>()?;
+/// assert_eq!(keys, ["apple"]);
+/// db.close()
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Db {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    core: Arc<Core>,
+    engine: Arc<dyn Engine>,
+    queue: CommitQueue,
+    /// The last sequence number given out; only the leader of the moment changes it.
+    last_seq: AtomicU64,
+    _lock: Box<dyn FileLock>,
+}
+
+impl Db {
+    /// Opens the database in directory `path`, or creates it there.
+    ///
+    /// # Errors
+    ///
+    /// `Locked` if another process (or another handle in this one) has it open, `Corruption` if it is
+    /// damaged, `InvalidFormat` if another version wrote it, `InvalidArgument` if there is none and none
+    /// is to be made, or if it was created with other fixed options.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
+        let env = Env::real(options.background_threads);
+        Self::open_in(env, path, options)
+    }
+
+    /// Opens a database in an environment of the caller's, for tests under simulation.
+    pub fn open_in(env: Env, path: impl AsRef<Path>, options: Options) -> Result<Db> {
+        let dir = path.as_ref().to_path_buf();
+        prepare_directory(&*env.fs, &dir, &options)?;
+        let lock = env.fs.lock(&dir.join(LOCK_FILE))?;
+        let core = Core::new(dir, options, env)?;
+        let (engine, last) = engine::open(core.clone())?;
+        core.snapshots.advance(last);
+        let queue = CommitQueue::default();
+        let inner = Inner { core, engine, queue, last_seq: AtomicU64::new(last), _lock: lock };
+        Ok(Db { inner: Arc::new(inner) })
+    }
+
+    /// Brings back all of a damaged database that is not itself damaged, and says what is gone. A
+    /// healthy database comes out as it was.
+    ///
+    /// # Errors
+    ///
+    /// `Locked` if it is open; `InvalidArgument` if there is no database.
+    pub fn repair(path: impl AsRef<Path>, options: Options) -> Result<RepairReport> {
+        let env = Env::real(options.background_threads);
+        Self::repair_in(env, path, options)
+    }
+
+    /// [`repair`](Self::repair) in an environment of the caller's.
+    pub fn repair_in(env: Env, path: impl AsRef<Path>, options: Options) -> Result<RepairReport> {
+        let dir = path.as_ref().to_path_buf();
+        if !env.fs.exists(&dir)? {
+            return Err(Error::invalid(format!("there is no database in {}", dir.display())));
+        }
+        let _lock = env.fs.lock(&dir.join(LOCK_FILE))?;
+        engine::repair(Core::new(dir, options, env)?)
+    }
+
+    /// Sets `key` to `value`.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for a key over 65,535 bytes or a value over 1 GiB; `NoSpace` or `PoolFull` when
+    /// there is no room: nothing is lost, and writing goes on when there is. `Poisoned` after damage.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.put_with(key, value, WriteOptions::default())
+    }
+
+    /// [`put`](Self::put), as `options` say.
+    pub fn put_with(&self, key: &[u8], value: &[u8], options: WriteOptions) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.put(key, value);
+        self.write_with(batch, options)
+    }
+
+    /// Removes `key`, whether it exists or not.
+    pub fn delete(&self, key: &[u8]) -> Result<()> {
+        self.delete_with(key, WriteOptions::default())
+    }
+
+    /// [`delete`](Self::delete), as `options` say.
+    pub fn delete_with(&self, key: &[u8], options: WriteOptions) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.delete(key);
+        self.write_with(batch, options)
+    }
+
+    /// Applies all of `batch`, in order, or nothing of it.
+    pub fn write(&self, batch: WriteBatch) -> Result<()> {
+        self.write_with(batch, WriteOptions::default())
+    }
+
+    /// [`write`](Self::write), as `options` say.
+    pub fn write_with(&self, batch: WriteBatch, options: WriteOptions) -> Result<()> {
+        if batch.is_empty() && batch.validate().is_ok() && !options.sync {
+            return Ok(());
+        }
+        self.commit(batch, Condition::None, options).map(drop)
+    }
+
+    /// Sets `key` to `value` if it does not exist; says whether it did so.
+    pub fn put_if_absent(&self, key: &[u8], value: &[u8]) -> Result<bool> {
+        self.put_if(key, value, Condition::IfAbsent, WriteOptions::default())
+    }
+
+    /// [`put_if_absent`](Self::put_if_absent), as `options` say.
+    pub fn put_if_absent_with(&self, key: &[u8], value: &[u8], options: WriteOptions) -> Result<bool> {
+        self.put_if(key, value, Condition::IfAbsent, options)
+    }
+
+    /// Sets `key` to `value` if it exists; says whether it did so.
+    pub fn update_if_exists(&self, key: &[u8], value: &[u8]) -> Result<bool> {
+        self.put_if(key, value, Condition::IfExists, WriteOptions::default())
+    }
+
+    /// [`update_if_exists`](Self::update_if_exists), as `options` say.
+    pub fn update_if_exists_with(&self, key: &[u8], value: &[u8], options: WriteOptions) -> Result<bool> {
+        self.put_if(key, value, Condition::IfExists, options)
+    }
+
+    fn put_if(&self, key: &[u8], value: &[u8], condition: Condition, options: WriteOptions) -> Result<bool> {
+        let mut batch = WriteBatch::new();
+        batch.put(key, value);
+        self.commit(batch, condition, options)
+    }
+
+    fn commit(&self, batch: WriteBatch, condition: Condition, options: WriteOptions) -> Result<bool> {
+        batch.validate()?;
+        let inner = &self.inner;
+        if inner.core.options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        let sync = options.sync || inner.core.options.sync;
+        let request = Request { batch, condition, sync };
+        inner.queue.commit(request, |group| inner.apply(group))
+    }
+
+    /// The value of `key`, if it exists.
+    ///
+    /// # Errors
+    ///
+    /// `Corruption` if what holds it is damaged; `InvalidArgument` for an over-long key.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        check_key(key)?;
+        self.inner.core.counters.gets.add(1);
+        self.inner.engine.get(key, None)
+    }
+
+    /// Whether `key` exists; its value is not read.
+    pub fn contains_key(&self, key: &[u8]) -> Result<bool> {
+        check_key(key)?;
+        self.inner.core.counters.gets.add(1);
+        self.inner.engine.contains(key)
+    }
+
+    /// The values of `keys`, all as of one moment.
+    pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        self.snapshot().multi_get(keys)
+    }
+
+    /// All entries, in key order.
+    pub fn iter(&self) -> Result<DbIter> {
+        self.range::<&[u8]>(..)
+    }
+
+    /// The entries whose keys lie in `range`, as of now.
+    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<DbIter> {
+        self.snapshot().range(range)
+    }
+
+    /// The entries whose keys begin with `prefix`, as of now.
+    pub fn prefix(&self, prefix: &[u8]) -> Result<DbIter> {
+        self.snapshot().prefix(prefix)
+    }
+
+    /// The database as it is now, for as long as the snapshot is kept.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::new(self.inner.core.clone(), self.inner.engine.clone())
+    }
+
+    /// Moves everything written so far from the write buffer to tables.
+    pub fn flush(&self) -> Result<()> {
+        if self.inner.core.options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        let request = Request { batch: WriteBatch::new(), condition: Condition::Alone, sync: false };
+        self.inner.queue.commit(request, |_| self.inner.engine.rotate().map(|()| true))?;
+        self.inner.engine.settle()
+    }
+
+    /// Makes everything acknowledged so far power-safe, on media where it is not at once.
+    pub fn sync(&self) -> Result<()> {
+        self.inner.engine.sync()
+    }
+
+    /// Flushes, and merges all tables with keys in `range`: what is dead there is dropped.
+    pub fn compact_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<()> {
+        self.flush()?;
+        let (from, to) = (borrow(range.start_bound()), borrow(range.end_bound()));
+        self.inner.engine.compact(from, to)
+    }
+
+    /// Figures of the database.
+    pub fn stats(&self) -> Stats {
+        let core = &self.inner.core;
+        let mut stats = Stats { engine: core.options.engine.name(), ..Stats::default() };
+        stats.counts = core.counters.snapshot();
+        stats.counts.snapshots = core.snapshots.count() as u64;
+        stats.dram.budget = core.options.memory_budget;
+        stats.dram.block_cache = core.cache.usage();
+        let cache = core.cache.stats();
+        (stats.dram.cache_hits, stats.dram.cache_misses) = (cache.hits, cache.misses);
+        let io = core.fs.stats();
+        stats.ssd.bytes_written = io.bytes_written;
+        stats.ssd.bytes_read = io.bytes_read;
+        stats.ssd.reads = io.reads;
+        stats.ssd.syncs = io.syncs;
+        self.inner.engine.fill_stats(&mut stats);
+        stats
+    }
+
+    /// Reads everything and proves every structure. Damage is in the report, not an error.
+    pub fn check(&self) -> Result<CheckReport> {
+        self.inner.engine.check()
+    }
+
+    /// Waits for background work and closes the database cleanly. Other handles see errors from then on.
+    pub fn close(&self) -> Result<()> {
+        self.inner.engine.close()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Err(error) = self.engine.close() {
+            tracing::warn!(%error, "closing failed; the next open recovers");
+        }
+    }
+}
+
+impl Inner {
+    /// Applies a group on the leader's thread; says whether its condition held.
+    fn apply(&self, group: &[&Request]) -> Result<bool> {
+        let counters = &self.core.counters;
+        if let [Request { condition, batch, .. }] = group
+            && let Some(op) = batch.ops().next()
+            && let Some(wanted) = condition.wants_key()
+            && self.engine.contains(op.key)? != wanted
+        {
+            return Ok(false);
+        }
+        let sync = group.iter().any(|r| r.sync);
+        let group = Group { requests: group, first_seq: self.last_seq.load(Ordering::Relaxed) + 1, sync };
+        if group.ops() == 0 {
+            return self.engine.sync().map(|()| true);
+        }
+        let last = group.first_seq + group.ops() - 1;
+        // Given out even if the group fails: a log may hold part of it.
+        self.last_seq.store(last, Ordering::Relaxed);
+        self.engine.apply(group)?;
+        self.core.snapshots.advance(last);
+        counters.commit_groups.add(1);
+        counters.committed_batches.add(group.requests.len() as u64);
+        self.count(&group);
+        Ok(true)
+    }
+
+    fn count(&self, group: &Group<'_>) {
+        let (mut puts, mut deletes, mut bytes) = (0, 0, 0);
+        for op in group.requests.iter().flat_map(|r| r.batch.ops()) {
+            bytes += (op.key.len() + op.value.len()) as u64;
+            match op.kind {
+                terrace_table::Kind::Put => puts += 1,
+                terrace_table::Kind::Delete => deletes += 1,
+            }
+        }
+        self.core.counters.puts.add(puts);
+        self.core.counters.deletes.add(deletes);
+        self.core.counters.user_bytes.add(bytes);
+    }
+}
+
+fn prepare_directory(fs: &dyn Fs, dir: &Path, options: &Options) -> Result<()> {
+    if fs.exists(dir)? {
+        return Ok(());
+    }
+    if !options.create_if_missing || options.read_only {
+        return Err(Error::invalid(format!("there is no database in {}", dir.display())));
+    }
+    fs.create_dir_all(dir)
+}
+
+/// Where the files of the database in `dir` are that nobody else should touch; for tools.
+pub fn lock_path(dir: &Path) -> PathBuf {
+    dir.join(LOCK_FILE)
+}
+
+fn check_key(key: &[u8]) -> Result<()> {
+    if key.len() > MAX_KEY_BYTES {
+        return Err(Error::invalid(format!(
+            "a key of {} bytes is over the limit of {MAX_KEY_BYTES}",
+            key.len()
+        )));
+    }
+    Ok(())
+}
+
+pub(crate) fn borrow<K: AsRef<[u8]>>(bound: Bound<&K>) -> Bound<&[u8]> {
+    bound.map(AsRef::as_ref)
+}

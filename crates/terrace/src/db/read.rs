@@ -1,0 +1,127 @@
+//! Snapshots: the database as of one moment.
+
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use terrace_base::Result;
+
+use crate::db::core::Core;
+use crate::db::iter::DbIter;
+use crate::db::snapshots::Held;
+use crate::db::{borrow, check_key};
+use crate::engine::Engine;
+
+/// The database as it was when the snapshot was taken, whatever is written, flushed or compacted
+/// meanwhile. Space that only old versions take is kept until it is dropped.
+///
+/// ```
+/// # fn main() -> terrace::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let db = terrace::Db::open(dir.path(), terrace::Options::default())?;
+/// db.put(b"k", b"old")?;
+/// let before = db.snapshot();
+/// db.put(b"k", b"new")?;
+/// assert_eq!(before.get(b"k")?.as_deref(), Some(&b"old"[..]));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    hold: Arc<Hold>,
+}
+
+/// The registered sequence number, let go of before the engine is told.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    held: Option<Held>,
+    seq: u64,
+    core: Arc<Core>,
+    engine: Arc<dyn Engine>,
+}
+
+impl Hold {
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        &self.engine
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.held = None;
+        self.engine.released();
+    }
+}
+
+impl Snapshot {
+    pub(crate) fn new(core: Arc<Core>, engine: Arc<dyn Engine>) -> Snapshot {
+        let held = core.snapshots.hold();
+        let seq = held.seq();
+        Snapshot { hold: Arc::new(Hold { held: Some(held), seq, core, engine }) }
+    }
+
+    /// The value of `key` at that moment.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        check_key(key)?;
+        self.hold.core.counters.gets.add(1);
+        self.hold.engine.get(key, Some(self.hold.seq))
+    }
+
+    /// Whether `key` existed at that moment.
+    pub fn contains_key(&self, key: &[u8]) -> Result<bool> {
+        self.get(key).map(|value| value.is_some())
+    }
+
+    /// The values of `keys` at that moment.
+    pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        keys.iter().map(|key| self.get(key)).collect()
+    }
+
+    /// All entries, in key order.
+    pub fn iter(&self) -> Result<DbIter> {
+        self.range::<&[u8]>(..)
+    }
+
+    /// The entries whose keys lie in `range`.
+    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<DbIter> {
+        self.bounded(borrow(range.start_bound()), borrow(range.end_bound()))
+    }
+
+    /// The entries whose keys begin with `prefix`.
+    pub fn prefix(&self, prefix: &[u8]) -> Result<DbIter> {
+        match after_prefix(prefix) {
+            Some(end) => self.bounded(Bound::Included(prefix), Bound::Excluded(&end)),
+            None => self.bounded(Bound::Included(prefix), Bound::Unbounded),
+        }
+    }
+
+    fn bounded(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<DbIter> {
+        self.hold.core.counters.iterators.add(1);
+        Ok(DbIter::new(self.hold.clone(), from, to))
+    }
+}
+
+/// The smallest key above every key that begins with `prefix`; `None` if there is none.
+fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_prefix() {
+        assert_eq!(after_prefix(b"ab"), Some(b"ac".to_vec()));
+        assert_eq!(after_prefix(b"a\xff\xff"), Some(b"b".to_vec()));
+        assert_eq!(after_prefix(b"\xff"), None);
+        assert_eq!(after_prefix(b""), None);
+    }
+}

@@ -1,0 +1,36 @@
+//! What `check` and `repair` found.
+
+/// The outcome of [`Db::check`](crate::Db::check).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CheckReport {
+    /// What is wrong and where, a line each. Empty for a healthy database.
+    pub problems: Vec<String>,
+    /// Tables read in full.
+    pub tables: u64,
+    /// Entries in them.
+    pub entries: u64,
+    /// Keys in the index.
+    pub keys: u64,
+    /// Bytes of the pool accounted for.
+    pub pm_bytes: u64,
+}
+
+impl CheckReport {
+    /// Whether nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+/// The outcome of [`Db::repair`](crate::Db::repair).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RepairReport {
+    /// What was done, a line each.
+    pub actions: Vec<String>,
+    /// What could not be brought back, a line each.
+    pub lost: Vec<String>,
+    /// Keys in the repaired database.
+    pub keys: u64,
+}

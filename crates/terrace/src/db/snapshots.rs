@@ -1,0 +1,110 @@
+//! Which sequence numbers readers may see, and which old ones somebody still needs.
+//!
+//! 1. `visible` grows only, and only after everything up to it is durable.
+//! 2. A registered number is at least the `visible` of the moment before it was registered, so a
+//!    flush that reads the list after its memtable became visible misses nobody who needs an
+//!    older version than that memtable's.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+/// The visible sequence number and the registered snapshots of one database.
+#[derive(Debug, Default)]
+pub(crate) struct Snapshots {
+    visible: AtomicU64,
+    held: Mutex<BTreeMap<u64, usize>>,
+}
+
+/// A registered sequence number; dropping it lets go.
+#[derive(Debug)]
+pub(crate) struct Held {
+    seq: u64,
+    of: Arc<Snapshots>,
+}
+
+impl Held {
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut held = self.of.held.lock();
+        if let Some(count) = held.get_mut(&self.seq) {
+            *count -= 1;
+            if *count == 0 {
+                held.remove(&self.seq);
+            }
+        }
+    }
+}
+
+impl Snapshots {
+    /// The last sequence number readers see.
+    pub fn visible(&self) -> u64 {
+        self.visible.load(Ordering::Acquire)
+    }
+
+    /// Lets readers see everything up to `seq`.
+    pub fn advance(&self, seq: u64) {
+        self.visible.fetch_max(seq, Ordering::AcqRel);
+    }
+
+    /// Registers the present.
+    pub fn hold(self: &Arc<Self>) -> Held {
+        let mut held = self.held.lock();
+        // Read under the lock: a flush that lists the held numbers either sees this one or ran before it.
+        let seq = self.visible();
+        *held.entry(seq).or_default() += 1;
+        Held { seq, of: self.clone() }
+    }
+
+    /// The registered numbers, ascending.
+    pub fn list(&self) -> Vec<u64> {
+        self.held.lock().keys().copied().collect()
+    }
+
+    /// How many handles are registered.
+    pub fn count(&self) -> usize {
+        self.held.lock().values().sum()
+    }
+}
+
+/// Whether some snapshot in `held` (ascending) sees the version `from` and not its successor `until`.
+pub(crate) fn is_needed(held: &[u64], from: u64, until: u64) -> bool {
+    let first = held.partition_point(|&s| s < from);
+    held.get(first).is_some_and(|&s| s < until)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_needed_between_its_number_and_its_successors() {
+        let held = [10, 20];
+        assert!(is_needed(&held, 10, 11));
+        assert!(is_needed(&held, 5, 11));
+        assert!(!is_needed(&held, 11, 20));
+        assert!(is_needed(&held, 11, 21));
+        assert!(!is_needed(&held, 21, 99));
+        assert!(!is_needed(&[], 0, 99));
+    }
+
+    #[test]
+    fn handles_count() {
+        let s = Arc::new(Snapshots::default());
+        s.advance(7);
+        let (a, b) = (s.hold(), s.hold());
+        s.advance(9);
+        assert_eq!((a.seq(), s.list(), s.count()), (7, vec![7], 2));
+        drop(a);
+        assert_eq!(s.list(), vec![7]);
+        drop(b);
+        assert!(s.list().is_empty());
+    }
+}

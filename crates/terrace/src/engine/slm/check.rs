@@ -1,0 +1,157 @@
+//! Proving a database, and describing it.
+//!
+//! Every table is read in full. For each put in it the index is asked whether it holds that version;
+//! the versions it holds must add up to all that its words name, which proves both directions without
+//! reading any block twice. Then the counts, the index, the memtables and the pool itself.
+
+use std::collections::BTreeMap;
+
+use terrace_base::Result;
+use terrace_index::OrderedIndex;
+use terrace_table::{Cursor, Kind};
+
+use super::Slm;
+use super::chain::{CHAIN_KIND, Chain, Word};
+use crate::db::report::CheckReport;
+use crate::stats::Stats;
+
+/// Bytes read ahead from a table being checked.
+const READAHEAD_BYTES: usize = 1 << 20;
+
+pub(super) fn check(slm: &Slm) -> Result<CheckReport> {
+    slm.wait_idle();
+    let _no_flush = slm.flushing.lock();
+    let _no_index_change = slm.index_writer.lock();
+    let mut report = CheckReport::default();
+    let held = check_tables(slm, &mut report);
+    check_words(slm, &held, &mut report)?;
+    check_counts(slm, &held, &mut report);
+    report.problems.extend(slm.index.check()?.into_iter().map(|p| format!("index: {p}")));
+    for memtable in slm.mem.load().iter() {
+        report.problems.extend(memtable.list().check()?.into_iter().map(|p| format!("memtable: {p}")));
+    }
+    check_pool(slm, &mut report)?;
+    for number in slm.manifest.listing()?.missing_tables {
+        report.problems.push(format!("{number:06}.sst: missing"));
+    }
+    Ok(report)
+}
+
+/// Reads every table; returns how many of its versions the index holds.
+fn check_tables(slm: &Slm, report: &mut CheckReport) -> BTreeMap<u64, u64> {
+    let mut held = BTreeMap::new();
+    for &number in slm.manifest.state().tables.keys() {
+        report.tables += 1;
+        match check_table(slm, number, report) {
+            Ok(live) => {
+                held.insert(number, live);
+            }
+            Err(e) => report.problems.push(e.to_string()),
+        }
+    }
+    held
+}
+
+fn check_table(slm: &Slm, number: u64, report: &mut CheckReport) -> Result<u64> {
+    let table = slm.table(number)?;
+    table.verify()?;
+    let mut live = 0;
+    let mut cursor = table.cursor(false, READAHEAD_BYTES);
+    cursor.seek_first()?;
+    let mut previous: Option<Vec<u8>> = None;
+    while cursor.valid() {
+        report.entries += 1;
+        let newest = previous.as_deref() != Some(cursor.key());
+        if cursor.kind() == Kind::Put && slm.holds(cursor.key(), cursor.seq(), number, newest)? {
+            live += 1;
+        }
+        if newest {
+            previous = Some(cursor.key().to_vec());
+        }
+        cursor.next()?;
+    }
+    Ok(live)
+}
+
+/// Every position that an index word names must have been met in its table.
+fn check_words(slm: &Slm, held: &BTreeMap<u64, u64>, report: &mut CheckReport) -> Result<()> {
+    let mut named: BTreeMap<u64, u64> = BTreeMap::new();
+    slm.each_word(|key, word| {
+        report.keys += 1;
+        match Word::decode(word) {
+            Some(Word::Position(position)) => *named.entry(position.number()).or_default() += 1,
+            Some(Word::Chain(offset)) => match Chain::load(&slm.pool, offset) {
+                Ok(chain) if chain.key != key => {
+                    report.problems.push(format!("the chain at {offset} belongs to another key"));
+                }
+                Ok(chain) => chain
+                    .versions
+                    .iter()
+                    .filter_map(|v| v.position)
+                    .for_each(|p| *named.entry(p.number()).or_default() += 1),
+                Err(e) => report.problems.push(e.to_string()),
+            },
+            None => report.problems.push(format!("index: {word:#018x} is not a word")),
+        }
+        Ok(())
+    })?;
+    for (number, count) in named {
+        match held.get(&number) {
+            Some(found) if *found == count => {}
+            Some(found) => report
+                .problems
+                .push(format!("{number:06}.sst: the index names {count} entries, {found} are there")),
+            None => report.problems.push(format!(
+                "{number:06}.sst: the index names {count} entries of a table that is gone or damaged"
+            )),
+        }
+    }
+    Ok(())
+}
+
+fn check_counts(slm: &Slm, held: &BTreeMap<u64, u64>, report: &mut CheckReport) {
+    for (number, table) in &slm.manifest.state().tables {
+        if let Some(live) = held.get(number)
+            && table.live_raw != *live as i64
+        {
+            report.problems.push(format!(
+                "manifest: table {number} is said to have {} live entries and has {live}",
+                table.live_raw
+            ));
+        }
+    }
+}
+
+fn check_pool(slm: &Slm, report: &mut CheckReport) -> Result<()> {
+    slm.limbo.drain();
+    let mut marks = slm.pool.marks();
+    slm.mark(&mut marks)?;
+    report.problems.extend(slm.pool.check(&marks).into_iter().map(|p| format!("pool: {p}")));
+    report.pm_bytes = slm.pool.used_bytes();
+    Ok(())
+}
+
+pub(super) fn fill_stats(slm: &Slm, stats: &mut Stats) {
+    stats.media = slm.pool.describe();
+    stats.durability = super::durability(slm.pool.granularity(), slm.core.options.sync).into();
+    stats.emulated = slm.emulated.clone();
+    stats.opened = slm.opened.clone();
+    let tables = slm.tables.load();
+    stats.dram.tables = tables.values().map(|t| t.memory_bytes() as u64).sum();
+    stats.dram.index = slm.index.dram_bytes();
+    stats.pm.size = slm.pool.size();
+    stats.pm.max_size = slm.pool.max_size();
+    stats.pm.used = slm.pool.used_bytes();
+    stats.pm.memtables = slm.mem.load().iter().map(|m| m.list().extents_bytes()).sum();
+    stats.pm.index = slm.index.pm_bytes();
+    stats.pm.traffic = slm.pool.stats();
+    let state = slm.manifest.state();
+    stats.ssd.tables = state.tables.len() as u64;
+    for table in state.tables.values() {
+        stats.ssd.table_bytes += table.meta.file_bytes;
+        stats.ssd.table_entries += table.meta.entries;
+        stats.ssd.live_entries += table.live();
+    }
+    stats.counts.index_keys = slm.index.len();
+    stats.pm.chains = slm.pool.slots(CHAIN_KIND).count() as u64;
+}

@@ -1,0 +1,320 @@
+//! Selective compaction: merging the chosen tables, keeping what the index still points to.
+//!
+//! A version is kept if the index holds it, by its word or in a chain. A tombstone is kept while another
+//! table may hold something older for it to hide, or while an older version stays for a snapshot. The
+//! merged tables leave the manifest in the same group that ends the job (SLM-DB, section 3.3).
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+use terrace_base::{Error, Result};
+use terrace_index::{OrderedIndex, ScanBatch};
+use terrace_table::{Cursor, Kind, TableMeta, merge};
+
+use super::Slm;
+use super::chain::Word;
+use super::flush::{Sink, run_job};
+use super::jobs::{CHUNK_KEYS, JOB_ROOTS, JobRun, Relocation};
+use super::output::{Finished, Origin, Outputs};
+use super::tables::table_path;
+use crate::compaction::{Choice, Pins, SlmCompactionOptions, Tombstones, View, choose};
+use crate::manifest::{Edit, JobKind};
+
+/// Bytes read ahead from each input.
+const READAHEAD_BYTES: usize = 512 << 10;
+
+/// Index entries copied at a time by a leaf scan.
+const SCAN_KEYS: usize = 512;
+
+/// Runs compactions on the job slot `root` until none is worthwhile.
+pub(super) fn run(slm: &Slm, root: &'static str) -> Result<()> {
+    leaf_scan(slm)?;
+    while !slm.is_closing() && slm.compact_next(root)? {}
+    Ok(())
+}
+
+/// Looks at the next stretch of leaves and notes tables that hold too little of it each.
+fn leaf_scan(slm: &Slm) -> Result<()> {
+    let options = slm.compaction_options();
+    let state = slm.manifest.state();
+    let mut choosing = slm.choosing.lock();
+    let mut pass = choosing.leaf_scan.pass(&View::new(&state, &Pins::default(), None), &options);
+    let mut batch = ScanBatch::default();
+    let mut from = choosing.leaf_scan.start().map(<[u8]>::to_vec);
+    let mut at_end = false;
+    while pass.wants_more() && !at_end {
+        batch.clear();
+        slm.index.scan(from.as_ref().map(Vec::as_slice), false, SCAN_KEYS, &mut batch)?;
+        at_end = batch.len() < SCAN_KEYS;
+        for i in 0..batch.len() {
+            pass.feed(batch.key(i), file_of(batch.word(i)));
+            if !pass.wants_more() {
+                at_end &= i + 1 == batch.len();
+                break;
+            }
+        }
+        if let Some(last) = batch.len().checked_sub(1) {
+            from = Bound::Excluded(batch.key(last).to_vec());
+        }
+    }
+    let noted = choosing.leaf_scan.finish(pass, at_end);
+    choosing.noted.extend(noted);
+    Ok(())
+}
+
+/// The table that an index word names; a chain names none in particular.
+pub(super) fn file_of(word: u64) -> Option<u64> {
+    match Word::decode(word) {
+        Some(Word::Position(position)) => Some(position.number()),
+        _ => None,
+    }
+}
+
+impl Slm {
+    pub(super) fn compaction_options(&self) -> SlmCompactionOptions {
+        let slm = &self.core.options.slm;
+        SlmCompactionOptions {
+            live_key_threshold: slm.live_key_threshold,
+            leaf_scan_files: slm.leaf_scan_files,
+            sequentiality_keys: slm.sequentiality_keys,
+            sequentiality_files: slm.sequentiality_files,
+            max_merge_files: slm.max_merge_files,
+            ..SlmCompactionOptions::default()
+        }
+    }
+
+    /// Does the most worthwhile compaction; false if there is none.
+    fn compact_next(&self, root: &'static str) -> Result<bool> {
+        let (job, inputs, tombstones) = {
+            // The choice and the job's start are one step, so that no two jobs read one table.
+            let choosing = self.choosing.lock();
+            let state = self.manifest.state();
+            let oldest = self.core.snapshots.list().first().copied();
+            let mut view = View::new(&state, &choosing.pins, oldest);
+            view.noted.extend(choosing.noted.iter().filter(|n| state.tables.contains_key(n)));
+            let Some(Choice { inputs, .. }) = choose(&view, &self.compaction_options()) else {
+                return Ok(false);
+            };
+            let tombstones = Tombstones::new(&view, &inputs);
+            (self.start_job(root, JobKind::Compaction, inputs.clone())?, inputs, tombstones)
+        };
+        self.compact_tables(job, &inputs, &tombstones)?;
+        Ok(true)
+    }
+
+    /// Merges those of the `wanted` tables that are still there and in no other job.
+    pub(super) fn compact_these(&self, root: &'static str, wanted: &BTreeSet<u64>) -> Result<()> {
+        let (job, inputs, tombstones) = {
+            let choosing = self.choosing.lock();
+            let state = self.manifest.state();
+            let view = View::new(&state, &choosing.pins, None);
+            let inputs: Vec<u64> = wanted
+                .iter()
+                .copied()
+                .filter(|n| state.tables.contains_key(n) && !view.busy.contains(n))
+                .collect();
+            if inputs.is_empty() {
+                return Ok(());
+            }
+            let tombstones = Tombstones::new(&view, &inputs);
+            (self.start_job(root, JobKind::Compaction, inputs.clone())?, inputs, tombstones)
+        };
+        self.compact_tables(job, &inputs, &tombstones)
+    }
+
+    fn compact_tables(&self, job: JobRun<'_>, inputs: &[u64], tombstones: &Tombstones) -> Result<()> {
+        let id = job.id;
+        let outcome = run_job(
+            job,
+            |sink| merge_tables(self, id, inputs, tombstones, sink),
+            relocate,
+            |slm| slm.end_of(inputs),
+        );
+        match outcome {
+            Ok(bytes) => {
+                self.core.counters.compactions.add(1);
+                self.core.counters.compaction_bytes.add(bytes);
+                self.drop_tables(inputs);
+                Ok(())
+            }
+            Err(e) => {
+                self.core.counters.background_errors.add(1);
+                Err(e)
+            }
+        }
+    }
+
+    /// The edits that end a compaction: inputs leave, noted tables become the manifest's candidates.
+    fn end_of(&self, inputs: &[u64]) -> Vec<Edit> {
+        let mut choosing = self.choosing.lock();
+        let state = self.manifest.state();
+        choosing.noted.extend(state.candidates.iter());
+        choosing.noted.retain(|n| state.tables.contains_key(n) && !inputs.contains(n));
+        let mut edits: Vec<Edit> = inputs.iter().map(|&number| Edit::RemoveTable { number }).collect();
+        edits.push(Edit::Candidates(choosing.noted.iter().copied().collect()));
+        edits
+    }
+
+    /// Closes and removes tables that the manifest no longer has. A file that cannot be removed now
+    /// is no longer ours to read and goes at the next open.
+    fn drop_tables(&self, numbers: &[u64]) {
+        self.tables.remove(numbers);
+        let mut choosing = self.choosing.lock();
+        for &number in numbers {
+            choosing.pins.forget(number);
+            if let Err(error) = self.core.fs().remove(&table_path(&self.core.dir, number)) {
+                tracing::warn!(%error, "a merged table stays");
+            }
+        }
+    }
+}
+
+fn merge_tables(slm: &Slm, job: u64, inputs: &[u64], tombstones: &Tombstones, sink: Sink<'_>) -> Result<u64> {
+    let mut outputs = Outputs::new(slm, job);
+    let mut children: Vec<Box<dyn Cursor>> = Vec::with_capacity(inputs.len());
+    for &number in inputs {
+        children.push(Box::new(slm.table(number)?.cursor(false, READAHEAD_BYTES)));
+    }
+    let mut cursor = merge(children);
+    cursor.seek_first()?;
+    let mut group = KeyGroup::default();
+    while cursor.valid() {
+        if cursor.key() != group.key || group.versions.is_empty() {
+            group.write(slm, tombstones, &mut outputs, sink)?;
+            group.begin(cursor.key());
+        }
+        let Some(table) = cursor.child().map(|child| inputs[child]) else { break };
+        group.versions.push(Entry { seq: cursor.seq(), kind: cursor.kind(), table, value: cursor.value()? });
+        cursor.next()?;
+    }
+    group.write(slm, tombstones, &mut outputs, sink)?;
+    outputs.finish()?.into_iter().for_each(sink);
+    note_pins(slm, &outputs);
+    Ok(outputs.bytes)
+}
+
+/// Tombstones that stayed for a snapshot alone must not make their table a candidate again.
+fn note_pins(slm: &Slm, outputs: &Outputs<'_>) {
+    let Some(&oldest) = slm.core.snapshots.list().first() else { return };
+    let mut choosing = slm.choosing.lock();
+    for (&table, &entries) in &outputs.pinned {
+        choosing.pins.note(table, entries, oldest);
+    }
+}
+
+/// All versions of one key in the inputs, newest first.
+#[derive(Default)]
+struct KeyGroup {
+    key: Vec<u8>,
+    versions: Vec<Entry>,
+}
+
+struct Entry {
+    seq: u64,
+    kind: Kind,
+    table: u64,
+    value: bytes::Bytes,
+}
+
+impl KeyGroup {
+    fn begin(&mut self, key: &[u8]) {
+        self.key.clear();
+        self.key.extend_from_slice(key);
+        self.versions.clear();
+    }
+
+    /// Writes the versions that stay. Going from the oldest up, a tombstone above one that stays stays
+    /// with it.
+    fn write(
+        &mut self,
+        slm: &Slm,
+        tombstones: &Tombstones,
+        outputs: &mut Outputs<'_>,
+        sink: &mut dyn FnMut(Finished),
+    ) -> Result<()> {
+        let mut keep = vec![false; self.versions.len()];
+        let mut pinned = 0;
+        let mut older_stays = false;
+        for (i, entry) in self.versions.iter().enumerate().rev() {
+            let newest = !self.versions[..i].iter().any(|newer| newer.table == entry.table);
+            keep[i] = match entry.kind {
+                Kind::Put => slm.holds(&self.key, entry.seq, entry.table, newest)?,
+                Kind::Delete => older_stays || !tombstones.droppable(&self.key, entry.seq),
+            };
+            if keep[i] && entry.kind == Kind::Delete && older_stays {
+                pinned += 1;
+            }
+            older_stays |= keep[i];
+        }
+        for (i, entry) in self.versions.iter().enumerate().filter(|(i, _)| keep[*i]) {
+            let newest = !self.versions[..i].iter().any(|newer| newer.table == entry.table);
+            let origin = Origin { table: entry.table, newest };
+            let finished = outputs.add(&self.key, entry.seq, entry.kind, &entry.value, Some(origin))?;
+            finished.into_iter().for_each(&mut *sink);
+        }
+        outputs.pin(pinned);
+        self.versions.clear();
+        Ok(())
+    }
+}
+
+fn relocate(job: &mut JobRun<'_>, finished: &Finished) -> Result<()> {
+    let mut chunk = Vec::with_capacity(CHUNK_KEYS);
+    for placed in finished.entries() {
+        let (Kind::Put, Some(origin)) = (placed.kind, placed.origin) else { continue };
+        chunk.push(Relocation {
+            key: placed.key.to_vec(),
+            seq: placed.seq,
+            from: origin.table,
+            newest: origin.newest,
+            to: placed.position,
+        });
+        if chunk.len() == CHUNK_KEYS {
+            job.relocate(&chunk)?;
+            chunk.clear();
+        }
+    }
+    job.relocate(&chunk)
+}
+
+impl Slm {
+    /// Compacts every table that holds keys of the range, those that overlap one another together.
+    pub(super) fn compact_all(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<()> {
+        if self.core.options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        let slot = self.claim_slot();
+        let inside = |meta: &TableMeta| {
+            let starts = match to {
+                Bound::Included(to) => *meta.smallest <= *to,
+                Bound::Excluded(to) => *meta.smallest < *to,
+                Bound::Unbounded => true,
+            };
+            let ends = match from {
+                Bound::Included(from) => *meta.largest >= *from,
+                Bound::Excluded(from) => *meta.largest > *from,
+                Bound::Unbounded => true,
+            };
+            starts && ends
+        };
+        let state = self.manifest.state();
+        let mut tables: Vec<&TableMeta> =
+            state.tables.values().map(|t| &*t.meta).filter(|m| inside(m)).collect();
+        tables.sort_by(|a, b| a.smallest.cmp(&b.smallest));
+        let mut group = BTreeSet::new();
+        let mut reach: &[u8] = &[];
+        for meta in tables {
+            if !group.is_empty() && *meta.smallest > *reach {
+                self.compact_these(slots()[slot.number()], &std::mem::take(&mut group))?;
+            }
+            reach = reach.max(&meta.largest);
+            group.insert(meta.number);
+        }
+        self.compact_these(slots()[slot.number()], &group)
+    }
+}
+
+/// The job slots of compactions.
+pub(super) fn slots() -> &'static [&'static str] {
+    &JOB_ROOTS[2..]
+}

@@ -1,0 +1,414 @@
+//! Moving keys in the index: what flush and compaction share.
+//!
+//! A job writes tables and then points index words at them. Each chunk of keys goes through three steps
+//! under the index-writer lock: look up and decide; record in the job's compaction log, which lies in
+//! the pool, and drain it; publish the new words. Tables are in the manifest before any word names
+//! them, and what they replace stays until the job is done, so at every moment every word names a
+//! live record and there is nothing to undo after a crash. What a crash does leave is a job whose
+//! effect on the live-key counts is unknown; the log has it (SLM-DB, section 3.3).
+//!
+//! 1. Index words and chains are changed under the writer lock alone, chunk by chunk.
+//! 2. A chunk's log records are durable before its first word is published. Within a chunk nobody else
+//!    interferes, so after a crash a recorded key has been applied exactly if its word is no longer
+//!    the recorded one.
+//! 3. Counts go into the manifest in one group with the job's end.
+
+use std::collections::BTreeMap;
+
+use parking_lot::MutexGuard;
+use terrace_base::codec::{Reader, put_bytes, put_varint};
+use terrace_base::{Error, Result};
+use terrace_index::OrderedIndex;
+use terrace_log::PmLog;
+use terrace_pmem::{Kind as PmKind, Pool};
+use terrace_table::Position;
+
+use super::Slm;
+use super::chain::{Chain, Version, Word, move_version, retain};
+use super::output::Finished;
+use crate::manifest::{Edit, JobKind};
+
+/// Extents of this kind hold compaction logs.
+pub(super) const JOB_LOG_KIND: PmKind = PmKind(11);
+
+/// Roots that compaction logs hang from: of the flush, of the job that collapses chains, and of
+/// compactions.
+pub(super) const JOB_ROOTS: [&str; 5] =
+    ["slm.job.flush", "slm.job.chains", "slm.job.c0", "slm.job.c1", "slm.job.c2"];
+
+/// Keys of a chunk, all different: long enough to share its drain, short enough not to keep others waiting.
+pub(super) const CHUNK_KEYS: usize = 256;
+
+/// First reservation of a compaction log.
+const LOG_BYTES: u64 = 64 << 10;
+
+/// A running job: its number, its log, and what it has done to the counts.
+#[derive(Debug)]
+pub(super) struct JobRun<'a> {
+    slm: &'a Slm,
+    pub id: u64,
+    root: &'static str,
+    log: PmLog,
+    deltas: BTreeMap<u64, i64>,
+    /// Tables that this job wrote: puts in them, and how many of those are in the index.
+    outputs: BTreeMap<u64, (u64, u64)>,
+}
+
+/// One key's move, decided and not yet published.
+struct Move {
+    key: Vec<u8>,
+    old: u64,
+    change: Change,
+    /// Tables that gain a live version, and tables that lose one.
+    born: Vec<u64>,
+    died: Vec<u64>,
+}
+
+enum Change {
+    /// The word becomes this; zero removes the key.
+    Word(u64),
+    /// Version `index` of the key's chain moves.
+    InChain { chain: u64, index: usize, to: Position },
+}
+
+impl Slm {
+    /// Starts a job whose log hangs from `root`.
+    pub(super) fn start_job(
+        &self,
+        root: &'static str,
+        kind: JobKind,
+        inputs: Vec<u64>,
+    ) -> Result<JobRun<'_>> {
+        let id = self.new_file_number();
+        let mut log = PmLog::create(&self.pool, JOB_LOG_KIND, LOG_BYTES)?;
+        let mut first = Vec::new();
+        put_varint(&mut first, id);
+        let linked = log
+            .append(&first)
+            .and_then(|_| log.persist())
+            .and_then(|_| self.pool.set_root(root, log.head()))
+            .and_then(|_| self.manifest.apply(&[Edit::JobStarted { id, kind, inputs }]));
+        if let Err(e) = linked {
+            self.pool.clear_root(root)?;
+            log.free()?;
+            return Err(e);
+        }
+        Ok(JobRun { slm: self, id, root, log, deltas: BTreeMap::new(), outputs: BTreeMap::new() })
+    }
+}
+
+impl<'a> JobRun<'a> {
+    /// The engine the job works for.
+    pub fn slm(&self) -> &'a Slm {
+        self.slm
+    }
+
+    /// Notes a table that this job wrote.
+    pub fn owns(&mut self, finished: &Finished) {
+        self.outputs.insert(finished.number, (finished.puts, 0));
+    }
+
+    /// Points the keys of a flush at their new versions, newest first for each key.
+    pub fn insert(&mut self, chunk: &[(Vec<u8>, Vec<Version>)], held: &[u64]) -> Result<()> {
+        let writer = self.slm.index_writer.lock();
+        let mut moves = Vec::with_capacity(chunk.len());
+        for (key, versions) in chunk {
+            moves.push(self.slm.plan_insert(key, versions, held)?);
+        }
+        self.publish(writer, moves)
+    }
+
+    /// Points the versions that a compaction moved at their new places; one that has meanwhile been
+    /// replaced is dead where it arrives.
+    pub fn relocate(&mut self, chunk: &[Relocation]) -> Result<()> {
+        let writer = self.slm.index_writer.lock();
+        let mut moves = Vec::with_capacity(chunk.len());
+        for relocation in chunk {
+            match self.slm.plan_relocation(relocation)? {
+                Some(one) => moves.push(one),
+                None => self.dead_on_arrival(relocation.to.number()),
+            }
+        }
+        self.publish(writer, moves)
+    }
+
+    /// Drops versions that no snapshot needs any more from the chains of `keys`.
+    pub fn collapse(&mut self, keys: &[Vec<u8>]) -> Result<()> {
+        let writer = self.slm.index_writer.lock();
+        // Listed under the lock: whoever a chain was made for was listed before it was made.
+        let held = self.slm.core.snapshots.list();
+        let mut moves = Vec::new();
+        for key in keys {
+            moves.extend(self.slm.plan_collapse(key, &held)?);
+        }
+        self.publish(writer, moves)
+    }
+
+    fn dead_on_arrival(&mut self, number: u64) {
+        *self.deltas.entry(number).or_default() -= 1;
+        self.arrived(number);
+    }
+
+    fn arrived(&mut self, number: u64) {
+        if let Some((_, arrived)) = self.outputs.get_mut(&number) {
+            *arrived += 1;
+        }
+    }
+
+    fn publish(&mut self, writer: MutexGuard<'_, ()>, moves: Vec<Move>) -> Result<()> {
+        for one in &moves {
+            self.log.append(&one.encode())?;
+        }
+        self.log.persist()?;
+        for one in moves {
+            self.slm.publish_move(&one)?;
+            one.born.iter().for_each(|&number| self.arrived(number));
+            for number in one.died {
+                *self.deltas.entry(number).or_default() -= 1;
+            }
+        }
+        drop(writer);
+        Ok(())
+    }
+
+    /// Ends the job before it was done: what it wrote and indexed stays, what it wrote and did not
+    /// index is dead.
+    pub fn give_up(mut self) -> Result<()> {
+        for (number, (puts, arrived)) in std::mem::take(&mut self.outputs) {
+            *self.deltas.entry(number).or_default() -= puts as i64 - arrived as i64;
+        }
+        self.finish(Vec::new)
+    }
+
+    /// Ends the job: `edits` and the counts in one manifest group, then the log goes.
+    pub fn finish(self, edits: impl FnOnce() -> Vec<Edit>) -> Result<()> {
+        self.slm.commit_job(self.id, edits, &self.deltas)?;
+        self.slm.pool.clear_root(self.root)?;
+        self.log.free()
+    }
+}
+
+/// A version moved by a compaction.
+#[derive(Debug, Clone)]
+pub(super) struct Relocation {
+    pub key: Vec<u8>,
+    pub seq: u64,
+    /// The table it came from.
+    pub from: u64,
+    /// Whether it was the newest of its key in that table.
+    pub newest: bool,
+    pub to: Position,
+}
+
+impl Slm {
+    /// Whether the index holds this version of table `from`. All versions of a key that are in one
+    /// table got there together, so a plain word can only mean the newest of them.
+    pub(super) fn holds(&self, key: &[u8], seq: u64, from: u64, newest: bool) -> Result<bool> {
+        let _here = self.limbo.enter();
+        let Some(word) = self.index.get(key)? else { return Ok(false) };
+        Ok(match self.decode_word(word)? {
+            Word::Position(position) => position.number() == from && newest,
+            Word::Chain(offset) => {
+                find_version(&Chain::load(&self.pool, offset)?, seq, from, newest).is_some()
+            }
+        })
+    }
+
+    pub(super) fn decode_word(&self, word: u64) -> Result<Word> {
+        Word::decode(word)
+            .ok_or_else(|| Error::corruption(self.pool.path(), 0, "an index word", format!("{word:#018x}")))
+    }
+
+    /// The versions behind an index word; zero is none.
+    fn versions_of(&self, word: u64) -> Result<Vec<Version>> {
+        if word == 0 {
+            return Ok(Vec::new());
+        }
+        Ok(match self.decode_word(word)? {
+            Word::Position(position) => vec![Version { seq: 0, position: Some(position) }],
+            Word::Chain(offset) => Chain::load(&self.pool, offset)?.versions,
+        })
+    }
+
+    fn plan_insert(&self, key: &[u8], new: &[Version], held: &[u64]) -> Result<Move> {
+        let old = self.index.get(key)?.unwrap_or(0);
+        let before = self.versions_of(old)?;
+        self.plan(key, old, new.len(), &[new, &before].concat(), held)
+    }
+
+    /// What becomes of the key's chain now that only `held` are left; `None` if nothing does.
+    fn plan_collapse(&self, key: &[u8], held: &[u64]) -> Result<Option<Move>> {
+        let old = self.index.get(key)?.unwrap_or(0);
+        if !matches!(Word::decode(old), Some(Word::Chain(_))) {
+            return Ok(None);
+        }
+        let versions = self.versions_of(old)?;
+        if retain(&versions, held).len() == versions.len() {
+            return Ok(None);
+        }
+        self.plan(key, old, 0, &versions, held).map(Some)
+    }
+
+    /// Decides what becomes of a key's `versions`, of which the first `new` are not in the index yet.
+    fn plan(&self, key: &[u8], old: u64, new: usize, versions: &[Version], held: &[u64]) -> Result<Move> {
+        let kept = retain(versions, held);
+        let word = match kept.as_slice() {
+            [] => 0,
+            [Version { position: Some(position), .. }] => Word::Position(*position).encode(),
+            _ => {
+                let chain = Chain { key: key.to_vec(), versions: kept.clone() };
+                Word::Chain(chain.store(&self.pool)?).encode()
+            }
+        };
+        let died = versions
+            .iter()
+            .filter(|v| !kept.contains(v))
+            .filter_map(|v| v.position.map(Position::number))
+            .collect();
+        let born = versions[..new].iter().filter_map(|v| v.position.map(Position::number)).collect();
+        Ok(Move { key: key.to_vec(), old, change: Change::Word(word), born, died })
+    }
+
+    fn plan_relocation(&self, r: &Relocation) -> Result<Option<Move>> {
+        let Some(old) = self.index.get(&r.key)? else { return Ok(None) };
+        let change = match self.decode_word(old)? {
+            Word::Position(position) if position.number() == r.from && r.newest => {
+                Change::Word(Word::Position(r.to).encode())
+            }
+            Word::Position(_) => return Ok(None),
+            Word::Chain(chain) => {
+                let loaded = Chain::load(&self.pool, chain)?;
+                match find_version(&loaded, r.seq, r.from, r.newest) {
+                    Some(index) => Change::InChain { chain, index, to: r.to },
+                    None => return Ok(None),
+                }
+            }
+        };
+        Ok(Some(Move { key: r.key.clone(), old, change, born: vec![r.to.number()], died: vec![r.from] }))
+    }
+
+    fn publish_move(&self, one: &Move) -> Result<()> {
+        match one.change {
+            Change::InChain { chain, index, to } => {
+                move_version(&self.pool, chain, index, to);
+                return Ok(());
+            }
+            Change::Word(0) => {
+                self.index.remove(&one.key)?;
+            }
+            Change::Word(word) => {
+                self.index.insert(&one.key, word)?;
+                self.count_chain(word, 1);
+            }
+        }
+        if let Some(Word::Chain(offset)) = Word::decode(one.old) {
+            self.count_chain(one.old, -1);
+            self.limbo.retire(offset);
+        }
+        Ok(())
+    }
+
+    /// Commits a job's end and its counts; those of tables that are gone no longer matter. `edits` is
+    /// called with no other job ending beside it.
+    pub(super) fn commit_job(
+        &self,
+        id: u64,
+        edits: impl FnOnce() -> Vec<Edit>,
+        deltas: &BTreeMap<u64, i64>,
+    ) -> Result<()> {
+        let _alone = self.counting.lock();
+        let mut group = edits();
+        let removed: Vec<u64> = group
+            .iter()
+            .filter_map(|e| if let Edit::RemoveTable { number } = e { Some(*number) } else { None })
+            .collect();
+        group.extend(count_edits(&self.manifest.state(), deltas, &removed));
+        group.push(Edit::JobDone { id });
+        self.manifest.apply(&group)
+    }
+}
+
+/// The count edits of `deltas` for tables that are there and stay.
+pub(super) fn count_edits(
+    state: &crate::manifest::State,
+    deltas: &BTreeMap<u64, i64>,
+    removed: &[u64],
+) -> Vec<Edit> {
+    deltas
+        .iter()
+        .filter(|(number, delta)| {
+            **delta != 0 && state.tables.contains_key(number) && !removed.contains(number)
+        })
+        .map(|(&number, &live_delta)| Edit::Counts { number, live_delta })
+        .collect()
+}
+
+fn find_version(chain: &Chain, seq: u64, from: u64, newest: bool) -> Option<usize> {
+    chain.versions.iter().position(|v| {
+        v.position.is_some_and(|p| p.number() == from) && (v.seq == seq || (v.seq == 0 && newest))
+    })
+}
+
+impl Move {
+    /// Old word, new word (for a move within a chain: the chain's word and the new position, marked),
+    /// the tables that gained and that lost a version, and the key.
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.key.len() + 32);
+        let (tag, new) = match self.change {
+            Change::Word(word) => (0, word),
+            Change::InChain { to, .. } => (1, to.word()),
+        };
+        out.push(tag);
+        put_varint(&mut out, self.old);
+        put_varint(&mut out, new);
+        for numbers in [&self.born, &self.died] {
+            put_varint(&mut out, numbers.len() as u64);
+            numbers.iter().for_each(|n| put_varint(&mut out, *n));
+        }
+        put_bytes(&mut out, &self.key);
+        out
+    }
+}
+
+/// A compaction log's record, read back.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct LoggedMove {
+    in_chain: bool,
+    old: u64,
+    new: u64,
+    pub born: Vec<u64>,
+    pub died: Vec<u64>,
+    key: Vec<u8>,
+}
+
+impl LoggedMove {
+    pub fn decode(payload: &[u8]) -> Option<LoggedMove> {
+        let mut r = Reader::new(payload);
+        let in_chain = r.u8()? == 1;
+        let (old, new) = (r.varint()?, r.varint()?);
+        let mut numbers = || -> Option<Vec<u64>> {
+            let n = r.varint()?;
+            (0..n).map(|_| r.varint()).collect()
+        };
+        let (born, died) = (numbers()?, numbers()?);
+        let key = r.bytes()?.to_vec();
+        r.is_empty().then_some(LoggedMove { in_chain, old, new, born, died, key })
+    }
+
+    /// Whether the move was published before the crash; see invariant 2.
+    pub fn was_applied(&self, slm: &Slm) -> Result<bool> {
+        let now = slm.index.get(&self.key)?.unwrap_or(0);
+        if now != self.old || !self.in_chain {
+            return Ok(now != self.old);
+        }
+        let to = Position::from_word(self.new);
+        Ok(slm.versions_of(now)?.iter().any(|v| v.position == to))
+    }
+}
+
+/// The job number a compaction log begins with.
+pub(super) fn logged_job(pool: &Pool, payload: Option<&[u8]>) -> Result<u64> {
+    payload
+        .and_then(|p| Reader::new(p).varint())
+        .ok_or_else(|| Error::corruption(pool.path(), 0, "a compaction log's job number", "none"))
+}

@@ -1,0 +1,135 @@
+//! The memtables: persistent skiplists, one being written and at most one being flushed.
+//!
+//! 1. Each memtable hangs from a root of its own (`slm.mem.0`, `slm.mem.1`), published before the
+//!    first write goes into it and cleared after its flush is in the manifest.
+//! 2. Rotation is one publish: the new memtable's root. Which memtable is newer follows from their
+//!    sequence numbers; only the newest may be empty.
+//! 3. A flushed memtable's extents go back to the pool when its last reader has let go of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use terrace_base::Result;
+use terrace_index::SkipList;
+use terrace_pmem::{Kind as PmKind, Marks, Pool};
+
+/// Extents of this kind hold memtables.
+pub(super) const MEMTABLE_KIND: PmKind = PmKind(9);
+
+/// Memtables at any time.
+pub(super) const MEMTABLES: usize = 2;
+
+/// What a node takes beside its key and value, at most and on average.
+pub(super) const NODE_OVERHEAD_BYTES: u64 = 112;
+
+/// One memtable.
+#[derive(Debug)]
+pub(super) struct MemTable {
+    list: SkipList,
+    slot: usize,
+    /// The first commit log that holds writes of this memtable; zero before there is one.
+    first_log: AtomicU64,
+}
+
+impl MemTable {
+    /// A new memtable, published in `slot`.
+    pub fn create(pool: &Pool, slot: usize, bytes: u64) -> Result<MemTable> {
+        let list = SkipList::create(pool, MEMTABLE_KIND, bytes)?;
+        pool.drain();
+        if let Err(e) = pool.set_root(root(slot), list.head_offset()) {
+            list.free()?;
+            return Err(e);
+        }
+        Ok(MemTable::around(list, slot))
+    }
+
+    /// The memtable that `slot` holds, recovered.
+    pub fn open(pool: &Pool, slot: usize) -> Result<Option<MemTable>> {
+        let Some(head) = pool.root(root(slot))? else { return Ok(None) };
+        Ok(Some(MemTable::around(SkipList::open(pool, MEMTABLE_KIND, head)?, slot)))
+    }
+
+    fn around(list: SkipList, slot: usize) -> MemTable {
+        MemTable { list, slot, first_log: AtomicU64::new(0) }
+    }
+
+    /// The skiplist.
+    pub fn list(&self) -> &SkipList {
+        &self.list
+    }
+
+    pub fn slot(&self) -> usize {
+        self.slot
+    }
+
+    pub fn first_log(&self) -> u64 {
+        self.first_log.load(Ordering::Acquire)
+    }
+
+    /// Notes the first log that this memtable's writes go to.
+    pub fn logged_from(&self, number: u64) {
+        let _ = self.first_log.compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Unlinks the flushed memtable; its extents follow when the last reader lets go.
+    pub fn retire(&self, pool: &Pool) -> Result<()> {
+        pool.clear_root(root(self.slot))?;
+        self.list.clone().free()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.list().entries() == 0
+    }
+
+    pub fn mark(&self, marks: &mut Marks) -> Result<()> {
+        self.list().mark(marks)
+    }
+}
+
+/// The root that memtable `slot` hangs from.
+pub(super) fn root(slot: usize) -> &'static str {
+    ["slm.mem.0", "slm.mem.1"][slot]
+}
+
+/// The memtables of one moment, newest first.
+#[derive(Debug, Clone)]
+pub(super) struct MemSet(Vec<Arc<MemTable>>);
+
+impl MemSet {
+    /// The set with `tables`, newest first; not empty.
+    pub fn new(tables: Vec<Arc<MemTable>>) -> MemSet {
+        debug_assert!(!tables.is_empty(), "there is always a memtable to write to");
+        MemSet(tables)
+    }
+
+    /// The one being written.
+    pub fn active(&self) -> &Arc<MemTable> {
+        &self.0[0]
+    }
+
+    /// The oldest that waits for its flush.
+    pub fn oldest_immutable(&self) -> Option<&Arc<MemTable>> {
+        if self.0.len() > 1 { self.0.last() } else { None }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<MemTable>> {
+        self.0.iter()
+    }
+
+    /// The set after rotation to `table`.
+    pub fn rotated(&self, table: Arc<MemTable>) -> MemSet {
+        let mut tables = vec![table];
+        tables.extend(self.0.iter().cloned());
+        MemSet(tables)
+    }
+
+    /// The set without `table`.
+    pub fn without(&self, table: &Arc<MemTable>) -> MemSet {
+        MemSet::new(self.0.iter().filter(|t| !Arc::ptr_eq(t, table)).cloned().collect())
+    }
+
+    /// A slot that no memtable of the set uses.
+    pub fn free_slot(&self) -> Option<usize> {
+        (0..MEMTABLES).find(|slot| self.0.iter().all(|t| t.slot() != *slot))
+    }
+}

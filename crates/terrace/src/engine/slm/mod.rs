@@ -1,0 +1,400 @@
+//! SLM-DB (Kaiyrakhmet et al., FAST '19): a persistent memtable that needs no log, a persistent
+//! B+-tree over all keys, and one level of SSTables kept tidy by selective compaction.
+//!
+//! ```text
+//!   write ──▶ memtable (skiplist in PM) ──flush──▶ SSTable ──┐
+//!                                  └────keys────▶ B+-tree ──┴──▶ get: memtables, tree, one block
+//! ```
+//!
+//! Threads: one leader writes at a time, any number read without locks, one flush and several
+//! compactions run in the background. What always holds:
+//!
+//! 1. Every index word names a record of a table that is in the manifest and open.
+//! 2. Whatever is in no table is in a memtable that hangs from a root.
+//! 3. The version that any held snapshot sees of a key is in a memtable, behind the key's word, or in
+//!    its chain.
+//! 4. Lock order: `flushing` or `collapsing`, `choosing` or `index_writer`, `counting`, then what the parts lock.
+//!
+//! `docs/engines/slm.md` says what the paper has, what is kept and what is changed.
+
+mod chain;
+mod check;
+mod compact;
+mod flush;
+mod jobs;
+mod log;
+mod memtable;
+mod open;
+mod output;
+mod read;
+mod rebuild;
+mod recover;
+mod repair;
+mod room;
+mod tables;
+mod walk;
+mod write;
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+use terrace_base::{Error, Result};
+use terrace_index::limbo::Limbo;
+use terrace_index::{OrderedIndex, SkipIndex};
+use terrace_pmem::{Granularity, Pool};
+
+use crate::compaction::{LeafScan, Pins};
+use crate::db::core::Core;
+use crate::db::report::CheckReport;
+use crate::engine::{Direction, Engine, Group, Walk};
+use crate::manifest::{JobKind, Manifest};
+use crate::stats::Stats;
+
+pub(crate) use open::open;
+pub(crate) use repair::repair;
+
+use memtable::{MemSet, MemTable};
+use room::Room;
+use tables::Tables;
+
+/// The index over all keys.
+type LocationIndex = SkipIndex;
+
+/// The engine's name.
+const NAME: &str = "slm";
+
+/// How often somebody who waits for background jobs looks whether there is one to help with.
+const POLL: std::time::Duration = std::time::Duration::from_millis(50);
+
+/// An open database of the `slm` engine.
+#[derive(Debug)]
+pub(crate) struct Slm {
+    me: Weak<Slm>,
+    core: Arc<Core>,
+    pool: Pool,
+    index: LocationIndex,
+    /// Chains taken out of the index, by offset, until their readers have left.
+    limbo: Limbo<u64>,
+    manifest: Manifest,
+    tables: Tables,
+    mem: ArcSwap<MemSet>,
+    log: Mutex<Option<log::CommitLog>>,
+    /// The commit log failed: nothing more is logged before what it held is in tables.
+    log_broken: AtomicBool,
+    /// Where writers wait for a flush.
+    room: Room,
+    /// Held by the one flush.
+    flushing: Mutex<()>,
+    /// What compactions are chosen by.
+    choosing: Mutex<Choosing>,
+    /// Held while index words or chains change.
+    index_writer: Mutex<()>,
+    /// Held by the one job that collapses chains.
+    collapsing: Mutex<()>,
+    /// Held while a job's counts and end go into the manifest.
+    counting: Mutex<()>,
+    /// Chains in the index.
+    chains: AtomicI64,
+    jobs: Background,
+    /// What opening had to do, in a line.
+    opened: String,
+    /// The medium that an emulated pool stands for.
+    emulated: Option<String>,
+}
+
+/// State of the choice of compactions.
+#[derive(Debug, Default)]
+struct Choosing {
+    leaf_scan: LeafScan,
+    /// Tables noted since the last compaction; the manifest has those from before.
+    noted: BTreeSet<u64>,
+    pins: Pins,
+}
+
+/// Background jobs on their way, and whether new ones are refused.
+#[derive(Debug, Default)]
+struct Background {
+    running: Mutex<usize>,
+    idle: Condvar,
+    closing: AtomicBool,
+    closed: AtomicBool,
+    /// Compaction slots in use, a bit each.
+    slots: AtomicUsize,
+    /// A job that collapses chains is on its way.
+    collapse_pending: AtomicBool,
+}
+
+impl Slm {
+    /// Has `job` run in the background, unless the database is closing: then it says no.
+    fn spawn(&self, job: impl FnOnce(&Slm) + Send + 'static) -> bool {
+        {
+            let mut running = self.jobs.running.lock();
+            if self.is_closing() {
+                return false;
+            }
+            *running += 1;
+        }
+        let me = self.me.clone();
+        self.core.env.executor.spawn(Box::new(move || {
+            if let Some(slm) = me.upgrade() {
+                let _done = JobGuard(&slm);
+                job(&slm);
+            }
+        }));
+        true
+    }
+
+    fn is_closing(&self) -> bool {
+        self.jobs.closing.load(Ordering::Acquire)
+    }
+
+    /// Waits until no background job is left; none is added once the database is closing.
+    fn wait_idle(&self) {
+        loop {
+            if self.core.env.executor.help() {
+                continue;
+            }
+            let mut running = self.jobs.running.lock();
+            if *running == 0 {
+                return;
+            }
+            self.jobs.idle.wait_for(&mut running, POLL);
+        }
+    }
+
+    /// Starts a compaction in the background if a slot is free; a running one goes on by itself.
+    fn spawn_compaction(&self) {
+        let Some(number) = self.free_slot().map(Slot::keep) else { return };
+        let claimed = self.spawn(move |slm| {
+            let slot = Slot { slm, number };
+            if let Err(e) = compact::run(slm, compact::slots()[slot.number]) {
+                slm.core.health.fail(e);
+            }
+        });
+        if !claimed {
+            drop(Slot { slm: self, number });
+        }
+    }
+
+    /// Claims a compaction slot, if one is free.
+    fn free_slot(&self) -> Option<Slot<'_>> {
+        let slots = compact::slots().len().min(self.core.options.background_threads);
+        let claim = |s: &usize| self.jobs.slots.fetch_or(1 << s, Ordering::AcqRel) & (1 << s) == 0;
+        (0..slots).find(claim).map(|number| Slot { slm: self, number })
+    }
+
+    /// Claims a compaction slot, waiting for one.
+    fn claim_slot(&self) -> Slot<'_> {
+        loop {
+            if let Some(slot) = self.free_slot() {
+                return slot;
+            }
+            if !self.core.env.executor.help() {
+                let mut running = self.jobs.running.lock();
+                self.jobs.idle.wait_for(&mut running, POLL);
+            }
+        }
+    }
+
+    /// Tables that a range query found keys scattered over.
+    fn note_scattered(&self, tables: Vec<u64>) {
+        if !tables.is_empty() && !self.is_closing() && !self.core.options.read_only {
+            self.choosing.lock().noted.extend(tables);
+            self.spawn_compaction();
+        }
+    }
+
+    /// Drops versions from chains that no snapshot needs any more.
+    fn collapse_chains(&self) -> Result<()> {
+        let _alone = self.collapsing.lock();
+        // A key's retired chain may still be there beside its present one: each key once, as moves of one
+        // chunk are all decided before the first is made.
+        let keys: BTreeSet<Vec<u8>> = {
+            let _here = self.limbo.enter();
+            let offsets = self.pool.slots(chain::CHAIN_KIND).map(|(offset, _)| offset);
+            // A chain retired meanwhile may read as damaged, or as another key's: asking for what becomes
+            // of that key's chain is harmless. Damage to a linked one is found by whoever reads it.
+            offsets.filter_map(|offset| chain::Chain::load(&self.pool, offset).ok()).map(|c| c.key).collect()
+        };
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let mut job = self.start_job(jobs::JOB_ROOTS[1], JobKind::Flush, Vec::new())?;
+        let keys: Vec<Vec<u8>> = keys.into_iter().collect();
+        for chunk in keys.chunks(jobs::CHUNK_KEYS) {
+            if let Err(e) = job.collapse(chunk) {
+                job.give_up()?;
+                return Err(e);
+            }
+        }
+        job.finish(Vec::new)
+    }
+
+    fn count_chain(&self, word: u64, by: i64) {
+        if matches!(chain::Word::decode(word), Some(chain::Word::Chain(_))) {
+            self.chains.fetch_add(by, Ordering::AcqRel);
+        }
+    }
+
+    /// A file number that no file has.
+    fn new_file_number(&self) -> u64 {
+        self.manifest.take_numbers(1).start
+    }
+
+    /// The log from which on the memtables after `memtable` are logged. Where there is no such log yet a
+    /// number is taken for it: under the log's lock, so that the log to come has a higher one.
+    fn first_log_after(&self, memtable: &Arc<MemTable>) -> u64 {
+        let _log = self.log.lock();
+        let mem = self.mem.load();
+        let first = mem.iter().take_while(|m| !Arc::ptr_eq(m, memtable)).map(|m| m.first_log()).last();
+        match first {
+            Some(number @ 1..) => number,
+            _ => self.new_file_number(),
+        }
+    }
+
+    /// A flushed memtable leaves: readers, root and extents, then its logs.
+    fn forget(&self, memtable: &Arc<MemTable>) -> Result<()> {
+        self.mem.rcu(|mem| mem.without(memtable));
+        memtable.retire(&self.pool)?;
+        let needed = self.manifest.state().log_number;
+        for number in self.manifest.listing()?.logs.into_iter().filter(|n| *n < needed) {
+            self.core.fs().remove(&tables::log_path(&self.core.dir, number))?;
+        }
+        Ok(())
+    }
+}
+
+/// Counts a background job out, however it ends.
+struct JobGuard<'a>(&'a Slm);
+
+impl Drop for JobGuard<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.core.health.fail(Error::invalid("a background job panicked"));
+            self.0.room.notify();
+        }
+        *self.0.jobs.running.lock() -= 1;
+        self.0.jobs.idle.notify_all();
+    }
+}
+
+/// A claimed compaction slot; given back when dropped.
+struct Slot<'a> {
+    slm: &'a Slm,
+    number: usize,
+}
+
+impl Slot<'_> {
+    fn number(&self) -> usize {
+        self.number
+    }
+
+    /// Keeps the slot claimed for a job that makes its own guard.
+    fn keep(self) -> usize {
+        std::mem::ManuallyDrop::new(self).number
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.slm.jobs.slots.fetch_and(!(1 << self.number), Ordering::AcqRel);
+        self.slm.jobs.idle.notify_all();
+    }
+}
+
+impl Engine for Slm {
+    fn apply(&self, group: Group<'_>) -> Result<()> {
+        self.apply_group(group)
+    }
+
+    fn rotate(&self) -> Result<()> {
+        if self.mem.load().active().is_empty() {
+            return Ok(());
+        }
+        self.wait_for_flush()?;
+        self.rotate_memtable()
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.wait_for_flush()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.sync_log()
+    }
+
+    fn get(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
+        self.get_value(key, at)
+    }
+
+    fn contains(&self, key: &[u8]) -> Result<bool> {
+        self.contains_key(key)
+    }
+
+    fn walk(self: Arc<Self>, at: u64, direction: Direction) -> Result<Box<dyn Walk>> {
+        Ok(Box::new(walk::SlmWalk::new(self, at, direction)))
+    }
+
+    fn compact(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<()> {
+        self.compact_all(from, to)
+    }
+
+    fn released(&self) {
+        let wanted = self.chains.load(Ordering::Acquire) > 0;
+        if wanted && !self.is_closing() && !self.jobs.collapse_pending.swap(true, Ordering::AcqRel) {
+            self.spawn(|slm| {
+                slm.jobs.collapse_pending.store(false, Ordering::Release);
+                if let Err(e) = slm.collapse_chains() {
+                    slm.core.health.fail(e);
+                }
+                slm.spawn_compaction();
+            });
+        }
+    }
+
+    fn fill_stats(&self, stats: &mut Stats) {
+        check::fill_stats(self, stats);
+    }
+
+    fn check(&self) -> Result<CheckReport> {
+        check::check(self)
+    }
+
+    fn close(&self) -> Result<()> {
+        {
+            let _running = self.jobs.running.lock();
+            self.jobs.closing.store(true, Ordering::Release);
+        }
+        self.wait_idle();
+        if self.jobs.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.limbo.drain();
+        self.index.close()?;
+        if !self.core.options.read_only {
+            self.finish_log()?;
+            self.manifest.seal()?;
+        }
+        self.pool.close()
+    }
+}
+
+/// Whether acknowledged writes of a pool like this survive a power cut, in plain words.
+fn durability(granularity: Granularity, sync: bool) -> &'static str {
+    match (granularity, sync) {
+        (Granularity::Byte | Granularity::CacheLine, _) => "an acknowledged write survives a power cut",
+        (Granularity::Page, true) => {
+            "an acknowledged write survives a power cut (each group of writes waits for fdatasync)"
+        }
+        (Granularity::Page, false) => {
+            "an acknowledged write survives a killed process; after a power cut a consistent prefix \
+             with every synced write is there"
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Point reads: the memtables, then the index and one block.
+//!
+//! A reader takes no lock. What it may meet is an index word whose table is gone, because a compaction
+//! moved the record in between; it then looks the word up again. A word that has not changed although its
+//! table is gone is damage.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use terrace_base::{Error, Result};
+use terrace_index::OrderedIndex;
+use terrace_table::{Entry, Kind, Position, Table};
+
+use super::Slm;
+use super::chain::{Chain, Version, Word};
+use super::memtable::MemSet;
+
+/// What a lookup in the memtables says.
+pub(super) enum InMemory {
+    Value(Bytes),
+    Deleted,
+    Unknown,
+}
+
+/// What a reader sees of an index word: candidates for its version, newest first.
+enum Candidates {
+    One(Position),
+    Many(Vec<Version>),
+}
+
+impl Slm {
+    pub(super) fn get_value(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
+        let visible = at.unwrap_or_else(|| self.core.snapshots.visible());
+        match lookup(&self.mem.load(), key, visible)? {
+            InMemory::Value(value) => Ok(Some(value)),
+            InMemory::Deleted => Ok(None),
+            // Whatever the index holds has been visible for long: without a snapshot, the newest counts.
+            InMemory::Unknown => self.get_indexed(key, at.unwrap_or(u64::MAX)),
+        }
+    }
+
+    pub(super) fn contains_key(&self, key: &[u8]) -> Result<bool> {
+        match lookup(&self.mem.load(), key, self.core.snapshots.visible())? {
+            InMemory::Value(_) => Ok(true),
+            InMemory::Deleted => Ok(false),
+            InMemory::Unknown => self.is_indexed(key),
+        }
+    }
+
+    /// Whether the newest indexed version of `key` is a put: the index alone knows (SLM-DB, section 4).
+    fn is_indexed(&self, key: &[u8]) -> Result<bool> {
+        let _here = self.limbo.enter();
+        let Some(word) = self.index.get(key)? else { return Ok(false) };
+        Ok(match self.decode_word(word)? {
+            Word::Position(_) => true,
+            Word::Chain(offset) => {
+                Chain::load(&self.pool, offset)?.versions.first().is_some_and(|v| v.position.is_some())
+            }
+        })
+    }
+
+    /// The value of `key` in tables as a reader at `at` sees it.
+    pub(super) fn get_indexed(&self, key: &[u8], at: u64) -> Result<Option<Bytes>> {
+        let mut before = None;
+        loop {
+            let Some((word, candidates)) = self.candidates(key, at)? else { return Ok(None) };
+            match self.read_candidates(key, at, &candidates)? {
+                Outcome::Found(entry) => return Ok(value_of(entry)),
+                Outcome::Moved(position) if before == Some((word, position)) => {
+                    return Err(self.lost_table(position));
+                }
+                Outcome::Moved(position) => before = Some((word, position)),
+            }
+        }
+    }
+
+    /// The value behind `word`, which a walk found for `key` some time ago.
+    pub(super) fn get_at_word(&self, key: &[u8], word: u64, at: u64) -> Result<Option<Bytes>> {
+        if let Word::Position(position) = self.decode_word(word)?
+            && let Outcome::Found(Some(entry)) = self.read_candidates(key, at, &Candidates::One(position))?
+        {
+            return Ok(value_of(Some(entry)));
+        }
+        // A chain may have been retired since, a table merged, the version replaced: ask anew.
+        self.get_indexed(key, at)
+    }
+
+    fn candidates(&self, key: &[u8], at: u64) -> Result<Option<(u64, Candidates)>> {
+        let _here = self.limbo.enter();
+        let Some(word) = self.index.get(key)? else { return Ok(None) };
+        let candidates = match self.decode_word(word)? {
+            Word::Position(position) => Candidates::One(position),
+            Word::Chain(offset) => Candidates::Many(Chain::load(&self.pool, offset)?.visible(at).to_vec()),
+        };
+        Ok(Some((word, candidates)))
+    }
+
+    fn read_candidates(&self, key: &[u8], at: u64, candidates: &Candidates) -> Result<Outcome> {
+        match candidates {
+            Candidates::One(position) => self.read_position(key, at, *position),
+            Candidates::Many(versions) => {
+                for version in versions {
+                    let Some(position) = version.position else { break };
+                    match self.read_position(key, at, position)? {
+                        Outcome::Found(None) => continue,
+                        other => return Ok(other),
+                    }
+                }
+                Ok(Outcome::Found(None))
+            }
+        }
+    }
+
+    fn read_position(&self, key: &[u8], at: u64, position: Position) -> Result<Outcome> {
+        let tables = self.tables.load();
+        match tables.get(&position.number()) {
+            Some(table) => table.get_at(position, key, at).map(Outcome::Found),
+            None => Ok(Outcome::Moved(position)),
+        }
+    }
+
+    fn lost_table(&self, position: Position) -> Error {
+        let path = super::tables::table_path(&self.core.dir, position.number());
+        Error::corruption(&path, position.offset(), "a table that the index refers to", "no such table")
+    }
+
+    /// An open table.
+    pub(super) fn table(&self, number: u64) -> Result<Arc<Table>> {
+        self.tables.get(number).ok_or_else(|| {
+            let path = super::tables::table_path(&self.core.dir, number);
+            Error::corruption(&path, 0, "a table of the manifest", "no open table")
+        })
+    }
+}
+
+enum Outcome {
+    /// The version, or none that this reader may see.
+    Found(Option<Entry>),
+    /// The table is gone.
+    Moved(Position),
+}
+
+fn value_of(entry: Option<Entry>) -> Option<Bytes> {
+    entry.filter(|e| e.kind == Kind::Put).map(|e| e.value)
+}
+
+/// Looks `key` up in the memtables, newest first, as of `visible`.
+pub(super) fn lookup(mem: &MemSet, key: &[u8], visible: u64) -> Result<InMemory> {
+    for memtable in mem.iter() {
+        if let Some(found) = memtable.list().get(key, visible)? {
+            return Ok(if found.kind() == Kind::Put as u8 {
+                InMemory::Value(Bytes::copy_from_slice(found.value()?))
+            } else {
+                InMemory::Deleted
+            });
+        }
+    }
+    Ok(InMemory::Unknown)
+}

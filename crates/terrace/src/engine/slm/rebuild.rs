@@ -1,0 +1,106 @@
+//! Making the pool anew from tables and log, after a power cut on an ordinary file or in a repair.
+//!
+//! Every key's newest version in any table is its version; if that is a tombstone the key is gone, which
+//! is why tombstones stay in tables as long as anything older may lie in another. What was written
+//! after the last flush comes from the logs, which hold a prefix of it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use terrace_base::{Error, Result};
+use terrace_index::{OrderedIndex, Record};
+use terrace_log::Tail;
+use terrace_table::{Cursor, Kind, merge};
+
+use super::chain::Word;
+use super::memtable::NODE_OVERHEAD_BYTES;
+use super::tables::log_path;
+use super::{Slm, flush, log};
+use crate::batch::WriteBatch;
+
+/// Bytes read ahead from each table.
+const READAHEAD_BYTES: usize = 256 << 10;
+
+impl Slm {
+    /// Fills the new pool's index from all tables and its memtable from the logs.
+    pub(super) fn rebuild(&self) -> Result<()> {
+        self.rebuild_index()?;
+        self.replay_logs()
+    }
+
+    /// Puts each key's newest version into the empty index and sets the live counts.
+    pub(super) fn rebuild_index(&self) -> Result<()> {
+        let state = self.manifest.state();
+        let mut live: BTreeMap<u64, i64> = state.tables.keys().map(|n| (*n, 0)).collect();
+        let mut children: Vec<Box<dyn Cursor>> = Vec::with_capacity(state.tables.len());
+        for &number in state.tables.keys() {
+            children.push(Box::new(self.table(number)?.cursor(false, READAHEAD_BYTES)));
+        }
+        let mut cursor = merge(children);
+        cursor.seek_first()?;
+        let mut previous: Option<Vec<u8>> = None;
+        while cursor.valid() {
+            if previous.as_deref() != Some(cursor.key()) {
+                if let (Kind::Put, Some(position)) = (cursor.kind(), cursor.position()) {
+                    self.index.insert(cursor.key(), Word::Position(position).encode())?;
+                    *live.entry(position.number()).or_default() += 1;
+                }
+                previous = Some(cursor.key().to_vec());
+            }
+            cursor.next()?;
+        }
+        for (number, table) in &state.tables {
+            *live.entry(*number).or_default() -= table.live_raw;
+        }
+        let _alone = self.counting.lock();
+        self.manifest.apply(&super::jobs::count_edits(&self.manifest.state(), &live, &[]))
+    }
+
+    /// Replays the logs in order; only the last may end torn.
+    fn replay_logs(&self) -> Result<()> {
+        let logs = self.manifest.listing()?.logs;
+        for (i, &number) in logs.iter().enumerate() {
+            let path = log_path(&self.core.dir, number);
+            let tail = log::replay(self.core.fs(), &path, number, &mut |seq, batch| {
+                self.replay_batch(number, seq, &batch)
+            })?;
+            let followed = logs.get(i + 1).is_some();
+            if let (Tail::Torn { at, .. }, true) = (tail, followed) {
+                return Err(Error::corruption(&path, at, "a complete log", "a torn one with a successor"));
+            }
+        }
+        Ok(())
+    }
+
+    fn replay_batch(&self, number: u64, first: u64, batch: &WriteBatch) -> Result<()> {
+        let last = first + batch.len() as u64 - u64::from(!batch.is_empty());
+        if last <= self.manifest.state().flushed_seq {
+            return Ok(());
+        }
+        let need = batch.encoded().len() as u64 + batch.len() as u64 * NODE_OVERHEAD_BYTES;
+        let full = {
+            let mem = self.mem.load();
+            let list = mem.active().list();
+            list.entries() > 0 && list.bytes_used() + need > self.core.options.slm.memtable_bytes
+        };
+        if full {
+            self.rotate_memtable()?;
+            flush::run(self)?;
+        }
+        let memtable = Arc::clone(self.mem.load().active());
+        memtable.logged_from(number);
+        let records: Vec<Record<'_>> = batch
+            .ops()
+            .zip(first..)
+            .map(|(op, seq)| Record {
+                key: op.key,
+                seq,
+                kind: op.kind as u8,
+                value: op.value,
+                batch_first: first,
+                batch_len: batch.len() as u32,
+            })
+            .collect();
+        memtable.list().put_group(&records)
+    }
+}

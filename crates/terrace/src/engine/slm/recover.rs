@@ -1,0 +1,222 @@
+//! What opening has to settle: jobs that were cut short, files nobody refers to, memtables waiting for
+//! their flush, and what a crash left allocated and unreachable.
+//!
+//! Nothing here is in proportion to the data but what runs in the background and what a rebuild
+//! needs; opening after a crash reads manifest, roots, extent table and memtables.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use terrace_base::Result;
+use terrace_index::{OrderedIndex, ScanBatch};
+use terrace_log::PmLog;
+use terrace_pmem::{Granularity, Marks};
+
+use super::Slm;
+use super::chain::Word;
+use super::flush;
+use super::jobs::{JOB_ROOTS, LoggedMove, logged_job};
+use super::open::Attached;
+use super::tables::{log_path, table_path};
+use crate::manifest::{Edit, State};
+
+/// Index entries looked at in one go.
+const SCAN_KEYS: usize = 512;
+
+impl Slm {
+    /// Brings a just opened database to rest; returns the last sequence number in it.
+    pub(super) fn recover(&self, attached: Attached) -> Result<u64> {
+        self.drop_flushed_memtables()?;
+        self.settle_jobs()?;
+        self.remove_dead_files()?;
+        match attached {
+            Attached::Rebuild => self.rebuild()?,
+            // A killed process leaves the log without its newest records. What the pool holds of them
+            // goes into tables before a newer log begins, or a power cut could leave a gap.
+            Attached::Crashed if self.pool.granularity() == Granularity::Page => self.flush_everything()?,
+            _ => {}
+        }
+        self.note_logs()?;
+        if attached == Attached::Crashed {
+            self.spawn(|slm| {
+                if let Err(e) = slm.reclaim() {
+                    slm.core.health.fail(e);
+                }
+            });
+        }
+        if self.has_immutable() {
+            self.spawn(|slm| {
+                // Kept in `health`; writers that need the room get it.
+                let _ = flush::run(slm);
+            });
+        }
+        Ok(self.last_seq())
+    }
+
+    fn last_seq(&self) -> u64 {
+        let state = self.manifest.state();
+        let tables = state.tables.values().map(|t| t.meta.max_seq);
+        let mem = self.mem.load();
+        let memtables = mem.iter().map(|m| m.list().max_seq());
+        tables.chain(memtables).chain([state.flushed_seq]).max().unwrap_or(0)
+    }
+
+    /// A memtable whose flush had reached the manifest goes.
+    fn drop_flushed_memtables(&self) -> Result<()> {
+        let flushed = self.manifest.state().flushed_seq;
+        loop {
+            let mem = self.mem.load_full();
+            let Some(oldest) = mem.oldest_immutable() else { return Ok(()) };
+            if oldest.list().max_seq() > flushed {
+                return Ok(());
+            }
+            self.forget(oldest)?;
+        }
+    }
+
+    /// Ends jobs that a crash cut short, with the counts that their logs tell. What they wrote and had
+    /// not indexed is dead; a compaction's inputs are noted, so that it starts again.
+    fn settle_jobs(&self) -> Result<()> {
+        for root in JOB_ROOTS {
+            let Some(head) = self.pool.root(root)? else { continue };
+            let log = PmLog::open(&self.pool, head)?;
+            let records: Vec<Vec<u8>> = log.iter()?.collect();
+            let id = logged_job(&self.pool, records.first().map(Vec::as_slice))?;
+            let state = self.manifest.state();
+            if state.jobs.contains_key(&id) {
+                let deltas = self.logged_deltas(&state, id, records.get(1..).unwrap_or_default())?;
+                self.commit_job(id, || restart_edits(&state, id), &deltas)?;
+            }
+            self.pool.clear_root(root)?;
+            log.free()?;
+        }
+        // A job that had started in the manifest always has its log; after a rebuild there is none.
+        let state = self.manifest.state();
+        for &id in state.jobs.keys() {
+            self.commit_job(id, || restart_edits(&state, id), &BTreeMap::new())?;
+        }
+        Ok(())
+    }
+
+    fn logged_deltas(&self, state: &State, id: u64, records: &[Vec<u8>]) -> Result<BTreeMap<u64, i64>> {
+        let mut deltas: BTreeMap<u64, i64> = BTreeMap::new();
+        for (number, table) in state.tables.iter().filter(|(_, t)| t.job == id) {
+            *deltas.entry(*number).or_default() -= (table.meta.entries - table.meta.deletes) as i64;
+        }
+        for record in records {
+            let Some(moved) = LoggedMove::decode(record) else { continue };
+            if moved.was_applied(self)? {
+                moved.born.iter().for_each(|n| *deltas.entry(*n).or_default() += 1);
+                moved.died.iter().for_each(|n| *deltas.entry(*n).or_default() -= 1);
+            }
+        }
+        Ok(deltas)
+    }
+
+    /// Removes tables that never reached the manifest or have left it, and what else is no longer
+    /// needed.
+    fn remove_dead_files(&self) -> Result<()> {
+        if self.core.options.read_only {
+            return Ok(());
+        }
+        let listing = self.manifest.listing()?;
+        for number in listing.dead_tables {
+            self.core.fs().remove(&table_path(&self.core.dir, number))?;
+        }
+        for path in listing.leftovers {
+            self.core.fs().remove(&path)?;
+        }
+        // Numbers of files that were made and forgotten must not be given out again.
+        if let Some(&highest) = listing.logs.last() {
+            let next = self.manifest.state().next_file;
+            if highest >= next {
+                self.manifest.take_numbers(highest + 1 - next);
+            }
+        }
+        Ok(())
+    }
+
+    fn flush_everything(&self) -> Result<()> {
+        if !self.mem.load().active().is_empty() {
+            if self.has_immutable() {
+                flush::run(self)?;
+            }
+            self.rotate_memtable()?;
+        }
+        if self.has_immutable() {
+            flush::run(self)?;
+        }
+        let needed = self.manifest.listing()?.logs;
+        if let Some(&newest) = needed.last() {
+            self.manifest.apply(&[Edit::LogNumber(newest + 1)])?;
+            for number in needed {
+                self.core.fs().remove(&log_path(&self.core.dir, number))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The memtables at hand rest on every log that is left.
+    fn note_logs(&self) -> Result<()> {
+        if let Some(&first) = self.manifest.listing()?.logs.first()
+            && !self.mem.load().active().is_empty()
+        {
+            self.mem.load().iter().for_each(|m| m.logged_from(first));
+        }
+        Ok(())
+    }
+
+    /// Frees what a crash left allocated and unreachable, and collapses every chain: no snapshot
+    /// survived.
+    fn reclaim(&self) -> Result<()> {
+        let mut marks = self.pool.marks();
+        self.mark(&mut marks)?;
+        self.pool.reclaim(&marks)?;
+        self.collapse_chains()
+    }
+
+    /// Marks everything of the pool that is reachable.
+    pub(super) fn mark(&self, marks: &mut Marks) -> Result<()> {
+        self.index.mark(marks)?;
+        for memtable in self.mem.load().iter() {
+            memtable.mark(marks)?;
+        }
+        for root in JOB_ROOTS {
+            if let Some(head) = self.pool.root(root)? {
+                PmLog::open(&self.pool, head)?.mark(marks)?;
+            }
+        }
+        self.each_word(|_, word| match Word::decode(word) {
+            Some(Word::Chain(offset)) => {
+                self.count_chain(word, 0);
+                marks.slot(offset)
+            }
+            _ => Ok(()),
+        })
+    }
+
+    /// Calls `each` with every key and word of the index, in order.
+    pub(super) fn each_word(&self, mut each: impl FnMut(&[u8], u64) -> Result<()>) -> Result<()> {
+        let mut from: Bound<Vec<u8>> = Bound::Unbounded;
+        let mut batch = ScanBatch::default();
+        loop {
+            batch.clear();
+            self.index.scan(from.as_ref().map(Vec::as_slice), false, SCAN_KEYS, &mut batch)?;
+            for i in 0..batch.len() {
+                each(batch.key(i), batch.word(i))?;
+            }
+            match batch.len() {
+                SCAN_KEYS => from = Bound::Excluded(batch.key(SCAN_KEYS - 1).to_vec()),
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+/// Ends a job's inputs among the candidates.
+fn restart_edits(state: &State, id: u64) -> Vec<Edit> {
+    let inputs = state.jobs.get(&id).map(|job| job.inputs.clone()).unwrap_or_default();
+    let mut candidates = state.candidates.clone();
+    candidates.extend(inputs.into_iter().filter(|n| state.tables.contains_key(n)));
+    vec![Edit::Candidates(candidates.into_iter().collect())]
+}

@@ -1,0 +1,235 @@
+//! Bringing back all that is not itself damaged.
+//!
+//! Tables are the ground truth: each is read in full, and of a damaged one the blocks that are sound go
+//! into a new table. What memtables of the old pool can still be read becomes tables, too. From these
+//! come a new manifest and a new pool; logs are replayed on top. Nothing old is removed before what
+//! replaces it is durable.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use terrace_base::{Error, Result};
+use terrace_disk::Access;
+use terrace_index::SkipList;
+use terrace_pmem::Pool;
+use terrace_table::{Kind, Table, TableBuilder, TableMeta, TableOptions, salvage};
+
+use super::memtable::{MEMTABLE_KIND, MEMTABLES, root};
+use super::open::{self, Attached};
+use super::tables::{FileKind, classify, table_path};
+use crate::db::core::Core;
+use crate::db::report::RepairReport;
+use crate::engine::Engine;
+use crate::manifest::{Identity, Manifest, State};
+
+/// Repairs the database in `core.dir`, which nobody has open.
+pub(crate) fn repair(core: Arc<Core>) -> Result<RepairReport> {
+    let mut work = Repair { report: RepairReport::default(), next: 1, core };
+    let known = work.known_state()?;
+    work.reserve_numbers(known.as_ref())?;
+    let mut tables = work.sound_tables(known.as_ref())?;
+    let mut identity = known.map_or_else(|| open::new_identity(&work.core.options), |s| s.identity);
+    let pool_path = work.salvage_memtables(&identity, &mut tables)?;
+    work.finish(&mut identity, tables, pool_path)
+}
+
+struct Repair {
+    core: Arc<Core>,
+    report: RepairReport,
+    /// The next file number.
+    next: u64,
+}
+
+impl Repair {
+    fn did(&mut self, action: impl Into<String>) {
+        self.report.actions.push(action.into());
+    }
+
+    fn lost(&mut self, what: impl Into<String>) {
+        self.report.lost.push(what.into());
+    }
+
+    /// The manifest's state, or what can still be read of it.
+    fn known_state(&mut self) -> Result<Option<State>> {
+        match Manifest::open(self.core.fs.clone(), &self.core.dir) {
+            Ok(manifest) => Ok(Some((*manifest.state()).clone())),
+            Err(e) => {
+                self.did(format!("the manifest is unreadable ({e}); making it anew from the tables"));
+                Manifest::salvage(self.core.fs(), &self.core.dir)
+            }
+        }
+    }
+
+    fn table_files(&self) -> Result<Vec<u64>> {
+        let files = self.core.fs().list(&self.core.dir)?;
+        let number = |path: PathBuf| if let FileKind::Table(n) = classify(&path) { Some(n) } else { None };
+        Ok(files.into_iter().filter_map(number).collect())
+    }
+
+    fn reserve_numbers(&mut self, known: Option<&State>) -> Result<()> {
+        let files = self.core.fs().list(&self.core.dir)?;
+        let highest = files.iter().map(|path| match classify(path) {
+            FileKind::Table(n) | FileKind::Log(n) => n,
+            FileKind::Other => 0,
+        });
+        self.next = highest.max().unwrap_or(0).max(known.map_or(0, |s| s.next_file)) + 1;
+        if self.next == 2 && known.is_none() && !self.core.env.pm.exists(&self.core.dir.join("pool"))? {
+            return Err(Error::invalid(format!("there is no database in {}", self.core.dir.display())));
+        }
+        Ok(())
+    }
+
+    /// The tables that are sound, after the sound parts of the others have been put into new ones.
+    fn sound_tables(&mut self, known: Option<&State>) -> Result<Vec<(u32, TableMeta)>> {
+        let present = self.table_files()?;
+        let wanted: Vec<u64> = match known {
+            Some(state) => state.tables.keys().copied().collect(),
+            None => present.clone(),
+        };
+        let mut sound = Vec::new();
+        for number in wanted {
+            if !present.contains(&number) {
+                self.lost(format!("{number:06}.sst is missing, with everything in it"));
+                continue;
+            }
+            let path = table_path(&self.core.dir, number);
+            let core = self.core.clone();
+            let open = Table::open(core.fs(), &path, number, core.cache.clone(), Access::Sequential);
+            match open.and_then(|table| table.verify().map(|()| table.meta().clone())) {
+                Ok(meta) => sound.push((0, meta)),
+                Err(e) => {
+                    self.did(format!("{e}: salvaging what is sound"));
+                    sound.extend(self.salvage_table(number)?.map(|meta| (0, meta)));
+                }
+            }
+        }
+        Ok(sound)
+    }
+
+    fn salvage_table(&mut self, number: u64) -> Result<Option<TableMeta>> {
+        let core = self.core.clone();
+        let mut entries = Entries::default();
+        let path = table_path(&core.dir, number);
+        let outcome = salvage(core.fs(), &path, &mut |key, seq, kind, value| {
+            entries.list.push((key.to_vec(), seq, kind, value));
+            Ok(())
+        })?;
+        for range in outcome.lost {
+            self.lost(format!(
+                "{number:06}.sst: bytes {} to {} are damaged",
+                range.offset,
+                range.offset + range.len
+            ));
+        }
+        self.write_table(entries, &format!("{number:06}.sst"))
+    }
+
+    /// Writes entries into a new table.
+    fn write_table(&mut self, mut entries: Entries, source: &str) -> Result<Option<TableMeta>> {
+        entries.list.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
+        entries.list.dedup_by(|a, b| a.0 == b.0 && a.1 == b.1);
+        if entries.list.is_empty() {
+            return Ok(None);
+        }
+        let number = self.next;
+        self.next += 1;
+        let file = self.core.fs().create(&table_path(&self.core.dir, number))?;
+        let mut builder = TableBuilder::new(file, number, TableOptions::default())?;
+        for (key, seq, kind, value) in &entries.list {
+            builder.add(key, *seq, *kind, value)?;
+        }
+        let built = builder.finish()?;
+        self.core.fs().sync_dir(&self.core.dir)?;
+        self.did(format!("brought {} entries of {source} into {number:06}.sst", built.meta.entries));
+        Ok(Some(built.meta))
+    }
+
+    /// Turns what the old pool's memtables hold into tables. Returns the pool's path.
+    fn salvage_memtables(
+        &mut self,
+        identity: &Identity,
+        tables: &mut Vec<(u32, TableMeta)>,
+    ) -> Result<PathBuf> {
+        let (path, media) = open::pool_request(&self.core, identity)?;
+        let options = open::pool_options(&self.core, media);
+        if !self.core.env.pm.exists(&path)? {
+            self.lost("the pool is missing: writes since the last flush, unless a log has them");
+            return Ok(path);
+        }
+        let pool = match self.core.env.pm.open(&path, &options) {
+            Ok(pool) => pool,
+            Err(e) if matches!(e, Error::Locked { .. } | Error::Io { .. }) => return Err(e),
+            Err(e) => {
+                self.lost(format!("{e}: writes since the last flush, unless a log has them"));
+                return Ok(path);
+            }
+        };
+        let read: Vec<_> = (0..MEMTABLES).map(|slot| read_memtable(&pool, slot)).collect();
+        for e in read.iter().filter_map(|r| r.as_ref().err()) {
+            self.lost(format!("{e}: the writes of one memtable, unless a log has them"));
+        }
+        // Memtables and logs tell the same history. Mixing an unfinished one of the one with the other
+        // could put an older version above a newer: with a log there, memtables count all or not at all.
+        if read.iter().any(Result::is_err) && self.has_logs()? {
+            return Ok(path);
+        }
+        for entries in read.into_iter().flatten() {
+            let table = self.write_table(entries, "a memtable")?;
+            tables.extend(table.map(|meta| (0, meta)));
+        }
+        Ok(path)
+    }
+
+    fn has_logs(&self) -> Result<bool> {
+        let files = self.core.fs().list(&self.core.dir)?;
+        Ok(files.iter().any(|path| matches!(classify(path), FileKind::Log(_))))
+    }
+
+    /// Makes the new manifest and pool and fills them.
+    fn finish(
+        mut self,
+        identity: &mut Identity,
+        tables: Vec<(u32, TableMeta)>,
+        pool_path: PathBuf,
+    ) -> Result<RepairReport> {
+        let (_, media) = open::pool_request(&self.core, identity)?;
+        let options = open::pool_options(&self.core, media);
+        let mut state = Manifest::state_of(identity.clone(), &tables)?;
+        state.next_file = state.next_file.max(self.next);
+        let manifest = Manifest::rebuild(self.core.fs.clone(), &self.core.dir, state)?;
+        self.core.env.pm.remove(&pool_path)?;
+        let pool = open::create_pool(&self.core, &pool_path, &options)?;
+        let core = self.core.clone();
+        let slm = open::assemble(core, manifest, pool, Attached::Rebuild)?;
+        slm.recover(Attached::Rebuild)?;
+        open::set_owner(&slm.pool, identity)?;
+        let keys = { terrace_index::OrderedIndex::len(&slm.index) };
+        self.did(format!("rebuilt the index of {keys} keys from {} tables", tables.len()));
+        self.report.keys = keys;
+        slm.close()?;
+        Ok(self.report)
+    }
+}
+
+#[derive(Default)]
+struct Entries {
+    list: Vec<(Vec<u8>, u64, Kind, Bytes)>,
+}
+
+fn read_memtable(pool: &Pool, slot: usize) -> Result<Entries> {
+    let mut entries = Entries::default();
+    let Some(head) = pool.root(root(slot))? else { return Ok(entries) };
+    let list = SkipList::open(pool, MEMTABLE_KIND, head)?;
+    let mut cursor = list.cursor();
+    cursor.seek_first()?;
+    while cursor.valid() {
+        cursor.verify()?;
+        if let Some(kind) = Kind::from_u8(cursor.kind()) {
+            let value = Bytes::copy_from_slice(cursor.value()?);
+            entries.list.push((cursor.key().to_vec(), cursor.seq(), kind, value));
+        }
+        cursor.next()?;
+    }
+    Ok(entries)
+}

@@ -1,0 +1,247 @@
+//! Walks over all live keys of a snapshot, in one direction.
+//!
+//! Two sources are merged by key. The memtables' cursors are pinned for the walk's life; from them comes
+//! the newest version the snapshot sees. The index is copied a stretch of leaves at a time; a word
+//! copied some time ago may be outdated when its turn comes, and is then looked up again: the version
+//! that the snapshot sees stays reachable for as long as it is held. If both have a key, the memtables
+//! win: whatever they hold is not older than what the index does.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use terrace_base::Result;
+use terrace_index::{ListCursor, OrderedIndex, ScanBatch};
+use terrace_table::Kind;
+
+use super::Slm;
+use super::compact::file_of;
+use super::memtable::MemSet;
+use crate::compaction::RangeScan;
+use crate::engine::{Direction, Walk};
+
+/// Index entries copied at first, and at most, in one go.
+const FIRST_STRETCH: usize = 8;
+const LONGEST_STRETCH: usize = 512;
+
+/// A walk; see the module's head.
+pub(super) struct SlmWalk {
+    slm: Arc<Slm>,
+    at: u64,
+    direction: Direction,
+    memory: MemorySide,
+    index: IndexSide,
+    scan: Option<RangeScan>,
+}
+
+impl SlmWalk {
+    pub fn new(slm: Arc<Slm>, at: u64, direction: Direction) -> Self {
+        // The memtables are pinned first: what a flush moves out of them later is in both.
+        let memory = MemorySide::new(&slm.mem.load(), at, direction);
+        let scan = Some(RangeScan::new(&slm.compaction_options()));
+        SlmWalk { memory, index: IndexSide::new(direction), scan, slm, at, direction }
+    }
+}
+
+impl Walk for SlmWalk {
+    fn seek(&mut self, bound: Bound<&[u8]>) -> Result<()> {
+        self.memory.seek(bound)?;
+        self.index.seek(bound);
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+        loop {
+            self.index.fill(&self.slm)?;
+            let memory_leads = match (self.memory.key(), self.index.key()) {
+                (None, None) => return Ok(None),
+                (Some(_), None) => true,
+                (None, Some(_)) => false,
+                (Some(m), Some(i)) if m == i => {
+                    self.index.advance();
+                    true
+                }
+                (Some(m), Some(i)) => (m < i) == (self.direction == Direction::Forward),
+            };
+            let found = if memory_leads { self.memory.take()? } else { self.take_indexed()? };
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+    }
+}
+
+impl SlmWalk {
+    fn take_indexed(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+        let Some(key) = self.index.key() else { return Ok(None) };
+        let word = self.index.word();
+        let value = self.slm.get_at_word(key, word, self.at)?;
+        let found = value.map(|value| (Bytes::copy_from_slice(key), value));
+        if let Some(scan) = &mut self.scan {
+            scan.feed(file_of(word));
+        }
+        self.index.advance();
+        Ok(found)
+    }
+}
+
+impl Drop for SlmWalk {
+    fn drop(&mut self) {
+        if let Some(scan) = self.scan.take() {
+            self.slm.note_scattered(scan.finish());
+        }
+    }
+}
+
+/// The index's keys, a copied stretch at a time.
+struct IndexSide {
+    direction: Direction,
+    batch: ScanBatch,
+    next: usize,
+    /// Where the next stretch starts; `None` after the last.
+    from: Option<Bound<Vec<u8>>>,
+    stretch: usize,
+}
+
+impl IndexSide {
+    fn new(direction: Direction) -> Self {
+        IndexSide { direction, batch: ScanBatch::default(), next: 0, from: None, stretch: FIRST_STRETCH }
+    }
+
+    fn seek(&mut self, bound: Bound<&[u8]>) {
+        self.from = Some(bound.map(<[u8]>::to_vec));
+        self.batch.clear();
+        (self.next, self.stretch) = (0, FIRST_STRETCH);
+    }
+
+    fn fill(&mut self, slm: &Slm) -> Result<()> {
+        if self.next < self.batch.len() {
+            return Ok(());
+        }
+        let Some(from) = self.from.take() else { return Ok(()) };
+        let reverse = self.direction == Direction::Backward;
+        self.batch.clear();
+        slm.index.scan(from.as_ref().map(Vec::as_slice), reverse, self.stretch, &mut self.batch)?;
+        self.next = 0;
+        if self.batch.len() == self.stretch {
+            self.from = Some(Bound::Excluded(self.batch.key(self.stretch - 1).to_vec()));
+        }
+        self.stretch = (self.stretch * 4).min(LONGEST_STRETCH);
+        Ok(())
+    }
+
+    fn key(&self) -> Option<&[u8]> {
+        (self.next < self.batch.len()).then(|| self.batch.key(self.next))
+    }
+
+    fn word(&self) -> u64 {
+        self.batch.word(self.next)
+    }
+
+    fn advance(&mut self) {
+        self.next += 1;
+    }
+}
+
+/// The memtables' keys, each with the version that the snapshot sees.
+struct MemorySide {
+    cursors: Vec<ListCursor>,
+    at: u64,
+    direction: Direction,
+    /// The key at hand, and its value unless it is deleted.
+    current: Option<Vec<u8>>,
+    version: Option<Bytes>,
+}
+
+impl MemorySide {
+    fn new(mem: &MemSet, at: u64, direction: Direction) -> Self {
+        let cursors = mem.iter().map(|m| m.list().cursor()).collect();
+        MemorySide { cursors, at, direction, current: None, version: None }
+    }
+
+    fn key(&self) -> Option<&[u8]> {
+        self.current.as_deref()
+    }
+
+    fn seek(&mut self, bound: Bound<&[u8]>) -> Result<()> {
+        for cursor in &mut self.cursors {
+            match (self.direction, bound) {
+                (Direction::Forward, Bound::Unbounded) => cursor.seek_first()?,
+                (Direction::Forward, Bound::Included(key)) => cursor.seek(key, u64::MAX)?,
+                (Direction::Forward, Bound::Excluded(key)) => {
+                    // The last place of a key is that of the lowest sequence number.
+                    cursor.seek(key, 0)?;
+                    pass(cursor, key, 0, self.direction)?;
+                }
+                (Direction::Backward, Bound::Unbounded) => cursor.seek_last()?,
+                (Direction::Backward, Bound::Included(key)) => cursor.seek_back(key, 0)?,
+                (Direction::Backward, Bound::Excluded(key)) => {
+                    cursor.seek_back(key, u64::MAX)?;
+                    pass(cursor, key, 0, self.direction)?;
+                }
+            }
+        }
+        self.settle()
+    }
+
+    /// Takes the key at hand, `None` if the snapshot sees it deleted or not at all.
+    fn take(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+        let key = self.current.take().map(Bytes::from);
+        let value = self.version.take();
+        self.settle()?;
+        Ok(key.zip(value))
+    }
+
+    /// Finds the next key that any cursor is at and for which the snapshot sees a version here, and
+    /// moves every cursor past it. A deleted key is at hand, too: it hides the index's.
+    fn settle(&mut self) -> Result<()> {
+        loop {
+            let keys = self.cursors.iter().filter(|c| c.valid()).map(ListCursor::key);
+            let next = match self.direction {
+                Direction::Forward => keys.min(),
+                Direction::Backward => keys.max(),
+            };
+            let Some(key) = next.map(<[u8]>::to_vec) else {
+                self.current = None;
+                return Ok(());
+            };
+            let mut newest: Option<(u64, Option<Bytes>)> = None;
+            for cursor in &mut self.cursors {
+                if let Some((seq, value)) = pass(cursor, &key, self.at, self.direction)?
+                    && newest.as_ref().is_none_or(|(other, _)| seq > *other)
+                {
+                    newest = Some((seq, value));
+                }
+            }
+            if let Some((_, value)) = newest {
+                (self.current, self.version) = (Some(key), value);
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Moves `cursor` past every version of `key`, if it stands at one, and returns the newest that `at`
+/// sees.
+fn pass(
+    cursor: &mut ListCursor,
+    key: &[u8],
+    at: u64,
+    direction: Direction,
+) -> Result<Option<(u64, Option<Bytes>)>> {
+    let mut newest = None;
+    while cursor.valid() && cursor.key() == key {
+        let seq = cursor.seq();
+        // Going forward the first visible version is the newest, going backward the last.
+        if seq <= at && (newest.is_none() || direction == Direction::Backward) {
+            let put = cursor.kind() == Kind::Put as u8;
+            let value = if put { Some(Bytes::copy_from_slice(cursor.value()?)) } else { None };
+            newest = Some((seq, value));
+        }
+        match direction {
+            Direction::Forward => cursor.next()?,
+            Direction::Backward => cursor.prev()?,
+        }
+    }
+    Ok(newest)
+}

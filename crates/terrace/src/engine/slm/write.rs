@@ -1,0 +1,146 @@
+//! The write path: make room, stage, log, drain, link, drain.
+//!
+//! A group costs two drains however many batches it holds: one makes the nodes durable, one the
+//! links that publish them (SLM-DB, Algorithm 1). The caller is the one leader of the moment.
+//!
+//! Order, and why it is kept:
+//!
+//! 1. Nodes are staged before the commit log is appended to: a full pool then leaves no trace.
+//! 2. The log is appended to before anything is linked: what a reader can ever see is in the log.
+//! 3. Links are drained before `apply` returns: only then does the store make the group visible.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use terrace_base::{Error, ErrorKind, Result};
+use terrace_index::{Record, Staged};
+
+use super::memtable::{MemTable, NODE_OVERHEAD_BYTES};
+use super::{Slm, flush};
+use crate::compaction::backpressure::{Pressure, delay};
+use crate::engine::Group;
+
+impl Slm {
+    pub(super) fn apply_group(&self, group: Group<'_>) -> Result<()> {
+        self.core.health.check()?;
+        self.mend_log()?;
+        self.make_room(&group)?;
+        let (memtable, staged) = self.stage_with_retry(&group)?;
+        if self.logs_writes() {
+            self.append_to_log(&memtable, &group)?;
+        }
+        self.pool.drain();
+        for node in staged {
+            memtable.list().link(node)?;
+        }
+        self.pool.drain();
+        memtable.list().settled(group.first_seq + group.ops() - 1);
+        Ok(())
+    }
+
+    /// Stages the group; a full pool is given the chance to empty a memtable first.
+    fn stage_with_retry(&self, group: &Group<'_>) -> Result<(Arc<MemTable>, Vec<Staged>)> {
+        loop {
+            let memtable = self.mem.load().active().clone();
+            match stage(&memtable, group) {
+                Ok(staged) => return Ok((memtable, staged)),
+                Err(e) if e.kind() == ErrorKind::PoolFull && self.has_immutable() => self.wait_for_flush()?,
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Rotates when the active memtable is full, waits when both are, and slows down before that.
+    fn make_room(&self, group: &Group<'_>) -> Result<()> {
+        let need = group.bytes() + group.ops() * NODE_OVERHEAD_BYTES;
+        let limit = self.core.options.slm.memtable_bytes;
+        loop {
+            let mem = self.mem.load_full();
+            let active = mem.active();
+            if active.is_empty() || active.list().bytes_used() + need <= limit {
+                self.slow_down(active.list().bytes_used(), limit, group);
+                return Ok(());
+            }
+            if mem.free_slot().is_some() {
+                self.rotate_memtable()?;
+            } else {
+                self.wait_for_flush()?;
+            }
+        }
+    }
+
+    /// Spreads the wait for a running flush over the writes before it: nothing below half a memtable,
+    /// then more with every write, so that no single one has to stop for long.
+    fn slow_down(&self, used: u64, limit: u64, group: &Group<'_>) {
+        let delay = delay(&Pressure {
+            immutable_pending: self.has_immutable(),
+            memtable_fill: used as f64 / limit as f64,
+            pool_fill: self.pool.used_bytes() as f64 / self.pool.max_size() as f64,
+            garbage_debt: 0.0,
+            group_bytes: group.bytes(),
+        });
+        if delay > Duration::ZERO {
+            self.core.counters.stalls.add(1);
+            self.core.counters.stall_nanos.add(delay.as_nanos() as u64);
+            self.core.env.clock.sleep(delay);
+        }
+    }
+
+    /// Makes a new memtable the active one and has the old one flushed.
+    pub(super) fn rotate_memtable(&self) -> Result<()> {
+        let mem = self.mem.load_full();
+        let slot = mem.free_slot().ok_or_else(|| Error::invalid("no memtable is free to rotate to"))?;
+        self.finish_log()?;
+        let next = Arc::new(MemTable::create(&self.pool, slot, self.core.options.slm.memtable_bytes)?);
+        self.mem.store(Arc::new(mem.rotated(next)));
+        self.spawn_flush();
+        Ok(())
+    }
+
+    pub(super) fn has_immutable(&self) -> bool {
+        self.mem.load().oldest_immutable().is_some()
+    }
+
+    /// Waits until the oldest immutable memtable is flushed; a flush that keeps failing is tried once
+    /// more right here, so that the writer gets its cause.
+    pub(super) fn wait_for_flush(&self) -> Result<()> {
+        let Some(waited_for) = self.mem.load().oldest_immutable().cloned() else { return Ok(()) };
+        let start = self.core.env.clock.now();
+        let gone = || !self.mem.load().iter().any(|m| Arc::ptr_eq(m, &waited_for));
+        while !gone() {
+            if self.core.env.executor.help() {
+                continue;
+            }
+            if self.core.health.failure().is_some() {
+                flush::run(self)?;
+                continue;
+            }
+            self.room.wait_until(gone, || self.core.health.failure().is_some());
+        }
+        self.core.counters.stalls.add(1);
+        self.core.counters.stall_nanos.add((self.core.env.clock.now() - start).as_nanos() as u64);
+        Ok(())
+    }
+
+    fn spawn_flush(&self) {
+        self.spawn(|slm| {
+            // The failure is kept in `health`; writers that need the room get it.
+            let _ = flush::run(slm);
+        });
+    }
+}
+
+fn stage(memtable: &MemTable, group: &Group<'_>) -> Result<Vec<Staged>> {
+    let mut staged = Vec::with_capacity(group.ops() as usize);
+    let mut seq = group.first_seq;
+    for request in group.requests {
+        let (batch_first, batch_len) = (seq, request.batch.len() as u32);
+        for op in request.batch.ops() {
+            let record =
+                Record { key: op.key, seq, kind: op.kind as u8, value: op.value, batch_first, batch_len };
+            staged.push(memtable.list().stage(&record)?);
+            seq += 1;
+        }
+    }
+    Ok(staged)
+}

@@ -1,0 +1,73 @@
+//! What a database runs in: files, persistent memory, background threads and time.
+
+use std::fmt::Debug;
+use std::path::Path;
+use std::sync::Arc;
+
+use terrace_base::Result;
+use terrace_base::clock::{Clock, SystemClock};
+use terrace_base::exec::{Executor, ThreadPool};
+use terrace_disk::{Fs, RealFs};
+use terrace_pmem::{Pool, PoolOptions};
+
+/// Where pools come from.
+pub trait PmSpace: Send + Sync + Debug {
+    /// Creates the pool `path`, which must not exist.
+    fn create(&self, path: &Path, options: &PoolOptions) -> Result<Pool>;
+
+    /// Opens the pool `path`.
+    fn open(&self, path: &Path, options: &PoolOptions) -> Result<Pool>;
+
+    /// Whether there is a pool at `path`.
+    fn exists(&self, path: &Path) -> Result<bool>;
+
+    /// Removes the pool `path`, if it is there.
+    fn remove(&self, path: &Path) -> Result<()>;
+}
+
+/// Pools in files and on devices of this machine.
+#[derive(Debug, Default)]
+pub struct RealPm;
+
+impl PmSpace for RealPm {
+    fn create(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
+        Pool::create(path, options)
+    }
+
+    fn open(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
+        Pool::open(path, options)
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        RealFs.exists(path)
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        if RealFs.exists(path)? { RealFs.remove(path) } else { Ok(()) }
+    }
+}
+
+/// Everything outside a database that it depends on. Tests swap in a simulated one.
+#[derive(Debug, Clone)]
+pub struct Env {
+    /// The SSD.
+    pub fs: Arc<dyn Fs>,
+    /// Persistent memory.
+    pub pm: Arc<dyn PmSpace>,
+    /// Background work.
+    pub executor: Arc<dyn Executor>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Env {
+    /// This machine, with `threads` background threads.
+    pub fn real(threads: usize) -> Self {
+        Env {
+            fs: Arc::new(RealFs),
+            pm: Arc::new(RealPm),
+            executor: Arc::new(ThreadPool::new("terrace", threads)),
+            clock: Arc::new(SystemClock::new()),
+        }
+    }
+}

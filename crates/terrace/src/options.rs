@@ -1,0 +1,174 @@
+//! How a database is opened: the options that matter, and those of each engine.
+
+use std::path::PathBuf;
+
+use terrace_base::{Error, Result};
+use terrace_pmem::Profile;
+pub use terrace_table::Compression;
+
+/// Which design stores the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum EngineKind {
+    /// SLM-DB (FAST '19): persistent memtable, one level of SSTables, a persistent B+-tree over all keys.
+    #[default]
+    Slm,
+}
+
+impl EngineKind {
+    /// Every engine of this build.
+    pub const ALL: &'static [EngineKind] = &[EngineKind::Slm];
+
+    /// The engine's name on the command line, in `stats` and in the manifest.
+    pub fn name(self) -> &'static str {
+        match self {
+            EngineKind::Slm => "slm",
+        }
+    }
+
+    /// The engine called `name`.
+    pub fn parse(name: &str) -> Result<Self> {
+        Self::ALL.iter().copied().find(|e| e.name() == name).ok_or_else(|| {
+            let known: Vec<_> = Self::ALL.iter().map(|e| e.name()).collect();
+            Error::invalid(format!("no engine is called {name:?}; there are: {}", known.join(", ")))
+        })
+    }
+}
+
+/// Where the persistent-memory pool lies.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum PoolChoice {
+    /// A file `pool` in the database directory, used as whatever its file system offers: persistent
+    /// memory on a DAX file system, an ordinary file with a commit log beside it elsewhere.
+    #[default]
+    Auto,
+    /// This file on a DAX file system, or this devdax device.
+    Path(PathBuf),
+    /// An ordinary file treated as persistent memory, with the latency and bandwidth of `profile`.
+    /// Power-safe only in name: for measurements and tests.
+    Emulated {
+        /// The pool file; `pool` in the database directory where it is not given.
+        path: Option<PathBuf>,
+        /// The medium to stand for.
+        profile: Profile,
+    },
+}
+
+/// How a database is opened. The defaults suit a machine without persistent memory.
+///
+/// ```
+/// let options = terrace::Options { memory_budget: 64 << 20, ..Default::default() };
+/// assert!(options.create_if_missing);
+/// ```
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The design that stores the data; fixed when the database is created.
+    pub engine: EngineKind,
+    /// Where the pool lies.
+    pub pool: PoolChoice,
+    /// DRAM for block cache, open tables and filters, in bytes. `stats` gives the breakdown.
+    pub memory_budget: u64,
+    /// Size to which the pool may grow, in bytes.
+    pub pm_bytes: u64,
+    /// Whether every write waits until it is power-safe (on media where that is not free).
+    pub sync: bool,
+    /// Threads for flush and compaction.
+    pub background_threads: usize,
+    /// Compression of table blocks.
+    pub compression: Compression,
+    /// Refuses all writes. The database must exist and must have been closed cleanly.
+    pub read_only: bool,
+    /// Creates the database where there is none.
+    pub create_if_missing: bool,
+    /// Bytes of an allocation unit of the pool; fixed when the pool is created.
+    pub pool_extent_bytes: u64,
+    /// The `slm` engine's own options.
+    pub slm: SlmOptions,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            engine: EngineKind::default(),
+            pool: PoolChoice::default(),
+            memory_budget: 256 << 20,
+            pm_bytes: 16 << 30,
+            sync: false,
+            background_threads: 2,
+            compression: Compression::None,
+            read_only: false,
+            create_if_missing: true,
+            pool_extent_bytes: 64 << 10,
+            slm: SlmOptions::default(),
+        }
+    }
+}
+
+/// Options of the `slm` engine; the defaults are the paper's (SLM-DB, section 6.1).
+#[derive(Debug, Clone)]
+pub struct SlmOptions {
+    /// Bytes of a memtable; there are two.
+    pub memtable_bytes: u64,
+    /// A table with a smaller share of live keys becomes a compaction candidate.
+    pub live_key_threshold: f64,
+    /// A leaf scan that meets more tables than this makes them candidates.
+    pub leaf_scan_files: usize,
+    /// Keys in a sub-range of a range query.
+    pub sequentiality_keys: usize,
+    /// A sub-range that meets more tables than this makes them candidates.
+    pub sequentiality_files: usize,
+    /// Tables merged by one compaction at most.
+    pub max_merge_files: usize,
+    /// Bytes at which a compaction or flush starts the next table.
+    pub table_bytes: u64,
+    /// Bytes at which a table starts the next block.
+    pub block_bytes: usize,
+}
+
+impl Default for SlmOptions {
+    fn default() -> Self {
+        SlmOptions {
+            memtable_bytes: 64 << 20,
+            live_key_threshold: 0.7,
+            leaf_scan_files: 10,
+            sequentiality_keys: 30,
+            sequentiality_files: 8,
+            max_merge_files: 8,
+            table_bytes: 64 << 20,
+            block_bytes: 4096,
+        }
+    }
+}
+
+impl Options {
+    /// Refuses what cannot work, by name.
+    pub(crate) fn validate(&self) -> Result<()> {
+        let slm = &self.slm;
+        let checks = [
+            (slm.memtable_bytes >= 4096, "slm.memtable_bytes must be at least 4096"),
+            (slm.table_bytes >= 1024, "slm.table_bytes must be at least 1024"),
+            (slm.block_bytes >= 1, "slm.block_bytes must be at least 1"),
+            (slm.max_merge_files >= 2, "slm.max_merge_files must be at least 2"),
+            (slm.sequentiality_keys >= 1, "slm.sequentiality_keys must be at least 1"),
+            ((0.0..1.0).contains(&slm.live_key_threshold), "slm.live_key_threshold must be in [0, 1)"),
+            (self.background_threads >= 1, "background_threads must be at least 1"),
+            (self.pm_bytes >= 4 * slm.memtable_bytes.min(1 << 20), "pm_bytes is too small for two memtables"),
+        ];
+        match checks.iter().find(|(ok, _)| !ok) {
+            Some((_, message)) => Err(Error::invalid(*message)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// How one write is done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// Waits until the write is power-safe, on media where the default is not.
+    pub sync: bool,
+}
+
+impl WriteOptions {
+    /// Waits for power safety.
+    pub const SYNC: WriteOptions = WriteOptions { sync: true };
+}

@@ -1,0 +1,207 @@
+//! What a database says of itself: shapes, sizes and counts, in bytes unless named otherwise.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use terrace_pmem::PmStats;
+
+/// A snapshot of a database's figures. Counts are since it was opened.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The engine's name.
+    pub engine: &'static str,
+    /// The pool's medium, in plain words.
+    pub media: String,
+    /// What an acknowledged write survives, in plain words.
+    pub durability: String,
+    /// The emulation's name, when persistent memory is emulated.
+    pub emulated: Option<String>,
+    /// What opening had to do.
+    pub opened: String,
+    /// The first floor.
+    pub dram: DramStats,
+    /// The second floor.
+    pub pm: PmFloor,
+    /// The third floor.
+    pub ssd: SsdStats,
+    /// Operations and background work.
+    pub counts: Counts,
+}
+
+/// DRAM held, against the budget.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DramStats {
+    /// `Options::memory_budget`.
+    pub budget: u64,
+    /// Cached blocks.
+    pub block_cache: u64,
+    /// Open tables: index, filter and metadata.
+    pub tables: u64,
+    /// DRAM parts of persistent indexes.
+    pub index: u64,
+    /// Allocator state of the pool.
+    pub allocator: u64,
+    /// Blocks found in the cache.
+    pub cache_hits: u64,
+    /// Blocks that had to be read.
+    pub cache_misses: u64,
+}
+
+impl DramStats {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.block_cache + self.tables + self.index + self.allocator
+    }
+}
+
+/// The pool.
+#[derive(Debug, Clone, Copy, Default)]
+#[non_exhaustive]
+pub struct PmFloor {
+    /// Bytes of the pool file now.
+    pub size: u64,
+    /// Bytes to which it may grow.
+    pub max_size: u64,
+    /// Bytes allocated.
+    pub used: u64,
+    /// Bytes of memtables.
+    pub memtables: u64,
+    /// Bytes of the index.
+    pub index: u64,
+    /// Version chains, kept for snapshots.
+    pub chains: u64,
+    /// Flushes, drains, media writes and reads.
+    pub traffic: PmStats,
+}
+
+/// Tables, logs and manifest.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SsdStats {
+    /// Live tables.
+    pub tables: u64,
+    /// Bytes of live tables.
+    pub table_bytes: u64,
+    /// Entries in live tables.
+    pub table_entries: u64,
+    /// Entries that the index points to.
+    pub live_entries: u64,
+    /// Bytes written to files.
+    pub bytes_written: u64,
+    /// Bytes read from files.
+    pub bytes_read: u64,
+    /// Read operations.
+    pub reads: u64,
+    /// Durability waits.
+    pub syncs: u64,
+}
+
+/// Operations and background work.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Keys put.
+    pub puts: u64,
+    /// Keys deleted.
+    pub deletes: u64,
+    /// Point reads.
+    pub gets: u64,
+    /// Iterators made.
+    pub iterators: u64,
+    /// Key and value bytes put.
+    pub user_bytes: u64,
+    /// Groups committed.
+    pub commit_groups: u64,
+    /// Batches in those groups.
+    pub committed_batches: u64,
+    /// Memtables flushed.
+    pub flushes: u64,
+    /// Compactions done.
+    pub compactions: u64,
+    /// Tables written by flush and compaction.
+    pub tables_written: u64,
+    /// Bytes written by flushes.
+    pub flush_bytes: u64,
+    /// Bytes written by compactions.
+    pub compaction_bytes: u64,
+    /// Writes that were slowed or had to wait.
+    pub stalls: u64,
+    /// Nanoseconds they waited.
+    pub stall_nanos: u64,
+    /// Background failures.
+    pub background_errors: u64,
+    /// Snapshots and iterators open now.
+    pub snapshots: u64,
+    /// Keys in the index.
+    pub index_keys: u64,
+}
+
+impl Stats {
+    /// SSD bytes written per user byte; `None` before the first write.
+    pub fn ssd_write_amplification(&self) -> Option<f64> {
+        ratio(self.ssd.bytes_written, self.counts.user_bytes)
+    }
+
+    /// PM bytes written, in media blocks of 256 bytes, per user byte.
+    pub fn pm_write_amplification(&self) -> Option<f64> {
+        ratio(self.pm.traffic.xpline_writes * terrace_pmem::XPLINE_BYTES, self.counts.user_bytes)
+    }
+
+    /// SSD table bytes per byte of live entries, estimated by their share of all entries.
+    pub fn ssd_space_amplification(&self) -> Option<f64> {
+        ratio(self.ssd.table_entries, self.ssd.live_entries)
+    }
+}
+
+fn ratio(a: u64, b: u64) -> Option<f64> {
+    (b > 0).then(|| a as f64 / b as f64)
+}
+
+macro_rules! counters {
+    ($($name:ident),* $(,)?) => {
+        /// Relaxed counters behind [`Counts`].
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters { $(pub $name: Counter),* }
+
+        impl Counters {
+            /// The counters now; what is not counted here is zero.
+            pub fn snapshot(&self) -> Counts {
+                Counts { $($name: self.$name.get(),)* ..Counts::default() }
+            }
+        }
+    };
+}
+
+counters!(
+    puts,
+    deletes,
+    gets,
+    iterators,
+    user_bytes,
+    commit_groups,
+    committed_batches,
+    flushes,
+    compactions,
+    tables_written,
+    flush_bytes,
+    compaction_bytes,
+    stalls,
+    stall_nanos,
+    background_errors,
+);
+
+/// A relaxed counter on a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,79 @@
+//! A short life of a database, with memtables and tables so small that everything happens.
+
+use std::collections::BTreeMap;
+
+use terrace::{Db, Options, PoolChoice, Profile, SlmOptions};
+use terrace_base::rng::Rng;
+
+fn tiny() -> Options {
+    Options {
+        pool_extent_bytes: 4096,
+        pm_bytes: 64 << 20,
+        slm: SlmOptions {
+            memtable_bytes: 8 << 10,
+            table_bytes: 16 << 10,
+            block_bytes: 512,
+            ..SlmOptions::default()
+        },
+        ..Options::default()
+    }
+}
+
+fn run(options: Options, seed: u64) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    let mut rng = Rng::new(seed);
+    for _ in 0..3 {
+        let db = Db::open(dir.path(), options.clone()).unwrap();
+        let mut old = None;
+        for i in 0..3000u32 {
+            let key = format!("user{:08}", rng.below(500)).into_bytes();
+            match rng.below(10) {
+                0..7 => {
+                    let value = vec![i as u8; rng.below(120) as usize];
+                    db.put(&key, &value).unwrap();
+                    model.insert(key, value);
+                }
+                7..9 => {
+                    db.delete(&key).unwrap();
+                    model.remove(&key);
+                }
+                _ => assert_eq!(db.get(&key).unwrap().as_deref(), model.get(&key).map(|v| &v[..])),
+            }
+            if i % 700 == 300 {
+                old = Some((db.snapshot(), model.clone()));
+            }
+            if i % 700 == 650
+                && let Some((snapshot, then)) = old.take()
+            {
+                for (key, value) in &then {
+                    assert_eq!(snapshot.get(key).unwrap().as_deref(), Some(&value[..]));
+                }
+                compare(snapshot.iter().unwrap(), &then);
+            }
+        }
+        compare(db.iter().unwrap(), &model);
+        let report = db.check().unwrap();
+        assert!(report.is_clean(), "{:#?}", report.problems);
+        let stats = db.stats();
+        assert!(stats.counts.flushes > 5, "{stats:#?}");
+        assert!(stats.counts.compactions > 0, "{stats:#?}");
+        db.close().unwrap();
+    }
+}
+
+fn compare(iter: terrace::DbIter, model: &BTreeMap<Vec<u8>, Vec<u8>>) {
+    let found: Vec<_> = iter.map(|e| e.unwrap()).map(|(k, v)| (k.to_vec(), v.to_vec())).collect();
+    let wanted: Vec<_> = model.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+    assert_eq!(found, wanted);
+}
+
+#[test]
+fn on_an_ordinary_file() {
+    run(tiny(), 1);
+}
+
+#[test]
+fn on_emulated_persistent_memory() {
+    run(Options { pool: PoolChoice::Emulated { path: None, profile: Profile::DRAM }, ..tiny() }, 2);
+}
