@@ -1,14 +1,17 @@
 //! Persistent indexes: ordered and hashed, each in a folder of its own.
 //!
 //! * [`skiplist`]: SLM-DB's persistent skiplist in an arena, a memtable that needs no log; also as an index.
+//! * [`fastfair`]: the FAST&FAIR B+-tree over byte strings.
 //! * [`ordered`]: the trait that ordered indexes share.
 //! * [`limbo`]: when unlinked memory may be freed under lock-free readers.
 
+pub mod fastfair;
 pub mod kinds;
 pub mod limbo;
 pub mod ordered;
 pub mod skiplist;
 mod word_cell;
 
+pub use fastfair::FastFair;
 pub use ordered::{OrderedIndex, ScanBatch};
 pub use skiplist::{Found, ListCursor, Record, SkipIndex, SkipList, Staged};

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrace_base::Result;
+use terrace_index::OrderedIndex;
 use terrace_pmem::{Granularity, Marks, MemMedia, Pool, PoolOptions};
 use terrace_sim::{Snapshot, Survival, World};
 
@@ -54,8 +55,15 @@ pub fn survivors(snapshot: &Snapshot, drawn: u64) -> impl Iterator<Item = World>
     cuts.map(|s| snapshot.power_cut(s)).chain(std::iter::once_with(|| snapshot.kill()))
 }
 
+/// Asserts that the pool holds what `index` marks and nothing else, after reclaiming what a crash leaked.
+pub fn assert_no_leaks(pool: &Pool, index: &dyn OrderedIndex, mark: impl Fn(&mut Marks) -> Result<()>) {
+    // Empties limbo.
+    index.close().unwrap();
+    assert_marked(pool, mark);
+}
+
 /// Asserts that the pool holds what `mark` marks and nothing else, after reclaiming what a crash leaked.
-pub fn assert_no_leaks(pool: &Pool, mark: impl Fn(&mut Marks) -> Result<()>) {
+pub fn assert_marked(pool: &Pool, mark: impl Fn(&mut Marks) -> Result<()>) {
     let mut marks = pool.marks();
     mark(&mut marks).unwrap();
     pool.reclaim(&marks).unwrap();

@@ -1,5 +1,17 @@
 //! Integration tests of the indexes: conformance by constructor, crashes in simulated worlds.
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+//!
+//! An ordered index joins by one line: `conformance!(name, Constructor)`.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests, which the lint cannot see")]
 
 mod bed;
+mod conformance;
+mod fastfair;
 mod skiplist;
+
+use conformance::conformance;
+
+conformance!(skip_index, crate::conformance::Skip);
+conformance!(fastfair_4, crate::conformance::Fair<4>);
+conformance!(fastfair_5, crate::conformance::Fair<5>);
+conformance!(fastfair_28, crate::conformance::Fair<28>);

@@ -8,7 +8,7 @@ use terrace_index::{Record, SkipList, kinds};
 use terrace_pmem::Pool;
 use terrace_sim::{Explorer, Recorder, Scenario, Survival, World, WorldOptions};
 
-use crate::bed::{assert_no_leaks, create_in, memory_pool, open_in, survivors};
+use crate::bed::{assert_marked, create_in, memory_pool, open_in, survivors};
 
 type Versions = BTreeMap<(Vec<u8>, Reverse<u64>), (u8, Vec<u8>)>;
 
@@ -71,10 +71,8 @@ proptest! {
         let mut model = Versions::new();
         let mut seq = 1;
         for group in &groups {
-            let mut at = seq;
-            for (key, value) in group.iter().flatten() {
+            for (at, (key, value)) in (seq..).zip(group.iter().flatten()) {
                 model.insert((key.clone(), Reverse(at)), (1, value.clone()));
-                at += 1;
             }
             seq = put(&list, seq, group).unwrap();
             if reopen {
@@ -129,7 +127,7 @@ fn records_larger_than_an_extent_and_many_extents() {
     assert_eq!(contents(&list), before);
     assert!(list.bytes_used() > 4 * 300_000 && list.extents_bytes() >= list.bytes_used());
     assert!(put(&list, 1000, &[vec![(vec![0; 65_536], vec![])]]).is_err(), "a key of 65,536 bytes");
-    assert_no_leaks(&pool, |marks| list.mark(marks));
+    assert_marked(&pool, |marks| list.mark(marks));
     let cursor = list.cursor();
     list.free().unwrap();
     assert!(!pool.extents(kinds::MEMTABLE).is_empty(), "a cursor keeps the list");
@@ -353,7 +351,7 @@ impl Scenario for Groups {
         if contents(&reopened.map_err(|e| e.to_string())?) != now {
             return Err("what was put after recovery is lost".into());
         }
-        assert_no_leaks(&pool, |marks| list.mark(marks));
+        assert_marked(&pool, |marks| list.mark(marks));
         Ok(())
     }
 }

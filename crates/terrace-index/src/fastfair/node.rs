@@ -1,0 +1,171 @@
+//! Looking at nodes, records and key objects in place.
+
+use std::sync::atomic::Ordering;
+
+use terrace_base::{Error, Result};
+use terrace_pmem::{POff, Pool};
+
+use super::layout::{
+    ENTRY_BYTES, FORWARD_AT, KEY_HEAD_BYTES, KeyHead, NODE_HEADER_BYTES, NODE_TAG, Node, NodeFields,
+    RECORD_HEAD_BYTES, RecordHead, UNSETTLED, node_bytes,
+};
+use super::{FastFair, lock};
+
+/// A node in place. Valid as long as the presence in the tree's limbo under which it was reached.
+#[derive(Clone, Copy)]
+pub(super) struct NodeRef<'t, const N: usize> {
+    pub off: u64,
+    pub n: &'t Node<N>,
+}
+
+impl<'t, const N: usize> NodeRef<'t, N> {
+    /// Entry `i` as it is now: slice, then pointer.
+    pub fn entry(&self, i: usize) -> (u64, u64) {
+        let e = &self.n.entries[i];
+        (e.slice.load(Ordering::Acquire), e.ptr.load(Ordering::Acquire))
+    }
+
+    /// The pointer of entry `i`; 0 past the last.
+    pub fn ptr(&self, i: usize) -> u64 {
+        self.n.entries.get(i).map_or(0, |e| e.ptr.load(Ordering::Acquire))
+    }
+
+    /// Where entry `i` lies in the pool.
+    pub fn entry_at(&self, i: usize) -> u64 {
+        self.off + NODE_HEADER_BYTES + i as u64 * ENTRY_BYTES
+    }
+
+    /// Entries, counted.
+    pub fn count(&self) -> usize {
+        (0..N).take_while(|&i| self.ptr(i) != 0).count()
+    }
+
+    pub fn level(&self) -> u8 {
+        self.n.level
+    }
+
+    pub fn next(&self) -> u64 {
+        self.n.next.load(Ordering::Acquire)
+    }
+
+    pub fn skip(&self) -> usize {
+        usize::from(self.n.skip)
+    }
+
+    /// The lock word.
+    pub fn version(&self) -> u64 {
+        self.n.lock.load(Ordering::Acquire)
+    }
+
+    /// The fields that never change.
+    pub fn fields(&self) -> NodeFields {
+        let n = self.n;
+        NodeFields { level: n.level, skip: n.skip, low: n.low, high: n.high, prefix: n.prefix }
+    }
+
+    /// Whether the fixed part's checksum is right.
+    pub fn is_sound(&self) -> bool {
+        self.n.tag == NODE_TAG && self.fields().crc(self.off) == self.n.crc
+    }
+}
+
+impl<const N: usize> FastFair<N> {
+    /// The node at `off`, bounds-checked.
+    pub(super) fn node(&self, off: u64) -> Result<NodeRef<'_, N>> {
+        let n = self.pool.get::<Node<N>>(POff::new(off))?;
+        if n.tag != NODE_TAG {
+            return Err(self.damaged(off, "a tree node", "other bytes"));
+        }
+        Ok(NodeRef { off, n })
+    }
+
+    /// The key of the record at `off`.
+    pub(super) fn record_key(&self, off: u64) -> Result<&[u8]> {
+        record_key(&self.pool, off)
+    }
+
+    /// The bytes of the key object at `off`.
+    pub(super) fn key_bytes(&self, off: u64) -> Result<&[u8]> {
+        let head = self.pool.get::<KeyHead>(POff::new(off))?;
+        // SAFETY: a key object never changes, and the caller's presence keeps it from being freed.
+        unsafe { self.pool.bytes(off + KEY_HEAD_BYTES, u64::from(head.klen)) }
+    }
+
+    /// The least key that belongs to `node`; `None`: no bound.
+    pub(super) fn low_key(&self, node: NodeRef<'_, N>) -> Result<Option<&[u8]>> {
+        self.fence(node.n.low)
+    }
+
+    /// The least key that belongs right of `node`; `None`: no bound.
+    pub(super) fn high_key(&self, node: NodeRef<'_, N>) -> Result<Option<&[u8]>> {
+        self.fence(node.n.high)
+    }
+
+    /// The bytes of a fence.
+    pub(super) fn fence(&self, off: u64) -> Result<Option<&[u8]>> {
+        if off == 0 { Ok(None) } else { self.key_bytes(off).map(Some) }
+    }
+
+    /// The node that has durably replaced `node`; 0 while it lives.
+    pub(super) fn forward(&self, node: NodeRef<'_, N>) -> Result<u64> {
+        let f = node.n.forward.load(Ordering::Acquire);
+        if f != 0 {
+            return Ok(self.settle_forward(node, f));
+        }
+        let hint = node.n.merge.load(Ordering::Acquire);
+        if hint == 0 {
+            return Ok(0);
+        }
+        // Merged with its left sibling at the moment that one was: see `merge`.
+        let left = self.node(hint)?;
+        let f = left.n.forward.load(Ordering::Acquire);
+        Ok(if f == 0 { 0 } else { self.settle_forward(left, f) })
+    }
+
+    /// Makes sure that `node`'s forward link `f` is durable before anybody relies on it.
+    fn settle_forward(&self, node: NodeRef<'_, N>, f: u64) -> u64 {
+        if f & UNSETTLED != 0 {
+            self.pool.persist(node.off + FORWARD_AT, 8);
+            let settled = f & !UNSETTLED;
+            let _ = node.n.forward.compare_exchange(f, settled, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        f & !UNSETTLED
+    }
+
+    /// The living node that stands for the one at `off`.
+    pub(super) fn live(&self, off: u64) -> Result<NodeRef<'_, N>> {
+        let mut node = self.node(off)?;
+        loop {
+            match self.forward(node)? {
+                0 => return Ok(node),
+                next => node = self.node(next)?,
+            }
+        }
+    }
+
+    /// Whether what a reader saw between two looks at the lock word is one moment's state, without a writer
+    /// and without what a crash may have left.
+    pub(super) fn is_steady(&self, before: u64, after: u64) -> bool {
+        before == after && !lock::is_locked(before) && !self.may_need_repair(before)
+    }
+
+    /// Whether a node with this lock word has not been locked since the last unclean end.
+    pub(super) fn may_need_repair(&self, lock_word: u64) -> bool {
+        lock::generation(lock_word) < self.unclean & lock::GENERATION_MASK
+    }
+
+    /// Bytes of a node.
+    pub(super) const NODE_BYTES: u64 = node_bytes(N);
+
+    /// A corruption at `offset` of the pool.
+    pub(super) fn damaged(&self, offset: u64, expected: &str, found: impl Into<String>) -> Error {
+        Error::corruption(self.pool.path(), offset, expected, found)
+    }
+}
+
+/// The key of the record at `off`.
+pub(super) fn record_key(pool: &Pool, off: u64) -> Result<&[u8]> {
+    let head = pool.get::<RecordHead>(POff::new(off))?;
+    // SAFETY: a record's key never changes, and the caller's presence keeps it from being freed.
+    unsafe { pool.bytes(off + RECORD_HEAD_BYTES, u64::from(head.klen)) }
+}

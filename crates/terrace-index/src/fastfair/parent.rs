@@ -1,0 +1,154 @@
+//! Bringing parents, root and left siblings up to date with what has happened below and beside them.
+//!
+//! None of it is needed for correct answers: a reader finds its way through forward links and siblings. It is
+//! done by whoever changed a node right afterwards, and by any writer that finds it undone, as after a crash.
+
+use std::sync::atomic::Ordering;
+
+use terrace_base::Result;
+use terrace_pmem::POff;
+
+use super::FastFair;
+use super::build::{Fresh, Item, Plan};
+use super::key::{Target, slice};
+use super::layout::ROOT_AT;
+use super::node::NodeRef;
+use super::write::Held;
+
+impl<const N: usize> FastFair<N> {
+    /// Makes the parent of the node of `level` that `key` belongs to name that node, and its new siblings.
+    pub(super) fn repair_parent(&self, key: &[u8], level: u8) -> Result<()> {
+        loop {
+            let Some(held) = self.try_hold(key, level + 1)? else {
+                return self.repair_root();
+            };
+            if self.repair_entry(held, key)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Repairs the entry of the held parent that leads to `key`; false if it had to be restructured first.
+    fn repair_entry(&self, held: Held<'_, N>, key: &[u8]) -> Result<bool> {
+        let parent = held.lock.node;
+        let (at, child) = self.route(parent, Target::At(key))?;
+        let child = self.node(child)?;
+        let target = self.live(child.off)?;
+        if target.off == child.off {
+            return Ok(true);
+        }
+        if target.n.low != child.n.low {
+            return Err(self.damaged(parent.off, "a parent that knows of merges", "one that does not"));
+        }
+        // First the new siblings, from the right, and only then the node itself: no entry may lead to a node
+        // whose high fence lies before the next separator (invariant 4).
+        let missing = self.missing_siblings(parent, at, target)?;
+        let mut count = parent.count();
+        let lows = missing.iter().map(|n| Ok(self.low_key(*n)?.unwrap_or_default()));
+        let lows = lows.collect::<Result<Vec<_>>>()?;
+        for low in &lows {
+            if count + missing.len() > N || !self.suits(parent, low)? {
+                if held.direct {
+                    self.restructure(held.lock, low)?;
+                } else {
+                    drop(held);
+                    self.repair_parent(key, parent.level())?;
+                }
+                return Ok(false);
+            }
+        }
+        for (sibling, low) in missing.iter().zip(&lows).rev() {
+            self.shift_in(&held.lock, count, at + 1, slice(low, parent.skip()), sibling.off);
+            count += 1;
+        }
+        // The parent's entry is the last to name the dead node: who changes it retires the node, and after a
+        // crash before that it is found here again.
+        self.repair_left(child)?;
+        self.pool.publish(POff::new(parent.entry_at(at) + 8), target.off);
+        drop(held);
+        self.retire_node(child, false)?;
+        Ok(true)
+    }
+
+    /// The living nodes from `first` on, itself left out, that belong under entry `at` of the locked `parent`.
+    fn missing_siblings<'t>(
+        &'t self,
+        parent: NodeRef<'t, N>,
+        at: usize,
+        first: NodeRef<'t, N>,
+    ) -> Result<Vec<NodeRef<'t, N>>> {
+        let end = match parent.ptr(at + 1) {
+            0 => self.high_key(parent)?,
+            next => self.low_key(self.node(next)?)?,
+        };
+        let mut out = Vec::new();
+        let mut node = first;
+        while let Some(high) = self.high_key(node)? {
+            if end.is_some_and(|end| high >= end) {
+                break;
+            }
+            node = self.live(node.next())?;
+            out.push(node);
+        }
+        Ok(out)
+    }
+
+    /// Makes the living left sibling of the dead `node` skip it.
+    pub(super) fn repair_left(&self, node: NodeRef<'_, N>) -> Result<()> {
+        let Some(low) = self.low_key(node)? else { return Ok(()) };
+        loop {
+            let Some(arrival) = self.descend(Target::Before(low), node.level())? else { return Ok(()) };
+            let lock = self.lock(arrival.node)?;
+            if self.is_dead(arrival.node)? {
+                continue;
+            }
+            self.repair_next(lock.node)?;
+            return Ok(());
+        }
+    }
+
+    /// Makes a locked node's `next` name a living node.
+    pub(super) fn repair_next(&self, node: NodeRef<'_, N>) -> Result<()> {
+        let next = node.next();
+        if next != 0 {
+            let living = self.live(next)?;
+            if living.off != next {
+                self.pool.publish(POff::new(node.off + super::layout::NEXT_AT), living.off);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the root pointer name the living root, or a new one over the parts into which it has been split.
+    pub(super) fn repair_root(&self) -> Result<()> {
+        let _alone = self.root_lock.lock();
+        let old = self.node(self.header()?.root.load(Ordering::Acquire))?;
+        let first = self.live(old.off)?;
+        if first.off == old.off && first.next() == 0 {
+            return Ok(());
+        }
+        let root = if first.next() == 0 { first.off } else { self.build_root(first)? };
+        self.pool.publish(POff::new(self.header_off + ROOT_AT), root);
+        if old.off != first.off {
+            self.retire_node(old, false)?;
+        }
+        Ok(())
+    }
+
+    /// A durable inner node over `first` and its right siblings.
+    fn build_root(&self, first: NodeRef<'_, N>) -> Result<u64> {
+        let mut items = vec![Item { key: &[], ptr: first.off }];
+        let mut node = first;
+        while node.next() != 0 && items.len() < N {
+            node = self.live(node.next())?;
+            items.push(Item { key: self.low_key(node)?.unwrap_or_default(), ptr: node.off });
+        }
+        let mut fresh = Fresh::new(&self.pool);
+        let off = self.place(&mut fresh)?;
+        let plan = Plan { level: first.level() + 1, low: 0, low_key: None, high: 0, high_key: None, next: 0 };
+        self.build(&mut fresh, off, &plan, &items, None)?;
+        self.totals.add_bytes(fresh.keep() as i64);
+        self.pool.drain();
+        Ok(off)
+    }
+}

@@ -1,0 +1,116 @@
+//! Scans in both directions: each leaf is copied consistently, the next place is found by its fences.
+
+use std::ops::Bound;
+
+use terrace_base::Result;
+
+use super::FastFair;
+use super::key::Target;
+use super::lock;
+use super::node::NodeRef;
+use crate::ordered::ScanBatch;
+
+impl<const N: usize> FastFair<N> {
+    /// Appends keys upward from `from` on until `out` holds `end`.
+    pub(super) fn scan_up(&self, from: Bound<&[u8]>, end: usize, out: &mut ScanBatch) -> Result<()> {
+        let _here = self.limbo.enter();
+        let start = match from {
+            Bound::Included(key) | Bound::Excluded(key) => key,
+            Bound::Unbounded => &[],
+        };
+        let wanted = |key: &[u8]| match from {
+            Bound::Included(from) => key >= from,
+            Bound::Excluded(from) => key > from,
+            Bound::Unbounded => true,
+        };
+        let Some(arrival) = self.descend(Target::At(start), 0)? else { return Ok(()) };
+        let mut leaf = arrival.node;
+        // A merge meanwhile may lead to a leaf that holds keys from before the last one's end again.
+        let mut from: Option<&[u8]> = None;
+        while out.len() < end {
+            for record in self.copy_leaf(leaf)? {
+                let key = self.record_key(record.1)?;
+                if from.map_or_else(|| wanted(key), |from| key >= from) && out.len() < end {
+                    self.push(record, key, out)?;
+                }
+            }
+            let Some(high) = self.high_key(leaf)? else { return Ok(()) };
+            leaf = match self.settle(leaf.next(), Target::At(high), false)? {
+                Some(next) => next,
+                // Cannot be: what is right of this leaf never begins after its high fence. Start over there.
+                None => match self.descend(Target::At(high), 0)? {
+                    Some(arrival) => arrival.node,
+                    None => return Ok(()),
+                },
+            };
+            from = Some(high);
+        }
+        Ok(())
+    }
+
+    /// Appends keys downward from `from` on until `out` holds `end`.
+    pub(super) fn scan_down(&self, from: Bound<&[u8]>, end: usize, out: &mut ScanBatch) -> Result<()> {
+        let _here = self.limbo.enter();
+        let mut target = match from {
+            Bound::Included(key) => Target::At(key),
+            Bound::Excluded(key) => Target::Before(key),
+            Bound::Unbounded => Target::Last,
+        };
+        while out.len() < end {
+            // Nothing comes before the empty key; there is no leaf to find.
+            if matches!(target, Target::Before([])) {
+                return Ok(());
+            }
+            let Some(arrival) = self.descend(target, 0)? else { return Ok(()) };
+            for record in self.copy_leaf(arrival.node)?.into_iter().rev() {
+                let key = self.record_key(record.1)?;
+                if target.reaches(key) && out.len() < end {
+                    self.push(record, key, out)?;
+                }
+            }
+            match self.low_key(arrival.node)? {
+                Some(low) => target = Target::Before(low),
+                None => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&self, (link, record): (u64, u64), key: &[u8], out: &mut ScanBatch) -> Result<()> {
+        self.pool.charge_read(record, 64);
+        let word = self.cell(record)?.load(link);
+        if word != 0 {
+            out.push(key, word);
+        }
+        Ok(())
+    }
+
+    /// The records of a leaf in order, as of one moment, with the places of their entries.
+    pub(super) fn copy_leaf(&self, leaf: NodeRef<'_, N>) -> Result<Vec<(u64, u64)>> {
+        let mut out = Vec::with_capacity(N);
+        loop {
+            out.clear();
+            let before = leaf.version();
+            let mut take = |i: usize| {
+                let ptr = leaf.ptr(i);
+                // A shift repeats the entry that it moves.
+                if ptr != 0 && out.last().is_none_or(|&(_, last)| last != ptr) {
+                    out.push((leaf.entry_at(i), ptr));
+                }
+                ptr != 0
+            };
+            if lock::is_leftward(before) {
+                (0..N).rev().for_each(|i| {
+                    take(i);
+                });
+                out.reverse();
+            } else {
+                let _ = (0..N).try_for_each(|i| if take(i) { Ok(()) } else { Err(()) });
+            }
+            if leaf.version() == before {
+                self.pool.charge_read(leaf.off, Self::NODE_BYTES);
+                return Ok(out);
+            }
+        }
+    }
+}

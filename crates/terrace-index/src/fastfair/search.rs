@@ -1,0 +1,208 @@
+//! Descending without locks, and looking into nodes that are being changed.
+//!
+//! A reader knows a node to be the right one without comparing keys if its parent's entry led there directly
+//! and the parent was steady meanwhile: parents point to living nodes only where their own next separator is
+//! not past the child's high fence. In every other case (through a forward link, from a parent under change
+//! or left by a crash) the fences decide: too far left is put right by moving along the siblings, too far
+//! right by starting over.
+
+use std::cmp::Ordering as Order;
+use std::sync::atomic::Ordering;
+
+use terrace_base::Result;
+
+use super::FastFair;
+use super::key::{Target, slice};
+use super::layout::NODE_HEADER_BYTES;
+use super::lock;
+use super::node::NodeRef;
+
+/// Where a descent ended.
+#[derive(Clone, Copy)]
+pub(super) struct Arrival<'t, const N: usize> {
+    pub node: NodeRef<'t, N>,
+    /// Whether the parent (or the root pointer) names this very node.
+    pub direct: bool,
+}
+
+/// Restarts after which a descent is not unlucky but lost in damaged nodes.
+const MAX_RESTARTS: usize = 1_000_000;
+
+impl<const N: usize> FastFair<N> {
+    /// The living node of `level` that `target` belongs to; `None` if the tree is not that high.
+    pub(super) fn descend(&self, target: Target<'_>, level: u8) -> Result<Option<Arrival<'_, N>>> {
+        for _ in 0..MAX_RESTARTS {
+            if let Some(found) = self.try_descend(target, level)? {
+                return Ok(found);
+            }
+        }
+        Err(self.damaged(self.header_off, "a tree", "nodes that lead in circles"))
+    }
+
+    /// One attempt; `None` if it went too far right.
+    fn try_descend(&self, target: Target<'_>, level: u8) -> Result<Option<Option<Arrival<'_, N>>>> {
+        let mut off = self.header()?.root.load(Ordering::Acquire);
+        let mut above = u8::MAX;
+        let mut sure = true;
+        loop {
+            let Some(node) = self.settle(off, target, sure)? else { return Ok(None) };
+            if node.level() >= above {
+                return Err(self.damaged(node.off, "a node of a lower level", "one as high as its parent"));
+            }
+            if node.level() <= level {
+                let direct = node.off == off;
+                return Ok(Some((node.level() == level).then_some(Arrival { node, direct })));
+            }
+            above = node.level();
+            let before = node.version();
+            off = self.route(node, target)?.1;
+            sure = self.is_steady(before, node.version());
+        }
+    }
+
+    /// From the node at `off` to the living one of its level that `target` belongs to; `None` if that lies to the
+    /// left. Fences are compared unless it is `sure`.
+    pub(super) fn settle(&self, off: u64, target: Target<'_>, sure: bool) -> Result<Option<NodeRef<'_, N>>> {
+        let mut node = self.node(off)?;
+        let mut check = !sure;
+        loop {
+            self.pool.charge_read(node.off, NODE_HEADER_BYTES);
+            let forward = self.forward(node)?;
+            if forward != 0 {
+                node = self.node(forward)?;
+                check = true;
+                continue;
+            }
+            if !check {
+                return Ok(Some(node));
+            }
+            if self.low_key(node)?.is_some_and(|low| !target.reaches(low)) {
+                return Ok(None);
+            }
+            if !self.high_key(node)?.is_some_and(|high| target.reaches(high)) {
+                return Ok(Some(node));
+            }
+            node = self.node(node.next())?;
+        }
+    }
+
+    /// The entry of an inner node that leads to `target`: its index and child.
+    pub(super) fn route(&self, node: NodeRef<'_, N>, target: Target<'_>) -> Result<(usize, u64)> {
+        self.pool.charge_read(node.off + NODE_HEADER_BYTES, Self::NODE_BYTES - NODE_HEADER_BYTES);
+        let at = match self.against_prefix(node, target)? {
+            Order::Less => 0,
+            Order::Greater => node.count().saturating_sub(1),
+            Order::Equal => self.route_by_slice(node, target)?,
+        };
+        match node.ptr(at) {
+            // A delete has shortened the node meanwhile; its first entry is always there and never too far right.
+            0 if node.ptr(0) != 0 => Ok((0, node.ptr(0))),
+            0 => Err(self.damaged(node.off, "an inner node with children", "none")),
+            child => Ok((at, child)),
+        }
+    }
+
+    fn against_prefix(&self, node: NodeRef<'_, N>, target: Target<'_>) -> Result<Order> {
+        match node.n.prefix {
+            0 => Ok(Order::Equal),
+            prefix => Ok(target.against(self.key_bytes(prefix)?)),
+        }
+    }
+
+    fn route_by_slice(&self, node: NodeRef<'_, N>, target: Target<'_>) -> Result<usize> {
+        let wanted = target.slice(node.skip());
+        let mut i = 1;
+        let mut ties = 0;
+        while i < N {
+            let (slice, ptr) = node.entry(i);
+            if ptr == 0 || slice > wanted {
+                break;
+            }
+            ties = if slice == wanted { ties + 1 } else { 0 };
+            i += 1;
+        }
+        // Entries [i - ties, i) have the wanted slice; those before lie before the target for sure.
+        let (mut from, mut to) = (i - ties, i);
+        while from < to {
+            let middle = (from + to) / 2;
+            if self.child_reached(node, middle, target)? { from = middle + 1 } else { to = middle }
+        }
+        Ok(from - 1)
+    }
+
+    fn child_reached(&self, node: NodeRef<'_, N>, i: usize, target: Target<'_>) -> Result<bool> {
+        match node.ptr(i) {
+            0 => Ok(false),
+            child => Ok(self.low_key(self.node(child)?)?.is_none_or(|low| target.reaches(low))),
+        }
+    }
+
+    /// The entry of a leaf with `key`: its index and record. Exact whatever writers do meanwhile.
+    pub(super) fn find(&self, leaf: NodeRef<'_, N>, key: &[u8]) -> Result<Option<(usize, u64)>> {
+        self.pool.charge_read(leaf.off + NODE_HEADER_BYTES, Self::NODE_BYTES - NODE_HEADER_BYTES);
+        if self.against_prefix(leaf, Target::At(key))? != Order::Equal {
+            return Ok(None);
+        }
+        let wanted = slice(key, leaf.skip());
+        loop {
+            let before = leaf.version();
+            // Against the shift: an entry on the move is passed twice or once, never not at all.
+            let found = if lock::is_leftward(before) {
+                self.find_among(leaf, key, wanted, (0..N).rev())?
+            } else {
+                self.find_among(leaf, key, wanted, 0..N)?
+            };
+            if found.is_some() || leaf.version() == before {
+                return Ok(found);
+            }
+        }
+    }
+
+    fn find_among(
+        &self,
+        leaf: NodeRef<'_, N>,
+        key: &[u8],
+        wanted: u64,
+        order: impl Iterator<Item = usize>,
+    ) -> Result<Option<(usize, u64)>> {
+        let mut upward = None;
+        for i in order {
+            let upward = *upward.get_or_insert(i == 0);
+            let (slice, ptr) = leaf.entry(i);
+            if ptr == 0 {
+                if upward {
+                    break;
+                }
+                continue;
+            }
+            if slice != wanted {
+                if upward && slice > wanted {
+                    break;
+                }
+                continue;
+            }
+            self.pool.charge_read(ptr, 64);
+            if self.record_key(ptr)? == key {
+                return Ok(Some((i, ptr)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// How many entries of a locked leaf have keys less than `key`, which has the node's prefix.
+    pub(super) fn rank(&self, leaf: NodeRef<'_, N>, count: usize, key: &[u8]) -> Result<usize> {
+        let wanted = slice(key, leaf.skip());
+        let (mut from, mut to) = (0, count);
+        while from < to {
+            let middle = (from + to) / 2;
+            let (slice, ptr) = leaf.entry(middle);
+            let before = match slice.cmp(&wanted) {
+                Order::Less => true,
+                Order::Greater => false,
+                Order::Equal => self.record_key(ptr)? < key,
+            };
+            if before { from = middle + 1 } else { to = middle }
+        }
+        Ok(from)
+    }
+}

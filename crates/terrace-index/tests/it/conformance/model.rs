@@ -1,0 +1,169 @@
+//! Random operations against a `BTreeMap`, through clean and unclean reopening.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use terrace_index::{OrderedIndex, ScanBatch};
+use terrace_pmem::{Granularity, MemMedia, Pool, PoolOptions};
+
+use super::Constructor;
+use crate::bed::{assert_no_leaks, options};
+
+type Map = BTreeMap<Vec<u8>, u64>;
+
+#[derive(Debug, Clone)]
+enum Op {
+    Insert(Vec<u8>, u64),
+    Remove(Vec<u8>),
+    /// Expects what is there if the flag is set, else the word.
+    Exchange(Vec<u8>, bool, Option<u64>, Option<u64>),
+    Get(Vec<u8>),
+    /// From, kind of bound, reverse, limit.
+    Scan(Vec<u8>, u8, bool, usize),
+    /// Whether in order.
+    Reopen(bool),
+    Check,
+}
+
+/// Keys of four shapes: dense, with long common prefixes, any bytes, and huge.
+fn key() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        4 => prop::collection::vec(0u8..3, 0..5),
+        4 => (0u32..200).prop_map(|i| format!("user{i:016}").into_bytes()),
+        4 => (0u32..60, any::<bool>()).prop_map(|(i, s)| {
+            let mut key = vec![b'p'; 100];
+            key.extend(i.to_be_bytes());
+            if s { key.extend(b"/suffix"); }
+            key
+        }),
+        2 => prop::collection::vec(any::<u8>(), 0..30),
+        1 => (0u8..4, prop::sample::select(vec![300usize, 5000, 65_535])).prop_map(|(b, n)| vec![b; n]),
+    ]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let word = 1u64..1000;
+    prop_oneof![
+        10 => (key(), word.clone()).prop_map(|(k, w)| Op::Insert(k, w)),
+        5 => key().prop_map(Op::Remove),
+        4 => (key(), any::<bool>(), prop::option::of(word.clone()), prop::option::of(word))
+            .prop_map(|(k, right, e, n)| Op::Exchange(k, right, e, n)),
+        3 => key().prop_map(Op::Get),
+        3 => (key(), 0u8..3, any::<bool>(), 0usize..40).prop_map(|(k, b, r, l)| Op::Scan(k, b, r, l)),
+        1 => any::<bool>().prop_map(Op::Reopen),
+        1 => Just(Op::Check),
+    ]
+}
+
+struct Bench<C: Constructor> {
+    media: Arc<MemMedia>,
+    /// Dropped before the pool it lies in is reopened.
+    open: Option<(Pool, C::Index)>,
+    map: Map,
+}
+
+fn pool_options() -> PoolOptions {
+    PoolOptions { max_size: 256 << 20, ..options() }
+}
+
+impl<C: Constructor> Bench<C> {
+    fn new() -> Self {
+        let media = Arc::new(MemMedia::new(1 << 20, 256 << 20, Granularity::CacheLine).unwrap());
+        let pool = Pool::create_on(media.clone(), Path::new("memory"), &pool_options()).unwrap();
+        let index = C::create(&pool).unwrap();
+        Bench { media, open: Some((pool, index)), map: Map::new() }
+    }
+
+    fn index(&self) -> &C::Index {
+        &self.open.as_ref().unwrap().1
+    }
+
+    fn reopen(&mut self, in_order: bool) {
+        let (pool, index) = self.open.take().unwrap();
+        if in_order {
+            index.close().unwrap();
+        }
+        drop(index);
+        if in_order {
+            pool.close().unwrap();
+        }
+        drop(pool);
+        let pool = Pool::open_on(self.media.clone(), Path::new("memory"), &pool_options()).unwrap();
+        let index = C::open(&pool).unwrap();
+        self.open = Some((pool, index));
+    }
+
+    fn check(&self) {
+        let (pool, index) = self.open.as_ref().unwrap();
+        assert_eq!(index.check().unwrap(), Vec::<String>::new());
+        assert_eq!(index.len(), self.map.len() as u64);
+        assert!(index.pm_bytes() > 0 && index.dram_bytes() > 0);
+        assert_no_leaks(pool, index, |marks| index.mark(marks));
+    }
+
+    fn apply(&mut self, op: &Op) {
+        match op {
+            Op::Insert(k, w) => {
+                assert_eq!(self.index().insert(k, *w).unwrap(), self.map.insert(k.clone(), *w));
+            }
+            Op::Remove(k) => assert_eq!(self.index().remove(k).unwrap(), self.map.remove(k)),
+            Op::Exchange(k, right, expected, new) => {
+                let now = self.map.get(k).copied();
+                let expected = if *right { now } else { *expected };
+                let got = self.index().compare_exchange(k, expected, *new).unwrap();
+                assert_eq!(got, if expected == now { Ok(()) } else { Err(now) });
+                match new {
+                    Some(new) if expected == now => drop(self.map.insert(k.clone(), *new)),
+                    None if expected == now => drop(self.map.remove(k)),
+                    _ => {}
+                }
+            }
+            Op::Get(k) => assert_eq!(self.index().get(k).unwrap(), self.map.get(k).copied()),
+            Op::Scan(k, bound, reverse, limit) => {
+                let from = match bound {
+                    0 => Bound::Included(&k[..]),
+                    1 => Bound::Excluded(&k[..]),
+                    _ => Bound::Unbounded,
+                };
+                let mut batch = ScanBatch::new();
+                self.index().scan(from, *reverse, *limit, &mut batch).unwrap();
+                let got: Vec<_> = batch.iter().map(|(k, w)| (k.to_vec(), w)).collect();
+                assert_eq!(got, expected_scan(&self.map, from, *reverse, *limit));
+            }
+            Op::Reopen(in_order) => self.reopen(*in_order),
+            Op::Check => self.check(),
+        }
+    }
+}
+
+/// What a scan must give.
+pub fn expected_scan(map: &Map, from: Bound<&[u8]>, reverse: bool, limit: usize) -> Vec<(Vec<u8>, u64)> {
+    let own = |(k, w): (&Vec<u8>, &u64)| (k.clone(), *w);
+    if reverse {
+        map.range::<[u8], _>((Bound::Unbounded, from)).rev().take(limit).map(own).collect()
+    } else {
+        map.range::<[u8], _>((from, Bound::Unbounded)).take(limit).map(own).collect()
+    }
+}
+
+/// The model test.
+pub fn agrees_with_a_map<C: Constructor>() {
+    let mut runner = TestRunner::new(Config { cases: 48, failure_persistence: None, ..Config::default() });
+    // Few operations shrink well; many reach deep trees.
+    let ops = prop_oneof![prop::collection::vec(op(), 1..60), prop::collection::vec(op(), 300..900)];
+    runner
+        .run(&ops, |ops| {
+            let mut bench = Bench::<C>::new();
+            ops.iter().for_each(|op| bench.apply(op));
+            bench.check();
+            let all: Vec<_> = bench.map.keys().cloned().collect();
+            all.iter().for_each(|k| bench.apply(&Op::Remove(k.clone())));
+            bench.check();
+            Ok(())
+        })
+        .unwrap();
+}

@@ -1,0 +1,187 @@
+//! Several threads at once: nothing is lost, nothing that is there is missed.
+
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use terrace_base::rng::Rng;
+use terrace_index::{OrderedIndex, ScanBatch};
+
+use super::Constructor;
+use crate::bed::{assert_no_leaks, memory_pool_of};
+
+const THREADS: u64 = 4;
+
+fn sound<I: OrderedIndex>(pool: &terrace_pmem::Pool, index: &I, keys: u64) {
+    assert_eq!(index.check().unwrap(), Vec::<String>::new());
+    assert_eq!(index.len(), keys);
+    assert_no_leaks(pool, index, |marks| index.mark(marks));
+}
+
+/// Threads insert interleaved keys, so that they split the same nodes, leaves and inner ones.
+pub fn loses_no_insert<C: Constructor>() {
+    let pool = memory_pool_of(256 << 20);
+    let index = C::create(&pool).unwrap();
+    let each = 4000u64;
+    let key = |i: u64| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20).to_be_bytes();
+    std::thread::scope(|s| {
+        for t in 0..THREADS {
+            let index = &index;
+            s.spawn(move || {
+                for i in 0..each {
+                    let n = i * THREADS + t;
+                    assert_eq!(index.insert(&key(n), n + 1).unwrap(), None);
+                    assert_eq!(index.get(&key(n)).unwrap(), Some(n + 1));
+                    let earlier = n / 2 / THREADS * THREADS + t;
+                    assert_eq!(index.get(&key(earlier)).unwrap(), Some(earlier + 1));
+                }
+            });
+        }
+    });
+    for n in 0..each * THREADS {
+        assert_eq!(index.get(&key(n)).unwrap(), Some(n + 1), "key {n}");
+    }
+    sound(&pool, &index, each * THREADS);
+}
+
+/// Keys that are never removed are found by every get and every scan, in order, while others come and go
+/// around them and the tree grows and shrinks.
+pub fn shows_what_is_always_there<C: Constructor>() {
+    let pool = memory_pool_of(256 << 20);
+    let index = C::create(&pool).unwrap();
+    let fixed = 200u64;
+    let name = |i: u64, other: u64| format!("some/long/common/prefix/{i:06}/{other:03}").into_bytes();
+    for i in 0..fixed {
+        index.insert(&name(i, 500), i + 1).unwrap();
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let writers: Vec<_> = (0..2u64)
+            .map(|t| {
+                let index = &index;
+                s.spawn(move || {
+                    let mut rng = Rng::new(t);
+                    for round in 0..6u64 {
+                        for _ in 0..1500 {
+                            let (i, other) = (rng.below(fixed), 2 * rng.below(400) + t);
+                            if other == 500 {
+                                continue;
+                            }
+                            if round % 2 == 0 {
+                                index.insert(&name(i, other), 7).unwrap();
+                            } else {
+                                index.remove(&name(i, other)).unwrap();
+                            }
+                        }
+                        if round % 2 == 1 {
+                            for i in 0..fixed {
+                                for other in (t..800).step_by(2).filter(|o| *o != 500) {
+                                    index.remove(&name(i, other)).unwrap();
+                                }
+                            }
+                        }
+                    }
+                })
+            })
+            .collect();
+        for t in 0..2u64 {
+            let (index, stop) = (&index, &stop);
+            s.spawn(move || {
+                let mut rng = Rng::new(100 + t);
+                let mut batch = ScanBatch::new();
+                while !stop.load(Ordering::Relaxed) {
+                    for _ in 0..50 {
+                        let i = rng.below(fixed);
+                        assert_eq!(index.get(&name(i, 500)).unwrap(), Some(i + 1));
+                    }
+                    scan_sees_all(index, &mut batch, rng.one_in(2), fixed, &name);
+                }
+            });
+        }
+        writers.into_iter().for_each(|w| w.join().unwrap());
+        stop.store(true, Ordering::Relaxed);
+    });
+    sound(&pool, &index, fixed);
+}
+
+fn scan_sees_all(
+    index: &impl OrderedIndex,
+    batch: &mut ScanBatch,
+    reverse: bool,
+    fixed: u64,
+    name: &impl Fn(u64, u64) -> Vec<u8>,
+) {
+    batch.clear();
+    index.scan(Bound::Unbounded, reverse, usize::MAX, batch).unwrap();
+    let mut keys: Vec<_> = batch.iter().map(|(k, _)| k.to_vec()).collect();
+    if reverse {
+        keys.reverse();
+    }
+    assert!(keys.is_sorted_by(|a, b| a < b), "in order, each key once");
+    let mut seen = keys.iter();
+    for i in 0..fixed {
+        let wanted = name(i, 500);
+        assert!(seen.any(|k| *k == wanted), "key {i} is missed by a scan (reverse: {reverse})");
+    }
+}
+
+/// Every thread adds to the same words; a lost or doubled exchange shows in the sum. Some words are removed at
+/// times and counted elsewhere.
+pub fn counts_by_compare_exchange<C: Constructor>() {
+    let pool = memory_pool_of(64 << 20);
+    let index = C::create(&pool).unwrap();
+    let (keys, each) = (40u64, 3000u64);
+    let key = |i: u64| format!("counter/{i:04}").into_bytes();
+    let taken: u64 = std::thread::scope(|s| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|t| {
+                let index = &index;
+                s.spawn(move || {
+                    let mut rng = Rng::new(t);
+                    let mut taken = 0;
+                    for _ in 0..each {
+                        let key = key(rng.below(keys));
+                        let mut now = index.get(&key).unwrap();
+                        while let Err(other) =
+                            index.compare_exchange(&key, now, Some(now.unwrap_or(0) + 1)).unwrap()
+                        {
+                            now = other;
+                        }
+                        if rng.one_in(8) {
+                            taken += index.remove(&key).unwrap().unwrap_or(0);
+                        }
+                    }
+                    taken
+                })
+            })
+            .collect();
+        threads.into_iter().map(|t| t.join().unwrap()).sum()
+    });
+    let left: Vec<_> = (0..keys).filter_map(|i| index.get(&key(i)).unwrap()).collect();
+    assert_eq!(left.iter().sum::<u64>() + taken, THREADS * each);
+    sound(&pool, &index, left.len() as u64);
+}
+
+/// Marking goes on beside writers and never errs; what was there throughout is marked once.
+pub fn marks_beside_writers<C: Constructor>() {
+    let pool = memory_pool_of(64 << 20);
+    let index = C::create(&pool).unwrap();
+    let key = |i: u64| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).to_be_bytes();
+    std::thread::scope(|s| {
+        let writer = s.spawn(|| {
+            for round in 0..4u64 {
+                for i in 0..1500 {
+                    if round % 2 == 0 {
+                        index.insert(&key(i), i + 1).unwrap();
+                    } else {
+                        index.remove(&key(i)).unwrap();
+                    }
+                }
+            }
+        });
+        while !writer.is_finished() {
+            let mut marks = pool.marks();
+            index.mark(&mut marks).unwrap();
+        }
+    });
+    sound(&pool, &index, 0);
+}
