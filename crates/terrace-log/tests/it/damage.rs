@@ -198,3 +198,23 @@ fn an_outline_tells_what_there_is() {
     let unsealed = LogReader::outline(&data[..starts[5]], Path::new(LOG), ID, &mut |_, _| Ok(())).unwrap();
     assert_eq!((unsealed.records, unsealed.sealed), (5, false));
 }
+
+/// The worked example of `docs/formats/log.md`.
+#[test]
+fn golden_segment() {
+    let fs = SimFs::new();
+    let file = FileSegment(fs.create(Path::new(LOG)).unwrap());
+    let mut log = LogWriter::create_at(file, 7, 100).unwrap();
+    log.append(b"put k v").unwrap();
+    log.append(b"del k").unwrap();
+    log.sync().unwrap();
+    log.append(b"put k w").unwrap();
+    log.seal().unwrap();
+    let page = include_str!("../../../../docs/formats/log.md");
+    let dump = page.lines().filter(|line| line.get(4..6) == Some("  ") && line.starts_with("00"));
+    let bytes: Vec<u8> = dump
+        .flat_map(|line| line[6..].split("   ").next().unwrap_or("").split(' '))
+        .map(|byte| u8::from_str_radix(byte, 16).unwrap())
+        .collect();
+    assert_eq!(bytes, fs.read(Path::new(LOG)).unwrap());
+}

@@ -235,7 +235,25 @@ fn a_commit_by_another_thread_than_the_appends_is_durable() {
         });
     }
     writer.sync().unwrap();
-    survived(&open(&world.crash(1)), &[vec![0; 100], vec![1; 100], vec![2; 100]], 3);
+    for seed in 0..20 {
+        survived(&open(&world.crash(seed)), &[vec![0; 100], vec![1; 100], vec![2; 100]], 3);
+    }
+}
+
+#[test]
+fn what_a_dead_process_stored_and_the_next_one_read_is_durable() {
+    let world = World::new(7, WorldOptions::default());
+    let pool = create(&world);
+    let mut log = PmLog::create(&pool, KIND, 100).unwrap();
+    pool.set_root(ROOT, log.head()).unwrap();
+    let entries = [vec![1; 300], vec![2; 300]];
+    entries.iter().for_each(|entry| assert!(log.append(entry).is_ok()));
+    let next = world.kill();
+    let pool = open(&next);
+    assert_eq!(PmLog::open(&pool, log.head()).unwrap().entries(), 2);
+    for seed in 0..20 {
+        survived(&open(&next.crash(seed)), &entries, 2);
+    }
 }
 
 #[test]
