@@ -1,7 +1,6 @@
 //! Reserving, activating and freeing whole extents.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, Result};
 
@@ -38,6 +37,8 @@ pub(super) enum Phase {
     Active,
     /// Its word was cleared, and is being drained.
     Freeing,
+    /// Its word was cleared by reclaiming; not given out again before it is freed or released.
+    Reclaimed,
 }
 
 impl Pool {
@@ -131,7 +132,11 @@ impl Pool {
             let mut space = self.inner.alloc.space.lock();
             let live = space.live.get_mut(&unit).filter(|_| offset.is_multiple_of(self.extent_bytes()));
             match live {
-                Some(l) if l.kind == kind.0 && l.shape == shape && l.phase == Phase::Active => {
+                Some(l)
+                    if l.kind == kind.0
+                        && l.shape == shape
+                        && matches!(l.phase, Phase::Active | Phase::Reclaimed) =>
+                {
                     (l.phase, l.inherited) = (Phase::Freeing, false);
                 }
                 other => {
@@ -170,15 +175,6 @@ impl Pool {
     pub(super) fn full(&self, units: u64) -> Error {
         let requested = units.saturating_mul(self.extent_bytes());
         Error::PoolFull { path: self.path().to_path_buf(), requested, size: self.max_size() }
-    }
-
-    /// An inherited object was unlinked and will be freed later: [`reclaim`](Pool::reclaim) must leave it be.
-    pub(super) fn disinherit_units(&self, unit: u64) {
-        if self.inner.alloc.inherits.load(Ordering::Acquire)
-            && let Some(live) = self.inner.alloc.space.lock().live.get_mut(&unit)
-        {
-            live.inherited = false;
-        }
     }
 }
 

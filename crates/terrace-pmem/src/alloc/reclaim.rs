@@ -1,11 +1,14 @@
 //! Freeing what an unclean end left active without an owner.
 //!
 //! Everything active at such an open is *inherited*. Freeing an object ends its inheritance, so whatever takes
-//! its place is not inherited; `retire` ends it early. What is inherited when the owners have marked all they
-//! reach, and is not marked, belongs to nobody: no mutator can reach it, and nothing else can free it. So
-//! reclaiming runs beside mutators, as long as these keep two rules while the owners walk: an object is
-//! retired before it is unlinked, and one that is moved within a structure is either not missed by the walk of
-//! that structure or retired too.
+//! its place is not inherited. What is inherited when the owners have marked all they reach, and is not marked,
+//! belongs to nobody, or to a mutator that unlinked it and has not freed it yet. In the pool it becomes free
+//! either way, which is what a crash would make of it. In DRAM it stays taken: a late free by the mutator that
+//! unlinked it is then in order, and never hits somebody else's object. Its memory is used again after that
+//! free, after a release, or after the next open.
+//!
+//! So reclaiming runs beside mutators. The owners' walks have one rule to keep: what is reachable throughout a
+//! walk is marked by it, wherever it is moved meanwhile.
 
 use std::sync::atomic::Ordering;
 
@@ -14,57 +17,78 @@ use terrace_base::Result;
 use super::Kind;
 use super::extents::Phase;
 use super::marks::Marks;
-use super::table::Shape;
+use super::slab::{Slab, bit};
+use super::table::{Shape, Unit};
 use crate::pool::Pool;
 
 impl Pool {
-    /// Frees everything that was active when the pool was opened after an unclean end, is not marked, and was
-    /// not freed or retired since. Bytes freed; zero after a clean open. Afterwards everything is accounted
-    /// for, and another call does nothing.
+    /// Makes free in the pool everything that was active when it was opened after an unclean end, is not marked,
+    /// and was not freed since. Bytes found; zero after a clean open. Afterwards everything is accounted for,
+    /// and another call does nothing.
+    ///
+    /// The memory is not given out again at once, since mutators may still hold what they unlinked: see
+    /// [`release_reclaimed`](Self::release_reclaimed).
     pub fn reclaim(&self, marks: &Marks) -> Result<u64> {
         if !self.inner.alloc.inherits.swap(false, Ordering::AcqRel) {
             return Ok(0);
         }
-        let freed = self.reclaim_extents(marks)? + self.reclaim_slots(marks)?;
+        let mut found = self.reclaim_extents(marks);
+        for slab in self.inner.alloc.slabs.all() {
+            found += self.reclaim_slots(&slab, marks.slots.get(&slab.unit).map(Vec::as_slice))?;
+        }
         self.drain();
         self.reclaimed();
-        Ok(freed)
+        Ok(found)
     }
 
-    fn reclaim_extents(&self, marks: &Marks) -> Result<u64> {
-        let bytes = self.extent_bytes();
-        let orphans: Vec<(u64, u64, Kind, Shape)> = {
-            let mut space = self.inner.alloc.space.lock();
-            let inherited = space.live.iter_mut().filter(|(_, l)| l.inherited && l.phase == Phase::Active);
-            let orphans = inherited.filter_map(|(unit, l)| {
-                l.inherited = false;
-                let orphan = !marks.whole.contains(&(unit * bytes));
-                orphan.then_some((unit * bytes, l.units * bytes, Kind(l.kind), l.shape))
-            });
-            orphans.collect()
+    /// Gives out again what was reclaimed. To be called once whatever had been unlinked before the reclaiming
+    /// was freed, so that no late free can come; at the next open it happens by itself. Bytes released.
+    pub fn release_reclaimed(&self) -> Result<u64> {
+        let mut released = 0;
+        let extents: Vec<(u64, u64, Kind, Shape)> = {
+            let space = self.inner.alloc.space.lock();
+            let reclaimed = space.live.iter().filter(|(_, l)| l.phase == Phase::Reclaimed);
+            reclaimed.map(|(&unit, l)| (unit, l.units, Kind(l.kind), l.shape)).collect()
         };
-        let mut freed = 0;
-        for (offset, len, kind, shape) in orphans {
-            self.free_units(offset, kind, shape)?;
-            freed += len;
+        for (unit, units, kind, shape) in extents {
+            self.free_units(unit * self.extent_bytes(), kind, shape)?;
+            released += units * self.extent_bytes();
         }
-        Ok(freed)
-    }
-
-    fn reclaim_slots(&self, marks: &Marks) -> Result<u64> {
-        let mut freed = 0;
         for slab in self.inner.alloc.slabs.all() {
-            let orphans = {
-                let mut state = slab.state.lock();
-                let orphans = state.orphans(marks.slots.get(&slab.unit).map(Vec::as_slice));
-                state.forget_inheritance();
-                orphans
-            };
-            for slot in orphans {
+            let reclaimed = slab.state.lock().all_reclaimed();
+            for slot in reclaimed {
                 self.give_slot(&slab, slot, true)?;
-                freed += u64::from(slab.geometry.class_bytes);
+                released += u64::from(slab.geometry.class_bytes);
             }
         }
-        Ok(freed)
+        Ok(released)
+    }
+
+    fn reclaim_extents(&self, marks: &Marks) -> u64 {
+        let bytes = self.extent_bytes();
+        let mut found = 0;
+        let mut space = self.inner.alloc.space.lock();
+        for (&unit, live) in space.live.iter_mut().filter(|(_, l)| l.inherited && l.phase == Phase::Active) {
+            live.inherited = false;
+            if !marks.whole.contains(&(unit * bytes)) {
+                live.phase = Phase::Reclaimed;
+                self.store_word(unit, Unit::Free);
+                found += live.units * bytes;
+            }
+        }
+        found
+    }
+
+    fn reclaim_slots(&self, slab: &Slab, marked: Option<&[u64]>) -> Result<u64> {
+        let mut state = slab.state.lock();
+        let orphans = state.orphans(marked);
+        state.forget_inheritance();
+        for &slot in &orphans {
+            let (word, bit) = bit(slot);
+            let active = slab.active(self, word)?;
+            slab.set_active(self, word, active & !bit);
+            state.reclaim(slot);
+        }
+        Ok(orphans.len() as u64 * u64::from(slab.geometry.class_bytes))
     }
 }

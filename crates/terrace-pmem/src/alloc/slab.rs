@@ -35,6 +35,9 @@ pub(super) struct SlabState {
     taken: Vec<u64>,
     /// Bits of the slots active at an unclean open and not accounted for since; empty if there are none.
     inherited: Vec<u64>,
+    /// Bits of the slots whose bits in the pool reclaiming cleared, and which stay taken until they are freed or
+    /// released; empty if there are none.
+    reclaimed: Vec<u64>,
     pub free: u32,
     /// Word where the search for a free slot begins.
     hint: usize,
@@ -204,7 +207,7 @@ impl SlabState {
         self.disinherit(slot);
     }
 
-    pub(super) fn disinherit(&mut self, slot: u32) {
+    fn disinherit(&mut self, slot: u32) {
         let (word, bit) = bit(slot);
         if let Some(bits) = self.inherited.get_mut(word as usize) {
             *bits &= !bit;
@@ -220,6 +223,26 @@ impl SlabState {
 
     pub(super) fn forget_inheritance(&mut self) {
         self.inherited = Vec::new();
+    }
+
+    /// Notes that the slot's bit in the pool was cleared.
+    pub(super) fn reclaim(&mut self, slot: u32) {
+        let (word, bit) = bit(slot);
+        self.reclaimed.resize(self.taken.len(), 0);
+        self.reclaimed[word as usize] |= bit;
+    }
+
+    /// Whether the slot was reclaimed; from now on it is not.
+    pub(super) fn forget_reclaimed(&mut self, slot: u32) -> bool {
+        let (word, bit) = bit(slot);
+        let Some(bits) = self.reclaimed.get_mut(word as usize) else { return false };
+        let was = *bits & bit != 0;
+        *bits &= !bit;
+        was
+    }
+
+    pub(super) fn all_reclaimed(&self) -> Vec<u32> {
+        slots_in(self.reclaimed.len(), |word| self.reclaimed[word])
     }
 }
 

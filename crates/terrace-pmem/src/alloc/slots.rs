@@ -186,19 +186,6 @@ impl Pool {
         slots.into_iter()
     }
 
-    /// The object was unlinked and will be freed when nobody reads it any more: until then
-    /// [`reclaim`](Pool::reclaim) leaves it alone. To be called, while the pool
-    /// [needs reclaiming](Pool::needs_reclaim), before the unlinking.
-    pub fn retire(&self, offset: u64) {
-        if !self.inner.alloc.inherits.load(Ordering::Acquire) {
-            return;
-        }
-        match self.slab_of(offset) {
-            Some((slab, slot)) => slab.state.lock().disinherit(slot),
-            None => self.disinherit_units(offset / self.extent_bytes()),
-        }
-    }
-
     /// The slab that holds the slot at `offset`; `None` if there is no slab or no slot begins there.
     pub(super) fn slab_of(&self, offset: u64) -> Option<(Arc<Slab>, u32)> {
         let slab = self.inner.alloc.slabs.get(offset / self.extent_bytes())?;
@@ -264,7 +251,7 @@ impl Pool {
         let (was_full, empty) = {
             let mut state = slab.state.lock();
             let (word, bit) = bit(slot);
-            if active {
+            if active && !state.forget_reclaimed(slot) {
                 let bits = slab.active(self, word)?;
                 if bits & bit == 0 || state.retired {
                     return Err(self.corruption(slab.offset_of(slot), "an active slot", "a free one"));

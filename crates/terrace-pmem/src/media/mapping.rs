@@ -296,6 +296,8 @@ fn extend(file: &File, name: &Path, from: u64, to: u64, on_tmpfs: bool) -> Resul
     } else {
         match rustix::fs::fallocate(file, FallocateFlags::empty(), from, to - from) {
             Ok(()) => {}
+            // Longer than the file system's longest file.
+            Err(Errno::FBIG) => return Err(Error::NoSpace { path: name.to_path_buf() }),
             Err(Errno::OPNOTSUPP) => rustix::fs::ftruncate(file, to).map_err(failed("extend"))?,
             Err(e) => return Err(failed("extend")(e)),
         }

@@ -251,6 +251,8 @@ fn verify(image: &[u8], expected: &Expected, depth: u32, context: &str) {
     let used = pool.used_bytes();
     let freed = pool.reclaim(&marks).unwrap();
     assert_eq!(pool.check(&marks), [], "{context}");
+    assert_eq!(pool.release_reclaimed().unwrap(), freed, "{context}");
+    assert_eq!(pool.check(&marks), [], "{context}");
     assert!(pool.used_bytes() <= used - freed, "{context}");
     assert_eq!(pool.reclaim(&marks).unwrap(), 0);
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use terrace_base::{Error, ErrorKind};
 use terrace_pmem::{Granularity, Kind, MediaRequest, Opened, Pool, PoolOptions};
 
-use crate::support::options;
+use crate::support::{memory_dir, options};
 
 /// As if a file were cache-line media, so that damage is looked for and not a torn file.
 fn forced() -> PoolOptions {
@@ -60,7 +60,7 @@ fn sample(path: &Path) -> (Vec<u8>, Answers) {
 
 /// Flips every bit of a range in turn; how many flips were answered rightly all the same.
 fn flip(what: &str, range: Range<usize>, step: usize) -> usize {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("pool");
     let (healthy, right) = sample(&path);
     let mut unharmed = 0;
@@ -88,7 +88,7 @@ fn flip(what: &str, range: Range<usize>, step: usize) -> usize {
 fn a_damaged_superblock_copy_is_mended_from_the_other() {
     assert_eq!(flip("first copy", 0..128, 1), 1024);
     assert_eq!(flip("second copy", 4096..4224, 3), 342);
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("pool");
     let (mut bytes, _) = sample(&path);
     bytes[3] ^= 1;
@@ -105,7 +105,7 @@ fn a_damaged_superblock_copy_is_mended_from_the_other() {
 #[test]
 fn a_damaged_state_slot_is_no_clean_pool() {
     assert_eq!(flip("state", 8192..8256, 1) + flip("state", 8448..8512, 1), 1024);
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("pool");
     let (mut bytes, _) = sample(&path);
     for at in [8192, 8448] {
@@ -130,7 +130,7 @@ fn damaged_words_are_corruption() {
 
 #[test]
 fn a_damaged_slab_head_is_corruption() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let (_, right) = sample(&dir.path().join("pool"));
     let slab = (right.slots[0].0 / 4096 * 4096) as usize;
     // Head and two bitmap words.
@@ -144,7 +144,7 @@ fn flips_anywhere_in_the_header_never_mislead() {
 
 #[test]
 fn a_cut_file_is_corruption() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("pool");
     let (bytes, _) = sample(&path);
     for len in [0, 1, 100, 4096, 16383, 16384, 20480, 60 << 10, bytes.len() - 1] {
@@ -157,7 +157,7 @@ fn a_cut_file_is_corruption() {
 
 #[test]
 fn another_version_is_refused_by_number() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("pool");
     let (mut bytes, _) = sample(&path);
     for at in [0, 4096] {

@@ -173,6 +173,9 @@ impl World {
         let freed = self.pool.reclaim(&self.marks(|o| o.linked)).unwrap();
         let lost: u64 = self.objects.values().filter(|o| o.old && !o.linked).map(|o| o.bytes).sum();
         assert_eq!(freed, lost);
+        // Nothing of it is used again before it is released.
+        assert_eq!(self.pool.release_reclaimed().unwrap(), lost);
+        assert_eq!(self.pool.release_reclaimed().unwrap(), 0);
         self.objects.retain(|_, o| !o.old || o.linked);
         self.objects.values_mut().for_each(|o| o.old = false);
         assert!(!self.pool.needs_reclaim());
@@ -238,12 +241,11 @@ fn empty_slabs_go_back_when_extents_are_wanted() {
 }
 
 #[test]
-fn what_was_retired_is_not_reclaimed() {
+fn what_was_reclaimed_may_be_freed_late_and_once() {
     let mut world = World::new();
     for op in [
         Op::Slot { kind: 1, bytes: 100, link: false },
         Op::Slot { kind: 1, bytes: 100, link: false },
-        Op::Extent { kind: 1, bytes: 100, link: false },
         Op::Extent { kind: 1, bytes: 100, link: false },
         Op::Slot { kind: 1, bytes: 10_000, link: false },
         Op::Reopen { clean: false },
@@ -251,16 +253,23 @@ fn what_was_retired_is_not_reclaimed() {
         world.apply(&op);
     }
     let objects: Vec<_> = world.objects.clone().into_iter().collect();
-    let of = |bytes: u64| objects.iter().find(|(_, o)| o.bytes == bytes).unwrap().0;
-    for kept in [of(128), of(4096), of(12288)] {
-        world.pool.retire(kept);
+    let used = world.pool.used_bytes();
+    assert_eq!(world.pool.reclaim(&world.pool.marks()).unwrap(), 128 + 128 + 4096 + 12288);
+    assert_eq!(world.pool.slots(Kind(1)).count() + world.pool.extents(Kind(1)).len(), 0);
+    // Not given out again yet.
+    assert_eq!(world.pool.used_bytes(), used);
+    for bytes in [100, 100, 10_000] {
+        let slot = world.pool.reserve(Kind(1), bytes).unwrap();
+        assert!(objects.iter().all(|&(offset, _)| offset != slot.offset));
+        world.pool.cancel(slot);
     }
-    assert_eq!(world.pool.reclaim(&world.pool.marks()).unwrap(), 128 + 4096);
-    assert_eq!(world.pool.slots(Kind(1)).collect::<Vec<_>>().len(), 2);
-    for kept in [of(128), of(12288)] {
-        world.pool.free(kept, Kind(1)).unwrap();
+    let late: Vec<_> = objects.iter().filter(|(offset, _)| *offset != objects[0].0).collect();
+    for &&(offset, object) in &late {
+        world.free(offset, object, object.kind).unwrap();
+        let again = world.free(offset, object, object.kind).unwrap_err();
+        assert_eq!(again.kind(), ErrorKind::Corruption);
     }
-    world.pool.free_extent(of(4096), Kind(1)).unwrap();
+    assert_eq!(world.pool.release_reclaimed().unwrap(), objects[0].1.bytes);
     assert_eq!(world.pool.check(&world.pool.marks()), []);
 }
 

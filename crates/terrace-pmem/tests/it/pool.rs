@@ -5,7 +5,7 @@ use std::fs;
 use terrace_base::{Error, ErrorKind};
 use terrace_pmem::{Granularity, Kind, MediaRequest, Opened, POff, Pool, PoolOptions, Profile};
 
-use crate::support::{memory_pool, name, options, other_boot};
+use crate::support::{memory_dir, memory_pool, name, options, other_boot};
 
 fn dir() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
@@ -224,7 +224,7 @@ fn roots_come_and_go() {
 
 #[test]
 fn a_prefault_stops_when_the_pool_closes_and_changes_nothing() {
-    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("pool");
     let o = PoolOptions { size: 32 << 20, max_size: 64 << 20, prefault: true, ..options() };
     let pool = Pool::create(&path, &o).unwrap();
@@ -240,7 +240,7 @@ fn a_prefault_stops_when_the_pool_closes_and_changes_nothing() {
 
 #[test]
 fn a_growing_pool_on_a_full_file_system_is_an_error_and_goes_on() {
-    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let dir = memory_dir();
     let path = dir.path().join("pool");
     let o = PoolOptions { max_size: 1 << 50, ..options() };
     let refused = Pool::create(&path, &PoolOptions { size: 1 << 45, max_size: 1 << 45, ..options() });

@@ -30,6 +30,11 @@ pub fn memory_pool() -> (Arc<MemMedia>, Pool) {
     (media, pool)
 }
 
+/// A directory in memory where there is one, for tests that open the same file thousands of times.
+pub fn memory_dir() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 /// What the pools in memory are called.
 pub fn name() -> &'static Path {
     Path::new("test-pool")

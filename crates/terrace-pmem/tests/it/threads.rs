@@ -105,26 +105,24 @@ fn reclaiming_runs_beside_mutators() {
     drop(pool);
     let pool = Pool::open_on(media, crate::support::name(), &crate::support::other_boot()).unwrap();
     let mut marks = pool.marks();
-    // The owner reaches every third; every third more is freed by a mutator meanwhile; the rest is lost.
+    // The owner reaches every third; every third more was unlinked by a mutator, which frees it late; the rest
+    // is lost.
     left.iter().step_by(3).for_each(|&o| marks.slot(o).unwrap());
     let held = std::thread::scope(|scope| {
         let mutator = scope.spawn(|| {
             let mut held = Vec::new();
-            for &offset in left.iter().skip(1).step_by(3) {
-                pool.retire(offset);
+            for &late in left.iter().skip(1).step_by(3) {
                 let slot = pool.reserve(Kind(1), 100).unwrap();
                 pool.activate(&slot);
                 held.push(slot.offset);
+                pool.free(late, Kind(1)).unwrap();
             }
             held
         });
-        left.iter().skip(1).step_by(3).for_each(|&o| pool.retire(o));
         pool.reclaim(&marks).unwrap();
         mutator.join().unwrap()
     });
-    for &offset in left.iter().skip(1).step_by(3) {
-        pool.free(offset, Kind(1)).unwrap();
-    }
+    pool.release_reclaimed().unwrap();
     held.iter().for_each(|&o| marks.slot(o).unwrap());
     let twice = |p: &terrace_pmem::Problem| p.what.contains("twice");
     assert_eq!(pool.check(&marks).into_iter().filter(|p| !twice(p)).collect::<Vec<_>>(), []);
