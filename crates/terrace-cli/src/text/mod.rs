@@ -125,9 +125,25 @@ fn capitalized(text: &str) -> String {
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }
 
-/// Lower case, without what ASCII lacks.
+/// Lower case, with letters that ASCII lacks as the nearest it has.
 fn ascii(text: &str) -> String {
-    text.to_lowercase().chars().map(|c| if c.is_ascii() { c } else { '_' }).collect()
+    const NEAREST: [(&str, char); 12] = [
+        ("áàâäãåāą", 'a'),
+        ("çćč", 'c'),
+        ("éèêëęě", 'e'),
+        ("íìîïıİ", 'i'),
+        ("łľ", 'l'),
+        ("ñńň", 'n'),
+        ("óòôöõøō", 'o'),
+        ("řŕ", 'r'),
+        ("šśş", 's'),
+        ("úùûüů", 'u'),
+        ("ýÿ", 'y'),
+        ("žźż", 'z'),
+    ];
+    let nearest =
+        |c: char| NEAREST.iter().find(|(letters, _)| letters.contains(c)).map(|(_, nearest)| *nearest);
+    text.to_lowercase().chars().filter_map(|c| if c.is_ascii() { Some(c) } else { nearest(c) }).collect()
 }
 
 #[cfg(test)]
@@ -149,6 +165,12 @@ mod tests {
             assert_eq!(before.0, after.0);
             assert_ne!(before.1, after.1);
         }
+    }
+
+    #[test]
+    fn handles_are_plain_ascii() {
+        assert_eq!(ascii("Élodie Dąbrowski İzmir Søren Šimić Ğ"), "elodie dabrowski izmir soren simic ");
+        assert!((0..2000).all(|i| record(i, 0).0.is_ascii()));
     }
 
     #[test]
