@@ -19,6 +19,9 @@ use crate::engine::{Direction, Walk};
 /// an error it gives nothing more.
 pub struct DbIter {
     hold: Arc<Hold>,
+    /// The range asked for.
+    range: (Bound<Bytes>, Bound<Bytes>),
+    /// What is left of it: past what the front has given or was sent to, before what the back has.
     lower: Bound<Bytes>,
     upper: Bound<Bytes>,
     front: Option<Box<dyn Walk>>,
@@ -35,31 +38,22 @@ impl std::fmt::Debug for DbIter {
 impl DbIter {
     pub(crate) fn new(hold: Arc<Hold>, from: Bound<&[u8]>, to: Bound<&[u8]>) -> DbIter {
         let (lower, upper) = (from.map(Bytes::copy_from_slice), to.map(Bytes::copy_from_slice));
-        DbIter { hold, lower, upper, front: None, back: None, failed: false }
+        let range = (lower.clone(), upper.clone());
+        DbIter { hold, range, lower, upper, front: None, back: None, failed: false }
     }
 
     /// Goes to `key`: `next` gives the first entry at or after it, and never one before the range.
     pub fn seek(&mut self, key: &[u8]) {
-        let below = match &self.lower {
-            Bound::Included(lower) | Bound::Excluded(lower) => key <= &**lower,
-            Bound::Unbounded => false,
-        };
-        if !below {
-            self.lower = Bound::Included(Bytes::copy_from_slice(key));
-        }
+        let inside = above(key, &self.range.0);
+        self.lower = if inside { Bound::Included(Bytes::copy_from_slice(key)) } else { self.range.0.clone() };
         self.front = None;
     }
 
     /// Goes to `key` from behind: `next_back` gives the last entry at or before it, and never one after
     /// the range.
     pub fn seek_for_prev(&mut self, key: &[u8]) {
-        let above = match &self.upper {
-            Bound::Included(upper) | Bound::Excluded(upper) => key >= &**upper,
-            Bound::Unbounded => false,
-        };
-        if !above {
-            self.upper = Bound::Included(Bytes::copy_from_slice(key));
-        }
+        let inside = below(key, &self.range.1);
+        self.upper = if inside { Bound::Included(Bytes::copy_from_slice(key)) } else { self.range.1.clone() };
         self.back = None;
     }
 
@@ -80,6 +74,11 @@ impl DbIter {
             Direction::Backward => above(&key, &self.lower),
         };
         if !inside {
+            // The walk has passed an entry that a later seek of the other end may bring back inside.
+            match direction {
+                Direction::Forward => self.front = None,
+                Direction::Backward => self.back = None,
+            }
             return Ok(None);
         }
         match direction {

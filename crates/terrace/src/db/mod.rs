@@ -12,7 +12,7 @@ use std::fmt::Debug;
 use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use terrace_base::{Error, Result};
@@ -61,6 +61,8 @@ struct Inner {
     queue: CommitQueue,
     /// The last sequence number given out; only the leader of the moment changes it.
     last_seq: AtomicU64,
+    /// Set by the leader of the moment, so that no group is applied beside or after the close.
+    closed: AtomicBool,
     _lock: Box<dyn FileLock>,
 }
 
@@ -86,7 +88,8 @@ impl Db {
         let (engine, last) = engine::open(core.clone())?;
         core.snapshots.advance(last);
         let queue = CommitQueue::default();
-        let inner = Inner { core, engine, queue, last_seq: AtomicU64::new(last), _lock: lock };
+        let (last_seq, closed) = (AtomicU64::new(last), AtomicBool::new(false));
+        let inner = Inner { core, engine, queue, last_seq, closed, _lock: lock };
         Ok(Db { inner: Arc::new(inner) })
     }
 
@@ -238,13 +241,13 @@ impl Db {
         if self.inner.core.options.read_only {
             return Err(Error::ReadOnly);
         }
-        let request = Request { batch: WriteBatch::new(), condition: Condition::Alone, sync: false };
-        self.inner.queue.commit(request, |_| self.inner.engine.rotate().map(|()| true))?;
+        self.inner.alone(|inner| inner.check_open().and_then(|()| inner.engine.rotate()))?;
         self.inner.engine.settle()
     }
 
     /// Makes everything acknowledged so far power-safe, on media where it is not at once.
     pub fn sync(&self) -> Result<()> {
+        self.inner.check_open()?;
         self.inner.engine.sync()
     }
 
@@ -279,9 +282,13 @@ impl Db {
         self.inner.engine.check()
     }
 
-    /// Waits for background work and closes the database cleanly. Other handles see errors from then on.
+    /// Waits for background work and closes the database cleanly. Writes are refused from then on;
+    /// snapshots and iterators may still read.
     pub fn close(&self) -> Result<()> {
-        self.inner.engine.close()
+        self.inner.alone(|inner| {
+            inner.closed.store(true, Ordering::Release);
+            inner.engine.close()
+        })
     }
 }
 
@@ -294,8 +301,22 @@ impl Drop for Inner {
 }
 
 impl Inner {
+    /// Does `work` as the leader, with no group beside it.
+    fn alone(&self, work: impl Fn(&Inner) -> Result<()>) -> Result<()> {
+        let request = Request { batch: WriteBatch::new(), condition: Condition::Alone, sync: false };
+        self.queue.commit(request, |_| work(self).map(|()| true)).map(drop)
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::invalid("the database is closed"));
+        }
+        Ok(())
+    }
+
     /// Applies a group on the leader's thread; says whether its condition held.
     fn apply(&self, group: &[&Request]) -> Result<bool> {
+        self.check_open()?;
         let counters = &self.core.counters;
         if let [Request { condition, batch, .. }] = group
             && let Some(op) = batch.ops().next()
