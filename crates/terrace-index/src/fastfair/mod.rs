@@ -136,6 +136,12 @@ impl<const N: usize> FastFair<N> {
         Ok(tree)
     }
 
+    /// Gives back what was unlinked, as far as present readers allow; says whether that is everything.
+    pub fn drain(&self) -> bool {
+        self.limbo.drain();
+        self.limbo.is_empty()
+    }
+
     fn over(pool: &Pool, header_off: u64) -> Self {
         let free = pool.clone();
         FastFair {

@@ -124,6 +124,7 @@ fn check_counts(slm: &Slm, held: &BTreeMap<u64, u64>, report: &mut CheckReport) 
 
 fn check_pool(slm: &Slm, report: &mut CheckReport) -> Result<()> {
     slm.limbo.drain();
+    slm.index.drain();
     let mut marks = slm.pool.marks();
     slm.mark(&mut marks)?;
     report.problems.extend(slm.pool.check(&marks).into_iter().map(|p| format!("pool: {p}")));

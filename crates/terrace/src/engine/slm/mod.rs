@@ -45,7 +45,7 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use terrace_base::{Error, Result};
 use terrace_index::limbo::Limbo;
-use terrace_index::{OrderedIndex, SkipIndex};
+use terrace_index::{FastFair, OrderedIndex};
 use terrace_pmem::{Granularity, Pool};
 
 use crate::compaction::{LeafScan, Pins};
@@ -63,7 +63,7 @@ use room::Room;
 use tables::Tables;
 
 /// The index over all keys.
-type LocationIndex = SkipIndex;
+type LocationIndex = FastFair;
 
 /// The engine's name.
 const NAME: &str = "slm";

@@ -172,6 +172,11 @@ impl Slm {
         let mut marks = self.pool.marks();
         self.mark(&mut marks)?;
         self.pool.reclaim(&marks)?;
+        self.limbo.drain();
+        if self.index.drain() && self.limbo.is_empty() {
+            // Nothing that was unlinked before is still to be freed: what was reclaimed may be used again.
+            self.pool.release_reclaimed();
+        }
         self.collapse_chains()
     }
 
