@@ -175,7 +175,7 @@ impl Slm {
         self.limbo.drain();
         if self.index.drain() && self.limbo.is_empty() {
             // Nothing that was unlinked before is still to be freed: what was reclaimed may be used again.
-            self.pool.release_reclaimed();
+            self.pool.release_reclaimed()?;
         }
         self.collapse_chains()
     }
