@@ -37,7 +37,7 @@ mod write;
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
@@ -86,6 +86,8 @@ pub(crate) struct Slm {
     log: Mutex<Option<log::CommitLog>>,
     /// The commit log failed: nothing more is logged before what it held is in tables.
     log_broken: AtomicBool,
+    /// Delay that writers owe and have not waited yet.
+    owed_nanos: AtomicU64,
     /// Where writers wait for a flush.
     room: Room,
     /// Held by the one flush.

@@ -287,6 +287,7 @@ pub(super) fn assemble(
         mem: ArcSwap::from_pointee(mem),
         log: Mutex::new(None),
         log_broken: Default::default(),
+        owed_nanos: Default::default(),
         room: Default::default(),
         flushing: Default::default(),
         choosing: Default::default(),

@@ -10,6 +10,7 @@
 //! 3. Links are drained before `apply` returns: only then does the store make the group visible.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use terrace_base::{Error, ErrorKind, Result};
@@ -19,6 +20,9 @@ use super::memtable::{MemTable, NODE_OVERHEAD_BYTES};
 use super::{Slm, flush};
 use crate::compaction::backpressure::{Pressure, delay};
 use crate::engine::Group;
+
+/// Delays shorter than this are added up: the system cannot sleep for a microsecond.
+const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
 impl Slm {
     pub(super) fn apply_group(&self, group: Group<'_>) -> Result<()> {
@@ -79,10 +83,13 @@ impl Slm {
             garbage_debt: 0.0,
             group_bytes: group.bytes(),
         });
-        if delay > Duration::ZERO {
+        let owed = self.owed_nanos.fetch_add(delay.as_nanos() as u64, Ordering::Relaxed);
+        let owed = Duration::from_nanos(owed) + delay;
+        if owed >= SHORTEST_SLEEP {
+            self.owed_nanos.store(0, Ordering::Relaxed);
             self.core.counters.stalls.add(1);
-            self.core.counters.stall_nanos.add(delay.as_nanos() as u64);
-            self.core.env.clock.sleep(delay);
+            self.core.counters.stall_nanos.add(owed.as_nanos() as u64);
+            self.core.env.clock.sleep(owed);
         }
     }
 
