@@ -21,3 +21,7 @@ pub use options::{Compression, EngineKind, Options, PoolChoice, SlmOptions, Writ
 pub use stats::{Counts, DramStats, PmFloor, SsdStats, Stats};
 pub use terrace_base::{Error, ErrorKind, Result};
 pub use terrace_pmem::Profile;
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct ReadmeExamples;
