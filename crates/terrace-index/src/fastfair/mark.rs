@@ -17,6 +17,7 @@ impl<const N: usize> FastFair<N> {
         visit: &mut dyn FnMut(NodeRef<'t, N>) -> Result<()>,
     ) -> Result<()> {
         let mut first = self.live(self.header()?.root.load(Ordering::Acquire))?;
+        let mut left = self.pool.max_size() / Self::NODE_BYTES;
         loop {
             let mut node = first;
             let mut down = 0;
@@ -29,6 +30,9 @@ impl<const N: usize> FastFair<N> {
                     break;
                 }
                 node = self.live(node.next())?;
+                left = left.checked_sub(1).ok_or_else(|| {
+                    self.damaged(node.off, "a node among its siblings", "siblings that lead in circles")
+                })?;
             }
             if first.level() == 0 {
                 return Ok(());

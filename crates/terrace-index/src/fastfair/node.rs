@@ -11,6 +11,9 @@ use super::layout::{
 };
 use super::{FastFair, lock};
 
+/// Replacements in a row after which they are not many but damaged: a reader that is overtaken may see some.
+const MAX_FORWARDS: usize = 10_000;
+
 /// A node in place. Valid as long as the presence in the tree's limbo under which it was reached.
 #[derive(Clone, Copy)]
 pub(super) struct NodeRef<'t, const N: usize> {
@@ -135,12 +138,13 @@ impl<const N: usize> FastFair<N> {
     /// The living node that stands for the one at `off`.
     pub(super) fn live(&self, off: u64) -> Result<NodeRef<'_, N>> {
         let mut node = self.node(off)?;
-        loop {
+        for _ in 0..MAX_FORWARDS {
             match self.forward(node)? {
                 0 => return Ok(node),
                 next => node = self.node(next)?,
             }
         }
+        Err(self.damaged(off, "a node, or one that leads to its replacement", "nodes that lead in circles"))
     }
 
     /// Whether what a reader saw between two looks at the lock word is one moment's state, without a writer

@@ -35,6 +35,9 @@ impl<const N: usize> FastFair<N> {
                 }
             }
             let Some(high) = self.high_key(leaf)? else { return Ok(()) };
+            if from.is_some_and(|from| high <= from) {
+                return Err(self.damaged(leaf.off, "leaves that ascend", "leaves that lead in circles"));
+            }
             leaf = match self.settle(leaf.next(), Target::At(high), false)? {
                 Some(next) => next,
                 // Cannot be: what is right of this leaf never begins after its high fence. Start over there.
@@ -69,7 +72,14 @@ impl<const N: usize> FastFair<N> {
                 }
             }
             match self.low_key(arrival.node)? {
-                Some(low) => target = Target::Before(low),
+                Some(low) if target.reaches(low) => target = Target::Before(low),
+                Some(_) => {
+                    return Err(self.damaged(
+                        arrival.node.off,
+                        "a leaf that reaches down to the key",
+                        "none",
+                    ));
+                }
                 None => return Ok(()),
             }
         }

@@ -25,8 +25,8 @@ pub(super) struct Arrival<'t, const N: usize> {
     pub direct: bool,
 }
 
-/// Restarts after which a descent is not unlucky but lost in damaged nodes.
-const MAX_RESTARTS: usize = 1_000_000;
+/// Restarts, or siblings passed, after which a descent is not unlucky but lost in damaged nodes.
+const MAX_RESTARTS: usize = 10_000;
 
 impl<const N: usize> FastFair<N> {
     /// The living node of `level` that `target` belongs to; `None` if the tree is not that high.
@@ -65,7 +65,7 @@ impl<const N: usize> FastFair<N> {
     pub(super) fn settle(&self, off: u64, target: Target<'_>, sure: bool) -> Result<Option<NodeRef<'_, N>>> {
         let mut node = self.node(off)?;
         let mut check = !sure;
-        loop {
+        for _ in 0..MAX_RESTARTS {
             self.pool.charge_read(node.off, NODE_HEADER_BYTES);
             let forward = self.forward(node)?;
             if forward != 0 {
@@ -84,6 +84,7 @@ impl<const N: usize> FastFair<N> {
             }
             node = self.node(node.next())?;
         }
+        Err(self.damaged(off, "a node among its siblings", "siblings that lead in circles"))
     }
 
     /// The entry of an inner node that leads to `target`: its index and child.
@@ -181,8 +182,9 @@ impl<const N: usize> FastFair<N> {
                 }
                 continue;
             }
+            let found = self.record_key(ptr)?;
             self.pool.charge_read(ptr, 64);
-            if self.record_key(ptr)? == key {
+            if found == key {
                 return Ok(Some((i, ptr)));
             }
         }
