@@ -27,6 +27,8 @@ pub struct Zipfian {
     zeta: f64,
     alpha: f64,
     eta: f64,
+    /// Up to where a draw is rank 1.
+    second: f64,
 }
 
 impl Zipfian {
@@ -37,7 +39,8 @@ impl Zipfian {
     }
 
     fn with_zeta(items: u64, theta: f64, zeta_items: f64) -> Self {
-        let mut z = Zipfian { items, theta, zeta: zeta_items, alpha: 1.0 / (1.0 - theta), eta: 0.0 };
+        let (alpha, second) = (1.0 / (1.0 - theta), 1.0 + 0.5f64.powf(theta));
+        let mut z = Zipfian { items, theta, zeta: zeta_items, alpha, eta: 0.0, second };
         z.set_eta();
         z
     }
@@ -63,7 +66,7 @@ impl Zipfian {
         if uz < 1.0 {
             return 0;
         }
-        if uz < 1.0 + 0.5f64.powf(self.theta) {
+        if uz < self.second {
             return 1.min(self.items - 1);
         }
         let rank = self.items as f64 * (self.eta * u - self.eta + 1.0).powf(self.alpha);

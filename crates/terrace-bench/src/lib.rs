@@ -6,6 +6,7 @@
 //! | module | owns |
 //! |---|---|
 //! | [`store`] | the small trait that every measured store is put behind |
+//! | [`db`] | Terrace behind that trait |
 //! | [`keys`], [`values`] | how a key number becomes bytes; where value bytes come from |
 //! | [`distribution`] | which key number comes next: uniform, zipfian, latest |
 //! | [`workload`] | the benchmarks as data: db_bench's names and YCSB's load and A to F |
@@ -17,6 +18,7 @@
 //!
 //! A run is repeatable up to the interleaving of threads: the same seed draws the same operations.
 
+pub mod db;
 pub mod distribution;
 pub mod keys;
 pub mod outcome;
@@ -29,6 +31,7 @@ pub mod suite;
 pub mod values;
 pub mod workload;
 
+pub use db::TerraceStore;
 pub use outcome::{Latency, Outcome};
 pub use run::{Plan, Watch, run};
 pub use space::KeySpace;

@@ -2,12 +2,61 @@
 //!
 //! | module | owns |
 //! |---|---|
+//! | [`args`] | the command line: what can be asked for, and how it is explained |
+//! | [`command`] | a module per command: its arguments and what it does |
+//! | [`open`] | the flags that say how to open a database |
 //! | [`escape`], [`size`], [`records`] | bytes as text and back; nothing here knows of a database |
 //! | [`failure`] | exit codes, messages and what to do next |
+//! | [`interrupt`], [`progress`] | Ctrl-C; the bar on standard error |
 //! | [`text`] | the records that the tour imports |
 
+use std::io::{BufWriter, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+use failure::{CommandResult, exit};
+
+pub mod args;
+pub mod command;
 pub mod escape;
 pub mod failure;
+pub mod interrupt;
+pub mod open;
+pub mod progress;
 pub mod records;
 pub mod size;
 pub mod text;
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let mut out = BufWriter::with_capacity(1 << 16, std::io::stdout().lock());
+    let result = run(&cli, &mut out);
+    // What was printed before a failure comes before its message.
+    let flushed = out.flush().map_err(Into::into);
+    let Err(failure) = result.and(flushed) else { return ExitCode::from(exit::OK) };
+    eprint!("{}", failure.render(cli.command.dir()));
+    ExitCode::from(failure.code)
+}
+
+fn run(cli: &Cli, out: &mut dyn Write) -> CommandResult {
+    let open = &cli.open;
+    match &cli.command {
+        Command::Tour(c) => c.run(open, out),
+        Command::Import(c) => c.run(open, out),
+        Command::Export(c) => c.run(open, out),
+        Command::Get(c) => c.run(open, out),
+        Command::Put(c) => c.run(open),
+        Command::Delete(c) => c.run(open),
+        Command::Scan(c) => c.run(open, out),
+        Command::Stat(c) => c.run(open, out),
+        Command::Check(c) => c.run(open, out),
+        Command::Repair(c) => c.run(open, out),
+        Command::Dump(c) => c.run(out),
+        Command::Bench(c) => c.run(open, out),
+        Command::Completions(c) => c.run(out),
+        Command::WriteForever(c) => c.run(open, out),
+    }
+}

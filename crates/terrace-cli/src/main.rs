@@ -1,3 +1,5 @@
 //! The `terrace` command.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    terrace_cli::main()
+}

@@ -1,0 +1,92 @@
+//! Terrace behind the [`Store`] trait.
+
+use std::ops::Bound;
+
+use terrace::{Db, WriteBatch};
+
+use crate::store::{Batch, Direction, Store, StoreResult, StoreStats};
+
+/// A Terrace database, of whatever engine it was opened with.
+#[derive(Debug)]
+pub struct TerraceStore {
+    db: Db,
+}
+
+impl TerraceStore {
+    /// Puts `db` behind the trait.
+    pub fn new(db: Db) -> Self {
+        TerraceStore { db }
+    }
+}
+
+impl Store for TerraceStore {
+    fn put(&self, key: &[u8], value: &[u8]) -> StoreResult<()> {
+        Ok(self.db.put(key, value)?)
+    }
+
+    fn delete(&self, key: &[u8]) -> StoreResult<()> {
+        Ok(self.db.delete(key)?)
+    }
+
+    fn get(&self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> StoreResult<bool> {
+        let value = self.db.get(key)?;
+        Ok(value.map(|value| visit(&value)).is_some())
+    }
+
+    fn scan(
+        &self,
+        from: Option<&[u8]>,
+        direction: Direction,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> StoreResult<()> {
+        let from = from.map_or(Bound::Unbounded, Bound::Included);
+        let mut records = match direction {
+            Direction::Forward => self.db.range::<&[u8]>((from, Bound::Unbounded))?,
+            Direction::Backward => self.db.range::<&[u8]>((Bound::Unbounded, from))?,
+        };
+        loop {
+            let next = match direction {
+                Direction::Forward => records.next(),
+                Direction::Backward => records.next_back(),
+            };
+            let Some(record) = next else { return Ok(()) };
+            let (key, value) = record?;
+            if !visit(&key, &value) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn write_batch(&self, batch: &Batch) -> StoreResult<()> {
+        let mut writes = WriteBatch::new();
+        for (key, value) in batch.iter() {
+            match value {
+                Some(value) => writes.put(key, value),
+                None => writes.delete(key),
+            }
+        }
+        Ok(self.db.write(writes)?)
+    }
+
+    fn flush(&self) -> StoreResult<()> {
+        Ok(self.db.flush()?)
+    }
+
+    fn compact(&self) -> StoreResult<()> {
+        Ok(self.db.compact_range::<&[u8]>(..)?)
+    }
+
+    fn stats(&self) -> StoreStats {
+        let stats = self.db.stats();
+        StoreStats {
+            ssd_bytes_written: Some(stats.ssd.bytes_written),
+            ssd_bytes_read: Some(stats.ssd.bytes_read),
+            // An ordinary file has no XPLines, and they are not counted there.
+            pm_bytes_written: Some(stats.pm.traffic.xpline_bytes()).filter(|&bytes| bytes > 0),
+            pm_drains: Some(stats.pm.traffic.drains),
+            flushes: Some(stats.counts.flushes),
+            compactions: Some(stats.counts.compactions),
+            stall_nanos: Some(stats.counts.stall_nanos),
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! `terrace bench`.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+use terrace::Db;
+use terrace_base::Error;
+use terrace_base::rng::Rng;
+use terrace_bench::suite::Contents;
+use terrace_bench::workload::{GROUPS, WORKLOADS};
+use terrace_bench::{Outcome, Plan, Provider, Store, StoreResult, Suite, TerraceStore, Watch, Workload};
+use terrace_bench::{StoreError, report};
+
+use crate::failure::{CommandResult, Failure, exit};
+use crate::interrupt;
+use crate::open::{Intent, OpenArgs};
+use crate::progress;
+
+/// What a benchmark directory's database holds; a directory without it is not touched.
+const MARKER: &str = "terrace-bench.json";
+const DATABASE: &str = "db";
+
+/// Measures a database made for the purpose, with db_bench's and YCSB's workloads.
+///
+/// DIR must be empty, not there, or from an earlier bench: fills start with an empty database. An
+/// operation's latency is from the end of the one before; with several threads, operations are
+/// divided among them. Amplification is bytes that the medium wrote while the benchmark ran per byte
+/// that it wrote: data still buffered at its end is not in it, so put `flush` or `compact` after it.
+#[derive(Debug, Args)]
+#[command(after_help = help_text())]
+pub struct Bench {
+    /// The directory to work in
+    pub dir: PathBuf,
+    /// What to run, in this order, separated by commas
+    #[arg(
+        long,
+        value_name = "LIST",
+        default_value = "fillseq,fillrandom,overwrite,readrandom,readmissing,readseq,readreverse,seekrandom"
+    )]
+    pub benchmarks: String,
+    /// Records that a fill writes, and operations of everything else
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    pub num: u64,
+    /// Operations of benchmarks that do not fill [default: num]
+    #[arg(long, value_name = "N")]
+    pub reads: Option<u64>,
+    /// Run benchmarks that do not fill for so many seconds instead
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    pub duration: Option<f64>,
+    /// Bytes of a key
+    #[arg(long, value_name = "BYTES", default_value_t = 16, value_parser = clap::value_parser!(u32).range(4..=65_534))]
+    pub key_size: u32,
+    /// Bytes of a value
+    #[arg(long, value_name = "BYTES", default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=1 << 30))]
+    pub value_size: u32,
+    /// Share of a value's bytes that compression cannot remove, 0 to 1
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
+    pub random_share: f64,
+    /// Threads
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: u32,
+    /// Writes made at once by benchmarks that only write
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub batch: u32,
+    /// What random numbers start from; the same seed draws the same operations [default: from the system]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Print JSON instead of lines and a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn help_text() -> String {
+    let mut text = "Benchmarks:\n".to_string();
+    for workload in WORKLOADS {
+        text.push_str(&format!("  {:<12} {}\n", workload.name, workload.about));
+    }
+    for (group, members) in GROUPS {
+        text.push_str(&format!("  {group:<12} = {}\n", members.join(",")));
+    }
+    text.push_str(
+        "\nExamples:\n  terrace bench ./bench --num 200000 --value-size 1000\n  \
+         terrace bench ./bench --benchmarks ycsb --threads 2 --value-size 1000\n  \
+         terrace bench ./bench --benchmarks fillrandom,flush,readrandom --pool emulated:optane --json\n",
+    );
+    text
+}
+
+impl Bench {
+    /// Runs the command.
+    pub fn run(&self, open: &OpenArgs, out: &mut dyn Write) -> CommandResult {
+        let workloads = Workload::parse_list(&self.benchmarks).map_err(|stranger| {
+            Failure::usage(format!("there is no benchmark \"{stranger}\""))
+                .hint("`terrace bench --help` lists them")
+        })?;
+        let plan = self.plan()?;
+        let suite = Suite { workloads: &workloads, plan };
+        suite.validate().map_err(Failure::usage)?;
+        interrupt::install()?;
+        let mut databases = Databases::prepare(&self.dir, open)?;
+        if !self.json {
+            writeln!(out, "{}", self.headline(&suite.plan))?;
+            out.flush()?;
+        }
+        let outcomes = self.run_suite(&suite, &mut databases, out)?;
+        if self.json {
+            self.print_json(&suite.plan, &databases, &outcomes, out)?;
+        } else {
+            writeln!(out, "\n{}", databases.describe())?;
+            write!(out, "{}", report::table(&outcomes))?;
+        }
+        if interrupt::requested() {
+            return Err(Failure::interrupted(
+                "stopped; the figures of the last benchmark are of its beginning",
+            ));
+        }
+        Ok(())
+    }
+
+    fn plan(&self) -> CommandResult<Plan> {
+        let duration = self.duration.map(Duration::try_from_secs_f64).transpose();
+        Ok(Plan {
+            num: self.num,
+            reads: self.reads,
+            duration: duration.map_err(|_| Failure::usage("--duration is a number of seconds"))?,
+            threads: self.threads as usize,
+            key_size: self.key_size as usize,
+            value_size: self.value_size as usize,
+            random_share: self.random_share,
+            batch: self.batch as usize,
+            seed: self.seed.unwrap_or_else(Rng::fresh_seed),
+        })
+    }
+
+    fn headline(&self, plan: &Plan) -> String {
+        format!(
+            "{} records of {} + {} bytes, {} {}, seed {}",
+            report::grouped(plan.num),
+            plan.key_size,
+            plan.value_size,
+            plan.threads,
+            if plan.threads == 1 { "thread" } else { "threads" },
+            plan.seed,
+        )
+    }
+
+    fn run_suite(
+        &self,
+        suite: &Suite<'_>,
+        databases: &mut Databases<'_>,
+        out: &mut dyn Write,
+    ) -> CommandResult<Vec<Outcome>> {
+        let mut printed = Ok(());
+        let mut bar = progress::operations("", None);
+        let shown = std::cell::RefCell::new(&mut bar);
+        let result = suite.run(
+            databases,
+            &mut |workload, operations| {
+                let bar = progress::operations(workload.name, Some(operations).filter(|&n| n < u64::MAX));
+                **shown.borrow_mut() = bar.clone();
+                watch(bar)
+            },
+            &mut |workload, outcome| {
+                shown.borrow().finish_and_clear();
+                if !self.json && printed.is_ok() {
+                    printed = writeln!(out, "{}", report::line(workload, outcome)).and_then(|()| out.flush());
+                }
+            },
+        );
+        bar.finish_and_clear();
+        printed?;
+        result.map_err(failure_of)
+    }
+
+    fn print_json(
+        &self,
+        plan: &Plan,
+        databases: &Databases<'_>,
+        outcomes: &[Outcome],
+        out: &mut dyn Write,
+    ) -> CommandResult {
+        let benchmarks: Vec<_> = outcomes
+            .iter()
+            .map(|o| {
+                json!({
+                    "ops_per_second": o.throughput(),
+                    "ssd_write_amplification": o.ssd_write_amplification(),
+                    "pm_write_amplification": o.pm_write_amplification(),
+                    "outcome": o,
+                })
+            })
+            .collect();
+        let value = json!({
+            "store": databases.describe(),
+            "num": plan.num,
+            "key_size": plan.key_size,
+            "value_size": plan.value_size,
+            "threads": plan.threads,
+            "batch": plan.batch,
+            "seed": plan.seed,
+            "benchmarks": benchmarks,
+        });
+        Ok(writeln!(out, "{value:#}")?)
+    }
+}
+
+/// A watch that moves `bar` and that Ctrl-C stops.
+fn watch(bar: indicatif::ProgressBar) -> Arc<Watch> {
+    let watch = Arc::new(Watch::new(move |operations| bar.inc(operations)));
+    let stopped = watch.clone();
+    interrupt::set_hook(move || stopped.stop());
+    watch
+}
+
+fn failure_of(error: StoreError) -> Failure {
+    match error.downcast::<Error>() {
+        Ok(error) => Failure::from(*error),
+        Err(other) => Failure::new(exit::ERROR, other.to_string()),
+    }
+}
+
+/// The databases of one benchmark directory.
+struct Databases<'a> {
+    dir: PathBuf,
+    open: &'a OpenArgs,
+    /// What the last one opened lies on.
+    described: String,
+}
+
+impl<'a> Databases<'a> {
+    fn prepare(dir: &Path, open: &'a OpenArgs) -> CommandResult<Self> {
+        let used = fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
+        if used && !dir.join(MARKER).exists() {
+            return Err(Failure::usage(format!(
+                "{} holds something that is not from a bench",
+                dir.display()
+            ))
+            .hint("name a directory that is not there yet: a bench replaces what it finds"));
+        }
+        fs::create_dir_all(dir).map_err(|e| Failure::io(dir, "create", e))?;
+        let databases = Databases { dir: dir.to_path_buf(), open, described: String::new() };
+        if !used {
+            databases.mark(None).map_err(failure_of)?;
+        }
+        Ok(databases)
+    }
+
+    fn describe(&self) -> &str {
+        &self.described
+    }
+
+    fn open(&mut self, intent: Intent) -> StoreResult<Arc<dyn Store>> {
+        let mut options = self.open.options();
+        options.create_if_missing = intent == Intent::Create;
+        let db = Db::open(self.dir.join(DATABASE), options)?;
+        let stats = db.stats();
+        self.described = format!("engine {}; {}; {}", stats.engine, stats.media, stats.durability);
+        if let Some(emulated) = &stats.emulated {
+            self.described.push_str(&format!("; EMULATED: {emulated}"));
+        }
+        Ok(Arc::new(TerraceStore::new(db)))
+    }
+
+    fn mark(&self, contents: Option<Contents>) -> StoreResult<()> {
+        let path = self.dir.join(MARKER);
+        let text = serde_json::to_string(&contents)?;
+        Ok(fs::write(&path, text).map_err(|e| Error::io(&path, "write", e))?)
+    }
+}
+
+impl Provider for Databases<'_> {
+    fn fresh(&mut self) -> StoreResult<Arc<dyn Store>> {
+        self.mark(None)?;
+        let database = self.dir.join(DATABASE);
+        if database.exists() {
+            fs::remove_dir_all(&database).map_err(|e| Error::io(&database, "remove", e))?;
+        }
+        self.open(Intent::Create)
+    }
+
+    fn existing(&mut self) -> StoreResult<Option<(Arc<dyn Store>, Contents)>> {
+        let path = self.dir.join(MARKER);
+        let text = fs::read_to_string(&path).map_err(|e| Error::io(&path, "read", e))?;
+        match serde_json::from_str::<Option<Contents>>(&text)? {
+            Some(contents) => Ok(Some((self.open(Intent::Write)?, contents))),
+            None => Ok(None),
+        }
+    }
+
+    fn note(&mut self, contents: Contents) -> StoreResult<()> {
+        self.mark(Some(contents))
+    }
+}

@@ -1,0 +1,79 @@
+//! A pool.
+//!
+//! Opening a pool changes it: the session is noted in it. So a copy is opened, and the original is
+//! locked for as long as it is copied.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, flock};
+use terrace_base::Error;
+use terrace_pmem::{Kind, Pool, PoolOptions};
+
+use crate::escape::hex;
+use crate::failure::{CommandResult, Failure};
+use crate::size::human;
+
+pub(super) fn dump(path: &Path, out: &mut dyn Write) -> CommandResult {
+    let original = super::open(path)?;
+    if flock(&original, FlockOperation::NonBlockingLockShared).is_err() {
+        return Err(Error::Locked { path: path.to_path_buf() }.into());
+    }
+    let copy = tempfile::NamedTempFile::new().map_err(|e| Failure::io(&std::env::temp_dir(), "create", e))?;
+    std::fs::copy(path, copy.path()).map_err(|e| Failure::io(path, "copy", e))?;
+    drop(original);
+    let options = PoolOptions { prefault: false, ..PoolOptions::default() };
+    let pool = Pool::open(copy.path(), &options).map_err(|e| renamed(e, path))?;
+    describe(&pool, path, out)
+}
+
+/// Errors are about the original.
+fn renamed(error: Error, path: &Path) -> Failure {
+    match error {
+        Error::Corruption { offset, expected, found, .. } => {
+            Error::Corruption { file: path.to_path_buf(), offset, expected, found }.into()
+        }
+        Error::InvalidFormat { found, supported, .. } => {
+            let error = Error::InvalidFormat { file: path.to_path_buf(), found, supported };
+            Failure::error(error.to_string()).hint(
+                "known are NUMBER.sst, NUMBER.log, CURRENT, a database's directory, and pools by any name",
+            )
+        }
+        other => other.into(),
+    }
+}
+
+fn describe(pool: &Pool, path: &Path, out: &mut dyn Write) -> CommandResult {
+    writeln!(out, "pool {}, {}", path.display(), human(pool.size()))?;
+    writeln!(out, "  identity    {}", hex(&pool.uuid()))?;
+    writeln!(out, "  found       {:?}, after {} openings", pool.opened(), pool.generation() - 1)?;
+    writeln!(out, "  extents of  {}", human(pool.extent_bytes()))?;
+    writeln!(out, "  used        {}, free {}", human(pool.used_bytes()), human(pool.free_bytes()))?;
+    writeln!(out, "roots")?;
+    for (name, value) in pool.roots()? {
+        writeln!(out, "  {name:<24} {value:#014x}")?;
+    }
+    writeln!(out, "extents by kind")?;
+    for kind in 0..=u8::MAX {
+        extents(pool, Kind(kind), out)?;
+    }
+    Ok(())
+}
+
+/// Whole extents of a kind, and slots by their size.
+fn extents(pool: &Pool, kind: Kind, out: &mut dyn Write) -> CommandResult {
+    let extents = pool.extents(kind);
+    if !extents.is_empty() {
+        let bytes: u64 = extents.iter().map(|e| e.bytes).sum();
+        writeln!(out, "  kind {:<3} {:>8} extents {:>12}", kind.0, extents.len(), human(bytes))?;
+    }
+    let mut slots: BTreeMap<u64, u64> = BTreeMap::new();
+    for (_, bytes) in pool.slots(kind) {
+        *slots.entry(bytes).or_default() += 1;
+    }
+    for (bytes, count) in slots {
+        writeln!(out, "  kind {:<3} {count:>8} slots of {bytes} bytes {:>12}", kind.0, human(bytes * count))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! `terrace export`.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use terrace::Db;
+use terrace_bench::report::grouped;
+
+use crate::args::file_of;
+use crate::failure::{CommandResult, Failure};
+use crate::interrupt;
+use crate::open::{Intent, OpenArgs};
+use crate::progress;
+use crate::records::Format;
+
+/// Writes all records in key order, in a form that `terrace import` reads.
+///
+/// tsv: a record a line: key, tab, value. Only backslashes, control bytes and bytes that are not UTF-8
+/// are escaped.
+///
+/// json: an object a line: {"key":"..","value":".."}, with "key_b64" or "value_b64" in base64 for
+/// bytes that are not UTF-8.
+///
+/// A FILE appears whole or not at all, and replaces one that is there.
+#[derive(Debug, Args)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "Examples:\n  terrace export ./db backup.tsv\n  terrace export ./db --format json | gzip > backup.jsonl.gz"
+)]
+pub struct Export {
+    /// The database
+    pub dir: PathBuf,
+    /// The file to write; standard output if absent or -
+    pub file: Option<PathBuf>,
+    /// How to write the records
+    #[arg(long, default_value = "tsv")]
+    pub format: Format,
+}
+
+impl Export {
+    /// Runs the command.
+    pub fn run(&self, open: &OpenArgs, out: &mut dyn Write) -> CommandResult {
+        let Some(path) = file_of(&self.file) else {
+            let db = open.open(&self.dir, Intent::Read)?;
+            return self.write_records(&db, out).map(|_| ());
+        };
+        interrupt::install()?;
+        let db = open.open(&self.dir, Intent::Read)?;
+        let records = self.write_file(&db, path)?;
+        Ok(writeln!(out, "exported {} records to {}", grouped(records), path.display())?)
+    }
+
+    fn write_file(&self, db: &Db, path: &Path) -> CommandResult<u64> {
+        let part = Part::create(path)?;
+        let mut out = BufWriter::with_capacity(1 << 18, &part.file);
+        // A full disk shows itself as an error of the file, not of standard output.
+        let records = self.write_records(db, &mut out).map_err(|f| part.blame(f))?;
+        out.flush().map_err(|e| Failure::io(&part.path, "write", e))?;
+        drop(out);
+        part.finish()?;
+        Ok(records)
+    }
+
+    fn write_records(&self, db: &Db, out: &mut dyn Write) -> CommandResult<u64> {
+        let bar = progress::operations("export", None);
+        let mut lines = Vec::with_capacity(1 << 17);
+        let mut records = 0u64;
+        for record in db.iter()? {
+            let (key, value) = record?;
+            self.format.write(&key, &value, &mut lines);
+            records += 1;
+            if lines.len() >= 1 << 16 {
+                out.write_all(&lines)?;
+                lines.clear();
+                bar.set_position(records);
+                if interrupt::requested() {
+                    bar.finish_and_clear();
+                    return Err(Failure::interrupted("stopped; nothing was exported"));
+                }
+            }
+        }
+        out.write_all(&lines)?;
+        bar.finish_and_clear();
+        Ok(records)
+    }
+}
+
+/// A file being written beside its final place; gone again unless finished.
+struct Part {
+    file: File,
+    path: PathBuf,
+    target: PathBuf,
+}
+
+impl Part {
+    fn create(target: &Path) -> CommandResult<Part> {
+        let mut name = OsString::from(".");
+        name.push(
+            target
+                .file_name()
+                .ok_or_else(|| Failure::usage(format!("{} names no file to export to", target.display())))?,
+        );
+        name.push(format!(".{}.part", std::process::id()));
+        let path = target.with_file_name(name);
+        let file = File::create(&path).map_err(|e| Failure::io(&path, "create", e))?;
+        Ok(Part { file, path, target: target.to_path_buf() })
+    }
+
+    fn blame(&self, failure: Failure) -> Failure {
+        match failure.message.strip_prefix("cannot write the output: ") {
+            Some(cause) => Failure::error(format!("cannot write {}: {cause}", self.path.display())),
+            None => failure,
+        }
+    }
+
+    /// Durable under its final name.
+    fn finish(self) -> CommandResult {
+        self.file.sync_all().map_err(|e| Failure::io(&self.path, "sync", e))?;
+        std::fs::rename(&self.path, &self.target).map_err(|e| Failure::io(&self.target, "rename", e))?;
+        let dir = self.target.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(dir).and_then(|d| d.sync_all()).map_err(|e| Failure::io(dir, "sync", e))
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // After a rename there is nothing left to remove.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}

@@ -1,0 +1,12 @@
+//! The commands, each a struct of arguments that can be run.
+
+pub mod bench;
+pub mod check;
+pub mod completions;
+pub mod dump;
+pub mod export;
+pub mod import;
+pub mod point;
+pub mod scan;
+pub mod stat;
+pub mod tour;

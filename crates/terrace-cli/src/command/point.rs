@@ -1,0 +1,138 @@
+//! `terrace get`, `put` and `delete`.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use crate::args::{bytes_of, file_of};
+use crate::escape;
+use crate::failure::{CommandResult, Failure, exit};
+use crate::open::{Intent, OpenArgs};
+
+/// Prints the value of a key.
+///
+/// The value is printed escaped and with a line end, so that it can be pasted into a put; --raw
+/// prints its bytes alone. The exit code is 1 if the key is not there.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  terrace get ./db greeting\n  terrace get ./db picture.png --raw > picture.png"
+)]
+pub struct Get {
+    /// The database
+    pub dir: PathBuf,
+    /// The key, with \\ \t \n \r and \xNN for bytes that cannot be typed
+    #[arg(allow_negative_numbers = true)]
+    pub key: OsString,
+    /// Print the value's bytes as they are, without a line end
+    #[arg(long, conflicts_with = "hex")]
+    pub raw: bool,
+    /// Take the key and print the value in hexadecimal
+    #[arg(long)]
+    pub hex: bool,
+}
+
+impl Get {
+    /// Runs the command.
+    pub fn run(&self, open: &OpenArgs, out: &mut dyn Write) -> CommandResult {
+        let key = bytes_of("the key", &self.key, self.hex)?;
+        let db = open.open(&self.dir, Intent::Read)?;
+        let Some(value) = db.get(&key)? else { return Err(not_found(&key)) };
+        if self.raw {
+            return Ok(out.write_all(&value)?);
+        }
+        Ok(writeln!(out, "{}", shown(&value, self.hex))?)
+    }
+}
+
+fn shown(bytes: &[u8], hex: bool) -> String {
+    if hex { escape::hex(bytes) } else { escape::escaped(bytes) }
+}
+
+fn not_found(key: &[u8]) -> Failure {
+    Failure::new(exit::NOT_FOUND, format!("there is no key \"{}\"", escape::preview(key, 200)))
+        .hint("`terrace scan DIR --from KEY --limit 10` shows the keys from there on")
+}
+
+/// Writes a record, making the database if there is none.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  terrace put ./db greeting 'hello, world'\n  terrace put ./db 'two\\nlines' '\\x00\\xff'\n  terrace put ./db picture.png --file picture.png"
+)]
+pub struct Put {
+    /// The database
+    pub dir: PathBuf,
+    /// The key, with \\ \t \n \r and \xNN for bytes that cannot be typed
+    #[arg(allow_negative_numbers = true)]
+    pub key: OsString,
+    /// The value, written likewise
+    #[arg(allow_negative_numbers = true, required_unless_present = "file", conflicts_with = "file")]
+    pub value: Option<OsString>,
+    /// Take the value's bytes from a file as they are, or from standard input for -
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Take the key and the value in hexadecimal
+    #[arg(long)]
+    pub hex: bool,
+}
+
+impl Put {
+    /// Runs the command.
+    pub fn run(&self, open: &OpenArgs) -> CommandResult {
+        let key = bytes_of("the key", &self.key, self.hex)?;
+        let value = match &self.value {
+            Some(value) => bytes_of("the value", value, self.hex)?,
+            None => read_all(file_of(&self.file))?,
+        };
+        let db = open.open(&self.dir, Intent::Create)?;
+        db.put(&key, &value)?;
+        Ok(db.close()?)
+    }
+}
+
+fn read_all(file: Option<&Path>) -> CommandResult<Vec<u8>> {
+    let Some(path) = file else {
+        let mut value = Vec::new();
+        let read = std::io::stdin().lock().read_to_end(&mut value);
+        return read.map(|_| value).map_err(|e| Failure::error(format!("cannot read standard input: {e}")));
+    };
+    std::fs::read(path).map_err(|e| Failure::io(path, "read", e))
+}
+
+/// Removes records.
+///
+/// The exit code is 1 if one of the keys was not there; the others are removed all the same.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  terrace delete ./db greeting farewell")]
+pub struct Delete {
+    /// The database
+    pub dir: PathBuf,
+    /// The keys, with \\ \t \n \r and \xNN for bytes that cannot be typed
+    #[arg(required = true, value_name = "KEY", allow_negative_numbers = true)]
+    pub keys: Vec<OsString>,
+    /// Take the keys in hexadecimal
+    #[arg(long)]
+    pub hex: bool,
+}
+
+impl Delete {
+    /// Runs the command.
+    pub fn run(&self, open: &OpenArgs) -> CommandResult {
+        let keys: Vec<Vec<u8>> =
+            self.keys.iter().map(|key| bytes_of("the key", key, self.hex)).collect::<CommandResult<_>>()?;
+        let db = open.open(&self.dir, Intent::Write)?;
+        let mut missing = Vec::new();
+        for key in &keys {
+            if !db.contains_key(key)? {
+                missing.push(format!("\"{}\"", escape::preview(key, 200)));
+            }
+            db.delete(key)?;
+        }
+        db.close()?;
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::new(exit::NOT_FOUND, format!("not there to delete: {}", missing.join(", "))))
+    }
+}

@@ -1,0 +1,234 @@
+//! `terrace stat`.
+
+use std::fmt::Write as _;
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::{Value, json};
+use terrace::Stats;
+use terrace_bench::report::{grouped, nanos};
+
+use crate::failure::{CommandResult, Failure};
+use crate::open::{Intent, OpenArgs};
+use crate::size::human;
+
+/// Shows what lies in DRAM, persistent memory and on the SSD, what it cost, and what a power cut would
+/// leave.
+///
+/// Counters are since the database was opened, which is now: amplification is best seen with
+/// `terrace bench` or from a program's own statistics.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  terrace stat ./db --json | jq .ssd.bytes")]
+pub struct Stat {
+    /// The database
+    pub dir: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Stat {
+    /// Runs the command.
+    pub fn run(&self, open: &OpenArgs, out: &mut dyn Write) -> CommandResult {
+        let db = open.open(&self.dir, Intent::Read)?;
+        let stats = db.stats();
+        let text = if self.json { render_json(&stats)? } else { render(&stats) };
+        Ok(out.write_all(text.as_bytes())?)
+    }
+}
+
+/// The statistics for a person.
+pub fn render(stats: &Stats) -> String {
+    let mut text = String::new();
+    let mut heading = |name: &str, value: &str| {
+        let _ = writeln!(text, "{name:<12}{value}");
+    };
+    heading("engine", stats.engine);
+    heading("pool", &stats.media);
+    if let Some(emulated) = &stats.emulated {
+        heading("EMULATED", emulated);
+    }
+    heading("durability", &stats.durability);
+    heading("opened", &stats.opened);
+    text.push('\n');
+    dram(stats, &mut text);
+    pm(stats, &mut text);
+    ssd(stats, &mut text);
+    counts(stats, &mut text);
+    text
+}
+
+/// A floor's line and those of its parts; a part without a value is left out.
+fn floor(text: &mut String, name: &str, total: &str, parts: &[(&str, String)]) {
+    let _ = writeln!(text, "{name:<6}{total}");
+    for (part, value) in parts.iter().filter(|(_, value)| !value.is_empty()) {
+        let _ = writeln!(text, "        {part:<24}{value:>14}");
+    }
+}
+
+fn dram(stats: &Stats, text: &mut String) {
+    let dram = &stats.dram;
+    let hits = dram.cache_hits + dram.cache_misses;
+    let parts = [
+        ("block cache", human(dram.block_cache)),
+        ("open SSTables", human(dram.tables)),
+        ("index", human(dram.index)),
+        ("pool's allocator", human(dram.allocator)),
+        ("cache hits", if hits > 0 { percent(dram.cache_hits, hits) } else { String::new() }),
+    ];
+    floor(text, "DRAM", &format!("{} of a budget of {}", human(dram.total()), human(dram.budget)), &parts);
+}
+
+fn pm(stats: &Stats, text: &mut String) {
+    let (pm, traffic) = (&stats.pm, &stats.pm.traffic);
+    let parts = [
+        ("memtables", human(pm.memtables)),
+        ("index", human(pm.index)),
+        ("versions for snapshots", human(pm.chains)),
+        // An ordinary file has no XPLines, and they are not counted there.
+        ("written", if traffic.xpline_writes > 0 { human(traffic.xpline_bytes()) } else { String::new() }),
+        ("drains", grouped(traffic.drains)),
+        ("write amplification", factor(stats.pm_write_amplification().filter(|&wa| wa > 0.0))),
+    ];
+    let total = format!("{} of a pool of {}, up to {}", human(pm.used), human(pm.size), human(pm.max_size));
+    floor(text, "PM", &total, &parts);
+}
+
+fn ssd(stats: &Stats, text: &mut String) {
+    let ssd = &stats.ssd;
+    let parts = [
+        ("entries in SSTables", grouped(ssd.table_entries)),
+        ("written", human(ssd.bytes_written)),
+        ("read", human(ssd.bytes_read)),
+        ("syncs", grouped(ssd.syncs)),
+        ("write amplification", factor(stats.ssd_write_amplification())),
+        ("space amplification", factor(stats.ssd_space_amplification())),
+    ];
+    let tables = if ssd.tables == 1 { "SSTable" } else { "SSTables" };
+    floor(text, "SSD", &format!("{} in {} {tables}", human(ssd.table_bytes), grouped(ssd.tables)), &parts);
+}
+
+fn counts(stats: &Stats, text: &mut String) {
+    let counts = &stats.counts;
+    let groups = counts.commit_groups;
+    let parts = [
+        ("keys in the index", grouped(counts.index_keys)),
+        ("puts and deletes", grouped(counts.puts + counts.deletes)),
+        ("point reads", grouped(counts.gets)),
+        ("iterators", grouped(counts.iterators)),
+        (
+            "batches a commit",
+            if groups > 0 { factor(ratio(counts.committed_batches, groups)) } else { String::new() },
+        ),
+        ("flushes", grouped(counts.flushes)),
+        ("compactions", grouped(counts.compactions)),
+        ("stalls", grouped(counts.stalls)),
+        ("time stalled", if counts.stall_nanos > 0 { nanos(counts.stall_nanos) } else { String::new() }),
+        (
+            "background failures",
+            if counts.background_errors > 0 { grouped(counts.background_errors) } else { String::new() },
+        ),
+    ];
+    floor(text, "Since it was opened", "", &parts);
+}
+
+fn factor(value: Option<f64>) -> String {
+    value.map_or(String::new(), |v| format!("{v:.2}"))
+}
+
+fn ratio(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    format!("{:.1}%", 100.0 * part as f64 / whole as f64)
+}
+
+/// The statistics for a program.
+fn render_json(stats: &Stats) -> CommandResult<String> {
+    let value = json!({
+        "engine": stats.engine,
+        "media": stats.media,
+        "durability": stats.durability,
+        "emulated": stats.emulated,
+        "opened": stats.opened,
+        "dram": dram_json(stats),
+        "pm": pm_json(stats),
+        "ssd": ssd_json(stats),
+        "counts": counts_json(stats),
+    });
+    let text = serde_json::to_string_pretty(&value);
+    text.map(|t| t + "\n").map_err(|e| Failure::error(format!("cannot write the statistics: {e}")))
+}
+
+fn dram_json(stats: &Stats) -> Value {
+    let dram = &stats.dram;
+    json!({
+        "budget": dram.budget,
+        "total": dram.total(),
+        "block_cache": dram.block_cache,
+        "tables": dram.tables,
+        "index": dram.index,
+        "allocator": dram.allocator,
+        "cache_hits": dram.cache_hits,
+        "cache_misses": dram.cache_misses,
+    })
+}
+
+fn pm_json(stats: &Stats) -> Value {
+    let (pm, traffic) = (&stats.pm, &stats.pm.traffic);
+    json!({
+        "size": pm.size,
+        "max_size": pm.max_size,
+        "used": pm.used,
+        "memtables": pm.memtables,
+        "index": pm.index,
+        "chains": pm.chains,
+        "bytes_written": traffic.xpline_bytes(),
+        "bytes_flushed": traffic.bytes_flushed,
+        "flushes": traffic.flushes,
+        "drains": traffic.drains,
+        "publishes": traffic.publishes,
+        "write_amplification": stats.pm_write_amplification(),
+    })
+}
+
+fn ssd_json(stats: &Stats) -> Value {
+    let ssd = &stats.ssd;
+    json!({
+        "tables": ssd.tables,
+        "bytes": ssd.table_bytes,
+        "entries": ssd.table_entries,
+        "live_entries": ssd.live_entries,
+        "bytes_written": ssd.bytes_written,
+        "bytes_read": ssd.bytes_read,
+        "reads": ssd.reads,
+        "syncs": ssd.syncs,
+        "write_amplification": stats.ssd_write_amplification(),
+        "space_amplification": stats.ssd_space_amplification(),
+    })
+}
+
+fn counts_json(stats: &Stats) -> Value {
+    let counts = &stats.counts;
+    json!({
+        "index_keys": counts.index_keys,
+        "puts": counts.puts,
+        "deletes": counts.deletes,
+        "gets": counts.gets,
+        "iterators": counts.iterators,
+        "user_bytes": counts.user_bytes,
+        "commit_groups": counts.commit_groups,
+        "committed_batches": counts.committed_batches,
+        "flushes": counts.flushes,
+        "compactions": counts.compactions,
+        "tables_written": counts.tables_written,
+        "flush_bytes": counts.flush_bytes,
+        "compaction_bytes": counts.compaction_bytes,
+        "stalls": counts.stalls,
+        "stall_nanos": counts.stall_nanos,
+        "background_errors": counts.background_errors,
+        "snapshots": counts.snapshots,
+    })
+}

@@ -1,0 +1,125 @@
+//! stat, check, completions, help.
+
+use crate::support::{Bed, run};
+
+#[test]
+fn statistics_for_people_and_for_programs() {
+    let bed = Bed::new();
+    bed.run("put", &["a", "1"]).text();
+    let text = bed.run::<&str>("stat", &[]).text();
+    for word in ["engine", "durability", "DRAM", "PM", "SSD", "flushes", "compactions"] {
+        assert!(text.contains(word), "{word} is missing: {text}");
+    }
+    let value: serde_json::Value = serde_json::from_str(&bed.run("stat", &["--json"]).text()).unwrap();
+    assert_eq!(value["engine"], "slm");
+    for floor in ["dram", "pm", "ssd", "counts"] {
+        assert!(value[floor].is_object(), "{floor}: {value}");
+    }
+}
+
+#[test]
+fn emulation_is_never_silent() {
+    let bed = Bed::new();
+    bed.run("put", &["a", "1", "--pool", "emulated:optane"]).text();
+    let text = bed.run("stat", &["--pool", "emulated:optane"]).text();
+    assert!(text.contains("EMULATED") && text.contains("optane"), "{text}");
+}
+
+#[test]
+fn a_sound_database_is_called_sound() {
+    let bed = Bed::new();
+    bed.run("put", &["a", "1"]).text();
+    assert!(bed.run::<&str>("check", &[]).text().starts_with("sound: "));
+    bed.path("nothing");
+    let missing = Bed::new();
+    missing.run::<&str>("check", &[]).fails(3, &["no database"]);
+    missing.run::<&str>("repair", &[]).fails(3, &["no database"]);
+}
+
+#[test]
+fn completions_for_every_shell() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = run(&["completions", shell]).text();
+        assert!(script.contains("terrace") && script.contains("import"), "{shell}");
+        assert!(script.len() > 500, "{shell}");
+    }
+    run(&["completions", "tcsh"]).fails(2, &["bash"]);
+}
+
+#[test]
+fn help_says_what_exit_codes_mean() {
+    let help = run(&["--help"]).text();
+    assert!(help.contains("Exit codes:") && help.contains("130"), "{help}");
+    assert!(!help.contains("__write"));
+    for command in
+        ["tour", "import", "export", "get", "put", "delete", "scan", "stat", "check", "repair", "dump"]
+    {
+        let help = run(&[command, "--help"]).text();
+        assert!(help.contains("Example"), "{command}: {help}");
+    }
+    run(&[]).fails(2, &["Usage"]);
+}
+
+#[test]
+fn every_file_can_be_dumped() {
+    let bed = Bed::new();
+    let db = terrace::Db::open(&bed.db, terrace::Options::default()).unwrap();
+    db.put(b"first\tkey", b"value one").unwrap();
+    db.delete(b"second").unwrap();
+    db.flush().unwrap();
+    db.put(b"third", b"in the memtable").unwrap();
+    db.close().unwrap();
+    drop(db);
+    let dump = |path: &std::path::Path, more: &[&str]| {
+        run(&[&["dump", path.to_str().unwrap()], more].concat()).text()
+    };
+    let manifest = dump(&bed.db, &[]);
+    assert!(manifest.contains("MANIFEST-") && manifest.contains("slm"), "{manifest}");
+    assert_eq!(dump(&bed.db.join("CURRENT"), &[]), manifest);
+    let table = with_extension(&bed, "sst").pop().unwrap();
+    let text = dump(&table, &["--entries"]);
+    assert!(text.contains("first\\tkey\tvalue one"), "{text}");
+    let pool = dump(&bed.db.join("pool"), &[]);
+    assert!(pool.contains("roots") && pool.contains("slm.index") && pool.contains("Clean"), "{pool}");
+    // Looking at a pool leaves it as it was.
+    assert_eq!(dump(&bed.db.join("pool"), &[]), pool);
+    let text = bed.file("notes.txt", "not a pool");
+    run(&["dump", text.to_str().unwrap()]).fails(3, &["notes.txt"]);
+    run(&["dump", "/nowhere"]).fails(3, &["/nowhere"]);
+}
+
+#[test]
+fn damage_is_found_named_and_repaired() {
+    let bed = Bed::new();
+    let db = terrace::Db::open(&bed.db, terrace::Options::default()).unwrap();
+    for i in 0..2000u32 {
+        db.put(format!("key/{i:05}").as_bytes(), &[b'v'; 100]).unwrap();
+    }
+    db.flush().unwrap();
+    db.close().unwrap();
+    drop(db);
+    let table = with_extension(&bed, "sst").pop().unwrap();
+    let mut bytes = std::fs::read(&table).unwrap();
+    bytes[10_000] ^= 0x40;
+    std::fs::write(&table, bytes).unwrap();
+    let check = bed.run::<&str>("check", &[]);
+    check.fails(1, &["terrace repair"]);
+    let name = table.file_name().unwrap().to_str().unwrap();
+    let said = String::from_utf8_lossy(&check.out).into_owned() + &check.err;
+    assert!(said.contains(name), "{said}");
+    bed.run("get", &["key/00000"]);
+    // What one damaged block held is lost, and said to be; everything else is there.
+    bed.run::<&str>("repair", &[]).fails(1, &["not everything"]);
+    bed.run::<&str>("check", &[]).text();
+    let left = bed.run("scan", &["--keys"]).text().lines().count();
+    assert!((1900..2000).contains(&left), "{left}");
+    let again = bed.run::<&str>("repair", &[]).text();
+    assert!(again.contains("nothing is lost"), "{again}");
+}
+
+fn with_extension(bed: &Bed, extension: &str) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(&bed.db).unwrap().map(|entry| entry.unwrap().path());
+    let mut found: Vec<_> = entries.filter(|path| path.extension().is_some_and(|e| e == extension)).collect();
+    found.sort();
+    found
+}

@@ -1,0 +1,10 @@
+//! The real binary, driven from outside.
+#![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
+
+mod admin;
+mod bench;
+mod points;
+mod processes;
+mod scans;
+mod support;
+mod transfer;

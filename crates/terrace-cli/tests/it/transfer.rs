@@ -1,0 +1,112 @@
+//! import and export.
+
+use std::fmt::Write as _;
+
+use crate::support::{Bed, finish, piped, terrace};
+
+/// Canonical lines, in key order, with keys and values of every kind.
+fn canonical(records: u32) -> String {
+    let mut text = String::from("\tvalue of the empty key\n\\x00\\x01\t\\xff\\xfe\n");
+    for i in 0..records {
+        let _ = writeln!(text, "key/{i:06}\tvalue {i} é \\\\ \\t \\n \\r {}", "x".repeat((i % 50) as usize));
+    }
+    let _ = writeln!(text, "long/{}\t", "k".repeat(65_530));
+    let _ = writeln!(text, "long/value\t{}", "v".repeat(200_000));
+    text.push_str("é\tlast of the valid\n\\xff\t\n");
+    text
+}
+
+#[test]
+fn export_gives_back_a_canonical_import() {
+    let bed = Bed::new();
+    let text = canonical(5000);
+    let said = bed.import(&bed.file("in.tsv", &text)).text();
+    assert!(said.contains("imported 5,006 records"), "{said}");
+    assert_eq!(String::from_utf8(bed.export()).unwrap(), text);
+    // To a file, over one that is there; and again from there into another database.
+    let out = bed.file("out.tsv", "old");
+    let said = bed.run("export", &[&out]).text();
+    assert!(said.contains("exported 5,006 records"), "{said}");
+    assert_eq!(std::fs::read_to_string(&out).unwrap(), text);
+    let other = Bed::new();
+    other.import(&out).text();
+    assert_eq!(String::from_utf8(other.export()).unwrap(), text);
+    let left: Vec<_> = std::fs::read_dir(bed.root.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 3, "{left:?}");
+}
+
+#[test]
+fn json_carries_the_same_records() {
+    let bed = Bed::new();
+    let text = canonical(500);
+    bed.import(&bed.file("in.tsv", &text)).text();
+    let json = bed.run("export", &["--format", "json"]).text();
+    assert!(json.lines().all(|line| line.starts_with("{\"key")), "{json}");
+    assert!(json.contains("{\"key\":\"\\u0000\\u0001\",\"value_b64\":\"//4=\"}\n"), "{json}");
+    let other = Bed::new();
+    let run = other.run_with("import", &["-", "--format", "json"], json.as_bytes());
+    assert!(run.text().contains("from standard input"));
+    assert_eq!(String::from_utf8(other.export()).unwrap(), text);
+}
+
+#[test]
+fn importing_twice_changes_nothing_and_the_last_line_wins() {
+    let bed = Bed::new();
+    let file = bed.file("in.tsv", "a\t1\nb\t2\r\na\t3");
+    for _ in 0..2 {
+        bed.import(&file).text();
+        assert_eq!(bed.export(), b"a\t3\nb\t2\n");
+    }
+}
+
+#[test]
+fn a_bad_line_is_named_and_what_came_before_is_kept() {
+    let bed = Bed::new();
+    for (line, why) in [
+        ("no tab", "no tab"),
+        ("", "no tab"),
+        ("a\tb\tc", "more than one tab"),
+        ("a\\z\tb", "no escape"),
+        ("a\tb\\x1", "hexadecimal"),
+    ] {
+        let file = bed.file("in.tsv", format!("good\t1\n{line}\nlater\t2\n"));
+        bed.import(&file).fails(3, &["line 2 of ", why, "1 records before", "--keep-going"]);
+        assert_eq!(bed.export(), b"good\t1\n");
+    }
+    let long = format!("good\t1\n{}\tv\n", "k".repeat(65_536));
+    bed.import(&bed.file("in.tsv", long)).fails(3, &["line 2", "65536 bytes", "65535"]);
+    let run = bed.run_with("import", &["-", "--format", "json"], b"{\"key\":\"k\"}\n");
+    run.fails(3, &["line 1 of standard input", "value"]);
+}
+
+#[test]
+fn bad_lines_can_be_left_out_but_not_silently() {
+    let bed = Bed::new();
+    let file = bed.file("in.tsv", "a\t1\nbad\nb\t2\nworse\nc\t3\n");
+    let run = bed.run("import", &[file.as_os_str(), "--keep-going".as_ref()]);
+    run.fails(3, &["line 2 of", "line 4 of", "2 lines could not be read"]);
+    assert_eq!(bed.export(), b"a\t1\nb\t2\nc\t3\n");
+}
+
+#[test]
+fn missing_and_foreign_files_are_explained() {
+    let bed = Bed::new();
+    bed.import(&bed.path("nowhere.tsv")).fails(3, &["nowhere.tsv"]);
+    assert!(!bed.db.exists(), "nothing is made for an import that cannot begin");
+    bed.run::<&str>("export", &[]).fails(3, &["no database"]);
+    bed.run("put", &["a", "1"]).text();
+    let target = bed.path("no/such/dir/out.tsv");
+    bed.run("export", &[&target]).fails(3, &["no/such/dir"]);
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let bed = Bed::new();
+    bed.import(&bed.file("in.tsv", canonical(20_000))).text();
+    for command in ["export", "scan"] {
+        let mut child = piped(terrace().arg(command).arg(&bed.db));
+        drop(child.stdout.take());
+        let run = finish(child, b"");
+        assert_eq!((run.code, run.err.as_str()), (0, ""), "{command}");
+    }
+}
