@@ -25,6 +25,16 @@ use crate::manifest::{Edit, JobKind};
 
 /// Flushes immutable memtables, oldest first, until there is none. One caller works, others wait.
 pub(super) fn run(slm: &Slm) -> Result<()> {
+    let outcome = run_alone(slm);
+    // After the lock is free: who waits for room looks at both.
+    slm.room.notify();
+    if outcome.is_ok() {
+        slm.spawn_compaction();
+    }
+    outcome
+}
+
+fn run_alone(slm: &Slm) -> Result<()> {
     let _alone = slm.flushing.lock();
     let mut outcome = Ok(());
     while let Some(memtable) = slm.mem.load().oldest_immutable().cloned() {
@@ -36,10 +46,6 @@ pub(super) fn run(slm: &Slm) -> Result<()> {
         }
         slm.core.health.recover();
         slm.room.notify();
-    }
-    slm.room.notify();
-    if outcome.is_ok() {
-        slm.spawn_compaction();
     }
     outcome
 }

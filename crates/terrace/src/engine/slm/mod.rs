@@ -185,7 +185,9 @@ impl Slm {
 
     /// Claims a compaction slot, if one is free.
     fn free_slot(&self) -> Option<Slot<'_>> {
-        let slots = compact::slots().len().min(self.core.options.background_threads);
+        // One thread is left to the flush, where there are two or more.
+        let threads = self.core.options.background_threads.saturating_sub(1).max(1);
+        let slots = compact::slots().len().min(threads);
         let claim = |s: &usize| self.jobs.slots.fetch_or(1 << s, Ordering::AcqRel) & (1 << s) == 0;
         (0..slots).find(claim).map(|number| Slot { slm: self, number })
     }

@@ -108,8 +108,9 @@ impl Slm {
         self.mem.load().oldest_immutable().is_some()
     }
 
-    /// Waits until the oldest immutable memtable is flushed; a flush that keeps failing is tried once
-    /// more right here, so that the writer gets its cause.
+    /// Waits until the oldest immutable memtable is flushed. If nobody is at it, because the background
+    /// threads are busy or the flush has failed before, it is done right here, and the caller gets its
+    /// cause if it fails.
     pub(super) fn wait_for_flush(&self) -> Result<()> {
         let Some(waited_for) = self.mem.load().oldest_immutable().cloned() else { return Ok(()) };
         let start = self.core.env.clock.now();
@@ -118,11 +119,11 @@ impl Slm {
             if self.core.env.executor.help() {
                 continue;
             }
-            if self.core.health.failure().is_some() {
+            if self.flushing.is_locked() {
+                self.room.wait_until(gone, || !self.flushing.is_locked());
+            } else {
                 flush::run(self)?;
-                continue;
             }
-            self.room.wait_until(gone, || self.core.health.failure().is_some());
         }
         self.core.counters.stalls.add(1);
         self.core.counters.stall_nanos.add((self.core.env.clock.now() - start).as_nanos() as u64);
