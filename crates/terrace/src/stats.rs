@@ -18,6 +18,8 @@ pub struct Stats {
     pub emulated: Option<String>,
     /// What opening had to do.
     pub opened: String,
+    /// The background failure that stands, if one does.
+    pub failure: Option<String>,
     /// The first floor.
     pub dram: DramStats,
     /// The second floor.

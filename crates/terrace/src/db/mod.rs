@@ -273,6 +273,7 @@ impl Db {
         stats.ssd.bytes_read = io.bytes_read;
         stats.ssd.reads = io.reads;
         stats.ssd.syncs = io.syncs;
+        stats.failure = core.health.failure().map(|cause| cause.to_string());
         self.inner.engine.fill_stats(&mut stats);
         stats
     }
