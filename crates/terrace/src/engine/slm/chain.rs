@@ -32,7 +32,8 @@ const MAX_VERSIONS: u64 = 1 << 20;
 /// Header: checksum of the rest (4), versions (4), key bytes (4), reserved (4).
 const HEADER_BYTES: u64 = 16;
 
-/// Each version: sequence number with its kind in the lowest bit (8), position (8).
+/// Each version: sequence number above two bits, whether it is exact and whether there is no position
+/// (8), position (8).
 const VERSION_BYTES: u64 = 16;
 
 const _: () = assert!(HEADER_BYTES.is_multiple_of(8) && VERSION_BYTES == 2 * size_of::<u64>() as u64);
@@ -40,10 +41,20 @@ const _: () = assert!(HEADER_BYTES.is_multiple_of(8) && VERSION_BYTES == 2 * siz
 /// One version of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Version {
-    /// Its sequence number; zero where only the record itself knows it.
+    /// Its sequence number, or where only the record itself knows that, the highest it can be: no other
+    /// version of the key in any table lies between the two.
     pub seq: u64,
+    /// Whether `seq` is the number itself. Only the oldest version of a chain may not know its own.
+    pub exact: bool,
     /// A tombstone has no position.
     pub position: Option<Position>,
+}
+
+impl Version {
+    /// The lowest that the sequence number can be.
+    pub fn lowest(&self) -> u64 {
+        if self.exact { self.seq } else { 0 }
+    }
 }
 
 /// What an index word names.
@@ -143,7 +154,7 @@ impl Chain {
 
     /// The version that a reader at `at` looks for first, and the older ones after it.
     pub fn visible(&self, at: u64) -> &[Version] {
-        let first = self.versions.iter().position(|v| v.seq <= at).unwrap_or(self.versions.len());
+        let first = self.versions.iter().position(|v| v.lowest() <= at).unwrap_or(self.versions.len());
         &self.versions[first..]
     }
 }
@@ -155,13 +166,13 @@ pub(super) fn move_version(pool: &Pool, offset: u64, index: usize, to: Position)
 }
 
 fn pack(version: &Version) -> u64 {
-    version.seq << 1 | u64::from(version.position.is_none())
+    version.seq << 2 | u64::from(version.exact) << 1 | u64::from(version.position.is_none())
 }
 
 fn unpack(packed: u64, word: u64) -> Option<Version> {
     let deleted = packed & 1 == 1;
     let position = if deleted { None } else { Some(Position::from_word(word)?) };
-    Some(Version { seq: packed >> 1, position })
+    Some(Version { seq: packed >> 2, exact: packed & 2 != 0, position })
 }
 
 /// The versions that stay: the newest, and each older one that a snapshot in `held` (ascending)
@@ -169,7 +180,7 @@ fn unpack(packed: u64, word: u64) -> Option<Version> {
 pub(super) fn retain(versions: &[Version], held: &[u64]) -> Vec<Version> {
     let mut kept: Vec<Version> = Vec::new();
     for (i, version) in versions.iter().enumerate() {
-        let needed = i == 0 || crate::db::snapshots::is_needed(held, version.seq, versions[i - 1].seq);
+        let needed = i == 0 || crate::db::snapshots::is_needed(held, version.lowest(), versions[i - 1].seq);
         if needed {
             kept.push(*version);
         }
@@ -185,11 +196,11 @@ mod tests {
     use super::*;
 
     fn put(seq: u64) -> Version {
-        Version { seq, position: Position::new(seq + 1, 16, 512) }
+        Version { seq, exact: true, position: Position::new(seq + 1, 16, 512) }
     }
 
     fn gone(seq: u64) -> Version {
-        Version { seq, position: None }
+        Version { seq, exact: true, position: None }
     }
 
     #[test]
@@ -203,7 +214,9 @@ mod tests {
         assert_eq!(retain(&[put(9), put(5), put(1)], &[6]), [put(9), put(5)]);
         assert_eq!(retain(&[put(9), put(5), put(1)], &[4]), [put(9), put(1)]);
         assert_eq!(retain(&[gone(9), put(5)], &[7]), [gone(9), put(5)]);
-        assert_eq!(retain(&[put(9), put(0)], &[3]), [put(9), put(0)]);
+        let below_8 = Version { exact: false, ..put(8) };
+        assert_eq!(retain(&[put(9), below_8], &[3]), [put(9), below_8]);
+        assert_eq!(retain(&[put(9), below_8], &[9]), [put(9)]);
         assert_eq!(retain(&[put(9), gone(5), put(1)], &[6]), [put(9)]);
     }
 

@@ -12,6 +12,7 @@ use terrace_table::{Cursor, Kind};
 
 use super::Slm;
 use super::chain::{CHAIN_KIND, Chain, Word};
+use super::output::Origin;
 use crate::db::report::CheckReport;
 use crate::stats::Stats;
 
@@ -58,15 +59,17 @@ fn check_table(slm: &Slm, number: u64, report: &mut CheckReport) -> Result<u64> 
     let mut live = 0;
     let mut cursor = table.cursor(false, READAHEAD_BYTES);
     cursor.seek_first()?;
-    let mut previous: Option<Vec<u8>> = None;
+    let (mut key, mut newer): (Vec<u8>, Option<u64>) = (Vec::new(), None);
     while cursor.valid() {
         report.entries += 1;
-        let newest = previous.as_deref() != Some(cursor.key());
-        if cursor.kind() == Kind::Put && slm.holds(cursor.key(), cursor.seq(), number, newest)? {
-            live += 1;
+        if cursor.key() != key {
+            key.clear();
+            key.extend_from_slice(cursor.key());
+            newer = None;
         }
-        if newest {
-            previous = Some(cursor.key().to_vec());
+        let origin = Origin { table: number, newer: newer.replace(cursor.seq()) };
+        if cursor.kind() == Kind::Put && slm.holds(&key, cursor.seq(), origin)? {
+            live += 1;
         }
         cursor.next()?;
     }

@@ -236,9 +236,8 @@ impl KeyGroup {
         let mut pinned = 0;
         let mut older_stays = false;
         for (i, entry) in self.versions.iter().enumerate().rev() {
-            let newest = !self.versions[..i].iter().any(|newer| newer.table == entry.table);
             keep[i] = match entry.kind {
-                Kind::Put => slm.holds(&self.key, entry.seq, entry.table, newest)?,
+                Kind::Put => slm.holds(&self.key, entry.seq, self.origin(i))?,
                 Kind::Delete => older_stays || !tombstones.droppable(&self.key, entry.seq),
             };
             if keep[i] && entry.kind == Kind::Delete && older_stays {
@@ -247,14 +246,19 @@ impl KeyGroup {
             older_stays |= keep[i];
         }
         for (i, entry) in self.versions.iter().enumerate().filter(|(i, _)| keep[*i]) {
-            let newest = !self.versions[..i].iter().any(|newer| newer.table == entry.table);
-            let origin = Origin { table: entry.table, newest };
-            let finished = outputs.add(&self.key, entry.seq, entry.kind, &entry.value, Some(origin))?;
+            let origin = Some(self.origin(i));
+            let finished = outputs.add(&self.key, entry.seq, entry.kind, &entry.value, origin)?;
             finished.into_iter().for_each(&mut *sink);
         }
         outputs.pin(pinned);
         self.versions.clear();
         Ok(())
+    }
+
+    fn origin(&self, version: usize) -> Origin {
+        let table = self.versions[version].table;
+        let newer = self.versions[..version].iter().rfind(|newer| newer.table == table);
+        Origin { table, newer: newer.map(|newer| newer.seq) }
     }
 }
 
@@ -265,8 +269,7 @@ fn relocate(job: &mut JobRun<'_>, finished: &Finished) -> Result<()> {
         chunk.push(Relocation {
             key: placed.key.to_vec(),
             seq: placed.seq,
-            from: origin.table,
-            newest: origin.newest,
+            from: origin,
             to: placed.position,
         });
         if chunk.len() == CHUNK_KEYS {
@@ -283,6 +286,8 @@ impl Slm {
         if self.core.options.read_only {
             return Err(Error::ReadOnly);
         }
+        // What only snapshots needed that are gone by now is to go with the rest.
+        self.collapse_chains()?;
         let slot = self.claim_slot();
         let inside = |meta: &TableMeta| {
             let starts = match to {

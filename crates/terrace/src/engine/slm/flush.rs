@@ -155,7 +155,7 @@ fn insert(job: &mut JobRun<'_>, finished: &Finished, held: &[u64]) -> Result<()>
     let mut chunk: Vec<(Vec<u8>, Vec<Version>)> = Vec::with_capacity(CHUNK_KEYS);
     for placed in finished.entries() {
         let position = (placed.kind == Kind::Put).then_some(placed.position);
-        let version = Version { seq: placed.seq, position };
+        let version = Version { seq: placed.seq, exact: true, position };
         match chunk.last_mut() {
             Some((key, versions)) if key == placed.key => versions.push(version),
             _ => {

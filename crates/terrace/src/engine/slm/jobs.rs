@@ -25,7 +25,7 @@ use terrace_table::Position;
 
 use super::Slm;
 use super::chain::{Chain, Version, Word, move_version, retain};
-use super::output::Finished;
+use super::output::{Finished, Origin};
 use crate::manifest::{Edit, JobKind};
 
 /// Extents of this kind hold compaction logs.
@@ -193,24 +193,19 @@ impl<'a> JobRun<'a> {
 pub(super) struct Relocation {
     pub key: Vec<u8>,
     pub seq: u64,
-    /// The table it came from.
-    pub from: u64,
-    /// Whether it was the newest of its key in that table.
-    pub newest: bool,
+    pub from: Origin,
     pub to: Position,
 }
 
 impl Slm {
-    /// Whether the index holds this version of table `from`. All versions of a key that are in one
-    /// table got there together, so a plain word can only mean the newest of them.
-    pub(super) fn holds(&self, key: &[u8], seq: u64, from: u64, newest: bool) -> Result<bool> {
+    /// Whether the index holds the version of `key` that is `seq` in a table. All versions of a key that
+    /// are in one table got there together, so a plain word can only mean the newest of them.
+    pub(super) fn holds(&self, key: &[u8], seq: u64, from: Origin) -> Result<bool> {
         let _here = self.limbo.enter();
         let Some(word) = self.index.get(key)? else { return Ok(false) };
         Ok(match self.decode_word(word)? {
-            Word::Position(position) => position.number() == from && newest,
-            Word::Chain(offset) => {
-                find_version(&Chain::load(&self.pool, offset)?, seq, from, newest).is_some()
-            }
+            Word::Position(position) => position.number() == from.table && from.newer.is_none(),
+            Word::Chain(offset) => find_version(&Chain::load(&self.pool, offset)?, seq, from).is_some(),
         })
     }
 
@@ -225,14 +220,19 @@ impl Slm {
             return Ok(Vec::new());
         }
         Ok(match self.decode_word(word)? {
-            Word::Position(position) => vec![Version { seq: 0, position: Some(position) }],
+            Word::Position(position) => {
+                vec![Version { seq: u64::MAX >> 2, exact: false, position: Some(position) }]
+            }
             Word::Chain(offset) => Chain::load(&self.pool, offset)?.versions,
         })
     }
 
     fn plan_insert(&self, key: &[u8], new: &[Version], held: &[u64]) -> Result<Move> {
         let old = self.index.get(key)?.unwrap_or(0);
-        let before = self.versions_of(old)?;
+        let mut before = self.versions_of(old)?;
+        if let (Some(last), [.., oldest]) = (before.first_mut().filter(|v| !v.exact), new) {
+            last.seq = last.seq.min(oldest.seq - 1);
+        }
         self.plan(key, old, new.len(), &[new, &before].concat(), held)
     }
 
@@ -272,19 +272,25 @@ impl Slm {
     fn plan_relocation(&self, r: &Relocation) -> Result<Option<Move>> {
         let Some(old) = self.index.get(&r.key)? else { return Ok(None) };
         let change = match self.decode_word(old)? {
-            Word::Position(position) if position.number() == r.from && r.newest => {
+            Word::Position(position) if position.number() == r.from.table && r.from.newer.is_none() => {
                 Change::Word(Word::Position(r.to).encode())
             }
             Word::Position(_) => return Ok(None),
             Word::Chain(chain) => {
                 let loaded = Chain::load(&self.pool, chain)?;
-                match find_version(&loaded, r.seq, r.from, r.newest) {
+                match find_version(&loaded, r.seq, r.from) {
                     Some(index) => Change::InChain { chain, index, to: r.to },
                     None => return Ok(None),
                 }
             }
         };
-        Ok(Some(Move { key: r.key.clone(), old, change, born: vec![r.to.number()], died: vec![r.from] }))
+        Ok(Some(Move {
+            key: r.key.clone(),
+            old,
+            change,
+            born: vec![r.to.number()],
+            died: vec![r.from.table],
+        }))
     }
 
     fn publish_move(&self, one: &Move) -> Result<()> {
@@ -343,10 +349,11 @@ pub(super) fn count_edits(
         .collect()
 }
 
-fn find_version(chain: &Chain, seq: u64, from: u64, newest: bool) -> Option<usize> {
-    chain.versions.iter().position(|v| {
-        v.position.is_some_and(|p| p.number() == from) && (v.seq == seq || (v.seq == 0 && newest))
-    })
+/// Which version of `chain` is the one that is `seq` in a table: the one whose number is the highest there
+/// up to what the chain says.
+fn find_version(chain: &Chain, seq: u64, from: Origin) -> Option<usize> {
+    let is_it = |v: &Version| seq <= v.seq && from.newer.is_none_or(|newer| newer > v.seq);
+    chain.versions.iter().position(|v| v.position.is_some_and(|p| p.number() == from.table) && is_it(v))
 }
 
 impl Move {

@@ -18,8 +18,8 @@ use crate::manifest::Edit;
 pub(super) struct Origin {
     /// The table.
     pub table: u64,
-    /// Whether it was the newest version of its key there.
-    pub newest: bool,
+    /// The next newer version of its key there, by sequence number.
+    pub newer: Option<u64>,
 }
 
 /// The entries of a table being written, without their values.
