@@ -60,10 +60,17 @@ impl<const N: usize> FastFair<N> {
         }
     }
 
+    /// The node at `off`, on its way into the caches.
+    fn start(&self, off: u64) -> Result<NodeRef<'_, N>> {
+        let node = self.unread_node(off)?;
+        node.prefetch();
+        self.node(off)
+    }
+
     /// From the node at `off` to the living one of its level that `target` belongs to; `None` if that lies to the
     /// left. Fences are compared unless it is `sure`.
     pub(super) fn settle(&self, off: u64, target: Target<'_>, sure: bool) -> Result<Option<NodeRef<'_, N>>> {
-        let mut node = self.node(off)?;
+        let mut node = self.start(off)?;
         let mut check = !sure;
         for _ in 0..MAX_RESTARTS {
             self.pool.charge_read(node.off, NODE_HEADER_BYTES);
