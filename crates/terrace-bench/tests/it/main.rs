@@ -1,5 +1,6 @@
-//! Whole suites on a model store.
+//! Whole suites, on a model store and on Terrace.
 #![expect(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
+mod db;
 mod model;
 mod suites;

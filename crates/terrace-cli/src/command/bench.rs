@@ -259,10 +259,8 @@ impl<'a> Databases<'a> {
         options.create_if_missing = intent == Intent::Create;
         let db = Db::open(self.dir.join(DATABASE), options)?;
         let stats = db.stats();
+        // The medium's description says so when it is emulated.
         self.described = format!("engine {}; {}; {}", stats.engine, stats.media, stats.durability);
-        if let Some(emulated) = &stats.emulated {
-            self.described.push_str(&format!("; EMULATED: {emulated}"));
-        }
         Ok(Arc::new(TerraceStore::new(db)))
     }
 

@@ -57,9 +57,6 @@ fn create(guide: &mut Guide<'_>, open: &OpenArgs, dir: &Path) -> CommandResult<D
     let stats = db.stats();
     guide.tell(format_args!("Engine {}, opened in {:.0} ms.", stats.engine, took.as_secs_f64() * 1e3))?;
     guide.tell(format_args!("Pool: {}.", stats.media))?;
-    if let Some(emulated) = &stats.emulated {
-        guide.tell(format_args!("EMULATED: {emulated}."))?;
-    }
     guide.tell(format_args!("Promise: {}.", stats.durability))?;
     Ok(db)
 }
