@@ -44,6 +44,8 @@ mod restructure;
 mod scan;
 mod search;
 mod shift;
+#[cfg(test)]
+mod tests;
 mod totals;
 mod write;
 

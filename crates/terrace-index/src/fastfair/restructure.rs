@@ -81,7 +81,7 @@ impl<const N: usize> FastFair<N> {
         Ok(off)
     }
 
-    fn build_two(
+    pub(super) fn build_two(
         &self,
         fresh: &mut Fresh<'_>,
         old: NodeRef<'_, N>,
