@@ -14,4 +14,4 @@ mod word_cell;
 
 pub use fastfair::FastFair;
 pub use ordered::{OrderedIndex, ScanBatch};
-pub use skiplist::{Found, ListCursor, Record, SkipIndex, SkipList, Staged};
+pub use skiplist::{Found, ListCursor, Record, SkipIndex, SkipList, Staged, WeakSkipList};

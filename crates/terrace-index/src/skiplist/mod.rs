@@ -37,8 +37,8 @@ mod recover;
 mod write;
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use terrace_base::checksum::hash64;
 use terrace_base::{Error, Result};
@@ -72,6 +72,25 @@ pub struct Record<'a> {
 #[derive(Clone)]
 pub struct SkipList {
     inner: Arc<Inner>,
+}
+
+/// A list that may be gone: does not keep it.
+#[derive(Clone)]
+pub struct WeakSkipList {
+    inner: Weak<Inner>,
+}
+
+impl WeakSkipList {
+    /// The list, if any handle or cursor still keeps it.
+    pub fn upgrade(&self) -> Option<SkipList> {
+        self.inner.upgrade().map(|inner| SkipList { inner })
+    }
+}
+
+impl fmt::Debug for WeakSkipList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("WeakSkipList").field(&self.upgrade()).finish()
+    }
 }
 
 struct Inner {
@@ -125,6 +144,11 @@ impl SkipList {
             doomed: AtomicBool::new(false),
         };
         SkipList { inner: Arc::new(inner) }
+    }
+
+    /// A handle that does not keep the list: to find out later whether somebody else does.
+    pub fn downgrade(&self) -> WeakSkipList {
+        WeakSkipList { inner: Arc::downgrade(&self.inner) }
     }
 
     /// What a root stores to find the list again.

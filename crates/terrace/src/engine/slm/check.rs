@@ -128,8 +128,10 @@ fn check_counts(slm: &Slm, held: &BTreeMap<u64, u64>, report: &mut CheckReport) 
 fn check_pool(slm: &Slm, report: &mut CheckReport) -> Result<()> {
     slm.limbo.drain();
     slm.index.drain();
+    // Kept from here on, so that a reader's letting go does not free them in between.
+    let retired = slm.retired_memtables();
     let mut marks = slm.pool.marks();
-    slm.mark(&mut marks)?;
+    slm.mark(&mut marks, &retired)?;
     report.problems.extend(slm.pool.check(&marks).into_iter().map(|p| format!("pool: {p}")));
     report.pm_bytes = slm.pool.used_bytes();
     Ok(())

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
+use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, Result};
 use terrace_index::{OrderedIndex, ScanBatch};
@@ -29,7 +30,15 @@ const SCAN_KEYS: usize = 512;
 /// Runs compactions on the job slot `root` until none is worthwhile.
 pub(super) fn run(slm: &Slm, root: &'static str) -> Result<()> {
     leaf_scan(slm)?;
-    while !slm.is_closing() && slm.compact_next(root)? {}
+    while !slm.is_closing() {
+        // A chain that no snapshot needs keeps its versions live: merging them would change nothing.
+        if slm.chains.load(Ordering::Acquire) > 0 && slm.core.snapshots.list().is_empty() {
+            slm.collapse_chains()?;
+        }
+        if !slm.compact_next(root)? {
+            break;
+        }
+    }
     Ok(())
 }
 

@@ -45,7 +45,7 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use terrace_base::{Error, Result};
 use terrace_index::limbo::Limbo;
-use terrace_index::{FastFair, OrderedIndex};
+use terrace_index::{FastFair, OrderedIndex, SkipList, WeakSkipList};
 use terrace_pmem::{Granularity, Pool};
 
 use crate::compaction::{LeafScan, Pins};
@@ -83,6 +83,8 @@ pub(crate) struct Slm {
     manifest: Manifest,
     tables: Tables,
     mem: ArcSwap<MemSet>,
+    /// Flushed memtables that readers may still keep.
+    retired: Mutex<Vec<WeakSkipList>>,
     log: Mutex<Option<log::CommitLog>>,
     /// The commit log failed: nothing more is logged before what it held is in tables.
     log_broken: AtomicBool,
@@ -100,7 +102,7 @@ pub(crate) struct Slm {
     collapsing: Mutex<()>,
     /// Held while a job's counts and end go into the manifest.
     counting: Mutex<()>,
-    /// Chains in the index.
+    /// Chains in the index; after a crash, at first, those that nothing leads to as well.
     chains: AtomicI64,
     jobs: Background,
     /// What opening had to do, in a line.
@@ -226,6 +228,11 @@ impl Slm {
             offsets.filter_map(|offset| chain::Chain::load(&self.pool, offset).ok()).map(|c| c.key).collect()
         };
         if keys.is_empty() {
+            let _still = self.index_writer.lock();
+            if self.pool.slots(chain::CHAIN_KIND).next().is_none() {
+                // What was counted at opening and led nowhere has been reclaimed.
+                self.chains.store(0, Ordering::Release);
+            }
             return Ok(());
         }
         let mut job = self.start_job(jobs::JOB_ROOTS[1], JobKind::Flush, Vec::new())?;
@@ -243,6 +250,13 @@ impl Slm {
         if matches!(chain::Word::decode(word), Some(chain::Word::Chain(_))) {
             self.chains.fetch_add(by, Ordering::AcqRel);
         }
+    }
+
+    /// Flushed memtables that readers still keep; nothing else reaches them.
+    fn retired_memtables(&self) -> Vec<SkipList> {
+        let present: Vec<SkipList> = self.mem.load().iter().map(|m| m.list().clone()).collect();
+        let gone = |list: &SkipList| present.iter().all(|p| p.head_offset() != list.head_offset());
+        self.retired.lock().iter().filter_map(WeakSkipList::upgrade).filter(gone).collect()
     }
 
     /// A file number that no file has.
@@ -264,6 +278,10 @@ impl Slm {
 
     /// A flushed memtable leaves: readers, root and extents, then its logs.
     fn forget(&self, memtable: &Arc<MemTable>) -> Result<()> {
+        let mut retired = self.retired.lock();
+        retired.retain(|list| list.upgrade().is_some());
+        retired.push(memtable.list().downgrade());
+        drop(retired);
         self.mem.rcu(|mem| mem.without(memtable));
         memtable.retire(&self.pool)?;
         let needed = self.manifest.state().log_number;
@@ -350,7 +368,7 @@ impl Engine for Slm {
     }
 
     fn released(&self) {
-        let wanted = self.chains.load(Ordering::Acquire) > 0;
+        let wanted = self.chains.load(Ordering::Acquire) > 0 && !self.core.options.read_only;
         if wanted && !self.is_closing() && !self.jobs.collapse_pending.swap(true, Ordering::AcqRel) {
             self.spawn(|slm| {
                 slm.jobs.collapse_pending.store(false, Ordering::Release);

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -276,6 +277,7 @@ pub(super) fn assemble(
         // A chain that cannot be freed stays unreachable, which `check` reports.
         Limbo::new(move |offset| drop(pool.free(offset, CHAIN_KIND)))
     };
+    let chains = pool.slots(CHAIN_KIND).count() as i64;
     Ok(Arc::new_cyclic(|me| Slm {
         limbo,
         me: me.clone(),
@@ -294,7 +296,8 @@ pub(super) fn assemble(
         index_writer: Default::default(),
         collapsing: Default::default(),
         counting: Default::default(),
-        chains: Default::default(),
+        chains: AtomicI64::new(chains),
+        retired: Default::default(),
         jobs: Default::default(),
         opened: attached.describe().into(),
         emulated,

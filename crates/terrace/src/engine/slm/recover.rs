@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use terrace_base::Result;
-use terrace_index::{OrderedIndex, ScanBatch};
+use terrace_index::{OrderedIndex, ScanBatch, SkipList};
 use terrace_log::PmLog;
 use terrace_pmem::{Granularity, Marks};
 
@@ -18,6 +18,7 @@ use super::flush;
 use super::jobs::{JOB_ROOTS, LoggedMove, logged_job};
 use super::open::Attached;
 use super::tables::{log_path, table_path};
+use crate::engine::Engine;
 use crate::manifest::{Edit, State};
 
 /// Index entries looked at in one go.
@@ -43,6 +44,9 @@ impl Slm {
                     slm.core.health.fail(e);
                 }
             });
+        } else {
+            // Snapshots that were held at the close are gone.
+            self.released();
         }
         if self.has_immutable() {
             self.spawn(|slm| {
@@ -169,8 +173,9 @@ impl Slm {
     /// Frees what a crash left allocated and unreachable, and collapses every chain: no snapshot
     /// survived.
     fn reclaim(&self) -> Result<()> {
+        let retired = self.retired_memtables();
         let mut marks = self.pool.marks();
-        self.mark(&mut marks)?;
+        self.mark(&mut marks, &retired)?;
         self.pool.reclaim(&marks)?;
         self.limbo.drain();
         if self.index.drain() && self.limbo.is_empty() {
@@ -181,10 +186,13 @@ impl Slm {
     }
 
     /// Marks everything of the pool that is reachable.
-    pub(super) fn mark(&self, marks: &mut Marks) -> Result<()> {
+    pub(super) fn mark(&self, marks: &mut Marks, retired: &[SkipList]) -> Result<()> {
         self.index.mark(marks)?;
         for memtable in self.mem.load().iter() {
             memtable.mark(marks)?;
+        }
+        for list in retired {
+            list.mark(marks)?;
         }
         for root in JOB_ROOTS {
             if let Some(head) = self.pool.root(root)? {
@@ -192,10 +200,7 @@ impl Slm {
             }
         }
         self.each_word(|_, word| match Word::decode(word) {
-            Some(Word::Chain(offset)) => {
-                self.count_chain(word, 0);
-                marks.slot(offset)
-            }
+            Some(Word::Chain(offset)) => marks.slot(offset),
             _ => Ok(()),
         })
     }
