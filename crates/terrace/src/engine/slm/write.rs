@@ -138,17 +138,19 @@ impl Slm {
     }
 }
 
+/// Stages the records of a group in the order of the list, so that linking them in turn finds each
+/// one's predecessor linked by this same group or long ago.
 fn stage(memtable: &MemTable, group: &Group<'_>) -> Result<Vec<Staged>> {
-    let mut staged = Vec::with_capacity(group.ops() as usize);
+    let mut records = Vec::with_capacity(group.ops() as usize);
     let mut seq = group.first_seq;
     for request in group.requests {
         let (batch_first, batch_len) = (seq, request.batch.len() as u32);
         for op in request.batch.ops() {
-            let record =
-                Record { key: op.key, seq, kind: op.kind as u8, value: op.value, batch_first, batch_len };
-            staged.push(memtable.list().stage(&record)?);
+            let kind = op.kind as u8;
+            records.push(Record { key: op.key, seq, kind, value: op.value, batch_first, batch_len });
             seq += 1;
         }
     }
-    Ok(staged)
+    records.sort_unstable_by(|a, b| a.key.cmp(b.key).then(b.seq.cmp(&a.seq)));
+    records.iter().map(|record| memtable.list().stage(record)).collect()
 }
