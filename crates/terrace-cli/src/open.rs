@@ -17,7 +17,7 @@ pub struct OpenArgs {
     #[arg(long, global = true, value_name = "NAME", value_parser = parse_engine)]
     pub engine: Option<EngineKind>,
 
-    /// Where the pool lies: auto, a PATH (file, DAX file or device), or emulated:PROFILE[@PATH]
+    /// Where the pool lies: auto, a PATH (file, DAX file or device), or `emulated:PROFILE[@PATH]`
     ///
     /// Profiles are dram, optane, cxl, slm and tlsm, or figures such as read=300,drain=100,bw=2G.
     /// Without this flag Terrace uses what the machine has, and an ordinary file where it has none.
@@ -81,7 +81,7 @@ fn parse_pool(text: &str) -> Result<Pool, String> {
         }
         None if text == "auto" => PoolChoice::Auto,
         None if text.is_empty() => {
-            return Err("a pool is auto, a path or emulated:PROFILE[@PATH]".to_string());
+            return Err("a pool is auto, a path or `emulated:PROFILE[@PATH]`".to_string());
         }
         None => PoolChoice::Path(absolute(text)?),
     };

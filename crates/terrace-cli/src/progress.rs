@@ -5,7 +5,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 /// A bar over `total` bytes, or a count of bytes if the end is not known.
 pub fn bytes(total: Option<u64>) -> ProgressBar {
     match total {
-        Some(total) => styled(total, "{bar:32} {bytes}/{total_bytes}  {bytes_per_sec}  {msg}"),
+        Some(total) => styled(total, "{bar:24} {percent:>3}%  {bytes_per_sec}  {msg}"),
         None => styled_spinner("{spinner} {bytes}  {bytes_per_sec}  {msg}"),
     }
 }
@@ -13,7 +13,7 @@ pub fn bytes(total: Option<u64>) -> ProgressBar {
 /// A bar over `total` operations of `name`, or a count if the end is not known.
 pub fn operations(name: &str, total: Option<u64>) -> ProgressBar {
     let bar = match total {
-        Some(total) => styled(total, "{msg:12} {bar:32} {human_pos}/{human_len}  {per_sec}"),
+        Some(total) => styled(total, "{msg:12} {bar:24} {percent:>3}%  {human_pos}  {per_sec}"),
         None => styled_spinner("{msg:12} {spinner} {human_pos}  {per_sec}"),
     };
     bar.set_message(name.to_string());

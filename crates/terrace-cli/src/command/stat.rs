@@ -51,6 +51,9 @@ pub fn render(stats: &Stats) -> String {
     }
     heading("durability", &stats.durability);
     heading("opened", &stats.opened);
+    if let Some(failure) = &stats.failure {
+        heading("FAILURE", failure);
+    }
     text.push('\n');
     dram(stats, &mut text);
     pm(stats, &mut text);
@@ -153,6 +156,7 @@ fn render_json(stats: &Stats) -> CommandResult<String> {
         "durability": stats.durability,
         "emulated": stats.emulated,
         "opened": stats.opened,
+        "failure": stats.failure,
         "dram": dram_json(stats),
         "pm": pm_json(stats),
         "ssd": ssd_json(stats),

@@ -110,3 +110,27 @@ fn a_reader_that_leaves_early_is_no_error() {
         assert_eq!((run.code, run.err.as_str()), (0, ""), "{command}");
     }
 }
+
+/// The example of a language in the page about the format.
+fn documented(language: &str) -> String {
+    let page = include_str!("../../../../docs/formats/records.md");
+    let (_, from) = page.split_once(&format!("```{language}\n")).unwrap();
+    from.split_once("```").unwrap().0.to_string()
+}
+
+#[test]
+fn the_documented_examples_are_canonical_and_equal() {
+    for format in ["tsv", "json"] {
+        let bed = Bed::new();
+        let run = bed.run_with("import", &["-", "--format", format], documented(format).as_bytes());
+        assert_eq!(run.code, 0, "{run:?}");
+        for other in ["tsv", "json"] {
+            assert_eq!(
+                bed.run("export", &["--format", other]).text(),
+                documented(other),
+                "{format} to {other}"
+            );
+        }
+        assert_eq!(bed.run("get", &["--raw", "é"]).out, b"\x00\xff");
+    }
+}

@@ -86,6 +86,11 @@ impl ListCursor {
         self.node().head.seq
     }
 
+    /// The sequence number that names the record's batch; the cursor must be valid.
+    pub fn batch_first(&self) -> u64 {
+        self.node().head.batch_first
+    }
+
     /// The caller's byte; the cursor must be valid.
     pub fn kind(&self) -> u8 {
         self.node().head.kind

@@ -247,8 +247,7 @@ impl Db {
 
     /// Makes everything acknowledged so far power-safe, on media where it is not at once.
     pub fn sync(&self) -> Result<()> {
-        self.inner.check_open()?;
-        self.inner.engine.sync()
+        self.inner.alone(|inner| inner.check_open().and_then(|()| inner.engine.sync()))
     }
 
     /// Flushes, and merges all tables with keys in `range`: what is dead there is dropped.

@@ -141,11 +141,11 @@ impl Manifest {
     /// # Errors
     ///
     /// `InvalidArgument` if two tables have one number or one contradicts itself.
-    pub fn state_of(identity: Identity, tables: &[(u32, TableMeta)]) -> Result<State> {
+    pub fn state_of(identity: Identity, tables: &[(u32, TableMeta)], flushed_seq: u64) -> Result<State> {
         let mut state = State::new(identity);
+        fit(&mut state, &Edit::FlushedSeq(flushed_seq))?;
         for (level, meta) in tables {
             fit(&mut state, &Edit::AddTable { level: *level, job: 0, meta: meta.clone() })?;
-            fit(&mut state, &Edit::FlushedSeq(meta.max_seq))?;
         }
         Ok(state)
     }

@@ -111,7 +111,7 @@ impl State {
             }
             Edit::FlushedSeq(seq) => self.flushed_seq = self.flushed_seq.max(*seq),
             Edit::NextFile(number) => self.next_file = self.next_file.max(*number),
-            Edit::LogNumber(number) => self.log_number = *number,
+            Edit::LogNumber(number) => self.log_number = self.log_number.max(*number),
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
-//! Tests of the store through its public interface.
+//! The store from outside: every engine against one conformance suite, and under simulated crashes.
+#![expect(clippy::unwrap_used, reason = "helpers of tests are tests, which the lint cannot see")]
 
-#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
-
+mod conformance;
+mod crash;
+mod harness;
 mod smoke;

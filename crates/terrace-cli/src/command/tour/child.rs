@@ -15,7 +15,7 @@ pub(super) const VISITS: &str = "visit/";
 /// Records of one write; they are there together or not at all.
 pub(super) const PARTS: u64 = 2;
 
-/// Writes until killed. Write n puts [`PARTS`] records in one batch, and then prints n.
+/// Writes until killed. Write n puts two records in one batch, and then prints n.
 #[derive(Debug, Args)]
 pub struct WriteForever {
     /// The database

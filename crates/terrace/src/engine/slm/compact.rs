@@ -247,6 +247,7 @@ impl KeyGroup {
         for (i, entry) in self.versions.iter().enumerate().rev() {
             keep[i] = match entry.kind {
                 Kind::Put => slm.holds(&self.key, entry.seq, self.origin(i))?,
+                Kind::Delete if self.stays_already(i, &keep) => false,
                 Kind::Delete => older_stays || !tombstones.droppable(&self.key, entry.seq),
             };
             if keep[i] && entry.kind == Kind::Delete && older_stays {
@@ -262,6 +263,13 @@ impl KeyGroup {
         outputs.pin(pinned);
         self.versions.clear();
         Ok(())
+    }
+
+    /// Whether a copy of version `i` further on stays. A flush that a crash cut short was done again, so
+    /// its tables hold what the first ones hold; which copy of a put counts the index says, of a tombstone any.
+    fn stays_already(&self, i: usize, keep: &[bool]) -> bool {
+        let copies = self.versions[i + 1..].iter().zip(&keep[i + 1..]);
+        copies.take_while(|(v, _)| v.seq == self.versions[i].seq).any(|(_, kept)| *kept)
     }
 
     fn origin(&self, version: usize) -> Origin {

@@ -71,6 +71,11 @@ impl MemTable {
         let _ = self.first_log.compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire);
     }
 
+    /// Notes that log `number` stands for all this memtable's logs before it.
+    pub fn relogged(&self, number: u64) {
+        self.first_log.store(number, Ordering::Release);
+    }
+
     /// Unlinks the flushed memtable; its extents follow when the last reader lets go.
     pub fn retire(&self, pool: &Pool) -> Result<()> {
         pool.clear_root(root(self.slot))?;

@@ -284,11 +284,7 @@ impl Slm {
         drop(retired);
         self.mem.rcu(|mem| mem.without(memtable));
         memtable.retire(&self.pool)?;
-        let needed = self.manifest.state().log_number;
-        for number in self.manifest.listing()?.logs.into_iter().filter(|n| *n < needed) {
-            self.core.fs().remove(&tables::log_path(&self.core.dir, number))?;
-        }
-        Ok(())
+        self.remove_old_logs()
     }
 }
 
@@ -339,8 +335,9 @@ impl Engine for Slm {
         if self.mem.load().active().is_empty() {
             return Ok(());
         }
+        self.mend_log()?;
         self.wait_for_flush()?;
-        self.rotate_memtable()
+        self.rotate_memtable(0)
     }
 
     fn settle(&self) -> Result<()> {

@@ -5,6 +5,7 @@
 //! after the last flush comes from the logs, which hold a prefix of it.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use terrace_base::{Error, Result};
@@ -16,7 +17,7 @@ use super::chain::Word;
 use super::memtable::NODE_OVERHEAD_BYTES;
 use super::tables::log_path;
 use super::{Slm, flush, log};
-use crate::batch::WriteBatch;
+use crate::batch::{Op, WriteBatch};
 
 /// Bytes read ahead from each table.
 const READAHEAD_BYTES: usize = 256 << 10;
@@ -56,27 +57,36 @@ impl Slm {
         self.manifest.apply(&super::jobs::count_edits(&self.manifest.state(), &live, &[]))
     }
 
-    /// Replays the logs in order; only the last may end torn.
+    /// Replays the logs in order. One that is torn may be followed only by one that stands for it.
     fn replay_logs(&self) -> Result<()> {
-        let logs = self.manifest.listing()?.logs;
-        for (i, &number) in logs.iter().enumerate() {
+        let mut replayed = self.manifest.state().flushed_seq;
+        let mut torn: Option<(PathBuf, u64)> = None;
+        for number in self.manifest.listing()?.logs {
             let path = log_path(&self.core.dir, number);
             let tail = log::replay(self.core.fs(), &path, number, &mut |seq, batch| {
-                self.replay_batch(number, seq, &batch)
+                if batch.is_empty() {
+                    torn = None;
+                } else if let Some((path, at)) = &torn {
+                    return Err(Error::corruption(
+                        path,
+                        *at,
+                        "a complete log",
+                        "a torn one with a successor",
+                    ));
+                } else if seq > replayed {
+                    self.replay_batch(number, seq, &batch)?;
+                    replayed = seq + batch.len() as u64 - 1;
+                }
+                Ok(())
             })?;
-            let followed = logs.get(i + 1).is_some();
-            if let (Tail::Torn { at, .. }, true) = (tail, followed) {
-                return Err(Error::corruption(&path, at, "a complete log", "a torn one with a successor"));
+            if let Tail::Torn { at, .. } = tail {
+                torn.get_or_insert((path, at));
             }
         }
         Ok(())
     }
 
     fn replay_batch(&self, number: u64, first: u64, batch: &WriteBatch) -> Result<()> {
-        let last = first + batch.len() as u64 - u64::from(!batch.is_empty());
-        if last <= self.manifest.state().flushed_seq {
-            return Ok(());
-        }
         let need = batch.encoded().len() as u64 + batch.len() as u64 * NODE_OVERHEAD_BYTES;
         let full = {
             let mem = self.mem.load();
@@ -84,23 +94,41 @@ impl Slm {
             list.entries() > 0 && list.bytes_used() + need > self.core.options.slm.memtable_bytes
         };
         if full {
-            self.rotate_memtable()?;
+            self.rotate_memtable(number)?;
             flush::run(self)?;
         }
         let memtable = Arc::clone(self.mem.load().active());
         memtable.logged_from(number);
-        let records: Vec<Record<'_>> = batch
-            .ops()
-            .zip(first..)
-            .map(|(op, seq)| Record {
-                key: op.key,
+        let mut wanted = Vec::with_capacity(batch.len());
+        for (op, seq) in batch.ops().zip(first..) {
+            if !self.superseded(op.key, seq)? {
+                wanted.push((op, seq));
+            }
+        }
+        let batch_len = wanted.len() as u32;
+        let records: Vec<_> = wanted
+            .into_iter()
+            .map(|(Op { kind, key, value }, seq)| Record {
+                key,
                 seq,
-                kind: op.kind as u8,
-                value: op.value,
+                kind: kind as u8,
+                value,
                 batch_first: first,
-                batch_len: batch.len() as u32,
+                batch_len,
             })
             .collect();
         memtable.list().put_group(&records)
+    }
+
+    /// Whether a table has a newer version of `key`. It may after a repair, which uses whatever it finds.
+    fn superseded(&self, key: &[u8], seq: u64) -> Result<bool> {
+        for table in self.tables.load().values() {
+            let meta = table.meta();
+            let covers = meta.max_seq > seq && *meta.smallest <= *key && key <= &*meta.largest;
+            if covers && table.get(key, u64::MAX)?.is_some_and(|entry| entry.seq > seq) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }

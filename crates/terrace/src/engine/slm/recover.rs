@@ -10,14 +10,14 @@ use std::ops::Bound;
 use terrace_base::Result;
 use terrace_index::{OrderedIndex, ScanBatch, SkipList};
 use terrace_log::PmLog;
-use terrace_pmem::{Granularity, Marks};
+use terrace_pmem::Marks;
 
 use super::Slm;
 use super::chain::Word;
 use super::flush;
 use super::jobs::{JOB_ROOTS, LoggedMove, logged_job};
 use super::open::Attached;
-use super::tables::{log_path, table_path};
+use super::tables::table_path;
 use crate::engine::Engine;
 use crate::manifest::{Edit, State};
 
@@ -31,13 +31,14 @@ impl Slm {
         self.settle_jobs()?;
         self.remove_dead_files()?;
         match attached {
-            Attached::Rebuild => self.rebuild()?,
-            // A killed process leaves the log without its newest records. What the pool holds of them
-            // goes into tables before a newer log begins, or a power cut could leave a gap.
-            Attached::Crashed if self.pool.granularity() == Granularity::Page => self.flush_everything()?,
-            _ => {}
+            Attached::New => {}
+            Attached::Clean => self.note_logs()?,
+            Attached::Crashed => self.renew_log()?,
+            Attached::Rebuild => {
+                self.rebuild()?;
+                self.renew_log()?;
+            }
         }
-        self.note_logs()?;
         if attached == Attached::Crashed {
             self.spawn(|slm| {
                 if let Err(e) = slm.reclaim() {
@@ -140,24 +141,10 @@ impl Slm {
         Ok(())
     }
 
-    fn flush_everything(&self) -> Result<()> {
-        if !self.mem.load().active().is_empty() {
-            if self.has_immutable() {
-                flush::run(self)?;
-            }
-            self.rotate_memtable()?;
-        }
-        if self.has_immutable() {
-            flush::run(self)?;
-        }
-        let needed = self.manifest.listing()?.logs;
-        if let Some(&newest) = needed.last() {
-            self.manifest.apply(&[Edit::LogNumber(newest + 1)])?;
-            for number in needed {
-                self.core.fs().remove(&log_path(&self.core.dir, number))?;
-            }
-        }
-        Ok(())
+    /// A killed process leaves the log without its newest records, a power cut leaves it torn: before
+    /// anything else is logged or flushed there is one that is whole.
+    fn renew_log(&self) -> Result<()> {
+        if self.logs_writes() { self.restart_log() } else { Ok(()) }
     }
 
     /// The memtables at hand rest on every log that is left.

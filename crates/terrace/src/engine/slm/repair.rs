@@ -12,7 +12,7 @@ use bytes::Bytes;
 use terrace_base::{Error, Result};
 use terrace_disk::Access;
 use terrace_index::SkipList;
-use terrace_pmem::Pool;
+use terrace_pmem::{Opened, Pool};
 use terrace_table::{Kind, Table, TableBuilder, TableMeta, TableOptions, salvage};
 
 use super::memtable::{MEMTABLE_KIND, MEMTABLES, root};
@@ -25,10 +25,11 @@ use crate::manifest::{Identity, Manifest, State};
 
 /// Repairs the database in `core.dir`, which nobody has open.
 pub(crate) fn repair(core: Arc<Core>) -> Result<RepairReport> {
-    let mut work = Repair { report: RepairReport::default(), next: 1, core };
+    let mut work = Repair { report: RepairReport::default(), next: 1, flushed: 0, core };
     let known = work.known_state()?;
     work.reserve_numbers(known.as_ref())?;
     let mut tables = work.sound_tables(known.as_ref())?;
+    work.flushed = known.as_ref().map_or(0, |s| s.flushed_seq);
     let mut identity = known.map_or_else(|| open::new_identity(&work.core.options), |s| s.identity);
     let pool_path = work.salvage_memtables(&identity, &mut tables)?;
     work.finish(&mut identity, tables, pool_path)
@@ -39,6 +40,8 @@ struct Repair {
     report: RepairReport,
     /// The next file number.
     next: u64,
+    /// Everything up to this sequence number is in tables.
+    flushed: u64,
 }
 
 impl Repair {
@@ -165,6 +168,10 @@ impl Repair {
                 return Ok(path);
             }
         };
+        if pool.opened() == Opened::Torn {
+            self.did("left the pool alone, which a power cut may have torn: the logs have what was synced");
+            return Ok(path);
+        }
         let read: Vec<_> = (0..MEMTABLES).map(|slot| read_memtable(&pool, slot)).collect();
         for e in read.iter().filter_map(|r| r.as_ref().err()) {
             self.lost(format!("{e}: the writes of one memtable, unless a log has them"));
@@ -175,6 +182,7 @@ impl Repair {
             return Ok(path);
         }
         for entries in read.into_iter().flatten() {
+            self.flushed = entries.list.iter().map(|e| e.1).fold(self.flushed, u64::max);
             let table = self.write_table(entries, "a memtable")?;
             tables.extend(table.map(|meta| (0, meta)));
         }
@@ -195,7 +203,7 @@ impl Repair {
     ) -> Result<RepairReport> {
         let (_, media) = open::pool_request(&self.core, identity)?;
         let options = open::pool_options(&self.core, media);
-        let mut state = Manifest::state_of(identity.clone(), &tables)?;
+        let mut state = Manifest::state_of(identity.clone(), &tables, self.flushed)?;
         state.next_file = state.next_file.max(self.next);
         let manifest = Manifest::rebuild(self.core.fs.clone(), &self.core.dir, state)?;
         self.core.env.pm.remove(&pool_path)?;

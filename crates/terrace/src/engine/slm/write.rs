@@ -66,7 +66,7 @@ impl Slm {
                 return Ok(());
             }
             if mem.free_slot().is_some() {
-                self.rotate_memtable()?;
+                self.rotate_memtable(0)?;
             } else {
                 self.wait_for_flush()?;
             }
@@ -93,12 +93,14 @@ impl Slm {
         }
     }
 
-    /// Makes a new memtable the active one and has the old one flushed.
-    pub(super) fn rotate_memtable(&self) -> Result<()> {
+    /// Makes a new memtable the active one and has the old one flushed. What goes into the new one is in logs
+    /// from `first_log` on, if that is not zero, else in one to come.
+    pub(super) fn rotate_memtable(&self, first_log: u64) -> Result<()> {
         let mem = self.mem.load_full();
         let slot = mem.free_slot().ok_or_else(|| Error::invalid("no memtable is free to rotate to"))?;
         self.finish_log()?;
         let next = Arc::new(MemTable::create(&self.pool, slot, self.core.options.slm.memtable_bytes)?);
+        next.logged_from(first_log);
         self.mem.store(Arc::new(mem.rotated(next)));
         self.spawn_flush();
         Ok(())

@@ -190,8 +190,8 @@ fn what_is_left_is_salvaged_and_rebuilt() {
     assert!(states.contains(&salvaged));
 
     let tables = [(0, meta(3)), (2, meta(8))];
-    let state = Manifest::state_of(salvaged.identity, &tables).unwrap();
-    assert!(Manifest::state_of(identity(), &[(0, meta(3)), (1, meta(3))]).is_err());
+    let state = Manifest::state_of(salvaged.identity, &tables, 58).unwrap();
+    assert!(Manifest::state_of(identity(), &[(0, meta(3)), (1, meta(3))], 0).is_err());
     let rebuilt = Manifest::rebuild(Arc::new(fs.clone()), dir(), state).unwrap();
     let again = reopen(&fs.crash_losing_all());
     assert_eq!(again.state(), rebuilt.state());

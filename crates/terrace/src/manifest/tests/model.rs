@@ -70,7 +70,7 @@ impl Model {
             Op::Done(id) => return self.jobs.remove(&id).is_some(),
             Op::Flushed(seq) => self.flushed = self.flushed.max(seq),
             Op::Next(number) => self.next = self.next.max(number),
-            Op::Log(number) => self.log = number,
+            Op::Log(number) => self.log = self.log.max(number),
         }
         true
     }

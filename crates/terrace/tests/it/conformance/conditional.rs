@@ -1,0 +1,97 @@
+//! `put_if_absent` and `update_if_exists`.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::harness::{Engine, Machine, Setup, setups};
+
+pub fn conditions_are_about_existence(engine: &Engine) {
+    let machine = Machine::new(&Setup::tiny("conditions", engine));
+    let db = machine.open().unwrap();
+    assert!(!db.update_if_exists(b"k", b"0").unwrap());
+    assert_eq!(db.get(b"k").unwrap(), None);
+    assert!(db.put_if_absent(b"k", b"1").unwrap());
+    assert!(!db.put_if_absent(b"k", b"2").unwrap());
+    assert_eq!(db.get(b"k").unwrap().unwrap(), "1");
+    assert!(db.update_if_exists(b"k", b"3").unwrap());
+    assert_eq!(db.get(b"k").unwrap().unwrap(), "3");
+    db.delete(b"k").unwrap();
+    assert!(!db.update_if_exists(b"k", b"4").unwrap());
+    assert!(db.put_if_absent(b"k", b"").unwrap(), "an empty value exists");
+    assert!(!db.put_if_absent(b"k", b"5").unwrap());
+}
+
+/// Existence is the same in the memtable, in tables, and under tombstones.
+pub fn conditions_see_through_every_floor(engine: &Engine) {
+    for setup in setups(engine) {
+        let machine = Machine::new(&setup);
+        let db = machine.open().unwrap();
+        let key = |i: u8| [b'k', i];
+        for i in 0..60 {
+            db.put(&key(i), &[i; 50]).unwrap();
+        }
+        db.flush().unwrap();
+        for i in (0..60).step_by(2) {
+            db.delete(&key(i)).unwrap();
+        }
+        for round in 0..3 {
+            match round {
+                1 => db.flush().unwrap(),
+                2 => db.compact_range::<&[u8]>(..).unwrap(),
+                _ => (),
+            }
+            for i in 0..60 {
+                let exists = i % 2 == 1;
+                assert_eq!(
+                    db.contains_key(&key(i)).unwrap(),
+                    exists,
+                    "{i} in round {round} of {}",
+                    setup.name
+                );
+                assert!(
+                    !if exists { db.put_if_absent(&key(i), b"") } else { db.update_if_exists(&key(i), b"") }
+                        .unwrap()
+                );
+            }
+        }
+        for i in 0..60 {
+            assert!(
+                if i % 2 == 1 { db.update_if_exists(&key(i), b"x") } else { db.put_if_absent(&key(i), b"x") }
+                    .unwrap()
+            );
+        }
+        assert!(db.iter().unwrap().all(|item| item.unwrap().1 == "x"));
+    }
+}
+
+/// Threads race to create and to take keys: exactly one succeeds, and what is read is the winner's.
+pub fn one_thread_wins_each_key(engine: &Engine) {
+    const THREADS: usize = 4;
+    const KEYS: u32 = 200;
+    for setup in setups(engine).into_iter().map(|s| s.threaded(2)) {
+        let machine = Machine::new(&setup);
+        let db = machine.open().unwrap();
+        let wins: Vec<AtomicUsize> = (0..THREADS).map(|_| AtomicUsize::new(0)).collect();
+        std::thread::scope(|scope| {
+            for (thread, wins) in wins.iter().enumerate() {
+                let db = &db;
+                scope.spawn(move || {
+                    for i in 0..KEYS {
+                        let mine = [thread as u8; 40];
+                        if db.put_if_absent(&i.to_be_bytes(), &mine).unwrap() {
+                            wins.fetch_add(1, Ordering::Relaxed);
+                            assert_eq!(db.get(&i.to_be_bytes()).unwrap().unwrap(), mine[..]);
+                        } else {
+                            assert!(db.contains_key(&i.to_be_bytes()).unwrap());
+                        }
+                    }
+                });
+            }
+        });
+        let won: Vec<usize> = wins.iter().map(|w| w.load(Ordering::Relaxed)).collect();
+        assert_eq!(won.iter().sum::<usize>(), KEYS as usize, "{won:?} under {}", setup.name);
+        for (thread, won) in won.iter().enumerate() {
+            let held = db.iter().unwrap().filter(|item| item.as_ref().unwrap().1[0] == thread as u8).count();
+            assert_eq!(held, *won);
+        }
+    }
+}

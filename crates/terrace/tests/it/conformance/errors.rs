@@ -1,0 +1,192 @@
+//! What goes wrong says so, and does no harm.
+
+use terrace::{Db, Options};
+use terrace_base::{Error, ErrorKind};
+use terrace_disk::Fs;
+
+use crate::harness::{Engine, Machine, Setup, assert_clean, entries};
+
+fn machine(engine: &Engine) -> Machine {
+    Machine::new(&Setup::tiny("errors", engine))
+}
+
+fn kind<T>(result: Result<T, Error>) -> ErrorKind {
+    result.map(drop).expect_err("this is refused").kind()
+}
+
+pub fn over_long_keys_and_values_are_refused(engine: &Engine) {
+    let machine = machine(engine);
+    let db = machine.open().unwrap();
+    let long = vec![b'k'; 65_536];
+    assert_eq!(kind(db.put(&long, b"")), ErrorKind::InvalidArgument);
+    assert_eq!(kind(db.delete(&long)), ErrorKind::InvalidArgument);
+    assert_eq!(kind(db.get(&long)), ErrorKind::InvalidArgument);
+    assert_eq!(kind(db.contains_key(&long)), ErrorKind::InvalidArgument);
+    assert_eq!(kind(db.multi_get(&[b"k", &long])), ErrorKind::InvalidArgument);
+    assert_eq!(kind(db.put_if_absent(&long, b"")), ErrorKind::InvalidArgument);
+    assert_eq!(kind(db.update_if_exists(&long, b"")), ErrorKind::InvalidArgument);
+    // The pages of this value are never touched.
+    let huge = vec![0; (1 << 30) + 1];
+    assert_eq!(kind(db.put(b"k", &huge)), ErrorKind::InvalidArgument);
+    assert!(entries(db.iter().unwrap()).is_empty());
+    db.put(b"k", b"still writable").unwrap();
+}
+
+pub fn a_second_handle_is_locked_out(engine: &Engine) {
+    let machine = machine(engine);
+    let db = machine.open().unwrap();
+    assert_eq!(kind(machine.open()), ErrorKind::Locked);
+    let other = db.clone();
+    drop(db);
+    assert_eq!(kind(machine.open()), ErrorKind::Locked, "a clone holds it");
+    other.put(b"k", b"v").unwrap();
+    drop(other);
+    assert_eq!(machine.open().unwrap().get(b"k").unwrap().unwrap(), "v");
+
+    let temp = tempfile::tempdir().unwrap();
+    let db = Db::open(temp.path(), machine.options()).unwrap();
+    assert_eq!(kind(Db::open(temp.path(), machine.options())), ErrorKind::Locked);
+    assert!(kind(Db::repair(temp.path(), machine.options())) == ErrorKind::Locked);
+    drop(db);
+    Db::open(temp.path(), machine.options()).unwrap();
+}
+
+pub fn read_only_reads(engine: &Engine) {
+    let machine = machine(engine);
+    let read_only = Options { read_only: true, ..machine.options() };
+    assert_eq!(kind(machine.open_with(read_only.clone())), ErrorKind::InvalidArgument);
+    assert!(!machine.fs().exists(machine.dir()).unwrap(), "nothing was made");
+    let db = machine.open().unwrap();
+    (0..200u8).for_each(|i| db.put(&[i], &[i; 50]).unwrap());
+    db.close().unwrap();
+    drop(db);
+
+    let image = machine.fs().image();
+    let db = machine.open_with(read_only).unwrap();
+    assert_eq!(db.get(&[7]).unwrap().unwrap(), [7; 50][..]);
+    assert_eq!(entries(db.iter().unwrap()).len(), 200);
+    assert_clean(&db);
+    for refused in [
+        db.put(b"k", b"v"),
+        db.delete(&[7]),
+        db.write(terrace::WriteBatch::new()).and_then(|()| db.flush()),
+        db.put_if_absent(b"k", b"v").map(drop),
+        db.compact_range::<&[u8]>(..),
+    ] {
+        assert_eq!(kind(refused), ErrorKind::ReadOnly);
+    }
+    db.close().unwrap();
+    drop(db);
+    let after = machine.fs().image();
+    assert!(image.iter().all(|(path, data)| after.get(path) == Some(data)), "a file changed");
+    assert_eq!(entries(machine.open().unwrap().iter().unwrap()).len(), 200);
+}
+
+pub fn a_missing_database_is_not_made(engine: &Engine) {
+    let machine = machine(engine);
+    let options = Options { create_if_missing: false, ..machine.options() };
+    let error = machine.open_with(options.clone()).map(drop).unwrap_err();
+    assert!(error.to_string().contains("no database"), "{error}");
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    machine.open().unwrap().put(b"k", b"v").unwrap();
+    assert_eq!(machine.open_with(options).unwrap().get(b"k").unwrap().unwrap(), "v");
+}
+
+pub fn a_file_is_no_directory(engine: &Engine) {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().join("file");
+    std::fs::write(&path, b"not a database").unwrap();
+    let options = machine(engine).options();
+    let error = Db::open(&path, options.clone()).map(drop).unwrap_err();
+    assert!(error.to_string().contains("file"), "{error}");
+    assert!(Db::open(path.join("below"), options).is_err());
+    assert_eq!(std::fs::read(&path).unwrap(), b"not a database");
+}
+
+pub fn foreign_files_stay(engine: &Engine) {
+    let machine = machine(engine);
+    machine.open().unwrap().put(b"k", b"v").unwrap();
+    let foreign = ["notes.txt", "000001.sst.bak", "12.sst", "MANIFEST-x", "CURRENT~"];
+    for name in foreign {
+        machine.fs().plant(&machine.dir().join(name), b"mine").unwrap();
+    }
+    let db = machine.open().unwrap();
+    for i in 0..300u32 {
+        db.put(&i.to_be_bytes(), &[0; 100]).unwrap();
+    }
+    db.compact_range::<&[u8]>(..).unwrap();
+    db.close().unwrap();
+    drop(db);
+    assert_eq!(machine.open().unwrap().get(b"k").unwrap().unwrap(), "v");
+    for name in foreign {
+        assert_eq!(machine.fs().read(&machine.dir().join(name)).unwrap(), b"mine");
+    }
+}
+
+pub fn a_closed_database_refuses(engine: &Engine) {
+    let machine = machine(engine);
+    let db = machine.open().unwrap();
+    db.put(b"k", b"v").unwrap();
+    let snapshot = db.snapshot();
+    db.close().unwrap();
+    db.close().unwrap();
+    assert!(db.put(b"k", b"w").is_err());
+    assert!(db.flush().is_err());
+    drop((db, snapshot));
+    let db = machine.open().unwrap();
+    assert_eq!(db.get(b"k").unwrap().unwrap(), "v");
+}
+
+/// A database without its pointer is not taken for none, and comes back whole from a repair.
+pub fn damage_is_told_and_repaired(engine: &Engine) {
+    let machine = machine(engine);
+    let db = machine.open().unwrap();
+    let fill =
+        |db: &Db| (0..300u32).for_each(|i| db.put(&i.to_be_bytes(), &i.to_le_bytes().repeat(10)).unwrap());
+    fill(&db);
+    db.flush().unwrap();
+    db.close().unwrap();
+    drop(db);
+    let before = entries(machine.open().unwrap().iter().unwrap());
+    for damage in ["CURRENT gone", "CURRENT damaged", "manifest damaged"] {
+        let machine = machine.kill();
+        let fs = machine.fs();
+        let current = machine.dir().join("CURRENT");
+        match damage {
+            "CURRENT gone" => fs.remove(&current).unwrap(),
+            "CURRENT damaged" => fs.plant(&current, b"MANIFEST-000099\n").unwrap(),
+            _ => {
+                let name = String::from_utf8(fs.read(&current).unwrap()).unwrap();
+                let path = machine.dir().join(name.split(' ').next().unwrap());
+                let mut data = fs.read(&path).unwrap();
+                data[60] ^= 1;
+                fs.plant(&path, &data).unwrap();
+            }
+        }
+        assert_eq!(kind(machine.open()), ErrorKind::Corruption, "{damage}");
+        let report = Db::repair_in(machine.env(), machine.dir(), machine.options()).unwrap();
+        assert!(report.lost.is_empty(), "{damage}: {:?}", report.lost);
+        let db = machine.open().unwrap();
+        assert_eq!(entries(db.iter().unwrap()), before, "{damage}");
+        assert_clean(&db);
+        fill(&db);
+    }
+}
+
+pub fn options_that_cannot_work_are_refused(engine: &Engine) {
+    let machine = machine(engine);
+    for spoil in [
+        |o: &mut Options| o.slm.memtable_bytes = 0,
+        |o: &mut Options| o.slm.live_key_threshold = 1.5,
+        |o: &mut Options| o.slm.live_key_threshold = f64::NAN,
+        |o: &mut Options| o.slm.max_merge_files = 0,
+        |o: &mut Options| o.background_threads = 0,
+        |o: &mut Options| o.pm_bytes = 0,
+        |o: &mut Options| o.pool_extent_bytes = 1000,
+    ] {
+        let mut options = machine.options();
+        spoil(&mut options);
+        assert_eq!(kind(machine.open_with(options)), ErrorKind::InvalidArgument);
+    }
+    machine.open().unwrap();
+}

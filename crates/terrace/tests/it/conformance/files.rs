@@ -1,0 +1,109 @@
+//! The database and its disk.
+
+use terrace::Db;
+use terrace_base::ErrorKind;
+use terrace_disk::{Fault, Fs};
+
+use crate::harness::{Engine, Machine, Map, Setup, assert_clean, entries, setups};
+
+fn table_files(machine: &Machine) -> usize {
+    let files = machine.fs().list(machine.dir()).unwrap();
+    files.iter().filter(|path| path.extension().is_some_and(|e| e == "sst")).count()
+}
+
+/// Overwriting the same keys for ever takes bounded room, and no file is left behind.
+pub fn compaction_frees_the_disk(engine: &Engine) {
+    for setup in setups(engine) {
+        let machine = Machine::new(&setup);
+        let db = machine.open().unwrap();
+        for round in 0..30u8 {
+            for i in 0..100u32 {
+                db.put(&i.to_be_bytes(), &[round; 100]).unwrap();
+            }
+        }
+        db.flush().unwrap();
+        db.compact_range::<&[u8]>(..).unwrap();
+        let stats = db.stats();
+        assert_eq!(stats.ssd.live_entries, 100);
+        assert_eq!(stats.ssd.table_entries, 100, "all garbage is gone under {}", setup.name);
+        assert_eq!(table_files(&machine), stats.ssd.tables as usize, "no table is left behind");
+        (0..100u32).for_each(|i| db.delete(&i.to_be_bytes()).unwrap());
+        db.compact_range::<&[u8]>(..).unwrap();
+        assert_eq!(db.stats().ssd.table_entries, 0, "tombstones go too");
+        assert_eq!(table_files(&machine), 0);
+    }
+}
+
+/// Writes until an error, with every acknowledged write in the map.
+fn write_until_refused(db: &Db, map: &mut Map, round: u8) -> Option<ErrorKind> {
+    for i in 0..3000u32 {
+        let (key, value) = (i.to_be_bytes(), [round; 200]);
+        match db.put(&key, &value) {
+            Ok(()) => drop(map.insert(key.to_vec(), value.to_vec())),
+            Err(error) => {
+                assert!(error.is_retryable(), "{error}");
+                return Some(error.kind());
+            }
+        }
+    }
+    None
+}
+
+fn assert_holds(db: &Db, map: &Map) {
+    let found: Map = entries(db.iter().unwrap()).into_iter().collect();
+    assert!(found == *map, "{} entries found, {} expected", found.len(), map.len());
+}
+
+pub fn a_full_disk_refuses_and_recovers(engine: &Engine) {
+    let machine = Machine::new(&Setup::tiny("full disk", engine));
+    let db = machine.open().unwrap();
+    let mut map = Map::new();
+    machine.fs().set_capacity(Some(100_000));
+    assert_eq!(write_until_refused(&db, &mut map, 1), Some(ErrorKind::NoSpace));
+    assert_holds(&db, &map);
+    machine.fs().set_capacity(None);
+    assert_eq!(write_until_refused(&db, &mut map, 2), None, "there is room again");
+    assert_holds(&db, &map);
+    db.close().unwrap();
+    drop(db);
+    let db = machine.open().unwrap();
+    assert_holds(&db, &map);
+    assert_clean(&db);
+}
+
+/// Any one operation of the disk fails, at any time: reads stay right, and a new process finds it all.
+pub fn failing_operations_are_errors(engine: &Engine) {
+    for after in (0..60).chain((60..400).step_by(17)) {
+        let machine = Machine::new(&Setup::tiny("failing", engine));
+        let db = machine.open().unwrap();
+        let sticky = after % 2 == 0;
+        machine.fs().inject(Some(Fault { after, only_changes: true, sticky }));
+        let mut map = Map::new();
+        let mut undecided: Vec<Vec<u8>> = Vec::new();
+        for i in 0..120u32 {
+            let (key, value) = ((i % 40).to_be_bytes(), [i as u8; 150]);
+            match db.put(&key, &value) {
+                Ok(()) => drop(map.insert(key.to_vec(), value.to_vec())),
+                Err(_) => undecided.push(key.to_vec()),
+            }
+        }
+        let found: Map = entries(db.iter().unwrap()).into_iter().collect();
+        let same = |found: &Map| {
+            let decided = |m: &Map| -> Map {
+                m.iter()
+                    .filter(|(k, _)| !undecided.contains(k))
+                    .map(|(k, v)| (k.clone(), v.clone()))
+                    .collect()
+            };
+            decided(found) == decided(&map)
+        };
+        assert!(same(&found), "fault after {after}");
+        let again = machine.kill();
+        again.fs().inject(None);
+        drop(db);
+        let db = again.open().unwrap_or_else(|e| panic!("fault after {after}: {e}"));
+        let found: Map = entries(db.iter().unwrap()).into_iter().collect();
+        assert!(same(&found), "fault after {after}, reopened");
+        assert_clean(&db);
+    }
+}

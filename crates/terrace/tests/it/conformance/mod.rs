@@ -1,0 +1,63 @@
+//! The suite: what every engine must do, whatever is beneath it.
+//!
+//! An engine joins by one line in the list at the end. Every test gets the engine; the random ones
+//! run under every set of options of `harness::setups`.
+
+mod basics;
+mod batches;
+mod commit;
+mod conditional;
+mod cursors;
+mod errors;
+mod files;
+mod model;
+mod ops;
+mod snapshots;
+
+use crate::harness::Engine;
+
+/// Makes a test of each function for each engine.
+macro_rules! conformance {
+    ($($engine:ident: $what:expr),* $(,)?) => {
+        $(mod $engine {
+            const ENGINE: super::Engine = $what;
+            super::tests_of_an_engine!(
+                basics::{an_empty_database_is_empty, written_keys_are_read, any_bytes_are_keys, values_of_every_size,
+                    deleted_keys_are_gone, multi_get_is_of_one_moment, stats_tell_what_happened},
+                batches::{a_batch_is_applied_in_order, a_spoilt_batch_does_nothing, batches_are_whole_to_readers,
+                    large_batches_cross_memtables},
+                commit::{drains_do_not_depend_on_the_size_of_a_group, writers_share_groups,
+                    readers_see_their_own_writes_and_never_go_back},
+                conditional::{conditions_are_about_existence, conditions_see_through_every_floor,
+                    one_thread_wins_each_key},
+                cursors::{bounds_and_directions, seeking_goes_both_ways, both_ends_meet, an_iterator_outlives_everything,
+                    prefixes_end_where_they_should},
+                errors::{over_long_keys_and_values_are_refused, a_second_handle_is_locked_out, read_only_reads,
+                    a_missing_database_is_not_made, a_file_is_no_directory, foreign_files_stay,
+                    a_closed_database_refuses, damage_is_told_and_repaired, options_that_cannot_work_are_refused},
+                files::{compaction_frees_the_disk, a_full_disk_refuses_and_recovers, failing_operations_are_errors},
+                model::{random_operations_match_a_map, random_operations_match_under_threads,
+                    the_same_operations_give_the_same_everywhere},
+                snapshots::{a_snapshot_stands_still, snapshots_at_every_step_stand_still,
+                    old_versions_go_with_their_snapshot, snapshots_hold_under_threads},
+            );
+        })*
+    };
+}
+
+/// The tests of one engine, by module.
+macro_rules! tests_of_an_engine {
+    ($($module:ident::{$($test:ident),* $(,)?}),* $(,)?) => {
+        $(mod $module {
+            $(#[test]
+            fn $test() {
+                crate::conformance::$module::$test(&super::ENGINE);
+            })*
+        })*
+    };
+}
+use tests_of_an_engine;
+
+conformance! {
+    slm: super::Engine { kind: terrace::EngineKind::Slm, drains_per_group: Some(2) },
+}

@@ -1,0 +1,149 @@
+//! Snapshots stand still, whatever is written, flushed, compacted.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::harness::{Engine, Machine, Setup, assert_clean, entries, get, setups};
+
+pub fn a_snapshot_stands_still(engine: &Engine) {
+    for setup in setups(engine) {
+        let machine = Machine::new(&setup);
+        let db = machine.open().unwrap();
+        let key = |i: u32| i.to_be_bytes();
+        (0..200).for_each(|i| db.put(&key(i), format!("old {i}").as_bytes()).unwrap());
+        let before = db.snapshot();
+        (0..200).step_by(2).for_each(|i| db.put(&key(i), b"new").unwrap());
+        (0..200).step_by(5).for_each(|i| db.delete(&key(i)).unwrap());
+        (200..300).for_each(|i| db.put(&key(i), b"later").unwrap());
+        for round in 0..4 {
+            match round {
+                1 => db.flush().unwrap(),
+                2 => db.compact_range::<&[u8]>(..).unwrap(),
+                3 => {
+                    (0..300).for_each(|i| db.put(&key(i), b"newest").unwrap());
+                    db.compact_range::<&[u8]>(..).unwrap();
+                }
+                _ => (),
+            }
+            for i in 0..300 {
+                let expected = (i < 200).then(|| format!("old {i}").into_bytes());
+                assert_eq!(get(&before, &key(i)), expected, "{i} in round {round} of {}", setup.name);
+                assert_eq!(before.contains_key(&key(i)).unwrap(), i < 200);
+            }
+            assert_eq!(entries(before.iter().unwrap()).len(), 200);
+            assert_eq!(entries(before.range(&key(150)[..]..).unwrap()).len(), 50);
+            let keys: [&[u8]; 2] = [&key(7), &key(250)];
+            let values = before.multi_get(&keys).unwrap();
+            assert!(values[0].is_some() && values[1].is_none());
+        }
+        assert_clean(&db);
+    }
+}
+
+/// One snapshot after every write to one key, flushed and compacted in between.
+pub fn snapshots_at_every_step_stand_still(engine: &Engine) {
+    for setup in setups(engine) {
+        let machine = Machine::new(&setup);
+        let db = machine.open().unwrap();
+        let mut held = vec![(db.snapshot(), None)];
+        for n in 0..60u8 {
+            let value = (n % 7 != 3).then(|| vec![n; 50 + usize::from(n)]);
+            match &value {
+                Some(value) => db.put(b"k", value).unwrap(),
+                None => db.delete(b"k").unwrap(),
+            }
+            held.push((db.snapshot(), value));
+            match n % 10 {
+                4 => db.flush().unwrap(),
+                9 => db.compact_range::<&[u8]>(..).unwrap(),
+                _ => (),
+            }
+            if n % 4 == 0 {
+                held.remove(usize::from(n) / 4 % held.len());
+            }
+            for (snapshot, value) in &held {
+                assert_eq!(get(snapshot, b"k"), *value, "after write {n} of {}", setup.name);
+                assert_eq!(snapshot.iter().unwrap().count(), usize::from(value.is_some()));
+            }
+        }
+        assert_clean(&db);
+        held.truncate(1);
+        db.compact_range::<&[u8]>(..).unwrap();
+        assert_eq!(get(&held[0].0, b"k"), held[0].1);
+        assert_clean(&db);
+    }
+}
+
+/// What only a snapshot needed is gone from the disk after it.
+pub fn old_versions_go_with_their_snapshot(engine: &Engine) {
+    let machine = Machine::new(&Setup::tiny("old versions", engine));
+    let db = machine.open().unwrap();
+    let fill = |value: u8| (0..200u32).for_each(|i| db.put(&i.to_be_bytes(), &[value; 100]).unwrap());
+    fill(0);
+    let snapshot = db.snapshot();
+    fill(1);
+    db.compact_range::<&[u8]>(..).unwrap();
+    let both = db.stats().ssd;
+    assert!(both.table_entries >= 400, "the snapshot needs 200 of {}", both.table_entries);
+    assert_eq!(get(&snapshot, &7u32.to_be_bytes()).unwrap(), [0; 100]);
+    drop(snapshot);
+    db.compact_range::<&[u8]>(..).unwrap();
+    let one = db.stats().ssd;
+    assert_eq!((one.table_entries, one.live_entries), (200, 200));
+    assert!(one.table_bytes < both.table_bytes * 2 / 3);
+    assert_clean(&db);
+}
+
+/// Readers take snapshots, read them twice and compare, while others write and background work runs.
+pub fn snapshots_hold_under_threads(engine: &Engine) {
+    for setup in setups(engine) {
+        let machine = Machine::new(&setup.threaded(2));
+        let db = machine.open().unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..2u32)
+                .map(|writer| {
+                    let db = &db;
+                    scope.spawn(move || {
+                        for n in 0..600u32 {
+                            let key = (n * 7 % 50).to_be_bytes();
+                            match n % 9 {
+                                0 => db.delete(&key).unwrap(),
+                                _ => db
+                                    .put(&key, &[writer, n].map(u32::to_be_bytes).concat().repeat(4))
+                                    .unwrap(),
+                            }
+                            if n % 200 == 199 {
+                                db.compact_range::<&[u8]>(..).unwrap();
+                            }
+                        }
+                    })
+                })
+                .collect();
+            for _ in 0..2 {
+                let (db, done) = (&db, &done);
+                scope.spawn(move || {
+                    while !done.load(Ordering::Relaxed) {
+                        let snapshot = db.snapshot();
+                        let first = entries(snapshot.iter().unwrap());
+                        let mut second: Vec<_> = snapshot
+                            .iter()
+                            .unwrap()
+                            .rev()
+                            .map(|item| item.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap())
+                            .collect();
+                        second.reverse();
+                        assert_eq!(first, second);
+                        for i in 0..50u32 {
+                            let expected =
+                                first.iter().find(|(k, _)| k[..] == i.to_be_bytes()).map(|(_, v)| v.clone());
+                            assert_eq!(get(&snapshot, &i.to_be_bytes()), expected);
+                        }
+                    }
+                });
+            }
+            writers.into_iter().for_each(|w| w.join().unwrap());
+            done.store(true, Ordering::Relaxed);
+        });
+        assert_clean(&db);
+    }
+}

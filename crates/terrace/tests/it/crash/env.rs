@@ -1,0 +1,186 @@
+//! A simulated machine as a database sees it: one process after another on one world.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use terrace::env::PmSpace;
+use terrace::{Env, Error, Options, Result, SlmOptions};
+use terrace_base::clock::ManualClock;
+use terrace_base::exec::{Executor, Inline};
+use terrace_disk::{Access, FileLock, Fs, ReadFile, SimFs, WriteFile};
+use terrace_pmem::{Pool, PoolOptions};
+use terrace_sim::World;
+
+/// The database's directory.
+pub const DIR: &str = "/db";
+
+/// A process on a world: its environment, its background work and the locks that die with it.
+pub struct Process {
+    pub env: Env,
+    pub background: Arc<Inline>,
+    files: Arc<ProcessFs>,
+}
+
+impl Process {
+    /// A new process on `world`.
+    pub fn new(world: &World) -> Process {
+        let files = Arc::new(ProcessFs { fs: world.fs(), locks: Arc::default(), next: AtomicU64::new(0) });
+        let background = Arc::new(Inline::default());
+        let env = Env {
+            fs: files.clone(),
+            pm: Arc::new(WorldPm { world: world.clone() }),
+            executor: background.clone(),
+            clock: Arc::new(ManualClock::default()),
+        };
+        Process { env, background, files }
+    }
+
+    /// Lets go of the locks, as the system does for a process that has died.
+    pub fn died(&self) {
+        self.files.locks.lock().clear();
+    }
+
+    /// Runs one background job; false if there was none.
+    pub fn help(&self) -> bool {
+        self.background.help()
+    }
+}
+
+/// Options with everything so small that it happens often.
+pub fn tiny() -> Options {
+    Options {
+        pool_extent_bytes: 4096,
+        pm_bytes: 16 << 20,
+        memory_budget: 1 << 20,
+        slm: SlmOptions {
+            memtable_bytes: 4 << 10,
+            table_bytes: 8 << 10,
+            block_bytes: 256,
+            ..SlmOptions::default()
+        },
+        ..Options::default()
+    }
+}
+
+/// A world's persistent memory. Its one pool is there if the file is that stands for its name, which is made, as
+/// the real one is, when the pool is whole.
+#[derive(Debug)]
+struct WorldPm {
+    world: World,
+}
+
+impl WorldPm {
+    fn options(&self, asked: &PoolOptions) -> PoolOptions {
+        let own = self.world.pool_options();
+        PoolOptions {
+            extent_bytes: asked.extent_bytes,
+            max_size: own.max_size.min(asked.max_size),
+            count_xplines: false,
+            ..own
+        }
+    }
+}
+
+impl PmSpace for WorldPm {
+    fn create(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
+        let fs = self.world.fs();
+        if fs.exists(path)? {
+            return Err(Error::invalid("there is a pool of this name"));
+        }
+        let pool = Pool::recreate_on(self.world.media(), path, &self.options(options))?;
+        drop(fs.create(path)?);
+        fs.sync_dir(path.parent().unwrap_or(Path::new("/")))?;
+        Ok(pool)
+    }
+
+    fn open(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
+        if !self.exists(path)? {
+            return Err(Error::io(path, "open", std::io::ErrorKind::NotFound.into()));
+        }
+        Pool::open_on(self.world.media(), path, &self.options(options))
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        self.world.fs().exists(path)
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        let fs = self.world.fs();
+        if fs.exists(path)? { fs.remove(path) } else { Ok(()) }
+    }
+}
+
+type Locks = Arc<Mutex<Vec<(u64, Box<dyn FileLock>)>>>;
+
+/// The world's disk, with locks that can be let go of from outside.
+#[derive(Debug)]
+struct ProcessFs {
+    fs: SimFs,
+    locks: Locks,
+    next: AtomicU64,
+}
+
+#[derive(Debug)]
+struct OwnLock {
+    id: u64,
+    locks: Locks,
+}
+
+impl FileLock for OwnLock {}
+
+impl Drop for OwnLock {
+    fn drop(&mut self) {
+        self.locks.lock().retain(|(id, _)| *id != self.id);
+    }
+}
+
+impl Fs for ProcessFs {
+    fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        self.fs.create(path)
+    }
+
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
+        self.fs.open(path, access)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        self.fs.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.fs.remove(path)
+    }
+
+    fn sync_file(&self, path: &Path) -> Result<()> {
+        self.fs.sync_file(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> Result<()> {
+        self.fs.sync_dir(path)
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<PathBuf>> {
+        self.fs.list(path)
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        self.fs.exists(path)
+    }
+
+    fn create_dir_all(&self, path: &Path) -> Result<()> {
+        self.fs.create_dir_all(path)
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        let lock = self.fs.lock(path)?;
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        self.locks.lock().push((id, lock));
+        Ok(Box::new(OwnLock { id, locks: self.locks.clone() }))
+    }
+
+    fn free_bytes(&self, path: &Path) -> Result<u64> {
+        self.fs.free_bytes(path)
+    }
+}

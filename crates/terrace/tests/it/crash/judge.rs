@@ -1,0 +1,145 @@
+//! Judging what a crash has left: open, compare, prove, use, reopen.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use terrace::Options;
+use terrace_base::rng::Rng;
+use terrace_sim::{KvModel, Map, Survival, World};
+
+use super::env::tiny;
+use super::ops::{Mix, Op, draw, key};
+use super::run::{Errors, Ledger, Session, contents};
+
+/// Keys that scenarios use at most.
+const ALL_KEYS: u16 = 400;
+
+/// Of this many survivors, one lives on and is crashed again.
+const SECOND_LIFE_ONE_IN: u64 = 6;
+
+/// Judges `world`, which crashed while the model stood at `model`.
+pub fn judge(options: &Options, world: &World, model: &KvModel) -> Result<(), String> {
+    let found = first_look(options, world, model)?;
+    world.recovery_done();
+    let mut rng = Rng::new(world.seed());
+    if rng.one_in(SECOND_LIFE_ONE_IN) { second_life(options, world, found, &mut rng) } else { Ok(()) }
+}
+
+/// Opens the survivor, compares it with the model, lets background work finish, proves it, and uses it.
+fn first_look(options: &Options, world: &World, model: &KvModel) -> Result<Map, String> {
+    let mut session = Session::open(world, options, Errors::Fail)?;
+    let found = contents(session.db()).map_err(|e| format!("reading: {e}"))?;
+    model.accepts_in(world, &found)?;
+    no_others(&session, &found)?;
+    session.rest();
+    same(&session, &found, "after background work")?;
+    prove(&session)?;
+    world.recovery_done();
+    let mut ledger = Shared::over(found);
+    for op in a_little_more() {
+        session.carry_out(&op, &mut ledger)?;
+    }
+    let found = contents(session.db()).map_err(|e| format!("reading at last: {e}"))?;
+    prove(&session)?;
+    Ok(found)
+}
+
+fn a_little_more() -> Vec<Op> {
+    vec![
+        Op::Put(1, 40),
+        Op::Batch(vec![(2, Some(9)), (1, None), (3, Some(300))]),
+        Op::Delete(4),
+        Op::Flush,
+        Op::Compare,
+        Op::PutSynced(0, 5),
+        Op::Reopen,
+        Op::Compare,
+    ]
+}
+
+fn no_others(session: &Session<'_>, found: &Map) -> Result<(), String> {
+    for k in (0..ALL_KEYS).map(key).filter(|k| !found.contains_key(k)) {
+        if session.db().get(&k).map_err(|e| format!("get: {e}"))?.is_some() {
+            return Err(format!("get finds {k:?}, iteration does not"));
+        }
+    }
+    Ok(())
+}
+
+fn same(session: &Session<'_>, wanted: &Map, when: &str) -> Result<(), String> {
+    let found = contents(session.db()).map_err(|e| format!("reading {when}: {e}"))?;
+    if found == *wanted { Ok(()) } else { Err(format!("the contents have changed {when}")) }
+}
+
+fn prove(session: &Session<'_>) -> Result<(), String> {
+    let report = session.db().check().map_err(|e| format!("check: {e}"))?;
+    if report.is_clean() { Ok(()) } else { Err(format!("check finds {:#?}", report.problems)) }
+}
+
+/// A model that outlives the operations it is told of.
+#[derive(Clone)]
+struct Shared(Arc<Mutex<KvModel>>);
+
+impl Shared {
+    fn over(map: Map) -> Shared {
+        Shared(Arc::new(Mutex::new(KvModel::from(map))))
+    }
+}
+
+impl Ledger for Shared {
+    fn update(&mut self, change: &mut dyn FnMut(&mut KvModel)) {
+        change(&mut self.0.lock());
+    }
+
+    fn model(&self) -> KvModel {
+        self.0.lock().clone()
+    }
+}
+
+/// Uses the survivor for a while, crashes it at some event, and judges what is left.
+fn second_life(options: &Options, world: &World, found: Map, rng: &mut Rng) -> Result<(), String> {
+    let mut ledger = Shared::over(found);
+    // On ordinary files only what is synced is sure to outlive a power cut.
+    let mix = Mix {
+        put: 8,
+        synced: 2,
+        delete: 3,
+        batch: 3,
+        flush: 1,
+        background: 3,
+        keys: 30,
+        len: 300,
+        ..Mix::default()
+    };
+    let mut ops = vec![Op::Sync, Op::PutSynced(5, 5)];
+    ops.extend(draw(rng.next_u64(), 12, mix));
+    let mut session = Session::open(world, options, Errors::Fail)?;
+    session.carry_out(&ops[0], &mut ledger)?;
+    session.carry_out(&ops[1], &mut ledger)?;
+    let at = world.events() + rng.below(40);
+    let caught = Arc::new(Mutex::new(None));
+    let (seen, model) = (caught.clone(), ledger.clone());
+    world.on_event(Box::new(move |event, world| {
+        if event.index == at {
+            *seen.lock() = Some((world.capture(), model.model()));
+        }
+    }));
+    let outcome = ops[2..].iter().try_for_each(|op| session.carry_out(op, &mut ledger));
+    world.ignore_events();
+    outcome.map_err(|e| format!("in its second life: {e}"))?;
+    let caught = caught.lock().take();
+    let Some((snapshot, model)) = caught else { return Ok(()) };
+    let seed = rng.next_u64();
+    let survivors =
+        [snapshot.power_cut(Survival::Nothing), snapshot.power_cut(Survival::Seeded(seed)), snapshot.kill()];
+    for (i, survivor) in survivors.iter().enumerate() {
+        first_look(options, survivor, &model)
+            .map_err(|e| format!("after its second life, survivor {i} of event {at}: {e}"))?;
+    }
+    Ok(())
+}
+
+/// The options of most scenarios.
+pub fn options() -> Options {
+    tiny()
+}

@@ -1,0 +1,10 @@
+//! The whole store under power cuts, kills and faults: every acknowledged write is there, nothing else is.
+//!
+//! `docs/simulator.md` tells how the simulator works and how to replay a failure.
+
+mod env;
+mod judge;
+mod ops;
+mod regressions;
+mod run;
+mod scenarios;

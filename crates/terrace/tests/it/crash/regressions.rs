@@ -1,0 +1,35 @@
+//! Operations on which a crash once went wrong, each with what it was. Fixed seeds: the same images every time.
+
+use terrace_pmem::Granularity;
+
+use super::judge::options;
+use super::ops::Op;
+use super::run::Errors;
+use super::scenarios::{explorer, scenario};
+
+fn passes(granularity: Granularity, seed: u64, images: u64, ops: &[Op]) {
+    explorer(seed, granularity, images).must_pass(scenario(options(), Errors::Fail), ops.to_vec());
+}
+
+/// A flush cut short is done again, so two tables hold the same tombstone: a compaction that merged both
+/// wrote it twice, which a table refuses.
+#[test]
+fn tombstones_of_a_flush_done_twice_are_merged() {
+    let ops = [
+        Op::Put(18, 225),
+        Op::Compact(0, 65535),
+        Op::Batch(vec![(26, None), (16, None), (9, Some(232)), (6, Some(280))]),
+        Op::Delete(18),
+        Op::Put(14, 1),
+        Op::Flush,
+    ];
+    passes(Granularity::CacheLine, 12, 1500, &ops);
+}
+
+/// After a kill the pool held more than the log. A power cut during the recovery, after some of that had been
+/// put into tables, brought those records back and not the ones before them.
+#[test]
+fn a_power_cut_while_recovering_from_a_kill_leaves_a_prefix() {
+    let ops = [Op::Put(10, 24), Op::PutSynced(4, 60), Op::Put(10, 17), Op::Put(6, 6), Op::Put(5, 49)];
+    passes(Granularity::Page, 2, 1500, &ops);
+}

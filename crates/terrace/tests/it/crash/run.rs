@@ -1,0 +1,251 @@
+//! Carrying operations out, with a model of what was acknowledged.
+
+use std::collections::VecDeque;
+use std::ops::Bound;
+
+use terrace::{Db, ErrorKind, Options, Result, Snapshot, WriteBatch, WriteOptions};
+use terrace_sim::{Change, KvModel, Map, Recorder, World};
+
+use super::env::{DIR, Process};
+use super::ops::{Op, key, value};
+
+/// Snapshots held at a time.
+const MOST_SNAPSHOTS: usize = 3;
+
+/// Where acknowledgements go.
+pub trait Ledger {
+    fn update(&mut self, change: &mut dyn FnMut(&mut KvModel));
+    fn model(&self) -> KvModel;
+}
+
+impl Ledger for Recorder<KvModel> {
+    fn update(&mut self, change: &mut dyn FnMut(&mut KvModel)) {
+        Recorder::update(self, change);
+    }
+
+    fn model(&self) -> KvModel {
+        self.read(KvModel::clone)
+    }
+}
+
+/// What to do about errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Errors {
+    /// There must be none.
+    Fail,
+    /// They are expected: a write that fails may have happened or not.
+    Expected,
+}
+
+/// An open database under test.
+pub struct Session<'a> {
+    world: &'a World,
+    options: Options,
+    errors: Errors,
+    process: Process,
+    db: Option<Db>,
+    snapshots: VecDeque<(Snapshot, Map)>,
+    stamp: u32,
+}
+
+impl<'a> Session<'a> {
+    /// Opens the database in `world`.
+    pub fn open(world: &'a World, options: &Options, errors: Errors) -> std::result::Result<Self, String> {
+        let process = Process::new(world);
+        let mut session = Session {
+            world,
+            options: options.clone(),
+            errors,
+            process,
+            db: None,
+            snapshots: VecDeque::new(),
+            stamp: 0,
+        };
+        session.start()?;
+        Ok(session)
+    }
+
+    pub fn db(&self) -> &Db {
+        self.db.as_ref().expect("a session has its database open")
+    }
+
+    /// Runs background jobs until there is none.
+    pub fn rest(&self) {
+        while self.process.help() {}
+    }
+
+    fn start(&mut self) -> std::result::Result<(), String> {
+        let tries = if self.errors == Errors::Fail { 1 } else { 3 };
+        let mut last = String::new();
+        for _ in 0..tries {
+            self.process = Process::new(self.world);
+            match Db::open_in(self.process.env.clone(), DIR, self.options.clone()) {
+                Ok(db) => {
+                    self.db = Some(db);
+                    return Ok(());
+                }
+                Err(e) => last = format!("opening: {e}"),
+            }
+        }
+        Err(last)
+    }
+
+    /// Carries out `op`, telling `ledger` of it.
+    pub fn carry_out(&mut self, op: &Op, ledger: &mut dyn Ledger) -> std::result::Result<(), String> {
+        self.stamp += 1;
+        let plain = WriteOptions::default();
+        match op {
+            Op::Put(k, len) => self.write(ledger, &[(*k, Some(*len))], plain),
+            Op::PutSynced(k, len) => self.write(ledger, &[(*k, Some(*len))], WriteOptions::SYNC),
+            Op::Delete(k) => self.write(ledger, &[(*k, None)], plain),
+            Op::Batch(changes) => self.write(ledger, changes, plain),
+            Op::Sync => {
+                let outcome = self.db().sync();
+                if self.settle("sync", outcome)? {
+                    ledger.update(&mut KvModel::synced_so_far);
+                }
+                Ok(())
+            }
+            Op::Snapshot => self.take_snapshot(ledger),
+            Op::ReadSnapshots => self.read_snapshots(),
+            Op::Release => {
+                self.snapshots.pop_front();
+                Ok(())
+            }
+            Op::Compare => self.compare(ledger).map(drop),
+            Op::Flush => {
+                let outcome = self.db().flush();
+                self.settle("flush", outcome).map(drop)
+            }
+            Op::Compact(from, to) => {
+                let (from, to) = (key(*from), key(*to));
+                let last: &[u8] = if from <= to { &to } else { b"\xff" };
+                let range = (Bound::Included(&from[..]), Bound::Included(last));
+                let outcome = self.db().compact_range::<&[u8]>(range);
+                self.settle("compact", outcome).map(drop)
+            }
+            Op::Background => {
+                self.process.help();
+                Ok(())
+            }
+            Op::Reopen => self.reopen(),
+            Op::Kill => self.kill(),
+        }
+    }
+
+    /// An expected error is none.
+    fn settle<T>(&self, what: &str, outcome: Result<T>) -> std::result::Result<bool, String> {
+        match outcome {
+            Ok(_) => Ok(true),
+            Err(e) if self.errors == Errors::Expected && e.kind() != ErrorKind::Corruption => Ok(false),
+            Err(e) => Err(format!("{what}: {e}")),
+        }
+    }
+
+    fn write(
+        &mut self,
+        ledger: &mut dyn Ledger,
+        changes: &[(u16, Option<u32>)],
+        how: WriteOptions,
+    ) -> std::result::Result<(), String> {
+        let mut batch = WriteBatch::new();
+        let mut change = Change(Vec::new());
+        for (i, (k, len)) in changes.iter().enumerate() {
+            let (k, v) = (key(*k), len.map(|len| value(self.stamp * 16 + i as u32, len)));
+            match &v {
+                Some(v) => batch.put(&k, v),
+                None => batch.delete(&k),
+            }
+            change.0.push((k, v));
+        }
+        ledger.update(&mut |model| model.begin(change.clone()));
+        let outcome = self.db().write_with(batch, how);
+        let done = match (&outcome, how.sync) {
+            (Ok(()), true) => KvModel::acknowledge_synced,
+            (Ok(()), false) => KvModel::acknowledge,
+            (Err(_), _) => KvModel::fail,
+        };
+        ledger.update(&mut |model| done(model));
+        self.settle("write", outcome).map(drop)
+    }
+
+    fn take_snapshot(&mut self, ledger: &mut dyn Ledger) -> std::result::Result<(), String> {
+        if self.snapshots.len() == MOST_SNAPSHOTS {
+            self.snapshots.pop_front();
+        }
+        if let Some(seen) = self.compare(ledger)? {
+            self.snapshots.push_back((self.db().snapshot(), seen));
+        }
+        Ok(())
+    }
+
+    fn read_snapshots(&self) -> std::result::Result<(), String> {
+        for (snapshot, seen) in &self.snapshots {
+            let found = match contents_of(snapshot) {
+                Ok(found) => found,
+                Err(e) => return self.settle::<()>("reading a snapshot", Err(e)).map(drop),
+            };
+            if found != *seen {
+                return Err(format!("a snapshot of {} keys now has {}", seen.len(), found.len()));
+            }
+            for (k, v) in seen {
+                let got = snapshot.get(k).map_err(|e| format!("get from a snapshot: {e}"))?;
+                if got.as_deref() != Some(&v[..]) {
+                    return Err(format!("a snapshot's get of {k:?} differs from its iteration"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the contents with the model; gives them.
+    fn compare(&self, ledger: &mut dyn Ledger) -> std::result::Result<Option<Map>, String> {
+        let found = match contents(self.db()) {
+            Ok(found) => found,
+            Err(e) => return self.settle::<()>("reading", Err(e)).map(|_| None),
+        };
+        let mut outcome = Ok(());
+        ledger.update(&mut |model| outcome = model.observe(&found));
+        outcome.map(|()| Some(found))
+    }
+
+    fn reopen(&mut self) -> std::result::Result<(), String> {
+        self.snapshots.clear();
+        if let Some(db) = self.db.take() {
+            let outcome = db.close();
+            drop(db);
+            self.settle("close", outcome)?;
+        }
+        self.start()
+    }
+
+    fn kill(&mut self) -> std::result::Result<(), String> {
+        // Nothing of a dead process runs again: no destructor may.
+        std::mem::forget(std::mem::take(&mut self.snapshots));
+        std::mem::forget(self.db.take());
+        self.process.died();
+        self.start()
+    }
+}
+
+/// Everything in the database, read forward and backward and by gets.
+pub fn contents(db: &Db) -> Result<Map> {
+    let found = contents_of(&db.snapshot())?;
+    for (k, v) in &found {
+        if db.get(k)?.as_deref() != Some(&v[..]) {
+            return Err(terrace::Error::invalid(format!("get of {k:?} differs from iteration")));
+        }
+    }
+    Ok(found)
+}
+
+fn contents_of(snapshot: &Snapshot) -> Result<Map> {
+    let owned = |(k, v): (terrace::Bytes, terrace::Bytes)| (k.to_vec(), v.to_vec());
+    let forward: Vec<_> = snapshot.iter()?.map(|e| e.map(owned)).collect::<Result<_>>()?;
+    let mut backward: Vec<_> = snapshot.iter()?.rev().map(|e| e.map(owned)).collect::<Result<_>>()?;
+    backward.reverse();
+    if forward != backward || !forward.is_sorted_by(|a, b| a.0 < b.0) {
+        return Err(terrace::Error::invalid("iteration backward differs from forward, or is not in order"));
+    }
+    Ok(forward.into_iter().collect())
+}

@@ -1,0 +1,163 @@
+//! One scenario for each thing the store does, on persistent memory and on an ordinary file.
+
+use terrace::Options;
+use terrace_pmem::Granularity;
+use terrace_sim::{
+    Explorer, KvModel, PmOptions, Recorder, Scenario, Summary, World, WorldOptions, kv_scenario,
+};
+
+use super::judge::{judge, options};
+use super::ops::{Mix, Op, draw};
+use super::run::{Errors, Session};
+
+/// Carries operations out and judges every survivor.
+pub fn scenario(options: Options, errors: Errors) -> impl Scenario<Op = Op, Model = KvModel> {
+    let for_judge = options.clone();
+    kv_scenario(
+        move |world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]| {
+            let mut session = Session::open(world, &options, errors)?;
+            ops.iter().try_for_each(|op| session.carry_out(op, recorder))
+        },
+        move |world: &World, model: &KvModel| judge(&for_judge, world, model),
+    )
+}
+
+pub fn explorer(seed: u64, granularity: Granularity, images: u64) -> Explorer {
+    let pm = PmOptions { bytes: 1280 << 10, capacity: 4 << 20, granularity };
+    Explorer::new(seed).world(WorldOptions { pm }).images(images).shrink_runs(60)
+}
+
+/// Explores `ops` on both media.
+fn on_both(seed: u64, images: u64, ops: &[Op]) {
+    for granularity in [Granularity::CacheLine, Granularity::Page] {
+        let summary = on(granularity, seed, images, ops);
+        println!("{granularity:?} seed {seed}: {summary:?}");
+    }
+}
+
+fn on(granularity: Granularity, seed: u64, images: u64, ops: &[Op]) -> Summary {
+    explorer(seed, granularity, images).must_pass(scenario(options(), Errors::Fail), ops.to_vec())
+}
+
+#[test]
+fn creation() {
+    on_both(1, 600, &[]);
+}
+
+#[test]
+fn puts_and_overwrites_in_one_memtable() {
+    let mix = Mix { put: 6, synced: 1, delete: 2, keys: 12, len: 60, ..Mix::default() };
+    on_both(2, 600, &draw(2, 20, mix));
+}
+
+#[test]
+fn batches() {
+    let mix = Mix { put: 2, batch: 6, sync: 1, keys: 16, len: 80, ..Mix::default() };
+    on_both(3, 600, &draw(3, 14, mix));
+}
+
+#[test]
+fn rotation_and_flush() {
+    let mix = Mix { put: 12, background: 2, flush: 1, keys: 40, len: 400, ..Mix::default() };
+    on_both(4, 1500, &draw(4, 50, mix));
+}
+
+#[test]
+fn flush_with_deletes() {
+    let mix =
+        Mix { put: 5, delete: 5, batch: 2, background: 1, flush: 2, keys: 15, len: 120, ..Mix::default() };
+    on_both(5, 1500, &draw(5, 50, mix));
+}
+
+#[test]
+fn compaction() {
+    let mix = Mix {
+        put: 8,
+        delete: 3,
+        batch: 2,
+        background: 3,
+        flush: 2,
+        compact: 1,
+        keys: 60,
+        len: 400,
+        ..Mix::default()
+    };
+    on_both(6, 2000, &draw(6, 70, mix));
+}
+
+#[test]
+fn pool_growth() {
+    let mix = Mix { put: 6, delete: 1, background: 1, keys: 8, len: 60_000, ..Mix::default() };
+    on_both(8, 600, &draw(8, 20, mix));
+}
+
+#[test]
+fn logs_rotated_and_synced() {
+    let mix = Mix {
+        put: 8,
+        synced: 3,
+        sync: 1,
+        delete: 1,
+        background: 1,
+        flush: 1,
+        keys: 20,
+        len: 500,
+        ..Mix::default()
+    };
+    on_both(9, 1200, &draw(9, 40, mix));
+}
+
+#[test]
+fn closed_and_opened_again() {
+    let mix = Mix {
+        put: 8,
+        delete: 2,
+        synced: 1,
+        background: 1,
+        flush: 1,
+        reopen: 2,
+        keys: 20,
+        len: 200,
+        ..Mix::default()
+    };
+    on_both(10, 1200, &draw(10, 30, mix));
+}
+
+#[test]
+fn killed_and_opened_again() {
+    let mix = Mix {
+        put: 8,
+        delete: 2,
+        batch: 2,
+        synced: 1,
+        background: 1,
+        flush: 1,
+        kill: 2,
+        keys: 20,
+        len: 200,
+        ..Mix::default()
+    };
+    on_both(11, 1500, &draw(11, 40, mix));
+}
+
+#[test]
+fn everything_at_once() {
+    let mix = Mix {
+        put: 12,
+        synced: 2,
+        delete: 5,
+        batch: 4,
+        sync: 1,
+        snapshot: 2,
+        read: 1,
+        release: 1,
+        flush: 2,
+        compact: 1,
+        background: 4,
+        reopen: 1,
+        kill: 1,
+        keys: 40,
+        len: 300,
+    };
+    on_both(12, 2000, &draw(12, 120, mix));
+}

@@ -1,0 +1,110 @@
+//! A simulated machine with a database directory on it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use terrace::{Db, Env, Options, PmSpace, Result};
+use terrace_base::clock::ManualClock;
+use terrace_base::exec::{Executor, Inline, ThreadPool};
+use terrace_disk::{Fs, SimFs};
+use terrace_pmem::{Pool, PoolOptions};
+use terrace_sim::{PmOptions, SimPm, World, WorldOptions};
+
+use super::setups::{Background, Setup};
+
+const DIR: &str = "/db";
+
+/// A machine, before or after it lost a process or its power.
+pub struct Machine {
+    world: World,
+    setup: Setup,
+}
+
+impl Machine {
+    /// A new machine with empty media.
+    pub fn new(setup: &Setup) -> Machine {
+        let pm = PmOptions { bytes: 64 << 10, capacity: 16 << 20, granularity: setup.granularity };
+        Machine { world: World::new(7, WorldOptions { pm }), setup: setup.clone() }
+    }
+
+    /// The same machine after the process died at this moment. This one goes on as if nothing happened.
+    pub fn kill(&self) -> Machine {
+        Machine { world: self.world.kill(), setup: self.setup.clone() }
+    }
+
+    /// The same machine after its power was cut at this moment.
+    pub fn power_cut(&self, seed: u64) -> Machine {
+        Machine { world: self.world.crash(seed), setup: self.setup.clone() }
+    }
+
+    /// Its disk.
+    pub fn fs(&self) -> SimFs {
+        self.world.fs()
+    }
+
+    /// The database directory.
+    pub fn dir(&self) -> &'static Path {
+        Path::new(DIR)
+    }
+
+    /// The options the database is opened with.
+    pub fn options(&self) -> Options {
+        self.setup.options()
+    }
+
+    /// Opens the database with a process of its own.
+    pub fn open(&self) -> Result<Db> {
+        self.open_with(self.options())
+    }
+
+    /// Opens the database with other options.
+    pub fn open_with(&self, options: Options) -> Result<Db> {
+        Db::open_in(self.env(), DIR, options)
+    }
+
+    /// A new process on this machine.
+    pub fn env(&self) -> Env {
+        let executor: Arc<dyn Executor> = match self.setup.background {
+            Background::Inline => Arc::new(Inline::default()),
+            Background::Threads(n) => Arc::new(ThreadPool::new("conformance", n)),
+        };
+        let fs = Arc::new(self.world.fs());
+        let pm =
+            OnePool { fs: self.world.fs(), media: self.world.media(), boot_id: self.world.boot_id().into() };
+        Env { fs, pm: Arc::new(pm), executor, clock: Arc::new(ManualClock::default()) }
+    }
+}
+
+/// The pool on the machine's one medium. A file in place of the pool says that there is one.
+#[derive(Debug)]
+struct OnePool {
+    fs: SimFs,
+    media: Arc<SimPm>,
+    boot_id: String,
+}
+
+impl OnePool {
+    fn options(&self, options: &PoolOptions) -> PoolOptions {
+        PoolOptions { boot_id: Some(self.boot_id.clone()), ..options.clone() }
+    }
+}
+
+impl PmSpace for OnePool {
+    fn create(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
+        let pool = Pool::recreate_on(self.media.clone(), path, &self.options(options))?;
+        self.fs.plant(path, b"on the machine's persistent memory")?;
+        Ok(pool)
+    }
+
+    fn open(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
+        Pool::open_on(self.media.clone(), path, &self.options(options))
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        self.fs.exists(path)
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        if self.fs.exists(path)? { self.fs.remove(path) } else { Ok(()) }
+    }
+}

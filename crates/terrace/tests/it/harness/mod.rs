@@ -1,0 +1,19 @@
+//! What the tests run a database in, and what they compare it with.
+
+mod machine;
+mod model;
+mod setups;
+
+pub use machine::Machine;
+pub use model::{Entries, Map, Span, assert_clean, entries, get, in_span};
+pub use setups::{Background, Setup, setups};
+use terrace::EngineKind;
+
+/// An engine, and what it promises beyond the store's semantics.
+#[derive(Debug, Clone, Copy)]
+pub struct Engine {
+    /// The engine.
+    pub kind: EngineKind,
+    /// Drains that a group of writes costs on media flushed by cache line, where it is a fixed number.
+    pub drains_per_group: Option<u64>,
+}

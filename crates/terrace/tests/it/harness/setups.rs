@@ -1,0 +1,95 @@
+//! Sets of options under which the same operations must give the same answers.
+
+use terrace::{Compression, Options, SlmOptions};
+use terrace_pmem::Granularity;
+
+use super::Engine;
+
+/// Who does the background work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Background {
+    /// The thread that waits for it: every run is the same.
+    Inline,
+    /// This many threads.
+    Threads(usize),
+}
+
+/// A kind of machine and the options of the database on it.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// What it is called when a test fails.
+    pub name: &'static str,
+    /// What its persistent memory is like.
+    pub granularity: Granularity,
+    /// Who does the background work.
+    pub background: Background,
+    options: Options,
+}
+
+impl Setup {
+    /// The options to open the database with.
+    pub fn options(&self) -> Options {
+        self.options.clone()
+    }
+
+    /// Memtables large enough never to be flushed by themselves.
+    pub fn roomy(engine: &Engine, granularity: Granularity) -> Setup {
+        let mut setup = Setup::tiny("roomy", engine);
+        setup.granularity = granularity;
+        setup.options.slm.memtable_bytes = 1 << 20;
+        setup
+    }
+
+    /// Memtables and tables so small that flushes and compactions happen all the time.
+    pub fn tiny(name: &'static str, engine: &Engine) -> Setup {
+        let slm =
+            SlmOptions { memtable_bytes: 4096, table_bytes: 2048, block_bytes: 256, ..SlmOptions::default() };
+        let options = Options {
+            engine: engine.kind,
+            memory_budget: 1 << 20,
+            pm_bytes: 8 << 20,
+            pool_extent_bytes: 4096,
+            slm,
+            ..Options::default()
+        };
+        Setup { name, granularity: Granularity::CacheLine, background: Background::Inline, options }
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Setup)) -> Setup {
+        change(&mut self);
+        self
+    }
+
+    /// The same with background threads.
+    pub fn threaded(self, threads: usize) -> Setup {
+        self.with(|s| s.background = Background::Threads(threads))
+    }
+}
+
+/// Every set of options for `engine`.
+pub fn setups(engine: &Engine) -> Vec<Setup> {
+    vec![
+        Setup::tiny("tiny", engine),
+        Setup::tiny("eadr", engine).with(|s| s.granularity = Granularity::Byte),
+        Setup::tiny("page", engine).with(|s| s.granularity = Granularity::Page),
+        Setup::tiny("page, synced, compressed", engine).with(|s| {
+            s.granularity = Granularity::Page;
+            s.options.sync = true;
+            s.options.compression = Compression::Lz4;
+        }),
+        Setup::tiny("always compacting", engine).with(|s| {
+            s.options.slm.live_key_threshold = 0.99;
+            s.options.slm.leaf_scan_files = 1;
+            s.options.slm.sequentiality_keys = 3;
+            s.options.slm.sequentiality_files = 1;
+            s.options.slm.max_merge_files = 3;
+            s.options.slm.table_bytes = 1024;
+        }),
+        Setup::tiny("one record a block, no cache", engine).with(|s| {
+            s.options.slm.block_bytes = 1;
+            s.options.memory_budget = 1024;
+        }),
+        Setup::roomy(engine, Granularity::CacheLine),
+        Setup::tiny("threads", engine).threaded(2),
+    ]
+}
