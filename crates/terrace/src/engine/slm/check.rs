@@ -21,6 +21,8 @@ const READAHEAD_BYTES: usize = 1 << 20;
 
 pub(super) fn check(slm: &Slm) -> Result<CheckReport> {
     slm.wait_idle();
+    let _no_compaction = slm.claim_all_slots();
+    let _no_collapse = slm.collapsing.lock();
     let _no_flush = slm.flushing.lock();
     let _no_index_change = slm.index_writer.lock();
     let mut report = CheckReport::default();

@@ -11,9 +11,10 @@
 //! 2. A chunk's log records are durable before its first word is published. Within a chunk nobody else
 //!    interferes, so after a crash a recorded key has been applied exactly if its word is no longer
 //!    the recorded one.
-//! 3. Counts go into the manifest in one group with the job's end.
+//! 3. Counts go into the manifest in one group with the job's end. Where that group fails the job is unsettled:
+//!    its log stays, and no other job begins before the group has been made good.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use parking_lot::MutexGuard;
 use terrace_base::codec::{Reader, put_bytes, put_varint};
@@ -24,9 +25,9 @@ use terrace_pmem::{Kind as PmKind, Pool};
 use terrace_table::Position;
 
 use super::Slm;
-use super::chain::{Chain, Version, Word, move_version, retain};
+use super::chain::{CHAIN_KIND, Chain, Version, Word, move_version, retain};
 use super::output::{Finished, Origin};
-use crate::manifest::{Edit, JobKind};
+use crate::manifest::{Edit, JobKind, State};
 
 /// Extents of this kind hold compaction logs.
 pub(super) const JOB_LOG_KIND: PmKind = PmKind(11);
@@ -54,6 +55,15 @@ pub(super) struct JobRun<'a> {
     outputs: BTreeMap<u64, (u64, u64)>,
 }
 
+/// A job whose work is done and whose end may not be in the manifest yet.
+#[derive(Debug)]
+pub(super) struct Ending {
+    id: u64,
+    root: &'static str,
+    log: PmLog,
+    deltas: BTreeMap<u64, i64>,
+}
+
 /// One key's move, decided and not yet published.
 struct Move {
     key: Vec<u8>,
@@ -79,6 +89,7 @@ impl Slm {
         kind: JobKind,
         inputs: Vec<u64>,
     ) -> Result<JobRun<'_>> {
+        self.settle_endings()?;
         let id = self.new_file_number();
         let mut log = PmLog::create(&self.pool, JOB_LOG_KIND, LOG_BYTES)?;
         let mut first = Vec::new();
@@ -111,7 +122,7 @@ impl<'a> JobRun<'a> {
     /// Points the keys of a flush at their new versions, newest first for each key.
     pub fn insert(&mut self, chunk: &[(Vec<u8>, Vec<Version>)], held: &[u64]) -> Result<()> {
         let writer = self.slm.index_writer.lock();
-        let mut moves = Vec::with_capacity(chunk.len());
+        let mut moves = Moves::of(self.slm);
         for (key, versions) in chunk {
             moves.push(self.slm.plan_insert(key, versions, held)?);
         }
@@ -122,7 +133,7 @@ impl<'a> JobRun<'a> {
     /// replaced is dead where it arrives.
     pub fn relocate(&mut self, chunk: &[Relocation]) -> Result<()> {
         let writer = self.slm.index_writer.lock();
-        let mut moves = Vec::with_capacity(chunk.len());
+        let mut moves = Moves::of(self.slm);
         for relocation in chunk {
             match self.slm.plan_relocation(relocation)? {
                 Some(one) => moves.push(one),
@@ -137,9 +148,11 @@ impl<'a> JobRun<'a> {
         let writer = self.slm.index_writer.lock();
         // Listed under the lock: whoever a chain was made for was listed before it was made.
         let held = self.slm.core.snapshots.list();
-        let mut moves = Vec::new();
+        let mut moves = Moves::of(self.slm);
         for key in keys {
-            moves.extend(self.slm.plan_collapse(key, &held)?);
+            if let Some(one) = self.slm.plan_collapse(key, &held)? {
+                moves.push(one);
+            }
         }
         self.publish(writer, moves)
     }
@@ -155,17 +168,18 @@ impl<'a> JobRun<'a> {
         }
     }
 
-    fn publish(&mut self, writer: MutexGuard<'_, ()>, moves: Vec<Move>) -> Result<()> {
-        for one in &moves {
+    fn publish(&mut self, writer: MutexGuard<'_, ()>, mut moves: Moves<'_>) -> Result<()> {
+        for one in &moves.planned {
             self.log.append(&one.encode())?;
         }
         self.log.persist()?;
-        for one in moves {
-            self.slm.publish_move(&one)?;
+        while let Some(one) = moves.planned.front() {
+            self.slm.publish_move(one)?;
             one.born.iter().for_each(|&number| self.arrived(number));
-            for number in one.died {
+            for &number in &one.died {
                 *self.deltas.entry(number).or_default() -= 1;
             }
+            moves.planned.pop_front();
         }
         drop(writer);
         Ok(())
@@ -182,9 +196,37 @@ impl<'a> JobRun<'a> {
 
     /// Ends the job: `edits` and the counts in one manifest group, then the log goes.
     pub fn finish(self, edits: impl FnOnce() -> Vec<Edit>) -> Result<()> {
-        self.slm.commit_job(self.id, edits, &self.deltas)?;
-        self.slm.pool.clear_root(self.root)?;
-        self.log.free()
+        let JobRun { slm, id, root, log, deltas, .. } = self;
+        slm.end_job(Ending { id, root, log, deltas }, edits)
+    }
+}
+
+/// A chunk's moves in order. Those that are not published take the chains made for them along.
+struct Moves<'a> {
+    slm: &'a Slm,
+    planned: VecDeque<Move>,
+}
+
+impl<'a> Moves<'a> {
+    fn of(slm: &'a Slm) -> Self {
+        Moves { slm, planned: VecDeque::with_capacity(CHUNK_KEYS) }
+    }
+
+    fn push(&mut self, one: Move) {
+        self.planned.push_back(one);
+    }
+}
+
+impl Drop for Moves<'_> {
+    fn drop(&mut self) {
+        for one in &self.planned {
+            if let Change::Word(word) = one.change
+                && let Some(Word::Chain(offset)) = Word::decode(word)
+            {
+                // A chain that cannot be freed stays unreachable, which `check` reports.
+                drop(self.slm.pool.free(offset, CHAIN_KIND));
+            }
+        }
     }
 }
 
@@ -314,6 +356,25 @@ impl Slm {
         Ok(())
     }
 
+    /// Ends a job, or keeps it for [`settle_endings`](Self::settle_endings).
+    fn end_job(&self, ending: Ending, edits: impl FnOnce() -> Vec<Edit>) -> Result<()> {
+        if let Err(e) = self.commit_job(ending.id, edits, &ending.deltas) {
+            self.endings.lock().push(ending);
+            return Err(e);
+        }
+        self.pool.clear_root(ending.root)?;
+        ending.log.free()
+    }
+
+    /// Makes good the ends of jobs that did not get into the manifest.
+    fn settle_endings(&self) -> Result<()> {
+        loop {
+            let Some(ending) = self.endings.lock().pop() else { return Ok(()) };
+            let id = ending.id;
+            self.end_job(ending, || restart_edits(&self.manifest.state(), id))?;
+        }
+    }
+
     /// Commits a job's end and its counts; those of tables that are gone no longer matter. `edits` is
     /// called with no other job ending beside it.
     pub(super) fn commit_job(
@@ -334,12 +395,16 @@ impl Slm {
     }
 }
 
+/// Ends a job's inputs among the candidates.
+pub(super) fn restart_edits(state: &State, id: u64) -> Vec<Edit> {
+    let inputs = state.jobs.get(&id).map(|job| job.inputs.clone()).unwrap_or_default();
+    let mut candidates = state.candidates.clone();
+    candidates.extend(inputs.into_iter().filter(|n| state.tables.contains_key(n)));
+    vec![Edit::Candidates(candidates.into_iter().collect())]
+}
+
 /// The count edits of `deltas` for tables that are there and stay.
-pub(super) fn count_edits(
-    state: &crate::manifest::State,
-    deltas: &BTreeMap<u64, i64>,
-    removed: &[u64],
-) -> Vec<Edit> {
+pub(super) fn count_edits(state: &State, deltas: &BTreeMap<u64, i64>, removed: &[u64]) -> Vec<Edit> {
     deltas
         .iter()
         .filter(|(number, delta)| {

@@ -102,6 +102,8 @@ pub(crate) struct Slm {
     collapsing: Mutex<()>,
     /// Held while a job's counts and end go into the manifest.
     counting: Mutex<()>,
+    /// Jobs that are done and whose end is not in the manifest.
+    endings: Mutex<Vec<jobs::Ending>>,
     /// Chains in the index; after a crash, at first, those that nothing leads to as well.
     chains: AtomicI64,
     jobs: Background,
@@ -127,6 +129,8 @@ struct Background {
     idle: Condvar,
     closing: AtomicBool,
     closed: AtomicBool,
+    /// Held while somebody gathers all compaction slots: two could wait for each other.
+    all_slots: Mutex<()>,
     /// Compaction slots in use, a bit each.
     slots: AtomicUsize,
     /// A job that collapses chains is on its way.
@@ -185,13 +189,15 @@ impl Slm {
         }
     }
 
+    /// Compactions at a time: one thread is left to the flush, where there are two or more.
+    fn slots(&self) -> usize {
+        compact::slots().len().min(self.core.options.background_threads.saturating_sub(1).max(1))
+    }
+
     /// Claims a compaction slot, if one is free.
     fn free_slot(&self) -> Option<Slot<'_>> {
-        // One thread is left to the flush, where there are two or more.
-        let threads = self.core.options.background_threads.saturating_sub(1).max(1);
-        let slots = compact::slots().len().min(threads);
         let claim = |s: &usize| self.jobs.slots.fetch_or(1 << s, Ordering::AcqRel) & (1 << s) == 0;
-        (0..slots).find(claim).map(|number| Slot { slm: self, number })
+        (0..self.slots()).find(claim).map(|number| Slot { slm: self, number })
     }
 
     /// Claims a compaction slot, waiting for one.
@@ -205,6 +211,12 @@ impl Slm {
                 self.jobs.idle.wait_for(&mut running, POLL);
             }
         }
+    }
+
+    /// Claims every compaction slot: until they are let go of there is no compaction.
+    fn claim_all_slots(&self) -> Vec<Slot<'_>> {
+        let _alone = self.jobs.all_slots.lock();
+        (0..self.slots()).map(|_| self.claim_slot()).collect()
     }
 
     /// Tables that a range query found keys scattered over.

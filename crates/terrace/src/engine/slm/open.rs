@@ -296,6 +296,7 @@ pub(super) fn assemble(
         index_writer: Default::default(),
         collapsing: Default::default(),
         counting: Default::default(),
+        endings: Default::default(),
         chains: AtomicI64::new(chains),
         retired: Default::default(),
         jobs: Default::default(),

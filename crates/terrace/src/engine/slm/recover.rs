@@ -15,11 +15,11 @@ use terrace_pmem::Marks;
 use super::Slm;
 use super::chain::Word;
 use super::flush;
-use super::jobs::{JOB_ROOTS, LoggedMove, logged_job};
+use super::jobs::{JOB_ROOTS, LoggedMove, logged_job, restart_edits};
 use super::open::Attached;
 use super::tables::table_path;
 use crate::engine::Engine;
-use crate::manifest::{Edit, State};
+use crate::manifest::State;
 
 /// Index entries looked at in one go.
 const SCAN_KEYS: usize = 512;
@@ -208,12 +208,4 @@ impl Slm {
             }
         }
     }
-}
-
-/// Ends a job's inputs among the candidates.
-fn restart_edits(state: &State, id: u64) -> Vec<Edit> {
-    let inputs = state.jobs.get(&id).map(|job| job.inputs.clone()).unwrap_or_default();
-    let mut candidates = state.candidates.clone();
-    candidates.extend(inputs.into_iter().filter(|n| state.tables.contains_key(n)));
-    vec![Edit::Candidates(candidates.into_iter().collect())]
 }
