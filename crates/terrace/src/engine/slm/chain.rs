@@ -11,7 +11,7 @@
 //! 3. A chain taken out of the index waits in limbo for its readers.
 //! 4. After a crash no snapshot is left, so every chain found is collapsed.
 //!
-//! Format: `docs/formats/chain.md`.
+//! Format: `docs/formats/slm.md`.
 
 use std::sync::atomic::Ordering;
 
@@ -226,5 +226,29 @@ mod tests {
         assert_eq!(Word::decode(Word::Position(position).encode()), Some(Word::Position(position)));
         assert_eq!(Word::decode(Word::Chain(4096).encode()), Some(Word::Chain(4096)));
         assert_eq!(Word::decode(0), None);
+    }
+
+    #[test]
+    fn the_format_is_the_documented_one() {
+        let chain = Chain { key: b"key".to_vec(), versions: vec![gone(9), put(5)] };
+        let encoded = chain.encode();
+        let covered = [
+            &[2, 0, 0, 0, 3, 0, 0, 0][..],
+            &[9 * 4 + 3, 0, 0, 0, 0, 0, 0, 0],
+            &[5 * 4 + 2, 0, 0, 0, 0, 0, 0, 0],
+            b"key",
+        ]
+        .concat();
+        assert_eq!(encoded[..4], crc32c(&covered).to_le_bytes());
+        let rest = [
+            &[2, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0][..],
+            &[9 * 4 + 3, 0, 0, 0, 0, 0, 0, 0],
+            &[0; 8],
+            &[5 * 4 + 2, 0, 0, 0, 0, 0, 0, 0],
+            // Table 6, byte 16, one unit of 512 bytes.
+            &(6u64 << 36 | 1 << 8 | 1).to_le_bytes(),
+            b"key",
+        ];
+        assert_eq!(encoded[4..], rest.concat());
     }
 }

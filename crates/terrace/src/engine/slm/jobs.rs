@@ -484,3 +484,26 @@ pub(super) fn logged_job(pool: &Pool, payload: Option<&[u8]>) -> Result<u64> {
         .and_then(|p| Reader::new(p).varint())
         .ok_or_else(|| Error::corruption(pool.path(), 0, "a compaction log's job number", "none"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_the_documented_bytes_and_come_back() {
+        let key = b"key".to_vec();
+        let to = Position::new(2, 16, 512).unwrap();
+        let change = Change::InChain { chain: 4096, index: 1, to };
+        let moved = Move { key: key.clone(), old: 300, change, born: vec![2], died: vec![1, 130] };
+        let new = [0x81, 0x82, 0x80, 0x80, 0x80, 0x04];
+        let bytes = [&[1, 0xac, 0x02][..], &new, &[1, 2, 2, 1, 0x82, 0x01, 3], b"key"].concat();
+        assert_eq!(moved.encode(), bytes);
+        let born = vec![2];
+        let logged = LoggedMove { in_chain: true, old: 300, new: to.word(), born, died: vec![1, 130], key };
+        assert_eq!(LoggedMove::decode(&bytes), Some(logged));
+        for cut in 0..bytes.len() {
+            assert_eq!(LoggedMove::decode(&bytes[..cut]), None);
+        }
+        assert_eq!(LoggedMove::decode(&[&bytes[..], &[0]].concat()), None);
+    }
+}
