@@ -9,6 +9,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use terrace_base::checksum::hash64;
 use terrace_base::clock::{Clock, SystemClock};
 use terrace_base::exec::{Executor, ThreadPool};
 use terrace_base::rng::Rng;
@@ -19,7 +20,7 @@ use crate::space::KeySpace;
 use crate::store::{Batch, Direction, Store, StoreResult};
 use crate::stream::{Op, Stream, StreamMaker};
 use crate::values::ValuePool;
-use crate::workload::{Action, Workload};
+use crate::workload::{Action, ONE_RECORD, Workload};
 
 /// How long and how large a run is. The totals are of all threads together.
 #[derive(Debug, Clone)]
@@ -38,6 +39,8 @@ pub struct Plan {
     pub value_size: usize,
     /// Share of a value's bytes that cannot be compressed away, 0 to 1.
     pub random_share: f64,
+    /// Records that a seek of `seekrandom` reads.
+    pub seek_records: u32,
     /// Writes made at once by workloads that only write; 1 for single puts.
     pub batch: usize,
     /// What the random numbers start from.
@@ -54,6 +57,7 @@ impl Default for Plan {
             key_size: 16,
             value_size: 100,
             random_share: 0.5,
+            seek_records: 1,
             batch: 1,
             seed: 1,
         }
@@ -203,13 +207,20 @@ impl Shared {
                 let operations = plan.operations(workload);
                 let expected = if operations == u64::MAX { 0 } else { operations };
                 let fill = workload.fills().then_some(plan.num);
+                let seek = (plan.seek_records, plan.seek_records);
+                let scan_records = if scan_records == ONE_RECORD { seek } else { scan_records };
                 Some(StreamMaker::new(mix, keys, scan_records, space.clone(), expected, fill))
             }
             _ => None,
         };
         Shared {
             store: store.clone(),
-            plan: Plan { duration: plan.duration.filter(|_| !workload.fills()), ..plan.clone() },
+            plan: Plan {
+                duration: plan.duration.filter(|_| !workload.fills()),
+                // Else what is read would be what was written, in the same order.
+                seed: plan.seed ^ hash64(workload.name.as_bytes()),
+                ..plan.clone()
+            },
             action: workload.action,
             batch: if workload.only_writes() { plan.batch.max(1) } else { 1 },
             streams,

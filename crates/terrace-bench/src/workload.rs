@@ -96,8 +96,11 @@ const INSERT: Mix = Mix { insert: 100, ..NO_OPS };
 const DELETE: Mix = Mix { delete: 100, ..NO_OPS };
 const SCAN: Mix = Mix { scan: 100, ..NO_OPS };
 
+/// Range reads of one record: how many is up to the plan.
+pub(crate) const ONE_RECORD: (u32, u32) = (1, 1);
+
 const fn operations(mix: Mix, keys: KeyChoice) -> Action {
-    Action::Operations { mix, keys, scan_records: (1, 1) }
+    Action::Operations { mix, keys, scan_records: ONE_RECORD }
 }
 
 const fn on_existing(name: &'static str, about: &'static str, action: Action) -> Workload {
@@ -125,7 +128,7 @@ pub const WORKLOADS: &[Workload] = &[
     on_existing("readreverse", "read every record in reverse order", Action::Walk(Direction::Backward)),
     on_existing(
         "seekrandom",
-        "seek to random keys and read one record",
+        "seek to random keys and read one record, or as many as asked for",
         operations(SCAN, KeyChoice::Uniform),
     ),
     on_existing("deleterandom", "delete random keys", operations(DELETE, KeyChoice::Uniform)),

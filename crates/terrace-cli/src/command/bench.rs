@@ -61,6 +61,9 @@ pub struct Bench {
     /// Share of a value's bytes that compression cannot remove, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
     pub random_share: f64,
+    /// Records that each seek of seekrandom reads
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub seek_records: u32,
     /// Threads
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: u32,
@@ -132,6 +135,7 @@ impl Bench {
             key_size: self.key_size as usize,
             value_size: self.value_size as usize,
             random_share: self.random_share,
+            seek_records: self.seek_records,
             batch: self.batch as usize,
             seed: self.seed.unwrap_or_else(Rng::fresh_seed),
         })
