@@ -4,4 +4,5 @@
 mod conformance;
 mod crash;
 mod harness;
+mod kills;
 mod smoke;

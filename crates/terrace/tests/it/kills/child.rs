@@ -1,0 +1,117 @@
+//! The process that is killed: it opens the database, writes with two threads and says what it has done.
+//!
+//! ```text
+//! @opening       before the database is opened
+//! @open          after
+//! @ack THREAD    the thread's next operation has returned
+//! @closing       both threads are done; the database is being closed
+//! @closed        and that was all
+//! ```
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use terrace::{Db, Options, PoolChoice, Profile, SlmOptions};
+
+use super::ops::{Op, Ops, THREADS};
+
+/// The variable that makes this binary the process that is killed.
+pub const TASK: &str = "TERRACE_KILLS_TASK";
+
+/// What the process is to do.
+#[derive(Debug, Clone)]
+pub struct Task {
+    /// The database.
+    pub dir: PathBuf,
+    /// Where its pool lies.
+    pub pool: PoolChoice,
+    /// The seed of the run.
+    pub seed: u64,
+    /// Which process of the run this is.
+    pub session: u64,
+    /// Operations of each thread.
+    pub ops: u64,
+}
+
+impl Task {
+    /// Starts the process.
+    pub fn start(&self) -> Child {
+        let pool = if self.pool == PoolChoice::Auto { "auto" } else { "dram" };
+        let dir = self.dir.to_str().expect("a path in UTF-8");
+        let task = format!("{pool}\n{}\n{}\n{}\n{dir}", self.seed, self.session, self.ops);
+        let test = format!("{}::the_process_that_is_killed", module_path!().rsplit_once("::").unwrap().0);
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test.split_once("::").unwrap().1, "--nocapture", "--test-threads=1"])
+            .env(TASK, task)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    }
+
+    /// Reads what [`start`](Task::start) has written.
+    pub fn parse(text: &str) -> Task {
+        let parts: Vec<&str> = text.splitn(5, '\n').collect();
+        let numbers: Vec<u64> = parts[1..4].iter().map(|n| n.parse().unwrap()).collect();
+        let pool = match parts[0] {
+            "auto" => PoolChoice::Auto,
+            profile => PoolChoice::Emulated { path: None, profile: Profile::parse(profile).unwrap() },
+        };
+        Task { dir: parts[4].into(), pool, seed: numbers[0], session: numbers[1], ops: numbers[2] }
+    }
+
+    /// Whatever can go on in the background does.
+    pub fn options(&self) -> Options {
+        let slm =
+            SlmOptions { memtable_bytes: 4096, table_bytes: 4096, block_bytes: 256, ..SlmOptions::default() };
+        Options {
+            pool: self.pool.clone(),
+            memory_budget: 1 << 20,
+            pm_bytes: 8 << 20,
+            pool_extent_bytes: 4096,
+            slm,
+            ..Options::default()
+        }
+    }
+}
+
+/// Carries out `task`, and is killed meanwhile.
+pub fn write(task: &Task) {
+    say("\n@opening");
+    let db = Db::open(&task.dir, task.options()).unwrap();
+    say("@open");
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let db = &db;
+            let ops = Ops::new(task.seed, task.session, thread).take(task.ops as usize);
+            scope.spawn(move || write_as(db, thread, ops));
+        }
+    });
+    say("@closing");
+    db.close().unwrap();
+    say("@closed");
+}
+
+fn write_as(db: &Db, thread: usize, ops: impl Iterator<Item = Op>) {
+    let mut held = None;
+    for (i, op) in ops.enumerate() {
+        // Snapshots, so that there are version chains; each is held for a while and dropped.
+        match i % 64 {
+            20 => held = Some(db.snapshot()),
+            60 => held = None,
+            _ => {}
+        }
+        op.run(db).unwrap();
+        say(&format!("@ack {thread}"));
+    }
+    drop(held);
+}
+
+/// One write to the pipe, which takes a line wholly or not at all.
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    out.write_all(format!("{line}\n").as_bytes()).unwrap();
+    out.flush().unwrap();
+}

@@ -1,0 +1,47 @@
+//! Real kills: a process that writes with two threads gets SIGKILL at any moment; its successor finds
+//! every acknowledged write, of the two in flight all or nothing each, and nothing else.
+//!
+//! The writing process is this test binary again, which acknowledges every operation over a pipe
+//! (`child.rs`). The same database lives through all kills of a run: some are judged in place, some on a
+//! copy of the directory, so that the next process has to recover from what the last one left, and some
+//! copies are repaired first. What each operation does follows from the seed (`ops.rs`); when the axe
+//! falls does, too, but what the threads are doing at that moment is the machine's business.
+//!
+//! `TERRACE_KILLS` sets the number of kills for each kind of pool, `TERRACE_KILLS_SEED` the seed.
+
+mod child;
+mod judge;
+mod ops;
+mod run;
+
+use terrace::{PoolChoice, Profile};
+
+/// Kills for each kind of pool where nothing else is asked for.
+const KILLS: u64 = 40;
+
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
+}
+
+fn kill_often(pool: &PoolChoice) {
+    let (kills, seed) = (number("TERRACE_KILLS", KILLS), number("TERRACE_KILLS_SEED", 1));
+    println!("{}", run::Run::new(pool.clone(), seed).kill(kills));
+}
+
+#[test]
+fn kills_take_nothing_from_an_ordinary_file() {
+    kill_often(&PoolChoice::Auto);
+}
+
+#[test]
+fn kills_take_nothing_from_emulated_memory() {
+    kill_often(&PoolChoice::Emulated { path: None, profile: Profile::parse("dram").unwrap() });
+}
+
+/// Not a test but the process that is killed; it does nothing unless a run has started it.
+#[test]
+fn the_process_that_is_killed() {
+    if let Ok(task) = std::env::var(child::TASK) {
+        child::write(&child::Task::parse(&task));
+    }
+}
