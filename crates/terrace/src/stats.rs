@@ -40,6 +40,8 @@ pub struct DramStats {
     pub block_cache: u64,
     /// Open tables: index, filter and metadata.
     pub tables: u64,
+    /// DRAM parts of memtables.
+    pub memtables: u64,
     /// DRAM parts of persistent indexes.
     pub index: u64,
     /// Allocator state of the pool.
@@ -53,7 +55,7 @@ pub struct DramStats {
 impl DramStats {
     /// All of it.
     pub fn total(&self) -> u64 {
-        self.block_cache + self.tables + self.index + self.allocator
+        self.block_cache + self.tables + self.memtables + self.index + self.allocator
     }
 }
 

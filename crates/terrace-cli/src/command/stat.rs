@@ -76,6 +76,7 @@ fn dram(stats: &Stats, text: &mut String) {
     let parts = [
         ("block cache", human(dram.block_cache)),
         ("open SSTables", human(dram.tables)),
+        ("memtables", human(dram.memtables)),
         ("index", human(dram.index)),
         ("pool's allocator", human(dram.allocator)),
         ("cache hits", if hits > 0 { percent(dram.cache_hits, hits) } else { String::new() }),
@@ -173,6 +174,7 @@ fn dram_json(stats: &Stats) -> Value {
         "total": dram.total(),
         "block_cache": dram.block_cache,
         "tables": dram.tables,
+        "memtables": dram.memtables,
         "index": dram.index,
         "allocator": dram.allocator,
         "cache_hits": dram.cache_hits,

@@ -183,6 +183,5 @@ impl Tail {
 
 /// The fields of the head node.
 pub(super) fn head_fields() -> NodeFields {
-    let height = super::layout::MAX_HEIGHT as u8;
-    NodeFields { seq: u64::MAX, batch_first: 0, batch_len: 0, vlen: 0, klen: 0, kind: 0, height }
+    NodeFields { seq: u64::MAX, batch_first: 0, batch_len: 0, vlen: 0, klen: 0, kind: 0 }
 }

@@ -27,7 +27,7 @@ impl ListCursor {
 
     /// To the first record.
     pub fn seek_first(&mut self) -> Result<()> {
-        self.land(self.list.inner.after(self.list.inner.head, 0))
+        self.land(self.list.inner.after(self.list.inner.head))
     }
 
     /// To the last record.
@@ -62,7 +62,7 @@ impl ListCursor {
     pub fn next(&mut self) -> Result<()> {
         match self.at {
             0 => Ok(()),
-            at => self.land(self.list.inner.after(at, 0)),
+            at => self.land(self.list.inner.after(at)),
         }
     }
 

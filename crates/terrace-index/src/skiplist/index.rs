@@ -56,11 +56,11 @@ impl SkipIndex {
 
     fn count_keys(&self) -> Result<()> {
         let list = self.list();
-        let mut at = list.after(list.head, 0);
+        let mut at = list.after(list.head);
         while at != 0 {
             let present = self.cell(at)?.load(0) != 0;
             self.keys.fetch_add(u64::from(present), Ordering::Relaxed);
-            at = list.after(at, 0);
+            at = list.after(at);
         }
         Ok(())
     }
@@ -156,7 +156,7 @@ impl SkipIndex {
         // the key's smallest extension.
         let after = |key: &[u8]| [key, &[0]].concat();
         match (from, reverse) {
-            (Bound::Unbounded, false) => Ok(list.after(list.head, 0)),
+            (Bound::Unbounded, false) => Ok(list.after(list.head)),
             (Bound::Unbounded, true) => Ok(list.last()),
             (Bound::Included(key), false) => list.first_from(key, 0),
             (Bound::Excluded(key), false) => list.first_from(&after(key), 0),
@@ -190,7 +190,7 @@ impl OrderedIndex for SkipIndex {
             if word != 0 {
                 out.push(key, word);
             }
-            at = if reverse { list.last_before(key, 0)? } else { list.after(at, 0) };
+            at = if reverse { list.last_before(key, 0)? } else { list.after(at) };
         }
         Ok(())
     }
@@ -208,7 +208,7 @@ impl OrderedIndex for SkipIndex {
     }
 
     fn dram_bytes(&self) -> u64 {
-        size_of::<Inner>() as u64
+        size_of::<Inner>() as u64 + self.list.dram_bytes()
     }
 
     fn pm_bytes(&self) -> u64 {

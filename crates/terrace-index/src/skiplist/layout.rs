@@ -9,9 +9,6 @@ use terrace_pmem::PmSafe;
 /// First word of every extent of a list: `TSKIPL` and version 1.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TSKIPL\x01\0");
 
-/// Levels of links a node may have, the persistent one included.
-pub(super) const MAX_HEIGHT: usize = 16;
-
 /// Header at the start of every extent.
 #[repr(C)]
 #[derive(Debug)]
@@ -37,19 +34,22 @@ pub(super) struct ExtentHeader {
 /// Bytes of an extent header.
 pub(super) const EXTENT_HEADER_BYTES: u64 = 64;
 
-/// Where the head node lies in the first extent: below it are its volatile words.
-pub(super) const HEAD_NODE: u64 = EXTENT_HEADER_BYTES + MAX_HEIGHT as u64 * 8;
+/// Bytes of the volatile word below a node: its owner.
+pub(super) const OWNER_BYTES: u64 = 8;
+
+/// Where the head node lies in the first extent.
+pub(super) const HEAD_NODE: u64 = EXTENT_HEADER_BYTES + OWNER_BYTES;
 
 /// First byte for nodes in the first extent.
 pub(super) const FIRST_DATA: u64 = HEAD_NODE + NODE_BYTES;
 
 /// The fixed part of a node. The key follows it, then, 8-aligned, the value.
 ///
-/// Below it lie volatile words, rebuilt on open: the owner at -8, the link of level `i` at -8 - 8 `i`.
+/// Below it lies a volatile word, cleared on open: the owner.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct NodeHead {
-    /// The link of level 0: the only one that persists.
+    /// The next node.
     pub next: AtomicU64,
     /// Sequence number.
     pub seq: u64,
@@ -57,7 +57,7 @@ pub(super) struct NodeHead {
     pub batch_first: u64,
     /// Records in the batch.
     pub batch_len: u32,
-    /// CRC-32C of everything but the links (and, in an index node, but the value).
+    /// CRC-32C of everything but the link (and, in an index node, but the value).
     pub crc: u32,
     /// Bytes of the value.
     pub vlen: u32,
@@ -65,8 +65,8 @@ pub(super) struct NodeHead {
     pub klen: u16,
     /// What the record is; the store's byte.
     pub kind: u8,
-    /// Levels this node is linked in.
-    pub height: u8,
+    /// Zero.
+    pub reserved: u8,
 }
 
 /// Bytes of the fixed part of a node.
@@ -77,7 +77,7 @@ const _: () = {
     assert!(offset_of!(ExtentHeader, next) == 16 && offset_of!(ExtentHeader, crc) == 44);
     assert!(size_of::<NodeHead>() == NODE_BYTES as usize);
     assert!(offset_of!(NodeHead, crc) == 28 && offset_of!(NodeHead, klen) == 36);
-    assert!(offset_of!(NodeHead, kind) == 38 && offset_of!(NodeHead, height) == 39);
+    assert!(offset_of!(NodeHead, kind) == 38 && offset_of!(NodeHead, reserved) == 39);
 };
 
 // SAFETY: repr(C), no padding (asserted by the sizes), integers only, what changes while shared is atomic.
@@ -119,11 +119,10 @@ pub(super) struct NodeFields {
     pub vlen: u32,
     pub klen: u16,
     pub kind: u8,
-    pub height: u8,
 }
 
 impl NodeFields {
-    /// The fixed part's bytes, with `next` as the link of level 0.
+    /// The fixed part's bytes, with `next` as the link.
     pub fn encode(&self, next: u64, crc: u32) -> [u8; NODE_BYTES as usize] {
         let mut out = [0; NODE_BYTES as usize];
         out[0..8].copy_from_slice(&next.to_le_bytes());
@@ -134,7 +133,6 @@ impl NodeFields {
         out[32..36].copy_from_slice(&self.vlen.to_le_bytes());
         out[36..38].copy_from_slice(&self.klen.to_le_bytes());
         out[38] = self.kind;
-        out[39] = self.height;
         out
     }
 
@@ -146,11 +144,6 @@ impl NodeFields {
         crc = crc32c_append(crc, &image[8..]);
         crc = crc32c_append(crc, key);
         crc32c_append(crc, value)
-    }
-
-    /// Bytes of volatile words below the node.
-    pub fn below(&self) -> u64 {
-        u64::from(self.height) * 8
     }
 
     /// Bytes from the node's fixed part to the end of its value.
@@ -169,7 +162,6 @@ impl NodeHead {
             vlen: self.vlen,
             klen: self.klen,
             kind: self.kind,
-            height: self.height,
         }
     }
 }
@@ -196,16 +188,15 @@ mod tests {
 
     #[test]
     fn golden_node() {
-        let fields =
-            NodeFields { seq: 7, batch_first: 6, batch_len: 2, vlen: 5, klen: 3, kind: 1, height: 4 };
+        let fields = NodeFields { seq: 7, batch_first: 6, batch_len: 2, vlen: 5, klen: 3, kind: 1 };
         let crc = fields.crc(1, 192, b"key", b"value");
         let image = fields.encode(0x100, crc);
         assert_eq!(&image[..8], [0, 1, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&image[8..24], [7, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&image[24..28], [2, 0, 0, 0]);
-        assert_eq!(&image[32..], [5, 0, 0, 0, 3, 0, 1, 4]);
+        assert_eq!(&image[32..], [5, 0, 0, 0, 3, 0, 1, 0]);
         assert_ne!(crc, fields.crc(2, 192, b"key", b"value"), "seeded by the list");
         assert_ne!(crc, fields.crc(1, 200, b"key", b"value"), "seeded by the place");
-        assert_eq!((fields.below(), fields.above()), (32, 40 + 8 + 5));
+        assert_eq!(fields.above(), 40 + 8 + 5);
     }
 }

@@ -1,8 +1,8 @@
 //! A persistent skiplist in an arena: SLM-DB's Algorithm 1, grown to groups, batches and recovery.
 //!
-//! Records lie in whole extents that the list owns and frees together. Only the links of level 0
-//! persist; the upper levels are guides that are rebuilt on open. A group of records is written with
-//! two drains, however many there are:
+//! Records lie in whole extents that the list owns and frees together. Only the lowest level is in PM, a
+//! chain of records; the levels above it, and the keys to compare, are kept in DRAM (`guide.rs`) and rebuilt
+//! on open. A group of records is written with two drains, however many there are:
 //!
 //! ```text
 //! stage a, b, c    copy each into the arena, its link already naming its successor; flush
@@ -17,7 +17,7 @@
 //!
 //! What always holds:
 //!
-//! 1. Whatever links a power cut keeps, the chain of level 0 from the head reaches every record whose
+//! 1. Whatever links a power cut keeps, the chain from the head reaches every record whose
 //!    group had finished its second drain. For that, a record's contents *and its link's value* are
 //!    durable before anything points to it: `stage` writes the successor found then, and `link` drains
 //!    once more in the rare case that another one has come between.
@@ -30,6 +30,7 @@
 mod arena;
 mod check;
 mod cursor;
+mod guide;
 mod index;
 mod layout;
 mod read;
@@ -46,6 +47,7 @@ use terrace_pmem::{Kind, Marks, Pool};
 
 use arena::Arena;
 pub use cursor::ListCursor;
+use guide::Guide;
 pub use index::SkipIndex;
 use layout::HEAD_NODE;
 pub use read::Found;
@@ -100,8 +102,7 @@ struct Inner {
     head: u64,
     /// Seed of checksums.
     id: u64,
-    /// Highest level in use.
-    height: AtomicU64,
+    guide: Guide,
     entries: AtomicU64,
     min_seq: AtomicU64,
     max_seq: AtomicU64,
@@ -121,7 +122,7 @@ impl SkipList {
     }
 
     /// Attaches to the list at `head`, after a crash as after a clean close: checks every record, drops
-    /// the batches that are not wholly there and rebuilds the upper levels.
+    /// the batches that are not wholly there and rebuilds the guide.
     pub fn open(pool: &Pool, kind: Kind, head: u64) -> Result<SkipList> {
         let (arena, id) = Arena::open(pool, kind, head)?;
         let list = Self::over(pool, arena, id);
@@ -136,7 +137,7 @@ impl SkipList {
             arena,
             head,
             id,
-            height: AtomicU64::new(1),
+            guide: Guide::new(),
             entries: AtomicU64::new(0),
             min_seq: AtomicU64::new(u64::MAX),
             max_seq: AtomicU64::new(0),
@@ -174,6 +175,11 @@ impl SkipList {
     /// Bytes of the extents the list owns.
     pub fn extents_bytes(&self) -> u64 {
         self.inner.arena.extents_bytes()
+    }
+
+    /// Bytes of DRAM that finding records takes.
+    pub fn dram_bytes(&self) -> u64 {
+        self.inner.guide.bytes()
     }
 
     /// Highest sequence number linked; 0 when empty.

@@ -1,4 +1,4 @@
-//! Finding records: nodes, the descent through the levels, point reads.
+//! Finding records: nodes, their places by guide and chain, point reads.
 
 use std::cmp::Ordering as Order;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_base::Result;
 use terrace_pmem::POff;
 
-use super::layout::{MAX_HEIGHT, NODE_BYTES, NodeHead, value_offset};
+use super::guide::{Place, Target, Trail};
+use super::layout::{NODE_BYTES, NodeHead, value_offset};
 use super::{Inner, SkipList};
 
 /// A node looked at in place.
@@ -15,13 +16,6 @@ pub(super) struct Node<'a> {
     pub offset: u64,
     pub head: &'a NodeHead,
     pub key: &'a [u8],
-}
-
-/// For each level the last node before a place in the order and the first at or after it (0: none).
-#[derive(Clone, Copy)]
-pub(super) struct Splice {
-    pub prev: [u64; MAX_HEIGHT],
-    pub next: [u64; MAX_HEIGHT],
 }
 
 /// A record found by [`SkipList::get`].
@@ -49,98 +43,85 @@ impl Inner {
         unsafe { self.pool.bytes(at, u64::from(node.head.vlen)) }
     }
 
-    /// The link of `level` out of the node at `offset`, which has that level.
-    pub fn link_word(&self, offset: u64, level: usize) -> &AtomicU64 {
-        self.pool.atomic(link_at(offset, level))
+    /// The link out of the node at `offset`.
+    pub fn link_word(&self, offset: u64) -> &AtomicU64 {
+        self.pool.atomic(POff::new(offset))
     }
 
-    /// The node after the one at `offset` on `level`.
-    pub fn after(&self, offset: u64, level: usize) -> u64 {
-        self.link_word(offset, level).load(Ordering::Acquire)
+    /// The node after the one at `offset`.
+    pub fn after(&self, offset: u64) -> u64 {
+        self.link_word(offset).load(Ordering::Acquire)
     }
 
-    /// Fills `splice` for the place of (`key`, `seq`).
-    pub fn find(&self, key: &[u8], seq: u64, splice: &mut Splice) -> Result<()> {
-        let top = self.height.load(Ordering::Acquire) as usize;
-        splice.prev[top..].fill(self.head);
-        splice.next[top..].fill(0);
-        let mut prev = self.head;
-        let mut bound = 0;
-        for level in (0..top).rev() {
-            (prev, bound) = self.advance(prev, level, key, seq, bound)?;
-            splice.prev[level] = prev;
-            splice.next[level] = bound;
-        }
-        Ok(())
+    /// The place of (`key`, `seq`) as far as the guide knows; `prev` is the head where there is no other.
+    pub fn guided(&self, key: &[u8], seq: u64) -> Result<(Trail, Place)> {
+        let (trail, place) = self.guide.find(Target { key, seq }, &|at, key| self.compare_key(at, key))?;
+        let prev = if place.prev == 0 { self.head } else { place.prev };
+        Ok((trail, Place { prev, ..place }))
     }
 
-    /// Walks `level` from `prev`, which is before the place of (`key`, `seq`), to the last such node; also
-    /// the node after it. `bound`, if not 0, is known to be at or after the place.
-    pub fn advance(
-        &self,
-        mut prev: u64,
-        level: usize,
-        key: &[u8],
-        seq: u64,
-        bound: u64,
-    ) -> Result<(u64, u64)> {
-        loop {
-            let next = self.after(prev, level);
-            if next == 0 || next == bound || !self.is_before(next, key, seq)? {
-                return Ok((prev, next));
-            }
-            prev = next;
-        }
-    }
-
-    fn is_before(&self, offset: u64, key: &[u8], seq: u64) -> Result<bool> {
+    /// Compares the key of the node at `offset` with `key`.
+    pub fn compare_key(&self, offset: u64, key: &[u8]) -> Result<Order> {
         let node = self.node(offset)?;
-        self.pool.charge_read(offset, NODE_BYTES + 8);
-        Ok(compare(&node, key, seq) == Order::Less)
+        self.pool.charge_read(offset, NODE_BYTES + node.key.len() as u64);
+        Ok(node.key.cmp(key))
+    }
+
+    /// Walks from `place.prev`, which is before (`key`, `seq`), to the last such node. `place.next`, if
+    /// not 0, is known to be at or after (`key`, `seq`), and at it if `place.exact`.
+    pub fn advance(&self, place: Place, key: &[u8], seq: u64) -> Result<Place> {
+        let mut prev = place.prev;
+        loop {
+            let next = self.after(prev);
+            if next == 0 {
+                return Ok(Place { prev, next, exact: false });
+            }
+            if next == place.next {
+                return Ok(Place { prev, ..place });
+            }
+            self.pool.charge_read(next, NODE_BYTES + 8);
+            match compare(&self.node(next)?, key, seq) {
+                Order::Less => prev = next,
+                order => return Ok(Place { prev, next, exact: order.is_eq() }),
+            }
+        }
+    }
+
+    /// The place of (`key`, `seq`) in the chain.
+    pub fn place(&self, key: &[u8], seq: u64) -> Result<Place> {
+        let (_, guess) = self.guided(key, seq)?;
+        self.pool.charge_read(guess.prev, 8);
+        self.advance(guess, key, seq)
     }
 
     /// The first node at or after the place of (`key`, `seq`), 0 if none.
     pub fn first_from(&self, key: &[u8], seq: u64) -> Result<u64> {
-        let mut place = (self.head, 0);
-        for level in (0..self.height.load(Ordering::Acquire) as usize).rev() {
-            place = self.advance(place.0, level, key, seq, place.1)?;
-        }
-        Ok(place.1)
+        Ok(self.place(key, seq)?.next)
     }
 
     /// The last node before the place of (`key`, `seq`), 0 if none.
     pub fn last_before(&self, key: &[u8], seq: u64) -> Result<u64> {
-        let mut place = (self.head, 0);
-        for level in (0..self.height.load(Ordering::Acquire) as usize).rev() {
-            place = self.advance(place.0, level, key, seq, place.1)?;
-        }
-        Ok(if place.0 == self.head { 0 } else { place.0 })
+        let prev = self.place(key, seq)?.prev;
+        Ok(if prev == self.head { 0 } else { prev })
     }
 
     /// The last node, 0 if none.
     pub fn last(&self) -> u64 {
-        let mut prev = self.head;
-        for level in (0..self.height.load(Ordering::Acquire) as usize).rev() {
-            loop {
-                match self.after(prev, level) {
-                    0 => break,
-                    next => prev = next,
-                }
+        let mut last = self.guide.last();
+        loop {
+            match self.after(if last == 0 { self.head } else { last }) {
+                0 => return last,
+                next => last = next,
             }
         }
-        if prev == self.head { 0 } else { prev }
     }
 
     /// Whether the node's checksum is right.
     pub fn is_sound(&self, node: &Node<'_>) -> Result<bool> {
         let covered: &[u8] = if node.head.kind == super::index::INDEX_KIND { &[] } else { self.value(node)? };
-        Ok(node.head.fields().crc(self.id, node.offset, node.key, covered) == node.head.crc)
+        let crc = node.head.fields().crc(self.id, node.offset, node.key, covered);
+        Ok(crc == node.head.crc && node.head.reserved == 0)
     }
-}
-
-/// Where the link of `level` lies: level 0 in the node, the others below it.
-pub(super) fn link_at(offset: u64, level: usize) -> POff<u64> {
-    POff::new(if level == 0 { offset } else { offset - 8 - 8 * level as u64 })
 }
 
 /// The order of the list: key ascending, then sequence number descending.
@@ -149,14 +130,16 @@ pub(super) fn compare(node: &Node<'_>, key: &[u8], seq: u64) -> Order {
 }
 
 impl SkipList {
-    /// The newest version of `key` with a sequence number of at most `max_seq`.
+    /// The newest version of `key` with a sequence number of at most `max_seq`, of the records whose linking
+    /// has returned. Reads PM only where there is such a record.
     pub fn get(&self, key: &[u8], max_seq: u64) -> Result<Option<Found<'_>>> {
         let inner = &*self.inner;
-        let offset = inner.first_from(key, max_seq)?;
+        let offset = inner.guided(key, max_seq)?.1.next;
         if offset == 0 {
             return Ok(None);
         }
         let node = inner.node(offset)?;
+        inner.pool.charge_read(offset, NODE_BYTES);
         Ok((node.key == key).then_some(Found { list: inner, node }))
     }
 }

@@ -1,14 +1,15 @@
-//! Attaching to a list: one walk along level 0 that checks, drops and rebuilds.
+//! Attaching to a list: one walk along the chain that checks, drops and rebuilds.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
-use terrace_pmem::Extent;
+use terrace_pmem::{Extent, POff};
 
 use super::Inner;
-use super::layout::{EXTENT_HEADER_BYTES, FIRST_DATA, MAX_HEIGHT};
-use super::read::{Node, compare, link_at};
+use super::guide::{Guide, Target, Trail};
+use super::layout::{EXTENT_HEADER_BYTES, FIRST_DATA, OWNER_BYTES};
+use super::read::{Node, compare};
 
 /// What the walk has found.
 struct Walk {
@@ -16,9 +17,7 @@ struct Walk {
     extents: Vec<Extent>,
     /// For each extent of `extents`, the end of what is used in it.
     ends: Vec<u64>,
-    /// Last node of each level so far.
-    last: [u64; MAX_HEIGHT],
-    top: usize,
+    trail: Trail,
     used: u64,
 }
 
@@ -31,7 +30,7 @@ impl Inner {
             self.drop_partial_batches(&walk)?;
         }
         let mut prev: Option<Node<'_>> = None;
-        let mut at = self.after(self.head, 0);
+        let mut at = self.after(self.head);
         while at != 0 {
             let node = self.checked_node(&walk.extents, at, prev)?;
             walk.take(self, &node);
@@ -54,7 +53,7 @@ impl Inner {
             e.offset + if e.offset == self.arena.first() { FIRST_DATA } else { EXTENT_HEADER_BYTES }
         };
         let ends = extents.iter().map(begin).collect();
-        Ok(Walk { extents, ends, last: [self.head; MAX_HEIGHT], top: 1, used: 0 })
+        Ok(Walk { extents, ends, trail: Guide::start(), used: 0 })
     }
 
     /// The node at `at`, wholly inside the arena, sound, and after `prev`.
@@ -70,9 +69,7 @@ impl Inner {
         }
         let node = self.node(at)?;
         let fields = node.head.fields();
-        let fits = (1..=MAX_HEIGHT).contains(&usize::from(fields.height))
-            && inside(at - fields.below(), at + fields.above());
-        if !fits || !self.is_sound(&node)? {
+        if !inside(at - OWNER_BYTES, at + fields.above()) || !self.is_sound(&node)? {
             return Err(self.damaged(at, "a record with its checksum", "other bytes"));
         }
         if prev.is_some_and(|prev| !compare(&prev, node.key, node.head.seq).is_lt()) {
@@ -100,7 +97,7 @@ impl Inner {
         let whole = |node: &Node<'_>| {
             node.head.batch_len <= 1 || linked.get(&node.head.batch_first) == Some(&node.head.batch_len)
         };
-        let (mut keep, mut at) = (self.head, self.after(self.head, 0));
+        let (mut keep, mut at) = (self.head, self.after(self.head));
         while at != 0 {
             let node = self.node(at)?;
             if whole(&node) {
@@ -115,14 +112,14 @@ impl Inner {
     }
 
     fn relink(&self, from: u64, to: u64) {
-        if self.after(from, 0) != to {
-            self.pool.store_flush(link_at(from, 0), to);
+        if self.after(from) != to {
+            self.pool.store_flush(POff::new(from), to);
         }
     }
 
     fn for_each_checked(&self, walk: &Walk, mut visit: impl FnMut(&Node<'_>)) -> Result<()> {
         let mut prev = None;
-        let mut at = self.after(self.head, 0);
+        let mut at = self.after(self.head);
         while at != 0 {
             let node = self.checked_node(&walk.extents, at, prev)?;
             visit(&node);
@@ -134,28 +131,19 @@ impl Inner {
 }
 
 impl Walk {
-    /// Adds `node`, the next of the chain, to the levels and to what is used.
+    /// Adds `node`, the next of the chain, to the guide and to what is used.
     fn take(&mut self, list: &Inner, node: &Node<'_>) {
-        let fields = node.head.fields();
-        let height = usize::from(fields.height);
         list.mark_settled(node.offset);
-        for level in 1..height {
-            list.link_word(self.last[level], level).store(node.offset, Ordering::Relaxed);
-            self.last[level] = node.offset;
-        }
-        self.top = self.top.max(height);
+        list.guide.append(&mut self.trail, Target { key: node.key, seq: node.head.seq }, node.offset);
+        let fields = node.head.fields();
         let end = (node.offset + fields.above()).next_multiple_of(8);
-        self.used += end - (node.offset - fields.below());
+        self.used += end - (node.offset - OWNER_BYTES);
         let i = self.extents.partition_point(|e| e.offset <= node.offset) - 1;
         self.ends[i] = self.ends[i].max(end);
     }
 
-    /// Ends the levels and lets allocation go on where most room is left.
+    /// Lets allocation go on where most room is left.
     fn finish(self, list: &Inner) {
-        for level in 1..MAX_HEIGHT {
-            list.link_word(self.last[level], level).store(0, Ordering::Release);
-        }
-        list.height.store(self.top as u64, Ordering::Release);
         let room =
             |i: &usize| (self.extents[*i].offset + self.extents[*i].bytes).saturating_sub(self.ends[*i]);
         if let Some(i) = (0..self.extents.len()).max_by_key(room) {

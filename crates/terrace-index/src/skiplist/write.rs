@@ -10,17 +10,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_base::{Error, Result};
 use terrace_pmem::POff;
 
-use super::layout::{MAX_HEIGHT, NodeFields, value_offset};
-use super::read::{Splice, link_at};
+use super::guide::{Place, Target, Trail};
+use super::layout::{NodeFields, OWNER_BYTES, value_offset};
 use super::{Inner, Record, SkipList};
 
 /// A record that lies in the arena and is not in the list yet. Dropping it leaves it out for good.
 #[must_use = "a staged record is in the list only once it is linked"]
 pub struct Staged {
     offset: u64,
-    /// The successor that the record's durable link names.
-    named: u64,
-    splice: Splice,
+    /// Where it belonged when it was staged; the record's durable link names `place.next`.
+    place: Place,
+    trail: Trail,
 }
 
 /// What linking came to.
@@ -81,15 +81,12 @@ impl Inner {
             vlen,
             klen,
             kind: record.kind,
-            height: random_height(),
         };
-        let mut splice = Splice { prev: [self.head; MAX_HEIGHT], next: [0; MAX_HEIGHT] };
-        self.find(record.key, record.seq, &mut splice)?;
-        let base = self.arena.allocate(fields.below() + fields.above())?;
-        let offset = base + fields.below();
+        let (trail, place) = self.guided(record.key, record.seq)?;
+        let offset = self.arena.allocate(OWNER_BYTES + fields.above())? + OWNER_BYTES;
         let covered = if record.kind == super::index::INDEX_KIND { &[][..] } else { record.value };
         let crc = fields.crc(self.id, offset, record.key, covered);
-        self.pool.write(offset, &fields.encode(splice.next[0], crc));
+        self.pool.write(offset, &fields.encode(place.next, crc));
         self.pool.write(offset + super::layout::NODE_BYTES, record.key);
         let value_at = offset + value_offset(klen);
         if record.value.len() >= 256 {
@@ -100,35 +97,33 @@ impl Inner {
             self.pool.flush(offset, fields.above());
         }
         self.owner(offset).store(token(), Ordering::Relaxed);
-        (1..usize::from(fields.height))
-            .for_each(|level| self.link_word(offset, level).store(0, Ordering::Relaxed));
-        Ok(Staged { offset, named: splice.next[0], splice })
+        Ok(Staged { offset, place, trail })
     }
 
     pub fn link(&self, staged: Staged) -> Result<Linked> {
-        let Staged { offset, mut named, mut splice } = staged;
+        let Staged { offset, mut place, trail } = staged;
         let node = self.node(offset)?;
         let (key, seq) = (node.key, node.head.seq);
         self.owner(offset).store(token(), Ordering::Relaxed);
+        self.pool.charge_read(place.prev, 8);
         loop {
-            let (prev, next) = self.advance(splice.prev[0], 0, key, seq, 0)?;
-            splice.prev[0] = prev;
-            if next != 0 && super::read::compare(&self.node(next)?, key, seq).is_eq() {
-                return Ok(Linked::Exists(next));
+            let now = self.advance(place, key, seq)?;
+            if now.exact {
+                return Ok(Linked::Exists(now.next));
             }
-            if next != named {
-                self.rename_successor(offset, named, next)?;
-                named = next;
+            if now.next != place.next {
+                self.rename_successor(offset, place.next, now.next)?;
             }
-            self.settle_before(prev)?;
-            let word = self.link_word(prev, 0);
-            if word.compare_exchange(next, offset, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                self.pool.flush(link_at(prev, 0).get(), 8);
+            place = now;
+            self.settle_before(place.prev)?;
+            let word = self.link_word(place.prev);
+            if word.compare_exchange(place.next, offset, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                self.pool.flush(place.prev, 8);
                 break;
             }
         }
         self.count(seq);
-        self.link_upper(offset, usize::from(node.head.height), key, seq, &splice)?;
+        self.guide.insert(&trail, Target { key, seq }, offset, &|at, key| self.compare_key(at, key))?;
         Ok(Linked::New)
     }
 
@@ -137,7 +132,7 @@ impl Inner {
     /// The new name must be durable before anything points to the record, or a power cut could jump over
     /// what has come between; unless that is of the same batch, which goes with it wholly.
     fn rename_successor(&self, offset: u64, named: u64, next: u64) -> Result<()> {
-        self.pool.store_flush(link_at(offset, 0), next);
+        self.pool.store_flush(POff::new(offset), next);
         if !self.only_own_batch(offset, next, named)? {
             self.pool.drain();
         }
@@ -153,26 +148,9 @@ impl Inner {
             if from == 0 || self.node(from)?.head.batch_first != own.batch_first {
                 return Ok(false);
             }
-            from = self.after(from, 0);
+            from = self.after(from);
         }
         Ok(false)
-    }
-
-    fn link_upper(&self, offset: u64, height: usize, key: &[u8], seq: u64, splice: &Splice) -> Result<()> {
-        self.height.fetch_max(height as u64, Ordering::AcqRel);
-        for level in 1..height {
-            let mut prev = splice.prev[level];
-            loop {
-                let place = self.advance(prev, level, key, seq, 0)?;
-                prev = place.0;
-                self.link_word(offset, level).store(place.1, Ordering::Release);
-                let word = self.link_word(prev, level);
-                if word.compare_exchange(place.1, offset, Ordering::AcqRel, Ordering::Acquire).is_ok() {
-                    break;
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Counts a linked record.
@@ -207,7 +185,7 @@ impl Inner {
                 0 => self.head,
                 prev => prev,
             };
-            self.pool.flush(link_at(prev, 0).get(), 8);
+            self.pool.flush(prev, 8);
             if self.is_settled(prev)? {
                 break;
             }
@@ -225,7 +203,7 @@ impl Inner {
     }
 
     fn owner(&self, offset: u64) -> &AtomicU64 {
-        self.pool.atomic(POff::new(offset - 8))
+        self.pool.atomic(POff::new(offset - OWNER_BYTES))
     }
 }
 
@@ -247,21 +225,4 @@ fn token() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local!(static MINE: Cell<u64> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed)));
     MINE.with(Cell::get)
-}
-
-/// 1 with probability 3/4, each further level a quarter of the one before.
-///
-/// The shape of the towers is no part of any history, so a generator for each thread will do.
-fn random_height() -> u8 {
-    thread_local!(static STATE: Cell<u64> = Cell::new(token().wrapping_mul(0x9E37_79B9_7F4A_7C15)));
-    let bits = STATE.with(|state| {
-        // xorshift64: never 0 from a seed that is not.
-        let mut x = state.get();
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        state.set(x);
-        x
-    });
-    (1 + bits.trailing_ones() as usize / 2).min(MAX_HEIGHT) as u8
 }

@@ -151,7 +151,7 @@ fn damaged_records_are_corruption() {
     put(&list, 1, &[vec![(b"key".to_vec(), b"value".to_vec())]]).unwrap();
     let head = list.head_offset();
     // The first record: its link is what the head node's link names.
-    let at = pool.atomic(terrace_pmem::POff::new(head + 192)).load(std::sync::atomic::Ordering::Relaxed);
+    let at = pool.atomic(terrace_pmem::POff::new(head + 72)).load(std::sync::atomic::Ordering::Relaxed);
     for offset in [8, 24, 28, 32, 36, 38, 39, 40, 48] {
         // SAFETY: within the pool; nobody writes it meanwhile.
         let byte = unsafe { pool.bytes(at + offset, 1).unwrap()[0] };

@@ -146,6 +146,7 @@ pub(super) fn fill_stats(slm: &Slm, stats: &mut Stats) {
     stats.opened = slm.opened.clone();
     let tables = slm.tables.load();
     stats.dram.tables = tables.values().map(|t| t.memory_bytes() as u64).sum();
+    stats.dram.memtables = slm.mem.load().iter().map(|m| m.list().dram_bytes()).sum();
     stats.dram.index = slm.index.dram_bytes();
     stats.pm.size = slm.pool.size();
     stats.pm.max_size = slm.pool.max_size();
