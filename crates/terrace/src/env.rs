@@ -18,10 +18,11 @@ pub trait PmSpace: Send + Sync + Debug {
     /// Opens the pool `path`.
     fn open(&self, path: &Path, options: &PoolOptions) -> Result<Pool>;
 
-    /// Whether there is a pool at `path`.
+    /// Whether there is a pool at `path`, or something else where none can be made. A device on which
+    /// nothing is does not count.
     fn exists(&self, path: &Path) -> Result<bool>;
 
-    /// Removes the pool `path`, if it is there.
+    /// Removes the pool `path`, if it is there; a device becomes blank.
     fn remove(&self, path: &Path) -> Result<()>;
 }
 
@@ -39,11 +40,11 @@ impl PmSpace for RealPm {
     }
 
     fn exists(&self, path: &Path) -> Result<bool> {
-        RealFs.exists(path)
+        Pool::exists(path)
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
-        if RealFs.exists(path)? { RealFs.remove(path) } else { Ok(()) }
+        if Pool::exists(path)? { Pool::remove(path) } else { Ok(()) }
     }
 }
 

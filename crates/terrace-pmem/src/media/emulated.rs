@@ -115,7 +115,7 @@ impl Media for EmulatedMedia {
         let over = match self.map.backing() {
             Backing::Disk => "a disk file (whose writing back disturbs the figures)",
             Backing::Tmpfs => "a file in memory",
-            Backing::Dax | Backing::DevDax => "real persistent memory",
+            Backing::Dax | Backing::DevDax { .. } => "real persistent memory",
         };
         format!("EMULATED persistent memory over {over}, profile {}", self.profile)
     }

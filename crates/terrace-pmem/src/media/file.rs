@@ -33,7 +33,10 @@ impl FileMedia {
         let (granularity, note) = match (force, map.backing()) {
             (Some(forced), _) => (forced, Some("granularity set by request, not found".to_owned())),
             (None, Backing::Disk | Backing::Tmpfs) => (Granularity::Page, None),
-            (None, Backing::Dax | Backing::DevDax) => probe::direct_granularity(Path::new("/sys")),
+            (None, Backing::Dax) => probe::direct_granularity(Path::new("/sys")),
+            (None, Backing::DevDax { major, minor }) => {
+                probe::devdax_granularity(Path::new("/sys"), major, minor)
+            }
         };
         let (granularity, note) = match (granularity, op) {
             (Granularity::CacheLine, None) => {
@@ -95,7 +98,7 @@ impl Media for FileMedia {
     }
 
     fn sync_range(&self, offset: u64, len: u64) -> Result<()> {
-        if self.map.backing() == Backing::DevDax {
+        if matches!(self.map.backing(), Backing::DevDax { .. }) {
             // There is no file system to ask.
             self.flush(offset, len);
             self.drain();
@@ -109,7 +112,7 @@ impl Media for FileMedia {
             Backing::Disk => "ordinary file",
             Backing::Tmpfs => "file in memory (tmpfs: gone after a reboot)",
             Backing::Dax => "DAX file",
-            Backing::DevDax => "device-dax",
+            Backing::DevDax { .. } => "device-dax",
         };
         let mut text = format!("{what}, {}", self.granularity.words());
         if let Gate::Cpu(op) = self.gate() {

@@ -1,7 +1,8 @@
 //! A file or device mapped into one reserved range of addresses, so that it can grow without moving.
 //!
 //! Invariants:
-//! 1. `[base, base + reserved)` belongs to this mapping from creation to drop; `base` is 2 MiB-aligned. The
+//! 1. `[base, base + reserved)` belongs to this mapping from creation to drop; `base` is aligned to 2 MiB, and to
+//!    what a device asks for: a device-dax refuses to be mapped anywhere else. The
 //!    system may drop the reservation of a range whose mapping it then refuses, and another thread's mapping
 //!    may land there; so only what is known to work is mapped over the reservation, and after a refusal all
 //!    the same, what cannot be reserved again no longer counts as reserved.
@@ -36,8 +37,8 @@ pub(super) enum Backing {
     Tmpfs,
     /// A file mapped past the page cache (MAP_SYNC).
     Dax,
-    /// A device-dax.
-    DevDax,
+    /// A device-dax, by its numbers.
+    DevDax { major: u32, minor: u32 },
 }
 
 #[derive(Debug)]
@@ -80,7 +81,7 @@ impl Mapping {
             extend(&file, name, old, len, on_tmpfs)?;
         }
         let len = old.max(len);
-        let mut map = Self::reserve(file, name, capacity.max(len))?;
+        let mut map = Self::reserve(file, name, capacity.max(len), HUGE_BYTES)?;
         map.backing = map.map_file(len, on_tmpfs)?;
         Ok(map)
     }
@@ -90,17 +91,19 @@ impl Mapping {
         let (size, align) = probe::devdax_geometry(Path::new("/sys"), major, minor).ok_or_else(|| {
             Error::invalid(format!("{} is a device, but not a persistent-memory one", name.display()))
         })?;
+        let backing = Backing::DevDax { major, minor };
         let len = size / align.max(1) * align.max(1);
-        let mut map = Self::reserve(file, name, len)?;
-        map.map_range(0, len, flags(Backing::DevDax)).map_err(|e| Error::io(name, "map", e.into()))?;
+        let mut map = Self::reserve(file, name, len, align)?;
+        map.map_range(0, len, flags(backing)).map_err(|e| Error::io(name, "map", e.into()))?;
         map.len.store(len, Ordering::Release);
-        map.backing = Backing::DevDax;
+        map.backing = backing;
         Ok(map)
     }
 
-    fn reserve(file: File, name: &Path, capacity: u64) -> Result<Mapping> {
+    fn reserve(file: File, name: &Path, capacity: u64, align: u64) -> Result<Mapping> {
         let reserved = capacity.div_ceil(PAGE_BYTES) * PAGE_BYTES;
-        let base = reserve_range(reserved).map_err(|e| Error::io(name, "reserve addresses for", e.into()))?;
+        let base =
+            reserve_range(reserved, align).map_err(|e| Error::io(name, "reserve addresses for", e.into()))?;
         Ok(Mapping {
             base,
             reserved: AtomicU64::new(reserved),
@@ -173,7 +176,7 @@ impl Mapping {
     }
 
     pub(super) fn capacity(&self) -> u64 {
-        if self.backing == Backing::DevDax { self.len() } else { self.reserved() }
+        if matches!(self.backing, Backing::DevDax { .. }) { self.len() } else { self.reserved() }
     }
 
     fn reserved(&self) -> u64 {
@@ -248,20 +251,21 @@ impl Drop for Mapping {
 fn flags(backing: Backing) -> MapFlags {
     match backing {
         Backing::Dax => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
-        Backing::Disk | Backing::Tmpfs | Backing::DevDax => MapFlags::SHARED,
+        Backing::Disk | Backing::Tmpfs | Backing::DevDax { .. } => MapFlags::SHARED,
     }
 }
 
-/// An inaccessible range of addresses, aligned so that huge pages fit.
-pub(super) fn reserve_range(len: u64) -> rustix::io::Result<*mut u8> {
-    let total = (len + HUGE_BYTES) as usize;
+/// An inaccessible range of addresses, aligned so that huge pages fit, and to `align`.
+pub(super) fn reserve_range(len: u64, align: u64) -> rustix::io::Result<*mut u8> {
+    let align = align.max(HUGE_BYTES).checked_next_power_of_two().ok_or(Errno::INVAL)?;
+    let total = len.checked_add(align).ok_or(Errno::NOMEM)? as usize;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a new anonymous mapping at an address of the kernel's choice replaces nothing; the two pieces
     // unmapped lie inside it, outside the part that is kept.
     unsafe {
         let start =
             rustix::mm::mmap_anonymous(ptr::null_mut(), total, ProtFlags::empty(), flags)?.cast::<u8>();
-        let before = (start as usize).wrapping_neg() % HUGE_BYTES as usize;
+        let before = (start as usize).wrapping_neg() % align as usize;
         let base = start.add(before);
         let after = total - before - len as usize;
         if before > 0 {
@@ -303,4 +307,20 @@ fn extend(file: &File, name: &Path, from: u64, to: u64, on_tmpfs: bool) -> Resul
         }
     }
     rustix::fs::fsync(file).map_err(failed("sync"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_begin_where_a_device_asks() {
+        for align in [1, PAGE_BYTES, HUGE_BYTES, 1 << 30] {
+            let base = reserve_range(3 * PAGE_BYTES, align).unwrap();
+            assert_eq!(base as u64 % align.max(HUGE_BYTES), 0, "{align:#x}");
+            // SAFETY: the range just reserved, which nothing else knows.
+            unsafe { rustix::mm::munmap(base.cast(), 3 * PAGE_BYTES as usize) }.unwrap();
+        }
+        assert!(reserve_range(PAGE_BYTES, u64::MAX).is_err());
+    }
 }

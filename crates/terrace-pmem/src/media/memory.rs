@@ -26,7 +26,7 @@ impl MemMedia {
     /// `len` zero bytes that may grow to `capacity` and call themselves `granularity`.
     pub fn new(len: u64, capacity: u64, granularity: Granularity) -> Result<Self> {
         let capacity = capacity.max(len).div_ceil(PAGE_BYTES).max(1) * PAGE_BYTES;
-        let base = reserve_range(capacity).map_err(memory_error)?;
+        let base = reserve_range(capacity, PAGE_BYTES).map_err(memory_error)?;
         let media = MemMedia { base, capacity, len: AtomicU64::new(0), granularity };
         media.grow(len)?;
         Ok(media)

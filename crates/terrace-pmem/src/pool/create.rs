@@ -5,7 +5,6 @@
 //! except by `recreate`, and then only if it was a pool.
 
 use std::fs;
-use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,9 +14,9 @@ use terrace_base::{Error, Result};
 
 use super::format::{self, Raw};
 use super::open::Parts;
+use super::place::{file_is_pool, is_device, medium_is_pool};
 use super::state::{self, Session};
 use super::{MediaRequest, Opened, Pool, PoolOptions};
-use crate::layout::{MAGIC, SUPERBLOCK_AT};
 use crate::media::{EmulatedMedia, FileMedia, Media};
 
 impl Pool {
@@ -31,7 +30,14 @@ impl Pool {
     /// Discards the pool at `path`, whatever state it is in, and makes a new one. A file that was never a pool
     /// is refused.
     pub fn recreate(path: &Path, options: &PoolOptions) -> Result<Pool> {
-        if path.exists() && !looks_like_pool(path)? {
+        if is_device(path)? {
+            let media = map(path, path, 0, options)?;
+            if !medium_is_pool(&*media, path)? {
+                return Err(refused(path, "it is not a pool of ours"));
+            }
+            return Self::recreate_on(media, path, options);
+        }
+        if path.exists() && !file_is_pool(path)? {
             return Err(refused(path, "it is not a pool of ours"));
         }
         Self::create_or_replace(path, options, true)
@@ -41,12 +47,7 @@ impl Pool {
         format::validate_options(options)?;
         let present = match fs::metadata(path) {
             Ok(meta) if meta.file_type().is_char_device() => {
-                let media = map(path, path, 0, options)?;
-                return if replace {
-                    Self::recreate_on(media, path, options)
-                } else {
-                    Self::create_on(media, path, options)
-                };
+                return Self::create_on(map(path, path, 0, options)?, path, options);
             }
             Ok(meta) if meta.len() > 0 && !replace => return Err(refused(path, "it is not empty")),
             Ok(_) => true,
@@ -71,8 +72,7 @@ impl Pool {
 
     /// Makes a pool on a medium that holds none. `name` stands for it in messages.
     pub fn create_on(media: Arc<dyn Media>, name: &Path, options: &PoolOptions) -> Result<Pool> {
-        let raw = Raw::new(&*media, name)?;
-        if SUPERBLOCK_AT.iter().any(|&at| raw.read::<4096>(at) != [0; 4096]) {
+        if !Self::is_blank_on(&*media, name)? {
             return Err(refused(name, "the medium is not empty"));
         }
         Self::format(media, name, options)
@@ -151,15 +151,6 @@ fn take_name(temporary: &Path, path: &Path, replaces: bool) -> Result<()> {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let dir = fs::File::open(parent).map_err(|e| Error::io(parent, "open", e))?;
     dir.sync_all().map_err(|e| Error::io(parent, "sync", e))
-}
-
-/// Whether either superblock copy begins as ours do.
-fn looks_like_pool(path: &Path) -> Result<bool> {
-    let mut head = Vec::new();
-    let file = fs::File::open(path).map_err(|e| Error::io(path, "open", e))?;
-    file.take(SUPERBLOCK_AT[1] + 8).read_to_end(&mut head).map_err(|e| Error::io(path, "read", e))?;
-    Ok(head.is_empty()
-        || SUPERBLOCK_AT.iter().any(|&at| head.get(at as usize..at as usize + 8) == Some(&MAGIC)))
 }
 
 fn refused(path: &Path, why: &str) -> Error {

@@ -14,6 +14,9 @@ use crate::layout::{
 use crate::media::{Granularity, Media};
 use crate::word::{self, Tag};
 
+/// Bytes of the page that each copy of the superblock has to itself.
+const SUPERBLOCK_PAGE_BYTES: usize = 4096;
+
 /// A medium seen as bytes. Calls are few and go through the trait.
 pub(super) struct Raw<'a> {
     media: &'a dyn Media,
@@ -125,13 +128,40 @@ pub(super) fn write_header(raw: &Raw<'_>, superblock: &Superblock, units: u64) -
     raw.settle(0, table.first_extent() * superblock.extent_bytes)
 }
 
-/// Writes the superblocks: now it is a pool.
+/// Writes the superblocks: now it is a pool. The magic comes last, in one word, so that what a crash leaves of
+/// them is still [blank](is_blank).
 pub(super) fn write_superblocks(raw: &Raw<'_>, superblock: &Superblock) -> Result<()> {
+    let (magic, rest) = superblock.as_bytes().split_at(MAGIC.len());
     for at in SUPERBLOCK_AT {
-        raw.write(at, superblock.as_bytes());
+        raw.write(at + MAGIC.len() as u64, rest);
+        raw.settle(at, 128)?;
+        raw.write(at, magic);
         raw.settle(at, 128)?;
     }
     Ok(())
+}
+
+/// Takes the superblocks away, the magic first: while one copy has its magic, it is whole.
+pub(super) fn erase_superblocks(raw: &Raw<'_>) -> Result<()> {
+    for at in SUPERBLOCK_AT {
+        raw.write(at, &[0; MAGIC.len()]);
+        raw.settle(at, MAGIC.len() as u64)?;
+    }
+    for at in SUPERBLOCK_AT {
+        raw.write(at, &[0; SUPERBLOCK_PAGE_BYTES]);
+        raw.settle(at, SUPERBLOCK_PAGE_BYTES as u64)?;
+    }
+    Ok(())
+}
+
+/// Whether the pages of the superblocks hold nothing, but perhaps what a creation or a removal that was cut
+/// short has left: a superblock without its magic.
+pub(super) fn is_blank(raw: &Raw<'_>) -> bool {
+    let zero = |bytes: &[u8]| bytes.iter().all(|&b| b == 0);
+    SUPERBLOCK_AT.iter().all(|&at| {
+        let page = raw.read::<SUPERBLOCK_PAGE_BYTES>(at);
+        zero(&page[..MAGIC.len()]) && zero(&page[size_of::<Superblock>()..])
+    })
 }
 
 /// Reads the superblock, and mends the copy that is damaged if the other is sound.

@@ -9,6 +9,7 @@ mod create;
 mod format;
 mod open;
 mod options;
+mod place;
 mod roots;
 mod state;
 mod store;

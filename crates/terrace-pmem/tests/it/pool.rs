@@ -254,3 +254,36 @@ fn a_growing_pool_on_a_full_file_system_is_an_error_and_goes_on() {
     assert!(matches!(kind, ErrorKind::NoSpace | ErrorKind::PoolFull), "{kind:?}");
     pool.reserve_extent(Kind(1), 1 << 20).unwrap();
 }
+
+#[test]
+fn a_medium_is_emptied_for_the_next_pool_whatever_it_held() {
+    let (media, pool) = memory_pool();
+    assert!(!Pool::is_blank_on(&*media, name()).unwrap());
+    pool.set_root("a", 1).unwrap();
+    drop(pool);
+    let refused = Pool::create_on(media.clone(), name(), &options()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    Pool::remove_on(&*media, name()).unwrap();
+    assert!(Pool::is_blank_on(&*media, name()).unwrap());
+    assert_eq!(
+        Pool::open_on(media.clone(), name(), &options()).unwrap_err().kind(),
+        ErrorKind::InvalidFormat
+    );
+    let pool = Pool::create_on(media, name(), &options()).unwrap();
+    assert_eq!(pool.roots().unwrap(), []);
+}
+
+#[test]
+fn a_file_is_there_until_it_is_removed() {
+    let dir = dir();
+    let path = dir.path().join("pool");
+    assert!(!Pool::exists(&path).unwrap());
+    drop(Pool::create(&path, &options()).unwrap());
+    assert!(Pool::exists(&path).unwrap());
+    Pool::remove(&path).unwrap();
+    assert!(!path.exists());
+    // A device that is no persistent memory is neither looked at nor unlinked.
+    assert_eq!(Pool::exists("/dev/null".as_ref()).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(Pool::remove("/dev/null".as_ref()).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert!(std::path::Path::new("/dev/null").exists());
+}

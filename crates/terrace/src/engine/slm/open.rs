@@ -115,20 +115,30 @@ fn open_existing(core: &Core) -> Result<(Manifest, Pool, Attached)> {
 }
 
 /// A pool with nothing in it. What lies in the database's own directory under its name is the rest of a
-/// creation that was cut off; elsewhere an existing file is somebody's.
+/// creation that was cut off; elsewhere what is there may be somebody's.
 fn fresh_pool(core: &Core, identity: &Identity) -> Result<Pool> {
     let (path, media) = pool_request(core, identity)?;
     let options = pool_options(core, media);
-    if path.starts_with(&core.dir) {
-        core.env.pm.remove(&path)?;
-    } else if core.env.pm.exists(&path)? {
-        let pool = core.env.pm.open(&path, &options)?;
-        if pool.root(OWNER_ROOT)?.is_none() && pool.root(INDEX_ROOT)?.is_some() {
-            return Ok(pool);
-        }
+    let elsewhere = !path.starts_with(&core.dir);
+    if elsewhere && core.env.pm.exists(&path)? && !is_leftover(core, &path, &options, identity)? {
         return Err(Error::invalid(format!("{} is the pool of another database", path.display())));
     }
+    core.env.pm.remove(&path)?;
     create_pool(core, &path, &options)
+}
+
+/// Whether a pool is the rest of a creation that was cut off: nobody's or this database's, with nothing in it.
+fn is_leftover(core: &Core, path: &Path, options: &PoolOptions, identity: &Identity) -> Result<bool> {
+    let pool = core.env.pm.open(path, options)?;
+    let ours = owner_of(identity);
+    if pool.opened() == Opened::Torn {
+        // Nothing in it is of use any more. Another's is left to it all the same.
+        return Ok(!pool.root(OWNER_ROOT).is_ok_and(|owner| owner.is_some_and(|owner| owner != ours)));
+    }
+    Ok(pool.roots()?.iter().all(|(name, value)| match name.as_str() {
+        OWNER_ROOT => *value == ours,
+        name => name == INDEX_ROOT,
+    }))
 }
 
 pub(super) fn media_name(pool: &Pool) -> &'static str {

@@ -64,8 +64,11 @@ pub fn tiny() -> Options {
     }
 }
 
+/// The name under which a world's persistent memory is a device.
+pub const DEVICE: &str = "/dev/dax0.0";
+
 /// A world's persistent memory. Its one pool is there if the file is that stands for its name, which is made, as
-/// the real one is, when the pool is whole.
+/// the real one is, when the pool is whole. Called [`DEVICE`] it is a device: always there, and perhaps blank.
 #[derive(Debug)]
 struct WorldPm {
     world: World,
@@ -85,6 +88,9 @@ impl WorldPm {
 
 impl PmSpace for WorldPm {
     fn create(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
+        if path == Path::new(DEVICE) {
+            return Pool::create_on(self.world.media(), path, &self.options(options));
+        }
         let fs = self.world.fs();
         if fs.exists(path)? {
             return Err(Error::invalid("there is a pool of this name"));
@@ -103,12 +109,23 @@ impl PmSpace for WorldPm {
     }
 
     fn exists(&self, path: &Path) -> Result<bool> {
+        if path == Path::new(DEVICE) {
+            return Ok(!Pool::is_blank_on(&*self.world.media(), path)?);
+        }
         self.world.fs().exists(path)
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
+        if path == Path::new(DEVICE) {
+            return Pool::remove_on(&*self.world.media(), path);
+        }
         let fs = self.world.fs();
-        if fs.exists(path)? { fs.remove(path) } else { Ok(()) }
+        if !fs.exists(path)? {
+            return Ok(());
+        }
+        fs.remove(path)?;
+        // A name that came back would stand for the next pool on the one medium, and not for the old one.
+        if path.starts_with(DIR) { Ok(()) } else { fs.sync_dir(path.parent().unwrap_or(Path::new("/"))) }
     }
 }
 

@@ -1,11 +1,12 @@
 //! One scenario for each thing the store does, on persistent memory and on an ordinary file.
 
-use terrace::Options;
+use terrace::{Options, PoolChoice};
 use terrace_pmem::Granularity;
 use terrace_sim::{
     Explorer, KvModel, PmOptions, Recorder, Scenario, Summary, World, WorldOptions, kv_scenario,
 };
 
+use super::env::DEVICE;
 use super::judge::{judge, options};
 use super::ops::{Mix, Op, draw};
 use super::run::{Errors, Session};
@@ -42,6 +43,17 @@ fn on(granularity: Granularity, seed: u64, images: u64, ops: &[Op]) -> Summary {
 #[test]
 fn creation() {
     on_both(1, 600, &[]);
+}
+
+#[test]
+fn creation_outside_the_directory() {
+    // Not on an ordinary file: of what a power cut leaves of one, nothing says whose it was.
+    for pool in [DEVICE, "/elsewhere"] {
+        let options = Options { pool: PoolChoice::Path(pool.into()), ..options() };
+        let scenario = scenario(options, Errors::Fail);
+        let summary = explorer(21, Granularity::CacheLine, 600).must_pass(scenario, Vec::new());
+        println!("{pool}: {summary:?}");
+    }
 }
 
 #[test]

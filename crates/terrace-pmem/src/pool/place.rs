@@ -1,0 +1,84 @@
+//! What lies where a pool is wanted: whether one is there, and its removal.
+//!
+//! A file is there or not. A device always is, and cannot be read but by mapping it: whether it holds anything
+//! is told by the pages of its superblocks.
+
+use std::fs;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use terrace_base::{Error, Result};
+
+use super::create::map;
+use super::format::{self, Raw};
+use super::{Pool, PoolOptions};
+use crate::layout::{MAGIC, SUPERBLOCK_AT};
+use crate::media::Media;
+
+impl Pool {
+    /// Whether there is something at `path`, a pool or not, where [`create`](Self::create) would make none: a
+    /// file, or a device that is not blank.
+    ///
+    /// Errors: [`Error::Locked`] for a device in use.
+    pub fn exists(path: &Path) -> Result<bool> {
+        match fs::metadata(path) {
+            Ok(meta) if meta.file_type().is_char_device() => {
+                Ok(!Self::is_blank_on(&*map(path, path, 0, &looking())?, path)?)
+            }
+            Ok(_) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(Error::io(path, "stat", e)),
+        }
+    }
+
+    /// Removes the pool at `path`, whatever state it is in: a file goes, a device stays and becomes blank.
+    ///
+    /// Errors: [`Error::Locked`] for a device in use.
+    pub fn remove(path: &Path) -> Result<()> {
+        if is_device(path)? {
+            return Self::remove_on(&*map(path, path, 0, &looking())?, path);
+        }
+        fs::remove_file(path).map_err(|e| Error::io(path, "remove", e))
+    }
+
+    /// Makes a medium blank, durably. Until it is, the pool may still be there. `name` stands for the medium in
+    /// messages.
+    pub fn remove_on(media: &dyn Media, name: &Path) -> Result<()> {
+        format::erase_superblocks(&Raw::new(media, name)?)
+    }
+
+    /// Whether a pool can be [created on](Self::create_on) the medium.
+    pub fn is_blank_on(media: &dyn Media, name: &Path) -> Result<bool> {
+        Ok(format::is_blank(&Raw::new(media, name)?))
+    }
+}
+
+/// Whether `path` names a device, which is mapped but never made, renamed or unlinked.
+pub(super) fn is_device(path: &Path) -> Result<bool> {
+    match fs::metadata(path) {
+        Ok(meta) => Ok(meta.file_type().is_char_device()),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(Error::io(path, "stat", e)),
+    }
+}
+
+/// Whether either superblock copy of a file begins as ours do.
+pub(super) fn file_is_pool(path: &Path) -> Result<bool> {
+    let mut head = Vec::new();
+    let file = fs::File::open(path).map_err(|e| Error::io(path, "open", e))?;
+    file.take(SUPERBLOCK_AT[1] + 8).read_to_end(&mut head).map_err(|e| Error::io(path, "read", e))?;
+    Ok(head.is_empty()
+        || SUPERBLOCK_AT.iter().any(|&at| head.get(at as usize..at as usize + 8) == Some(&MAGIC)))
+}
+
+/// As [`file_is_pool`], for a medium.
+pub(super) fn medium_is_pool(media: &dyn Media, name: &Path) -> Result<bool> {
+    let raw = Raw::new(media, name)?;
+    Ok(SUPERBLOCK_AT.iter().any(|&at| raw.read::<8>(at) == MAGIC) || format::is_blank(&raw))
+}
+
+/// To look at a device is not to use it.
+fn looking() -> PoolOptions {
+    PoolOptions { prefault: false, ..PoolOptions::default() }
+}
