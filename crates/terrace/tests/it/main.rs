@@ -5,4 +5,5 @@ mod conformance;
 mod crash;
 mod harness;
 mod kills;
+mod races;
 mod smoke;

@@ -12,6 +12,7 @@ use terrace_table::{Cursor, Kind};
 
 use super::Slm;
 use super::chain::{CHAIN_KIND, Chain, Word};
+use super::flush::Flushing;
 use super::output::Origin;
 use crate::db::report::CheckReport;
 use crate::stats::Stats;
@@ -23,7 +24,7 @@ pub(super) fn check(slm: &Slm) -> Result<CheckReport> {
     slm.wait_idle();
     let _no_compaction = slm.claim_all_slots();
     let _no_collapse = slm.collapsing.lock();
-    let _no_flush = slm.flushing.lock();
+    let _no_flush = Flushing::claim(slm);
     let _no_index_change = slm.index_writer.lock();
     let mut report = CheckReport::default();
     let held = check_tables(slm, &mut report);
@@ -130,10 +131,8 @@ fn check_counts(slm: &Slm, held: &BTreeMap<u64, u64>, report: &mut CheckReport) 
 fn check_pool(slm: &Slm, report: &mut CheckReport) -> Result<()> {
     slm.limbo.drain();
     slm.index.drain();
-    // Kept from here on, so that a reader's letting go does not free them in between.
-    let retired = slm.retired_memtables();
     let mut marks = slm.pool.marks();
-    slm.mark(&mut marks, &retired)?;
+    let _kept = slm.mark(&mut marks)?;
     report.problems.extend(slm.pool.check(&marks).into_iter().map(|p| format!("pool: {p}")));
     report.pm_bytes = slm.pool.used_bytes();
     Ok(())

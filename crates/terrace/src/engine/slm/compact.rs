@@ -67,7 +67,7 @@ fn leaf_scan(slm: &Slm) -> Result<()> {
         }
     }
     let noted = choosing.leaf_scan.finish(pass, at_end);
-    choosing.noted.extend(noted);
+    slm.noted.lock().extend(noted);
     Ok(())
 }
 
@@ -100,7 +100,7 @@ impl Slm {
             let state = self.manifest.state();
             let oldest = self.core.snapshots.list().first().copied();
             let mut view = View::new(&state, &choosing.pins, oldest);
-            view.noted.extend(choosing.noted.iter().filter(|n| state.tables.contains_key(n)));
+            view.noted.extend(self.noted.lock().iter().filter(|n| state.tables.contains_key(n)));
             let Some(Choice { inputs, .. }) = choose(&view, &self.compaction_options()) else {
                 return Ok(false);
             };
@@ -155,12 +155,12 @@ impl Slm {
 
     /// The edits that end a compaction: inputs leave, noted tables become the manifest's candidates.
     fn end_of(&self, inputs: &[u64]) -> Vec<Edit> {
-        let mut choosing = self.choosing.lock();
+        let mut noted = self.noted.lock();
         let state = self.manifest.state();
-        choosing.noted.extend(state.candidates.iter());
-        choosing.noted.retain(|n| state.tables.contains_key(n) && !inputs.contains(n));
+        noted.extend(state.candidates.iter());
+        noted.retain(|n| state.tables.contains_key(n) && !inputs.contains(n));
         let mut edits: Vec<Edit> = inputs.iter().map(|&number| Edit::RemoveTable { number }).collect();
-        edits.push(Edit::Candidates(choosing.noted.iter().copied().collect()));
+        edits.push(Edit::Candidates(noted.iter().copied().collect()));
         edits
     }
 

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use terrace_base::Result;
 use terrace_index::OrderedIndex;
 use terrace_table::Kind;
@@ -23,11 +23,30 @@ use super::output::{Finished, Outputs};
 use crate::db::snapshots::is_needed;
 use crate::manifest::{Edit, JobKind};
 
+/// The right to flush. Whoever waits for room is told when it is given back, however that comes about.
+pub(super) struct Flushing<'a> {
+    slm: &'a Slm,
+    lock: Option<MutexGuard<'a, ()>>,
+}
+
+impl<'a> Flushing<'a> {
+    /// Waits for whoever has it.
+    pub fn claim(slm: &'a Slm) -> Self {
+        Flushing { slm, lock: Some(slm.flushing.lock()) }
+    }
+}
+
+impl Drop for Flushing<'_> {
+    fn drop(&mut self) {
+        // In this order: who is woken looks whether the lock is free.
+        self.lock = None;
+        self.slm.room.notify();
+    }
+}
+
 /// Flushes immutable memtables, oldest first, until there is none. One caller works, others wait.
 pub(super) fn run(slm: &Slm) -> Result<()> {
     let outcome = run_alone(slm);
-    // After the lock is free: who waits for room looks at both.
-    slm.room.notify();
     if outcome.is_ok() {
         slm.spawn_compaction();
     }
@@ -35,7 +54,7 @@ pub(super) fn run(slm: &Slm) -> Result<()> {
 }
 
 fn run_alone(slm: &Slm) -> Result<()> {
-    let _alone = slm.flushing.lock();
+    let _alone = Flushing::claim(slm);
     let mut outcome = Ok(());
     while let Some(memtable) = slm.mem.load().oldest_immutable().cloned() {
         outcome = slm.core.health.check().and_then(|()| flush(slm, &memtable));

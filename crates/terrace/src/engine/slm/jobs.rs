@@ -25,7 +25,7 @@ use terrace_pmem::{Kind as PmKind, Pool};
 use terrace_table::Position;
 
 use super::Slm;
-use super::chain::{CHAIN_KIND, Chain, Version, Word, move_version, retain};
+use super::chain::{Chain, Version, Word, move_version, retain};
 use super::output::{Finished, Origin};
 use crate::manifest::{Edit, JobKind, State};
 
@@ -223,8 +223,8 @@ impl Drop for Moves<'_> {
             if let Change::Word(word) = one.change
                 && let Some(Word::Chain(offset)) = Word::decode(word)
             {
-                // A chain that cannot be freed stays unreachable, which `check` reports.
-                drop(self.slm.pool.free(offset, CHAIN_KIND));
+                // Nothing leads to it, but who looks at all chains may be reading it.
+                self.slm.limbo.retire(offset);
             }
         }
     }
@@ -358,21 +358,33 @@ impl Slm {
 
     /// Ends a job, or keeps it for [`settle_endings`](Self::settle_endings).
     fn end_job(&self, ending: Ending, edits: impl FnOnce() -> Vec<Edit>) -> Result<()> {
-        if let Err(e) = self.commit_job(ending.id, edits, &ending.deltas) {
-            self.endings.lock().push(ending);
-            return Err(e);
+        match self.commit_job(ending.id, edits, &ending.deltas) {
+            Ok(()) => self.drop_log(ending),
+            Err(e) => {
+                self.endings.lock().push(ending);
+                Err(e)
+            }
         }
+    }
+
+    fn drop_log(&self, ending: Ending) -> Result<()> {
         self.pool.clear_root(ending.root)?;
         ending.log.free()
     }
 
-    /// Makes good the ends of jobs that did not get into the manifest.
+    /// Makes good the ends of jobs that did not get into the manifest. Others wait meanwhile: the root that such
+    /// a job's log hangs from is not free for the next job before that is done.
     fn settle_endings(&self) -> Result<()> {
-        loop {
-            let Some(ending) = self.endings.lock().pop() else { return Ok(()) };
-            let id = ending.id;
-            self.end_job(ending, || restart_edits(&self.manifest.state(), id))?;
+        let mut endings = self.endings.lock();
+        while let Some(ending) = endings.pop() {
+            let edits = || restart_edits(&self.manifest.state(), ending.id);
+            if let Err(e) = self.commit_job(ending.id, edits, &ending.deltas) {
+                endings.push(ending);
+                return Err(e);
+            }
+            self.drop_log(ending)?;
         }
+        Ok(())
     }
 
     /// Commits a job's end and its counts; those of tables that are gone no longer matter. `edits` is

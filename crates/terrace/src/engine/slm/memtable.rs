@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrace_base::Result;
 use terrace_index::SkipList;
-use terrace_pmem::{Kind as PmKind, Marks, Pool};
+use terrace_pmem::{Kind as PmKind, Pool};
 
 /// Extents of this kind hold memtables.
 pub(super) const MEMTABLE_KIND: PmKind = PmKind(9);
@@ -32,8 +32,9 @@ pub(super) struct MemTable {
 }
 
 impl MemTable {
-    /// A new memtable, published in `slot`.
+    /// A new memtable, published in `slot`, whose root names nothing.
     pub fn create(pool: &Pool, slot: usize, bytes: u64) -> Result<MemTable> {
+        debug_assert!(pool.root(root(slot)).is_ok_and(|r| r.is_none()), "a memtable's root is taken over");
         let list = SkipList::create(pool, MEMTABLE_KIND, bytes)?;
         pool.drain();
         if let Err(e) = pool.set_root(root(slot), list.head_offset()) {
@@ -76,18 +77,18 @@ impl MemTable {
         self.first_log.store(number, Ordering::Release);
     }
 
-    /// Unlinks the flushed memtable; its extents follow when the last reader lets go.
-    pub fn retire(&self, pool: &Pool) -> Result<()> {
-        pool.clear_root(root(self.slot))?;
+    /// Unlinks the flushed memtable durably. It must be the one that its slot's root names.
+    pub fn unlink(&self, pool: &Pool) -> Result<()> {
+        pool.clear_root(root(self.slot))
+    }
+
+    /// Gives the unlinked memtable's extents back, when the last reader lets go of them.
+    pub fn free(&self) -> Result<()> {
         self.list.clone().free()
     }
 
     pub fn is_empty(&self) -> bool {
         self.list().entries() == 0
-    }
-
-    pub fn mark(&self, marks: &mut Marks) -> Result<()> {
-        self.list().mark(marks)
     }
 }
 

@@ -13,7 +13,8 @@
 //! 2. Whatever is in no table is in a memtable that hangs from a root.
 //! 3. The version that any held snapshot sees of a key is in a memtable, behind the key's word, or in
 //!    its chain.
-//! 4. Lock order: `flushing` or `collapsing`, `choosing` or `index_writer`, `counting`, then what the parts lock.
+//! 4. Lock order: `flushing` or `collapsing`, `choosing` or `index_writer`, `endings`, `counting`, `log`, `noted`,
+//!    then what the parts lock.
 //!
 //! `docs/engines/slm.md` says what the paper has, what is kept and what is changed.
 
@@ -96,6 +97,8 @@ pub(crate) struct Slm {
     flushing: Mutex<()>,
     /// What compactions are chosen by.
     choosing: Mutex<Choosing>,
+    /// Tables noted since the last compaction; the manifest has those from before.
+    noted: Mutex<BTreeSet<u64>>,
     /// Held while index words or chains change.
     index_writer: Mutex<()>,
     /// Held by the one job that collapses chains.
@@ -117,8 +120,6 @@ pub(crate) struct Slm {
 #[derive(Debug, Default)]
 struct Choosing {
     leaf_scan: LeafScan,
-    /// Tables noted since the last compaction; the manifest has those from before.
-    noted: BTreeSet<u64>,
     pins: Pins,
 }
 
@@ -222,7 +223,7 @@ impl Slm {
     /// Tables that a range query found keys scattered over.
     fn note_scattered(&self, tables: Vec<u64>) {
         if !tables.is_empty() && !self.is_closing() && !self.core.options.read_only {
-            self.choosing.lock().noted.extend(tables);
+            self.noted.lock().extend(tables);
             self.spawn_compaction();
         }
     }
@@ -264,11 +265,17 @@ impl Slm {
         }
     }
 
-    /// Flushed memtables that readers still keep; nothing else reaches them.
-    fn retired_memtables(&self) -> Vec<SkipList> {
-        let present: Vec<SkipList> = self.mem.load().iter().map(|m| m.list().clone()).collect();
-        let gone = |list: &SkipList| present.iter().all(|p| p.head_offset() != list.head_offset());
-        self.retired.lock().iter().filter_map(WeakSkipList::upgrade).filter(gone).collect()
+    /// Every memtable that somebody may read: those that are there, and flushed ones that readers still keep.
+    /// In this order: one that leaves meanwhile is among the second if it was not among the first.
+    fn readable_memtables(&self) -> Vec<SkipList> {
+        let mut all: Vec<SkipList> = self.mem.load().iter().map(|m| m.list().clone()).collect();
+        let retired: Vec<SkipList> = self.retired.lock().iter().filter_map(WeakSkipList::upgrade).collect();
+        for list in retired {
+            if all.iter().all(|other| other.head_offset() != list.head_offset()) {
+                all.push(list);
+            }
+        }
+        all
     }
 
     /// A file number that no file has.
@@ -288,14 +295,16 @@ impl Slm {
         }
     }
 
-    /// A flushed memtable leaves: readers, root and extents, then its logs.
+    /// A flushed memtable leaves: root, readers and extents, then its logs. The root is cleared while the
+    /// memtable still counts as there: after that its slot is free, and the next one may be published in it.
     fn forget(&self, memtable: &Arc<MemTable>) -> Result<()> {
+        memtable.unlink(&self.pool)?;
         let mut retired = self.retired.lock();
         retired.retain(|list| list.upgrade().is_some());
         retired.push(memtable.list().downgrade());
         drop(retired);
         self.mem.rcu(|mem| mem.without(memtable));
-        memtable.retire(&self.pool)?;
+        memtable.free()?;
         self.remove_old_logs()
     }
 }
@@ -307,7 +316,6 @@ impl Drop for JobGuard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.core.health.fail(Error::invalid("a background job panicked"));
-            self.0.room.notify();
         }
         *self.0.jobs.running.lock() -= 1;
         self.0.jobs.idle.notify_all();

@@ -303,6 +303,7 @@ pub(super) fn assemble(
         room: Default::default(),
         flushing: Default::default(),
         choosing: Default::default(),
+        noted: Default::default(),
         index_writer: Default::default(),
         collapsing: Default::default(),
         counting: Default::default(),

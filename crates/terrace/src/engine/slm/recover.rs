@@ -160,9 +160,8 @@ impl Slm {
     /// Frees what a crash left allocated and unreachable, and collapses every chain: no snapshot
     /// survived.
     fn reclaim(&self) -> Result<()> {
-        let retired = self.retired_memtables();
         let mut marks = self.pool.marks();
-        self.mark(&mut marks, &retired)?;
+        let _kept = self.mark(&mut marks)?;
         self.pool.reclaim(&marks)?;
         self.limbo.drain();
         if self.index.drain() && self.limbo.is_empty() {
@@ -172,15 +171,12 @@ impl Slm {
         self.collapse_chains()
     }
 
-    /// Marks everything of the pool that is reachable.
-    pub(super) fn mark(&self, marks: &mut Marks, retired: &[SkipList]) -> Result<()> {
+    /// Marks everything of the pool that is reachable. What it returns keeps the memtables that it has marked
+    /// from being given back by a reader that lets go.
+    pub(super) fn mark(&self, marks: &mut Marks) -> Result<Vec<SkipList>> {
         self.index.mark(marks)?;
-        for memtable in self.mem.load().iter() {
-            memtable.mark(marks)?;
-        }
-        for list in retired {
-            list.mark(marks)?;
-        }
+        let memtables = self.readable_memtables();
+        memtables.iter().try_for_each(|list| list.mark(marks))?;
         for root in JOB_ROOTS {
             if let Some(head) = self.pool.root(root)? {
                 PmLog::open(&self.pool, head)?.mark(marks)?;
@@ -189,7 +185,8 @@ impl Slm {
         self.each_word(|_, word| match Word::decode(word) {
             Some(Word::Chain(offset)) => marks.slot(offset),
             _ => Ok(()),
-        })
+        })?;
+        Ok(memtables)
     }
 
     /// Calls `each` with every key and word of the index, in order.

@@ -37,6 +37,11 @@ impl Machine {
         Machine { world: self.world.crash(seed), setup: self.setup.clone() }
     }
 
+    /// The world it is in, to be told of its events.
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
     /// Its disk.
     pub fn fs(&self) -> SimFs {
         self.world.fs()
@@ -64,10 +69,14 @@ impl Machine {
 
     /// A new process on this machine.
     pub fn env(&self) -> Env {
-        let executor: Arc<dyn Executor> = match self.setup.background {
+        self.env_on(match self.setup.background {
             Background::Inline => Arc::new(Inline::default()),
             Background::Threads(n) => Arc::new(ThreadPool::new("conformance", n)),
-        };
+        })
+    }
+
+    /// A new process on this machine whose background work `executor` does.
+    pub fn env_on(&self, executor: Arc<dyn Executor>) -> Env {
         let fs = Arc::new(self.world.fs());
         let pm =
             OnePool { fs: self.world.fs(), media: self.world.media(), boot_id: self.world.boot_id().into() };
