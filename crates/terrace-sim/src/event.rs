@@ -89,6 +89,8 @@ struct Faults {
     seen: u64,
     first: Option<u64>,
     lasting: bool,
+    /// Events up to and with the first operation that failed.
+    met: Option<u64>,
 }
 
 impl Gate {
@@ -118,7 +120,7 @@ impl Gate {
     /// Plans a fault: the `nth` operation from now that can fail does, and all later ones if `lasting`.
     pub(crate) fn fail(&self, nth: u64, lasting: bool) {
         let mut faults = self.faults.lock();
-        *faults = Faults { seen: faults.seen, first: Some(faults.seen + nth), lasting };
+        *faults = Faults { first: Some(faults.seen + nth), lasting, ..*faults };
     }
 
     pub(crate) fn no_faults(&self) {
@@ -135,7 +137,16 @@ impl Gate {
         let mut faults = self.faults.lock();
         let this = faults.seen;
         faults.seen += 1;
-        faults.first.is_some_and(|first| this == first || (faults.lasting && this > first))
+        let fails = faults.first.is_some_and(|first| this == first || (faults.lasting && this > first));
+        if fails {
+            faults.met.get_or_insert(self.events());
+        }
+        fails
+    }
+
+    /// Events up to and with the first operation that was made to fail.
+    pub(crate) fn fault_met(&self) -> Option<u64> {
+        self.faults.lock().met
     }
 }
 

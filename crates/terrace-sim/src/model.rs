@@ -53,6 +53,17 @@ impl Change {
     }
 }
 
+/// A step of the history.
+#[derive(Debug, Clone)]
+enum Step {
+    /// A change was acknowledged.
+    Done(Change),
+    /// A change reported an error.
+    Failed(Change),
+    /// Of several states that failures had left possible, the running store was seen to be in this one.
+    Seen(Map),
+}
+
 /// The model of one store.
 #[derive(Debug, Clone)]
 pub struct KvModel {
@@ -60,8 +71,8 @@ pub struct KvModel {
     states: Vec<Map>,
     /// The same as of the last synced change.
     synced: Vec<Map>,
-    /// What was completed since then; true for a change that was acknowledged, false for one that failed.
-    since_sync: Vec<(Change, bool)>,
+    /// What happened since then.
+    since_sync: Vec<Step>,
     in_flight: Option<Change>,
 }
 
@@ -97,7 +108,7 @@ impl KvModel {
     pub fn acknowledge(&mut self) {
         if let Some(change) = self.in_flight.take() {
             self.states.iter_mut().for_each(|map| change.apply(map));
-            self.since_sync.push((change, true));
+            self.since_sync.push(Step::Done(change));
         }
     }
 
@@ -117,7 +128,7 @@ impl KvModel {
     pub fn fail(&mut self) {
         if let Some(change) = self.in_flight.take() {
             self.states = either(&self.states, &change);
-            self.since_sync.push((change, false));
+            self.since_sync.push(Step::Failed(change));
         }
     }
 
@@ -126,7 +137,10 @@ impl KvModel {
         if !self.states.contains(map) {
             return Err(self.explain(map));
         }
-        self.states.retain(|state| state == map);
+        if self.states.len() > 1 {
+            self.states.retain(|state| state == map);
+            self.since_sync.push(Step::Seen(map.clone()));
+        }
         Ok(())
     }
 
@@ -156,12 +170,12 @@ impl KvModel {
         if states.contains(found) {
             return Ok(());
         }
-        let in_flight = self.in_flight.iter().map(|change| (change, false));
-        for (change, certain) in self.since_sync.iter().map(|(c, ok)| (c, *ok)).chain(in_flight) {
-            if certain {
-                states.iter_mut().for_each(|map| change.apply(map));
-            } else {
-                states = either(&states, change);
+        let in_flight = self.in_flight.iter().cloned().map(Step::Failed);
+        for step in self.since_sync.iter().cloned().chain(in_flight) {
+            match step {
+                Step::Done(change) => states.iter_mut().for_each(|map| change.apply(map)),
+                Step::Failed(change) => states = either(&states, &change),
+                Step::Seen(map) => states = vec![map],
             }
             if states.contains(found) {
                 return Ok(());
@@ -300,6 +314,21 @@ mod tests {
         model.accepts_prefix(&map(&[("a", "1")])).unwrap_err();
         model.accepts_prefix(&map(&[("b", "2")])).unwrap_err();
         model.accepts_prefix(&map(&[("b", "2"), ("d", "4")])).unwrap_err();
+    }
+
+    #[test]
+    fn what_was_seen_after_a_failure_is_what_history_goes_on_from() {
+        let mut model = KvModel::new();
+        for i in 0..30 {
+            model.begin(Change::put("a", i.to_string()));
+            model.fail();
+            model.observe(&map(&[])).unwrap();
+        }
+        done(&mut model, Change::put("b", "2"));
+        for state in [&[][..], &[("a", "7")], &[("b", "2")]] {
+            model.accepts_prefix(&map(state)).unwrap();
+        }
+        model.accepts_prefix(&map(&[("a", "7"), ("b", "2")])).unwrap_err();
     }
 
     #[test]

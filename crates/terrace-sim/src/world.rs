@@ -201,6 +201,11 @@ impl World {
         self.inner.gate.fallible()
     }
 
+    /// Events up to and with the first operation that was made to fail, if one was.
+    pub fn fault_met(&self) -> Option<u64> {
+        self.inner.gate.fault_met()
+    }
+
     /// The world behind `weak`, if anybody still holds it.
     pub(crate) fn upgrade(weak: &Weak<Inner>) -> Option<World> {
         Some(World { inner: weak.upgrade()? })

@@ -49,6 +49,9 @@ pub struct Explorer {
     shrink_runs: u32,
 }
 
+/// Moments of a run with a fault at which images are taken.
+const FAULT_MOMENTS: usize = 3;
+
 /// The outcome of one run of a scenario: what was checked, and the first image that failed.
 struct Pass {
     tally: Tally,
@@ -157,8 +160,9 @@ impl Explorer {
     }
 
     /// Runs the scenario once for each operation that can fail (or a sample, if the budget does not
-    /// reach), with that operation failing, and has what is left at the end verified, after a kill and
-    /// after power cuts. The scenario must take errors in its stride.
+    /// reach), with that operation failing. What is left is verified, after a kill and after power cuts:
+    /// right after the failure, at some moment later, and at the end. The scenario must take errors in
+    /// its stride.
     ///
     /// # Errors
     /// The first failure, not shrunk.
@@ -169,8 +173,8 @@ impl Explorer {
     ) -> Result<Summary, Box<Failure<S::Op>>> {
         let scenario = Arc::new(scenario);
         let dry = self.dry(&scenario, &ops)?;
-        let images = self.image_numbers(0);
-        let runs = (self.images / images.len() as u64).max(1);
+        let images = self.image_numbers(0).len() * FAULT_MOMENTS;
+        let runs = (self.images / images as u64).max(1);
         let mut summary = Summary::new(dry.events());
         for fault in sample(self.seed, dry.fallible_operations(), runs) {
             let pass = self.pass_with_fault(&scenario, &ops, fault, None)?;
@@ -271,7 +275,7 @@ impl Explorer {
         Ok(Pass { tally, found: found.lock().take() })
     }
 
-    /// One run with a fault, and the images of its end checked. How many events such a run has is not
+    /// One run with a fault, and the images after it checked. How many events such a run has is not
     /// known before.
     fn pass_with_fault<S: Scenario>(
         &self,
@@ -280,19 +284,29 @@ impl Explorer {
         fault: u64,
         route: Option<&Route>,
     ) -> Result<Pass, Box<Failure<S::Op>>> {
+        let of_fault = |mut failure: Box<Failure<S::Op>>| {
+            failure.route.fault = Some(fault);
+            failure
+        };
         let counted = World::new(self.seed, self.world);
         counted.fail_nth(fault);
-        self.run(scenario, &counted, &Arc::new(RwLock::new(scenario.model())), ops).map_err(
-            |mut failure| {
-                failure.route.fault = Some(fault);
-                failure
-            },
-        )?;
-        let (place, images) = match route {
-            Some(route) => (Place::following(&route.steps), vec![route.steps[0].image]),
-            None => (Place::default(), self.image_numbers(0)),
+        self.run(scenario, &counted, &Arc::new(RwLock::new(scenario.model())), ops).map_err(of_fault)?;
+        let (place, picks) = match route {
+            Some(route) => {
+                let first = &route.steps[0];
+                (Place::following(&route.steps), Picks::from([(first.event, vec![first.image])]))
+            }
+            None => (Place::default(), self.picks_after(&counted, fault)),
         };
-        self.pass(scenario, ops, Some(fault), place, Picks::from([(counted.events(), images)]))
+        self.pass(scenario, ops, Some(fault), place, picks).map_err(of_fault)
+    }
+
+    /// The images of a run in which operation `fault` failed as it did in `counted`.
+    fn picks_after(&self, counted: &World, fault: u64) -> Picks {
+        let (end, images) = (counted.events(), self.image_numbers(0));
+        let after = counted.fault_met().unwrap_or(end).min(end);
+        let later = after + Rng::new(mix(mix(self.seed, fault), 9)).below(end - after + 1);
+        [after, later, end].into_iter().map(|event| (event, images.clone())).collect()
     }
 
     /// Which images to take of a run with `events` events.

@@ -17,12 +17,35 @@ const ALL_KEYS: u16 = 400;
 /// Of this many survivors, one lives on and is crashed again.
 const SECOND_LIFE_ONE_IN: u64 = 6;
 
+/// An operation of a recovery that fails is drawn from so many.
+const FAILING_AMONG: u64 = 24;
+
 /// Judges `world`, which crashed while the model stood at `model`.
 pub fn judge(options: &Options, world: &World, model: &KvModel) -> Result<(), String> {
     let found = first_look(options, world, model)?;
     world.recovery_done();
     let mut rng = Rng::new(world.seed());
     if rng.one_in(SECOND_LIFE_ONE_IN) { second_life(options, world, found, &mut rng) } else { Ok(()) }
+}
+
+/// As [`judge`], with one operation failing while the survivor is opened or settles down, which one by its seed.
+pub fn judge_failing(options: &Options, world: &World, model: &KvModel) -> Result<(), String> {
+    let mut rng = Rng::new(world.seed() ^ 0xfa17);
+    world.fail_nth(rng.below(FAILING_AMONG));
+    {
+        let mut session = Session::open(world, options, Errors::Passing)?;
+        let found = contents(session.db()).map_err(|e| format!("reading: {e}"))?;
+        model.accepts_in(world, &found)?;
+        let mut ledger = Shared::over(found.clone());
+        session.carry_out(&Op::Flush, &mut ledger)?;
+        session.rest();
+        world.heal();
+        same(&session, &found, "after an error")?;
+        session.expect(Errors::Fail);
+        session.carry_out(&Op::Reopen, &mut ledger)?;
+        same(&session, &found, "by closing and opening")?;
+    }
+    judge(options, world, model)
 }
 
 /// Opens the survivor, compares it with the model, lets background work finish, proves it, and uses it.

@@ -3,8 +3,10 @@
 //! `docs/simulator.md` tells how the simulator works and how to replay a failure.
 
 mod env;
+mod faults;
 mod judge;
 mod ops;
 mod regressions;
+mod room;
 mod run;
 mod scenarios;

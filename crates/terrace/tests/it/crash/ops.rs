@@ -30,6 +30,12 @@ pub enum Op {
     Reopen,
     /// The process dies with whatever it was about to do; another opens the database.
     Kill,
+    /// Leaves so many bytes of room on the disk.
+    DiskFull(u32),
+    /// Lets the pool grow by so many bytes.
+    PoolFull(u32),
+    /// Makes room on both media.
+    Room,
 }
 
 /// The key called `number`: one is empty, some share a long beginning, some are beginnings of others.

@@ -1,9 +1,11 @@
 //! Carrying operations out, with a model of what was acknowledged.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::Bound;
 
 use terrace::{Db, ErrorKind, Options, Result, Snapshot, WriteBatch, WriteOptions};
+use terrace_pmem::Media;
 use terrace_sim::{Change, KvModel, Map, Recorder, World};
 
 use super::env::{DIR, Process};
@@ -33,8 +35,10 @@ impl Ledger for Recorder<KvModel> {
 pub enum Errors {
     /// There must be none.
     Fail,
-    /// They are expected: a write that fails may have happened or not.
+    /// They are expected: a write that fails may have happened or not. Reads are right all the same.
     Expected,
+    /// The same, but what failed is tried again at once and must then succeed.
+    Passing,
 }
 
 /// An open database under test.
@@ -46,6 +50,8 @@ pub struct Session<'a> {
     db: Option<Db>,
     snapshots: VecDeque<(Snapshot, Map)>,
     stamp: u32,
+    /// An error was met and taken in stride.
+    failed: Cell<bool>,
 }
 
 impl<'a> Session<'a> {
@@ -60,6 +66,7 @@ impl<'a> Session<'a> {
             db: None,
             snapshots: VecDeque::new(),
             stamp: 0,
+            failed: Cell::new(false),
         };
         session.start()?;
         Ok(session)
@@ -75,7 +82,7 @@ impl<'a> Session<'a> {
     }
 
     fn start(&mut self) -> std::result::Result<(), String> {
-        let tries = if self.errors == Errors::Fail { 1 } else { 3 };
+        let tries = if self.errors == Errors::Fail { 1 } else { 2 };
         let mut last = String::new();
         for _ in 0..tries {
             self.process = Process::new(self.world);
@@ -90,8 +97,25 @@ impl<'a> Session<'a> {
         Err(last)
     }
 
+    /// Says what to do about errors from now on.
+    pub fn expect(&mut self, errors: Errors) {
+        self.errors = errors;
+    }
+
     /// Carries out `op`, telling `ledger` of it.
     pub fn carry_out(&mut self, op: &Op, ledger: &mut dyn Ledger) -> std::result::Result<(), String> {
+        self.failed.set(false);
+        self.attempt(op, ledger)?;
+        if self.errors == Errors::Passing && self.failed.take() {
+            self.errors = Errors::Fail;
+            let outcome = self.attempt(op, ledger).and_then(|()| self.compare(ledger).map(drop));
+            self.errors = Errors::Passing;
+            outcome.map_err(|e| format!("tried again after an error: {e}"))?;
+        }
+        Ok(())
+    }
+
+    fn attempt(&mut self, op: &Op, ledger: &mut dyn Ledger) -> std::result::Result<(), String> {
         self.stamp += 1;
         let plain = WriteOptions::default();
         match op {
@@ -130,6 +154,20 @@ impl<'a> Session<'a> {
             }
             Op::Reopen => self.reopen(),
             Op::Kill => self.kill(),
+            Op::DiskFull(slack) => {
+                let fs = self.world.fs();
+                fs.set_capacity(Some(fs.used_bytes() + u64::from(*slack)));
+                Ok(())
+            }
+            Op::PoolFull(slack) => {
+                let media = self.world.media();
+                media.set_limit(media.len() + u64::from(*slack));
+                Ok(())
+            }
+            Op::Room => {
+                give_room(self.world);
+                Ok(())
+            }
         }
     }
 
@@ -137,7 +175,10 @@ impl<'a> Session<'a> {
     fn settle<T>(&self, what: &str, outcome: Result<T>) -> std::result::Result<bool, String> {
         match outcome {
             Ok(_) => Ok(true),
-            Err(e) if self.errors == Errors::Expected && e.kind() != ErrorKind::Corruption => Ok(false),
+            Err(e) if self.errors != Errors::Fail && is_of_the_media(&e) => {
+                self.failed.set(true);
+                Ok(false)
+            }
             Err(e) => Err(format!("{what}: {e}")),
         }
     }
@@ -166,25 +207,25 @@ impl<'a> Session<'a> {
             (Err(_), _) => KvModel::fail,
         };
         ledger.update(&mut |model| done(model));
-        self.settle("write", outcome).map(drop)
+        if !self.settle("write", outcome)? {
+            // Reads go on, and from now on they say the one or the other.
+            self.compare(ledger)?;
+        }
+        Ok(())
     }
 
     fn take_snapshot(&mut self, ledger: &mut dyn Ledger) -> std::result::Result<(), String> {
         if self.snapshots.len() == MOST_SNAPSHOTS {
             self.snapshots.pop_front();
         }
-        if let Some(seen) = self.compare(ledger)? {
-            self.snapshots.push_back((self.db().snapshot(), seen));
-        }
+        let seen = self.compare(ledger)?;
+        self.snapshots.push_back((self.db().snapshot(), seen));
         Ok(())
     }
 
     fn read_snapshots(&self) -> std::result::Result<(), String> {
         for (snapshot, seen) in &self.snapshots {
-            let found = match contents_of(snapshot) {
-                Ok(found) => found,
-                Err(e) => return self.settle::<()>("reading a snapshot", Err(e)).map(drop),
-            };
+            let found = contents_of(snapshot).map_err(|e| format!("reading a snapshot: {e}"))?;
             if found != *seen {
                 return Err(format!("a snapshot of {} keys now has {}", seen.len(), found.len()));
             }
@@ -199,14 +240,11 @@ impl<'a> Session<'a> {
     }
 
     /// Compares the contents with the model; gives them.
-    fn compare(&self, ledger: &mut dyn Ledger) -> std::result::Result<Option<Map>, String> {
-        let found = match contents(self.db()) {
-            Ok(found) => found,
-            Err(e) => return self.settle::<()>("reading", Err(e)).map(|_| None),
-        };
+    pub fn compare(&self, ledger: &mut dyn Ledger) -> std::result::Result<Map, String> {
+        let found = contents(self.db()).map_err(|e| format!("reading: {e}"))?;
         let mut outcome = Ok(());
         ledger.update(&mut |model| outcome = model.observe(&found));
-        outcome.map(|()| Some(found))
+        outcome.map(|()| found)
     }
 
     fn reopen(&mut self) -> std::result::Result<(), String> {
@@ -226,6 +264,17 @@ impl<'a> Session<'a> {
         self.process.died();
         self.start()
     }
+}
+
+/// An error that the media may give, as against damage or a store that has given up.
+fn is_of_the_media(error: &terrace::Error) -> bool {
+    matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::PoolFull)
+}
+
+/// Makes all the room there can be on both media.
+pub fn give_room(world: &World) {
+    world.fs().set_capacity(None);
+    world.media().set_limit(u64::MAX);
 }
 
 /// Everything in the database, read forward and backward and by gets.

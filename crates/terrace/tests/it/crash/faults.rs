@@ -1,0 +1,163 @@
+//! Operations of the media that fail, at every place where a scenario meets one: writes stop with an error,
+//! reads are right, what was tried again succeeds, and whatever then happens to process or power, what
+//! was acknowledged is there.
+
+use terrace_pmem::Granularity;
+use terrace_sim::{KvModel, Recorder, Scenario, World, kv_scenario};
+
+use super::judge::{judge, judge_failing, options};
+use super::ops::{Mix, Op, draw};
+use super::run::{Errors, Session};
+use super::scenarios::explorer;
+
+/// Images that the operations of a scenario share; a long run gets more by the environment.
+const IMAGES: u64 = 600;
+
+/// Operations after which nothing is left of a passing failure.
+fn in_order_again() -> Vec<Op> {
+    vec![Op::Put(1, 30), Op::Compare, Op::Flush, Op::PutSynced(2, 400), Op::Compact(0, u16::MAX), Op::Compare]
+}
+
+/// Carries operations out with one failing somewhere, then some more, which must not fail.
+fn failing_once() -> impl Scenario<Op = Op, Model = KvModel> {
+    kv_scenario(
+        |world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]| {
+            let mut session = Session::open(world, &options(), Errors::Passing)?;
+            ops.iter().try_for_each(|op| session.carry_out(op, recorder))?;
+            world.heal();
+            session.expect(Errors::Fail);
+            let after = in_order_again();
+            after.iter().try_for_each(|op| session.carry_out(op, recorder))
+        },
+        |world: &World, model: &KvModel| judge(&options(), world, model),
+    )
+}
+
+fn each_fails(seed: u64, ops: &[Op]) {
+    for granularity in [Granularity::CacheLine, Granularity::Page] {
+        let explorer = explorer(seed, granularity, IMAGES).nested(0, 0).drawn(1);
+        let outcome = explorer.explore_faults(failing_once(), ops.to_vec());
+        let summary = outcome.unwrap_or_else(|failure| panic!("{granularity:?}: {failure}"));
+        println!("{granularity:?} seed {seed}: {summary:?}");
+    }
+}
+
+#[test]
+fn of_creation() {
+    each_fails(1, &[Op::Put(1, 10)]);
+}
+
+#[test]
+fn of_flushes() {
+    let mix = Mix { put: 12, delete: 2, background: 2, flush: 1, keys: 40, len: 400, ..Mix::default() };
+    each_fails(2, &draw(2, 40, mix));
+}
+
+#[test]
+fn of_compactions() {
+    let mix = Mix {
+        put: 8,
+        delete: 3,
+        batch: 2,
+        flush: 2,
+        compact: 1,
+        background: 3,
+        keys: 60,
+        len: 400,
+        ..Mix::default()
+    };
+    each_fails(3, &draw(3, 40, mix));
+}
+
+#[test]
+fn of_logs() {
+    let mix = Mix {
+        put: 8,
+        synced: 4,
+        sync: 1,
+        delete: 1,
+        background: 1,
+        flush: 1,
+        keys: 20,
+        len: 500,
+        ..Mix::default()
+    };
+    each_fails(4, &draw(4, 40, mix));
+}
+
+#[test]
+fn of_opening_and_closing() {
+    let mix = Mix {
+        put: 8,
+        delete: 2,
+        synced: 1,
+        background: 1,
+        flush: 1,
+        reopen: 3,
+        kill: 3,
+        keys: 20,
+        len: 300,
+        ..Mix::default()
+    };
+    each_fails(5, &draw(5, 30, mix));
+}
+
+#[test]
+fn of_pool_growth() {
+    let mix = Mix { put: 6, delete: 1, background: 1, reopen: 1, keys: 8, len: 90_000, ..Mix::default() };
+    each_fails(8, &draw(8, 30, mix));
+}
+
+#[test]
+fn of_everything() {
+    let mix = Mix {
+        put: 12,
+        synced: 2,
+        delete: 5,
+        batch: 4,
+        sync: 1,
+        snapshot: 2,
+        read: 1,
+        release: 1,
+        flush: 2,
+        compact: 1,
+        background: 4,
+        reopen: 1,
+        kill: 1,
+        keys: 40,
+        len: 300,
+    };
+    each_fails(6, &draw(6, 60, mix));
+}
+
+/// As `failing_once`, with all going well until the crash and one operation of the recovery failing.
+fn recovery_failing(errors: Errors) -> impl Scenario<Op = Op, Model = KvModel> {
+    kv_scenario(
+        move |world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]| {
+            let mut session = Session::open(world, &options(), errors)?;
+            ops.iter().try_for_each(|op| session.carry_out(op, recorder))
+        },
+        |world: &World, model: &KvModel| judge_failing(&options(), world, model),
+    )
+}
+
+#[test]
+fn of_recovery() {
+    let mix = Mix {
+        put: 12,
+        synced: 2,
+        delete: 3,
+        batch: 2,
+        flush: 1,
+        compact: 1,
+        background: 3,
+        keys: 30,
+        len: 400,
+        ..Mix::default()
+    };
+    for granularity in [Granularity::CacheLine, Granularity::Page] {
+        let explorer = explorer(7, granularity, 600);
+        let summary = explorer.must_pass(recovery_failing(Errors::Fail), draw(7, 50, mix));
+        println!("{granularity:?}: {summary:?}");
+    }
+}
