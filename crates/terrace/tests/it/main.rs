@@ -4,6 +4,7 @@
 mod conformance;
 mod crash;
 mod harness;
+mod histories;
 mod kills;
 mod races;
 mod smoke;

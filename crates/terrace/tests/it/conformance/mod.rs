@@ -10,6 +10,7 @@ mod conditional;
 mod cursors;
 mod errors;
 mod files;
+mod histories;
 mod model;
 mod ops;
 mod snapshots;
@@ -36,6 +37,7 @@ macro_rules! conformance {
                     a_missing_database_is_not_made, a_file_is_no_directory, foreign_files_stay,
                     a_closed_database_refuses, damage_is_told_and_repaired, options_that_cannot_work_are_refused},
                 files::{compaction_frees_the_disk, a_full_disk_refuses_and_recovers, failing_operations_are_errors},
+                histories::{one_order_explains_what_threads_are_told},
                 model::{random_operations_match_a_map, random_operations_match_under_threads,
                     the_same_operations_give_the_same_everywhere},
                 snapshots::{a_snapshot_stands_still, snapshots_at_every_step_stand_still,

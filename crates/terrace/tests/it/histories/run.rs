@@ -1,0 +1,297 @@
+//! Threads that ask at random, on a machine whose memtables and tables are tiny.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use terrace::{Bytes, Db, DbIter, Snapshot, WriteBatch};
+use terrace_base::rng::Rng;
+
+use super::judge::judge;
+use super::record::{Action, Answer, Clock, Held, Later, Op, Recorder, State};
+use crate::harness::{Machine, Setup, assert_clean, entries};
+
+/// Keys in play: few, so that threads meet.
+const KEYS: u64 = 20;
+
+/// How much is asked.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    pub seed: u64,
+    pub threads: usize,
+    /// Operations of a thread in one session.
+    pub ops: usize,
+    /// Times that the database is opened, killed or closed in between.
+    pub sessions: usize,
+}
+
+/// Runs the plan and judges what came out. Panics on a history that no order of commits explains.
+pub fn run(setup: &Setup, plan: &Plan) {
+    let mut machine = Machine::new(&setup.clone().threaded(2));
+    let mut rng = Rng::new(plan.seed);
+    let mut states = vec![State::new()];
+    let values = AtomicU64::new(1);
+    for session in 0..plan.sessions {
+        let told = || format!("under {}, seed {}, session {session}", setup.name, plan.seed);
+        let db = machine.open().unwrap_or_else(|e| panic!("{e}, {}", told()));
+        let ops = session_of(&db, plan, rng.next_u64(), &values);
+        states = judge(&states, &ops).unwrap_or_else(|why| panic!("{}: {why}", told()));
+        let end = everything(db.iter().unwrap());
+        assert!(states.contains(&end), "{}: {end:?} at the end is none of {states:?}", told());
+        states = vec![end];
+        if rng.one_in(3) {
+            assert_clean(&db);
+        }
+        if rng.one_in(2) {
+            db.close().unwrap();
+        }
+        machine = machine.kill();
+        drop(db);
+    }
+}
+
+/// One session: every thread's operations.
+fn session_of(db: &Db, plan: &Plan, seed: u64, values: &AtomicU64) -> Vec<Op> {
+    let clock = Clock::default();
+    // What the session begins with.
+    let mut first = Recorder::new(&clock, plan.threads);
+    first.note(Action::ReadAll, || Answer::All(everything(db.iter().unwrap())));
+    let ops = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..plan.threads)
+            .map(|thread| {
+                let clock = &clock;
+                scope.spawn(move || {
+                    let rng = Rng::new(seed ^ (thread as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+                    let recorder = Recorder::new(clock, thread);
+                    let mut asker = Asker { db, rng, recorder, values, views: Vec::new() };
+                    (0..plan.ops).for_each(|_| asker.ask());
+                    asker.end()
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|t| t.join().unwrap()).collect::<Vec<_>>()
+    });
+    [first.ops, ops].concat()
+}
+
+/// A snapshot or an iterator that is kept for a while.
+enum View {
+    /// With what it held when it was first looked at.
+    Snapshot(Later, Snapshot, Option<State>),
+    /// Forward or backward, with what it has given so far.
+    Walk(Later, Box<DbIter>, bool, State),
+}
+
+/// A thread that asks.
+struct Asker<'a> {
+    db: &'a Db,
+    rng: Rng,
+    recorder: Recorder<'a>,
+    values: &'a AtomicU64,
+    views: Vec<View>,
+}
+
+impl Asker<'_> {
+    fn ask(&mut self) {
+        match self.rng.below(100) {
+            0..30 => self.put(),
+            30..38 => self.delete(),
+            38..46 => self.write_batch(),
+            46..54 => self.write_if(),
+            54..74 => self.get(),
+            74..78 => self.contains(),
+            78..82 => self.multi_get(),
+            82..87 => self.take_view(),
+            87..97 => self.look_at_view(),
+            97 => self.db.flush().unwrap(),
+            98 if self.rng.one_in(4) => self.db.compact_range::<&[u8]>(..).unwrap(),
+            _ if self.rng.one_in(8) => assert_clean(self.db),
+            _ => self.db.sync().unwrap(),
+        }
+    }
+
+    fn key(&mut self) -> u8 {
+        self.rng.below(KEYS) as u8
+    }
+
+    /// A value that no other write has.
+    fn value(&mut self) -> (u64, Vec<u8>) {
+        let value = self.values.fetch_add(1, Ordering::Relaxed);
+        let padding = [10, 60, 200][self.rng.below(3) as usize];
+        (value, encode(value, padding))
+    }
+
+    fn put(&mut self) {
+        let (key, (value, bytes)) = (self.key(), self.value());
+        let db = self.db;
+        self.recorder.note(Action::Write(vec![(key, Some(value))]), || {
+            db.put(&key_bytes(key), &bytes).unwrap();
+            Answer::Done
+        });
+    }
+
+    fn delete(&mut self) {
+        let (db, key) = (self.db, self.key());
+        self.recorder.note(Action::Write(vec![(key, None)]), || {
+            db.delete(&key_bytes(key)).unwrap();
+            Answer::Done
+        });
+    }
+
+    fn write_batch(&mut self) {
+        let (mut batch, mut writes) = (WriteBatch::new(), Vec::new());
+        for _ in 0..2 + self.rng.below(8) {
+            let key = self.key();
+            if self.rng.one_in(4) {
+                batch.delete(&key_bytes(key));
+                writes.push((key, None));
+            } else {
+                let (value, bytes) = self.value();
+                batch.put(&key_bytes(key), &bytes);
+                writes.push((key, Some(value)));
+            }
+        }
+        let db = self.db;
+        self.recorder.note(Action::Write(writes), || {
+            db.write(batch).unwrap();
+            Answer::Done
+        });
+    }
+
+    fn write_if(&mut self) {
+        let (db, exists, key, (value, bytes)) = (self.db, self.rng.one_in(2), self.key(), self.value());
+        self.recorder.note(Action::WriteIf { exists, key, value }, || {
+            let key = key_bytes(key);
+            let done =
+                if exists { db.update_if_exists(&key, &bytes) } else { db.put_if_absent(&key, &bytes) };
+            Answer::Said(done.unwrap())
+        });
+    }
+
+    fn get(&mut self) {
+        let (db, key) = (self.db, self.key());
+        self.recorder.note(Action::Get(key), || Answer::Value(held(db.get(&key_bytes(key)).unwrap())));
+    }
+
+    fn contains(&mut self) {
+        let (db, key) = (self.db, self.key());
+        self.recorder.note(Action::Contains(key), || Answer::Said(db.contains_key(&key_bytes(key)).unwrap()));
+    }
+
+    fn multi_get(&mut self) {
+        let db = self.db;
+        let keys: Vec<u8> = (0..1 + self.rng.below(6)).map(|_| self.key()).collect();
+        self.recorder.note(Action::MultiGet(keys.clone()), || {
+            let keys: Vec<[u8; 24]> = keys.iter().map(|key| key_bytes(*key)).collect();
+            let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+            Answer::Values(db.multi_get(&keys).unwrap().into_iter().map(held).collect())
+        });
+    }
+
+    fn take_view(&mut self) {
+        if self.views.len() == 3 {
+            let i = self.rng.below(3) as usize;
+            let view = self.views.swap_remove(i);
+            self.read_out(view);
+        }
+        let db = self.db;
+        let view = if self.rng.one_in(2) {
+            let (later, snapshot) = self.recorder.note_later(Action::ReadAll, || db.snapshot());
+            View::Snapshot(later, snapshot, None)
+        } else {
+            let (later, iter) = self.recorder.note_later(Action::ReadAll, || db.iter().unwrap());
+            View::Walk(later, Box::new(iter), self.rng.one_in(2), State::new())
+        };
+        self.views.push(view);
+    }
+
+    /// Reads something of a view, or all of it.
+    fn look_at_view(&mut self) {
+        if self.views.is_empty() {
+            return;
+        }
+        let i = self.rng.below(self.views.len() as u64) as usize;
+        match &mut self.views[i] {
+            View::Snapshot(_, snapshot, first) => {
+                let all = everything(snapshot.iter().unwrap());
+                let key = self.rng.below(KEYS) as u8;
+                assert_eq!(
+                    held(snapshot.get(&key_bytes(key)).unwrap()),
+                    all.get(&key).copied(),
+                    "of key {key}"
+                );
+                let first = first.get_or_insert_with(|| all.clone());
+                assert_eq!(all, *first, "a snapshot has changed");
+            }
+            View::Walk(_, iter, backward, seen) => {
+                for _ in 0..1 + self.rng.below(4) {
+                    step(iter, *backward, seen);
+                }
+            }
+        }
+        if self.rng.one_in(4) {
+            let view = self.views.swap_remove(i);
+            self.read_out(view);
+        }
+    }
+
+    /// Reads all that is left of a view and lets go of it.
+    fn read_out(&mut self, view: View) {
+        match view {
+            View::Snapshot(later, snapshot, first) => {
+                let mut all = State::new();
+                let mut iter = snapshot.iter().unwrap();
+                while step(&mut iter, true, &mut all) {}
+                assert!(first.is_none_or(|first| first == all), "a snapshot has changed");
+                self.recorder.answer(later, Answer::All(all));
+            }
+            View::Walk(later, mut iter, backward, mut seen) => {
+                while step(&mut iter, backward, &mut seen) {}
+                self.recorder.answer(later, Answer::All(seen));
+            }
+        }
+    }
+
+    fn end(mut self) -> Vec<Op> {
+        for view in std::mem::take(&mut self.views) {
+            self.read_out(view);
+        }
+        self.recorder.ops
+    }
+}
+
+/// One step of an iterator into `seen`; false at its end.
+fn step(iter: &mut DbIter, backward: bool, seen: &mut State) -> bool {
+    let item = if backward { iter.next_back() } else { iter.next() };
+    let Some(item) = item else { return false };
+    let (key, value) = item.unwrap();
+    let in_order =
+        if backward { seen.keys().next() > Some(&key[23]) } else { seen.keys().last() < Some(&key[23]) };
+    assert!(seen.is_empty() || in_order, "an iterator gave {} after {seen:?}", key[23]);
+    seen.insert(key[23], decode(&value));
+    true
+}
+
+fn everything(iter: DbIter) -> State {
+    entries(iter).into_iter().map(|(key, value)| (key[23], decode(&value))).collect()
+}
+
+/// Keys that differ in their last byte alone.
+fn key_bytes(key: u8) -> [u8; 24] {
+    let mut bytes = *b"keys of one long prefix\0";
+    bytes[23] = key;
+    bytes
+}
+
+/// A value's bytes: its number, over and over, so that a torn one shows.
+fn encode(value: u64, padding: usize) -> Vec<u8> {
+    value.to_be_bytes().repeat(1 + padding / 8)
+}
+
+fn decode(bytes: &[u8]) -> u64 {
+    let value = u64::from_be_bytes(bytes[..8].try_into().unwrap());
+    assert!(bytes.chunks(8).all(|chunk| chunk == value.to_be_bytes()), "{bytes:?} is nobody's value");
+    value
+}
+
+fn held(value: Option<Bytes>) -> Held {
+    value.map(|value| decode(&value))
+}
