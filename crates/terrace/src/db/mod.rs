@@ -8,6 +8,7 @@ mod read;
 pub(crate) mod report;
 pub(crate) mod snapshots;
 
+use std::cell::Cell;
 use std::fmt::Debug;
 use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
@@ -277,9 +278,12 @@ impl Db {
         stats
     }
 
-    /// Reads everything and proves every structure. Damage is in the report, not an error.
+    /// Reads everything and proves every structure; writers wait meanwhile. Damage is in the report, not an
+    /// error.
     pub fn check(&self) -> Result<CheckReport> {
-        self.inner.engine.check()
+        let report = Cell::new(CheckReport::default());
+        self.inner.alone(|inner| inner.engine.check().map(|found| report.set(found)))?;
+        Ok(report.take())
     }
 
     /// Waits for background work and closes the database cleanly. Writes are refused from then on;

@@ -72,7 +72,7 @@ pub(crate) trait Engine: Send + Sync + Debug {
     /// Fills in the engine's part.
     fn fill_stats(&self, stats: &mut Stats);
 
-    /// Proves every structure; damage goes into the report.
+    /// Proves every structure; damage goes into the report. Called by the leader, between groups.
     fn check(&self) -> Result<CheckReport>;
 
     /// Waits for background work and marks everything closed. Later calls do nothing.

@@ -176,14 +176,19 @@ fn unpack(packed: u64, word: u64) -> Option<Version> {
 }
 
 /// The versions that stay: the newest, and each older one that a snapshot in `held` (ascending)
-/// still sees. A tombstone at the end says nothing and goes, and so does a lone tombstone.
+/// still sees. A tombstone at the end says nothing and goes, and so does a lone tombstone. Where a flush that
+/// had failed was done again, what it had put in the first time follows once more and goes.
 pub(super) fn retain(versions: &[Version], held: &[u64]) -> Vec<Version> {
     let mut kept: Vec<Version> = Vec::new();
-    for (i, version) in versions.iter().enumerate() {
-        let needed = i == 0 || crate::db::snapshots::is_needed(held, version.lowest(), versions[i - 1].seq);
-        if needed {
+    let mut newer: Option<u64> = None;
+    for version in versions {
+        if newer.is_some_and(|newer| version.seq >= newer) {
+            continue;
+        }
+        if newer.is_none_or(|newer| crate::db::snapshots::is_needed(held, version.lowest(), newer)) {
             kept.push(*version);
         }
+        newer = Some(version.seq);
     }
     while kept.last().is_some_and(|v| v.position.is_none()) {
         kept.pop();
@@ -218,6 +223,13 @@ mod tests {
         assert_eq!(retain(&[put(9), below_8], &[3]), [put(9), below_8]);
         assert_eq!(retain(&[put(9), below_8], &[9]), [put(9)]);
         assert_eq!(retain(&[put(9), gone(5), put(1)], &[6]), [put(9)]);
+    }
+
+    #[test]
+    fn what_a_flush_put_in_twice_stays_once() {
+        let elsewhere = |seq: u64| Version { position: Position::new(77, 16, 512), ..put(seq) };
+        let twice = [put(9), put(5), elsewhere(9), elsewhere(5), put(1)];
+        assert_eq!(retain(&twice, &[3, 6]), [put(9), put(5), put(1)]);
     }
 
     #[test]

@@ -97,11 +97,11 @@ impl Slm {
 
     fn read_candidates(&self, key: &[u8], at: u64, candidates: &Candidates) -> Result<Outcome> {
         match candidates {
-            Candidates::One(position) => self.read_position(key, at, *position),
+            Candidates::One(position) => self.read_version(key, u64::MAX, at, *position),
             Candidates::Many(versions) => {
                 for version in versions {
                     let Some(position) = version.position else { break };
-                    match self.read_position(key, at, position)? {
+                    match self.read_version(key, version.seq, at, position)? {
                         Outcome::Found(None) => continue,
                         other => return Ok(other),
                     }
@@ -111,12 +111,14 @@ impl Slm {
         }
     }
 
-    fn read_position(&self, key: &[u8], at: u64, position: Position) -> Result<Outcome> {
+    /// The version that the index means by `position`, the newest there up to `seq`, if a reader at `at` sees it.
+    /// An older one beside it is dead even where the reader would see it: the tombstone above it may be
+    /// in another table.
+    fn read_version(&self, key: &[u8], seq: u64, at: u64, position: Position) -> Result<Outcome> {
         let tables = self.tables.load();
-        match tables.get(&position.number()) {
-            Some(table) => table.get_at(position, key, at).map(Outcome::Found),
-            None => Ok(Outcome::Moved(position)),
-        }
+        let Some(table) = tables.get(&position.number()) else { return Ok(Outcome::Moved(position)) };
+        let found = table.get_at(position, key, seq)?;
+        Ok(Outcome::Found(found.filter(|entry| entry.seq <= at)))
     }
 
     fn lost_table(&self, position: Position) -> Error {

@@ -41,7 +41,8 @@ macro_rules! conformance {
                 model::{random_operations_match_a_map, random_operations_match_under_threads,
                     the_same_operations_give_the_same_everywhere},
                 snapshots::{a_snapshot_stands_still, snapshots_at_every_step_stand_still,
-                    old_versions_go_with_their_snapshot, snapshots_hold_under_threads},
+                    old_versions_go_with_their_snapshot, snapshots_hold_under_threads,
+                    a_deletion_holds_when_the_puts_around_it_are_merged},
             );
         })*
     };

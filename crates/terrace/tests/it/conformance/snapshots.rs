@@ -1,6 +1,10 @@
 //! Snapshots stand still, whatever is written, flushed, compacted.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use terrace::Db;
+use terrace_base::exec::{Executor, Inline, Job};
 
 use crate::harness::{Engine, Machine, Setup, assert_clean, entries, get, setups};
 
@@ -146,4 +150,65 @@ pub fn snapshots_hold_under_threads(engine: &Engine) {
         });
         assert_clean(&db);
     }
+}
+
+/// Background work that is done when the test says so.
+#[derive(Debug, Default)]
+struct Held {
+    queue: Inline,
+    released: AtomicBool,
+}
+
+impl Executor for Held {
+    fn spawn(&self, job: Job) {
+        self.queue.spawn(job);
+    }
+
+    fn help(&self) -> bool {
+        self.released.load(Ordering::Relaxed) && self.queue.help()
+    }
+
+    fn join(&self, first: &mut (dyn FnMut() + Send), second: &mut (dyn FnMut() + Send)) {
+        self.queue.join(first, second);
+    }
+}
+
+/// A put, its deletion and a later put of one key lie in three tables, and the two puts are merged without the
+/// deletion between them: who sees the key deleted goes on to.
+pub fn a_deletion_holds_when_the_puts_around_it_are_merged(engine: &Engine) {
+    let machine = Machine::new(&Setup::tiny("merged around", engine));
+    let held = Arc::new(Held::default());
+    let db = Db::open_in(machine.env_on(held.clone()), machine.dir(), machine.options()).unwrap();
+    let fill = |prefix: u8| (0..12u8).for_each(|i| db.put(&[b'a', prefix, i], &[prefix; 20]).unwrap());
+    // Half of what is in the tables of the two puts is there for passing snapshots alone, in that of the
+    // deletion nothing.
+    db.put(b"k", b"old").unwrap();
+    fill(0);
+    let passing = db.snapshot();
+    fill(0);
+    let sees_old = db.snapshot();
+    db.flush().unwrap();
+    db.delete(b"k").unwrap();
+    fill(1);
+    let sees_none = db.snapshot();
+    db.flush().unwrap();
+    db.put(b"k", b"new").unwrap();
+    fill(2);
+    let passing = [passing, db.snapshot()];
+    fill(2);
+    db.flush().unwrap();
+    drop(passing);
+    assert_eq!(get(&sees_old, b"k").unwrap(), b"old");
+    held.released.store(true, Ordering::Relaxed);
+    while held.help() {}
+    assert_eq!((get(&sees_old, b"k").unwrap(), get(&sees_none, b"k")), (b"old".to_vec(), None));
+    drop(sees_old);
+    let mut more = true;
+    while more {
+        more = held.help();
+        assert_eq!(get(&sees_none, b"k"), None);
+        assert_eq!(entries(sees_none.range(&b"k"[..]..).unwrap()), []);
+        assert_eq!(db.get(b"k").unwrap().unwrap(), "new");
+    }
+    assert_clean(&db);
 }

@@ -2,10 +2,12 @@
 
 mod machine;
 mod model;
+mod pausable;
 mod setups;
 
 pub use machine::Machine;
 pub use model::{Entries, Map, Span, assert_clean, entries, get, in_span};
+pub use pausable::Pausable;
 pub use setups::{Background, Setup, setups};
 use terrace::EngineKind;
 

@@ -1,13 +1,15 @@
 //! Threads that ask at random, on a machine whose memtables and tables are tiny.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrace::{Bytes, Db, DbIter, Snapshot, WriteBatch};
+use terrace_base::ErrorKind;
 use terrace_base::rng::Rng;
 
 use super::judge::judge;
 use super::record::{Action, Answer, Clock, Held, Later, Op, Recorder, State};
-use crate::harness::{Machine, Setup, assert_clean, entries};
+use crate::harness::{Machine, Pausable, Setup, assert_clean, entries};
 
 /// Keys in play: few, so that threads meet.
 const KEYS: u64 = 20;
@@ -25,13 +27,15 @@ pub struct Plan {
 
 /// Runs the plan and judges what came out. Panics on a history that no order of commits explains.
 pub fn run(setup: &Setup, plan: &Plan) {
-    let mut machine = Machine::new(&setup.clone().threaded(2));
+    let mut machine = Machine::new(setup);
     let mut rng = Rng::new(plan.seed);
     let mut states = vec![State::new()];
     let values = AtomicU64::new(1);
     for session in 0..plan.sessions {
         let told = || format!("under {}, seed {}, session {session}", setup.name, plan.seed);
-        let db = machine.open().unwrap_or_else(|e| panic!("{e}, {}", told()));
+        let threads = Arc::new(Pausable::new(2));
+        let db = Db::open_in(machine.env_on(threads.clone()), machine.dir(), machine.options())
+            .unwrap_or_else(|e| panic!("{e}, {}", told()));
         let ops = session_of(&db, plan, rng.next_u64(), &values);
         states = judge(&states, &ops).unwrap_or_else(|why| panic!("{}: {why}", told()));
         let end = everything(db.iter().unwrap());
@@ -43,6 +47,7 @@ pub fn run(setup: &Setup, plan: &Plan) {
         if rng.one_in(2) {
             db.close().unwrap();
         }
+        threads.pause();
         machine = machine.kill();
         drop(db);
     }
@@ -101,10 +106,24 @@ impl Asker<'_> {
             78..82 => self.multi_get(),
             82..87 => self.take_view(),
             87..97 => self.look_at_view(),
-            97 => self.db.flush().unwrap(),
-            98 if self.rng.one_in(4) => self.db.compact_range::<&[u8]>(..).unwrap(),
+            97 => self.tidy(Db::flush),
+            98 if self.rng.one_in(4) => self.tidy(|db| db.compact_range::<&[u8]>(..)),
             _ if self.rng.one_in(8) => assert_clean(self.db),
             _ => self.db.sync().unwrap(),
+        }
+    }
+
+    /// Flushes. Views keep flushed memtables, and large ones fill the pool: then this thread lets its own go.
+    fn tidy(&mut self, flush: impl Fn(&Db) -> terrace::Result<()>) {
+        if let Err(e) = flush(self.db) {
+            assert_eq!(e.kind(), ErrorKind::PoolFull, "{e}");
+            self.let_go();
+        }
+    }
+
+    fn let_go(&mut self) {
+        for view in std::mem::take(&mut self.views) {
+            self.read_out(view);
         }
     }
 
@@ -251,9 +270,7 @@ impl Asker<'_> {
     }
 
     fn end(mut self) -> Vec<Op> {
-        for view in std::mem::take(&mut self.views) {
-            self.read_out(view);
-        }
+        self.let_go();
         self.recorder.ops
     }
 }
