@@ -108,6 +108,9 @@ impl<const N: usize> FastFair<N> {
 
     /// Retires a node that nothing names any more, with its prefix and, if `with_low`, its separator.
     pub(super) fn retire_node(&self, node: NodeRef<'_, N>, with_low: bool) -> Result<()> {
+        if node.level() == 0 {
+            self.clear_shortcut(node)?;
+        }
         if node.n.prefix != 0 {
             self.retire_key(node.n.prefix)?;
         }

@@ -131,6 +131,8 @@ impl<const N: usize> FastFair<N> {
             _ => None,
         };
         report.expect(found == Some(ptr), leaf.off, "a key that a search does not find");
+        let shortcut = self.shortcut(key)?.is_none_or(|found| found.off == leaf.off);
+        report.expect(shortcut, leaf.off, "a shortcut that leads to another leaf");
         Ok(Some(key))
     }
 

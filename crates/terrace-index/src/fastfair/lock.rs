@@ -90,6 +90,17 @@ impl<const N: usize> FastFair<N> {
         }
     }
 
+    /// Locks `node` if nobody has it and no crash can have left anything in it to repair.
+    pub(super) fn try_lock_sound<'t>(&'t self, node: NodeRef<'t, N>) -> Option<Locked<'t, N>> {
+        let word = node.version();
+        if is_locked(word) || self.may_need_repair(word) {
+            return None;
+        }
+        let next = bump(word & 0xffff_ffff | self.generation << 32) | LOCKED;
+        let taken = node.n.lock.compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        taken.then_some(Locked { node })
+    }
+
     /// Whether `node` has been replaced.
     pub(super) fn is_dead(&self, node: NodeRef<'_, N>) -> Result<bool> {
         Ok(self.forward(node)? != 0)

@@ -28,7 +28,8 @@
 //!    chains have one link. The left sibling's link is changed first, the parent's entry last, and who changes the
 //!    entry retires the node.
 //! 6. A separator is the low fence of exactly one leaf, which owns the key object; nodes above share it.
-//! 7. A record's word 0 says "absent". A record is taken out of its leaf only then and under the leaf's lock,
+//! 7. A shortcut leads to a living leaf or is noticed to be out of date (`shortcut`).
+//! 8. A record's word 0 says "absent". A record is taken out of its leaf only then and under the leaf's lock,
 //!    and revived only under that lock.
 
 mod build;
@@ -44,6 +45,7 @@ mod restructure;
 mod scan;
 mod search;
 mod shift;
+mod shortcut;
 #[cfg(test)]
 mod tests;
 mod totals;
@@ -62,8 +64,8 @@ use crate::limbo::Limbo;
 use crate::ordered::{OrderedIndex, ScanBatch, admit, single_key_writes};
 use crate::word_cell::WordCell;
 
-use key::Target;
 use layout::{NodeFields, TREE_HEADER_BYTES, TreeHeader};
+use shortcut::Shortcuts;
 use totals::Totals;
 
 /// Entries of a node by default: 512 bytes.
@@ -84,6 +86,7 @@ pub struct FastFair<const N: usize = FANOUT> {
     /// Held to replace the root.
     root_lock: Mutex<()>,
     totals: Totals,
+    shortcuts: Shortcuts,
 }
 
 impl<const N: usize> FastFair<N> {
@@ -144,6 +147,12 @@ impl<const N: usize> FastFair<N> {
         self.limbo.is_empty()
     }
 
+    /// Sets the most bytes of DRAM that shortcuts to leaves take; 32 MiB where nothing is set. Twenty keys take
+    /// about 80 to 100 bytes, more if they are long.
+    pub fn set_shortcut_limit(&self, bytes: u64) {
+        self.shortcuts.set_limit(bytes);
+    }
+
     fn over(pool: &Pool, header_off: u64) -> Self {
         let free = pool.clone();
         FastFair {
@@ -155,6 +164,7 @@ impl<const N: usize> FastFair<N> {
             limbo: Limbo::new(move |(kind, off, _)| drop(free.free(off, kind))),
             root_lock: Mutex::new(()),
             totals: Totals::default(),
+            shortcuts: Shortcuts::default(),
         }
     }
 
@@ -172,9 +182,9 @@ impl<const N: usize> OrderedIndex for FastFair<N> {
     fn get(&self, key: &[u8]) -> Result<Option<u64>> {
         admit(key, None)?;
         let _here = self.limbo.enter();
-        let Some(leaf) = self.descend(Target::At(key), 0)? else { return Ok(None) };
-        let Some((i, record)) = self.find(leaf.node, key)? else { return Ok(None) };
-        let word = self.cell(record)?.load(leaf.node.entry_at(i));
+        let Some(leaf) = self.leaf_of(key)? else { return Ok(None) };
+        let Some((i, record)) = self.find(leaf, key)? else { return Ok(None) };
+        let word = self.cell(record)?.load(leaf.entry_at(i));
         Ok((word != 0).then_some(word))
     }
 
@@ -199,7 +209,8 @@ impl<const N: usize> OrderedIndex for FastFair<N> {
     }
 
     fn dram_bytes(&self) -> u64 {
-        (size_of::<Self>() + self.limbo.len() * size_of::<(u64, Garbage)>()) as u64
+        let limbo = self.limbo.len() * size_of::<(u64, Garbage)>();
+        (size_of::<Self>() + limbo) as u64 + self.shortcuts.bytes()
     }
 
     fn pm_bytes(&self) -> u64 {

@@ -13,7 +13,7 @@ use super::build::{Fresh, Item, Plan};
 use super::key::{Target, slice};
 use super::layout::ROOT_AT;
 use super::node::NodeRef;
-use super::write::Held;
+use super::write::{Held, Parent};
 
 impl<const N: usize> FastFair<N> {
     /// Makes the parent of the node of `level` that `key` belongs to name that node, and its new siblings.
@@ -48,7 +48,7 @@ impl<const N: usize> FastFair<N> {
         let lows = lows.collect::<Result<Vec<_>>>()?;
         for low in &lows {
             if count + missing.len() > N || !self.suits(parent, low)? {
-                if held.direct {
+                if held.parent == Parent::Aware {
                     self.restructure(held.lock, low)?;
                 } else {
                     drop(held);

@@ -23,8 +23,7 @@ impl<const N: usize> FastFair<N> {
             Bound::Excluded(from) => key > from,
             Bound::Unbounded => true,
         };
-        let Some(arrival) = self.descend(Target::At(start), 0)? else { return Ok(()) };
-        let mut leaf = arrival.node;
+        let Some(mut leaf) = self.leaf_of(start)? else { return Ok(()) };
         // A merge meanwhile may lead to a leaf that holds keys from before the last one's end again.
         let mut from: Option<&[u8]> = None;
         while out.len() < end {

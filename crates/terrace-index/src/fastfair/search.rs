@@ -13,7 +13,6 @@ use terrace_base::Result;
 
 use super::FastFair;
 use super::key::{Target, slice};
-use super::layout::NODE_HEADER_BYTES;
 use super::lock;
 use super::node::NodeRef;
 
@@ -29,6 +28,16 @@ pub(super) struct Arrival<'t, const N: usize> {
 const MAX_RESTARTS: usize = 10_000;
 
 impl<const N: usize> FastFair<N> {
+    /// The living leaf that `key` belongs to.
+    pub(super) fn leaf_of(&self, key: &[u8]) -> Result<Option<NodeRef<'_, N>>> {
+        if let Some(leaf) = self.shortcut(key)? {
+            return Ok(Some(leaf));
+        }
+        let Some(Arrival { node, .. }) = self.descend(Target::At(key), 0)? else { return Ok(None) };
+        self.note_shortcut(node)?;
+        Ok(Some(node))
+    }
+
     /// The living node of `level` that `target` belongs to; `None` if the tree is not that high.
     pub(super) fn descend(&self, target: Target<'_>, level: u8) -> Result<Option<Arrival<'_, N>>> {
         for _ in 0..MAX_RESTARTS {
@@ -73,7 +82,8 @@ impl<const N: usize> FastFair<N> {
         let mut node = self.start(off)?;
         let mut check = !sure;
         for _ in 0..MAX_RESTARTS {
-            self.pool.charge_read(node.off, NODE_HEADER_BYTES);
+            // The whole of it, which has been asked for at once.
+            self.pool.charge_read(node.off, Self::NODE_BYTES);
             let forward = self.forward(node)?;
             if forward != 0 {
                 node = self.node(forward)?;
@@ -96,7 +106,6 @@ impl<const N: usize> FastFair<N> {
 
     /// The entry of an inner node that leads to `target`: its index and child.
     pub(super) fn route(&self, node: NodeRef<'_, N>, target: Target<'_>) -> Result<(usize, u64)> {
-        self.pool.charge_read(node.off + NODE_HEADER_BYTES, Self::NODE_BYTES - NODE_HEADER_BYTES);
         let at = match self.against_prefix(node, target)? {
             Order::Less => 0,
             Order::Greater => node.count().saturating_sub(1),
@@ -147,7 +156,6 @@ impl<const N: usize> FastFair<N> {
 
     /// The entry of a leaf with `key`: its index and record. Exact whatever writers do meanwhile.
     pub(super) fn find(&self, leaf: NodeRef<'_, N>, key: &[u8]) -> Result<Option<(usize, u64)>> {
-        self.pool.charge_read(leaf.off + NODE_HEADER_BYTES, Self::NODE_BYTES - NODE_HEADER_BYTES);
         if self.against_prefix(leaf, Target::At(key))? != Order::Equal {
             return Ok(None);
         }

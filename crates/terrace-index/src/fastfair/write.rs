@@ -13,10 +13,19 @@ use super::lock::Locked;
 use super::node::NodeRef;
 use crate::ordered::Wish;
 
-/// A locked node, and whether its parent names it.
+/// A locked node.
 pub(super) struct Held<'t, const N: usize> {
     pub lock: Locked<'t, N>,
-    pub direct: bool,
+    pub parent: Parent,
+}
+
+/// Whether a node's parent, or the root pointer, names it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Parent {
+    Aware,
+    Unaware,
+    /// The node was found past its parent.
+    Unknown,
 }
 
 /// What trying to insert into a leaf came to.
@@ -35,18 +44,16 @@ impl<const N: usize> FastFair<N> {
         let _writing = self.totals.writing();
         let _here = self.limbo.enter();
         loop {
-            let Some(leaf) = self.descend(Target::At(key), 0)? else { return Ok(None) };
-            let found = self.find(leaf.node, key)?;
+            let Some(leaf) = self.leaf_of(key)? else { return Ok(None) };
+            let found = self.find(leaf, key)?;
             let now = match found {
-                Some((i, record)) => self.cell(record)?.load(leaf.node.entry_at(i)),
+                Some((i, record)) => self.cell(record)?.load(leaf.entry_at(i)),
                 None => 0,
             };
             let before = (now != 0).then_some(now);
             let Some(new) = wish(before) else { return Ok(before) };
             let done = match (found, before, new) {
-                (Some((i, record)), Some(now), new) => {
-                    self.swap(key, record, leaf.node.entry_at(i), now, new)?
-                }
+                (Some((i, record)), Some(now), new) => self.swap(key, record, leaf.entry_at(i), now, new)?,
                 (_, _, Some(word)) => self.insert_absent(key, word)?,
                 _ => true,
             };
@@ -74,12 +81,12 @@ impl<const N: usize> FastFair<N> {
         let mut fresh = Fresh::new(&self.pool);
         let record = fresh.record(key, word, self.generation)?;
         let mut fresh = Some(fresh);
+        let mut held = self.hold_leaf(key)?;
         loop {
-            let held = self.hold(key, 0)?;
             match self.insert_into(held, key, word, record, &mut fresh)? {
                 Inserted::Done => break,
                 Inserted::Present => return Ok(false),
-                Inserted::Again => {}
+                Inserted::Again => held = self.hold(key, 0)?,
             }
         }
         self.totals.add_keys(1);
@@ -106,7 +113,8 @@ impl<const N: usize> FastFair<N> {
             return Ok(if revived { Inserted::Done } else { Inserted::Present });
         }
         let count = leaf.count();
-        if count == N || !self.suits(leaf, key)? || (held.direct && self.would_gain(leaf, count, key)?) {
+        let is_full = count == N || !self.suits(leaf, key)?;
+        if is_full || (held.parent != Parent::Unaware && self.would_gain(leaf, count, key)?) {
             self.make_room(held, key)?;
             return Ok(Inserted::Again);
         }
@@ -145,17 +153,21 @@ impl<const N: usize> FastFair<N> {
     /// Restructures a full or unsuitable node so that `key` finds room; releases it.
     fn make_room(&self, held: Held<'_, N>, key: &[u8]) -> Result<()> {
         let level = held.lock.node.level();
-        if held.direct {
-            return self.restructure(held.lock, key);
+        match held.parent {
+            Parent::Aware => self.restructure(held.lock, key),
+            // Found out by who holds it next.
+            Parent::Unknown => Ok(()),
+            // Its parent must know it before its structure changes again (invariant 5).
+            Parent::Unaware => {
+                drop(held);
+                self.repair_parent(key, level)
+            }
         }
-        // Its parent must know it before its structure changes again (invariant 5).
-        drop(held);
-        self.repair_parent(key, level)
     }
 
     /// Takes the dead record out of its leaf, unless it has been revived or swept out by another.
     fn sweep(&self, key: &[u8], record: u64) -> Result<()> {
-        let held = self.hold(key, 0)?;
+        let held = self.hold_leaf(key)?;
         let leaf = held.lock.node;
         let at = (0..leaf.count()).find(|&i| leaf.ptr(i) == record);
         let Some(at) = at else { return Ok(()) };
@@ -179,6 +191,17 @@ impl<const N: usize> FastFair<N> {
         }
     }
 
+    /// Locks the living leaf that `key` belongs to, by a shortcut if there is one.
+    fn hold_leaf(&self, key: &[u8]) -> Result<Held<'_, N>> {
+        if let Some(leaf) = self.shortcut(key)? {
+            let lock = self.lock(leaf)?;
+            if !self.is_dead(leaf)? {
+                return Ok(Held { lock, parent: Parent::Unknown });
+            }
+        }
+        self.hold(key, 0)
+    }
+
     /// [`hold`](Self::hold), `None` if the tree is not that high.
     pub(super) fn try_hold(&self, key: &[u8], level: u8) -> Result<Option<Held<'_, N>>> {
         let mut helped = false;
@@ -189,7 +212,8 @@ impl<const N: usize> FastFair<N> {
                 continue;
             }
             if arrival.direct || helped {
-                return Ok(Some(Held { lock, direct: arrival.direct }));
+                let parent = if arrival.direct { Parent::Aware } else { Parent::Unaware };
+                return Ok(Some(Held { lock, parent }));
             }
             drop(lock);
             helped = true;

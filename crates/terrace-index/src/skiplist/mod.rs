@@ -1,7 +1,7 @@
 //! A persistent skiplist in an arena: SLM-DB's Algorithm 1, grown to groups, batches and recovery.
 //!
 //! Records lie in whole extents that the list owns and frees together. Only the lowest level is in PM, a
-//! chain of records; the levels above it, and the keys to compare, are kept in DRAM (`guide.rs`) and rebuilt
+//! chain of records; the levels above it, and the keys to compare, are kept in DRAM (`crate::guide`) and rebuilt
 //! on open. A group of records is written with two drains, however many there are:
 //!
 //! ```text
@@ -26,11 +26,12 @@
 //! 3. The chain is strictly ascending by key, then descending by sequence number.
 //! 4. Records never move and are never unlinked, except by recovery, which drops every record of a
 //!    batch that is not wholly in the chain.
+//! 5. A record enters the guide after it is in the chain, before the call that links it returns. So the guide may
+//!    lack records that other threads are linking at this moment, and no others.
 
 mod arena;
 mod check;
 mod cursor;
-mod guide;
 mod index;
 mod layout;
 mod read;
@@ -45,9 +46,9 @@ use terrace_base::checksum::hash64;
 use terrace_base::{Error, Result};
 use terrace_pmem::{Kind, Marks, Pool};
 
+use crate::guide::Guide;
 use arena::Arena;
 pub use cursor::ListCursor;
-use guide::Guide;
 pub use index::SkipIndex;
 use layout::HEAD_NODE;
 pub use read::Found;

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_base::Result;
 use terrace_pmem::POff;
 
-use super::guide::{Place, Target, Trail};
 use super::layout::{NODE_BYTES, NodeHead, value_offset};
 use super::{Inner, SkipList};
+use crate::guide::{Place, Target, Trail};
 
 /// A node looked at in place.
 #[derive(Clone, Copy)]

@@ -7,9 +7,9 @@ use terrace_base::Result;
 use terrace_pmem::{Extent, POff};
 
 use super::Inner;
-use super::guide::{Guide, Target, Trail};
 use super::layout::{EXTENT_HEADER_BYTES, FIRST_DATA, OWNER_BYTES};
 use super::read::{Node, compare};
+use crate::guide::{Guide, Target, Trail};
 
 /// What the walk has found.
 struct Walk {

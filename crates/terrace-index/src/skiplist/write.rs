@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_base::{Error, Result};
 use terrace_pmem::POff;
 
-use super::guide::{Place, Target, Trail};
 use super::layout::{NodeFields, OWNER_BYTES, value_offset};
 use super::{Inner, Record, SkipList};
+use crate::guide::{Place, Target, Trail};
 
 /// A record that lies in the arena and is not in the list yet. Dropping it leaves it out for good.
 #[must_use = "a staged record is in the list only once it is linked"]

@@ -1,14 +1,13 @@
-//! The guide: a skiplist in DRAM over the records of a list, so that finding a place touches no PM.
+//! The guide: a skiplist in DRAM from keys to words, so that finding a place in a persistent structure touches
+//! no PM. It is volatile, and rebuilt or refilled after an open.
 //!
-//! Level 0 in PM is what a list *is*; the guide is a volatile copy of its order, rebuilt on open. It holds
-//! whole keys up to [`WHOLE_KEY_BYTES`] as big-endian words, so that a comparison is a few integer
-//! comparisons and only longer keys with a longer common beginning are looked up in PM.
+//! Whole keys up to [`WHOLE_KEY_BYTES`] are kept as big-endian words: a comparison is a few integer
+//! comparisons, and only longer keys with a longer common beginning are looked up where they come from.
 //!
-//! 1. A record enters the guide after it is linked in PM, before the call that linked it returns. So the
-//!    guide may lack records that other threads are linking at this moment, and no others.
-//! 2. Nothing leaves the guide or changes in it but links, and these only by compare-and-swap to a node that
-//!    lies between the two: every level is ascending at all times, and level `i` is part of level `i - 1`.
-//! 3. Words are written before a link leads to them (release) and read after following it (acquire).
+//! 1. Nothing leaves the guide. Of what is in it two things change: an entry's word, and links, these by
+//!    compare-and-swap to a node that lies between the two. Every level is ascending at all times, and level
+//!    `i` is part of level `i - 1`.
+//! 2. Words are written before a link leads to them (release) and read after following it (acquire).
 
 use std::cmp::Ordering as Order;
 use std::sync::OnceLock;
@@ -17,10 +16,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_base::Result;
 
 /// Levels a node may be linked in.
-pub(super) const MAX_HEIGHT: usize = 14;
+pub(crate) const MAX_HEIGHT: usize = 14;
 
-/// Keys up to this length are compared without looking at the record.
-pub(super) const WHOLE_KEY_BYTES: usize = 8 * KEY_WORDS;
+/// Keys up to this length are compared without being looked up.
+pub(crate) const WHOLE_KEY_BYTES: usize = 8 * KEY_WORDS;
 
 /// Most words of a key kept in a node.
 const KEY_WORDS: usize = 32;
@@ -31,41 +30,45 @@ const FIRST_SEGMENT_WORDS: u64 = 4096;
 /// Segments at most: more than memory.
 const SEGMENTS: usize = 36;
 
-/// The head node's address; it has every level, no key and no record.
+/// The head node's address; it has every level, no key and no word.
 const HEAD: u64 = 0;
 
-/// Words before a node's key: the record's offset under the key's length, and the sequence number.
+/// Words before a node's key: the entry's word under the key's length, and the sequence number.
 const FIXED_WORDS: u64 = 2;
 
-/// Bits of the offset in a node's first word.
-const OFFSET_BITS: u32 = 48;
+/// Bits of an entry's word in its node's first word.
+const WORD_BITS: u32 = 48;
+
+const WORD_MASK: u64 = (1 << WORD_BITS) - 1;
 
 /// What is looked for, or about to enter.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Target<'a> {
+pub(crate) struct Target<'a> {
     pub key: &'a [u8],
     pub seq: u64,
 }
 
 /// Where a target belongs: on each level the address of the last node before it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Trail {
+pub(crate) struct Trail {
     before: [u64; MAX_HEIGHT],
+    /// The first node at or after it.
+    after: u64,
 }
 
-/// A target's place among the records.
+/// A target's place among the entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
-    /// Offset of the last record before it; 0 if there is none.
+pub(crate) struct Place {
+    /// The word of the last entry before it; 0 if there is none.
     pub prev: u64,
-    /// Offset of the first record at or after it; 0 if there is none.
+    /// The word of the first entry at or after it; 0 if there is none.
     pub next: u64,
-    /// Whether that record is at it.
+    /// Whether that entry is at it.
     pub exact: bool,
 }
 
-/// A volatile skiplist of record offsets.
-pub(super) struct Guide {
+/// A volatile skiplist of words of up to 48 bits, by key and sequence number.
+pub(crate) struct Guide {
     segments: [OnceLock<Box<[AtomicU64]>>; SEGMENTS],
     /// The next free address.
     end: AtomicU64,
@@ -73,8 +76,8 @@ pub(super) struct Guide {
     height: AtomicU64,
 }
 
-/// Compares a record's key, looked up by its offset, with another.
-pub(super) type LookUp<'a> = &'a dyn Fn(u64, &[u8]) -> Result<Order>;
+/// Compares an entry's key, looked up by its word, with another.
+pub(crate) type LookUp<'a> = &'a dyn Fn(u64, &[u8]) -> Result<Order>;
 
 impl Guide {
     pub fn new() -> Guide {
@@ -95,25 +98,26 @@ impl Guide {
 
     /// Finds the place of `target`.
     pub fn find(&self, target: Target<'_>, look_up: LookUp<'_>) -> Result<(Trail, Place)> {
-        let mut trail = Trail { before: [HEAD; MAX_HEIGHT] };
+        let mut trail = Guide::start();
         let (mut at, mut next) = (HEAD, HEAD);
         for level in (0..self.height.load(Ordering::Acquire) as usize).rev() {
             (at, next) = self.advance(at, level, next, target, look_up)?;
             trail.before[level] = at;
         }
+        trail.after = next;
         let exact = next != HEAD && self.compare(next, target, look_up)?.is_eq();
-        Ok((trail, Place { prev: self.offset(at), next: self.offset(next), exact }))
+        Ok((trail, Place { prev: self.word(at), next: self.word(next), exact }))
     }
 
     /// A trail from which [`append`](Self::append) may start in an empty guide.
     pub fn start() -> Trail {
-        Trail { before: [HEAD; MAX_HEIGHT] }
+        Trail { before: [HEAD; MAX_HEIGHT], after: HEAD }
     }
 
-    /// Enters the record at `offset`, whose place `trail` was when it was found.
-    pub fn insert(&self, trail: &Trail, target: Target<'_>, offset: u64, look_up: LookUp<'_>) -> Result<()> {
+    /// Enters `word` under `target`, whose place `trail` was when it was found.
+    pub fn insert(&self, trail: &Trail, target: Target<'_>, word: u64, look_up: LookUp<'_>) -> Result<()> {
         let height = random_height();
-        let node = self.write_node(target, offset, height);
+        let node = self.write_node(target, word, height);
         self.height.fetch_max(height as u64, Ordering::AcqRel);
         for (level, &before) in trail.before.iter().enumerate().take(height) {
             let mut at = before;
@@ -130,11 +134,11 @@ impl Guide {
         Ok(())
     }
 
-    /// Enters a record that comes after all others; nobody else may enter one meanwhile. `trail` is that of
-    /// the one appended before and moves on.
-    pub fn append(&self, trail: &mut Trail, target: Target<'_>, offset: u64) {
+    /// Enters what comes after all others; nobody else may enter anything meanwhile. `trail` is that of the
+    /// entry appended before and moves on.
+    pub fn append(&self, trail: &mut Trail, target: Target<'_>, word: u64) {
         let height = random_height();
-        let node = self.write_node(target, offset, height);
+        let node = self.write_node(target, word, height);
         self.height.fetch_max(height as u64, Ordering::AcqRel);
         for (level, before) in trail.before.iter_mut().enumerate().take(height) {
             self.link(*before, level).store(node, Ordering::Release);
@@ -142,7 +146,26 @@ impl Guide {
         }
     }
 
-    /// Offset of the last record, 0 if there is none.
+    /// Replaces the word of the entry at or after which `trail` was found, if it is still `old`.
+    pub fn replace(&self, trail: &Trail, old: u64, new: u64) -> bool {
+        let first = &self.words(trail.after)[0];
+        let len = first.load(Ordering::Relaxed) & !WORD_MASK;
+        first.compare_exchange(len | old, len | new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Keeps `words` beside the entries; returns their address, which is never 0.
+    pub fn keep(&self, words: &[u64]) -> u64 {
+        let at = self.allocate(words.len() as u64);
+        self.words(at).iter().zip(words).for_each(|(to, word)| to.store(*word, Ordering::Relaxed));
+        at
+    }
+
+    /// What [`keep`](Self::keep) has put at `at`, and more after it.
+    pub fn kept(&self, at: u64) -> impl Iterator<Item = u64> {
+        self.words(at).iter().map(|word| word.load(Ordering::Relaxed))
+    }
+
+    /// The last entry's word, 0 if there is none.
     pub fn last(&self) -> u64 {
         let mut at = HEAD;
         for level in (0..self.height.load(Ordering::Acquire) as usize).rev() {
@@ -150,15 +173,19 @@ impl Guide {
                 at = next;
             }
         }
-        self.offset(at)
+        self.word(at)
     }
 
-    /// Compares the guide with the offsets of all records in order; says what is wrong.
-    pub fn check(&self, records: &[u64]) -> Option<String> {
+    /// Compares the guide with the words of all records in order; says what is wrong.
+    pub fn check(&self, entries: &[u64]) -> Option<String> {
         let mut below: Vec<u64> = self.level(0);
-        let offsets: Vec<u64> = below.iter().map(|&node| self.offset(node)).collect();
-        if offsets != records {
-            return Some(format!("the guide has {} records, the list {}", offsets.len(), records.len()));
+        let words: Vec<u64> = below.iter().map(|&node| self.word(node)).collect();
+        if words != entries {
+            return Some(format!(
+                "the guide's {} entries are not the {} records",
+                words.len(),
+                entries.len()
+            ));
         }
         for level in 1..MAX_HEIGHT {
             let here = self.level(level);
@@ -204,7 +231,7 @@ impl Guide {
     fn compare(&self, at: u64, target: Target<'_>, look_up: LookUp<'_>) -> Result<Order> {
         let node = self.words(at);
         let first = node[0].load(Ordering::Relaxed);
-        let len = (first >> OFFSET_BITS) as usize;
+        let len = (first >> WORD_BITS) as usize;
         let own = &node[FIXED_WORDS as usize..][..key_words(len)];
         for (word, other) in own.iter().zip(words_of(target.key)) {
             match word.load(Ordering::Relaxed).cmp(&other) {
@@ -214,23 +241,23 @@ impl Guide {
         }
         // Zeros pad a last word, so of two keys that are equal as far as both go the shorter is the smaller.
         let keys = if len.min(target.key.len()) > WHOLE_KEY_BYTES {
-            look_up(first & ((1 << OFFSET_BITS) - 1), target.key)?
+            look_up(first & WORD_MASK, target.key)?
         } else {
             len.cmp(&target.key.len())
         };
         Ok(keys.then_with(|| target.seq.cmp(&node[1].load(Ordering::Relaxed))))
     }
 
-    /// The offset of the record that the node at `at` stands for; 0 for the head.
-    fn offset(&self, at: u64) -> u64 {
-        self.words(at)[0].load(Ordering::Relaxed) & ((1 << OFFSET_BITS) - 1)
+    /// The word of the node at `at`; 0 for the head.
+    fn word(&self, at: u64) -> u64 {
+        self.words(at)[0].load(Ordering::Acquire) & WORD_MASK
     }
 
-    fn write_node(&self, target: Target<'_>, offset: u64, height: usize) -> u64 {
+    fn write_node(&self, target: Target<'_>, word: u64, height: usize) -> u64 {
         let key = key_words(target.key.len());
         let at = self.allocate(FIXED_WORDS + (key + height) as u64);
         let node = self.words(at);
-        node[0].store((target.key.len() as u64) << OFFSET_BITS | offset, Ordering::Relaxed);
+        node[0].store((target.key.len() as u64) << WORD_BITS | word, Ordering::Relaxed);
         node[1].store(target.seq, Ordering::Relaxed);
         for (word, value) in node[FIXED_WORDS as usize..].iter().zip(words_of(target.key)) {
             word.store(value, Ordering::Relaxed);
@@ -240,7 +267,7 @@ impl Guide {
 
     fn link(&self, at: u64, level: usize) -> &AtomicU64 {
         let node = self.words(at);
-        let len = (node[0].load(Ordering::Relaxed) >> OFFSET_BITS) as usize;
+        let len = (node[0].load(Ordering::Relaxed) >> WORD_BITS) as usize;
         &node[FIXED_WORDS as usize + key_words(len) + level]
     }
 
@@ -293,7 +320,7 @@ fn key_words(len: usize) -> usize {
 }
 
 /// The first words of `key`, most significant byte first, the last padded with zeros.
-fn words_of(key: &[u8]) -> impl Iterator<Item = u64> {
+pub(crate) fn words_of(key: &[u8]) -> impl Iterator<Item = u64> {
     let (whole, rest) = key.as_chunks::<8>();
     let mut last = [0; 8];
     last[..rest.len()].copy_from_slice(rest);
@@ -384,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_enter_records_side_by_side() {
+    fn threads_enter_side_by_side() {
         let guide = Guide::new();
         let no_look_up = |_: u64, _: &[u8]| Ok(Order::Equal);
         std::thread::scope(|s| {
