@@ -132,7 +132,8 @@ impl Slm {
             self.abandon_log(&mut log);
             return Err(e);
         }
-        mem.iter().filter(|m| !m.is_empty()).for_each(|m| m.relogged(number));
+        // An empty memtable goes on in the log, if there is one: what will be written to it is in there.
+        mem.iter().filter(|m| log.is_some() || !m.is_empty()).for_each(|m| m.relogged(number));
         self.log_broken.store(false, Ordering::Release);
         drop(log);
         self.remove_old_logs()

@@ -417,6 +417,8 @@ impl Engine for Slm {
         self.limbo.drain();
         self.index.close()?;
         if !self.core.options.read_only {
+            // A pool that is closed in order is taken for one whose logs are whole.
+            self.mend_log()?;
             self.finish_log()?;
             self.manifest.seal()?;
         }

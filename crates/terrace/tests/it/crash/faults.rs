@@ -33,6 +33,66 @@ fn failing_once() -> impl Scenario<Op = Op, Model = KvModel> {
     )
 }
 
+/// Carries operations out with one failing somewhere and nobody caring.
+fn failing_unheeded() -> impl Scenario<Op = Op, Model = KvModel> {
+    kv_scenario(
+        |world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]| {
+            let mut session = Session::open(world, &options(), Errors::Expected)?;
+            ops.iter().try_for_each(|op| session.carry_out(op, recorder))
+        },
+        |world: &World, model: &KvModel| judge(&options(), world, model),
+    )
+}
+
+/// Each operation of an ordinary file's fails, and a power cut comes at some time after.
+fn each_fails_unheeded(seed: u64, images: u64, ops: &[Op]) {
+    let explorer = explorer(seed, Granularity::Page, images).nested(0, 0).drawn(1).kills(false);
+    let outcome = explorer.explore_faults(failing_unheeded(), ops.to_vec());
+    let summary = outcome.unwrap_or_else(|failure| panic!("{failure}"));
+    println!("unheeded, seed {seed}: {summary:?}");
+}
+
+/// A log that failed is behind the pool: closing in order does not make up for it.
+#[test]
+fn of_logs_before_a_close() {
+    let ops = [
+        Op::Put(1, 100),
+        Op::PutSynced(2, 100),
+        Op::Reopen,
+        Op::Put(3, 100),
+        Op::PutSynced(4, 100),
+        Op::Reopen,
+    ];
+    each_fails_unheeded(9, 2 * IMAGES, &ops);
+}
+
+/// The log that is begun for what waits for its flush goes on as the log of the memtable after it.
+#[test]
+fn of_logs_at_a_rotation() {
+    let mut ops = vec![Op::Put(1, 1500), Op::Put(2, 1500), Op::Put(3, 1500), Op::PutSynced(4, 20)];
+    ops.extend([Op::Background, Op::Background, Op::PutSynced(5, 20), Op::Put(6, 20)]);
+    each_fails_unheeded(10, 2 * IMAGES, &ops);
+}
+
+#[test]
+fn of_anything_unheeded() {
+    let mix = Mix {
+        put: 12,
+        synced: 4,
+        delete: 2,
+        background: 4,
+        flush: 1,
+        reopen: 2,
+        kill: 1,
+        keys: 20,
+        len: 900,
+        ..Mix::default()
+    };
+    for seed in 11..14 {
+        each_fails_unheeded(seed, IMAGES / 2, &draw(seed, 40, mix));
+    }
+}
+
 fn each_fails(seed: u64, ops: &[Op]) {
     for granularity in [Granularity::CacheLine, Granularity::Page] {
         let explorer = explorer(seed, granularity, IMAGES).nested(0, 0).drawn(1);
