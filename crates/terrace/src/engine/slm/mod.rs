@@ -109,7 +109,7 @@ pub(crate) struct Slm {
     endings: Mutex<Vec<jobs::Ending>>,
     /// Chains in the index; after a crash, at first, those that nothing leads to as well.
     chains: AtomicI64,
-    jobs: Background,
+    jobs: Arc<Background>,
     /// What opening had to do, in a line.
     opened: String,
     /// The medium that an emulated pool stands for.
@@ -151,7 +151,9 @@ impl Slm {
         let me = self.me.clone();
         self.core.env.executor.spawn(Box::new(move || {
             if let Some(slm) = me.upgrade() {
-                let _done = JobGuard(&slm);
+                // Counted out after its handle is gone: who has closed may open the pool again at once.
+                let _done = JobGuard { jobs: slm.jobs.clone(), core: slm.core.clone() };
+                let slm = slm;
                 job(&slm);
             }
         }));
@@ -310,15 +312,18 @@ impl Slm {
 }
 
 /// Counts a background job out, however it ends.
-struct JobGuard<'a>(&'a Slm);
+struct JobGuard {
+    jobs: Arc<Background>,
+    core: Arc<Core>,
+}
 
-impl Drop for JobGuard<'_> {
+impl Drop for JobGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.core.health.fail(Error::invalid("a background job panicked"));
+            self.core.health.fail(Error::invalid("a background job panicked"));
         }
-        *self.0.jobs.running.lock() -= 1;
-        self.0.jobs.idle.notify_all();
+        *self.jobs.running.lock() -= 1;
+        self.jobs.idle.notify_all();
     }
 }
 
