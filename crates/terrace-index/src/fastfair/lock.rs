@@ -41,6 +41,8 @@ pub(super) fn generation(word: u64) -> u64 {
 /// A locked node; unlocks when dropped.
 pub(super) struct Locked<'t, const N: usize> {
     pub node: NodeRef<'t, N>,
+    /// The lock word that was replaced.
+    pub before: u64,
 }
 
 impl<const N: usize> Drop for Locked<'_, N> {
@@ -81,7 +83,7 @@ impl<const N: usize> FastFair<N> {
             }
             let next = bump(word & 0xffff_ffff | mine) | LOCKED;
             if node.n.lock.compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                let locked = Locked { node };
+                let locked = Locked { node, before: word };
                 if self.may_need_repair(word) {
                     self.repair(&locked)?;
                 }
@@ -98,7 +100,7 @@ impl<const N: usize> FastFair<N> {
         }
         let next = bump(word & 0xffff_ffff | self.generation << 32) | LOCKED;
         let taken = node.n.lock.compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        taken.then_some(Locked { node })
+        taken.then_some(Locked { node, before: word })
     }
 
     /// Whether `node` has been replaced.

@@ -45,6 +45,7 @@ impl<const N: usize> FastFair<N> {
         let _here = self.limbo.enter();
         loop {
             let Some(leaf) = self.leaf_of(key)? else { return Ok(None) };
+            let seen = leaf.version();
             let found = self.find(leaf, key)?;
             let now = match found {
                 Some((i, record)) => self.cell(record)?.load(leaf.entry_at(i)),
@@ -54,7 +55,8 @@ impl<const N: usize> FastFair<N> {
             let Some(new) = wish(before) else { return Ok(before) };
             let done = match (found, before, new) {
                 (Some((i, record)), Some(now), new) => self.swap(key, record, leaf.entry_at(i), now, new)?,
-                (_, _, Some(word)) => self.insert_absent(key, word)?,
+                (None, _, Some(word)) => self.insert_absent(key, word, Some((leaf, seen)))?,
+                (Some(_), None, Some(word)) => self.insert_absent(key, word, None)?,
                 _ => true,
             };
             if done {
@@ -75,15 +77,20 @@ impl<const N: usize> FastFair<N> {
         Ok(true)
     }
 
-    /// Puts in a key that was absent; false if it no longer is.
-    fn insert_absent(&self, key: &[u8], word: u64) -> Result<bool> {
+    /// Puts in a key that was absent; false if it no longer is. `looked` is the leaf that had no entry for it and
+    /// its lock word before that was found out.
+    fn insert_absent(&self, key: &[u8], word: u64, looked: Option<(NodeRef<'_, N>, u64)>) -> Result<bool> {
         // Reserved and written before the lock is taken; given back if it is not needed.
         let mut fresh = Fresh::new(&self.pool);
         let record = fresh.record(key, word, self.generation)?;
         let mut fresh = Some(fresh);
-        let mut held = self.hold_leaf(key)?;
+        let (mut held, mut seen) = match looked {
+            Some((leaf, seen)) => (self.hold_this(leaf, key)?, Some((leaf.off, seen))),
+            None => (self.hold_leaf(key)?, None),
+        };
         loop {
-            match self.insert_into(held, key, word, record, &mut fresh)? {
+            let missing = seen.take() == Some((held.lock.node.off, held.lock.before));
+            match self.insert_into(held, missing, key, word, record, &mut fresh)? {
                 Inserted::Done => break,
                 Inserted::Present => return Ok(false),
                 Inserted::Again => held = self.hold(key, 0)?,
@@ -93,16 +100,18 @@ impl<const N: usize> FastFair<N> {
         Ok(true)
     }
 
+    /// Puts the record into the held leaf, which is known to have no entry for `key` if it is `missing`.
     fn insert_into(
         &self,
         held: Held<'_, N>,
+        missing: bool,
         key: &[u8],
         word: u64,
         record: u64,
         fresh: &mut Option<Fresh<'_>>,
     ) -> Result<Inserted> {
         let leaf = held.lock.node;
-        if let Some((i, old)) = self.find(leaf, key)? {
+        if !missing && let Some((i, old)) = self.find(leaf, key)? {
             let link = leaf.entry_at(i);
             let cell = self.cell(old)?;
             if cell.load(link) != 0 {
@@ -193,12 +202,19 @@ impl<const N: usize> FastFair<N> {
 
     /// Locks the living leaf that `key` belongs to, by a shortcut if there is one.
     fn hold_leaf(&self, key: &[u8]) -> Result<Held<'_, N>> {
-        if let Some(leaf) = self.shortcut(key)? {
-            let lock = self.lock(leaf)?;
-            if !self.is_dead(leaf)? {
-                return Ok(Held { lock, parent: Parent::Unknown });
-            }
+        match self.shortcut(key)? {
+            Some(leaf) => self.hold_this(leaf, key),
+            None => self.hold(key, 0),
         }
+    }
+
+    /// Locks `leaf`, to which `key` belonged a moment ago, or what has taken its place.
+    fn hold_this<'t>(&'t self, leaf: NodeRef<'t, N>, key: &[u8]) -> Result<Held<'t, N>> {
+        let lock = self.lock(leaf)?;
+        if !self.is_dead(leaf)? {
+            return Ok(Held { lock, parent: Parent::Unknown });
+        }
+        drop(lock);
         self.hold(key, 0)
     }
 

@@ -77,6 +77,10 @@ impl CommitQueue {
     /// Has `request` applied, alone or with others, by this thread or another. `apply` gets the
     /// group's requests in order and says for all of them whether they took place.
     pub fn commit(&self, request: Request, apply: impl Fn(&[&Request]) -> Result<bool>) -> Result<bool> {
+        if self.lead_at_once() {
+            let _retire = Retire { queue: self, followers: 0 };
+            return apply(&[&request]);
+        }
         let writer = Arc::new(Writer { request, turn: Mutex::new(Turn::Waiting), changed: Condvar::new() });
         if !self.enter(&writer)
             && let Some(outcome) = writer.wait()
@@ -84,6 +88,11 @@ impl CommitQueue {
             return outcome;
         }
         self.lead(apply)
+    }
+
+    /// Takes the lead if nobody has it: then nobody waits either, and there is no group to form.
+    fn lead_at_once(&self) -> bool {
+        !std::mem::replace(&mut self.state.lock().leading, true)
     }
 
     /// Queues `writer`; true if it leads at once.
@@ -142,7 +151,7 @@ impl Drop for Retire<'_> {
         drop(state);
         if std::thread::panicking() {
             let cause = terrace_base::Error::invalid("the thread that led this write panicked");
-            gone[1..].iter().for_each(|w| w.set(Turn::Done(Err(cause.clone()))));
+            gone.iter().skip(1).for_each(|w| w.set(Turn::Done(Err(cause.clone()))));
         }
     }
 }
