@@ -6,5 +6,6 @@ mod crash;
 mod harness;
 mod histories;
 mod kills;
+mod pools;
 mod races;
 mod smoke;

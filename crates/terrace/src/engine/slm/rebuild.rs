@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use terrace_base::{Error, Result};
+use terrace_base::{Error, ErrorKind, Result};
 use terrace_index::{OrderedIndex, Record};
 use terrace_log::Tail;
 use terrace_table::{Cursor, Kind, merge};
@@ -23,10 +23,11 @@ use crate::batch::{Op, WriteBatch};
 const READAHEAD_BYTES: usize = 256 << 10;
 
 impl Slm {
-    /// Fills the new pool's index from all tables and its memtable from the logs.
-    pub(super) fn rebuild(&self) -> Result<()> {
+    /// Fills the new pool's index from all tables and its memtable from the logs. `damaged` is asked about
+    /// each damaged log; what it held from there on is left out if that is no error.
+    pub(super) fn rebuild(&self, damaged: &mut dyn FnMut(Error) -> Result<()>) -> Result<()> {
         self.rebuild_index()?;
-        self.replay_logs()
+        self.replay_logs(damaged)
     }
 
     /// Puts each key's newest version into the empty index and sets the live counts.
@@ -58,12 +59,12 @@ impl Slm {
     }
 
     /// Replays the logs in order. One that is torn may be followed only by one that stands for it.
-    fn replay_logs(&self) -> Result<()> {
+    fn replay_logs(&self, damaged: &mut dyn FnMut(Error) -> Result<()>) -> Result<()> {
         let mut replayed = self.manifest.state().flushed_seq;
         let mut torn: Option<(PathBuf, u64)> = None;
         for number in self.manifest.listing()?.logs {
             let path = log_path(&self.core.dir, number);
-            let tail = log::replay(self.core.fs(), &path, number, &mut |seq, batch| {
+            let outcome = log::replay(self.core.fs(), &path, number, &mut |seq, batch| {
                 if batch.is_empty() {
                     torn = None;
                 } else if let Some((path, at)) = &torn {
@@ -78,9 +79,15 @@ impl Slm {
                     replayed = seq + batch.len() as u64 - 1;
                 }
                 Ok(())
-            })?;
-            if let Tail::Torn { at, .. } = tail {
-                torn.get_or_insert((path, at));
+            });
+            match outcome {
+                Ok(Tail::Torn { at, .. }) => drop(torn.get_or_insert((path, at))),
+                Ok(_) => {}
+                Err(e) if e.kind() == ErrorKind::Corruption => {
+                    damaged(e)?;
+                    torn.get_or_insert((path, 0));
+                }
+                Err(e) => return Err(e),
             }
         }
         Ok(())

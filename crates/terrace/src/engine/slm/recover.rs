@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use terrace_base::Result;
+use terrace_base::{Error, Result};
 use terrace_index::{OrderedIndex, ScanBatch, SkipList};
 use terrace_log::PmLog;
 use terrace_pmem::Marks;
@@ -27,6 +27,15 @@ const SCAN_KEYS: usize = 512;
 impl Slm {
     /// Brings a just opened database to rest; returns the last sequence number in it.
     pub(super) fn recover(&self, attached: Attached) -> Result<u64> {
+        self.recover_around(attached, &mut Err)
+    }
+
+    /// [`recover`](Self::recover), with a say in what becomes of damaged logs.
+    pub(super) fn recover_around(
+        &self,
+        attached: Attached,
+        damaged: &mut dyn FnMut(Error) -> Result<()>,
+    ) -> Result<u64> {
         self.drop_flushed_memtables()?;
         self.settle_jobs()?;
         self.remove_dead_files()?;
@@ -35,7 +44,7 @@ impl Slm {
             Attached::Clean => self.note_logs()?,
             Attached::Crashed => self.renew_log()?,
             Attached::Rebuild => {
-                self.rebuild()?;
+                self.rebuild(damaged)?;
                 self.renew_log()?;
             }
         }

@@ -25,11 +25,12 @@ use crate::manifest::{Identity, Manifest, State};
 
 /// Repairs the database in `core.dir`, which nobody has open.
 pub(crate) fn repair(core: Arc<Core>) -> Result<RepairReport> {
-    let mut work = Repair { report: RepairReport::default(), next: 1, flushed: 0, core };
+    let mut work = Repair { report: RepairReport::default(), next: 1, flushed: 0, first_log: 0, core };
     let known = work.known_state()?;
     work.reserve_numbers(known.as_ref())?;
     let mut tables = work.sound_tables(known.as_ref())?;
     work.flushed = known.as_ref().map_or(0, |s| s.flushed_seq);
+    work.first_log = known.as_ref().map_or(0, |s| s.log_number);
     let mut identity = known.map_or_else(|| open::new_identity(&work.core.options), |s| s.identity);
     let pool_path = work.salvage_memtables(&identity, &mut tables)?;
     work.finish(&mut identity, tables, pool_path)
@@ -42,6 +43,8 @@ struct Repair {
     next: u64,
     /// Everything up to this sequence number is in tables.
     flushed: u64,
+    /// Logs before this one are no longer needed, and may tell of writes that were refused.
+    first_log: u64,
 }
 
 impl Repair {
@@ -205,12 +208,16 @@ impl Repair {
         let options = open::pool_options(&self.core, media);
         let mut state = Manifest::state_of(identity.clone(), &tables, self.flushed)?;
         state.next_file = state.next_file.max(self.next);
+        state.log_number = self.first_log;
         let manifest = Manifest::rebuild(self.core.fs.clone(), &self.core.dir, state)?;
         self.core.env.pm.remove(&pool_path)?;
         let pool = open::create_pool(&self.core, &pool_path, &options)?;
         let core = self.core.clone();
         let slm = open::assemble(core, manifest, pool, Attached::Rebuild)?;
-        slm.recover(Attached::Rebuild)?;
+        slm.recover_around(Attached::Rebuild, &mut |damage| {
+            self.lost(format!("{damage}: the writes of this log from there on"));
+            Ok(())
+        })?;
         open::set_owner(&slm.pool, identity)?;
         let keys = { terrace_index::OrderedIndex::len(&slm.index) };
         self.did(format!("rebuilt the index of {keys} keys from {} tables", tables.len()));

@@ -10,3 +10,4 @@ mod regressions;
 mod room;
 mod run;
 mod scenarios;
+mod writers;

@@ -152,6 +152,27 @@ fn killed_and_opened_again() {
     on_both(11, 1500, &draw(11, 40, mix));
 }
 
+/// The logs of a large memtable are replayed into small ones, several times full; recoveries are cut short, too.
+#[test]
+fn replay_that_overflows_memtables() {
+    let large = {
+        let mut options = options();
+        options.slm.memtable_bytes = 64 << 10;
+        options
+    };
+    let scenario = kv_scenario(
+        move |world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]| {
+            let mut session = Session::open(world, &large, Errors::Fail)?;
+            ops.iter().try_for_each(|op| session.carry_out(op, recorder))
+        },
+        |world: &World, model: &KvModel| judge(&options(), world, model),
+    );
+    let mix = Mix { put: 10, synced: 2, delete: 3, batch: 2, flush: 1, keys: 50, len: 700, ..Mix::default() };
+    let mut ops = draw(13, 60, Mix { flush: 0, ..mix });
+    ops.extend(draw(14, 60, mix));
+    explorer(13, Granularity::Page, 400).nested(2, 3).must_pass(scenario, ops);
+}
+
 #[test]
 fn everything_at_once() {
     let mix = Mix {

@@ -1,0 +1,213 @@
+//! What a power cut leaves of an ordinary file in the place of the pool may be anything at all: tables and logs
+//! give a prefix of the history that holds every synced write, by opening and by repair.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use terrace::env::{PmSpace, RealPm};
+use terrace::{Db, Env, ErrorKind, Options, Result};
+use terrace_base::clock::ManualClock;
+use terrace_base::exec::Inline;
+use terrace_base::rng::Rng;
+use terrace_disk::RealFs;
+use terrace_pmem::{Pool, PoolOptions};
+
+use crate::harness::{Map, assert_clean, entries};
+
+const OPS: u32 = 500;
+const SYNCED: u32 = 420;
+
+/// Real pools on a machine that says which boot it is in.
+#[derive(Debug)]
+struct Booted(&'static str);
+
+impl Booted {
+    fn options(&self, options: &PoolOptions) -> PoolOptions {
+        PoolOptions { boot_id: Some(self.0.into()), ..options.clone() }
+    }
+}
+
+impl PmSpace for Booted {
+    fn create(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
+        RealPm.create(path, &self.options(options))
+    }
+
+    fn open(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
+        RealPm.open(path, &self.options(options))
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        RealPm.exists(path)
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        RealPm.remove(path)
+    }
+}
+
+fn env(boot: &'static str) -> Env {
+    Env {
+        fs: Arc::new(RealFs),
+        pm: Arc::new(Booted(boot)),
+        executor: Arc::new(Inline::default()),
+        clock: Arc::new(ManualClock::default()),
+    }
+}
+
+fn options() -> Options {
+    let mut options = Options { pm_bytes: 4 << 20, pool_extent_bytes: 4096, ..Options::default() };
+    options.slm.memtable_bytes = 16 << 10;
+    options.slm.table_bytes = 16 << 10;
+    options.slm.block_bytes = 512;
+    options
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for file in std::fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+}
+
+/// A directory as a process left it in the middle of its work, all its states, and the pool of long ago.
+struct Left {
+    dir: tempfile::TempDir,
+    states: Vec<Map>,
+    old_pool: Vec<u8>,
+}
+
+fn leave() -> Left {
+    let live = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open_in(env("one"), live.path(), options()).unwrap();
+    let (mut map, mut states, mut old_pool) = (Map::new(), vec![Map::new()], Vec::new());
+    let mut rng = Rng::new(5);
+    for i in 0..OPS {
+        let key = format!("key{:03}", rng.below(90)).into_bytes();
+        if rng.one_in(5) {
+            db.delete(&key).unwrap();
+            map.remove(&key);
+        } else {
+            let value = i.to_le_bytes().repeat(1 + rng.below(60) as usize);
+            db.put(&key, &value).unwrap();
+            map.insert(key, value);
+        }
+        states.push(map.clone());
+        match i {
+            100 => old_pool = std::fs::read(live.path().join("pool")).unwrap(),
+            SYNCED => db.sync().unwrap(),
+            _ => {}
+        }
+    }
+    copy(live.path(), dir.path());
+    Left { dir, states, old_pool }
+}
+
+fn contents(db: &Db) -> Map {
+    entries(db.iter().unwrap()).into_iter().collect()
+}
+
+/// The contents are a state not older than `least`.
+fn assert_prefix(db: &Db, states: &[Map], least: u32, what: &str) {
+    let found = contents(db);
+    let at = states.iter().rposition(|state| *state == found);
+    let at = at.unwrap_or_else(|| panic!("{what}: no state of the history"));
+    assert!(at as u32 > least, "{what}: state {at}, and {least} was synced");
+    assert_clean(db);
+    db.put(b"more", b"of it").unwrap();
+    db.flush().unwrap();
+}
+
+type Spoil = fn(&Left, &mut Vec<u8>);
+
+/// What may lie in the pool's place.
+const POOLS: [(&str, Spoil); 10] = [
+    ("untouched", |_, _| {}),
+    ("empty", |_, pool| pool.clear()),
+    ("a byte", |_, pool| pool.truncate(1)),
+    ("a page", |_, pool| pool.truncate(4096)),
+    ("cut in half", |_, pool| pool.truncate(pool.len() / 2)),
+    ("longer", |_, pool| pool.extend([0; 100_000])),
+    ("zeroes", |_, pool| pool.fill(0)),
+    ("noise", |_, pool| Rng::new(1).fill(pool)),
+    ("of long ago", |left, pool| pool.clone_from(&left.old_pool)),
+    ("every third page missing or of long ago", |left, pool| {
+        let pages = pool.chunks_mut(4096).zip(left.old_pool.chunks(4096)).enumerate();
+        for (i, (page, old)) in pages.filter(|(i, _)| i % 3 != 0) {
+            if i % 3 == 1 { page.fill(0) } else { page[..old.len()].copy_from_slice(old) }
+        }
+    }),
+];
+
+fn with_pool(left: &Left, spoil: Spoil) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    copy(left.dir.path(), dir.path());
+    let path = dir.path().join("pool");
+    let mut pool = std::fs::read(&path).unwrap();
+    spoil(left, &mut pool);
+    std::fs::write(path, pool).unwrap();
+    dir
+}
+
+#[test]
+fn whatever_lies_in_the_pools_place_a_prefix_comes_back() {
+    let left = leave();
+    for (what, spoil) in POOLS {
+        let dir = with_pool(&left, spoil);
+        let db = Db::open_in(env("two"), dir.path(), options()).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let opened = db.stats().opened;
+        assert!(opened.contains("rebuilt") && opened.lines().count() == 1, "{what}: {opened:?}");
+        assert_prefix(&db, &left.states, SYNCED, what);
+        let found = contents(&db);
+        db.close().unwrap();
+        drop(db);
+        let db = Db::open_in(env("three"), dir.path(), options()).unwrap();
+        assert!(db.stats().opened.contains("clean"), "{what}: {}", db.stats().opened);
+        assert!(contents(&db) == found, "{what}, closed and opened");
+    }
+    let missing = with_pool(&left, |_, _| {});
+    std::fs::remove_file(missing.path().join("pool")).unwrap();
+    let db = Db::open_in(env("two"), missing.path(), options()).unwrap();
+    assert_prefix(&db, &left.states, SYNCED, "missing");
+}
+
+#[test]
+fn in_the_same_boot_the_pool_is_all_there() {
+    let left = leave();
+    let db = Db::open_in(env("one"), left.dir.path(), options()).unwrap();
+    assert!(db.stats().opened.contains("attached"), "{}", db.stats().opened);
+    assert_prefix(&db, &left.states, OPS - 1, "the same boot");
+}
+
+#[test]
+fn a_repair_after_a_power_cut_brings_a_prefix_back() {
+    let left = leave();
+    for (what, spoil) in POOLS {
+        let dir = with_pool(&left, spoil);
+        Db::repair_in(env("two"), dir.path(), options()).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let db = Db::open_in(env("two"), dir.path(), options()).unwrap();
+        assert_prefix(&db, &left.states, SYNCED, what);
+    }
+}
+
+/// A log that is damaged in the middle stops opening; a repair keeps what came before.
+#[test]
+fn a_damaged_log_is_repaired_up_to_the_damage() {
+    let left = leave();
+    let dir = with_pool(&left, |_, _| {});
+    let mut logs: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|f| f.unwrap().path()).collect();
+    logs.retain(|path| path.extension().is_some_and(|e| e == "log"));
+    logs.sort();
+    let path = logs.first().unwrap();
+    let mut log = std::fs::read(path).unwrap();
+    let middle = log.len() / 3;
+    log[middle] ^= 0x20;
+    std::fs::write(path, log).unwrap();
+    let refused = Db::open_in(env("two"), dir.path(), options()).map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Corruption, "{refused}");
+    let report = Db::repair_in(env("two"), dir.path(), options()).unwrap();
+    assert!(report.lost.iter().any(|line| line.contains(".log")), "{:?}", report.lost);
+    let db = Db::open_in(env("two"), dir.path(), options()).unwrap();
+    assert_prefix(&db, &left.states, 0, "a damaged log");
+}
