@@ -30,6 +30,9 @@ struct Deeds {
     synced: usize,
 }
 
+/// A moment: the event it came before, both media, and what had been done.
+type Moment = (u64, Snapshot, [Deeds; WRITERS]);
+
 #[derive(Debug, Default)]
 struct Book {
     clock: AtomicU64,
@@ -103,7 +106,7 @@ fn a_power_cut_leaves_a_prefix_of_what_many_did() {
     let pm = PmOptions { bytes: 1 << 20, capacity: 2 << 20, granularity: Granularity::Page };
     let world = World::new(3, WorldOptions { pm });
     let book = Arc::new(Book::default());
-    let caught: Arc<Mutex<Vec<(u64, Snapshot, [Deeds; WRITERS])>>> = Arc::default();
+    let caught: Arc<Mutex<Vec<Moment>>> = Arc::default();
     {
         let db = open(&world);
         let (book, caught) = (book.clone(), caught.clone());
