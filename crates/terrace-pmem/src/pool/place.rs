@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 
 use terrace_base::{Error, Result};
@@ -15,6 +15,9 @@ use super::format::{self, Raw};
 use super::{Pool, PoolOptions};
 use crate::layout::{MAGIC, SUPERBLOCK_AT};
 use crate::media::Media;
+
+/// What is copied at a time: a page.
+const COPY_BYTES: usize = 4096;
 
 impl Pool {
     /// Whether there is something at `path`, a pool or not, where [`create`](Self::create) would make none: a
@@ -46,6 +49,29 @@ impl Pool {
     /// messages.
     pub fn remove_on(media: &dyn Media, name: &Path) -> Result<()> {
         format::erase_superblocks(&Raw::new(media, name)?)
+    }
+
+    /// Copies everything on the device at `path`, which cannot be read as a file can, to an empty file.
+    ///
+    /// Errors: [`Error::Locked`] for a device in use.
+    pub fn copy_device(path: &Path, to: &fs::File) -> Result<()> {
+        Self::copy_on(&*map(path, path, 0, &looking())?, path, to)
+    }
+
+    /// Copies everything on a medium that nobody changes meanwhile; what is zero stays a hole. `name` stands for
+    /// the medium in messages.
+    pub fn copy_on(media: &dyn Media, name: &Path, to: &fs::File) -> Result<()> {
+        let raw = Raw::new(media, name)?;
+        let failed = |e| Error::io(name, "copy", e);
+        to.set_len(media.len()).map_err(failed)?;
+        // Media are whole pages long.
+        for at in (0..media.len()).step_by(COPY_BYTES) {
+            let page = raw.read::<COPY_BYTES>(at);
+            if page != [0; COPY_BYTES] {
+                to.write_all_at(&page, at).map_err(failed)?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether a pool can be [created on](Self::create_on) the medium.

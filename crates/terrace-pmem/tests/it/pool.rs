@@ -287,3 +287,15 @@ fn a_file_is_there_until_it_is_removed() {
     assert_eq!(Pool::remove("/dev/null".as_ref()).unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert!(std::path::Path::new("/dev/null").exists());
 }
+
+#[test]
+fn a_medium_can_be_copied_to_a_file() {
+    let dir = dir();
+    let path = dir.path().join("copy");
+    let (media, pool) = memory_pool();
+    pool.set_root("head", 77).unwrap();
+    let file = fs::File::create(&path).unwrap();
+    Pool::copy_on(&*media, name(), &file).unwrap();
+    drop(file);
+    assert_eq!(Pool::open(&path, &options()).unwrap().root("head").unwrap(), Some(77));
+}

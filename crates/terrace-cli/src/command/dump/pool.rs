@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
@@ -16,13 +17,18 @@ use crate::failure::{CommandResult, Failure};
 use crate::size::human;
 
 pub(super) fn dump(path: &Path, out: &mut dyn Write) -> CommandResult {
-    let original = super::open(path)?;
-    if flock(&original, FlockOperation::NonBlockingLockShared).is_err() {
-        return Err(Error::Locked { path: path.to_path_buf() }.into());
-    }
     let copy = tempfile::NamedTempFile::new().map_err(|e| Failure::io(&std::env::temp_dir(), "create", e))?;
-    std::fs::copy(path, copy.path()).map_err(|e| Failure::io(path, "copy", e))?;
-    drop(original);
+    let original = super::open(path)?;
+    if original.metadata().is_ok_and(|meta| meta.file_type().is_char_device()) {
+        // Locks it itself, and not twice.
+        drop(original);
+        Pool::copy_device(path, copy.as_file())?;
+    } else {
+        if flock(&original, FlockOperation::NonBlockingLockShared).is_err() {
+            return Err(Error::Locked { path: path.to_path_buf() }.into());
+        }
+        std::fs::copy(path, copy.path()).map_err(|e| Failure::io(path, "copy", e))?;
+    }
     let options = PoolOptions { prefault: false, ..PoolOptions::default() };
     let pool = Pool::open(copy.path(), &options).map_err(|e| renamed(e, path))?;
     describe(&pool, path, out)
