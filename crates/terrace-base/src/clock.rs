@@ -1,5 +1,7 @@
 //! Time, from one place: the system's clock in production, one that a test moves by hand elsewhere.
 
+#[cfg(target_os = "linux")]
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -39,7 +41,42 @@ impl Clock for SystemClock {
 
     #[expect(clippy::disallowed_methods, reason = "the one place that sleeps")]
     fn sleep(&self, duration: Duration) {
+        let _precise = (duration < COARSE).then(Precise::begin);
         std::thread::sleep(duration);
+    }
+}
+
+/// Sleeps from this on may end as late as the system likes.
+const COARSE: Duration = Duration::from_millis(1);
+
+/// While it lives, the system wakes this thread up as soon as it can, not when it suits: by default Linux
+/// allows itself 50 microseconds, which is several times a short sleep.
+struct Precise {
+    #[cfg(target_os = "linux")]
+    before: Option<NonZeroU64>,
+}
+
+impl Precise {
+    #[cfg(target_os = "linux")]
+    fn begin() -> Precise {
+        let before = rustix::thread::current_timer_slack().ok().and_then(NonZeroU64::new);
+        // Where it cannot be had a sleep is longer, and nothing else.
+        let _ = rustix::thread::set_current_timer_slack(Some(NonZeroU64::MIN));
+        Precise { before }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn begin() -> Precise {
+        Precise {}
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Precise {
+    fn drop(&mut self) {
+        if self.before.is_some() {
+            let _ = rustix::thread::set_current_timer_slack(self.before);
+        }
     }
 }
 

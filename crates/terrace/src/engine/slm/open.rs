@@ -276,6 +276,7 @@ pub(super) fn assemble(
     attached: Attached,
 ) -> Result<Arc<Slm>> {
     let index = LocationIndex::open(&pool, INDEX_ROOT)?;
+    index.set_shortcut_limit(core.options.memory_budget / 16);
     let tables = open_tables(&core, &manifest)?;
     let mem = open_memtables(&core, &pool)?;
     let emulated = match pool_request(&core, &manifest.state().identity)?.1 {

@@ -21,8 +21,8 @@ use super::{Slm, flush};
 use crate::compaction::backpressure::{Pressure, delay};
 use crate::engine::Group;
 
-/// Delays shorter than this are added up: the system cannot sleep for a microsecond.
-const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
+/// Delays shorter than this are added up: to go to sleep and wake up takes some microseconds by itself.
+const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
 
 impl Slm {
     pub(super) fn apply_group(&self, group: Group<'_>) -> Result<()> {
