@@ -115,6 +115,12 @@ impl Pool {
         self.inner.unreclaimed.load(Ordering::Acquire)
     }
 
+    /// Says that something active will belong to nobody when this session is over. The close remembers it for the
+    /// next session's [`reclaim`](Pool::reclaim).
+    pub fn leave_unreclaimed(&self) {
+        self.inner.unreclaimed.store(true, Ordering::Release);
+    }
+
     /// Whether the header on the medium still is what was opened.
     pub(crate) fn check_header(&self) -> Vec<Problem> {
         let mut problems = Vec::new();

@@ -104,9 +104,8 @@ impl Session {
         let mut next = *self;
         next.state.sequence += 1;
         next.state.flags |= STATE_CLEAN;
-        if !unreclaimed {
-            next.state.flags &= !STATE_UNRECLAIMED;
-        }
+        next.state.flags &= !STATE_UNRECLAIMED;
+        next.state.flags |= if unreclaimed { STATE_UNRECLAIMED } else { 0 };
         next.state = next.state.sealed();
         next.slot = 1 - self.slot;
         next.write(raw)?;

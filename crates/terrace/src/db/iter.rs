@@ -18,7 +18,6 @@ use crate::engine::{Direction, Walk};
 /// The iterator owns what it needs: it may outlive its snapshot and be sent to another thread. After
 /// an error it gives nothing more.
 pub struct DbIter {
-    hold: Arc<Hold>,
     /// The range asked for.
     range: (Bound<Bytes>, Bound<Bytes>),
     /// What is left of it: past what the front has given or was sent to, before what the back has.
@@ -27,6 +26,8 @@ pub struct DbIter {
     front: Option<Box<dyn Walk>>,
     back: Option<Box<dyn Walk>>,
     failed: bool,
+    /// Last, as the walks read what it keeps.
+    hold: Arc<Hold>,
 }
 
 impl std::fmt::Debug for DbIter {

@@ -35,7 +35,7 @@ pub use read::Snapshot;
 const LOCK_FILE: &str = "LOCK";
 
 /// An open database. Cloning is cheap and gives another handle of the same database; the last one
-/// to be dropped closes it.
+/// to be dropped closes it. It can be opened again once its snapshots and iterators are dropped, too.
 ///
 /// ```
 /// # fn main() -> terrace::Result<()> {
@@ -55,6 +55,9 @@ pub struct Db {
     inner: Arc<Inner>,
 }
 
+/// Held by whatever still reads the database's files and pool, so that nobody opens them beside it.
+type DirectoryLock = Arc<Box<dyn FileLock>>;
+
 #[derive(Debug)]
 struct Inner {
     core: Arc<Core>,
@@ -64,7 +67,8 @@ struct Inner {
     last_seq: AtomicU64,
     /// Set by the leader of the moment, so that no group is applied beside or after the close.
     closed: AtomicBool,
-    _lock: Box<dyn FileLock>,
+    /// Last, as everything else may use what it guards.
+    lock: DirectoryLock,
 }
 
 impl Db {
@@ -90,7 +94,7 @@ impl Db {
         core.snapshots.advance(last);
         let queue = CommitQueue::default();
         let (last_seq, closed) = (AtomicU64::new(last), AtomicBool::new(false));
-        let inner = Inner { core, engine, queue, last_seq, closed, _lock: lock };
+        let inner = Inner { core, engine, queue, last_seq, closed, lock: Arc::new(lock) };
         Ok(Db { inner: Arc::new(inner) })
     }
 
@@ -234,7 +238,8 @@ impl Db {
 
     /// The database as it is now, for as long as the snapshot is kept.
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot::new(self.inner.core.clone(), self.inner.engine.clone())
+        let Inner { core, engine, lock, .. } = &*self.inner;
+        Snapshot::new(core.clone(), engine.clone(), lock.clone())
     }
 
     /// Moves everything written so far from the write buffer to tables.

@@ -9,7 +9,7 @@ use terrace_base::Result;
 use crate::db::core::Core;
 use crate::db::iter::DbIter;
 use crate::db::snapshots::Held;
-use crate::db::{borrow, check_key};
+use crate::db::{DirectoryLock, borrow, check_key};
 use crate::engine::Engine;
 
 /// The database as it was when the snapshot was taken, whatever is written, flushed or compacted
@@ -38,6 +38,7 @@ pub(crate) struct Hold {
     seq: u64,
     core: Arc<Core>,
     engine: Arc<dyn Engine>,
+    _lock: DirectoryLock,
 }
 
 impl Hold {
@@ -58,10 +59,10 @@ impl Drop for Hold {
 }
 
 impl Snapshot {
-    pub(crate) fn new(core: Arc<Core>, engine: Arc<dyn Engine>) -> Snapshot {
+    pub(super) fn new(core: Arc<Core>, engine: Arc<dyn Engine>, lock: DirectoryLock) -> Snapshot {
         let held = core.snapshots.hold();
         let seq = held.seq();
-        Snapshot { hold: Arc::new(Hold { held: Some(held), seq, core, engine }) }
+        Snapshot { hold: Arc::new(Hold { held: Some(held), seq, core, engine, _lock: lock }) }
     }
 
     /// The value of `key` at that moment.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrace::{Db, EngineKind};
+use terrace_base::ErrorKind;
 use terrace_base::exec::{Executor, Inline};
 use terrace_sim::EventKind;
 
@@ -63,5 +64,74 @@ fn a_memtable_flushed_while_leftovers_are_looked_for_stays_readable() {
             assert_eq!((&found[..], &value[..]), (&key(n)[..], &[if n < i { 2 } else { 1 }; 40][..]));
         }
         assert_clean(&db);
+    }
+}
+
+/// A close did not wait for a compaction that another thread had asked for: that one went on to write to a
+/// manifest and a pool that were closed.
+#[test]
+fn closing_waits_for_what_other_threads_have_begun() {
+    let machine = Machine::new(&Setup::tiny("closing", &SLM).threaded(2));
+    let db = machine.open().unwrap();
+    for round in 0..3u8 {
+        (0..400u32).for_each(|i| db.put(&i.to_be_bytes(), &[round; 60]).unwrap());
+    }
+    db.flush().unwrap();
+    let started = Arc::new(AtomicBool::new(false));
+    let tell = started.clone();
+    std::thread::scope(|scope| {
+        let compaction = scope.spawn(|| {
+            machine.world().on_event(Box::new(move |event, _| {
+                if matches!(event.kind, EventKind::Create(_)) && !tell.swap(true, Ordering::Relaxed) {
+                    // The more of the compaction is still to come when the close begins, the better.
+                    (0..200).for_each(|_| std::thread::yield_now());
+                }
+            }));
+            db.compact_range::<&[u8]>(..)
+        });
+        while !started.load(Ordering::Relaxed) && !compaction.is_finished() {
+            std::thread::yield_now();
+        }
+        db.close().unwrap();
+        let events = machine.world().events();
+        // Whether it began before the close or came too late.
+        let _ = compaction.join().unwrap();
+        assert_eq!(machine.world().events(), events, "something was written after the close");
+    });
+    drop(db);
+    assert_clean(&machine.open().unwrap());
+}
+
+/// The pool of a database that had been dropped could be opened, and changed, under an iterator that was still
+/// reading it.
+#[test]
+fn an_iterator_keeps_others_out() {
+    let machine = Machine::new(&Setup::tiny("kept out", &SLM));
+    let db = machine.open().unwrap();
+    (0..100u32).for_each(|i| db.put(&i.to_be_bytes(), &[1; 60]).unwrap());
+    let mut iter = db.iter().unwrap();
+    assert!(iter.next().is_some());
+    drop(db);
+    assert_eq!(machine.open().map(drop).unwrap_err().kind(), ErrorKind::Locked);
+    assert_eq!(entries(iter).len(), 99);
+    assert_eq!(machine.open().unwrap().iter().unwrap().count(), 100);
+}
+
+/// A flushed memtable that a reader kept at the close belonged to nobody afterwards, for ever.
+#[test]
+fn what_a_reader_keeps_at_the_close_is_found_later() {
+    let machine = Machine::new(&Setup::tiny("kept", &SLM));
+    let db = machine.open().unwrap();
+    (0..20u32).for_each(|i| db.put(&i.to_be_bytes(), &[1; 60]).unwrap());
+    let mut iter = db.iter().unwrap();
+    assert!(iter.next().is_some());
+    db.flush().unwrap();
+    db.close().unwrap();
+    let killed = machine.kill();
+    assert_eq!(entries(iter).len(), 19);
+    for machine in [machine, killed] {
+        let again = machine.kill().open().unwrap();
+        assert_eq!(again.stats().opened, "attached the pool of a clean shutdown");
+        assert_clean(&again);
     }
 }

@@ -129,8 +129,11 @@ fn check_counts(slm: &Slm, held: &BTreeMap<u64, u64>, report: &mut CheckReport) 
 }
 
 fn check_pool(slm: &Slm, report: &mut CheckReport) -> Result<()> {
-    slm.limbo.drain();
-    slm.index.drain();
+    // Readers look at one thing for a moment and leave; nothing new comes, since writers wait.
+    while !slm.index.drain() || !slm.limbo.is_empty() {
+        slm.limbo.drain();
+        std::thread::yield_now();
+    }
     let mut problems = pool_problems(slm)?;
     if !problems.is_empty() {
         // A reader that was the last to let go of a memtable may have been giving it back at that moment.

@@ -139,14 +139,26 @@ struct Background {
 }
 
 impl Slm {
+    /// Counts a job in, unless the database is closing: then it says no.
+    fn begin_job(&self) -> bool {
+        let mut running = self.jobs.running.lock();
+        let may = !self.is_closing();
+        *running += usize::from(may);
+        may
+    }
+
+    /// Has a close wait for what the calling thread is about to do.
+    fn hold_open(&self) -> Result<JobGuard> {
+        match self.begin_job() {
+            true => Ok(JobGuard { jobs: self.jobs.clone(), core: self.core.clone() }),
+            false => Err(Error::invalid("the database is closed")),
+        }
+    }
+
     /// Has `job` run in the background, unless the database is closing: then it says no.
     fn spawn(&self, job: impl FnOnce(&Slm) + Send + 'static) -> bool {
-        {
-            let mut running = self.jobs.running.lock();
-            if self.is_closing() {
-                return false;
-            }
-            *running += 1;
+        if !self.begin_job() {
+            return false;
         }
         let me = self.me.clone();
         self.core.env.executor.spawn(Box::new(move || {
@@ -366,7 +378,11 @@ impl Engine for Slm {
     }
 
     fn settle(&self) -> Result<()> {
-        self.wait_for_flush()
+        match self.hold_open() {
+            Ok(_open) => self.wait_for_flush(),
+            Err(e) if self.has_immutable() => Err(e),
+            Err(_) => Ok(()),
+        }
     }
 
     fn sync(&self) -> Result<()> {
@@ -386,6 +402,7 @@ impl Engine for Slm {
     }
 
     fn compact(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<()> {
+        let _open = self.hold_open()?;
         self.compact_all(from, to)
     }
 
@@ -421,6 +438,11 @@ impl Engine for Slm {
         }
         self.limbo.drain();
         self.index.close()?;
+        let readers = self.readable_memtables().len() > self.mem.load().iter().count();
+        if readers || !self.limbo.is_empty() || !self.index.drain() {
+            // What they keep is theirs until they let go, and nobody's if the process ends before.
+            self.pool.leave_unreclaimed();
+        }
         if !self.core.options.read_only {
             // A pool that is closed in order is taken for one whose logs are whole.
             self.mend_log()?;

@@ -48,7 +48,8 @@ impl Slm {
                 self.renew_log()?;
             }
         }
-        if attached == Attached::Crashed {
+        // After a clean close, too, something may be left that readers had kept until then.
+        if attached == Attached::Crashed || (self.pool.needs_reclaim() && !self.core.options.read_only) {
             self.spawn(|slm| {
                 if let Err(e) = slm.reclaim() {
                     slm.core.health.fail(e);
