@@ -77,6 +77,10 @@ impl Mapping {
         }
         let on_tmpfs = rustix::fs::fstatfs(&file).is_ok_and(|s| s.f_type as u64 == TMPFS_MAGIC);
         let old = meta.len() / PAGE_BYTES * PAGE_BYTES;
+        if on_tmpfs && old > 0 && free_bytes(&file, name)? < TIGHT_BYTES {
+            // Who had it open before may not have come to touch all of it.
+            set_aside(&file, name, 0, old)?;
+        }
         if old < len {
             extend(&file, name, old, len, on_tmpfs)?;
         }
@@ -286,27 +290,37 @@ fn lock(file: &File, name: &Path) -> Result<()> {
     }
 }
 
+/// Room on a tmpfs below which pages are set aside at once: with less, others might fill it before the prefault
+/// has touched them.
+const TIGHT_BYTES: u64 = 1 << 30;
+
 /// Makes the file `to` bytes long with its space set aside: a store to a mapped page must not find the disk
 /// full, which would be a signal and not an error.
 fn extend(file: &File, name: &Path, from: u64, to: u64, on_tmpfs: bool) -> Result<()> {
-    let failed = |operation| move |e: Errno| Error::io(name, operation, e.into());
-    if on_tmpfs {
-        // Setting pages aside there means zeroing them all now; the prefault does that in the background.
-        let free = rustix::fs::fstatvfs(file).map_err(failed("stat"))?;
-        if to - from > free.f_bavail * free.f_frsize {
-            return Err(Error::NoSpace { path: name.to_path_buf() });
-        }
-        rustix::fs::ftruncate(file, to).map_err(failed("extend"))?;
+    // Setting pages aside on a tmpfs means taking them all now; the prefault does that in the background.
+    if on_tmpfs && free_bytes(file, name)? >= (to - from).saturating_add(TIGHT_BYTES) {
+        rustix::fs::ftruncate(file, to).map_err(|e| Error::io(name, "extend", e.into()))?;
     } else {
-        match rustix::fs::fallocate(file, FallocateFlags::empty(), from, to - from) {
-            Ok(()) => {}
-            // Longer than the file system's longest file.
-            Err(Errno::FBIG) => return Err(Error::NoSpace { path: name.to_path_buf() }),
-            Err(Errno::OPNOTSUPP) => rustix::fs::ftruncate(file, to).map_err(failed("extend"))?,
-            Err(e) => return Err(failed("extend")(e)),
-        }
+        set_aside(file, name, from, to)?;
     }
-    rustix::fs::fsync(file).map_err(failed("sync"))
+    rustix::fs::fsync(file).map_err(|e| Error::io(name, "sync", e.into()))
+}
+
+/// Takes the pages from `from` to `to`; a file that is shorter becomes that long.
+fn set_aside(file: &File, name: &Path, from: u64, to: u64) -> Result<()> {
+    let failed = |e: Errno| Error::io(name, "extend", e.into());
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), from, to - from) {
+        Ok(()) => Ok(()),
+        // Longer than the file system's longest file.
+        Err(Errno::FBIG) => Err(Error::NoSpace { path: name.to_path_buf() }),
+        Err(Errno::OPNOTSUPP) => rustix::fs::ftruncate(file, to).map_err(failed),
+        Err(e) => Err(failed(e)),
+    }
+}
+
+fn free_bytes(file: &File, name: &Path) -> Result<u64> {
+    let free = rustix::fs::fstatvfs(file).map_err(|e| Error::io(name, "stat", e.into()))?;
+    Ok(free.f_bavail.saturating_mul(free.f_frsize))
 }
 
 #[cfg(test)]

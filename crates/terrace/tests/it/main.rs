@@ -3,9 +3,11 @@
 
 mod conformance;
 mod crash;
+mod full;
 mod harness;
 mod histories;
 mod kills;
+mod limits;
 mod pools;
 mod races;
 mod smoke;

@@ -1,0 +1,137 @@
+//! Really full: a small file system without room, and a pool that may grow no further.
+//!
+//! The small file system is mounted in a namespace of a process of its own, which is this test binary
+//! again; where namespaces are not permitted the test says so and is none.
+
+use std::path::Path;
+use std::process::Command;
+
+use terrace::{Db, ErrorKind, Options, Result};
+
+use crate::harness::{Map, assert_clean, entries};
+
+/// Set in the process that has the small file system mounted, to its directory.
+const MOUNTED: &str = "TERRACE_SMALL_DISK";
+
+const SMALL_DISK_BYTES: u64 = 6 << 20;
+
+/// Writes that the store may be slow to do, but never that many.
+const MOST_WRITES: u32 = 100_000;
+
+fn options(pm_bytes: u64) -> Options {
+    let mut options = Options { pm_bytes, pool_extent_bytes: 16 << 10, ..Options::default() };
+    options.slm.memtable_bytes = 64 << 10;
+    options.slm.table_bytes = 128 << 10;
+    options
+}
+
+fn put(db: &Db, map: &mut Map, i: u32, len: usize) -> Result<()> {
+    let (key, value) = (format!("key{i:08}").into_bytes(), i.to_le_bytes().repeat(len / 4));
+    db.put(&key, &value)?;
+    map.insert(key, value);
+    Ok(())
+}
+
+/// Writes new keys from `from` on until one is refused; says which, and why.
+fn until_refused(db: &Db, map: &mut Map, from: u32, len: usize) -> (u32, ErrorKind) {
+    for i in from..from + MOST_WRITES {
+        if let Err(error) = put(db, map, i, len) {
+            assert!(error.is_retryable(), "{error}");
+            return (i, error.kind());
+        }
+    }
+    panic!("nothing was ever refused");
+}
+
+fn assert_holds(db: &Db, map: &Map, when: &str) {
+    let found: Map = entries(db.iter().unwrap()).into_iter().collect();
+    assert!(found == *map, "{when}: {} entries found, {} expected", found.len(), map.len());
+}
+
+fn in_the_small_disk(disk: &Path) {
+    let ballast = |n: u32| disk.join(format!("ballast{n}"));
+    (0..3).for_each(|n| std::fs::write(ballast(n), vec![1; 1 << 20]).unwrap());
+    let dir = disk.join("db");
+    let mut map = Map::new();
+    let db = Db::open(&dir, options(1 << 20)).unwrap();
+    let (next, kind) = until_refused(&db, &mut map, 0, 1000);
+    assert_eq!(kind, ErrorKind::NoSpace);
+    assert_holds(&db, &map, "full");
+
+    std::fs::remove_file(ballast(0)).unwrap();
+    let (further, kind) = until_refused(&db, &mut map, next, 1000);
+    assert!(further > next + 300 && kind == ErrorKind::NoSpace, "from {next} only to {further}");
+    assert_holds(&db, &map, "full again");
+    let closed = db.close();
+    drop(db);
+    println!("refused at {next} and {further}; closing: {closed:?}");
+
+    if let Ok(db) = Db::open(&dir, options(1 << 20)) {
+        assert_holds(&db, &map, "opened without room");
+    }
+    std::fs::remove_file(ballast(1)).unwrap();
+    let db = Db::open(&dir, options(1 << 20)).unwrap();
+    assert_holds(&db, &map, "opened with room");
+    put(&db, &mut map, further, 1000).unwrap();
+    db.compact_range::<&[u8]>(..).unwrap();
+    assert_holds(&db, &map, "compacted");
+    assert_clean(&db);
+    db.close().unwrap();
+}
+
+#[test]
+fn a_small_file_system() {
+    if let Ok(disk) = std::env::var(MOUNTED) {
+        return in_the_small_disk(Path::new(&disk));
+    }
+    let mount = tempfile::tempdir().unwrap();
+    let script = "mount -t tmpfs -o size=$2 none \"$1\" && TERRACE_SMALL_DISK=\"$1\" exec \"$0\" --exact full::a_small_file_system --nocapture";
+    let may = Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|s| s.success());
+    if !may {
+        println!("no namespaces here: not tested");
+        return;
+    }
+    let ended = Command::new("unshare")
+        .args(["-rm", "sh", "-c", script])
+        .arg(std::env::current_exe().unwrap())
+        .arg(mount.path())
+        .arg(SMALL_DISK_BYTES.to_string())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout);
+    println!("{said}");
+    assert!(ended.status.success(), "{}: {said}\n{}", ended.status, String::from_utf8_lossy(&ended.stderr));
+}
+
+#[test]
+fn a_full_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut map = Map::new();
+    let db = Db::open(dir.path(), options(1 << 20)).unwrap();
+    let (next, kind) = until_refused(&db, &mut map, 0, 40);
+    assert_eq!(kind, ErrorKind::PoolFull);
+    assert!(next > 5000, "{next} keys fill a pool of 1 MiB");
+    assert_holds(&db, &map, "full");
+    let snapshot: Vec<_> = entries(db.snapshot().iter().unwrap());
+    assert_eq!(snapshot.len(), map.len());
+    assert_clean(&db);
+    db.close().unwrap();
+    drop(db);
+
+    let db = Db::open(dir.path(), options(1 << 20)).unwrap();
+    assert_holds(&db, &map, "opened again");
+    // The index over all keys is what fills it: only a larger pool helps, and nothing is harmed until then.
+    let refused = put(&db, &mut map, next, 40).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::PoolFull, "{refused}");
+    assert_holds(&db, &map, "opened again and refused");
+    db.close().unwrap();
+    drop(db);
+
+    let db = Db::open(dir.path(), options(4 << 20)).unwrap();
+    for i in next..next + 1000 {
+        put(&db, &mut map, i, 40).unwrap();
+    }
+    db.flush().unwrap();
+    assert_holds(&db, &map, "a larger pool");
+    assert_clean(&db);
+}

@@ -1,0 +1,222 @@
+//! What the store may take: memory, pool, handles, space behind a snapshot.
+//!
+//! `TERRACE_LIMITS=16` makes data and budgets so many times larger; `--nocapture` shows the figures.
+
+use std::process::Command;
+
+use terrace::{Db, ErrorKind, Options, PoolChoice, Profile, Snapshot};
+use terrace_base::rng::Rng;
+
+use crate::harness::assert_clean;
+
+/// Set in the process that measures its own memory.
+const MEASURED: &str = "TERRACE_MEASURED";
+
+const VALUE_BYTES: usize = 1000;
+
+fn scale() -> u64 {
+    std::env::var("TERRACE_LIMITS").map_or(1, |text| text.parse().expect("a number"))
+}
+
+fn key(i: u64) -> Vec<u8> {
+    format!("user{i:012}").into_bytes()
+}
+
+/// The keys in an order that is none, each once.
+fn scattered(i: u64) -> Vec<u8> {
+    key(i.wrapping_mul(0x9e37_79b9_7f4a_7c15) & ((1 << 39) - 1))
+}
+
+fn value(rng: &mut Rng, len: usize) -> Vec<u8> {
+    let mut value = vec![0; len];
+    rng.fill(&mut value);
+    value
+}
+
+fn emulated(options: Options) -> Options {
+    let profile = Profile::parse("dram").unwrap();
+    Options { pool: PoolChoice::Emulated { path: None, profile }, ..options }
+}
+
+/// Bytes of anonymous memory this process has: all but mapped files, and so all but the pool.
+fn anonymous_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// Loads half as much again as the budget, reads at random and in order; the memory it took at most.
+fn memory_under_load(budget: u64) -> u64 {
+    let dir = tempfile::tempdir().unwrap();
+    let before = anonymous_bytes();
+    let mut most = 0;
+    let mut see = |i: u64| {
+        if i.is_multiple_of(256) {
+            most = most.max(anonymous_bytes().saturating_sub(before));
+        }
+    };
+    let mut options = Options { memory_budget: budget, ..Options::default() };
+    options.slm.memtable_bytes = 4 << 20;
+    options.slm.table_bytes = 4 << 20;
+    let db = Db::open(dir.path(), options).unwrap();
+    let (records, mut rng) = (budget / 2 * 3 / VALUE_BYTES as u64, Rng::new(1));
+    for i in 0..records {
+        db.put(&key(rng.below(records)), &value(&mut rng, VALUE_BYTES)).unwrap();
+        see(i);
+    }
+    for i in 0..records {
+        db.get(&key(rng.below(records))).unwrap();
+        see(i);
+    }
+    db.iter().unwrap().enumerate().for_each(|(i, entry)| {
+        entry.unwrap();
+        see(i as u64);
+    });
+    println!("budget {budget}: at most {most}, of which {:?}", db.stats().dram);
+    most
+}
+
+#[test]
+fn memory_stays_within_the_budget() {
+    if let Ok(budget) = std::env::var(MEASURED) {
+        let budget = budget.parse().unwrap();
+        let most = memory_under_load(budget);
+        return assert!(most <= budget + budget / 10, "{most} bytes of a budget of {budget}");
+    }
+    let own = std::env::current_exe().unwrap();
+    let args = ["--exact", "limits::memory_stays_within_the_budget", "--nocapture"];
+    let ended =
+        Command::new(own).args(args).env(MEASURED, ((96 << 20) * scale()).to_string()).output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout);
+    println!("{said}");
+    assert!(ended.status.success(), "{said}\n{}", String::from_utf8_lossy(&ended.stderr));
+}
+
+fn small_pool() -> Options {
+    let mut options = emulated(Options { pm_bytes: (4 << 20) * scale(), ..Options::default() });
+    options.memory_budget = 64 << 20;
+    options.slm.memtable_bytes = options.pm_bytes / 16;
+    options.slm.table_bytes = options.pm_bytes / 8;
+    options.pool_extent_bytes = 16 << 10;
+    options
+}
+
+/// Overwriting goes on for ever in a pool of a fraction (a sixtieth, in long runs) of what is written: writers are slowed, none is refused.
+#[test]
+fn a_small_pool_carries_many_overwrites() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = small_pool();
+    let rounds = (15 * scale()).min(60);
+    let (writes, records) = (options.pm_bytes * rounds / VALUE_BYTES as u64, options.pm_bytes / 128);
+    let db = Db::open(dir.path(), options).unwrap();
+    let mut rng = Rng::new(2);
+    let mut last = vec![None; records as usize];
+    for i in 0..writes {
+        let k = rng.below(records);
+        let mut value = value(&mut rng, VALUE_BYTES);
+        value[..8].copy_from_slice(&i.to_le_bytes());
+        db.put(&key(k), &value).unwrap_or_else(|e| panic!("write {i}: {e}"));
+        last[k as usize] = Some(i);
+    }
+    let stats = db.stats();
+    println!("{writes} writes to {records} keys: {} stalls, pool {:?}", stats.counts.stalls, stats.pm);
+    for (k, wanted) in last.iter().enumerate() {
+        let found = db.get(&key(k as u64)).unwrap();
+        assert_eq!(found.map(|v| u64::from_le_bytes(v[..8].try_into().unwrap())), *wanted);
+    }
+}
+
+/// The index over all keys bounds the data: a pool is full at so much, says so, and reads go on.
+#[test]
+fn a_small_pool_is_full_of_its_index() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = small_pool();
+    let db = Db::open(dir.path(), options.clone()).unwrap();
+    let (mut rng, mut records) = (Rng::new(3), 0);
+    let refused = loop {
+        match db.put(&scattered(records), &value(&mut rng, VALUE_BYTES)) {
+            Ok(()) => records += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.kind(), ErrorKind::PoolFull, "{refused}");
+    let pm = db.stats().pm;
+    println!(
+        "a pool of {} bytes carries {records} records of {VALUE_BYTES} bytes; {} bytes of it are index",
+        options.pm_bytes, pm.index
+    );
+    assert!(pm.index > options.pm_bytes / 2, "it is full of something else: {pm:?}");
+    for i in (0..records).step_by(97) {
+        assert!(db.contains_key(&scattered(i)).unwrap());
+    }
+}
+
+#[test]
+fn ten_thousand_iterators_and_snapshots() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = emulated(Options::default());
+    options.slm.memtable_bytes = 64 << 10;
+    options.slm.table_bytes = 64 << 10;
+    let db = Db::open(dir.path(), options).unwrap();
+    let put = |i: u64| db.put(&key(i % 500), &i.to_le_bytes().repeat(10)).unwrap();
+    (0..500).for_each(put);
+    let mut held: Vec<(u64, Snapshot, terrace::DbIter)> = Vec::new();
+    for i in 500..10_500 {
+        put(i);
+        let snapshot = db.snapshot();
+        let mut iter = snapshot.range(key(i % 500)..).unwrap();
+        assert_eq!(iter.next().unwrap().unwrap().0, key(i % 500));
+        held.push((i, snapshot, iter));
+    }
+    db.flush().unwrap();
+    for (i, snapshot, iter) in &mut held {
+        let found = snapshot.get(&key(*i % 500)).unwrap().unwrap();
+        assert_eq!(found[..8], i.to_le_bytes());
+        if *i % 500 < 499 {
+            let (next, found) = iter.next().unwrap().unwrap();
+            assert_eq!(next, key((*i + 1) % 500));
+            assert_eq!(found[..8], (*i - 499).to_le_bytes());
+        }
+    }
+    assert_eq!(db.stats().counts.snapshots, 10_000);
+    drop(held);
+    db.compact_range::<&[u8]>(..).unwrap();
+    assert_clean(&db);
+    let stats = db.stats();
+    assert_eq!((stats.counts.snapshots, stats.ssd.table_entries, stats.pm.chains), (0, 500, 0));
+}
+
+/// What lies between a held snapshot and now is nobody's, and goes.
+#[test]
+fn space_behind_a_snapshot_is_reclaimed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = emulated(Options::default());
+    options.slm.memtable_bytes = 1 << 20;
+    options.slm.table_bytes = 1 << 20;
+    let db = Db::open(dir.path(), options).unwrap();
+    let (records, mut rng) = (8000 * scale(), Rng::new(4));
+    let data = records * VALUE_BYTES as u64;
+    (0..records).for_each(|i| db.put(&key(i), &value(&mut rng, VALUE_BYTES)).unwrap());
+    let snapshot = db.snapshot();
+    let first = snapshot.get(&key(7)).unwrap().unwrap();
+    let (mut most_disk, mut most_pool) = (0, 0);
+    for i in 0..records * 10 {
+        db.put(&key(rng.below(records)), &value(&mut rng, VALUE_BYTES)).unwrap();
+        if i.is_multiple_of(500) {
+            let stats = db.stats();
+            most_disk = most_disk.max(stats.ssd.table_bytes);
+            most_pool = most_pool.max(stats.pm.used - stats.pm.memtables);
+        }
+    }
+    let held = db.stats();
+    println!("{data} bytes of data: at most {most_disk} in tables, {most_pool} in the pool beside memtables");
+    assert_eq!(snapshot.get(&key(7)).unwrap().unwrap(), first);
+    assert!(most_disk < 6 * data, "{most_disk} bytes of tables for {data}");
+    assert_eq!(snapshot.iter().unwrap().count() as u64, records);
+    drop(snapshot);
+    db.compact_range::<&[u8]>(..).unwrap();
+    assert_clean(&db);
+    let after = db.stats();
+    assert!(after.ssd.table_bytes < data * 5 / 4, "{} after {}", after.ssd.table_bytes, held.ssd.table_bytes);
+    assert_eq!(after.pm.chains, 0);
+}
