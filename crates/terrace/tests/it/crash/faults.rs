@@ -2,9 +2,14 @@
 //! reads are right, what was tried again succeeds, and whatever then happens to process or power, what
 //! was acknowledged is there.
 
-use terrace_pmem::Granularity;
-use terrace_sim::{KvModel, Recorder, Scenario, World, kv_scenario};
+use std::collections::BTreeSet;
 
+use terrace::{Db, ErrorKind};
+use terrace_disk::Fault;
+use terrace_pmem::Granularity;
+use terrace_sim::{KvModel, Map, Recorder, Scenario, World, WorldOptions, kv_scenario};
+
+use super::env::{DIR, Process};
 use super::judge::{judge, judge_failing, options};
 use super::ops::{Mix, Op, draw};
 use super::run::{Errors, Session};
@@ -219,5 +224,42 @@ fn of_recovery() {
         let explorer = explorer(7, granularity, 600);
         let summary = explorer.must_pass(recovery_failing(Errors::Fail), draw(7, 50, mix));
         println!("{granularity:?}: {summary:?}");
+    }
+}
+
+/// Any operation of the disk fails once, reads among them: what is answered is right, the rest is an error that
+/// passes, and afterwards all is there.
+#[test]
+fn of_reads() {
+    for after in (0..500).step_by(7) {
+        let world = World::new(after, WorldOptions::default());
+        let db = Db::open_in(Process::new(&world).env, DIR, options()).unwrap();
+        world.fs().inject(Some(Fault { after, only_changes: false, sticky: false }));
+        let (mut map, mut undecided) = (Map::new(), BTreeSet::new());
+        for i in 0..150u32 {
+            let (key, value) = ((i * 7 % 60).to_be_bytes().to_vec(), vec![i as u8; 120]);
+            match db.put(&key, &value) {
+                Ok(()) => drop(map.insert(key, value)),
+                Err(e) => assert!(e.kind() == ErrorKind::Io && undecided.insert(key), "{after}: {e}"),
+            }
+            let asked = (i * 11 % 60).to_be_bytes().to_vec();
+            match db.get(&asked) {
+                Ok(found) => {
+                    assert!(undecided.contains(&asked) || found.as_deref() == map.get(&asked).map(|v| &v[..]))
+                }
+                Err(e) => assert_eq!(e.kind(), ErrorKind::Io, "{after}: {e}"),
+            }
+        }
+        world.fs().inject(None);
+        db.compact_range::<&[u8]>(..).unwrap_or_else(|e| panic!("{after}: {e}"));
+        let mut found: Map =
+            db.iter().unwrap().map(|e| e.unwrap()).map(|(k, v)| (k.to_vec(), v.to_vec())).collect();
+        for key in &undecided {
+            found.remove(key);
+            map.remove(key);
+        }
+        assert!(found == map, "{after}");
+        let report = db.check().unwrap();
+        assert!(report.is_clean(), "{after}: {:#?}", report.problems);
     }
 }
