@@ -12,6 +12,7 @@ pub mod kinds;
 pub mod limbo;
 pub mod ordered;
 pub mod skiplist;
+mod sync;
 mod word_cell;
 
 pub use fastfair::FastFair;

@@ -14,10 +14,10 @@
 //! A crash forgets limbo; what was in it is unreachable and is reclaimed by the pool's marks.
 
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
+
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 
 /// Reader counters per parity; threads spread over them.
 const SHARDS: usize = 16;
@@ -132,12 +132,13 @@ impl<T: Send> Drop for Limbo<T> {
 /// This thread's reader counter.
 fn shard() -> usize {
     use std::cell::Cell;
+    use std::sync::atomic::AtomicUsize;
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static MINE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS));
     MINE.with(Cell::get)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(terrace_model)))]
 mod tests {
     use super::*;
     use std::sync::Arc;

@@ -11,6 +11,7 @@ pub mod env;
 pub mod manifest;
 mod options;
 mod stats;
+mod sync;
 
 pub use batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES, WriteBatch};
 pub use bytes::Bytes;

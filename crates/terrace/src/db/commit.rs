@@ -8,10 +8,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
 use terrace_base::Result;
 
 use crate::batch::WriteBatch;
+use crate::sync::{Condvar, Mutex};
 
 /// Bytes of batches after which a group takes no further one.
 const GROUP_BYTES: usize = 1 << 20;
@@ -175,7 +175,7 @@ impl Writer {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(terrace_model)))]
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,0 +1,3 @@
+//! What the parts that are model-checked are made of. `tests/model` puts others in their place.
+
+pub(crate) use parking_lot::{Condvar, Mutex};

@@ -1,0 +1,40 @@
+//! Lock-free parts under a scheduler that tries many orders of their steps.
+//!
+//! `limbo` and the commit queue are the store's own source, compiled here over atomics and locks that give the
+//! scheduler a say. The node of the B+-tree works in a mapped pool and cannot be: there the protocol of shifting
+//! writer and lock-free reader is checked on a small node that stores in the same order. The scheduler
+//! knows sequential consistency alone; weaker orders are what the sanitizer and the tests on real threads are for.
+//!
+//! Off unless compiled with `--cfg terrace_model`; see `CONTRIBUTING.md`.
+#![cfg(terrace_model)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests are tests, which the lint cannot see")]
+#![allow(dead_code, missing_docs, reason = "parts of the store stand here without their users")]
+
+mod commits;
+mod fast;
+mod limbos;
+mod sync;
+
+/// What the commit queue needs of a batch.
+mod batch {
+    #[derive(Debug, Default)]
+    pub struct WriteBatch(pub Vec<u8>);
+
+    impl WriteBatch {
+        pub fn encoded(&self) -> &[u8] {
+            &self.0
+        }
+    }
+}
+
+#[path = "../../src/db/commit.rs"]
+mod commit;
+#[path = "../../../terrace-index/src/limbo.rs"]
+mod limbo;
+
+/// Runs `scenario` under many orders, random ones and such as need few switches. `MODEL_ROUNDS` times as many.
+fn check(scenario: impl Fn() + Send + Sync + Clone + 'static) {
+    let rounds: usize = std::env::var("MODEL_ROUNDS").map_or(1, |text| text.parse().unwrap());
+    shuttle::check_random(scenario.clone(), 5_000 * rounds);
+    shuttle::check_pct(scenario, 5_000 * rounds, 3);
+}
