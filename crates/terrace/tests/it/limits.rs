@@ -106,7 +106,7 @@ fn small_pool() -> Options {
 fn a_small_pool_carries_many_overwrites() {
     let dir = tempfile::tempdir().unwrap();
     let options = small_pool();
-    let rounds = (15 * scale()).min(60);
+    let rounds = (6 * scale()).min(60);
     let (writes, records) = (options.pm_bytes * rounds / VALUE_BYTES as u64, options.pm_bytes / 128);
     let db = Db::open(dir.path(), options).unwrap();
     let mut rng = Rng::new(2);

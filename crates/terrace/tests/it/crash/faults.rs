@@ -16,7 +16,7 @@ use super::run::{Errors, Session};
 use super::scenarios::explorer;
 
 /// Images that the operations of a scenario share; a long run gets more by the environment.
-const IMAGES: u64 = 600;
+const IMAGES: u64 = 360;
 
 /// Operations after which nothing is left of a passing failure.
 fn in_order_again() -> Vec<Op> {
@@ -221,7 +221,7 @@ fn of_recovery() {
         ..Mix::default()
     };
     for granularity in [Granularity::CacheLine, Granularity::Page] {
-        let explorer = explorer(7, granularity, 600);
+        let explorer = explorer(7, granularity, 300);
         let summary = explorer.must_pass(recovery_failing(Errors::Fail), draw(7, 50, mix));
         println!("{granularity:?}: {summary:?}");
     }

@@ -10,7 +10,7 @@ use super::run::{Errors, Session, contents, give_room};
 use super::scenarios::explorer;
 
 /// Images for each amount of room; a long run gets more by the environment.
-const IMAGES: u64 = 80;
+const IMAGES: u64 = 48;
 
 /// Carries operations out that may be refused until there is room, and then must not.
 fn without_room() -> impl Scenario<Op = Op, Model = KvModel> {

@@ -170,7 +170,7 @@ fn replay_that_overflows_memtables() {
     let mix = Mix { put: 10, synced: 2, delete: 3, batch: 2, flush: 1, keys: 50, len: 700, ..Mix::default() };
     let mut ops = draw(13, 60, Mix { flush: 0, ..mix });
     ops.extend(draw(14, 60, mix));
-    explorer(13, Granularity::Page, 400).nested(2, 3).must_pass(scenario, ops);
+    explorer(13, Granularity::Page, 250).nested(2, 3).must_pass(scenario, ops);
 }
 
 #[test]
