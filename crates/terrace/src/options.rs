@@ -111,6 +111,12 @@ pub struct SlmOptions {
     pub memtable_bytes: u64,
     /// A table with a smaller share of live keys becomes a compaction candidate.
     pub live_key_threshold: f64,
+    /// Garbage makes tables candidates only when at least this share of all entries in tables is garbage: what
+    /// may be wasted so that less has to be written. 0 for the paper's choice.
+    pub garbage_share: f64,
+    /// Whether leaf scans run although nobody has read a range since the last one, as the paper's do. Tables of
+    /// keys that were written in random order are then merged again and again.
+    pub unasked_leaf_scans: bool,
     /// A leaf scan that meets more tables than this makes them candidates.
     pub leaf_scan_files: usize,
     /// Keys in a sub-range of a range query.
@@ -130,6 +136,8 @@ impl Default for SlmOptions {
         SlmOptions {
             memtable_bytes: 64 << 20,
             live_key_threshold: 0.7,
+            garbage_share: 0.25,
+            unasked_leaf_scans: false,
             leaf_scan_files: 10,
             sequentiality_keys: 30,
             sequentiality_files: 8,
@@ -150,6 +158,7 @@ impl Options {
             (slm.block_bytes >= 1, "slm.block_bytes must be at least 1"),
             (slm.max_merge_files >= 2, "slm.max_merge_files must be at least 2"),
             (slm.sequentiality_keys >= 1, "slm.sequentiality_keys must be at least 1"),
+            ((0.0..1.0).contains(&slm.garbage_share), "slm.garbage_share must be in [0, 1)"),
             ((0.0..1.0).contains(&slm.live_key_threshold), "slm.live_key_threshold must be in [0, 1)"),
             (self.background_threads >= 1, "background_threads must be at least 1"),
             (self.pm_bytes >= 4 * slm.memtable_bytes.min(1 << 20), "pm_bytes is too small for two memtables"),

@@ -59,12 +59,14 @@ impl Candidate<'_> {
 }
 
 fn candidates<'v>(view: &'v View<'_>, options: &SlmCompactionOptions) -> Vec<Candidate<'v>> {
+    let entries: u64 = view.tables.iter().map(|table| table.entries).sum();
+    let garbage_counts = view.garbage_entries() as f64 >= options.garbage_share * entries as f64;
     let mut list: Vec<Candidate<'v>> = view
         .tables
         .iter()
         .filter(|table| !view.busy.contains(&table.number))
         .filter_map(|table| {
-            let waste = waste(view, table, options);
+            let waste = if garbage_counts { waste(view, table, options) } else { 0.0 };
             let candidate = waste > 0.0 || view.noted.contains(&table.number);
             candidate.then(|| Candidate { table, waste, score: 0.0, partners: Vec::new() })
         })
@@ -137,6 +139,17 @@ mod tests {
         let tables = vec![table(1, ("a", "c"), 6), table(2, ("d", "f"), 2), table(3, ("a", "z"), 10)];
         let choice = choose(&View { tables, ..View::default() }, &SlmCompactionOptions::default()).unwrap();
         assert_eq!(choice, Choice { inputs: vec![2], reason: Reason::Garbage, score: 0.0 });
+    }
+
+    #[test]
+    fn garbage_waits_until_there_is_enough_of_it() {
+        let tables = vec![table(1, ("a", "c"), 6), table(2, ("d", "f"), 8), table(3, ("a", "z"), 10)];
+        let mut view = View { tables, ..View::default() };
+        let options = |garbage_share| SlmCompactionOptions { garbage_share, ..Default::default() };
+        assert_eq!(choose(&view, &options(0.21)), None);
+        assert_eq!(choose(&view, &options(0.2)).unwrap().inputs, [1]);
+        view.tables[2].live = 9;
+        assert_eq!(choose(&view, &options(0.21)).unwrap().inputs, [1]);
     }
 
     #[test]

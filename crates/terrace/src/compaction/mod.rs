@@ -67,6 +67,8 @@ pub use view::{TableView, View};
 pub struct SlmCompactionOptions {
     /// A table is a candidate when less than this share of its entries must be kept. At most 1.
     pub live_key_threshold: f64,
+    /// Tables are candidates for their garbage only when at least this share of all entries is garbage.
+    pub garbage_share: f64,
     /// A leaf scan that meets more tables than this notes them.
     pub leaf_scan_files: usize,
     /// A leaf scan goes over as many keys as this many average tables hold.
@@ -83,6 +85,7 @@ impl Default for SlmCompactionOptions {
     fn default() -> Self {
         SlmCompactionOptions {
             live_key_threshold: 0.7,
+            garbage_share: 0.0,
             leaf_scan_files: 10,
             leaf_scan_tables: 2,
             sequentiality_keys: 30,

@@ -42,8 +42,13 @@ pub(super) fn run(slm: &Slm, root: &'static str) -> Result<()> {
     Ok(())
 }
 
-/// Looks at the next stretch of leaves and notes tables that hold too little of it each.
+/// Looks at the next stretch of leaves and notes tables that hold too little of it each, if anybody has read
+/// a range since the last time.
 fn leaf_scan(slm: &Slm) -> Result<()> {
+    let asked = slm.range_was_read.swap(false, Ordering::Relaxed);
+    if !asked && !slm.core.options.slm.unasked_leaf_scans {
+        return Ok(());
+    }
     let options = slm.compaction_options();
     let state = slm.manifest.state();
     let mut choosing = slm.choosing.lock();
@@ -84,6 +89,7 @@ impl Slm {
         let slm = &self.core.options.slm;
         SlmCompactionOptions {
             live_key_threshold: slm.live_key_threshold,
+            garbage_share: slm.garbage_share,
             leaf_scan_files: slm.leaf_scan_files,
             sequentiality_keys: slm.sequentiality_keys,
             sequentiality_files: slm.sequentiality_files,

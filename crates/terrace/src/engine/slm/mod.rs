@@ -99,6 +99,8 @@ pub(crate) struct Slm {
     choosing: Mutex<Choosing>,
     /// Tables noted since the last compaction; the manifest has those from before.
     noted: Mutex<BTreeSet<u64>>,
+    /// Somebody has read a range since the last leaf scan.
+    range_was_read: AtomicBool,
     /// Held while index words or chains change.
     index_writer: Mutex<()>,
     /// Held by the one job that collapses chains.

@@ -305,6 +305,7 @@ pub(super) fn assemble(
         flushing: Default::default(),
         choosing: Default::default(),
         noted: Default::default(),
+        range_was_read: Default::default(),
         index_writer: Default::default(),
         collapsing: Default::default(),
         counting: Default::default(),

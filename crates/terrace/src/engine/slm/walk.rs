@@ -8,6 +8,7 @@
 
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use terrace_base::Result;
@@ -88,6 +89,7 @@ impl SlmWalk {
 impl Drop for SlmWalk {
     fn drop(&mut self) {
         if let Some(scan) = self.scan.take() {
+            self.slm.range_was_read.store(true, Ordering::Relaxed);
             self.slm.note_scattered(scan.finish());
         }
     }

@@ -58,6 +58,8 @@ pub fn tiny() -> Options {
             memtable_bytes: 4 << 10,
             table_bytes: 8 << 10,
             block_bytes: 256,
+            garbage_share: 0.0,
+            unasked_leaf_scans: true,
             ..SlmOptions::default()
         },
         ..Options::default()

@@ -42,8 +42,13 @@ impl Setup {
 
     /// Memtables and tables so small that flushes and compactions happen all the time.
     pub fn tiny(name: &'static str, engine: &Engine) -> Setup {
-        let slm =
-            SlmOptions { memtable_bytes: 4096, table_bytes: 2048, block_bytes: 256, ..SlmOptions::default() };
+        let slm = SlmOptions {
+            memtable_bytes: 4096,
+            table_bytes: 2048,
+            block_bytes: 256,
+            garbage_share: 0.1,
+            ..SlmOptions::default()
+        };
         let options = Options {
             engine: engine.kind,
             memory_budget: 1 << 20,
@@ -79,6 +84,8 @@ pub fn setups(engine: &Engine) -> Vec<Setup> {
         }),
         Setup::tiny("always compacting", engine).with(|s| {
             s.options.slm.live_key_threshold = 0.99;
+            s.options.slm.garbage_share = 0.0;
+            s.options.slm.unasked_leaf_scans = true;
             s.options.slm.leaf_scan_files = 1;
             s.options.slm.sequentiality_keys = 3;
             s.options.slm.sequentiality_files = 1;

@@ -64,8 +64,13 @@ impl Task {
 
     /// Whatever can go on in the background does.
     pub fn options(&self) -> Options {
-        let slm =
-            SlmOptions { memtable_bytes: 4096, table_bytes: 4096, block_bytes: 256, ..SlmOptions::default() };
+        let slm = SlmOptions {
+            memtable_bytes: 4096,
+            table_bytes: 4096,
+            block_bytes: 256,
+            garbage_share: 0.1,
+            ..SlmOptions::default()
+        };
         Options {
             pool: self.pool.clone(),
             memory_budget: 1 << 20,
