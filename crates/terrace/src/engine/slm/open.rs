@@ -132,8 +132,7 @@ fn is_leftover(core: &Core, path: &Path, options: &PoolOptions, identity: &Ident
     let pool = core.env.pm.open(path, options)?;
     let ours = owner_of(identity);
     if pool.opened() == Opened::Torn {
-        // Nothing in it is of use any more. Another's is left to it all the same.
-        return Ok(!pool.root(OWNER_ROOT).is_ok_and(|owner| owner.is_some_and(|owner| owner != ours)));
+        return Ok(torn_may_be_ours(&pool, identity));
     }
     Ok(pool.roots()?.iter().all(|(name, value)| match name.as_str() {
         OWNER_ROOT => *value == ours,
@@ -240,11 +239,21 @@ fn attach_pool(core: &Core, path: &Path, options: &PoolOptions, identity: &Ident
         return Err(Error::corruption(path, 0, "the database's pool (try `repair`)", "no such file"));
     }
     let pool = core.env.pm.open(path, options)?;
-    let owner = pool.root(OWNER_ROOT)?;
-    if owner != Some(owner_of(identity)) {
+    let ours = match pool.opened() {
+        Opened::Torn => torn_may_be_ours(&pool, identity),
+        _ => pool.root(OWNER_ROOT)? == Some(owner_of(identity)),
+    };
+    if !ours {
         return Err(Error::corruption(path, 0, "the pool of this database", "another database's pool"));
     }
     Ok(pool)
+}
+
+/// Whether a torn pool does not say that it is another database's. Of its roots any may be missing; nothing in it
+/// is of use any more, but another's is left to it all the same.
+fn torn_may_be_ours(pool: &Pool, identity: &Identity) -> bool {
+    let owner = pool.root(OWNER_ROOT).ok().flatten();
+    owner.is_none_or(|owner| owner == owner_of(identity))
 }
 
 /// Makes an empty pool with an empty index.
