@@ -10,12 +10,13 @@
 //! What cannot be told apart, then, is damage within the very last group synced and nothing written
 //! after it. A sealed log has no such group.
 
+use std::ops::Range;
 use std::path::Path;
 
 use terrace_base::{Error, Result};
 use terrace_disk::Fs;
 
-use crate::frame::{RecordHeader, decode_record, find_header, seed_of};
+use crate::frame::{Record, RecordHeader, decode_record, find_header, seed_of};
 use crate::frame::{RecordKind, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentHeader, VERSION};
 
 /// How a log ended.
@@ -77,6 +78,29 @@ impl LogReader {
         Ok(Outline { tail: torn(data, end), first_lsn, records, end: end as u64, sealed })
     }
 
+    /// Hands every record of the segment `id` that is whole to `visit`, in order, those behind damage too:
+    /// for repairs. Returns the bytes between whole records, which are damaged; what lies behind the last one
+    /// may have been torn as well.
+    pub fn salvage(
+        data: &[u8],
+        id: u64,
+        visit: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<Vec<Range<u64>>> {
+        let seed = seed_of(id);
+        let (mut end, mut next, mut damaged) = (SEGMENT_HEADER_BYTES, 0, Vec::new());
+        while let Some((at, record)) = find_record(data, end, next, seed) {
+            if at > end {
+                damaged.push(end as u64..at as u64);
+            }
+            if record.header.kind == RecordKind::Data {
+                visit(record.payload)?;
+            }
+            end = at + record.header.record_bytes();
+            next = record.header.ordinal.saturating_add(1);
+        }
+        Ok(damaged)
+    }
+
     /// Reads the log at `path`, having made it durable first: what a dead process left unsynced is
     /// read here and acted upon, so a power cut must not take it afterwards.
     pub fn recover(fs: &dyn Fs, path: &Path, id: u64, visit: &mut Visit<'_>) -> Result<Tail> {
@@ -104,6 +128,18 @@ fn torn(data: &[u8], at: usize) -> Tail {
     match data.len() - at {
         0 if at > 0 => Tail::Clean,
         dropped => Tail::Torn { at: at as u64, dropped: dropped as u64 },
+    }
+}
+
+/// The first whole record at or after `from` whose ordinal is not below `least`, and where it starts.
+fn find_record(data: &[u8], from: usize, least: u32, seed: u32) -> Option<(usize, Record<'_>)> {
+    let mut from = from;
+    loop {
+        let (at, _) = find_header(data, from, seed)?;
+        if let Some(record) = decode_record(&data[at..], seed).filter(|r| r.header.ordinal >= least) {
+            return Some((at, record));
+        }
+        from = at + 1;
     }
 }
 

@@ -104,12 +104,21 @@ impl<const N: usize> FastFair<N> {
         // The first entry of an inner node takes all that comes before the second; its key does not matter.
         if node.level() == 0 || i > 0 {
             report.expect(self.suits(node, key)?, node.off, "an entry without the prefix");
-            let right = stored == slice(key, node.skip()) || self.may_need_repair(node.version());
+            let right = stored == slice(key, node.skip()) || self.is_on_the_move(node, i)?;
             report.expect(right, node.off, "a slice that is not its key's");
         }
         report.expect(report.last_key.is_none_or(|last| last < key), node.off, "entries out of order");
         report.last_key = Some(key);
         Ok(())
+    }
+
+    /// Whether a crash may have left entry `i` with another entry's slice: one was being inserted before it, which
+    /// shows its void copy behind it, or it was being swept out, its child merged away.
+    fn is_on_the_move(&self, node: NodeRef<'_, N>, i: usize) -> Result<bool> {
+        let ptr = node.ptr(i);
+        let copied = i + 1 < N && node.ptr(i + 1) == ptr;
+        Ok(self.may_need_repair(node.version())
+            && (copied || node.level() > 0 && self.forward(self.node(ptr)?)? != 0))
     }
 
     /// Checks a leaf's record; its key, if it is present.

@@ -54,6 +54,7 @@ mod tests;
 pub use edit::{Edit, FORMAT_VERSION, Identity, JobKind};
 pub use files::{FileName, locate};
 pub use listing::Listing;
+pub use replay::Salvaged;
 pub use state::{OpenJob, State, TableState};
 
 /// A manifest file starts anew past this size, or past four times its snapshot if that is more.
@@ -84,6 +85,8 @@ struct Writer {
     snapshot_bytes: u64,
     /// Whether a group failed since one last succeeded: it may be on the disk.
     undecided: bool,
+    /// Whether the file in force ends with its end record.
+    sealed: bool,
 }
 
 impl std::fmt::Debug for Writer {
@@ -122,9 +125,11 @@ impl Manifest {
         };
         // A switch of `CURRENT` by a process that then died may not be durable yet.
         fs.sync_dir(dir)?;
-        let state = replay::read(&*fs, dir, number)?;
+        let (state, sealed) = replay::read(&*fs, dir, number)?;
         let highest = files::manifests(&*fs, dir)?.last().copied().unwrap_or(number);
-        Ok(Self::over(fs, dir, state, highest.max(number)))
+        let manifest = Self::over(fs, dir, state, highest.max(number));
+        manifest.writer.lock().sealed = sealed;
+        Ok(manifest)
     }
 
     /// Makes a new manifest that holds `state`, whatever was there: how `repair` ends.
@@ -150,9 +155,9 @@ impl Manifest {
         Ok(state)
     }
 
-    /// What the newest readable manifest in `dir` still tells, up to its first damage: an identity
-    /// and hints for `repair`, to be checked against the tables that are really there.
-    pub fn salvage(fs: &dyn Fs, dir: &Path) -> Result<Option<State>> {
+    /// What the newest readable manifest in `dir` still tells: an identity and hints for `repair`, to be
+    /// checked against the tables that are really there.
+    pub fn salvage(fs: &dyn Fs, dir: &Path) -> Result<Option<Salvaged>> {
         let mut numbers = files::manifests(fs, dir)?;
         if let Ok(Some(current)) = locate(fs, dir) {
             numbers.push(current);
@@ -165,7 +170,13 @@ impl Manifest {
             fs,
             dir: dir.to_path_buf(),
             rollover_bytes: ROLLOVER_BYTES,
-            writer: Mutex::new(Writer { log: None, number, snapshot_bytes: 0, undecided: false }),
+            writer: Mutex::new(Writer {
+                log: None,
+                number,
+                snapshot_bytes: 0,
+                undecided: false,
+                sealed: false,
+            }),
             next_file: AtomicU64::new(state.next_file),
             state: ArcSwap::from_pointee(state),
         }
@@ -223,15 +234,30 @@ impl Manifest {
         Ok(())
     }
 
-    /// Ends the file's log, for a clean close; later groups may still be applied.
+    /// Ends the file's log, for a clean close; later groups may still be applied. A file of a process that
+    /// could not do so is left for one that ends.
     pub fn seal(&self) -> Result<()> {
-        match self.writer.lock().log.take() {
-            Some(mut log) => log.seal(),
-            None => Ok(()),
+        let mut writer = self.writer.lock();
+        if writer.sealed {
+            return Ok(());
         }
+        if writer.log.is_none() {
+            self.roll(&mut writer, &self.state.load())?;
+        }
+        if let Some(mut log) = writer.log.take() {
+            log.seal()?;
+            writer.sealed = true;
+        }
+        Ok(())
+    }
+
+    /// Whether the file in force was closed in order: then nothing can be missing at its end.
+    pub fn is_sealed(&self) -> bool {
+        self.writer.lock().sealed
     }
 
     fn write(&self, writer: &mut Writer, group: &[Edit], new: &State) -> Result<()> {
+        writer.sealed = false;
         let limit = self.rollover_bytes.max(writer.snapshot_bytes.saturating_mul(4));
         // The log is put back only if it took the record: a failed file is not trusted again.
         match writer.log.take() {
@@ -249,7 +275,7 @@ impl Manifest {
 
     /// Starts a new manifest file with a snapshot of `state` and puts it in force.
     fn roll(&self, writer: &mut Writer, state: &State) -> Result<()> {
-        writer.number += 1;
+        (writer.number, writer.sealed) = (writer.number + 1, false);
         let path = FileName::Manifest(writer.number).path(&self.dir);
         let file = self.fs.create(&path)?;
         let mut log = LogWriter::create(FileSegment(file), replay::log_id(writer.number))?;
@@ -294,7 +320,7 @@ pub fn dump(fs: &dyn Fs, dir: &Path, out: &mut dyn io::Write) -> Result<()> {
         // Writing to a `String` cannot fail.
         let _ = writeln!(text, "{at:>8}  {edit}");
     });
-    let read = read.map(|(state, tail)| describe_end(&mut text, &state, &tail));
+    let read = read.map(|(state, outline)| describe_end(&mut text, &state, &outline.tail));
     out.write_all(text.as_bytes()).map_err(|e| Error::io(Path::new("the dump"), "write", e))?;
     read
 }

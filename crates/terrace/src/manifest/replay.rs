@@ -5,11 +5,12 @@
 //! failed to sync ends its file; a snapshot cannot, for it is synced before `CURRENT` names it. So a
 //! snapshot without its end is damage, whatever the log's framing says of the tail.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use terrace_base::{Error, Result};
 use terrace_disk::Fs;
-use terrace_log::{LogReader, Tail};
+use terrace_log::{LogReader, Outline};
 
 use super::edit::{Edit, Fault, FaultKind, decode_group};
 use super::files::FileName;
@@ -21,6 +22,15 @@ pub(super) fn log_id(number: u64) -> u64 {
     0x6d61_6e69_6600_0000 ^ number
 }
 
+/// What can still be read of a damaged manifest.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Salvaged {
+    /// The state before the first damage. Tables may have joined and left since.
+    pub state: State,
+    /// Tables that have certainly left; numbers are not used again.
+    pub removed: BTreeSet<u64>,
+}
+
 /// A replay under way, or as far as it came.
 struct Replay<'a> {
     path: &'a Path,
@@ -29,9 +39,9 @@ struct Replay<'a> {
     complete: bool,
 }
 
-/// Reads manifest `number` of `dir`: the state it adds up to.
-pub(super) fn read(fs: &dyn Fs, dir: &Path, number: u64) -> Result<State> {
-    read_seeing(fs, dir, number, &mut |_, _| ()).map(|(state, _)| state)
+/// Reads manifest `number` of `dir`: the state it adds up to, and whether it was sealed.
+pub(super) fn read(fs: &dyn Fs, dir: &Path, number: u64) -> Result<(State, bool)> {
+    read_seeing(fs, dir, number, &mut |_, _| ()).map(|(state, outline)| (state, outline.sealed))
 }
 
 /// [`read`], showing every edit with its record's number on the way; also says how the file ends.
@@ -40,32 +50,43 @@ pub(super) fn read_seeing(
     dir: &Path,
     number: u64,
     see: &mut dyn FnMut(u64, &Edit),
-) -> Result<(State, Tail)> {
+) -> Result<(State, Outline)> {
     let path = FileName::Manifest(number).path(dir);
     let mut replay = Replay { path: &path, state: None, complete: false };
-    let tail = replay.run(fs, number, see)?;
+    let outline = replay.run(fs, number, see)?;
     match replay.state {
-        Some(state) if replay.complete => Ok((state, tail)),
+        Some(state) if replay.complete => Ok((state, outline)),
         _ => Err(Error::corruption(&path, 0, "a whole snapshot at the start", "its beginning; run repair")),
     }
 }
 
-/// What can be read of manifest `number`, up to the first damage; `None` if that is not even the
-/// store's identity.
-pub(super) fn salvage(fs: &dyn Fs, dir: &Path, number: u64) -> Option<State> {
+/// What can be read of manifest `number`: the state up to the first damage, and what every record that is
+/// whole tells of tables that have left; `None` if not even the store's identity can be read.
+pub(super) fn salvage(fs: &dyn Fs, dir: &Path, number: u64) -> Option<Salvaged> {
     let path = FileName::Manifest(number).path(dir);
     let mut replay = Replay { path: &path, state: None, complete: false };
     // The damage is why this is called; what came before it is what is asked for.
     let _ = replay.run(fs, number, &mut |_, _| ());
-    replay.state
+    let state = replay.state?;
+    let mut removed = BTreeSet::new();
+    let data = fs.read(&path).ok()?;
+    let _ = LogReader::salvage(&data, log_id(number), &mut |payload| {
+        for edit in decode_group(payload).unwrap_or_default() {
+            if let Edit::RemoveTable { number } = edit {
+                removed.insert(number);
+            }
+        }
+        Ok(())
+    });
+    Some(Salvaged { state, removed })
 }
 
 impl Replay<'_> {
-    fn run(&mut self, fs: &dyn Fs, number: u64, see: &mut dyn FnMut(u64, &Edit)) -> Result<Tail> {
+    fn run(&mut self, fs: &dyn Fs, number: u64, see: &mut dyn FnMut(u64, &Edit)) -> Result<Outline> {
         // What a dead process left unsynced is acted upon from here on; it must stay.
         fs.sync_file(self.path)?;
         let data = fs.read(self.path)?;
-        LogReader::read_file(&data, self.path, log_id(number), &mut |lsn, payload| {
+        LogReader::outline(&data, self.path, log_id(number), &mut |lsn, payload| {
             let at = offset_in(&data, payload);
             let edits = decode_group(payload).map_err(|fault| self.refuse(at, fault))?;
             for edit in &edits {

@@ -3,6 +3,7 @@
 
 mod conformance;
 mod crash;
+mod damage;
 mod full;
 mod harness;
 mod histories;

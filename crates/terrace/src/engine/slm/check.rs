@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use terrace_base::Result;
 use terrace_index::OrderedIndex;
-use terrace_table::{Cursor, Kind};
+use terrace_table::{Cursor, Kind, Position};
 
 use super::Slm;
 use super::chain::{CHAIN_KIND, Chain, Word};
@@ -71,12 +71,22 @@ fn check_table(slm: &Slm, number: u64, report: &mut CheckReport) -> Result<u64> 
             newer = None;
         }
         let origin = Origin { table: number, newer: newer.replace(cursor.seq()) };
-        if cursor.kind() == Kind::Put && slm.holds(&key, cursor.seq(), origin)? {
+        if cursor.kind() == Kind::Put
+            && let Some(position) = slm.held_position(&key, cursor.seq(), origin)?
+        {
             live += 1;
+            if cursor.position() != Some(position) {
+                report.problems.push(misplaced(number, position, &key));
+            }
         }
         cursor.next()?;
     }
     Ok(live)
+}
+
+fn misplaced(number: u64, position: Position, key: &[u8]) -> String {
+    let (at, key) = (position.offset(), key.escape_ascii());
+    format!("{number:06}.sst: byte {at} is where the index has the key {key}, which is elsewhere")
 }
 
 /// Every position that an index word names must have been met in its table.

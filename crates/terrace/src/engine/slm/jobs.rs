@@ -243,11 +243,21 @@ impl Slm {
     /// Whether the index holds the version of `key` that is `seq` in a table. All versions of a key that
     /// are in one table got there together, so a plain word can only mean the newest of them.
     pub(super) fn holds(&self, key: &[u8], seq: u64, from: Origin) -> Result<bool> {
+        Ok(self.held_position(key, seq, from)?.is_some())
+    }
+
+    /// Where the index says that the version lies, if it [`holds`](Self::holds) it.
+    pub(super) fn held_position(&self, key: &[u8], seq: u64, from: Origin) -> Result<Option<Position>> {
         let _here = self.limbo.enter();
-        let Some(word) = self.index.get(key)? else { return Ok(false) };
+        let Some(word) = self.index.get(key)? else { return Ok(None) };
         Ok(match self.decode_word(word)? {
-            Word::Position(position) => position.number() == from.table && from.newer.is_none(),
-            Word::Chain(offset) => find_version(&Chain::load(&self.pool, offset)?, seq, from).is_some(),
+            Word::Position(position) => {
+                (position.number() == from.table && from.newer.is_none()).then_some(position)
+            }
+            Word::Chain(offset) => {
+                let chain = Chain::load(&self.pool, offset)?;
+                find_version(&chain, seq, from).and_then(|index| chain.versions[index].position)
+            }
         })
     }
 

@@ -117,8 +117,17 @@ impl Slm {
     fn read_version(&self, key: &[u8], seq: u64, at: u64, position: Position) -> Result<Outcome> {
         let tables = self.tables.load();
         let Some(table) = tables.get(&position.number()) else { return Ok(Outcome::Moved(position)) };
-        let found = table.get_at(position, key, seq)?;
-        Ok(Outcome::Found(found.filter(|entry| entry.seq <= at)))
+        let Some(found) = table.get_at(position, key, seq)? else {
+            return Err(self.misplaced(key, position));
+        };
+        Ok(Outcome::Found(Some(found).filter(|entry| entry.seq <= at)))
+    }
+
+    /// What an index word names holds some version of the key, always.
+    fn misplaced(&self, key: &[u8], position: Position) -> Error {
+        let path = super::tables::table_path(&self.core.dir, position.number());
+        let expected = format!("a block with the key {}, as the index has it", key.escape_ascii());
+        Error::corruption(&path, position.offset(), expected, "a block without it")
     }
 
     fn lost_table(&self, position: Position) -> Error {

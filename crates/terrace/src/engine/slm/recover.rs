@@ -4,7 +4,7 @@
 //! Nothing here is in proportion to the data but what runs in the background and what a rebuild
 //! needs; opening after a crash reads manifest, roots, extent table and memtables.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use terrace_base::{Error, Result};
@@ -38,7 +38,11 @@ impl Slm {
     ) -> Result<u64> {
         self.drop_flushed_memtables()?;
         self.settle_jobs()?;
-        self.remove_dead_files()?;
+        let mut dead = self.dead_tables()?;
+        self.remove_leftovers()?;
+        if attached != Attached::Crashed {
+            self.remove_tables(&std::mem::take(&mut dead))?;
+        }
         match attached {
             Attached::New => {}
             Attached::Clean => self.note_logs()?,
@@ -50,8 +54,8 @@ impl Slm {
         }
         // After a clean close, too, something may be left that readers had kept until then.
         if attached == Attached::Crashed || (self.pool.needs_reclaim() && !self.core.options.read_only) {
-            self.spawn(|slm| {
-                if let Err(e) = slm.reclaim() {
+            self.spawn(move |slm| {
+                if let Err(e) = slm.reclaim().and_then(|()| slm.remove_unnamed(&dead)) {
                     slm.core.health.fail(e);
                 }
             });
@@ -128,27 +132,52 @@ impl Slm {
         Ok(deltas)
     }
 
-    /// Removes tables that never reached the manifest or have left it, and what else is no longer
-    /// needed.
-    fn remove_dead_files(&self) -> Result<()> {
+    /// Tables that never reached the manifest or have left it. Numbers of files that were made and forgotten
+    /// are not given out again.
+    fn dead_tables(&self) -> Result<Vec<u64>> {
+        let listing = self.manifest.listing()?;
+        let next = self.manifest.state().next_file;
+        let highest = listing.logs.iter().chain(&listing.dead_tables).max().copied();
+        if let Some(highest) = highest.filter(|n| *n >= next) {
+            self.manifest.take_numbers(highest + 1 - next);
+        }
+        Ok(listing.dead_tables)
+    }
+
+    /// Removes what else is no longer needed.
+    fn remove_leftovers(&self) -> Result<()> {
         if self.core.options.read_only {
             return Ok(());
         }
-        let listing = self.manifest.listing()?;
-        for number in listing.dead_tables {
-            self.core.fs().remove(&table_path(&self.core.dir, number))?;
+        self.manifest.listing()?.leftovers.iter().try_for_each(|path| self.core.fs().remove(path))
+    }
+
+    fn remove_tables(&self, numbers: &[u64]) -> Result<()> {
+        if self.core.options.read_only {
+            return Ok(());
         }
-        for path in listing.leftovers {
-            self.core.fs().remove(&path)?;
+        numbers.iter().try_for_each(|&number| self.core.fs().remove(&table_path(&self.core.dir, number)))
+    }
+
+    /// After a crash: removes dead tables, of which the index must not name any. Where it does, the manifest
+    /// has lost its newest group, which looks as if it had never been written; a repair needs those tables.
+    fn remove_unnamed(&self, dead: &[u64]) -> Result<()> {
+        if dead.is_empty() {
+            return Ok(());
         }
-        // Numbers of files that were made and forgotten must not be given out again.
-        if let Some(&highest) = listing.logs.last() {
-            let next = self.manifest.state().next_file;
-            if highest >= next {
-                self.manifest.take_numbers(highest + 1 - next);
+        let mut named = BTreeSet::new();
+        self.each_word(|_, word| {
+            if let Some(Word::Position(position)) = Word::decode(word) {
+                named.insert(position.number());
             }
+            Ok(())
+        })?;
+        if let Some(number) = dead.iter().find(|number| named.contains(number)) {
+            let path = table_path(&self.core.dir, *number);
+            let expected = "a table that the manifest names, as the index does (try `repair`)";
+            return Err(Error::corruption(&path, 0, expected, "one that the manifest has lost"));
         }
-        Ok(())
+        self.remove_tables(dead)
     }
 
     /// A killed process leaves the log without its newest records, a power cut leaves it torn: before

@@ -1,10 +1,12 @@
 //! Bringing back all that is not itself damaged.
 //!
-//! Tables are the ground truth: each is read in full, and of a damaged one the blocks that are sound go
+//! Tables are the ground truth: those of the manifest, or where that is damaged, every one that is there and
+//! has not left it for certain. Each is read in full, and of a damaged one the blocks that are sound go
 //! into a new table. What memtables of the old pool can still be read becomes tables, too. From these
 //! come a new manifest and a new pool; logs are replayed on top. Nothing old is removed before what
 //! replaces it is durable.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -25,10 +27,12 @@ use crate::manifest::{Identity, Manifest, State};
 
 /// Repairs the database in `core.dir`, which nobody has open.
 pub(crate) fn repair(core: Arc<Core>) -> Result<RepairReport> {
-    let mut work = Repair { report: RepairReport::default(), next: 1, flushed: 0, first_log: 0, core };
+    let report = RepairReport::default();
+    let mut work = Repair { core, report, next: 1, flushed: 0, first_log: 0, left: None };
     let known = work.known_state()?;
     work.reserve_numbers(known.as_ref())?;
-    let mut tables = work.sound_tables(known.as_ref())?;
+    let wanted = work.wanted_tables(known.as_ref())?;
+    let mut tables = work.sound_tables(wanted)?;
     work.flushed = known.as_ref().map_or(0, |s| s.flushed_seq);
     work.first_log = known.as_ref().map_or(0, |s| s.log_number);
     let mut identity = known.map_or_else(|| open::new_identity(&work.core.options), |s| s.identity);
@@ -45,6 +49,8 @@ struct Repair {
     flushed: u64,
     /// Logs before this one are no longer needed, and may tell of writes that were refused.
     first_log: u64,
+    /// Where the manifest is damaged: the tables that have certainly left it.
+    left: Option<BTreeSet<u64>>,
 }
 
 impl Repair {
@@ -62,7 +68,10 @@ impl Repair {
             Ok(manifest) => Ok(Some((*manifest.state()).clone())),
             Err(e) => {
                 self.did(format!("the manifest is unreadable ({e}); making it anew from the tables"));
-                Manifest::salvage(self.core.fs(), &self.core.dir)
+                let salvaged = Manifest::salvage(self.core.fs(), &self.core.dir)?;
+                let (state, removed) = salvaged.map(|s| (s.state, s.removed)).unzip();
+                self.left = Some(removed.unwrap_or_default());
+                Ok(state)
             }
         }
     }
@@ -86,19 +95,26 @@ impl Repair {
         Ok(())
     }
 
-    /// The tables that are sound, after the sound parts of the others have been put into new ones.
-    fn sound_tables(&mut self, known: Option<&State>) -> Result<Vec<(u32, TableMeta)>> {
-        let present = self.table_files()?;
-        let wanted: Vec<u64> = match known {
-            Some(state) => state.tables.keys().copied().collect(),
-            None => present.clone(),
+    /// The tables that hold what the database held, of those that are there. Of the rest the report tells.
+    fn wanted_tables(&mut self, known: Option<&State>) -> Result<BTreeSet<u64>> {
+        let present: BTreeSet<u64> = self.table_files()?.into_iter().collect();
+        let named: BTreeSet<u64> = known.iter().flat_map(|s| s.tables.keys().copied()).collect();
+        let Some(left) = self.left.clone() else {
+            for number in named.difference(&present) {
+                self.lost(format!("{number:06}.sst is missing, with everything in it"));
+            }
+            return Ok(&named & &present);
         };
+        for number in named.difference(&present).filter(|n| !left.contains(n)) {
+            self.lost(format!("{number:06}.sst is missing: merged since, or lost with everything in it"));
+        }
+        Ok(&present - &left)
+    }
+
+    /// The tables that are sound, after the sound parts of the others have been put into new ones.
+    fn sound_tables(&mut self, wanted: BTreeSet<u64>) -> Result<Vec<(u32, TableMeta)>> {
         let mut sound = Vec::new();
         for number in wanted {
-            if !present.contains(&number) {
-                self.lost(format!("{number:06}.sst is missing, with everything in it"));
-                continue;
-            }
             let path = table_path(&self.core.dir, number);
             let core = self.core.clone();
             let open = Table::open(core.fs(), &path, number, core.cache.clone(), Access::Sequential);
@@ -117,10 +133,20 @@ impl Repair {
         let core = self.core.clone();
         let mut entries = Entries::default();
         let path = table_path(&core.dir, number);
-        let outcome = salvage(core.fs(), &path, &mut |key, seq, kind, value| {
+        let outcome = match salvage(core.fs(), &path, &mut |key, seq, kind, value| {
             entries.list.push((key.to_vec(), seq, kind, value));
             Ok(())
-        })?;
+        }) {
+            Err(e @ Error::InvalidFormat { .. }) => {
+                self.lost(format!("{e}: everything that was in it"));
+                return Ok(None);
+            }
+            outcome => outcome?,
+        };
+        if let Some(other) = outcome.number.filter(|n| *n != number) {
+            self.lost(format!("{number:06}.sst is table {other}: everything that was in table {number}"));
+            return Ok(None);
+        }
         for range in outcome.lost {
             self.lost(format!(
                 "{number:06}.sst: bytes {} to {} are damaged",
@@ -181,7 +207,7 @@ impl Repair {
         }
         // Memtables and logs tell the same history. Mixing an unfinished one of the one with the other
         // could put an older version above a newer: with a log there, memtables count all or not at all.
-        if read.iter().any(Result::is_err) && self.has_logs()? {
+        if read.iter().any(Result::is_err) && !self.log_files()?.is_empty() {
             return Ok(path);
         }
         for entries in read.into_iter().flatten() {
@@ -192,9 +218,10 @@ impl Repair {
         Ok(path)
     }
 
-    fn has_logs(&self) -> Result<bool> {
+    fn log_files(&self) -> Result<BTreeSet<u64>> {
         let files = self.core.fs().list(&self.core.dir)?;
-        Ok(files.iter().any(|path| matches!(classify(path), FileKind::Log(_))))
+        let number = |path: PathBuf| if let FileKind::Log(n) = classify(&path) { Some(n) } else { None };
+        Ok(files.into_iter().filter_map(number).collect())
     }
 
     /// Makes the new manifest and pool and fills them.

@@ -187,10 +187,10 @@ fn what_is_left_is_salvaged_and_rebuilt() {
     fs.plant(&path, &data).unwrap();
     fs.remove(&dir().join("CURRENT")).unwrap();
     let salvaged = Manifest::salvage(&fs, dir()).unwrap().unwrap();
-    assert!(states.contains(&salvaged));
+    assert!(states.contains(&salvaged.state));
 
     let tables = [(0, meta(3)), (2, meta(8))];
-    let state = Manifest::state_of(salvaged.identity, &tables, 58).unwrap();
+    let state = Manifest::state_of(salvaged.state.identity, &tables, 58).unwrap();
     assert!(Manifest::state_of(identity(), &[(0, meta(3)), (1, meta(3))], 0).is_err());
     let rebuilt = Manifest::rebuild(Arc::new(fs.clone()), dir(), state).unwrap();
     let again = reopen(&fs.crash_losing_all());

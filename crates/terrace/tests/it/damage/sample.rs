@@ -1,0 +1,188 @@
+//! A small database that holds every structure there is, in the states a machine can find it in.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use terrace::{Db, WriteBatch, WriteOptions};
+use terrace_disk::{FsEvent, Observer};
+use terrace_log::PmLog;
+use terrace_pmem::{Granularity, Kind};
+
+use super::image::{Bed, Image};
+use crate::harness::{Map, entries};
+
+/// Keys that any of the operations below writes, and some that none does.
+const KEYS: u32 = 130;
+
+/// A database and what it must answer.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    /// How it came to be.
+    pub name: &'static str,
+    /// Its bytes.
+    pub image: Image,
+    /// What is in it.
+    pub right: Map,
+    /// Whether it was closed in order.
+    pub closed: bool,
+}
+
+/// Every key that a sample may hold, and some more.
+pub fn all_keys() -> Vec<Vec<u8>> {
+    (0..KEYS + 10).map(key).collect()
+}
+
+/// Long prefixes in common, and a key that is a prefix of others.
+pub fn key(i: u32) -> Vec<u8> {
+    match i {
+        7 => b"a rather long common prefix/".to_vec(),
+        i if i % 3 == 0 => format!("a rather long common prefix/{:05}", i / 3).into_bytes(),
+        i => format!("k{i}").into_bytes(),
+    }
+}
+
+/// The value that version `version` of key `i` has.
+pub fn value(i: u32, version: u32) -> Vec<u8> {
+    let mut value = format!("{i}.{version}:").into_bytes();
+    value.resize(value.len() + (i * 7 % 40) as usize, b'a' + version as u8);
+    value
+}
+
+/// Every sample.
+pub fn samples() -> Vec<Sample> {
+    let memory = build(Granularity::CacheLine);
+    let file = build(Granularity::Page);
+    let torn =
+        |(image, map): &(Image, Map)| (Image { boot: "the second boot", ..image.clone() }, map.clone());
+    let (torn_flush, torn_compaction) = (torn(&file.flush), torn(&file.compaction));
+    vec![
+        sample("persistent memory, closed", memory.closed),
+        sample("persistent memory, killed in a flush", memory.flush),
+        sample("persistent memory, killed in a compaction", memory.compaction),
+        sample("a file, closed", file.closed),
+        sample("a file, killed in a flush", file.flush),
+        sample("a file, killed in a compaction", file.compaction),
+        sample("a file, power cut in a flush", torn_flush),
+        sample("a file, power cut in a compaction", torn_compaction),
+    ]
+}
+
+fn sample(name: &'static str, (image, right): (Image, Map)) -> Sample {
+    let db = image.bed().open().unwrap_or_else(|e| panic!("{name}: {e}"));
+    let found: Map = entries(db.iter().unwrap()).into_iter().collect();
+    assert!(found == right, "{name}: the sample itself is not what was written");
+    assert_eq!(db.check().unwrap().problems, Vec::<String>::new(), "{name}");
+    Sample { name, image, right, closed: name.ends_with("closed") }
+}
+
+/// One database at three moments.
+struct Moments {
+    closed: (Image, Map),
+    /// With two memtables, version chains and the log of the flush.
+    flush: (Image, Map),
+    /// With version chains and the log of the compaction.
+    compaction: (Image, Map),
+}
+
+fn build(granularity: Granularity) -> Moments {
+    let bed = Image::empty(granularity).bed();
+    let camera = Arc::new(Camera { bed: bed.clone(), shots: Mutex::default() });
+    let mut writer =
+        Writer { db: bed.open().unwrap(), map: Map::new(), camera: camera.clone(), moments: BTreeMap::new() };
+    (0..KEYS).for_each(|i| writer.put(i, 0));
+    writer.db.flush().unwrap();
+    let older = writer.db.snapshot();
+    (0..KEYS).filter(|i| i % 5 == 1).for_each(|i| writer.put(i, 1));
+    (0..KEYS).filter(|i| i % 11 == 3).for_each(|i| writer.delete(i));
+    writer.db.flush().unwrap();
+    bed.fs().observe(Some(camera));
+    let mut version = 2;
+    while !JOBS.iter().all(|job| writer.moments.contains_key(job)) {
+        assert!(version < 20, "no flush with two memtables, or no compaction");
+        (0..KEYS).filter(|i| i % 4 == version % 4).for_each(|i| writer.put(i, version));
+        writer.batch(version);
+        if version % 4 == 0 {
+            writer.compact();
+        }
+        version += 1;
+    }
+    bed.fs().observe(None);
+    drop(older);
+    writer.batch(version);
+    writer.db.close().unwrap();
+    let Writer { map, mut moments, .. } = writer;
+    let mut moment = |job| moments.remove(job).unwrap();
+    Moments { flush: moment(JOBS[0]), compaction: moment(JOBS[1]), closed: (bed.image(), map) }
+}
+
+/// The roots of the jobs of which there are samples.
+const JOBS: [&str; 2] = ["slm.job.flush", "slm.job.c0"];
+
+/// Writes and keeps what the camera saw meanwhile, with what was acknowledged before.
+struct Writer {
+    db: Db,
+    map: Map,
+    camera: Arc<Camera>,
+    moments: BTreeMap<&'static str, (Image, Map)>,
+}
+
+impl Writer {
+    fn put(&mut self, i: u32, version: u32) {
+        self.db.put_with(&key(i), &value(i, version), WriteOptions::SYNC).unwrap();
+        self.keep();
+        self.map.insert(key(i), value(i, version));
+    }
+
+    fn delete(&mut self, i: u32) {
+        self.db.delete_with(&key(i), WriteOptions::SYNC).unwrap();
+        self.keep();
+        self.map.remove(&key(i));
+    }
+
+    fn batch(&mut self, version: u32) {
+        let mut batch = WriteBatch::new();
+        (40..44).for_each(|i| batch.put(&key(i), &value(i, version)));
+        batch.delete(&key(45));
+        self.db.write_with(batch, WriteOptions::SYNC).unwrap();
+        self.keep();
+        (40..44).for_each(|i| drop(self.map.insert(key(i), value(i, version))));
+        self.map.remove(&key(45));
+    }
+
+    fn compact(&mut self) {
+        self.db.compact_range::<&[u8]>(..).unwrap();
+        self.keep();
+    }
+
+    fn keep(&mut self) {
+        for (job, image) in std::mem::take(&mut *self.camera.shots.lock().unwrap()) {
+            self.moments.insert(job, (image, self.map.clone()));
+        }
+    }
+}
+
+/// Takes a picture before every change to the disk at which a job has written to its log.
+#[derive(Debug)]
+struct Camera {
+    bed: Bed,
+    shots: Mutex<BTreeMap<&'static str, Image>>,
+}
+
+impl Observer for Camera {
+    fn before(&self, _event: FsEvent<'_>) {
+        let image = self.bed.image();
+        let pool = image.bed().open_pool();
+        let has = |root: &str| pool.root(root).unwrap().is_some();
+        for job in JOBS {
+            let Some(head) = pool.root(job).unwrap() else { continue };
+            let log = PmLog::open(&pool, head).unwrap();
+            let rich = pool.slots(CHAINS).next().is_some() && log.iter().unwrap().count() > 1;
+            if rich && (job == JOBS[1] || has("slm.mem.0") && has("slm.mem.1")) {
+                self.shots.lock().unwrap().insert(job, image.clone());
+            }
+        }
+    }
+}
+
+/// Slots that hold version chains.
+const CHAINS: Kind = Kind(10);
