@@ -12,3 +12,11 @@ pub const FASTFAIR_NODE: Kind = Kind(3);
 pub const FASTFAIR_RECORD: Kind = Kind(4);
 /// Separator keys and prefixes of FAST&FAIR trees.
 pub const FASTFAIR_KEY: Kind = Kind(5);
+/// Headers, directories and shards of TurboHash tables.
+pub const TURBOHASH: Kind = Kind(6);
+/// Pairs of TurboHash tables that are not 8 and 8 bytes long.
+pub const TURBOHASH_PAIR: Kind = Kind(7);
+/// Headers, directories and segments of CCEH tables.
+pub const CCEH: Kind = Kind(8);
+/// Pairs of CCEH tables that are not 8 and 8 bytes long.
+pub const CCEH_PAIR: Kind = Kind(9);

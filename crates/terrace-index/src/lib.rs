@@ -4,17 +4,23 @@
 //! * [`fastfair`]: the FAST&FAIR B+-tree over byte strings.
 //! * [`ordered`]: the trait that ordered indexes share.
 //! * `guide`: where things are, in DRAM: what keeps the search for a place off PM.
+//! * [`hashed`]: the traits that hash indexes share; `pair`: the records of what does not fit into a slot.
 //! * [`limbo`]: when unlinked memory may be freed under lock-free readers.
 
 pub mod fastfair;
 mod guide;
+#[allow(dead_code, reason = "no hash index uses it yet")]
+pub mod hashed;
 pub mod kinds;
 pub mod limbo;
 pub mod ordered;
+#[allow(dead_code, reason = "no hash index uses it yet")]
+mod pair;
 pub mod skiplist;
 mod sync;
 mod word_cell;
 
 pub use fastfair::FastFair;
+pub use hashed::{ByteMap, HashCursor, HashFigures, HashIndex};
 pub use ordered::{OrderedIndex, ScanBatch};
 pub use skiplist::{Found, ListCursor, Record, SkipIndex, SkipList, Staged, WeakSkipList};

@@ -1,0 +1,256 @@
+//! What every hash index of this crate does, how its keys are hashed, and how it is scanned.
+
+use std::fmt::Debug;
+
+use terrace_base::{Error, Result};
+use terrace_pmem::Marks;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::ordered::{MAX_KEY_BYTES, ScanBatch};
+
+/// Longest value in bytes: 1 GiB.
+pub const MAX_VALUE_BYTES: usize = 1 << 30;
+
+/// A persistent unordered map from byte strings of up to 65,535 bytes to 8-byte words other than 0.
+///
+/// Thread safety: every method may be called from any thread at any time. Each of the single-key methods is
+/// linearizable and durable when it returns; what a reader returns is durable too. A scan sees every key
+/// that is there from its beginning to its end, and of those that come and go some.
+pub trait HashIndex: Send + Sync + Debug {
+    /// The word of `key`.
+    fn get(&self, key: &[u8]) -> Result<Option<u64>>;
+
+    /// Sets the word of `key`; the word it had.
+    fn insert(&self, key: &[u8], word: u64) -> Result<Option<u64>>;
+
+    /// If the word of `key` is `expected` (`None`: the key is absent), makes it `new` (`None`: removes the key);
+    /// else the inner error is what the word is.
+    fn compare_exchange(
+        &self,
+        key: &[u8],
+        expected: Option<u64>,
+        new: Option<u64>,
+    ) -> Result<std::result::Result<(), Option<u64>>>;
+
+    /// Removes `key`; the word it had.
+    fn remove(&self, key: &[u8]) -> Result<Option<u64>>;
+
+    /// Appends keys to `out` from `cursor` on and moves it to where the scan goes on, or to its end. About
+    /// `limit` keys at most, and at least one unless none is left: keys that share all 64 bits of their hash
+    /// come together. Keys come in the order of their hashes, each once, whatever is moved meanwhile.
+    fn scan_unordered(&self, cursor: &mut HashCursor, limit: usize, out: &mut ScanBatch) -> Result<()>;
+
+    /// Keys in the index.
+    fn len(&self) -> u64;
+
+    /// Whether there are no keys.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How full the index is and how far probes go, by a walk over all of it. Exact whenever writers are at
+    /// rest.
+    fn figures(&self) -> Result<HashFigures>;
+
+    /// Marks everything in the pool that the index owns. Runs beside readers and writers.
+    fn mark(&self, marks: &mut Marks) -> Result<()>;
+
+    /// Every finding against the index's invariants; none for a healthy one. Writers must be at rest.
+    fn check(&self) -> Result<Vec<String>>;
+
+    /// Bytes of DRAM held.
+    fn dram_bytes(&self) -> u64;
+
+    /// Bytes of the pool held.
+    fn pm_bytes(&self) -> u64;
+
+    /// Saves what makes the next open faster and gives back what was unlinked. Call it when writers are done,
+    /// before the pool is closed.
+    fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A persistent unordered map from byte strings of up to 65,535 bytes to byte strings of up to 1 GiB.
+///
+/// A pair of 8 and 8 bytes lies in the table itself, any other in one checksummed record. Thread safety and
+/// durability are those of [`HashIndex`]; a type that implements both sees one table, in which a word is
+/// the value of 8 bytes, little-endian.
+pub trait ByteMap: Send + Sync + Debug {
+    /// Sets the value of `key`; whether it had one.
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<bool>;
+
+    /// Puts the value of `key` into `value`, whose former content goes; whether there is one.
+    fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
+
+    /// Removes `key`; whether it was there.
+    fn delete(&self, key: &[u8]) -> Result<bool>;
+}
+
+/// Where an unordered scan stands. A scan may be resumed in another session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HashCursor(Option<u64>);
+
+impl HashCursor {
+    /// Before the first key.
+    pub const START: HashCursor = HashCursor(Some(0));
+
+    /// Past the last key.
+    pub const END: HashCursor = HashCursor(None);
+
+    /// Whether the scan is over.
+    pub fn is_end(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The least hash that was not scanned yet.
+    pub(crate) fn hash(&self) -> Option<u64> {
+        self.0
+    }
+
+    /// The cursor after all keys of `hash`.
+    pub(crate) fn after(hash: u64) -> HashCursor {
+        HashCursor(hash.checked_add(1))
+    }
+}
+
+impl Default for HashCursor {
+    fn default() -> Self {
+        Self::START
+    }
+}
+
+/// How full a hash index is, and how far its probes go.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HashFigures {
+    /// Keys.
+    pub keys: u64,
+    /// Slots of deleted keys that are not empty yet.
+    pub deleted: u64,
+    /// Buckets.
+    pub buckets: u64,
+    /// Slots of all buckets.
+    pub slots: u64,
+    /// Slots that may hold keys: without those a design keeps free for good.
+    pub usable_slots: u64,
+    /// Keys by the buckets that are probed to find them; element 0 counts those found in the first.
+    pub hits: Vec<u64>,
+    /// Home buckets by the buckets that are probed for a key that is not there; element 0 counts those where
+    /// one is enough.
+    pub misses: Vec<u64>,
+}
+
+impl HashFigures {
+    /// Keys in a usable slot, on average.
+    pub fn load_factor(&self) -> f64 {
+        ratio(self.keys, self.usable_slots)
+    }
+
+    /// Keys in a slot of any sort, on average.
+    pub fn raw_load_factor(&self) -> f64 {
+        ratio(self.keys, self.slots)
+    }
+
+    /// Buckets probed for a key that is there, on average over the keys.
+    pub fn mean_hit(&self) -> f64 {
+        mean(&self.hits)
+    }
+
+    /// Buckets probed for a key that is not there, on average over the home buckets.
+    pub fn mean_miss(&self) -> f64 {
+        mean(&self.misses)
+    }
+
+    /// Counts one probe of `buckets` buckets, at least 1, in `histogram`.
+    pub(crate) fn count(histogram: &mut Vec<u64>, buckets: usize) {
+        histogram.resize(histogram.len().max(buckets), 0);
+        histogram[buckets - 1] += 1;
+    }
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+fn mean(histogram: &[u64]) -> f64 {
+    let sum = histogram.iter().zip(1..).map(|(n, buckets): (&u64, u64)| n * buckets).sum();
+    ratio(sum, histogram.iter().sum())
+}
+
+/// An error unless `key` and `value` may be stored.
+pub(crate) fn admit_pair(key: &[u8], value: &[u8]) -> Result<()> {
+    crate::ordered::admit(key, None)?;
+    if value.len() > MAX_VALUE_BYTES {
+        return Err(Error::invalid("a value is longer than 1 GiB"));
+    }
+    const { assert!(MAX_KEY_BYTES <= u16::MAX as usize && MAX_VALUE_BYTES <= u32::MAX as usize) };
+    Ok(())
+}
+
+/// The hash of keys: XXH3 with a seed, 64 bits. Its values are persistent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KeyHash {
+    seed: u64,
+    /// What XXH3 makes of the seed for inputs of eight bytes.
+    flip: u64,
+}
+
+impl KeyHash {
+    /// The hash with this seed.
+    pub fn new(seed: u64) -> Self {
+        // Bytes 8 to 24 of XXH3's default secret, folded, as it does for inputs of 4 to 8 bytes.
+        const SECRET: u64 = 0x1cad_21f7_2c81_017c ^ 0xdb97_9083_e96d_d4de;
+        let folded = seed ^ u64::from((seed as u32).swap_bytes()) << 32;
+        KeyHash { seed, flip: SECRET.wrapping_sub(folded) }
+    }
+
+    /// The hash of a key.
+    #[inline]
+    pub fn of(&self, key: &[u8]) -> u64 {
+        match key.first_chunk::<8>() {
+            Some(word) if key.len() == 8 => self.of_word(u64::from_le_bytes(*word)),
+            _ => xxh3_64_with_seed(key, self.seed),
+        }
+    }
+
+    /// The hash of the key that consists of `word`, little-endian: XXH3 for eight bytes, with the length known.
+    #[inline]
+    pub fn of_word(&self, word: u64) -> u64 {
+        let mut h = word.rotate_left(32) ^ self.flip;
+        h ^= h.rotate_left(49) ^ h.rotate_left(24);
+        h = h.wrapping_mul(0x9FB2_1C65_1E98_DF25);
+        h ^= (h >> 35).wrapping_add(8);
+        h = h.wrapping_mul(0x9FB2_1C65_1E98_DF25);
+        h ^ h >> 28
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_hash_as_their_bytes() {
+        for seed in [0, 1, 0x9E37_79B9_7F4A_7C15, u64::MAX] {
+            let hash = KeyHash::new(seed);
+            for word in (0..1000u64).map(|i| i.wrapping_mul(0xD6E8_FEB8_6659_FD93)) {
+                assert_eq!(hash.of(&word.to_le_bytes()), xxh3_64_with_seed(&word.to_le_bytes(), seed));
+            }
+        }
+    }
+
+    #[test]
+    fn golden_hashes() {
+        let hash = KeyHash::new(7);
+        let found = [hash.of(b""), hash.of(b"12345678"), hash.of(b"a longer key than that")];
+        assert_eq!(found, [10464923555624353464, 12017993733793505878, 8751046285826717]);
+    }
+
+    #[test]
+    fn histograms_have_means() {
+        let mut figures = HashFigures::default();
+        [1, 1, 4].into_iter().for_each(|n| HashFigures::count(&mut figures.misses, n));
+        assert_eq!((figures.misses.clone(), figures.mean_miss()), (vec![2, 0, 0, 1], 2.0));
+        assert_eq!((figures.mean_hit(), figures.load_factor()), (0.0, 0.0));
+    }
+}
