@@ -15,11 +15,13 @@
 //! | [`run`](mod@run) | a workload on a store by several threads, measured |
 //! | [`suite`] | several workloads one after the other, with the databases they need |
 //! | [`outcome`], [`report`] | what was measured, and how it is printed |
+//! | [`index`] | bare indexes instead of stores: the `terrace-bench index` command |
 //!
 //! A run is repeatable up to the interleaving of threads: the same seed draws the same operations.
 
 pub mod db;
 pub mod distribution;
+pub mod index;
 pub mod keys;
 pub mod outcome;
 pub mod report;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::store::StoreStats;
 
@@ -90,13 +90,14 @@ impl Recorder {
     }
 }
 
-fn empty() -> Histogram<u64> {
+/// A histogram of nanoseconds.
+pub(crate) fn empty() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST_NANOS, 3)
         .expect("1 < the longest latency, and 3 digits are allowed")
 }
 
 /// Percentiles of a latency, in nanoseconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// How many were measured.
     pub count: u64,
@@ -113,7 +114,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    fn of(histogram: &Histogram<u64>) -> Latency {
+    pub(crate) fn of(histogram: &Histogram<u64>) -> Latency {
         Latency {
             count: histogram.len(),
             mean_ns: histogram.mean(),

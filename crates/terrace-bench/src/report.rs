@@ -66,13 +66,18 @@ pub fn table(outcomes: &[Outcome]) -> String {
             amplification(o.pm_write_amplification()),
         ]
     }));
-    let widths: Vec<usize> =
-        (0..HEAD.len()).map(|c| rows.iter().map(|r| r[c].chars().count()).max().unwrap_or(0)).collect();
+    columns(&rows)
+}
+
+/// Rows of as many cells each, aligned: the first column to the left, the others to the right.
+pub fn columns(rows: &[Vec<String>]) -> String {
+    let count = rows.first().map_or(0, Vec::len);
+    let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|t| t.chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..count).map(width).collect();
     let mut text = String::new();
-    for row in &rows {
-        let _ = write!(text, "{:<width$}", row[0], width = widths[0]);
-        for (cell, width) in row.iter().zip(&widths).skip(1) {
-            let _ = write!(text, "  {cell:>width$}");
+    for row in rows {
+        for (i, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            let _ = if i == 0 { write!(text, "{cell:<width$}") } else { write!(text, "  {cell:>width$}") };
         }
         text.push('\n');
     }
