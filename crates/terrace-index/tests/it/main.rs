@@ -1,6 +1,7 @@
 //! Integration tests of the indexes: conformance by constructor, crashes in simulated worlds.
 //!
-//! An ordered index joins by one line: `conformance!(name, Constructor)`.
+//! An ordered index joins by one line: `conformance!(name, Constructor)`; a hash index by
+//! `hash_conformance!(name, Constructor)`.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, which the lint cannot see")]
 

@@ -1,19 +1,18 @@
 //! Power cuts and kills at every drain.
 
 use std::ops::Bound;
-
 use terrace_base::rng::Rng;
-use terrace_index::{OrderedIndex, ScanBatch};
+use terrace_index::ScanBatch;
 use terrace_pmem::Pool;
 use terrace_sim::{Change, Explorer, KvModel, Map, Recorder, World, kv_scenario};
 
-use super::Constructor;
-use crate::bed::{assert_no_leaks, create_in, open_in};
+use super::{Case, Subject};
+use crate::bed::{assert_marked, create_in, open_in};
 
 /// An operation: key, and its new word or none.
 type Op = (Vec<u8>, Option<u64>);
 
-fn run<C: Constructor>(world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]) -> Result<(), String> {
+fn run<C: Case>(world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]) -> Result<(), String> {
     let text = |e: terrace_base::Error| e.to_string();
     let pool = create_in(world).map_err(text)?;
     let index = C::create(&pool).map_err(text)?;
@@ -32,18 +31,26 @@ fn run<C: Constructor>(world: &World, recorder: &mut Recorder<KvModel>, ops: &[O
     Ok(())
 }
 
-fn contents(index: &impl OrderedIndex, reverse: bool) -> Map {
-    let mut batch = ScanBatch::new();
-    index.scan(Bound::Unbounded, reverse, usize::MAX, &mut batch).unwrap();
-    let mut keys: Vec<_> = batch.iter().map(|(k, _)| k.to_vec()).collect();
-    if reverse {
-        keys.reverse();
-    }
-    assert!(keys.is_sorted_by(|a, b| a < b), "a scan in order");
-    batch.iter().map(|(k, w)| (k.to_vec(), w.to_le_bytes().to_vec())).collect()
+fn contents(index: &impl Subject, step: usize) -> Map {
+    index.contents(step).into_iter().map(|(k, w)| (k, w.to_le_bytes().to_vec())).collect()
 }
 
-fn verify<C: Constructor>(world: &World, model: &KvModel) -> Result<(), String> {
+/// The keys by a scan downward.
+fn downward(index: &impl Subject) -> Option<Map> {
+    let mut batch = ScanBatch::new();
+    index.ordered()?.scan(Bound::Unbounded, true, usize::MAX, &mut batch).unwrap();
+    let keys: Vec<_> = batch.iter().map(|(k, _)| k.to_vec()).collect();
+    assert!(keys.is_sorted_by(|a, b| a > b), "a scan in order");
+    Some(batch.iter().map(|(k, w)| (k.to_vec(), w.to_le_bytes().to_vec())).collect())
+}
+
+fn assert_no_leaks(pool: &Pool, index: &impl Subject) {
+    // Empties limbo.
+    index.close().unwrap();
+    assert_marked(pool, |marks| index.mark(marks));
+}
+
+fn verify<C: Case>(world: &World, model: &KvModel) -> Result<(), String> {
     let attempt = || -> Option<(Pool, C::Index)> {
         let pool = open_in(world).ok()?;
         pool.root("index").ok()??;
@@ -51,9 +58,9 @@ fn verify<C: Constructor>(world: &World, model: &KvModel) -> Result<(), String> 
         Some((pool, index))
     };
     let Some((pool, index)) = attempt() else { return model.accepts_in(world, &Map::new()) };
-    let found = contents(&index, false);
+    let found = contents(&index, 7);
     model.accepts_in(world, &found)?;
-    if contents(&index, true) != found {
+    if downward(&index).is_some_and(|down| down != found) {
         return Err("the scans upward and downward differ".into());
     }
     for (key, word) in &found {
@@ -66,14 +73,14 @@ fn verify<C: Constructor>(world: &World, model: &KvModel) -> Result<(), String> 
         return Err(problems.join("; "));
     }
     world.recovery_done();
-    assert_no_leaks(&pool, &index, |marks| index.mark(marks));
+    assert_no_leaks(&pool, &index);
     goes_on(&index, found)?;
-    assert_no_leaks(&pool, &index, |marks| index.mark(marks));
+    assert_no_leaks(&pool, &index);
     Ok(())
 }
 
 /// Writers repair what the crash has left: everything is removed, put back, and looked at.
-fn goes_on(index: &impl OrderedIndex, mut map: Map) -> Result<(), String> {
+fn goes_on(index: &impl Subject, mut map: Map) -> Result<(), String> {
     let mut rng = Rng::new(map.len() as u64);
     let keys: Vec<_> = map.keys().cloned().collect();
     for (i, key) in keys.iter().enumerate() {
@@ -91,12 +98,13 @@ fn goes_on(index: &impl OrderedIndex, mut map: Map) -> Result<(), String> {
     if !problems.is_empty() {
         return Err(format!("after further writes: {}", problems.join("; ")));
     }
-    if contents(index, false) != map {
+    if contents(index, usize::MAX) != map {
         return Err("further writes are lost".into());
     }
     if index.len() != map.len() as u64 {
         return Err(format!("{} keys counted, {} there", index.len(), map.len()));
     }
+    index.check_figures();
     Ok(())
 }
 
@@ -115,7 +123,7 @@ fn ops(seed: u64, n: usize, keys: u64, key: impl Fn(u64) -> Vec<u8>) -> Vec<Op> 
 }
 
 /// The crash test: dense keys, ascending keys with a long common prefix, and mixed ones.
-pub fn survives_crashes<C: Constructor>() {
+pub fn survives_crashes<C: Case>() {
     let explore = |seed, ops| {
         Explorer::new(seed).images(700).nested(1, 1).must_pass(kv_scenario(run::<C>, verify::<C>), ops)
     };
