@@ -53,11 +53,11 @@ impl Shortcuts {
 
     /// The leaf that `key` belongs to, which may have died.
     fn find(&self, key: &[u8]) -> Result<Option<u64>> {
-        let place = self.guide.find(Target { key, seq: 0 }, &no_look_up)?.1;
-        if place.prev == 0 {
+        let prev = self.guide.prev(&self.guide.find(Target { key, seq: 0 }, &no_look_up)?);
+        if prev == 0 {
             return Ok(None);
         }
-        let mut kept = self.guide.kept(place.prev);
+        let mut kept = self.guide.kept(prev);
         let (leaf, len) = (kept.next().unwrap_or(0), kept.next().unwrap_or(0) as usize);
         // A length one over that of the high fence: 0 says that there is none.
         let Some(len) = len.checked_sub(1) else { return Ok(Some(leaf)) };
@@ -74,7 +74,8 @@ impl Shortcuts {
         let mut words = vec![leaf, high.map_or(0, |high| high.len() as u64 + 1)];
         words.extend(words_of(high.unwrap_or_default()));
         let target = Target { key: low, seq: ENTRY };
-        let (trail, place) = self.guide.find(target, &no_look_up)?;
+        let trail = self.guide.find(target, &no_look_up)?;
+        let place = self.guide.place(&trail);
         match place.exact {
             // The leaf's lock keeps others from noting the same low fence, not from clearing the entry.
             true if place.next != 0 && self.leaf(place.next) == leaf => {}
@@ -91,7 +92,8 @@ impl Shortcuts {
 
     fn clear(&self, low: &[u8], leaf: u64) -> Result<()> {
         if low.len() <= WHOLE_KEY_BYTES {
-            let (trail, place) = self.guide.find(Target { key: low, seq: ENTRY }, &no_look_up)?;
+            let trail = self.guide.find(Target { key: low, seq: ENTRY }, &no_look_up)?;
+            let place = self.guide.place(&trail);
             if place.exact && place.next != 0 && self.leaf(place.next) == leaf {
                 self.guide.replace(&trail, place.next, 0);
             }

@@ -32,7 +32,7 @@ impl ListCursor {
 
     /// To the last record.
     pub fn seek_last(&mut self) -> Result<()> {
-        self.land(self.list.inner.last())
+        self.land(self.list.inner.last()?)
     }
 
     /// To the first record at or after (`key`, `seq`): of `key` the newest version of at most `seq`, else the

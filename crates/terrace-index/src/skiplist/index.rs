@@ -157,7 +157,7 @@ impl SkipIndex {
         let after = |key: &[u8]| [key, &[0]].concat();
         match (from, reverse) {
             (Bound::Unbounded, false) => Ok(list.after(list.head)),
-            (Bound::Unbounded, true) => Ok(list.last()),
+            (Bound::Unbounded, true) => list.last(),
             (Bound::Included(key), false) => list.first_from(key, 0),
             (Bound::Excluded(key), false) => list.first_from(&after(key), 0),
             (Bound::Included(key), true) => list.last_before(&after(key), 0),

@@ -55,7 +55,8 @@ impl Inner {
 
     /// The place of (`key`, `seq`) as far as the guide knows; `prev` is the head where there is no other.
     pub fn guided(&self, key: &[u8], seq: u64) -> Result<(Trail, Place)> {
-        let (trail, place) = self.guide.find(Target { key, seq }, &|at, key| self.compare_key(at, key))?;
+        let trail = self.guide.find(Target { key, seq }, &|at, key| self.compare_key(at, key))?;
+        let place = self.guide.place(&trail);
         let prev = if place.prev == 0 { self.head } else { place.prev };
         Ok((trail, Place { prev, ..place }))
     }
@@ -106,11 +107,11 @@ impl Inner {
     }
 
     /// The last node, 0 if none.
-    pub fn last(&self) -> u64 {
-        let mut last = self.guide.last();
+    pub fn last(&self) -> Result<u64> {
+        let mut last = self.guide.last()?;
         loop {
             match self.after(if last == 0 { self.head } else { last }) {
-                0 => return last,
+                0 => return Ok(last),
                 next => last = next,
             }
         }
@@ -134,7 +135,8 @@ impl SkipList {
     /// has returned. Reads PM only where there is such a record.
     pub fn get(&self, key: &[u8], max_seq: u64) -> Result<Option<Found<'_>>> {
         let inner = &*self.inner;
-        let offset = inner.guided(key, max_seq)?.1.next;
+        let trail = inner.guide.find(Target { key, seq: max_seq }, &|at, key| inner.compare_key(at, key))?;
+        let offset = inner.guide.next(&trail);
         if offset == 0 {
             return Ok(None);
         }

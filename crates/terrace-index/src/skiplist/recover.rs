@@ -9,7 +9,7 @@ use terrace_pmem::{Extent, POff};
 use super::Inner;
 use super::layout::{EXTENT_HEADER_BYTES, FIRST_DATA, OWNER_BYTES};
 use super::read::{Node, compare};
-use crate::guide::{Guide, Target, Trail};
+use crate::guide::Target;
 
 /// What the walk has found.
 struct Walk {
@@ -17,7 +17,6 @@ struct Walk {
     extents: Vec<Extent>,
     /// For each extent of `extents`, the end of what is used in it.
     ends: Vec<u64>,
-    trail: Trail,
     used: u64,
 }
 
@@ -33,7 +32,7 @@ impl Inner {
         let mut at = self.after(self.head);
         while at != 0 {
             let node = self.checked_node(&walk.extents, at, prev)?;
-            walk.take(self, &node);
+            walk.take(self, &node)?;
             self.count(node.head.seq);
             // What a killed process stored may not have been written back; later records rely on it.
             self.pool.flush(at, 8);
@@ -53,7 +52,7 @@ impl Inner {
             e.offset + if e.offset == self.arena.first() { FIRST_DATA } else { EXTENT_HEADER_BYTES }
         };
         let ends = extents.iter().map(begin).collect();
-        Ok(Walk { extents, ends, trail: Guide::start(), used: 0 })
+        Ok(Walk { extents, ends, used: 0 })
     }
 
     /// The node at `at`, wholly inside the arena, sound, and after `prev`.
@@ -132,14 +131,15 @@ impl Inner {
 
 impl Walk {
     /// Adds `node`, the next of the chain, to the guide and to what is used.
-    fn take(&mut self, list: &Inner, node: &Node<'_>) {
+    fn take(&mut self, list: &Inner, node: &Node<'_>) -> Result<()> {
         list.mark_settled(node.offset);
-        list.guide.append(&mut self.trail, Target { key: node.key, seq: node.head.seq }, node.offset);
+        list.guide.append(Target { key: node.key, seq: node.head.seq }, node.offset)?;
         let fields = node.head.fields();
         let end = (node.offset + fields.above()).next_multiple_of(8);
         self.used += end - (node.offset - OWNER_BYTES);
         let i = self.extents.partition_point(|e| e.offset <= node.offset) - 1;
         self.ends[i] = self.ends[i].max(end);
+        Ok(())
     }
 
     /// Lets allocation go on where most room is left.
