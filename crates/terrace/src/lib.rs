@@ -10,6 +10,7 @@ mod engine;
 pub mod env;
 pub mod manifest;
 mod options;
+mod pool;
 mod stats;
 mod sync;
 

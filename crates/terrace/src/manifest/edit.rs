@@ -53,6 +53,13 @@ pub enum Edit {
         /// The table's file number.
         number: u64,
     },
+    /// A table goes to another level as it is; its number, and with it its file, stays.
+    MoveTable {
+        /// The table's file number.
+        number: u64,
+        /// The level it belongs to from now on.
+        level: u32,
+    },
     /// Keys of a table died (negative) or were found alive after all (positive).
     Counts {
         /// The table's file number.
@@ -121,6 +128,7 @@ mod tag {
     pub const NEXT_FILE: u8 = 9;
     pub const LOG_NUMBER: u8 = 10;
     pub const SNAPSHOT_END: u8 = 11;
+    pub const MOVE_TABLE: u8 = 12;
 }
 
 /// The payload of the record that holds `edits`.
@@ -168,6 +176,11 @@ impl Edit {
                 tag::ADD_TABLE
             }
             Edit::RemoveTable { number } => number_body(out, *number, tag::REMOVE_TABLE),
+            Edit::MoveTable { number, level } => {
+                put_varint(out, *number);
+                put_varint(out, u64::from(*level));
+                tag::MOVE_TABLE
+            }
             Edit::Counts { number, live_delta } => {
                 put_varint(out, *number);
                 put_varint(out, zigzag(*live_delta));
@@ -213,6 +226,7 @@ fn decode_body(tag: u8, mut body: Reader<'_>) -> Result<Edit, FaultKind> {
         tag::IDENTITY => return decode_identity(body),
         tag::ADD_TABLE => return decode_add_table(body),
         tag::REMOVE_TABLE => Edit::RemoveTable { number: number(&mut body)? },
+        tag::MOVE_TABLE => Edit::MoveTable { number: number(&mut body)?, level: level(&mut body)? },
         tag::COUNTS => {
             let table = number(&mut body)?;
             Edit::Counts { number: table, live_delta: unzigzag(number(&mut body)?) }
@@ -228,7 +242,7 @@ fn decode_body(tag: u8, mut body: Reader<'_>) -> Result<Edit, FaultKind> {
         tag::NEXT_FILE => Edit::NextFile(number(&mut body)?),
         tag::LOG_NUMBER => Edit::LogNumber(number(&mut body)?),
         tag::SNAPSHOT_END => Edit::SnapshotEnd,
-        other => return Err(foreign(format!("edit tag {other}"), "edit tags 1 to 11")),
+        other => return Err(foreign(format!("edit tag {other}"), "edit tags 1 to 12")),
     };
     if !body.is_empty() {
         return Err(FaultKind::Malformed("the end of the edit's body"));
@@ -255,7 +269,7 @@ fn decode_identity(mut body: Reader<'_>) -> Result<Edit, FaultKind> {
 }
 
 fn decode_add_table(mut body: Reader<'_>) -> Result<Edit, FaultKind> {
-    let level = u32::try_from(number(&mut body)?).map_err(|_| FaultKind::Malformed("a level"))?;
+    let level = level(&mut body)?;
     let job = number(&mut body)?;
     let meta = TableMeta::decode(&mut body).ok_or(FaultKind::Malformed("a table's description"))?;
     if !body.is_empty() {
@@ -270,6 +284,10 @@ fn foreign(found: impl Into<String>, supported: impl Into<String>) -> FaultKind 
 
 fn number(body: &mut Reader<'_>) -> Result<u64, FaultKind> {
     body.varint().ok_or(FaultKind::Malformed("a number"))
+}
+
+fn level(body: &mut Reader<'_>) -> Result<u32, FaultKind> {
+    u32::try_from(number(body)?).map_err(|_| FaultKind::Malformed("a level"))
 }
 
 fn numbers(body: &mut Reader<'_>) -> Result<Vec<u64>, FaultKind> {
@@ -322,6 +340,7 @@ impl fmt::Display for Edit {
                 describe(f, meta)
             }
             Edit::RemoveTable { number } => write!(f, "remove table {number}"),
+            Edit::MoveTable { number, level } => write!(f, "table {number} moves to level {level}"),
             Edit::Counts { number, live_delta } => write!(f, "table {number} live {live_delta:+}"),
             Edit::Candidates(numbers) => write!(f, "candidates {numbers:?}"),
             Edit::JobStarted { id, kind, inputs } => write!(f, "job {id} started: {kind} of {inputs:?}"),
@@ -382,10 +401,10 @@ mod tests {
     #[test]
     fn an_unknown_tag_and_job_kind_are_foreign() {
         let good = encode_group(&[Edit::NextFile(5)]);
-        let payload = [&good[..], &[12, 0]].concat();
+        let payload = [&good[..], &[13, 0]].concat();
         let fault = decode_group(&payload).unwrap_err();
         assert_eq!(fault.at, good.len());
-        assert!(matches!(fault.kind, FaultKind::Foreign { found, .. } if found == "edit tag 12"));
+        assert!(matches!(fault.kind, FaultKind::Foreign { found, .. } if found == "edit tag 13"));
         let fault = decode_group(&[tag::JOB_STARTED, 2, 1, 9]).unwrap_err();
         assert!(matches!(fault.kind, FaultKind::Foreign { .. }));
     }
@@ -398,6 +417,8 @@ mod tests {
             &[tag::NEXT_FILE, 0],
             &[tag::NEXT_FILE],
             &[tag::SNAPSHOT_END, 1, 0],
+            &[tag::MOVE_TABLE, 1, 7],
+            &[tag::MOVE_TABLE, 6, 7, 0x80, 0x80, 0x80, 0x80, 0x10],
             &[tag::IDENTITY, 3, 1, 0, 0],
         ] {
             let fault = decode_group(bytes).unwrap_err();

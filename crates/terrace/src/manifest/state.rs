@@ -94,6 +94,11 @@ impl State {
                 self.tables.remove(number).ok_or_else(|| format!("no table {number} to remove"))?;
                 self.candidates.remove(number);
             }
+            Edit::MoveTable { number, level } => {
+                let table =
+                    self.tables.get_mut(number).ok_or_else(|| format!("no table {number} to move"))?;
+                table.level = *level;
+            }
             Edit::Counts { number, live_delta } => {
                 let table =
                     self.tables.get_mut(number).ok_or_else(|| format!("no table {number} to count in"))?;

@@ -4,19 +4,17 @@
 //! cleanly or written under the same boot, since then it holds everything that was stored; otherwise a
 //! power cut may have torn it, and it is made anew from tables and logs (`rebuild.rs`).
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use terrace_base::rng::Rng;
-use terrace_base::{Error, ErrorKind, Result};
+use terrace_base::{Error, Result};
 use terrace_disk::Access;
 
 use terrace_index::limbo::Limbo;
-use terrace_pmem::{Granularity, MediaRequest, Opened, Pool, PoolOptions, Profile};
+use terrace_pmem::{Opened, Pool, PoolOptions};
 use terrace_table::Table;
 
 use super::chain::CHAIN_KIND;
@@ -26,20 +24,11 @@ use super::{LocationIndex, NAME, Slm};
 use crate::db::core::Core;
 use crate::engine::Engine;
 use crate::manifest::{self, Identity, Manifest};
-use crate::options::{Options, PoolChoice};
+use crate::options::EngineKind;
+use crate::pool::{self, MEDIA, PAGE};
 
 /// The root of the index.
 pub(super) const INDEX_ROOT: &str = "slm.index";
-
-/// The root that says whose pool this is: the first six bytes of the store's identity.
-const OWNER_ROOT: &str = "slm.store";
-
-/// The identity's name for the pool's medium, and its value for ordinary files.
-pub(super) const MEDIA: &str = "pool.media";
-const PAGE: &str = "page";
-
-/// Initial size of a pool file; it grows by itself.
-const INITIAL_POOL_BYTES: u64 = 16 << 20;
 
 /// Opens or creates the database in `core.dir`.
 pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
@@ -51,7 +40,7 @@ pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
     let last = slm.recover(attached)?;
     if attached == Attached::Rebuild {
         // Only now: a pool without its owner's name is one whose rebuilding was cut short.
-        set_owner(&slm.pool, &slm.manifest.state().identity)?;
+        pool::set_owner(&slm.pool, &slm.manifest.state().identity)?;
     }
     Ok((slm, last))
 }
@@ -86,15 +75,15 @@ fn create(core: &Core) -> Result<(Manifest, Pool, Attached)> {
     if !core.options.create_if_missing || core.options.read_only {
         return Err(Error::invalid(format!("there is no database in {}", core.dir.display())));
     }
-    let mut identity = new_identity(&core.options);
+    let mut identity = pool::new_identity(&core.options, EngineKind::Slm);
     let pool = fresh_pool(core, &identity)?;
-    identity.options.insert(MEDIA.into(), media_name(&pool).into());
+    identity.options.insert(MEDIA.into(), pool::media_name(&pool).into());
     let manifest = Manifest::create(core.fs.clone(), &core.dir, identity)?;
     begin(manifest, pool)
 }
 
 fn begin(manifest: Manifest, pool: Pool) -> Result<(Manifest, Pool, Attached)> {
-    set_owner(&pool, &manifest.state().identity)?;
+    pool::set_owner(&pool, &manifest.state().identity)?;
     manifest.take_numbers(1);
     manifest.apply(&[])?;
     Ok((manifest, pool, Attached::New))
@@ -114,105 +103,17 @@ fn open_existing(core: &Core) -> Result<(Manifest, Pool, Attached)> {
     Ok((manifest, pool, attached))
 }
 
-/// A pool with nothing in it. What lies in the database's own directory under its name is the rest of a
-/// creation that was cut off; elsewhere what is there may be somebody's.
+/// A pool with nothing in it but an empty index.
 fn fresh_pool(core: &Core, identity: &Identity) -> Result<Pool> {
-    let (path, media) = pool_request(core, identity)?;
-    let options = pool_options(core, media);
-    let elsewhere = !path.starts_with(&core.dir);
-    if elsewhere && core.env.pm.exists(&path)? && !is_leftover(core, &path, &options, identity)? {
-        return Err(Error::invalid(format!("{} is the pool of another database", path.display())));
-    }
-    core.env.pm.remove(&path)?;
-    create_pool(core, &path, &options)
-}
-
-/// Whether a pool is the rest of a creation that was cut off: nobody's or this database's, with nothing in it.
-fn is_leftover(core: &Core, path: &Path, options: &PoolOptions, identity: &Identity) -> Result<bool> {
-    let pool = core.env.pm.open(path, options)?;
-    let ours = owner_of(identity);
-    if pool.opened() == Opened::Torn {
-        return Ok(torn_may_be_ours(&pool, identity));
-    }
-    Ok(pool.roots()?.iter().all(|(name, value)| match name.as_str() {
-        OWNER_ROOT => *value == ours,
-        name => name == INDEX_ROOT,
-    }))
-}
-
-pub(super) fn media_name(pool: &Pool) -> &'static str {
-    if pool.granularity() == Granularity::Page { PAGE } else { "memory" }
-}
-
-pub(super) fn new_identity(options: &Options) -> Identity {
-    let mut rng = Rng::new(Rng::fresh_seed());
-    let mut uuid = [0; 16];
-    rng.fill(&mut uuid);
-    let mut fixed = BTreeMap::new();
-    let path = match &options.pool {
-        PoolChoice::Auto => None,
-        PoolChoice::Path(path) => Some(path),
-        PoolChoice::Emulated { path, profile } => {
-            fixed.insert("pool.emulated".into(), figures(profile));
-            path.as_ref()
-        }
-    };
-    if let Some(path) = path {
-        fixed.insert("pool.path".into(), path.display().to_string());
-    }
-    Identity { uuid, engine: NAME.into(), options: fixed }
-}
-
-/// The pool's path and how it is mapped: what is asked for, else what the database was created with.
-pub(super) fn pool_request(core: &Core, identity: &Identity) -> Result<(PathBuf, MediaRequest)> {
-    let recorded = |name: &str| identity.options.get(name);
-    let emulated = recorded("pool.emulated");
-    let path = |asked: &Option<PathBuf>| {
-        let recorded = recorded("pool.path").map(PathBuf::from);
-        asked.clone().or(recorded).unwrap_or_else(|| core.dir.join("pool"))
-    };
-    match (&core.options.pool, emulated) {
-        (PoolChoice::Auto, None) => Ok((path(&None), MediaRequest::Auto)),
-        (PoolChoice::Auto, Some(profile)) => {
-            Ok((path(&None), MediaRequest::Emulated(Profile::parse(profile)?)))
-        }
-        (PoolChoice::Path(asked), None) => Ok((path(&Some(asked.clone())), MediaRequest::Auto)),
-        (PoolChoice::Emulated { path: asked, profile }, Some(_)) => {
-            Ok((path(asked), MediaRequest::Emulated(*profile)))
-        }
-        (PoolChoice::Path(_), Some(_)) => {
-            Err(Error::invalid("this database was created with an emulated pool; open it with one"))
-        }
-        (PoolChoice::Emulated { .. }, None) => {
-            Err(Error::invalid("this database was not created with an emulated pool; open it without one"))
-        }
-    }
-}
-
-/// A profile in the form that [`Profile::parse`] reads.
-fn figures(profile: &Profile) -> String {
-    if Profile::ALL.contains(profile) {
-        return profile.name.into();
-    }
-    let bandwidth = profile.write_bytes_per_sec.map_or(String::new(), |rate| format!(",bw={rate}"));
-    format!("read={},drain={}{bandwidth}", profile.read_ns, profile.write_ns)
-}
-
-pub(super) fn pool_options(core: &Core, media: MediaRequest) -> PoolOptions {
-    let max_size = core.options.pm_bytes;
-    PoolOptions {
-        size: INITIAL_POOL_BYTES.min(max_size),
-        max_size,
-        extent_bytes: core.options.pool_extent_bytes,
-        media,
-        ..PoolOptions::default()
-    }
+    let pool = pool::fresh(core, identity, &[INDEX_ROOT])?;
+    LocationIndex::create(&pool, INDEX_ROOT)?;
+    Ok(pool)
 }
 
 fn open_pool(core: &Core, identity: &Identity) -> Result<(Pool, Attached)> {
-    let (path, media) = pool_request(core, identity)?;
-    let options = pool_options(core, media);
-    match attach_pool(core, &path, &options, identity) {
+    let (path, media) = pool::request(core, identity)?;
+    let options = pool::pool_options(core, media);
+    match pool::attach(core, &path, &options, identity) {
         Ok(pool) => match pool.opened() {
             Opened::Clean | Opened::Created => Ok((pool, Attached::Clean)),
             Opened::SameBoot | Opened::Crashed => Ok((pool, Attached::Crashed)),
@@ -222,38 +123,12 @@ fn open_pool(core: &Core, identity: &Identity) -> Result<(Pool, Attached)> {
             }
         },
         // An ordinary file of our own holds nothing that tables and log do not.
-        Err(e) if is_unusable(&e) && identity.options.get(MEDIA).is_some_and(|m| m == PAGE) => {
+        Err(e) if pool::is_unusable(&e) && identity.options.get(MEDIA).is_some_and(|m| m == PAGE) => {
             tracing::warn!(error = %e, "the pool is unusable and is made anew");
             replace_pool(core, &path, &options)
         }
         Err(e) => Err(e),
     }
-}
-
-fn is_unusable(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Corruption | ErrorKind::InvalidFormat)
-}
-
-fn attach_pool(core: &Core, path: &Path, options: &PoolOptions, identity: &Identity) -> Result<Pool> {
-    if !core.env.pm.exists(path)? {
-        return Err(Error::corruption(path, 0, "the database's pool (try `repair`)", "no such file"));
-    }
-    let pool = core.env.pm.open(path, options)?;
-    let ours = match pool.opened() {
-        Opened::Torn => torn_may_be_ours(&pool, identity),
-        _ => pool.root(OWNER_ROOT)? == Some(owner_of(identity)),
-    };
-    if !ours {
-        return Err(Error::corruption(path, 0, "the pool of this database", "another database's pool"));
-    }
-    Ok(pool)
-}
-
-/// Whether a torn pool does not say that it is another database's. Of its roots any may be missing; nothing in it
-/// is of use any more, but another's is left to it all the same.
-fn torn_may_be_ours(pool: &Pool, identity: &Identity) -> bool {
-    let owner = pool.root(OWNER_ROOT).ok().flatten();
-    owner.is_none_or(|owner| owner == owner_of(identity))
 }
 
 /// Makes an empty pool with an empty index.
@@ -268,15 +143,6 @@ fn replace_pool(core: &Core, path: &Path, options: &PoolOptions) -> Result<(Pool
     Ok((create_pool(core, path, options)?, Attached::Rebuild))
 }
 
-/// Says in the pool whose it is.
-pub(super) fn set_owner(pool: &Pool, identity: &Identity) -> Result<()> {
-    pool.set_root(OWNER_ROOT, owner_of(identity))
-}
-
-fn owner_of(identity: &Identity) -> u64 {
-    identity.uuid[..6].iter().fold(1, |word, byte| (word << 8 | u64::from(*byte)) & 0xffff_ffff_ffff)
-}
-
 /// Wires the engine around what has been opened.
 pub(super) fn assemble(
     core: Arc<Core>,
@@ -288,10 +154,7 @@ pub(super) fn assemble(
     index.set_shortcut_limit(core.options.memory_budget / 16);
     let tables = open_tables(&core, &manifest)?;
     let mem = open_memtables(&core, &pool)?;
-    let emulated = match pool_request(&core, &manifest.state().identity)?.1 {
-        MediaRequest::Emulated(profile) => Some(profile.to_string()),
-        _ => None,
-    };
+    let emulated = pool::emulated(&core, &manifest.state().identity)?;
     let limbo = {
         let pool = pool.clone();
         // A chain that cannot be freed stays unreachable, which `check` reports.

@@ -24,6 +24,8 @@ use crate::db::core::Core;
 use crate::db::report::RepairReport;
 use crate::engine::Engine;
 use crate::manifest::{Identity, Manifest, State};
+use crate::options::EngineKind;
+use crate::pool;
 
 /// Repairs the database in `core.dir`, which nobody has open.
 pub(crate) fn repair(core: Arc<Core>) -> Result<RepairReport> {
@@ -35,7 +37,8 @@ pub(crate) fn repair(core: Arc<Core>) -> Result<RepairReport> {
     let mut tables = work.sound_tables(wanted)?;
     work.flushed = known.as_ref().map_or(0, |s| s.flushed_seq);
     work.first_log = known.as_ref().map_or(0, |s| s.log_number);
-    let mut identity = known.map_or_else(|| open::new_identity(&work.core.options), |s| s.identity);
+    let mut identity =
+        known.map_or_else(|| pool::new_identity(&work.core.options, EngineKind::Slm), |s| s.identity);
     let pool_path = work.salvage_memtables(&identity, &mut tables)?;
     work.finish(&mut identity, tables, pool_path)
 }
@@ -183,8 +186,8 @@ impl Repair {
         identity: &Identity,
         tables: &mut Vec<(u32, TableMeta)>,
     ) -> Result<PathBuf> {
-        let (path, media) = open::pool_request(&self.core, identity)?;
-        let options = open::pool_options(&self.core, media);
+        let (path, media) = pool::request(&self.core, identity)?;
+        let options = pool::pool_options(&self.core, media);
         if !self.core.env.pm.exists(&path)? {
             self.lost("the pool is missing: writes since the last flush, unless a log has them");
             return Ok(path);
@@ -231,8 +234,8 @@ impl Repair {
         tables: Vec<(u32, TableMeta)>,
         pool_path: PathBuf,
     ) -> Result<RepairReport> {
-        let (_, media) = open::pool_request(&self.core, identity)?;
-        let options = open::pool_options(&self.core, media);
+        let (_, media) = pool::request(&self.core, identity)?;
+        let options = pool::pool_options(&self.core, media);
         let mut state = Manifest::state_of(identity.clone(), &tables, self.flushed)?;
         state.next_file = state.next_file.max(self.next);
         state.log_number = self.first_log;
@@ -245,7 +248,7 @@ impl Repair {
             self.lost(format!("{damage}: the writes of this log from there on"));
             Ok(())
         })?;
-        open::set_owner(&slm.pool, identity)?;
+        pool::set_owner(&slm.pool, identity)?;
         let keys = { terrace_index::OrderedIndex::len(&slm.index) };
         self.did(format!("rebuilt the index of {keys} keys from {} tables", tables.len()));
         self.report.keys = keys;

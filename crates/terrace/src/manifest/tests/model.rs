@@ -10,6 +10,7 @@ use super::*;
 enum Op {
     Add(u64),
     Remove(u64),
+    Move(u64, u32),
     Count(u64, i8),
     Candidates(Vec<u64>),
     Start(u64, Vec<u64>),
@@ -24,6 +25,7 @@ impl Op {
         match self.clone() {
             Op::Add(number) => add(number),
             Op::Remove(number) => Edit::RemoveTable { number },
+            Op::Move(number, level) => Edit::MoveTable { number, level },
             Op::Count(number, delta) => Edit::Counts { number, live_delta: delta.into() },
             Op::Candidates(numbers) => Edit::Candidates(numbers),
             Op::Start(id, inputs) => Edit::JobStarted { id, kind: JobKind::Compaction, inputs },
@@ -39,6 +41,7 @@ impl Op {
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Model {
     live: BTreeMap<u64, i64>,
+    levels: BTreeMap<u64, u32>,
     candidates: BTreeSet<u64>,
     jobs: BTreeMap<u64, Vec<u64>>,
     flushed: u64,
@@ -51,15 +54,21 @@ impl Model {
         match op.clone() {
             Op::Add(number) => {
                 let fits = number > 0 && self.live.insert(number, 90).is_none();
+                self.levels.insert(number, 0);
                 self.next = self.next.max(number + 1);
                 return fits;
             }
             Op::Remove(number) => {
                 self.candidates.remove(&number);
+                self.levels.remove(&number);
                 return self.live.remove(&number).is_some();
             }
             Op::Count(number, delta) => match self.live.get_mut(&number) {
                 Some(live) => *live += i64::from(delta),
+                None => return false,
+            },
+            Op::Move(number, level) => match self.levels.get_mut(&number) {
+                Some(old) => *old = level,
                 None => return false,
             },
             Op::Candidates(numbers) => {
@@ -83,6 +92,7 @@ impl Model {
         }
         Model {
             live: state.tables.iter().map(|(n, t)| (*n, t.live_raw)).collect(),
+            levels: state.tables.iter().map(|(n, t)| (*n, t.level)).collect(),
             candidates: state.candidates.clone(),
             jobs: state.jobs.iter().map(|(id, job)| (*id, job.inputs.clone())).collect(),
             flushed: state.flushed_seq,
@@ -98,7 +108,8 @@ fn ops() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => table.clone().prop_map(Op::Add),
         2 => table.clone().prop_map(Op::Remove),
-        2 => (table, any::<i8>()).prop_map(|(n, d)| Op::Count(n, d)),
+        2 => (table.clone(), any::<i8>()).prop_map(|(n, d)| Op::Count(n, d)),
+        2 => (table.clone(), 0u32..7).prop_map(|(n, l)| Op::Move(n, l)),
         1 => tables.clone().prop_map(Op::Candidates),
         2 => (0u64..3, tables).prop_map(|(id, inputs)| Op::Start(id, inputs)),
         1 => (0u64..3).prop_map(Op::Done),

@@ -1,0 +1,180 @@
+//! A database's pool: where it lies, whose it is, and how it comes to be. What is in it is the engine's.
+//!
+//! 1. A pool in use has a root `ENGINE.store` that names its database; one without was left behind by a creation
+//!    or rebuilding that was cut short.
+//! 2. A pool that lies outside of the database's directory is replaced only if it is nobody's or this database's.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use terrace_base::rng::Rng;
+use terrace_base::{Error, ErrorKind, Result};
+use terrace_pmem::{Granularity, MediaRequest, Opened, Pool, PoolOptions, Profile};
+
+use crate::db::core::Core;
+use crate::manifest::Identity;
+use crate::options::{EngineKind, Options, PoolChoice};
+
+/// The identity's name for the pool's medium.
+pub(crate) const MEDIA: &str = "pool.media";
+
+/// The value of [`MEDIA`] for an ordinary file.
+pub(crate) const PAGE: &str = "page";
+
+/// Initial size of a pool file; it grows by itself.
+const INITIAL_POOL_BYTES: u64 = 16 << 20;
+
+/// A new database's identity, but for the pool's medium.
+pub(crate) fn new_identity(options: &Options, engine: EngineKind) -> Identity {
+    let mut rng = Rng::new(Rng::fresh_seed());
+    let mut uuid = [0; 16];
+    rng.fill(&mut uuid);
+    let mut fixed = BTreeMap::new();
+    let path = match &options.pool {
+        PoolChoice::Auto => None,
+        PoolChoice::Path(path) => Some(path),
+        PoolChoice::Emulated { path, profile } => {
+            fixed.insert("pool.emulated".into(), figures(profile));
+            path.as_ref()
+        }
+    };
+    if let Some(path) = path {
+        fixed.insert("pool.path".into(), path.display().to_string());
+    }
+    Identity { uuid, engine: engine.name().into(), options: fixed }
+}
+
+/// A profile in the form that [`Profile::parse`] reads.
+fn figures(profile: &Profile) -> String {
+    if Profile::ALL.contains(profile) {
+        return profile.name.into();
+    }
+    let bandwidth = profile.write_bytes_per_sec.map_or(String::new(), |rate| format!(",bw={rate}"));
+    format!("read={},drain={}{bandwidth}", profile.read_ns, profile.write_ns)
+}
+
+/// What an identity says of the medium of `pool`.
+pub(crate) fn media_name(pool: &Pool) -> &'static str {
+    if pool.granularity() == Granularity::Page { PAGE } else { "memory" }
+}
+
+/// The pool's path and how it is mapped: what is asked for, else what the database was created with.
+pub(crate) fn request(core: &Core, identity: &Identity) -> Result<(PathBuf, MediaRequest)> {
+    let recorded = |name: &str| identity.options.get(name);
+    let emulated = recorded("pool.emulated");
+    let path = |asked: &Option<PathBuf>| {
+        let recorded = recorded("pool.path").map(PathBuf::from);
+        asked.clone().or(recorded).unwrap_or_else(|| core.dir.join("pool"))
+    };
+    match (&core.options.pool, emulated) {
+        (PoolChoice::Auto, None) => Ok((path(&None), MediaRequest::Auto)),
+        (PoolChoice::Auto, Some(profile)) => {
+            Ok((path(&None), MediaRequest::Emulated(Profile::parse(profile)?)))
+        }
+        (PoolChoice::Path(asked), None) => Ok((path(&Some(asked.clone())), MediaRequest::Auto)),
+        (PoolChoice::Emulated { path: asked, profile }, Some(_)) => {
+            Ok((path(asked), MediaRequest::Emulated(*profile)))
+        }
+        (PoolChoice::Path(_), Some(_)) => {
+            Err(Error::invalid("this database was created with an emulated pool; open it with one"))
+        }
+        (PoolChoice::Emulated { .. }, None) => {
+            Err(Error::invalid("this database was not created with an emulated pool; open it without one"))
+        }
+    }
+}
+
+/// The emulated medium's name, where the pool is emulated.
+pub(crate) fn emulated(core: &Core, identity: &Identity) -> Result<Option<String>> {
+    Ok(match request(core, identity)?.1 {
+        MediaRequest::Emulated(profile) => Some(profile.to_string()),
+        _ => None,
+    })
+}
+
+/// How the pool is mapped and how far it may grow.
+pub(crate) fn pool_options(core: &Core, media: MediaRequest) -> PoolOptions {
+    let max_size = core.options.pm_bytes;
+    PoolOptions {
+        size: INITIAL_POOL_BYTES.min(max_size),
+        max_size,
+        extent_bytes: core.options.pool_extent_bytes,
+        media,
+        ..PoolOptions::default()
+    }
+}
+
+/// A pool with nothing in it; `roots` are those that a creation which was cut off may have set. What lies in the
+/// database's own directory under the pool's name is the rest of such a one; elsewhere what is there may be
+/// somebody's.
+pub(crate) fn fresh(core: &Core, identity: &Identity, roots: &[&str]) -> Result<Pool> {
+    let (path, media) = request(core, identity)?;
+    let options = pool_options(core, media);
+    let elsewhere = !path.starts_with(&core.dir);
+    if elsewhere && core.env.pm.exists(&path)? && !is_leftover(core, &path, &options, identity, roots)? {
+        return Err(Error::invalid(format!("{} is the pool of another database", path.display())));
+    }
+    core.env.pm.remove(&path)?;
+    core.env.pm.create(&path, &options)
+}
+
+/// Whether a pool is the rest of a creation that was cut off: nobody's or this database's, with nothing in it.
+fn is_leftover(
+    core: &Core,
+    path: &Path,
+    options: &PoolOptions,
+    identity: &Identity,
+    roots: &[&str],
+) -> Result<bool> {
+    let pool = core.env.pm.open(path, options)?;
+    if pool.opened() == Opened::Torn {
+        return Ok(torn_may_be_ours(&pool, identity));
+    }
+    let owner = owner_root(identity);
+    Ok(pool.roots()?.iter().all(|(name, value)| match name {
+        name if *name == owner => *value == owner_of(identity),
+        name => roots.contains(&&**name),
+    }))
+}
+
+/// Opens the database's pool, which must be this database's.
+pub(crate) fn attach(core: &Core, path: &Path, options: &PoolOptions, identity: &Identity) -> Result<Pool> {
+    if !core.env.pm.exists(path)? {
+        return Err(Error::corruption(path, 0, "the database's pool (try `repair`)", "no such file"));
+    }
+    let pool = core.env.pm.open(path, options)?;
+    let ours = match pool.opened() {
+        Opened::Torn => torn_may_be_ours(&pool, identity),
+        _ => pool.root(&owner_root(identity))? == Some(owner_of(identity)),
+    };
+    if !ours {
+        return Err(Error::corruption(path, 0, "the pool of this database", "another database's pool"));
+    }
+    Ok(pool)
+}
+
+/// Whether an error says that what lies in a pool's place is none that can be used.
+pub(crate) fn is_unusable(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Corruption | ErrorKind::InvalidFormat)
+}
+
+/// Whether a torn pool does not say that it is another database's. Of its roots any may be missing; nothing in it
+/// is of use any more, but another's is left to it all the same.
+fn torn_may_be_ours(pool: &Pool, identity: &Identity) -> bool {
+    let owner = pool.root(&owner_root(identity)).ok().flatten();
+    owner.is_none_or(|owner| owner == owner_of(identity))
+}
+
+/// Says in the pool whose it is.
+pub(crate) fn set_owner(pool: &Pool, identity: &Identity) -> Result<()> {
+    pool.set_root(&owner_root(identity), owner_of(identity))
+}
+
+/// The root that says whose pool this is: the first six bytes of the store's identity.
+fn owner_root(identity: &Identity) -> String {
+    format!("{}.store", identity.engine)
+}
+
+fn owner_of(identity: &Identity) -> u64 {
+    identity.uuid[..6].iter().fold(1, |word, byte| (word << 8 | u64::from(*byte)) & 0xffff_ffff_ffff)
+}
