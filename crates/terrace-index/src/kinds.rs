@@ -20,3 +20,11 @@ pub const TURBOHASH_PAIR: Kind = Kind(7);
 pub const CCEH: Kind = Kind(8);
 /// Pairs of CCEH tables that are not 8 and 8 bytes long.
 pub const CCEH_PAIR: Kind = Kind(9);
+/// Leaves of SPTrees.
+pub const SPTREE_LEAF: Kind = Kind(10);
+/// Key records of SPTrees.
+pub const SPTREE_KEY: Kind = Kind(11);
+/// Headers and log sets of SPTrees.
+pub const SPTREE_HEADER: Kind = Kind(12);
+/// Logs of SPTrees' write buffers.
+pub const SPTREE_LOG: Kind = Kind(13);

@@ -9,6 +9,7 @@ mod bed;
 mod conformance;
 mod fastfair;
 mod skiplist;
+mod sptree;
 
 use conformance::conformance;
 
@@ -16,3 +17,5 @@ conformance!(skip_index, crate::conformance::Skip);
 conformance!(fastfair_4, crate::conformance::Fair<4>);
 conformance!(fastfair_5, crate::conformance::Fair<5>);
 conformance!(fastfair_28, crate::conformance::Fair<28>);
+conformance!(sptree_4, crate::sptree::Sp<4, false, 0>);
+conformance!(sptree_5_lagging, crate::sptree::Sp<5, true, 0>);

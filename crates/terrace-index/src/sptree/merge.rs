@@ -1,0 +1,140 @@
+//! Merging two leaves.
+//!
+//! 1. The top layer forgets the right leaf: what it names is always in the chain.
+//! 2. The right leaf's items are written to free slots of the left one, and drained.
+//! 3. The left leaf's bitmap takes them in, and after it, in the same line, its next passes over the right leaf:
+//!    with that store the left leaf's range grows. A crash between leaves slots outside the leaf's range, as in a
+//!    split; they are dropped.
+//! 4. The nodes in DRAM follow: the left one grows, then the right one dies and leaves the search tree. While both
+//!    lead to the same items both are locked. The right leaf is retired.
+//!
+//! Nothing is merged before the tree is whole after an open, or while a walk marks what is reachable.
+
+use std::sync::atomic::Ordering;
+
+use terrace_base::{Error, Result};
+
+use super::key::Probe;
+use super::layout::Item;
+use super::leaf::Page;
+use super::mnode::{Bound, Locked, Mnode};
+use super::{Core, Garbage};
+use crate::kinds;
+
+impl Core {
+    /// Merges the leaf that `probe` belongs to with a neighbour if they have room for each other.
+    pub(super) fn merge_near(&self, probe: &Probe<'_>) -> Result<()> {
+        if !self.rebuild.is_whole() {
+            return Ok(());
+        }
+        let Some(_gate) = self.merges.try_read() else { return Ok(()) };
+        let (node, _) = self.locate(probe)?;
+        if self.merge_right(node)? {
+            return Ok(());
+        }
+        let low = node.low().to_vec().unwrap_or_default();
+        if !low.is_empty() {
+            let (left, _) = self.locate_below(&Probe::new(&low))?;
+            self.merge_right(left)?;
+        }
+        Ok(())
+    }
+
+    /// Merges the node's right neighbour into it; says whether it did.
+    fn merge_right(&self, node: &Mnode) -> Result<bool> {
+        let left = node.lock();
+        let version = node.version();
+        if version.is_dead() {
+            return Ok(false);
+        }
+        let Some(high) = node.high(version).and_then(|high| high.to_vec()) else { return Ok(false) };
+        // While the left one is locked, the right one stays where it is.
+        let right = loop {
+            let (right, _) = self.locate(&Probe::new(&high))?;
+            let locked = right.lock();
+            if !right.is_dead() {
+                break locked;
+            }
+        };
+        if right.0.low() != Bound::new(&high) {
+            return Err(self.pool.corruption(right.0.leaf(), "leaves whose ranges meet", "a gap"));
+        }
+        if !self.fit(&left, &right)? {
+            return Ok(false);
+        }
+        match self.merge(left, right) {
+            Ok(()) => Ok(true),
+            // It was worth a try.
+            Err(Error::PoolFull { .. } | Error::NoSpace { .. }) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Whether two leaves are to be one: together half full at most, or one of them empty.
+    fn fit(&self, left: &Locked<'_>, right: &Locked<'_>) -> Result<bool> {
+        let count = |node: &Locked<'_>| node.0.bitmap.load(Ordering::Relaxed).count_ones() as usize;
+        let (l, r) = (count(left), count(right));
+        if self.is_buffered() && !(self.flush_for_merge(left)? && self.flush_for_merge(right)?) {
+            return Ok(false);
+        }
+        let (l, r) = if self.is_buffered() { (count(left), count(right)) } else { (l, r) };
+        Ok(l + r <= self.capacity / 2 || l.min(r) == 0)
+    }
+
+    fn merge(&self, left: Locked<'_>, right: Locked<'_>) -> Result<()> {
+        let mut page = Page::new();
+        while self.page(right.0, right.0.version(), &mut page)?.is_none() {}
+        let low = right.0.low();
+        self.forget(&right, &low)?;
+
+        let next = self.next_leaf(right.0.leaf())?;
+        let record = self.leaf_low(right.0.leaf())?.1;
+        let taken = self.copy_items(&left, page.items())?;
+        let old = (left.0.bitmap.load(Ordering::Relaxed), self.next_leaf(left.0.leaf())?);
+        let bitmap = taken.iter().fold(old.0, |bitmap, (slot, _)| bitmap | 1 << slot);
+        self.store_state(left.0.leaf(), old, (bitmap, old.1), (bitmap, next));
+
+        self.grow(&left, bitmap, &taken, right.0);
+        let mut old = Vec::new();
+        self.art.remove(&low.to_vec().unwrap_or_default(), &mut old);
+        right.kill();
+        old.into_iter().for_each(|node| self.limbo.retire(Garbage::Art(node)));
+        self.limbo.retire(Garbage::Slot(kinds::SPTREE_LEAF, right.0.leaf()));
+        if record != 0 {
+            self.limbo.retire(Garbage::Slot(kinds::SPTREE_KEY, record));
+        }
+        let dead = right.0;
+        drop((left, right));
+        self.retire_node(dead);
+        Ok(())
+    }
+
+    /// Writes items to free slots, durably; the slots taken, with the hashes of the keys.
+    fn copy_items(&self, left: &Locked<'_>, items: &[Item]) -> Result<Vec<(usize, u16)>> {
+        let mut free = !left.0.bitmap.load(Ordering::Relaxed);
+        let mut taken = Vec::with_capacity(items.len());
+        for item in items {
+            let slot = free.trailing_zeros() as usize;
+            free &= free - 1;
+            self.store_item(left.0.leaf(), slot, *item)?;
+            taken.push((slot, Core::hash_of(*item)));
+        }
+        self.pool.drain();
+        Ok(taken)
+    }
+
+    /// Lets the left node take over from the right one.
+    fn grow(&self, left: &Locked<'_>, bitmap: u64, taken: &[(usize, u16)], right: &Mnode) {
+        let shape = &self.arena.shape;
+        let high = right.high(right.version()).unwrap_or(Bound::None);
+        let old = left.change(false, |node| {
+            node.bitmap.store(bitmap, Ordering::Relaxed);
+            taken.iter().for_each(|(slot, hash)| node.note(shape, *slot, *hash));
+            node.next.store(right.next.load(Ordering::Relaxed), Ordering::Release);
+            node.set_high(&high)
+        });
+        if let Some(bytes) = old {
+            self.limbo.retire(Garbage::Bytes(bytes));
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! SPTree: a persistent range index whose inner nodes are in DRAM and whose leaves are in PM
+//! (Spot-On, chapter 4).
+//!
+//! ```text
+//! DRAM   adaptive radix tree over low keys                        `art`
+//!        middle nodes: range, filter, tags, bitmap, write buffer  `mnode`, `buffer`
+//! PM     leaves of 64 entries in a chain                          `layout`, `leaf`
+//!        FAST&FAIR tree from low keys to leaves, for the next open `top`
+//!        logs of what is in write buffers                         `logs`
+//! ```
+//!
+//! A search goes through DRAM to the one slot in PM that has its key's tag, or, mostly, to none. A write stores
+//! one slot and then one word.
+//!
+//! Thread safety: every method may be called from any thread at any time. Readers take no locks (`mnode`).
+//! Writers lock one node, a split the new one besides, a merge two from left to right.
+//!
+//! What always holds:
+//!
+//! 1. A leaf's range begins at its low key, which never changes, and ends where the next leaf's begins. The first
+//!    leaf begins at the empty key and is there as long as the tree.
+//! 2. One 8-byte store makes each change of a leaf, a split and a merge; what it makes reachable is durable
+//!    before. What it leaves to be tidied up lies in the same cache line (`split`, `merge`).
+//! 3. Readers see a change when it is durable.
+//! 4. What the top layer in PM names is in the chain; what is in the chain and not named is found by walking right.
+//! 5. Every entry of a write buffer is in a log that an open will replay, until the leaf has it durably (`logs`).
+
+mod art;
+mod buffer;
+mod check;
+mod jobs;
+mod key;
+mod layout;
+mod leaf;
+mod logs;
+mod mark;
+mod merge;
+#[allow(dead_code, reason = "write buffers come next")]
+mod mnode;
+mod read;
+mod rebuild;
+mod scan;
+mod split;
+#[cfg(test)]
+mod tests;
+mod top;
+mod write;
+
+use std::fmt;
+use std::ops::Bound as RangeBound;
+use std::sync::atomic::AtomicI64;
+use std::sync::{Arc, Weak};
+
+use parking_lot::RwLock;
+use terrace_base::exec::{Executor, ThreadPool};
+use terrace_base::{Error, Result};
+use terrace_pmem::{Kind, Marks, Opened, POff, Pool};
+
+use crate::FastFair;
+use crate::kinds;
+use crate::limbo::Limbo;
+use crate::ordered::{OrderedIndex, ScanBatch, admit, single_key_writes};
+
+use art::{Art, Node};
+use jobs::Jobs;
+use layout::{TREE_HEADER_BYTES, TreeHeader};
+use mnode::{Arena, Bytes, Mnode, Shape};
+use rebuild::Rebuild;
+use top::Waiting;
+
+/// Entries of a leaf.
+pub const LEAF_ENTRIES: usize = layout::SLOTS;
+
+/// Most entries of a write buffer.
+pub const BUFFER_ENTRIES: usize = buffer::MAX_ENTRIES;
+
+/// How a tree is to work. Nothing of it is part of what lies in PM: each open may choose anew.
+#[derive(Debug, Clone)]
+pub struct SpOptions {
+    /// Whether new entries go to write buffers in DRAM and a log, and to their leaves many at a time: a third of
+    /// the blocks written, for more DRAM and a replay at open. Default: no; refused as yet.
+    pub buffered: bool,
+    /// Entries of a write buffer, 1 to [`BUFFER_ENTRIES`], which is the default.
+    pub buffer_entries: usize,
+    /// Bytes of log after which a new one is begun, or as much as the buffers of all leaves hold, if that is more.
+    /// Default: 16 MiB.
+    pub log_bytes: u64,
+    /// Bits of the filter for each entry of a leaf: 1, 2 or 4. Beside the tags, which are in DRAM too, of keys that
+    /// are not there about 8, 5 or 3 in a hundred get through to PM. Default: 1.
+    pub filter_bits: usize,
+    /// Entries after which a leaf is split, 4 to [`LEAF_ENTRIES`], which is the default. Less is for tests.
+    pub leaf_entries: usize,
+    /// Who runs background work; `None`, the default: two threads of the tree's own.
+    pub executor: Option<Arc<dyn Executor>>,
+}
+
+impl Default for SpOptions {
+    fn default() -> Self {
+        SpOptions {
+            buffered: false,
+            buffer_entries: BUFFER_ENTRIES,
+            log_bytes: 16 << 20,
+            filter_bits: 1,
+            leaf_entries: LEAF_ENTRIES,
+            executor: None,
+        }
+    }
+}
+
+impl SpOptions {
+    fn admit(&self) -> Result<()> {
+        let right = !self.buffered
+            && (1..=BUFFER_ENTRIES).contains(&self.buffer_entries)
+            && (4..=LEAF_ENTRIES).contains(&self.leaf_entries)
+            && [1, 2, 4].contains(&self.filter_bits);
+        if right { Ok(()) } else { Err(Error::invalid(format!("options of an SPTree: {self:?}"))) }
+    }
+}
+
+/// Background threads of a tree that brings its own.
+const THREADS: usize = 2;
+
+/// A persistent range index with its inner nodes in DRAM.
+///
+/// ```
+/// use terrace_index::{OrderedIndex, SpOptions, SpTree};
+/// use terrace_pmem::{Pool, PoolOptions};
+/// let dir = tempfile::tempdir().unwrap();
+/// let options = PoolOptions { size: 1 << 20, prefault: false, ..PoolOptions::default() };
+/// let pool = Pool::create(&dir.path().join("pool"), &options)?;
+/// let tree = SpTree::create(&pool, "tree", &SpOptions::default())?;
+/// tree.insert(b"key", 7)?;
+/// assert_eq!(tree.get(b"key")?, Some(7));
+/// # Ok::<(), terrace_base::Error>(())
+/// ```
+pub struct SpTree {
+    core: Arc<Core>,
+}
+
+/// The tree itself; background work holds on to it weakly.
+struct Core {
+    me: Weak<Core>,
+    pool: Pool,
+    header_off: u64,
+    /// The first leaf.
+    first: u64,
+    /// Whether the session before ended without closing the pool.
+    unclean: bool,
+    /// Entries after which a leaf is split.
+    capacity: usize,
+    art: Art,
+    arena: Arc<Arena>,
+    limbo: Limbo<Garbage>,
+    top: FastFair,
+    waiting: Waiting,
+    rebuild: Rebuild,
+    /// Held shared to merge, exclusively by walks that mark.
+    merges: RwLock<()>,
+    keys: AtomicI64,
+    logs: Option<logs::Logs>,
+    jobs: Arc<Jobs>,
+    executor: Arc<dyn Executor>,
+}
+
+/// Something unlinked.
+enum Garbage {
+    /// A slot of the pool.
+    Slot(Kind, u64),
+    /// The address of a node, which is its arena's.
+    Mnode(usize),
+    Art(Node),
+    Bytes(Bytes),
+}
+
+impl SpTree {
+    /// Makes an empty tree under the root `root_name`, and its top layer under that name with `.top` behind it.
+    pub fn create(pool: &Pool, root_name: &str, options: &SpOptions) -> Result<Self> {
+        options.admit()?;
+        let top = FastFair::create(pool, &top_name(root_name))?;
+        let slots = [
+            pool.reserve(kinds::SPTREE_HEADER, TREE_HEADER_BYTES)?,
+            pool.reserve(kinds::SPTREE_LEAF, layout::LEAF_BYTES)?,
+        ];
+        let [header, first] = slots.map(|slot| slot.offset);
+        pool.write(first, &layout::encode_leaf(first, 0, 0, 0, &[]));
+        pool.flush(first, layout::LEAF_BYTES);
+        pool.write(header, &layout::encode_header(header, first, 0));
+        pool.flush(header, TREE_HEADER_BYTES);
+        slots.iter().for_each(|slot| pool.activate(slot));
+        pool.drain();
+        let core = Core::new(pool, (header, first), top, Rebuild::from(first), options);
+        core.finish_rebuild();
+        core.open_logs()?;
+        pool.set_root(root_name, header)?;
+        Ok(SpTree { core })
+    }
+
+    /// Attaches to the tree under the root `root_name`, after a crash as after a clean close. It serves at once;
+    /// its layers in DRAM are rebuilt in the background. Only what is in logs is replayed first.
+    pub fn open(pool: &Pool, root_name: &str, options: &SpOptions) -> Result<Self> {
+        options.admit()?;
+        let header = pool
+            .root(root_name)?
+            .ok_or_else(|| Error::corruption(pool.path(), 0, format!("a root {root_name}"), "none"))?;
+        let head = pool.get::<TreeHeader>(POff::new(header))?;
+        if head.magic != layout::MAGIC || head.crc != layout::header_crc(header, head.first) {
+            return Err(pool.corruption(header, "an SPTree's header", "other bytes"));
+        }
+        let top = FastFair::open(pool, &top_name(root_name))?;
+        let core = Core::new(pool, (header, head.first), top, Rebuild::from(head.first), options);
+        core.open_logs()?;
+        for _ in 0..THREADS {
+            core.spawn(Core::work_on_rebuild);
+        }
+        Ok(SpTree { core })
+    }
+
+    /// Whether the layers in DRAM are complete: at once after `create`, soon after `open`.
+    pub fn is_rebuilt(&self) -> bool {
+        self.core.rebuild.is_whole()
+    }
+
+    /// Waits until the layers in DRAM are complete, lending a hand; an error if a leaf could not be read.
+    pub fn rebuild(&self) -> Result<()> {
+        self.core.finish_rebuild();
+        self.core.rebuild.failure().map_or(Ok(()), Err)
+    }
+
+    /// Leaves in the tree, by a walk; for figures.
+    pub fn leaves(&self) -> Result<u64> {
+        let _here = self.core.limbo.enter();
+        let mut leaves = 0;
+        self.core.for_each_node(&mut |_, _, _| {
+            leaves += 1;
+            Ok(())
+        })?;
+        Ok(leaves)
+    }
+
+    /// Gives back what was unlinked, as far as present readers allow; says whether that is everything.
+    pub fn drain(&self) -> bool {
+        self.core.limbo.drain();
+        self.core.limbo.is_empty() && self.core.top.drain()
+    }
+}
+
+impl Drop for SpTree {
+    fn drop(&mut self) {
+        self.core.jobs.close();
+        self.core.limbo.drain();
+    }
+}
+
+impl Core {
+    fn new(
+        pool: &Pool,
+        (header_off, first): (u64, u64),
+        top: FastFair,
+        rebuild: Rebuild,
+        options: &SpOptions,
+    ) -> Arc<Core> {
+        // The top layer is written to in the background and read at opens alone.
+        top.set_shortcut_limit(0);
+        let buffer_words = if options.buffered { buffer::WORDS } else { 0 };
+        let arena = Arc::new(Arena::new(Shape { filter_words: options.filter_bits, buffer_words }));
+        let (stock, free) = (arena.clone(), pool.clone());
+        let limbo = Limbo::new(move |garbage| match garbage {
+            // What cannot be freed is unreachable, and found by the pool's check.
+            Garbage::Slot(kind, off) => drop(free.free(off, kind)),
+            // SAFETY: retired once, when nothing led there any more, and those present then have left.
+            Garbage::Mnode(node) => unsafe { stock.give(node as *mut Mnode) },
+            // SAFETY: as above.
+            Garbage::Art(node) => unsafe { node.free() },
+            // SAFETY: as above.
+            Garbage::Bytes(bytes) => unsafe { bytes.free() },
+        });
+        let own = || -> Arc<dyn Executor> { Arc::new(ThreadPool::new("sptree", THREADS)) };
+        Arc::new_cyclic(|me| Core {
+            me: me.clone(),
+            pool: pool.clone(),
+            header_off,
+            first,
+            unclean: !matches!(pool.opened(), Opened::Created | Opened::Clean),
+            capacity: options.leaf_entries,
+            art: Art::new(),
+            arena,
+            limbo,
+            top,
+            waiting: Waiting::default(),
+            rebuild,
+            merges: RwLock::new(()),
+            keys: AtomicI64::new(0),
+            logs: options.buffered.then(|| logs::Logs::new(options)),
+            jobs: jobs::registry(),
+            executor: options.executor.clone().unwrap_or_else(own),
+        })
+    }
+
+    /// The node at an address that the search tree holds. The caller is present, so it is not freed.
+    fn node_at(&self, address: usize) -> &Mnode {
+        // SAFETY: the search tree holds addresses of this arena's nodes alone; they live as long as it does.
+        unsafe { &*(address as *const Mnode) }
+    }
+}
+
+impl OrderedIndex for SpTree {
+    fn get(&self, key: &[u8]) -> Result<Option<u64>> {
+        admit(key, None)?;
+        let _here = self.core.limbo.enter();
+        self.core.get(key)
+    }
+
+    single_key_writes!();
+
+    fn scan(&self, from: RangeBound<&[u8]>, reverse: bool, limit: usize, out: &mut ScanBatch) -> Result<()> {
+        let end = out.len().saturating_add(limit);
+        let _here = self.core.limbo.enter();
+        if reverse { self.core.scan_down(from, end, out) } else { self.core.scan_up(from, end, out) }
+    }
+
+    /// Exact whenever writers are at rest. Waits until the layers in DRAM are complete.
+    fn len(&self) -> u64 {
+        self.core.count()
+    }
+
+    fn mark(&self, marks: &mut Marks) -> Result<()> {
+        self.core.mark_all(marks)
+    }
+
+    fn check(&self) -> Result<Vec<String>> {
+        self.core.check_all()
+    }
+
+    fn dram_bytes(&self) -> u64 {
+        self.core.dram_bytes()
+    }
+
+    fn pm_bytes(&self) -> u64 {
+        self.core.pm_bytes()
+    }
+
+    /// Brings what is in write buffers to the leaves, and the top layer up to date.
+    fn close(&self) -> Result<()> {
+        self.core.finish_rebuild();
+        self.core.flush_all()?;
+        self.core.enter_waiting();
+        self.core.limbo.drain();
+        self.core.top.close()
+    }
+}
+
+impl SpTree {
+    fn apply(
+        &self,
+        key: &[u8],
+        wish: &mut dyn FnMut(Option<u64>) -> crate::ordered::Wish,
+    ) -> Result<Option<u64>> {
+        self.core.apply(key, wish)
+    }
+}
+
+impl fmt::Debug for SpTree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpTree").field("header", &self.core.header_off).finish()
+    }
+}
+
+fn top_name(root_name: &str) -> String {
+    format!("{root_name}.top")
+}

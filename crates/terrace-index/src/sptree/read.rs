@@ -1,0 +1,73 @@
+//! Finding the node that a key belongs to, and reading.
+
+use crossbeam_utils::Backoff;
+use terrace_base::Result;
+
+use super::Core;
+use super::key::Probe;
+use super::mnode::{Mnode, Version};
+
+/// Attempts after which a search is not unlucky: the tree does not lead where it should.
+const MAX_RESTARTS: usize = 10_000_000;
+
+impl Core {
+    /// The word of `key`. The caller is present.
+    pub(super) fn get(&self, key: &[u8]) -> Result<Option<u64>> {
+        let probe = Probe::new(key);
+        loop {
+            let (node, version) = self.locate(&probe)?;
+            if let Some(buffered) = self.in_buffer(node, &probe, version) {
+                match buffered {
+                    Some(word) => return Ok((word != 0).then_some(word)),
+                    None => continue,
+                }
+            }
+            if let Some(found) = self.find(node, &probe, version)? {
+                return Ok(found.map(|(_, (_, word, _))| word));
+            }
+        }
+    }
+
+    /// The node that `probe` belongs to, and its version. The caller is present.
+    #[inline]
+    pub(super) fn locate(&self, probe: &Probe<'_>) -> Result<(&Mnode, Version)> {
+        if let Some(found) = self.seek(probe, false) {
+            return Ok(found);
+        }
+        self.locate_slowly(probe, false)
+    }
+
+    /// The node that the keys just below `probe` belong to, and its version. There are such keys unless `probe`
+    /// is empty.
+    pub(super) fn locate_below(&self, probe: &Probe<'_>) -> Result<(&Mnode, Version)> {
+        if let Some(found) = self.seek(probe, true) {
+            return Ok(found);
+        }
+        self.locate_slowly(probe, true)
+    }
+
+    /// One attempt.
+    #[inline]
+    fn seek(&self, probe: &Probe<'_>, below: bool) -> Option<(&Mnode, Version)> {
+        let node = self.node_at(self.art.floor(probe.key, below)?);
+        node.prefetch_tags();
+        let version = node.version();
+        let fits = if below { node.covers_below(probe, version) } else { node.covers(probe, version) };
+        (!version.is_dead() && fits == Some(true)).then_some((node, version))
+    }
+
+    #[cold]
+    fn locate_slowly(&self, probe: &Probe<'_>, below: bool) -> Result<(&Mnode, Version)> {
+        let backoff = Backoff::new();
+        for _ in 0..MAX_RESTARTS {
+            if !self.rebuild.is_whole() {
+                self.revive(probe, below)?;
+            }
+            if let Some(found) = self.seek(probe, below) {
+                return Ok(found);
+            }
+            backoff.snooze();
+        }
+        Err(self.pool.corruption(self.header_off, "a leaf for every key", "none"))
+    }
+}

@@ -1,0 +1,307 @@
+//! Bringing the layers in DRAM back after an open, while the tree is in use.
+//!
+//! An open reads nothing but headers. Who looks for a key whose leaf has no node yet finds the leaf through the
+//! top layer in PM and makes its node. Meanwhile jobs go through the top layer piece by piece, walk the chain
+//! of leaves under each piece, and make the nodes of all.
+//!
+//! 1. A leaf without a node does not change: whoever changes a leaf does it through its node. Two who make a node
+//!    for the same leaf therefore read the same; one of them enters it.
+//! 2. Until every leaf has its node nothing is merged, so a leaf that has a node keeps it.
+//! 3. A leaf's low key never changes; its high one is the next leaf's low key.
+//! 4. What a crash left overfull is cleaned, durably, before the leaf has a node.
+//!
+//! A damaged leaf stays without a node: what belongs there is an error for whoever asks, and nothing is merged in
+//! this session.
+
+use std::ops::Bound as RangeBound;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam_utils::Backoff;
+use parking_lot::Mutex;
+use terrace_base::{Error, Result};
+
+use super::Core;
+use super::key::Probe;
+use super::layout::{self, Item, Proven, STATE_LINE_AT};
+use super::mnode::{Bound, Mnode};
+use crate::ordered::{OrderedIndex, ScanBatch};
+
+/// Leaves in a piece of work.
+const PIECE: usize = if cfg!(test) { 3 } else { 256 };
+
+/// Leaves ahead of the walk that are being loaded.
+const AHEAD: usize = 4;
+
+/// How far the layers in DRAM are.
+pub(super) struct Rebuild {
+    /// Every leaf has a node.
+    whole: AtomicBool,
+    /// Nothing more will be done.
+    over: AtomicBool,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Default)]
+struct Progress {
+    /// Low key and offset of the first leaf of the next piece.
+    rest: Option<(Vec<u8>, u64)>,
+    /// Pieces being worked on.
+    busy: usize,
+    failure: Option<Error>,
+}
+
+/// Leaves in the order of their keys, as far as the top layer names them, and the leaf after the last of them
+/// (0: all that follow are part of the piece).
+struct Piece {
+    leaves: Vec<u64>,
+    end: u64,
+}
+
+impl Rebuild {
+    /// Everything from `first` on is to be done.
+    pub fn from(first: u64) -> Rebuild {
+        let progress = Mutex::new(Progress { rest: Some((Vec::new(), first)), ..Progress::default() });
+        Rebuild { whole: AtomicBool::new(false), over: AtomicBool::new(false), progress }
+    }
+
+    /// Whether every leaf has a node.
+    #[inline]
+    pub fn is_whole(&self) -> bool {
+        self.whole.load(Ordering::Acquire)
+    }
+
+    /// The first thing that went wrong.
+    pub fn failure(&self) -> Option<Error> {
+        self.progress.lock().failure.clone()
+    }
+}
+
+impl Core {
+    /// Does what is left of the rebuilding, or waits for those who are at it.
+    pub(super) fn finish_rebuild(&self) {
+        let backoff = Backoff::new();
+        while !self.rebuild.over.load(Ordering::Acquire) {
+            if !self.rebuild_piece() {
+                backoff.snooze();
+            }
+        }
+    }
+
+    /// Works on the rebuilding until there is nothing left to take, or the tree is closed.
+    pub(super) fn work_on_rebuild(&self) {
+        while !self.jobs.is_closed() && self.rebuild_piece() {}
+    }
+
+    /// Does one piece; false if none is left.
+    fn rebuild_piece(&self) -> bool {
+        let Some(piece) = self.take_piece() else { return false };
+        let failure = self.revive_piece(&piece).err();
+        let mut progress = self.rebuild.progress.lock();
+        progress.busy -= 1;
+        if progress.failure.is_none() {
+            progress.failure = failure;
+        }
+        if progress.busy == 0 && progress.rest.is_none() {
+            self.rebuild.whole.store(progress.failure.is_none(), Ordering::Release);
+            self.rebuild.over.store(true, Ordering::Release);
+        }
+        true
+    }
+
+    fn take_piece(&self) -> Option<Piece> {
+        let mut progress = self.rebuild.progress.lock();
+        let (low, first) = progress.rest.take()?;
+        let mut batch = ScanBatch::new();
+        // Without the top layer the chain is walked by one: slower, and as complete.
+        let found = self.top.scan(RangeBound::Excluded(&low), false, PIECE, &mut batch);
+        let mut leaves = vec![first];
+        leaves.extend(batch.iter().map(|(_, leaf)| leaf));
+        let mut end = 0;
+        if found.is_ok() && batch.len() == PIECE {
+            end = leaves.pop().unwrap_or(0);
+            progress.rest = Some((batch.key(PIECE - 1).to_vec(), end));
+        }
+        progress.busy += 1;
+        Some(Piece { leaves, end })
+    }
+
+    /// Makes the nodes of all leaves of a piece.
+    fn revive_piece(&self, piece: &Piece) -> Result<()> {
+        let _here = self.limbo.enter();
+        let mut failure = None;
+        let mut named = piece.leaves.iter().copied().peekable();
+        let mut leaf = named.next().unwrap_or(0);
+        let (mut left, mut is_named) = (None, true);
+        let mut limit = self.pool.max_size() / layout::LEAF_BYTES;
+        while leaf != 0 && leaf != piece.end {
+            named.clone().take(AHEAD).for_each(|ahead| self.prefetch_leaf(ahead));
+            limit = limit.checked_sub(1).ok_or_else(|| {
+                self.pool.corruption(leaf, "a leaf among its siblings", "siblings that lead in circles")
+            })?;
+            let next = match self.revive_leaf(leaf) {
+                Ok((node, next)) => {
+                    self.place(node, left.replace(node), is_named);
+                    next
+                }
+                Err(e) => {
+                    failure.get_or_insert(e);
+                    left = None;
+                    // On from the next leaf that is known, past what lies between.
+                    named.peek().copied().unwrap_or(piece.end)
+                }
+            };
+            is_named = named.next_if_eq(&next).is_some();
+            leaf = next;
+        }
+        match (failure, named.next()) {
+            (Some(e), _) => Err(e),
+            (None, Some(lost)) => {
+                Err(self.pool.corruption(lost, "a leaf in the chain", "one that only the top layer names"))
+            }
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// Notes what the walk knows of a node: its left neighbour, and whether the top layer names it.
+    fn place(&self, node: &Mnode, left: Option<&Mnode>, is_named: bool) {
+        if let Some(left) = left {
+            let node = std::ptr::from_ref(node).cast_mut();
+            // One that has been split since knows better.
+            let _ =
+                left.next.compare_exchange(std::ptr::null_mut(), node, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        let low = node.low();
+        if low == Bound::Inline(0, 0) {
+            return;
+        }
+        if is_named {
+            node.lock().set_in_top(true);
+        } else if !node.in_top() {
+            self.announce(low, node.leaf());
+        }
+    }
+
+    /// Makes the node that `probe`, or the keys just below it, belong to.
+    pub(super) fn revive(&self, probe: &Probe<'_>, below: bool) -> Result<()> {
+        let from = if below { RangeBound::Excluded(probe.key) } else { RangeBound::Included(probe.key) };
+        let mut batch = ScanBatch::new();
+        let found = self.top.scan(from, true, 1, &mut batch);
+        let mut leaf = if found.is_ok() && !batch.is_empty() { batch.word(0) } else { self.first };
+        let mut limit = self.pool.max_size() / layout::LEAF_BYTES;
+        loop {
+            let next = self.next_leaf(leaf)?;
+            if next == 0 {
+                break;
+            }
+            let order = self.leaf_low(next)?.0.cmp_key(probe);
+            if order.is_lt() || below && order.is_eq() {
+                break;
+            }
+            limit = limit.checked_sub(1).ok_or_else(|| {
+                self.pool.corruption(leaf, "a leaf among its siblings", "siblings that lead in circles")
+            })?;
+            leaf = next;
+        }
+        self.revive_leaf(leaf).map(drop)
+    }
+
+    /// The node of a leaf, made if there is none yet, and the offset of the next leaf.
+    fn revive_leaf(&self, leaf: u64) -> Result<(&Mnode, u64)> {
+        let low = self.leaf_low(leaf)?.0;
+        if let Some(node) = self.node_of(&low, leaf) {
+            return Ok((node, self.next_leaf(leaf)?));
+        }
+        let made = self.make_node(leaf, &low);
+        // Another may have been first, and have changed the leaf since.
+        match (self.node_of(&low, leaf), made) {
+            (Some(node), _) => Ok((node, self.next_leaf(leaf)?)),
+            (None, Err(e)) => Err(e),
+            (None, Ok(_)) => Err(self.pool.corruption(leaf, "a leaf of its own range", "another one's")),
+        }
+    }
+
+    /// The node with this low bound, if it stands for this leaf.
+    fn node_of(&self, low: &Bound, leaf: u64) -> Option<&Mnode> {
+        let mut inline = [0; 8];
+        let node = self.node_at(self.art.floor(low.bytes(&mut inline).unwrap_or_default(), false)?);
+        (node.leaf() == leaf && node.low() == *low).then_some(node)
+    }
+
+    /// Makes a node for a leaf that has none and enters it, unless somebody else is first.
+    fn make_node(&self, leaf: u64, low: &Bound) -> Result<()> {
+        let (mut state, proven) = self.leaf_state(leaf)?;
+        if proven == Proven::Damaged {
+            return Err(self.pool.corruption(
+                leaf + layout::PROOF_AT,
+                "a leaf's state with its proof",
+                "another",
+            ));
+        }
+        let high = if state.1 == 0 { Bound::None } else { self.leaf_low(state.1)?.0 };
+        if high != Bound::None && !is_below(low, &high) {
+            return Err(self.pool.corruption(
+                leaf,
+                "leaves that ascend",
+                "a leaf that begins after the next",
+            ));
+        }
+        let mut items = Vec::with_capacity(layout::SLOTS);
+        let mut left = state.0;
+        while left != 0 {
+            let slot = left.trailing_zeros() as usize;
+            left &= left - 1;
+            items.push((slot, self.item(leaf, slot)?));
+        }
+        if proven == Proven::Overfull {
+            state.0 = self.clean(leaf, state, low, &high, &mut items)?;
+        } else if self.unclean {
+            // What a killed process stored last is there, but has perhaps not been written back.
+            self.pool.persist(leaf + STATE_LINE_AT, 64);
+        }
+        self.enter_revived(leaf, low, &high, state.0, &items);
+        Ok(())
+    }
+
+    /// Drops the items that lie outside the leaf's range, durably; the bitmap without them.
+    fn clean(
+        &self,
+        leaf: u64,
+        (bitmap, next): layout::State,
+        low: &Bound,
+        high: &Bound,
+        items: &mut Vec<(usize, Item)>,
+    ) -> Result<u64> {
+        let mut kept = 0;
+        for (slot, item) in items.iter() {
+            let key = self.key_of(*item)?;
+            let probe = Probe::plain(key.bytes());
+            if low.cmp_key(&probe).is_ge() && high.cmp_key(&probe).is_lt() {
+                kept |= 1 << slot;
+            }
+        }
+        items.retain(|(slot, _)| kept >> slot & 1 == 1);
+        // Somebody else may be at the same: both store the same words.
+        self.store_state(leaf, (bitmap, next), (bitmap, next), (kept, next));
+        Ok(kept)
+    }
+
+    fn enter_revived(&self, leaf: u64, low: &Bound, high: &Bound, bitmap: u64, items: &[(usize, Item)]) {
+        let locked = self.new_node(leaf, low, high, &[]);
+        let (node, shape) = (locked.0, &self.arena.shape);
+        items.iter().for_each(|(slot, item)| node.note(shape, *slot, Core::hash_of(*item)));
+        node.bitmap.store(bitmap, Ordering::Relaxed);
+        if self.enter(low, node) {
+            self.keys.fetch_add(items.len() as i64, Ordering::Relaxed);
+            return;
+        }
+        drop(locked);
+        // SAFETY: nobody else has seen the node.
+        unsafe { self.arena.give(std::ptr::from_ref(node).cast_mut()) };
+    }
+}
+
+/// Whether one bound comes before another.
+fn is_below(low: &Bound, high: &Bound) -> bool {
+    let mut inline = [0; 8];
+    low.bytes(&mut inline).is_some_and(|low| high.cmp_key(&Probe::plain(low)).is_lt())
+}

@@ -1,0 +1,123 @@
+//! Scans in both directions: each leaf is looked at as of one version, the next place is found by its bounds.
+
+use std::cmp::Ordering as Order;
+use std::ops::Bound as RangeBound;
+use std::sync::atomic::Ordering;
+
+use terrace_base::Result;
+
+use super::Core;
+use super::key::Probe;
+use super::layout::Item;
+use super::leaf::Page;
+use super::mnode::{Bound, Mnode, Version};
+use crate::ordered::ScanBatch;
+
+impl Core {
+    /// Appends keys upward from `from` on until `out` holds `end`. The caller is present.
+    pub(super) fn scan_up(&self, from: RangeBound<&[u8]>, end: usize, out: &mut ScanBatch) -> Result<()> {
+        let (start, mut including) = match from {
+            RangeBound::Included(key) => (key, true),
+            RangeBound::Excluded(key) => (key, false),
+            RangeBound::Unbounded => (&[][..], true),
+        };
+        let mut cursor = Bound::new(start);
+        let mut hint: Option<&Mnode> = None;
+        let mut page = Page::new();
+        while out.len() < end {
+            let mut inline = [0; 8];
+            let probe = Probe::plain(cursor.bytes(&mut inline).unwrap_or_default());
+            let (node, version) = self.locate_by(hint, &probe)?;
+            let Some(()) = self.read_page(node, version, &mut page)? else { continue };
+            let next = node.next.load(Ordering::Acquire);
+            let Some(high) = node.high(version) else { continue };
+            for item in page.items() {
+                if out.len() == end {
+                    return Ok(());
+                }
+                match self.cmp_item(*item, &probe)? {
+                    Order::Less => {}
+                    Order::Equal if !including => {}
+                    _ => self.push(*item, out)?,
+                }
+            }
+            if high == Bound::None {
+                return Ok(());
+            }
+            (cursor, including) = (high, true);
+            // SAFETY: the node was alive and led to this one, and the caller is present, so it is not freed.
+            hint = unsafe { next.as_ref() };
+        }
+        Ok(())
+    }
+
+    /// Appends keys downward from `from` on until `out` holds `end`. The caller is present.
+    pub(super) fn scan_down(&self, from: RangeBound<&[u8]>, end: usize, out: &mut ScanBatch) -> Result<()> {
+        let (mut cursor, mut including) = match from {
+            RangeBound::Included(key) => (key.to_vec(), true),
+            RangeBound::Excluded(key) => (key.to_vec(), false),
+            RangeBound::Unbounded => return self.scan_down_from_end(end, out),
+        };
+        let mut page = Page::new();
+        while out.len() < end && (including || !cursor.is_empty()) {
+            let probe = Probe::plain(&cursor);
+            let (node, version) = if including { self.locate(&probe)? } else { self.locate_below(&probe)? };
+            let Some(()) = self.read_page(node, version, &mut page)? else { continue };
+            for item in page.items().iter().rev() {
+                if out.len() == end {
+                    return Ok(());
+                }
+                match self.cmp_item(*item, &probe)? {
+                    Order::Greater => {}
+                    Order::Equal if !including => {}
+                    _ => self.push(*item, out)?,
+                }
+            }
+            (cursor, including) = (node.low().to_vec().unwrap_or_default(), false);
+        }
+        Ok(())
+    }
+
+    fn scan_down_from_end(&self, end: usize, out: &mut ScanBatch) -> Result<()> {
+        self.finish_rebuild();
+        let mut page = Page::new();
+        loop {
+            let Some(last) = self.art.last() else { continue };
+            let node = self.node_at(last);
+            let version = node.version();
+            match node.high(version) {
+                Some(Bound::None) if !version.is_dead() => {}
+                // A last leaf that could not be read.
+                Some(_) if self.rebuild.failure().is_some() => {
+                    return self.rebuild.failure().map_or(Ok(()), Err);
+                }
+                _ => continue,
+            }
+            let Some(()) = self.read_page(node, version, &mut page)? else { continue };
+            for item in page.items().iter().rev() {
+                if out.len() == end {
+                    return Ok(());
+                }
+                self.push(*item, out)?;
+            }
+            let low = node.low().to_vec().unwrap_or_default();
+            return self.scan_down(RangeBound::Excluded(&low), end, out);
+        }
+    }
+
+    /// The node that `probe` belongs to: `hint` if that is right, else by a search.
+    fn locate_by<'t>(&'t self, hint: Option<&'t Mnode>, probe: &Probe<'_>) -> Result<(&'t Mnode, Version)> {
+        if let Some(node) = hint {
+            let version = node.version();
+            if !version.is_dead() && node.covers(probe, version) == Some(true) {
+                return Ok((node, version));
+            }
+        }
+        self.locate(probe)
+    }
+
+    fn push(&self, item: Item, out: &mut ScanBatch) -> Result<()> {
+        out.push(self.key_of(item)?.bytes(), item.1);
+        Ok(())
+    }
+}

@@ -1,0 +1,82 @@
+//! The top layer in PM: a FAST&FAIR tree from low keys to leaves, for the next open.
+//!
+//! New leaves enter it in the background. What it names is in the chain of leaves at every moment: a leaf
+//! leaves it, durably, before it leaves the chain. What it does not name yet is found by walking right from
+//! what it does name, so nothing is lost with the queue.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use terrace_base::Result;
+
+use super::Core;
+use super::key::Probe;
+use super::mnode::{Bound, Locked};
+use crate::ordered::OrderedIndex;
+
+/// Leaves waiting after which writers lend a hand.
+const MAX_WAITING: usize = 4096;
+
+/// Leaves that the top layer does not name yet.
+#[derive(Default)]
+pub(super) struct Waiting {
+    queue: Mutex<VecDeque<(Bound, u64)>>,
+    /// Whether a job is on its way to empty the queue.
+    scheduled: AtomicBool,
+}
+
+impl Core {
+    /// Lets the background enter a new leaf into the top layer.
+    pub(super) fn announce(&self, low: Bound, leaf: u64) {
+        let waiting = {
+            let mut queue = self.waiting.queue.lock();
+            queue.push_back((low, leaf));
+            queue.len()
+        };
+        if !self.waiting.scheduled.swap(true, Ordering::AcqRel) {
+            self.spawn(|core| {
+                core.waiting.scheduled.store(false, Ordering::Release);
+                core.enter_waiting();
+            });
+        }
+        if waiting > MAX_WAITING {
+            self.enter_one();
+        }
+    }
+
+    /// Enters what is waiting, until the tree is closed.
+    pub(super) fn enter_waiting(&self) {
+        while !self.jobs.is_closed() && self.enter_one() {}
+    }
+
+    /// Enters one leaf; false if none is waiting. One that cannot be entered now is found by the next open.
+    fn enter_one(&self) -> bool {
+        let Some((low, leaf)) = self.waiting.queue.lock().pop_front() else { return false };
+        // A full pool, or damage that others will meet: the top layer is no worse than before.
+        let _ = self.enter_top(&low, leaf);
+        true
+    }
+
+    fn enter_top(&self, low: &Bound, leaf: u64) -> Result<()> {
+        let _here = self.limbo.enter();
+        let key = low.to_vec().unwrap_or_default();
+        let (node, _) = self.locate(&Probe::new(&key))?;
+        let locked = node.lock();
+        // Merged away meanwhile, or entered by another: nothing to do.
+        if !node.is_dead() && node.leaf() == leaf && !node.in_top() && !key.is_empty() {
+            self.top.insert(&key, leaf)?;
+            locked.set_in_top(true);
+        }
+        Ok(())
+    }
+
+    /// Takes a leaf out of the top layer, durably.
+    pub(super) fn forget(&self, locked: &Locked<'_>, low: &Bound) -> Result<()> {
+        if locked.0.in_top() {
+            self.top.remove(&low.to_vec().unwrap_or_default())?;
+            locked.set_in_top(false);
+        }
+        Ok(())
+    }
+}
