@@ -6,20 +6,21 @@
 //! * `guide`: where things are, in DRAM: what keeps the search for a place off PM.
 //! * [`hashed`]: the traits that hash indexes share; `pair`: the records of what does not fit into a slot.
 //! * [`sptree`]: the SPTree: inner nodes in DRAM, leaves and a copy of the top layer in PM.
-//! * [`limbo`]: when unlinked memory may be freed under lock-free readers.
+//! * [`turbohash`]: the TurboHash table of pairs, sharded, with 256-byte buckets.
+//! * [`limbo`]: when unlinked memory may be freed under lock-free readers; [`pins`]: readers counted without fences.
 
 pub mod fastfair;
 mod guide;
-#[allow(dead_code, reason = "no hash index uses it yet")]
 pub mod hashed;
 pub mod kinds;
 pub mod limbo;
 pub mod ordered;
-#[allow(dead_code, reason = "no hash index uses it yet")]
 mod pair;
+pub mod pins;
 pub mod skiplist;
 pub mod sptree;
 mod sync;
+pub mod turbohash;
 mod word_cell;
 
 pub use fastfair::FastFair;
@@ -27,3 +28,4 @@ pub use hashed::{ByteMap, HashCursor, HashFigures, HashIndex};
 pub use ordered::{OrderedIndex, ScanBatch};
 pub use skiplist::{Found, ListCursor, Record, SkipIndex, SkipList, Staged, WeakSkipList};
 pub use sptree::{SpOptions, SpTree};
+pub use turbohash::{TurboHash, TurboOptions};

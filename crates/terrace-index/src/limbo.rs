@@ -28,10 +28,70 @@ const ADVANCE_EVERY: usize = 64;
 /// What frees a retired thing.
 type Free<T> = Box<dyn Fn(T) + Send + Sync>;
 
-/// Unlinked things of type `T` (offsets, lists, whole extents) waiting for their readers.
-pub struct Limbo<T: Send> {
+/// How readers are counted (invariants 1 and 2).
+pub trait Readers {
+    /// A reader's presence: nothing it can reach is freed before it is dropped.
+    type Presence<'a>
+    where
+        Self: 'a;
+
+    /// Announces a reader. Readers may nest.
+    fn enter(&self) -> Self::Presence<'_>;
+
+    /// The epoch.
+    fn epoch(&self) -> u64;
+
+    /// Moves the epoch on by one if no reader of the one before it is left; the epoch then. Called by one thread at
+    /// a time.
+    fn advance(&self) -> Option<u64>;
+}
+
+/// Readers counted in shared counters by the parity of the epoch.
+#[derive(Debug)]
+pub struct Counters {
     epoch: AtomicU64,
     readers: [[CachePadded<AtomicUsize>; SHARDS]; 2],
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Counters { epoch: AtomicU64::new(2), readers: Default::default() }
+    }
+}
+
+impl Readers for Counters {
+    type Presence<'a> = Presence<'a>;
+
+    fn enter(&self) -> Presence<'_> {
+        loop {
+            let epoch = self.epoch();
+            let slot = &self.readers[(epoch & 1) as usize][shard()];
+            slot.fetch_add(1, Ordering::SeqCst);
+            let presence = Presence(slot);
+            if self.epoch() == epoch {
+                return presence;
+            }
+        }
+    }
+
+    fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
+    }
+
+    fn advance(&self) -> Option<u64> {
+        let epoch = self.epoch();
+        let before = &self.readers[(epoch.wrapping_sub(1) & 1) as usize];
+        let left = before.iter().all(|count| count.load(Ordering::SeqCst) == 0);
+        left.then(|| {
+            self.epoch.store(epoch + 1, Ordering::SeqCst);
+            epoch + 1
+        })
+    }
+}
+
+/// Unlinked things of type `T` (offsets, lists, whole extents) waiting for their readers.
+pub struct Limbo<T: Send, R: Readers = Counters> {
+    readers: R,
     parked: Mutex<Vec<(u64, T)>>,
     free: Free<T>,
 }
@@ -49,31 +109,32 @@ impl Drop for Presence<'_> {
 impl<T: Send> Limbo<T> {
     /// A limbo whose things are given back by `free`.
     pub fn new(free: impl Fn(T) + Send + Sync + 'static) -> Self {
-        Limbo {
-            epoch: AtomicU64::new(2),
-            readers: Default::default(),
-            parked: Mutex::new(Vec::new()),
-            free: Box::new(free),
-        }
+        Limbo::with(Counters::default(), free)
+    }
+}
+
+impl<T: Send, R: Readers> Limbo<T, R> {
+    /// A limbo with these readers, whose things are given back by `free`.
+    pub fn with(readers: R, free: impl Fn(T) + Send + Sync + 'static) -> Self {
+        Limbo { readers, parked: Mutex::new(Vec::new()), free: Box::new(free) }
     }
 
     /// Announces a reader. Cheap; readers may nest.
-    pub fn enter(&self) -> Presence<'_> {
-        loop {
-            let epoch = self.epoch.load(Ordering::SeqCst);
-            let slot = &self.readers[(epoch & 1) as usize][shard()];
-            slot.fetch_add(1, Ordering::SeqCst);
-            let presence = Presence(slot);
-            if self.epoch.load(Ordering::SeqCst) == epoch {
-                return presence;
-            }
-        }
+    #[inline]
+    pub fn enter(&self) -> R::Presence<'_> {
+        self.readers.enter()
+    }
+
+    /// The readers.
+    #[inline(always)]
+    pub fn readers(&self) -> &R {
+        &self.readers
     }
 
     /// Parks `thing`, whose unlinking is durable. It is freed when nobody can see it any more.
     pub fn retire(&self, thing: T) {
         let mut parked = self.parked.lock();
-        parked.push((self.epoch.load(Ordering::SeqCst), thing));
+        parked.push((self.readers.epoch(), thing));
         let due = parked.len().is_multiple_of(ADVANCE_EVERY);
         drop(parked);
         if due {
@@ -84,14 +145,8 @@ impl<T: Send> Limbo<T> {
     /// Frees what can be freed now.
     pub fn advance(&self) {
         let mut parked = self.parked.lock();
-        let epoch = self.epoch.load(Ordering::SeqCst);
-        let left =
-            |epoch: u64| self.readers[(epoch & 1) as usize].iter().all(|c| c.load(Ordering::SeqCst) == 0);
-        if !left(epoch.wrapping_sub(1)) {
-            return;
-        }
-        self.epoch.store(epoch + 1, Ordering::SeqCst);
-        let kept = parked.partition_point(|(retired, _)| retired + 2 <= epoch + 1);
+        let Some(epoch) = self.readers.advance() else { return };
+        let kept = parked.partition_point(|(retired, _)| retired + 2 <= epoch);
         let ready: Vec<_> = parked.drain(..kept).collect();
         drop(parked);
         ready.into_iter().for_each(|(_, thing)| (self.free)(thing));
@@ -115,13 +170,13 @@ impl<T: Send> Limbo<T> {
     }
 }
 
-impl<T: Send> Debug for Limbo<T> {
+impl<T: Send, R: Readers> Debug for Limbo<T, R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Limbo").field("epoch", &self.epoch).field("parked", &self.len()).finish()
+        f.debug_struct("Limbo").field("epoch", &self.readers.epoch()).field("parked", &self.len()).finish()
     }
 }
 
-impl<T: Send> Drop for Limbo<T> {
+impl<T: Send, R: Readers> Drop for Limbo<T, R> {
     fn drop(&mut self) {
         // Exclusive: no reader borrows this limbo any more.
         let parked = std::mem::take(self.parked.get_mut());

@@ -33,7 +33,7 @@ pub mod media;
 mod offset;
 mod pool;
 mod stats;
-mod thread_slot;
+pub mod thread_slot;
 mod word;
 
 pub use alloc::{Extent, Kind, Marks, Problem, Reservation, Slot};

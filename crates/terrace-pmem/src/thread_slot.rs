@@ -3,13 +3,15 @@
 //! Invariant: a number below [`EXCLUSIVE`] belongs to at most one running thread; it is handed on when that
 //! thread ends. Threads beyond that share the number [`EXCLUSIVE`].
 
+use std::cell::Cell;
+
 use parking_lot::Mutex;
 
 /// Threads that get a number of their own.
-pub(crate) const EXCLUSIVE: usize = 64;
+pub const EXCLUSIVE: usize = 64;
 
 /// Distinct numbers: the exclusive ones and the shared one.
-pub(crate) const COUNT: usize = EXCLUSIVE + 1;
+pub const COUNT: usize = EXCLUSIVE + 1;
 
 struct Free {
     next: usize,
@@ -34,6 +36,8 @@ impl Number {
 
 impl Drop for Number {
     fn drop(&mut self) {
+        // What still runs in this thread shares.
+        KNOWN.set(EXCLUSIVE);
         if self.0 < EXCLUSIVE {
             FREE.lock().returned.push(self.0);
         }
@@ -42,12 +46,26 @@ impl Drop for Number {
 
 thread_local! {
     static NUMBER: Number = Number::take();
+    /// The number once more, where it is read without asking whether the thread is ending.
+    static KNOWN: Cell<usize> = const { Cell::new(UNKNOWN) };
 }
+
+const UNKNOWN: usize = usize::MAX;
 
 /// This thread's number; the shared one while the thread is being torn down.
 #[inline]
-pub(crate) fn current() -> usize {
-    NUMBER.try_with(|n| n.0).unwrap_or(EXCLUSIVE)
+pub fn current() -> usize {
+    match KNOWN.get() {
+        UNKNOWN => first_asked(),
+        known => known,
+    }
+}
+
+#[cold]
+fn first_asked() -> usize {
+    let number = NUMBER.try_with(|n| n.0).unwrap_or(EXCLUSIVE);
+    KNOWN.set(number);
+    number
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ mod fastfair;
 mod skiplist;
 mod sptree;
 
-use conformance::conformance;
+use conformance::{conformance, hash_conformance};
 
 conformance!(skip_index, crate::conformance::Skip);
 conformance!(fastfair_4, crate::conformance::Fair<4>);
@@ -19,3 +19,6 @@ conformance!(fastfair_5, crate::conformance::Fair<5>);
 conformance!(fastfair_28, crate::conformance::Fair<28>);
 conformance!(sptree_4, crate::sptree::Sp<4, false, 0>);
 conformance!(sptree_5_lagging, crate::sptree::Sp<5, true, 0>);
+hash_conformance!(turbohash_tiny, crate::conformance::Turbo<1, 1, 2>);
+hash_conformance!(turbohash_small, crate::conformance::Turbo<4, 2, 3>);
+hash_conformance!(turbohash_usual, crate::conformance::Turbo<64, 4, 16>);

@@ -135,6 +135,13 @@ impl Pool {
         self.inner.media.granularity()
     }
 
+    /// Whether reads cost something on this medium. Where they do not, who reads at the speed of caches need not
+    /// [charge](Self::charge_read) them one by one.
+    #[inline]
+    pub fn charges_reads(&self) -> bool {
+        self.inner.charges_reads
+    }
+
     /// The pool in plain words.
     pub fn describe(&self) -> String {
         let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;

@@ -1,14 +1,12 @@
 //! What every index must do, whatever it is made of: by capability, so that a hash index gets all but the order.
 
-#![allow(dead_code, unused_imports, unused_macros, reason = "there is no hash index yet")]
-
 mod crash;
 mod model;
 mod subject;
 mod threads;
 
 use terrace_base::Result;
-use terrace_index::{FastFair, HashIndex, OrderedIndex, SkipIndex};
+use terrace_index::{FastFair, HashIndex, OrderedIndex, SkipIndex, TurboHash, TurboOptions};
 use terrace_pmem::Pool;
 
 pub use crash::survives_crashes;
@@ -53,6 +51,27 @@ impl<const N: usize> Constructor for Fair<N> {
     }
     fn open(pool: &Pool) -> Result<FastFair<N>> {
         FastFair::open(pool, "index")
+    }
+}
+
+/// A TurboHash table of so many shards, with so many buckets at first, and probes of so many buckets.
+pub struct Turbo<const SHARDS: u32, const BUCKETS: u32, const SCOPE: u32>;
+
+impl<const SHARDS: u32, const BUCKETS: u32, const SCOPE: u32> HashConstructor
+    for Turbo<SHARDS, BUCKETS, SCOPE>
+{
+    type Index = TurboHash;
+    fn create(pool: &Pool) -> Result<TurboHash> {
+        let options = TurboOptions {
+            shards: SHARDS,
+            initial_buckets: BUCKETS,
+            probing_scope: SCOPE,
+            ..TurboOptions::default()
+        };
+        TurboHash::create(pool, "index", &options)
+    }
+    fn open(pool: &Pool) -> Result<TurboHash> {
+        TurboHash::open(pool, "index")
     }
 }
 

@@ -1,0 +1,242 @@
+//! Readers counted without a fence on their path.
+//!
+//! [`Counters`](crate::limbo::Counters) cost a reader two locked instructions, which wait for every load before
+//! them. Where an operation is a few loads that the processor would overlap with those of the next one, that
+//! is most of its time. Here a thread has a slot of its own, in which it writes down the epoch it entered in,
+//! and who frees pays instead: before it looks at the slots it has the kernel put a barrier into every running
+//! thread of the process (`membarrier`).
+//!
+//! 1. A slot is written by its thread alone: the epoch and how many presences are nested, or 0.
+//! 2. Between its slot's store and the loads of what it reads a reader needs a full barrier. If the slot's store
+//!    is not seen by who looks after his barrier, then the reader's loads come after that barrier, and so
+//!    after the unlinking.
+//! 3. The epoch goes on only when every slot is 0 or of that epoch, and no shared reader of the one before is left.
+//!
+//! Threads without a number of their own (`thread_slot`) are counted as in `Counters`. Without the system call,
+//! readers make the barrier themselves.
+
+use std::marker::PhantomData;
+#[cfg(target_os = "linux")]
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
+
+use crossbeam_utils::CachePadded;
+use terrace_pmem::thread_slot;
+
+use crate::limbo::{Counters, Presence, Readers};
+
+/// Where the epoch begins in a slot; below it is the nesting.
+const EPOCH_SHIFT: u32 = 20;
+
+/// Readers in slots of their threads.
+#[derive(Debug)]
+pub struct Pins {
+    epoch: CachePadded<AtomicU64>,
+    /// Whether the kernel makes the readers' barriers.
+    asymmetric: bool,
+    slots: Box<[CachePadded<AtomicU64>]>,
+    shared: Counters,
+}
+
+impl Default for Pins {
+    fn default() -> Self {
+        let slots = (0..thread_slot::EXCLUSIVE).map(|_| CachePadded::default()).collect();
+        let epoch = CachePadded::new(AtomicU64::new(2));
+        Pins { epoch, asymmetric: barrier::is_asymmetric(), slots, shared: Counters::default() }
+    }
+}
+
+/// A reader's presence; stays with its thread.
+#[derive(Debug)]
+pub struct Pin<'a> {
+    slot: Option<&'a AtomicU64>,
+    _shared: Option<Presence<'a>>,
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+impl Drop for Pin<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            let now = slot.load(Ordering::Relaxed);
+            let nested = now & ((1 << EPOCH_SHIFT) - 1);
+            slot.store(if nested > 1 { now - 1 } else { 0 }, Ordering::Release);
+        }
+    }
+}
+
+impl Readers for Pins {
+    type Presence<'a> = Pin<'a>;
+
+    #[inline]
+    fn enter(&self) -> Pin<'_> {
+        let Some(slot) = self.slots.get(thread_slot::current()) else { return self.enter_shared() };
+        let now = slot.load(Ordering::Relaxed);
+        let next = if now == 0 { self.epoch.load(Ordering::Relaxed) << EPOCH_SHIFT | 1 } else { now + 1 };
+        slot.store(next, Ordering::Relaxed);
+        if self.asymmetric {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
+        }
+        Pin { slot: Some(slot), _shared: None, _of_this_thread: PhantomData }
+    }
+
+    fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
+    }
+
+    fn advance(&self) -> Option<u64> {
+        if self.asymmetric {
+            barrier::everywhere()
+        } else {
+            fence(Ordering::SeqCst)
+        }
+        let epoch = self.epoch();
+        let current = |slot: &CachePadded<AtomicU64>| {
+            let seen = slot.load(Ordering::Acquire);
+            seen == 0 || seen >> EPOCH_SHIFT == epoch
+        };
+        if !self.slots.iter().all(current) {
+            return None;
+        }
+        // In step with the epoch here: both begin at 2, and only this moves either.
+        self.shared.advance()?;
+        self.epoch.store(epoch + 1, Ordering::SeqCst);
+        Some(epoch + 1)
+    }
+}
+
+/// A presence within which no other begins.
+#[derive(Debug)]
+pub(crate) struct Glimpse<'a> {
+    slot: &'a AtomicU64,
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+impl Drop for Glimpse<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.slot.store(0, Ordering::Release);
+    }
+}
+
+impl Pins {
+    /// Announces a reader that announces no other while it is there: cheaper than `enter`. `None`: use that.
+    #[inline(always)]
+    pub(crate) fn glimpse(&self) -> Option<Glimpse<'_>> {
+        let slot = self.slots.get(thread_slot::current())?;
+        if slot.load(Ordering::Relaxed) != 0 || !self.asymmetric {
+            return None;
+        }
+        slot.store(self.epoch.load(Ordering::Relaxed) << EPOCH_SHIFT | 1, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        Some(Glimpse { slot, _of_this_thread: PhantomData })
+    }
+
+    #[cold]
+    fn enter_shared(&self) -> Pin<'_> {
+        Pin { slot: None, _shared: Some(self.shared.enter()), _of_this_thread: PhantomData }
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod barrier {
+    use super::OnceLock;
+    use rustix::thread::{MembarrierCommand, membarrier};
+
+    /// Whether [`everywhere`] works in this process.
+    pub(super) fn is_asymmetric() -> bool {
+        static REGISTERED: OnceLock<bool> = OnceLock::new();
+        *REGISTERED.get_or_init(|| membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok())
+    }
+
+    /// A full barrier in every running thread of the process; those that do not run pass one before they do.
+    pub(super) fn everywhere() {
+        let made = membarrier(MembarrierCommand::PrivateExpedited);
+        assert!(made.is_ok(), "a process that has registered for membarrier may use it: {made:?}");
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod barrier {
+    pub(super) fn is_asymmetric() -> bool {
+        false
+    }
+
+    pub(super) fn everywhere() {
+        super::fence(super::Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limbo::Limbo;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    fn recording(readers: Pins) -> (Limbo<u32, Pins>, Arc<AtomicUsize>) {
+        let freed = Arc::new(AtomicUsize::new(0));
+        let count = freed.clone();
+        let free = move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+        };
+        (Limbo::with(readers, free), freed)
+    }
+
+    #[test]
+    fn a_reader_keeps_what_it_may_see_however_nested() {
+        for asymmetric in [false, barrier::is_asymmetric()] {
+            let (limbo, freed) = recording(Pins { asymmetric, ..Pins::default() });
+            let outer = limbo.enter();
+            let inner = limbo.enter();
+            limbo.retire(1);
+            drop(inner);
+            (0..10).for_each(|_| limbo.advance());
+            assert_eq!(freed.load(Ordering::SeqCst), 0);
+            drop(outer);
+            limbo.drain();
+            assert_eq!(freed.load(Ordering::SeqCst), 1);
+        }
+    }
+
+    #[test]
+    fn shared_readers_count() {
+        let (limbo, freed) = recording(Pins { slots: Box::default(), ..Pins::default() });
+        let reader = limbo.enter();
+        limbo.retire(1);
+        (0..10).for_each(|_| limbo.advance());
+        assert_eq!(freed.load(Ordering::SeqCst), 0);
+        drop(reader);
+        limbo.drain();
+        assert_eq!(freed.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn nothing_is_freed_under_a_reader_among_threads() {
+        let alive: Arc<Vec<AtomicUsize>> = Arc::new((0..3000).map(|_| AtomicUsize::new(1)).collect());
+        let current = AtomicUsize::new(0);
+        let limbo = {
+            let alive = alive.clone();
+            Limbo::with(Pins::default(), move |i: usize| alive[i].store(0, Ordering::SeqCst))
+        };
+        std::thread::scope(|s| {
+            for _ in 0..3 {
+                s.spawn(|| {
+                    while current.load(Ordering::Acquire) + 1 < alive.len() {
+                        let _here = limbo.enter();
+                        let i = current.load(Ordering::Acquire);
+                        (0..50).for_each(|_| assert_eq!(alive[i].load(Ordering::Relaxed), 1));
+                    }
+                });
+            }
+            for i in 0..alive.len() - 1 {
+                current.store(i + 1, Ordering::Release);
+                limbo.retire(i);
+            }
+        });
+        limbo.drain();
+        assert_eq!(alive.iter().filter(|a| a.load(Ordering::SeqCst) == 1).count(), 1);
+    }
+}

@@ -1,0 +1,162 @@
+//! Proving a table's invariants, marking what it owns, and its figures.
+
+use std::collections::HashSet;
+
+use terrace_base::Result;
+use terrace_pmem::Marks;
+
+use super::TurboHash;
+use super::directory::{Content as ShardContent, View};
+use super::layout::{SLOTS, USABLE_SLOTS, home_of, shard_of, tag_of};
+use super::probe::{Content, Header};
+use crate::hashed::HashFigures;
+use crate::pair::Pair;
+
+/// A bucket as a walk sees it.
+type Seen = (Header, Vec<(usize, Content)>);
+
+impl TurboHash {
+    /// Marks header, directory, buckets and records. Each shard is held while it is marked, so that what it names
+    /// is marked wherever it is moved; and what is let go meanwhile is not freed before the walk is over, so
+    /// that nothing is met twice.
+    pub(super) fn mark_all(&self, marks: &mut Marks) -> Result<()> {
+        let _here = self.limbo.enter();
+        marks.slot(self.header_at)?;
+        marks.slot(self.header.directory)?;
+        for shard in 0..self.views.len() {
+            let held = self.hold(shard);
+            if held.view.is_empty() {
+                continue;
+            }
+            marks.slot(self.offset_of(held.view.address(0)))?;
+            for i in 0..held.view.len() {
+                for (_, content) in self.stable_contents(held.bucket(i))?.1 {
+                    if content.is_record {
+                        marks.slot(content.value)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How full the table is and how far probes go.
+    pub(super) fn walk_figures(&self) -> Result<HashFigures> {
+        let mut figures = HashFigures::default();
+        for shard in 0..self.views.len() {
+            let _here = self.limbo.enter();
+            let view = self.view(shard);
+            let seen = self.buckets_of(view)?;
+            figures.buckets += view.len() as u64;
+            for (at, (header, contents)) in seen.iter().enumerate() {
+                figures.keys += contents.len() as u64;
+                figures.deleted += u64::from(header.meta.deleted().count_ones());
+                for (_, content) in contents {
+                    let home = home_of(self.hash_of(content), view.bits());
+                    HashFigures::count(&mut figures.hits, 1 + self.distance(view, home, at));
+                }
+                let end =
+                    (0..self.scope(view)).position(|i| seen[(at + i) & (view.len() - 1)].0.meta.ends_path());
+                HashFigures::count(&mut figures.misses, end.map_or(self.scope(view), |i| i + 1));
+            }
+        }
+        figures.slots = figures.buckets * SLOTS as u64;
+        figures.usable_slots = figures.buckets * USABLE_SLOTS as u64;
+        Ok(figures)
+    }
+
+    /// Every finding.
+    pub(super) fn check_all(&self) -> Result<Vec<String>> {
+        let mut findings = Vec::new();
+        for shard in 0..self.views.len() {
+            let _here = self.limbo.enter();
+            let view = self.view(shard);
+            let described = self.described(shard)?;
+            let mirrored = (!view.is_empty()).then(|| (self.offset_of(view.address(0)), view.bits()));
+            if described != mirrored {
+                findings.push(format!(
+                    "shard {shard}: the directory says {described:?}, its mirror {mirrored:?}"
+                ));
+                continue;
+            }
+            match self.buckets_of(view) {
+                Ok(buckets) => self.check_shard(shard, view, &buckets, &mut findings),
+                Err(e) => findings.push(format!("shard {shard}: {e}")),
+            }
+        }
+        Ok(findings)
+    }
+
+    fn check_shard(&self, shard: usize, view: View, buckets: &[Seen], findings: &mut Vec<String>) {
+        let (mut keys, mut counted) = (HashSet::new(), ShardContent::default());
+        for (at, (header, contents)) in buckets.iter().enumerate() {
+            let mut expect = |holds: bool, what: &str| {
+                if !holds {
+                    findings.push(format!("shard {shard}, bucket {at}: {what}"));
+                }
+            };
+            let meta = header.meta;
+            expect(meta.valid().count_ones() as usize <= USABLE_SLOTS, "no slot is empty");
+            expect(meta.deleted() & !meta.valid() == 0, "an empty slot that is deleted");
+            counted.live += contents.len() as u64;
+            counted.deleted += u64::from(meta.deleted().count_ones());
+            for (slot, content) in contents {
+                let hash = self.hash_of(content);
+                let home = home_of(hash, view.bits());
+                let distance = self.distance(view, home, at);
+                let on_the_way = |i: usize| buckets[(home + i) & (view.len() - 1)].0.meta;
+                expect(shard_of(hash, self.header.shard_bits) == shard, "a key of another shard");
+                expect(distance < self.scope(view), "a key outside its scope");
+                expect(!(0..distance).any(|i| on_the_way(i).ends_path()), "a key behind the end of its path");
+                let tag =
+                    if *slot < 8 { header.tags >> (slot * 8) } else { header.tags_kinds >> (slot % 8 * 8) };
+                expect(tag as u8 == tag_of(hash), "a slot with another tag");
+                let key = if content.is_record {
+                    // SAFETY: present in limbo, and writers are at rest.
+                    match unsafe { Pair::read(&self.pool, content.value) } {
+                        Ok(pair) => {
+                            counted.record_bytes += pair.bytes();
+                            expect(self.hash.of(pair.key) == hash, "a record of another key");
+                            pair.key.to_vec()
+                        }
+                        Err(e) => {
+                            expect(false, &e.to_string());
+                            continue;
+                        }
+                    }
+                } else {
+                    content.key.to_le_bytes().to_vec()
+                };
+                expect(keys.insert(key), "a key that is there twice");
+            }
+        }
+        if self.counts[shard].get().is_some_and(|known| known != counted) {
+            findings
+                .push(format!("shard {shard}: {:?} counted, {counted:?} there", self.counts[shard].get()));
+        }
+    }
+
+    /// The buckets of a view, each as of one moment; the caller is present in limbo since before it loaded the view.
+    fn buckets_of(&self, view: View) -> Result<Vec<Seen>> {
+        // SAFETY: the caller is present.
+        (0..view.len()).map(|i| self.stable_contents(unsafe { view.bucket(i) })).collect()
+    }
+
+    /// Buckets from `home` to `at`, going round.
+    fn distance(&self, view: View, home: usize, at: usize) -> usize {
+        at.wrapping_sub(home) & (view.len() - 1)
+    }
+
+    /// The sums over all shards; those that nobody has counted since the table was opened are counted now.
+    pub(super) fn totals(&self) -> ShardContent {
+        let mut total = ShardContent::default();
+        for (shard, counts) in self.counts.iter().enumerate() {
+            // What is damaged is not counted; `check` says what is wrong.
+            let content = counts.get().or_else(|| self.content(&self.hold(shard)).ok()).unwrap_or_default();
+            total.live += content.live;
+            total.deleted += content.deleted;
+            total.record_bytes += content.record_bytes;
+        }
+        total
+    }
+}

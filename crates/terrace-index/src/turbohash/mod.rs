@@ -1,0 +1,341 @@
+//! TurboHash: a persistent hash table of 256-byte buckets in shards that grow by themselves.
+//!
+//! ```text
+//! hash     [ shard | ... | bucket | tag ]           upper bits, bits from 8 on, low byte
+//! mirror   one word a shard, DRAM                   address, size, lock
+//! shard    2^n buckets of 256 bytes, contiguous     one allocation
+//! bucket   meta | tags, kinds | checks | 14 slots   meta: valid, deleted, sequence, check
+//! slot     8-byte key and value, or hash and record
+//! ```
+//!
+//! A search begins in the key's home bucket and goes on, bucket by bucket, until it finds the key, comes by a
+//! bucket with two empty slots, or has seen the probing scope. In a bucket it compares a byte of the hash with
+//! fourteen tags at once (`simd`) and looks only at slots that match.
+//!
+//! Everything that a write changes for readers is published by one 8-byte store of the bucket's meta word: a new slot
+//! becomes live, an updated key's old slot becomes empty, a deleted key's slot is marked. Every write raises its
+//! sequence, so that readers, who take no locks, know whether what they saw in the bucket was of one moment.
+//! A shard without a place for a key is rehashed into twice as many buckets (`rehash`), by itself, under its
+//! own lock; the directory never changes its size.
+//!
+//! Thread safety: every method may be called from any thread at any time. Readers take no locks and make no fences
+//! (`pins`). Writers hold one shard; the lock is a bit in DRAM and dies with the process.
+//!
+//! What always holds:
+//!
+//! 1. A slot is written only while it is empty or deleted, and the meta word that makes it live is stored when
+//!    its words are durable, or in the same cache line after them.
+//! 2. At least one slot of each bucket is empty: updates stay in their bucket, and a key has one slot.
+//! 3. A bucket that does not end paths never begins to, until its shard is rehashed: a deleted key's slot
+//!    becomes empty only in a bucket that ends paths anyway.
+//! 4. So no key lies behind a bucket that ends paths, as seen from its home.
+//! 5. A shard's buckets are what the set in force of its descriptor names; they are durable before it names them,
+//!    and it names them durably before the mirror does.
+//! 6. While the mirror says that a shard is free, all that was published in it is durable.
+//! 7. The check in the meta word covers it and the tags and kinds of live slots; each live slot has a check, and each
+//!    record its checksum: what is read was written.
+
+mod check;
+mod directory;
+mod layout;
+mod probe;
+mod read;
+mod rehash;
+mod scan;
+mod simd;
+mod write;
+
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+
+use terrace_base::{Error, Result};
+use terrace_pmem::{Kind, Marks, POff, Pool};
+
+use crate::hashed::{ByteMap, HashCursor, HashFigures, HashIndex, KeyHash, admit_pair};
+use crate::kinds;
+use crate::limbo::Limbo;
+use crate::ordered::{ScanBatch, admit};
+use crate::pair::{NewPair, word_of};
+use crate::pins::Pins;
+
+use directory::{Content, Counts, View};
+use layout::{DESCRIPTOR_BYTES, MAGIC, SHARD_BITS_MAX, TABLE_HEADER_BYTES, TableHeader};
+use probe::Sought;
+pub use scan::Visit;
+use simd::Level;
+use write::{New, When};
+
+/// Keys to a shard for which a table is laid out: 32 buckets, three fifths full.
+const KEYS_A_SHARD: u64 = 250;
+
+/// What a table is made with; fixed for its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TurboOptions {
+    /// Shards, rounded up to a power of two, at most 2^24. Each takes 32 bytes of PM and as many of DRAM, and
+    /// grows by itself.
+    pub shards: u32,
+    /// Buckets of a shard when its first key comes, rounded up to a power of two.
+    pub initial_buckets: u32,
+    /// Most buckets that a search looks at.
+    pub probing_scope: u32,
+    /// Seed of the keys' hashes. Whoever knows it can choose keys that collide.
+    pub seed: u64,
+}
+
+impl Default for TurboOptions {
+    fn default() -> Self {
+        TurboOptions { shards: 1 << 16, initial_buckets: 4, probing_scope: 16, seed: 0x7465_7272_6163_6521 }
+    }
+}
+
+impl TurboOptions {
+    /// Options for a table that is expected to hold `keys` keys; it may hold any number.
+    pub fn for_keys(keys: u64) -> Self {
+        let shards = (keys / KEYS_A_SHARD).next_power_of_two().clamp(1, 1 << 20);
+        TurboOptions { shards: shards as u32, ..Self::default() }
+    }
+}
+
+/// Something unlinked: its kind and offset.
+type Garbage = (Kind, u64);
+
+/// A TurboHash table.
+pub struct TurboHash {
+    pool: Pool,
+    /// The mirror of the directory.
+    views: Box<[AtomicU64]>,
+    header: TableHeader,
+    hash: KeyHash,
+    level: Level,
+    /// Whether reads cost something on the pool's medium.
+    charges_reads: bool,
+    /// The address of the pool's offset 0.
+    base: u64,
+    header_at: u64,
+    counts: Box<[Counts]>,
+    limbo: Limbo<Garbage, Pins>,
+}
+
+impl TurboHash {
+    /// Makes an empty table under the root `root_name`.
+    pub fn create(pool: &Pool, root_name: &str, options: &TurboOptions) -> Result<Self> {
+        let bits = |n: u32| n.max(1).next_power_of_two().trailing_zeros();
+        let shard_bits = bits(options.shards.min(1 << SHARD_BITS_MAX));
+        let directory = layout::encode_directory(1 << shard_bits);
+        let header_slot = pool.reserve(kinds::TURBOHASH, TABLE_HEADER_BYTES)?;
+        let directory_slot = match pool.reserve(kinds::TURBOHASH, directory.len() as u64) {
+            Ok(slot) => slot,
+            Err(e) => {
+                pool.cancel(header_slot);
+                return Err(e);
+            }
+        };
+        let mut header = TableHeader {
+            magic: MAGIC,
+            seed: options.seed,
+            directory: directory_slot.offset,
+            shard_bits,
+            initial_bits: bits(options.initial_buckets.min(1 << 20)),
+            scope: options.probing_scope.clamp(1, 1 << 20),
+            crc: 0,
+        };
+        let encoded = header.encode();
+        header.crc = u32::from_le_bytes([encoded[36], encoded[37], encoded[38], encoded[39]]);
+        pool.copy_flush(directory_slot.offset, &directory);
+        pool.copy_flush(header_slot.offset, &encoded);
+        pool.activate(&directory_slot);
+        pool.activate(&header_slot);
+        pool.drain();
+        pool.set_root(root_name, header_slot.offset)?;
+        Self::over(pool, header_slot.offset, header, true)
+    }
+
+    /// Attaches to the table under the root `root_name`, after a crash as after a clean close. Reads the directory;
+    /// what is counted in the shards is counted when they are first written to, or asked for.
+    pub fn open(pool: &Pool, root_name: &str) -> Result<Self> {
+        let at = pool
+            .root(root_name)?
+            .ok_or_else(|| Error::corruption(pool.path(), 0, format!("a root {root_name}"), "none"))?;
+        let header = *pool.get::<TableHeader>(POff::new(at))?;
+        if header.magic != MAGIC || !header.is_sound() || header.shard_bits > SHARD_BITS_MAX {
+            return Err(pool.corruption(at, "a TurboHash table's header", "other bytes"));
+        }
+        Self::over(pool, at, header, false)
+    }
+
+    fn over(pool: &Pool, header_at: u64, header: TableHeader, is_new: bool) -> Result<Self> {
+        let shards = 1usize << header.shard_bits;
+        let free = pool.clone();
+        let content = is_new.then(Content::default);
+        let mut table = TurboHash {
+            pool: pool.clone(),
+            views: Box::default(),
+            header,
+            hash: KeyHash::new(header.seed),
+            level: Level::detect(),
+            charges_reads: pool.charges_reads(),
+            base: pool.media().base().addr() as u64,
+            header_at,
+            counts: (0..shards).map(|_| Counts::new(content)).collect(),
+            // What cannot be freed is unreachable, and found by the pool's check.
+            limbo: Limbo::with(Pins::default(), move |(kind, at)| drop(free.free(at, kind))),
+        };
+        table.views = (0..shards).map(|shard| table.mirror(shard).map(View::word)).collect::<Result<_>>()?;
+        Ok(table)
+    }
+
+    /// The view of a shard that its descriptor asks for.
+    fn mirror(&self, shard: usize) -> Result<View> {
+        match self.described(shard)? {
+            Some((offset, bits)) => View::of(&self.pool, offset, bits),
+            None => Ok(View::EMPTY),
+        }
+    }
+
+    /// Gives back what was unlinked, as far as present readers allow; says whether that is everything.
+    pub fn drain(&self) -> bool {
+        self.limbo.drain();
+        self.limbo.is_empty()
+    }
+
+    /// [`insert`](HashIndex::insert) for the key that consists of the eight bytes of `key`, little-endian.
+    #[inline]
+    pub fn insert_u64(&self, key: u64, word: u64) -> Result<Option<u64>> {
+        admit(&[], Some(word))?;
+        Ok(self.write(&self.sought_u64(key, &key.to_le_bytes()), When::Known, New::Word(word))?.before)
+    }
+
+    /// [`remove`](HashIndex::remove) for the key that consists of the eight bytes of `key`, little-endian.
+    #[inline]
+    pub fn remove_u64(&self, key: u64) -> Result<Option<u64>> {
+        Ok(self.write(&self.sought_u64(key, &key.to_le_bytes()), When::Known, New::Nothing)?.before)
+    }
+
+    #[inline(always)]
+    fn sought_u64<'k>(&self, word: u64, key: &'k [u8; 8]) -> Sought<'k> {
+        Sought { hash: self.hash.of_word(word), word: Some(word), key }
+    }
+
+    /// What `key` is to become to have the value `value`: a record is written and flushed.
+    fn new_value(&self, key: &[u8], value: &[u8]) -> Result<New<'_>> {
+        if key.len() == 8 && value.len() == 8 {
+            return Ok(New::Word(word_of(value)?));
+        }
+        match NewPair::write(&self.pool, kinds::TURBOHASH_PAIR, key, value) {
+            Err(Error::PoolFull { .. }) => {
+                // Perhaps what waits for readers is enough.
+                self.limbo.drain();
+                Ok(New::Record(NewPair::write(&self.pool, kinds::TURBOHASH_PAIR, key, value)?))
+            }
+            other => Ok(New::Record(other?)),
+        }
+    }
+
+    fn new_word(&self, key: &[u8], word: Option<u64>) -> Result<New<'_>> {
+        match word {
+            Some(word) if key.len() == 8 => Ok(New::Word(word)),
+            Some(word) => self.new_value(key, &word.to_le_bytes()),
+            None => Ok(New::Nothing),
+        }
+    }
+}
+
+impl HashIndex for TurboHash {
+    fn get(&self, key: &[u8]) -> Result<Option<u64>> {
+        admit(key, None)?;
+        self.word_of_key(key)
+    }
+
+    fn insert(&self, key: &[u8], word: u64) -> Result<Option<u64>> {
+        admit(key, Some(word))?;
+        let new = self.new_word(key, Some(word))?;
+        Ok(self.write(&Sought::key(self, key), When::Known, new)?.before)
+    }
+
+    fn compare_exchange(
+        &self,
+        key: &[u8],
+        expected: Option<u64>,
+        new: Option<u64>,
+    ) -> Result<std::result::Result<(), Option<u64>>> {
+        admit(key, new)?;
+        let now = if new == expected {
+            self.word_of_key(key)?
+        } else {
+            self.write(&Sought::key(self, key), When::If(expected), self.new_word(key, new)?)?.before
+        };
+        Ok(if now == expected { Ok(()) } else { Err(now) })
+    }
+
+    fn remove(&self, key: &[u8]) -> Result<Option<u64>> {
+        admit(key, None)?;
+        Ok(self.write(&Sought::key(self, key), When::Known, New::Nothing)?.before)
+    }
+
+    fn scan_unordered(&self, cursor: &mut HashCursor, limit: usize, out: &mut ScanBatch) -> Result<()> {
+        self.scan_pairs(cursor, limit, &mut |key, value| {
+            out.push(key, word_of(value)?);
+            Ok(())
+        })
+    }
+
+    /// Exact whenever writers are at rest.
+    fn len(&self) -> u64 {
+        self.totals().live
+    }
+
+    fn figures(&self) -> Result<HashFigures> {
+        self.walk_figures()
+    }
+
+    fn mark(&self, marks: &mut Marks) -> Result<()> {
+        self.mark_all(marks)
+    }
+
+    fn check(&self) -> Result<Vec<String>> {
+        self.check_all()
+    }
+
+    fn dram_bytes(&self) -> u64 {
+        let shards = self.views.len() * (size_of::<AtomicU64>() + size_of::<Counts>());
+        (size_of::<Self>() + shards + self.limbo.len() * size_of::<(u64, Garbage)>()) as u64
+    }
+
+    fn pm_bytes(&self) -> u64 {
+        let buckets: u64 = (0..self.views.len()).map(|shard| self.view(shard)).map(View::bytes).sum();
+        let directory = self.views.len() as u64 * DESCRIPTOR_BYTES;
+        TABLE_HEADER_BYTES + directory + buckets + self.totals().record_bytes
+    }
+
+    fn close(&self) -> Result<()> {
+        self.limbo.drain();
+        Ok(())
+    }
+}
+
+impl ByteMap for TurboHash {
+    fn put(&self, key: &[u8], value: &[u8]) -> Result<bool> {
+        admit_pair(key, value)?;
+        let new = self.new_value(key, value)?;
+        Ok(self.write(&Sought::key(self, key), When::Always, new)?.existed)
+    }
+
+    fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        admit(key, None)?;
+        self.copy_value(key, value)
+    }
+
+    fn delete(&self, key: &[u8]) -> Result<bool> {
+        admit(key, None)?;
+        Ok(self.write(&Sought::key(self, key), When::Always, New::Nothing)?.existed)
+    }
+}
+
+impl fmt::Debug for TurboHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TurboHash")
+            .field("shards", &self.views.len())
+            .field("header", &self.header_at)
+            .finish()
+    }
+}

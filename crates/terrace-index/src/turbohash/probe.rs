@@ -1,0 +1,186 @@
+//! Looking into one bucket: its header as one state, and its slots against what is sought.
+
+use std::sync::atomic::{Ordering, fence};
+
+use terrace_base::{Error, Result};
+
+use super::TurboHash;
+use super::directory::View;
+use super::layout::{Bucket, KINDS_SHIFT, Meta, slot_check, tag_of};
+use super::simd::Isa;
+use crate::pair::Pair;
+
+/// What is looked for.
+#[derive(Clone, Copy)]
+pub(super) struct Sought<'k> {
+    pub hash: u64,
+    /// The key as a word, if it is 8 bytes long.
+    pub word: Option<u64>,
+    pub key: &'k [u8],
+}
+
+/// The header of a bucket, and the live slots with the tag that is sought.
+#[derive(Clone, Copy)]
+pub(super) struct Header {
+    pub meta: Meta,
+    pub tags: u64,
+    pub tags_kinds: u64,
+    pub checks: u64,
+    pub matches: u32,
+}
+
+/// The two words of a slot, and whether they are hash and record.
+#[derive(Clone, Copy)]
+pub(super) struct Content {
+    pub key: u64,
+    pub value: u64,
+    pub is_record: bool,
+}
+
+/// The value found: in the slot, or in a record.
+#[derive(Clone, Copy)]
+pub(super) enum Value<'t> {
+    Word(u64),
+    Record(Pair<'t>),
+}
+
+impl Value<'_> {
+    /// The value as a word.
+    #[inline(always)]
+    pub fn word(&self) -> Result<u64> {
+        match self {
+            Value::Word(word) => Ok(*word),
+            Value::Record(pair) => pair.word(),
+        }
+    }
+}
+
+impl Bucket {
+    /// The header, sound or not, with the slots whose tag is `tag`. Loaded word by word: it is of one moment only
+    /// if [`is_still`](Self::is_still) says so afterwards.
+    ///
+    /// # Safety
+    ///
+    /// The processor has the features of `I`.
+    #[inline(always)]
+    pub unsafe fn header<I: Isa>(&self, tag: u8) -> Header {
+        let meta = Meta(self.meta.load(Ordering::Acquire));
+        let tags = self.tags.load(Ordering::Relaxed);
+        let tags_kinds = self.tags_kinds.load(Ordering::Relaxed);
+        let checks = self.checks.load(Ordering::Relaxed);
+        // SAFETY: the caller's.
+        let matches = unsafe { I::matches(tags, tags_kinds, tag) } & meta.live();
+        Header { meta, tags, tags_kinds, checks, matches }
+    }
+
+    /// Whether nothing was published since `meta` was loaded, and before that nothing but what it says can have
+    /// been seen of live slots.
+    #[inline(always)]
+    pub fn is_still(&self, meta: Meta) -> bool {
+        fence(Ordering::Acquire);
+        self.meta.load(Ordering::Relaxed) == meta.0
+    }
+
+    /// The content of slot `i`.
+    #[inline(always)]
+    pub fn content(&self, header: &Header, i: usize) -> Content {
+        let slot = &self.slots[i];
+        Content {
+            key: slot.key.load(Ordering::Relaxed),
+            value: slot.value.load(Ordering::Relaxed),
+            is_record: header.tags_kinds >> (KINDS_SHIFT as usize + i) & 1 == 1,
+        }
+    }
+}
+
+impl Header {
+    /// Whether the check over it is right.
+    ///
+    /// # Safety
+    ///
+    /// The processor has the features of `I`.
+    #[inline(always)]
+    pub unsafe fn is_sound<I: Isa>(&self) -> bool {
+        // SAFETY: the caller's.
+        self.meta.is_sound(unsafe { I::of_live(self.tags, self.tags_kinds, self.meta.live()) })
+    }
+}
+
+impl Content {
+    /// Whether the slot's check is right.
+    #[inline(always)]
+    pub fn is_sound(&self, header: &Header, i: usize) -> bool {
+        slot_check(self.key, self.value, self.is_record) == header.checks >> (i * 4) & 0xf
+    }
+}
+
+impl<'k> Sought<'k> {
+    /// Any key.
+    #[inline(always)]
+    pub fn key(table: &TurboHash, key: &'k [u8]) -> Self {
+        match key.first_chunk::<8>() {
+            Some(bytes) if key.len() == 8 => {
+                let word = u64::from_le_bytes(*bytes);
+                Sought { hash: table.hash.of_word(word), word: Some(word), key }
+            }
+            _ => Sought { hash: table.hash.of(key), word: None, key },
+        }
+    }
+
+    /// The tag.
+    #[inline(always)]
+    pub fn tag(&self) -> u8 {
+        tag_of(self.hash)
+    }
+}
+
+impl TurboHash {
+    /// The value in a slot whose header and content are of one moment, if it is that of what is sought.
+    ///
+    /// # Safety
+    ///
+    /// A record that the slot names is not freed for `'t`: the caller holds the shard, or has been present
+    /// in limbo since before the slot was loaded.
+    #[inline(always)]
+    pub(super) unsafe fn matched<'t>(
+        &'t self,
+        bucket: &Bucket,
+        header: &Header,
+        i: usize,
+        content: Content,
+        sought: &Sought<'_>,
+    ) -> Result<Option<Value<'t>>> {
+        if !content.is_sound(header, i) {
+            return Err(self.damaged(bucket, "a slot with its check"));
+        }
+        if !content.is_record {
+            return Ok((sought.word == Some(content.key)).then_some(Value::Word(content.value)));
+        }
+        if content.key != sought.hash {
+            return Ok(None);
+        }
+        // SAFETY: the caller's.
+        let pair = unsafe { Pair::read(&self.pool, content.value)? };
+        Ok((pair.key == sought.key).then_some(Value::Record(pair)))
+    }
+
+    /// Starts loading what a search for `hash` looks at first.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, view: View, home: usize) {
+        let at = view.address(home);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch touches no memory as the program sees it, whatever the address.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            for line in 0..4 {
+                _mm_prefetch::<_MM_HINT_T0>(at.cast::<i8>().wrapping_add(line * 64));
+            }
+        }
+        let _ = at;
+    }
+
+    #[cold]
+    pub(super) fn damaged(&self, bucket: *const Bucket, expected: &str) -> Error {
+        self.pool.corruption(self.offset_of(bucket), expected, "another")
+    }
+}

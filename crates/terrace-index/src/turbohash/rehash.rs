@@ -1,0 +1,267 @@
+//! Replacing a shard's buckets: by more of them when a key finds no place, by as many or fewer to be rid of
+//! the slots of deleted keys.
+//!
+//! The pairs are read, the new buckets are built in DRAM and written to PM as a whole, past the caches. When they are
+//! durable, the shard's descriptor is switched to them, durably, and then the mirror. Readers go on in
+//! the old buckets, which do not change meanwhile and wait in limbo afterwards. Nothing is allocated that a
+//! crash could lose: what no descriptor names is reclaimed by its marks.
+
+use std::sync::atomic::Ordering;
+
+use terrace_base::{Error, Result};
+
+use super::TurboHash;
+use super::directory::{Content, Held, View};
+use super::layout::{
+    BUCKET_BITS_MAX, BUCKET_BYTES, BUCKET_WORDS, HEADER_WORDS, Meta, SLOTS, TAGS_MASK, USABLE_SLOTS, home_of,
+    slot_check, tag_of, with_check, with_tag,
+};
+use super::simd::Portable;
+use crate::kinds;
+use crate::pair::Pair;
+
+/// Why a shard is rehashed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Why {
+    /// A key of this hash has no place on its path; it is to have one.
+    Full(u64),
+    /// Too many slots hold deleted keys.
+    Deleted,
+}
+
+/// A pair on its way from old buckets to new ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Moved {
+    pub hash: u64,
+    pub key: u64,
+    pub value: u64,
+    pub is_record: bool,
+}
+
+/// The words of a bucket.
+type Words = [u64; BUCKET_WORDS];
+
+/// How many buckets, as a power of two, to try first for `live` pairs.
+fn choose_bits(now: View, why: Why, live: usize, initial_bits: u32) -> u32 {
+    let half_full = |bits: u32| live * 2 <= USABLE_SLOTS << bits;
+    match why {
+        _ if now.is_empty() => initial_bits,
+        Why::Full(_) if half_full(now.bits()) => now.bits(),
+        Why::Full(_) => now.bits() + 1,
+        Why::Deleted => {
+            (initial_bits.min(now.bits())..now.bits()).find(|&b| half_full(b)).unwrap_or(now.bits())
+        }
+    }
+}
+
+/// The buckets of these pairs, unless one finds no place within `scope` buckets, or a key that is to come would
+/// find none.
+fn pack(pairs: &[Moved], why: Why, bits: u32, scope: usize) -> Option<Vec<Words>> {
+    let mut buckets = vec![[0; BUCKET_WORDS]; 1 << bits];
+    for pair in pairs {
+        let (at, slot) = place_of(&buckets, pair.hash, bits, scope)?;
+        let words = &mut buckets[at];
+        // Slots taken, until the bucket is sealed.
+        words[0] += 1;
+        (words[1], words[2]) = with_tag(words[1], words[2], slot, tag_of(pair.hash), pair.is_record);
+        words[3] = with_check(words[3], slot, slot_check(pair.key, pair.value, pair.is_record));
+        words[HEADER_WORDS + 2 * slot] = pair.key;
+        words[HEADER_WORDS + 2 * slot + 1] = pair.value;
+    }
+    if let Why::Full(hash) = why {
+        place_of(&buckets, hash, bits, scope)?;
+    }
+    for words in &mut buckets {
+        words[0] = Meta::of_valid((1 << words[0]) - 1).seal((words[1], words[2] & TAGS_MASK)).0;
+    }
+    Some(buckets)
+}
+
+/// Bucket and slot for a key of this hash among buckets that are not sealed yet.
+fn place_of(buckets: &[Words], hash: u64, bits: u32, scope: usize) -> Option<(usize, usize)> {
+    let home = home_of(hash, bits);
+    let path = (0..scope.min(buckets.len())).map(|i| (home + i) & (buckets.len() - 1));
+    path.map(|at| (at, buckets[at][0] as usize)).find(|&(_, taken)| taken < USABLE_SLOTS)
+}
+
+fn as_bytes(buckets: &[Words]) -> &[u8] {
+    // SAFETY: integers without padding, seen as the bytes they are; the project runs on little-endian machines
+    // only (`terrace_pmem`), so these are the persistent ones.
+    unsafe { std::slice::from_raw_parts(buckets.as_ptr().cast(), size_of_val(buckets)) }
+}
+
+impl TurboHash {
+    /// Gives the held shard new buckets. An error leaves the old ones in force.
+    #[cold]
+    pub(super) fn rehash(&self, held: &mut Held<'_>, why: Why) -> Result<()> {
+        let old = held.view;
+        held.freeze();
+        let made = self.rebuild(held, why);
+        held.thaw(*made.as_ref().unwrap_or(&old));
+        made?;
+        if !old.is_empty() {
+            self.limbo.retire((kinds::TURBOHASH, self.offset_of(old.address(0))));
+        }
+        Ok(())
+    }
+
+    /// Rids the held shard of deleted keys, if there is room for the new buckets.
+    #[cold]
+    pub(super) fn collect_deleted(&self, held: &mut Held<'_>) {
+        // What fails is tried again by the next delete; the shard is as good as before.
+        let _ = self.rehash(held, Why::Deleted);
+    }
+
+    fn rebuild(&self, held: &Held<'_>, why: Why) -> Result<View> {
+        let content = self.content(held)?;
+        let pairs = self.gather(held)?;
+        let scope = self.header.scope as usize;
+        let mut bits = choose_bits(held.view, why, pairs.len(), self.header.initial_bits);
+        let buckets = loop {
+            if let Some(buckets) = pack(&pairs, why, bits, scope) {
+                break buckets;
+            }
+            bits += 1;
+            if bits > BUCKET_BITS_MAX || pairs.len() * 64 < USABLE_SLOTS << bits {
+                return Err(Error::invalid("too many keys have the same hash"));
+            }
+        };
+        let view = self.store_buckets(held, &buckets, bits)?;
+        self.counts[held.shard].set(Content { live: pairs.len() as u64, deleted: 0, ..content });
+        Ok(view)
+    }
+
+    /// Writes buckets to PM and makes them those of the held shard.
+    fn store_buckets(&self, held: &Held<'_>, buckets: &[Words], bits: u32) -> Result<View> {
+        let bytes = as_bytes(buckets);
+        let slot = match self.pool.reserve(kinds::TURBOHASH, bytes.len() as u64) {
+            Err(Error::PoolFull { .. }) => {
+                // Perhaps what waits for readers is enough.
+                self.limbo.drain();
+                self.pool.reserve(kinds::TURBOHASH, bytes.len() as u64)?
+            }
+            other => other?,
+        };
+        let view = match View::of(&self.pool, slot.offset, bits) {
+            Ok(view) => view,
+            Err(e) => {
+                self.pool.cancel(slot);
+                return Err(e);
+            }
+        };
+        self.pool.copy_flush(slot.offset, bytes);
+        self.pool.activate(&slot);
+        self.pool.drain();
+        if let Err(e) = self.describe(held, slot.offset, bits) {
+            self.pool.cancel(slot);
+            return Err(e);
+        }
+        Ok(view)
+    }
+
+    /// The live pairs of the held shard.
+    fn gather(&self, held: &Held<'_>) -> Result<Vec<Moved>> {
+        let mut pairs = Vec::with_capacity(held.view.len() * USABLE_SLOTS);
+        for i in 0..held.view.len() {
+            let bucket = held.bucket(i);
+            // SAFETY: the portable set asks for no features.
+            let header = unsafe { bucket.header::<Portable>(0) };
+            // SAFETY: as above.
+            if !unsafe { header.is_sound::<Portable>() } {
+                return Err(self.damaged(bucket, "a bucket's header with its check"));
+            }
+            for slot in (0..SLOTS).filter(|slot| header.meta.live() >> slot & 1 == 1) {
+                let content = bucket.content(&header, slot);
+                if !content.is_sound(&header, slot) {
+                    return Err(self.damaged(bucket, "a slot with its check"));
+                }
+                let hash = if content.is_record { content.key } else { self.hash.of_word(content.key) };
+                let (key, value, is_record) = (content.key, content.value, content.is_record);
+                pairs.push(Moved { hash, key, value, is_record });
+            }
+        }
+        if !held.view.is_empty() {
+            let bytes = held.view.len() as u64 * BUCKET_BYTES;
+            self.pool.charge_read(self.offset_of(held.view.address(0)), bytes);
+        }
+        Ok(pairs)
+    }
+
+    /// What is in the held shard; counted, if nobody has since the table was opened.
+    #[inline(always)]
+    pub(super) fn content(&self, held: &Held<'_>) -> Result<Content> {
+        match self.counts[held.shard].get() {
+            Some(content) => Ok(content),
+            None => self.count(held),
+        }
+    }
+
+    #[cold]
+    fn count(&self, held: &Held<'_>) -> Result<Content> {
+        let mut content = Content::default();
+        for i in 0..held.view.len() {
+            let bucket = held.bucket(i);
+            let meta = Meta(bucket.meta.load(Ordering::Acquire));
+            content.live += u64::from(meta.live().count_ones());
+            content.deleted += u64::from(meta.deleted().count_ones());
+            // SAFETY: the portable set asks for no features.
+            let header = unsafe { bucket.header::<Portable>(0) };
+            for slot in (0..SLOTS).filter(|slot| meta.live() >> slot & 1 == 1) {
+                let found = bucket.content(&header, slot);
+                if found.is_record {
+                    // SAFETY: the shard is held, so its records stay.
+                    content.record_bytes += unsafe { Pair::read(&self.pool, found.value)? }.bytes();
+                }
+            }
+        }
+        self.counts[held.shard].set(content);
+        Ok(content)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::of_live;
+    use super::*;
+
+    fn pairs(n: u64) -> Vec<Moved> {
+        let pair = |i: u64| {
+            let hash = i.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            Moved { hash: hash ^ hash >> 29, key: i, value: i + 1, is_record: i.is_multiple_of(3) }
+        };
+        (0..n).map(pair).collect()
+    }
+
+    #[test]
+    fn packed_buckets_hold_every_pair_on_its_path() {
+        for (n, bits) in [(0, 0), (13, 0), (100, 3), (1500, 7)] {
+            let pairs = pairs(n);
+            let buckets = pack(&pairs, Why::Deleted, bits, 16).unwrap();
+            let metas: Vec<_> = buckets.iter().map(|w| Meta(w[0])).collect();
+            assert!(
+                buckets
+                    .iter()
+                    .zip(&metas)
+                    .all(|(w, meta)| { meta.is_sound(of_live(w[1], w[2], meta.live())) })
+            );
+            assert_eq!(metas.iter().map(|m| u64::from(m.live().count_ones())).sum::<u64>(), n);
+            for pair in pairs {
+                let home = home_of(pair.hash, bits);
+                let holds =
+                    |at: usize| buckets[at][HEADER_WORDS..].chunks(2).any(|s| s == [pair.key, pair.value]);
+                let path: Vec<_> = (0..16).map(|i| (home + i) & ((1 << bits) - 1)).collect();
+                let at = path.iter().position(|&at| holds(at)).unwrap();
+                assert!(path[..at].iter().all(|&before| !metas[before].ends_path()));
+            }
+        }
+    }
+
+    #[test]
+    fn too_many_for_a_path_is_no_packing() {
+        assert_eq!(pack(&pairs(14), Why::Deleted, 0, 16), None);
+        let same: Vec<_> = pairs(27).into_iter().map(|p| Moved { hash: 7, ..p }).collect();
+        assert_eq!(pack(&same, Why::Deleted, 5, 2), None);
+        assert!(pack(&same, Why::Full(7), 5, 3).is_some());
+        assert_eq!(pack(&same[..26], Why::Full(7), 5, 2), None);
+    }
+}

@@ -1,0 +1,135 @@
+//! Scanning without an order of keys: in the order of hashes, which rehashing does not change. A shard is a range
+//! of hashes.
+
+use terrace_base::Result;
+
+use super::TurboHash;
+use super::directory::View;
+use super::layout::{Bucket, SLOTS, shard_of};
+use super::probe::{Content, Header};
+use super::read::Here;
+use super::simd::Portable;
+use crate::hashed::HashCursor;
+use crate::pair::Pair;
+
+/// What is done with each key and value.
+pub type Visit<'v> = &'v mut dyn FnMut(&[u8], &[u8]) -> Result<()>;
+
+/// A pair that a scan has come by.
+struct Seen<'t> {
+    hash: u64,
+    /// The eight bytes of a key in its slot, and of its value.
+    words: [[u8; 8]; 2],
+    record: Option<Pair<'t>>,
+}
+
+impl Seen<'_> {
+    fn key(&self) -> &[u8] {
+        self.record.map_or(&self.words[0], |pair| pair.key)
+    }
+
+    fn value(&self) -> &[u8] {
+        self.record.map_or(&self.words[1], |pair| pair.value)
+    }
+}
+
+impl TurboHash {
+    /// Visits keys and values from `cursor` on and moves it, as [`scan_unordered`] does with words.
+    ///
+    /// [`scan_unordered`]: crate::HashIndex::scan_unordered
+    pub fn scan_pairs(&self, cursor: &mut HashCursor, limit: usize, visit: Visit<'_>) -> Result<()> {
+        let mut left = limit.max(1);
+        while let Some(from) = cursor.hash() {
+            let here = self.limbo.enter();
+            let shard = shard_of(from, self.header.shard_bits);
+            let seen = self.shard_from(&here, shard, from)?;
+            let mut last = None;
+            for pair in seen {
+                // Keys of one hash come together: the cursor cannot stop between them.
+                if left == 0 && last != Some(pair.hash) {
+                    return Ok(());
+                }
+                visit(pair.key(), pair.value())?;
+                left = left.saturating_sub(1);
+                last = Some(pair.hash);
+                *cursor = HashCursor::after(pair.hash);
+            }
+            *cursor = HashCursor::after(self.last_hash(shard));
+            if left == 0 {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The greatest hash of a shard.
+    fn last_hash(&self, shard: usize) -> u64 {
+        super::layout::first_hash(shard, self.header.shard_bits)
+            | (u64::MAX >> 1 >> self.header.shard_bits << 1 | 1)
+    }
+
+    /// The pairs of a shard with hashes of at least `from`, in their order, durable.
+    fn shard_from<'t>(&'t self, _here: &'t Here<'t>, shard: usize, from: u64) -> Result<Vec<Seen<'t>>> {
+        let view = self.view(shard);
+        let mut seen = Vec::new();
+        for i in 0..view.len() {
+            // SAFETY: present in limbo since before the view was loaded.
+            let bucket = unsafe { view.bucket(i) };
+            for (_, content) in self.stable_contents(bucket)?.1 {
+                let hash = self.hash_of(&content);
+                if hash < from {
+                    continue;
+                }
+                let words = [content.key.to_le_bytes(), content.value.to_le_bytes()];
+                let record = match content.is_record {
+                    // SAFETY: present in limbo since before the slot was loaded, which named the record then.
+                    true => Some(unsafe { Pair::read(&self.pool, content.value)? }),
+                    false => None,
+                };
+                seen.push(Seen { hash, words, record });
+            }
+        }
+        self.charge_all(view);
+        if self.view(shard).is_writing() {
+            self.settle(view, 0, view.len());
+        }
+        // A key that was deleted and put back may have been seen twice: what was seen later is newer. The
+        // sort is stable.
+        seen.sort_by(|a, b| (a.hash, a.key()).cmp(&(b.hash, b.key())));
+        seen.reverse();
+        seen.dedup_by(|a, b| a.hash == b.hash && a.key() == b.key());
+        seen.reverse();
+        Ok(seen)
+    }
+
+    /// The live slots of a bucket as they were at one moment.
+    pub(super) fn stable_contents(&self, bucket: &Bucket) -> Result<(Header, Vec<(usize, Content)>)> {
+        loop {
+            // SAFETY: the portable set asks for no features.
+            let header = unsafe { bucket.header::<Portable>(0) };
+            let live = header.meta.live();
+            // SAFETY: as above.
+            let is_sound = unsafe { header.is_sound::<Portable>() };
+            let slots = (0..SLOTS).filter(|slot| live >> slot & 1 == 1);
+            let contents: Vec<_> = slots.map(|slot| (slot, bucket.content(&header, slot))).collect();
+            if !bucket.is_still(header.meta) {
+                continue;
+            }
+            if !is_sound || contents.iter().any(|(slot, c)| !c.is_sound(&header, *slot)) {
+                return Err(self.damaged(bucket, "a bucket with its checks"));
+            }
+            return Ok((header, contents));
+        }
+    }
+
+    /// The hash of the key in a slot.
+    pub(super) fn hash_of(&self, content: &Content) -> u64 {
+        if content.is_record { content.key } else { self.hash.of_word(content.key) }
+    }
+
+    fn charge_all(&self, view: View) {
+        if !view.is_empty() {
+            self.charge(view, 0, view.len());
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Single-key writes, under the shard's lock.
+//!
+//! A write has two persists. First the slot's words, in a slot that no reader looks at, with the record if there is
+//! one; then the bucket's header: tag, kind and check of the slot, and behind them, ordered within the
+//! same cache line, the meta word that makes the slot live and, in an update, the old one empty. Slots that share
+//! the header's line are written with it, in one persist. A delete publishes the meta word alone.
+
+use std::sync::atomic::{Ordering, fence};
+
+use terrace_base::Result;
+use terrace_pmem::POff;
+
+use super::TurboHash;
+use super::directory::{Content as ShardContent, Held};
+use super::layout::{
+    BUCKET_HEADER_BYTES, Bucket, Meta, SLOT_BYTES, SLOTS_BESIDE_HEADER, USABLE_SLOTS, home_of, shard_of,
+    slot_check, with_check, with_tag,
+};
+use super::probe::{Content, Header, Sought, Value};
+use super::rehash::Why;
+use super::simd::{Isa, by_isa};
+use crate::kinds;
+use crate::pair::NewPair;
+
+/// What a key is to become.
+pub(super) enum New<'p> {
+    /// Absent.
+    Nothing,
+    /// Present, with this word in its slot.
+    Word(u64),
+    /// Present, with this record.
+    Record(NewPair<'p>),
+}
+
+/// When a write happens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum When {
+    /// In any case. Who asks does not want to know the word before.
+    Always,
+    /// In any case. Who asks wants to know the word before.
+    Known,
+    /// If the word before is this.
+    If(Option<u64>),
+}
+
+/// How it went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Outcome {
+    /// Whether the key was there.
+    pub existed: bool,
+    /// The word before, if it was asked for.
+    pub before: Option<u64>,
+}
+
+/// Where a key is.
+struct Found<'t> {
+    at: Spot<'t>,
+    value: Value<'t>,
+    record: Option<u64>,
+}
+
+/// A slot of a bucket.
+struct Spot<'t> {
+    bucket: &'t Bucket,
+    header: Header,
+    slot: usize,
+}
+
+/// What a writer's search found: the key, or else a slot for it, or else that the shard must be rehashed.
+enum Search<'t> {
+    Found(Found<'t>),
+    Room(Spot<'t>),
+    Full,
+}
+
+impl TurboHash {
+    by_isa! {
+        /// Makes the key what it is to be.
+        pub(super) fn write(&self, sought: &Sought<'_>, when: When, new: New<'_>) -> Result<Outcome> = write_in
+    }
+
+    #[inline(always)]
+    fn write_in<I: Isa>(&self, sought: &Sought<'_>, when: When, new: New<'_>) -> Result<Outcome> {
+        let shard = shard_of(sought.hash, self.header.shard_bits);
+        let seen = self.view(shard);
+        self.prefetch(seen, home_of(sought.hash, seen.bits()));
+        let mut held = self.hold(shard);
+        loop {
+            let search = self.search::<I>(&held, sought)?;
+            let (existed, before) = match &search {
+                Search::Found(_) if when == When::Always => (true, None),
+                Search::Found(found) => (true, Some(found.value.word()?)),
+                Search::Room(_) | Search::Full => (false, None),
+            };
+            let outcome = Outcome { existed, before };
+            if matches!(when, When::If(expected) if expected != before) {
+                return Ok(outcome);
+            }
+            match (search, &new) {
+                (Search::Found(found), New::Nothing) => self.remove_found::<I>(&mut held, found)?,
+                (Search::Found(found), _) => self.replace::<I>(&held, found, sought, new)?,
+                (Search::Room(_) | Search::Full, New::Nothing) => {}
+                (Search::Room(spot), _) => self.fill_room::<I>(&held, spot, sought, new)?,
+                (Search::Full, _) => {
+                    self.rehash(&mut held, Why::Full(sought.hash))?;
+                    continue;
+                }
+            }
+            return Ok(outcome);
+        }
+    }
+
+    /// Looks for the key, and for where it would go: into the first slot of a deleted key on its path, else
+    /// into the bucket that ends it.
+    #[inline(always)]
+    fn search<'t, I: Isa>(&'t self, held: &Held<'t>, sought: &Sought<'_>) -> Result<Search<'t>> {
+        let view = held.view;
+        if view.is_empty() {
+            return Ok(Search::Full);
+        }
+        let home = home_of(sought.hash, view.bits());
+        let mask = view.len() - 1;
+        let (mut room, mut probed) = (None, 0);
+        while probed < self.scope(view) {
+            let bucket = held.bucket((home + probed) & mask);
+            probed += 1;
+            // SAFETY: the levels that operations are compiled for are those of this processor.
+            let header = unsafe { bucket.header::<I>(sought.tag()) };
+            // SAFETY: as above.
+            if !unsafe { header.is_sound::<I>() } {
+                return Err(self.damaged(bucket, "a bucket's header with its check"));
+            }
+            if let Some(found) = self.search_bucket(bucket, header, sought)? {
+                self.charge(view, home, probed);
+                return Ok(Search::Found(found));
+            }
+            let is_end = header.meta.ends_path();
+            let slot = match header.meta.first_deleted() {
+                None if is_end => header.meta.first_empty(),
+                deleted => deleted,
+            };
+            if let (Some(slot), None) = (slot, &room) {
+                room = Some(Spot { bucket, header, slot });
+            }
+            if is_end {
+                break;
+            }
+        }
+        self.charge(view, home, probed);
+        Ok(room.map_or(Search::Full, Search::Room))
+    }
+
+    #[inline(always)]
+    fn search_bucket<'t>(
+        &'t self,
+        bucket: &'t Bucket,
+        header: Header,
+        sought: &Sought<'_>,
+    ) -> Result<Option<Found<'t>>> {
+        let mut matches = header.matches;
+        while matches != 0 {
+            let slot = matches.trailing_zeros() as usize;
+            let content = bucket.content(&header, slot);
+            // SAFETY: the shard is held.
+            if let Some(value) = unsafe { self.matched(bucket, &header, slot, content, sought)? } {
+                let record = content.is_record.then_some(content.value);
+                return Ok(Some(Found { at: Spot { bucket, header, slot }, value, record }));
+            }
+            matches &= matches - 1;
+        }
+        Ok(None)
+    }
+
+    /// Puts the new version into the bucket's empty slot and empties the old one.
+    #[inline(always)]
+    fn replace<I: Isa>(
+        &self,
+        held: &Held<'_>,
+        found: Found<'_>,
+        sought: &Sought<'_>,
+        new: New<'_>,
+    ) -> Result<()> {
+        let Spot { bucket, header, slot: old } = found.at;
+        let Some(slot) = header.meta.first_empty() else {
+            return Err(self.damaged(bucket, "a bucket with an empty slot"));
+        };
+        let mut shard = self.content(held)?;
+        let valid = header.meta.valid() & !(1 << old) | 1 << slot;
+        let next = header.meta.next(valid, header.meta.deleted());
+        self.fill::<I>(Spot { bucket, header, slot }, next, sought, new, &mut shard);
+        self.drop_record(found.record, found.value, &mut shard);
+        self.counts[held.shard].set(shard);
+        Ok(())
+    }
+
+    /// Puts a key that was absent into a slot.
+    #[inline(always)]
+    fn fill_room<I: Isa>(
+        &self,
+        held: &Held<'_>,
+        spot: Spot<'_>,
+        sought: &Sought<'_>,
+        new: New<'_>,
+    ) -> Result<()> {
+        let mut shard = self.content(held)?;
+        let (meta, bit) = (spot.header.meta, 1 << spot.slot);
+        shard.live += 1;
+        shard.deleted -= u64::from(meta.deleted() & bit != 0).min(shard.deleted);
+        let next = meta.next(meta.valid() | bit, meta.deleted() & !bit);
+        self.fill::<I>(spot, next, sought, new, &mut shard);
+        self.counts[held.shard].set(shard);
+        Ok(())
+    }
+
+    /// Writes a slot that nobody looks at, and publishes the header with the meta `next`.
+    #[inline(always)]
+    fn fill<I: Isa>(
+        &self,
+        spot: Spot<'_>,
+        next: Meta,
+        sought: &Sought<'_>,
+        new: New<'_>,
+        shard: &mut ShardContent,
+    ) {
+        let Spot { bucket, header, slot } = spot;
+        let (content, record) = match new {
+            New::Record(pair) => {
+                let content = Content { key: sought.hash, value: pair.offset(), is_record: true };
+                (content, Some(pair))
+            }
+            New::Word(value) => (Content { key: sought.word.unwrap_or(0), value, is_record: false }, None),
+            New::Nothing => return,
+        };
+        let at = self.offset_of(bucket);
+        // A reader that sees these stores sees the publish by which the slot became empty.
+        fence(Ordering::Release);
+        bucket.slots[slot].key.store(content.key, Ordering::Relaxed);
+        bucket.slots[slot].value.store(content.value, Ordering::Relaxed);
+        if slot >= SLOTS_BESIDE_HEADER {
+            self.pool.flush(at + BUCKET_HEADER_BYTES + slot as u64 * SLOT_BYTES, SLOT_BYTES);
+            self.pool.drain();
+        } else if record.is_some() {
+            self.pool.drain();
+        }
+        let check = slot_check(content.key, content.value, content.is_record);
+        let (tags, kinds) = with_tag(header.tags, header.tags_kinds, slot, sought.tag(), content.is_record);
+        bucket.tags.store(tags, Ordering::Relaxed);
+        bucket.tags_kinds.store(kinds, Ordering::Relaxed);
+        bucket.checks.store(with_check(header.checks, slot, check), Ordering::Relaxed);
+        // SAFETY: the levels that operations are compiled for are those of this processor.
+        let live_tags = unsafe { I::of_live(tags, kinds, next.live()) };
+        self.pool.store_ordered(POff::new(at), next.seal(live_tags).0);
+        self.pool.persist(at, 8);
+        if let Some(pair) = record {
+            shard.record_bytes += pair.bytes();
+            pair.keep();
+        }
+    }
+
+    /// Deletes a key: its slot stays on the path if the path may go on from its bucket, and becomes empty if every
+    /// path ends there anyway.
+    #[inline(always)]
+    fn remove_found<I: Isa>(&self, held: &mut Held<'_>, found: Found<'_>) -> Result<()> {
+        let Spot { bucket, header, slot } = found.at;
+        let mut shard = self.content(held)?;
+        let (meta, bit) = (header.meta, 1 << slot);
+        let next = if meta.ends_path() {
+            meta.next(meta.valid() & !bit, meta.deleted())
+        } else {
+            shard.deleted += 1;
+            meta.next(meta.valid(), meta.deleted() | bit)
+        };
+        // SAFETY: the levels that operations are compiled for are those of this processor.
+        let live_tags = unsafe { I::of_live(header.tags, header.tags_kinds, next.live()) };
+        self.pool.publish(POff::new(self.offset_of(bucket)), next.seal(live_tags).0);
+        shard.live -= 1.min(shard.live);
+        self.drop_record(found.record, found.value, &mut shard);
+        self.counts[held.shard].set(shard);
+        if shard.deleted as usize > held.view.len() * USABLE_SLOTS / 2 {
+            self.collect_deleted(held);
+        }
+        Ok(())
+    }
+
+    /// Lets go of a record that no slot names any more.
+    #[inline(always)]
+    fn drop_record(&self, record: Option<u64>, value: Value<'_>, shard: &mut ShardContent) {
+        if let (Some(at), Value::Record(pair)) = (record, value) {
+            shard.record_bytes -= pair.bytes().min(shard.record_bytes);
+            self.limbo.retire((kinds::TURBOHASH_PAIR, at));
+        }
+    }
+}
