@@ -27,6 +27,7 @@
 //! # }
 //! ```
 
+mod ahead;
 mod block;
 mod builder;
 mod cache;

@@ -131,7 +131,7 @@ impl Table {
         TableCursor::new(self, fill_cache, readahead)
     }
 
-    fn check_position(&self, position: Position) -> Result<()> {
+    pub(crate) fn check_position(&self, position: Position) -> Result<()> {
         if position.number() != self.number() {
             return Err(Error::invalid(format!("{position:?} is not of table {}", self.number())));
         }
@@ -147,7 +147,7 @@ impl Table {
         Ok(())
     }
 
-    fn find_or_follow(&self, block: &Block, key: &[u8], max_seq: u64) -> Result<Option<Entry>> {
+    pub(crate) fn find_or_follow(&self, block: &Block, key: &[u8], max_seq: u64) -> Result<Option<Entry>> {
         match block.find(key, max_seq).map_err(|m| m.at(self.path(), block.offset))? {
             Lookup::Found(found) => Ok(Some(block.entry_of(found))),
             Lookup::PastEnd { same_key: true } => self.get_by_index(key, max_seq),
@@ -257,7 +257,7 @@ impl Table {
         (position.read_len() as u64).min(rest) as usize
     }
 
-    fn load_at(&self, position: Position) -> Result<Arc<Block>> {
+    pub(crate) fn load_at(&self, position: Position) -> Result<Arc<Block>> {
         let buf = self.read(position.offset(), self.first_read(position))?;
         self.complete(position, buf)
     }

@@ -140,10 +140,10 @@ impl Default for SlmOptions {
             unasked_leaf_scans: false,
             leaf_scan_files: 10,
             sequentiality_keys: 30,
-            sequentiality_files: 8,
+            sequentiality_files: 4,
             max_merge_files: 8,
-            table_bytes: 64 << 20,
-            block_bytes: 4096,
+            table_bytes: 16 << 20,
+            block_bytes: 1024,
         }
     }
 }

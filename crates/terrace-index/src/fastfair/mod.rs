@@ -39,6 +39,7 @@ mod layout;
 mod lock;
 mod mark;
 mod merge;
+mod nearby;
 mod node;
 mod parent;
 mod restructure;
@@ -63,6 +64,9 @@ use crate::kinds;
 use crate::limbo::Limbo;
 use crate::ordered::{OrderedIndex, ScanBatch, admit, single_key_writes};
 use crate::word_cell::WordCell;
+
+pub use nearby::Nearby;
+use node::NodeRef;
 
 use layout::{NodeFields, TREE_HEADER_BYTES, TreeHeader};
 use shortcut::Shortcuts;
@@ -172,6 +176,13 @@ impl<const N: usize> FastFair<N> {
         self.pool.get::<TreeHeader>(POff::new(self.header_off))
     }
 
+    /// The word of `key`, which belongs to `leaf`.
+    fn get_in(&self, leaf: NodeRef<'_, N>, key: &[u8]) -> Result<Option<u64>> {
+        let Some((i, record)) = self.find(leaf, key)? else { return Ok(None) };
+        let word = self.cell(record)?.load(leaf.entry_at(i));
+        Ok((word != 0).then_some(word))
+    }
+
     /// The word cell of the record at `off`.
     fn cell(&self, off: u64) -> Result<WordCell<'_>> {
         WordCell::at(&self.pool, self.generation, off)
@@ -183,9 +194,7 @@ impl<const N: usize> OrderedIndex for FastFair<N> {
         admit(key, None)?;
         let _here = self.limbo.enter();
         let Some(leaf) = self.leaf_of(key)? else { return Ok(None) };
-        let Some((i, record)) = self.find(leaf, key)? else { return Ok(None) };
-        let word = self.cell(record)?.load(leaf.entry_at(i));
-        Ok((word != 0).then_some(word))
+        self.get_in(leaf, key)
     }
 
     single_key_writes!();

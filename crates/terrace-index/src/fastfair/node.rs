@@ -43,16 +43,6 @@ impl<'t, const N: usize> NodeRef<'t, N> {
         (0..N).take_while(|&i| self.ptr(i) != 0).count()
     }
 
-    /// Starts loading the whole node: its lines come at once instead of one after the other.
-    pub fn prefetch(&self) {
-        #[cfg(target_arch = "x86_64")]
-        for line in (0..size_of::<Node<N>>()).step_by(64) {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: within the node; a prefetch has no effect that a program could see.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(self.n).cast::<i8>().add(line)) };
-        }
-    }
-
     pub fn level(&self) -> u8 {
         self.n.level
     }
@@ -85,16 +75,11 @@ impl<'t, const N: usize> NodeRef<'t, N> {
 impl<const N: usize> FastFair<N> {
     /// The node at `off`, bounds-checked.
     pub(super) fn node(&self, off: u64) -> Result<NodeRef<'_, N>> {
-        let node = self.unread_node(off)?;
+        let node = NodeRef { off, n: self.pool.get::<Node<N>>(POff::new(off))? };
         if node.n.tag != NODE_TAG {
             return Err(self.damaged(off, "a tree node", "other bytes"));
         }
         Ok(node)
-    }
-
-    /// The node at `off`, bounds-checked and not looked at.
-    pub(super) fn unread_node(&self, off: u64) -> Result<NodeRef<'_, N>> {
-        Ok(NodeRef { off, n: self.pool.get::<Node<N>>(POff::new(off))? })
     }
 
     /// The key of the record at `off`.

@@ -10,6 +10,9 @@ use super::lock;
 use super::node::NodeRef;
 use crate::ordered::ScanBatch;
 
+/// What a record with a short key takes.
+const RECORD_LINE: u64 = 64;
+
 impl<const N: usize> FastFair<N> {
     /// Appends keys upward from `from` on until `out` holds `end`.
     pub(super) fn scan_up(&self, from: Bound<&[u8]>, end: usize, out: &mut ScanBatch) -> Result<()> {
@@ -27,7 +30,9 @@ impl<const N: usize> FastFair<N> {
         // A merge meanwhile may lead to a leaf that holds keys from before the last one's end again.
         let mut from: Option<&[u8]> = None;
         while out.len() < end {
-            for record in self.copy_leaf(leaf)? {
+            let records = self.copy_leaf(leaf)?;
+            self.prefetch_records(&records);
+            for record in records {
                 let key = self.record_key(record.1)?;
                 if from.map_or_else(|| wanted(key), |from| key >= from) && out.len() < end {
                     self.push(record, key, out)?;
@@ -64,7 +69,9 @@ impl<const N: usize> FastFair<N> {
                 return Ok(());
             }
             let Some(arrival) = self.descend(target, 0)? else { return Ok(()) };
-            for record in self.copy_leaf(arrival.node)?.into_iter().rev() {
+            let records = self.copy_leaf(arrival.node)?;
+            self.prefetch_records(&records);
+            for record in records.into_iter().rev() {
                 let key = self.record_key(record.1)?;
                 if target.reaches(key) && out.len() < end {
                     self.push(record, key, out)?;
@@ -92,6 +99,11 @@ impl<const N: usize> FastFair<N> {
             out.push(key, word);
         }
         Ok(())
+    }
+
+    /// Starts loading the records: they come at once instead of one after the other.
+    fn prefetch_records(&self, records: &[(u64, u64)]) {
+        records.iter().for_each(|&(_, record)| self.pool.prefetch(record, RECORD_LINE));
     }
 
     /// The records of a leaf in order, as of one moment, with the places of their entries.

@@ -71,8 +71,7 @@ impl<const N: usize> FastFair<N> {
 
     /// The node at `off`, on its way into the caches.
     fn start(&self, off: u64) -> Result<NodeRef<'_, N>> {
-        let node = self.unread_node(off)?;
-        node.prefetch();
+        self.pool.prefetch(off, Self::NODE_BYTES);
         self.node(off)
     }
 

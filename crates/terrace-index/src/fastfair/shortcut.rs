@@ -52,7 +52,7 @@ impl Shortcuts {
     }
 
     /// The leaf that `key` belongs to, which may have died.
-    fn find(&self, key: &[u8]) -> Result<Option<u64>> {
+    pub fn find(&self, key: &[u8]) -> Result<Option<u64>> {
         let prev = self.guide.prev(&self.guide.find(Target { key, seq: 0 }, &no_look_up)?);
         if prev == 0 {
             return Ok(None);
@@ -111,8 +111,7 @@ impl<const N: usize> FastFair<N> {
     /// The living leaf that `key` belongs to, if there is a shortcut to it.
     pub(super) fn shortcut(&self, key: &[u8]) -> Result<Option<NodeRef<'_, N>>> {
         let Some(off) = self.shortcuts.find(key)? else { return Ok(None) };
-        let leaf = self.unread_node(off)?;
-        leaf.prefetch();
+        self.pool.prefetch(off, Self::NODE_BYTES);
         let leaf = self.node(off)?;
         self.pool.charge_read(off, Self::NODE_BYTES);
         Ok((self.forward(leaf)? == 0).then_some(leaf))

@@ -41,10 +41,26 @@ enum Inserted {
 impl<const N: usize> FastFair<N> {
     /// The primitive under insert, compare_exchange and remove; see `ordered::single_key_writes`.
     pub(super) fn apply(&self, key: &[u8], wish: &mut dyn FnMut(Option<u64>) -> Wish) -> Result<Option<u64>> {
+        self.apply_from(None, key, wish)
+    }
+
+    /// [`apply`](Self::apply), beginning at the leaf that `key` belonged to a moment ago, if that is known.
+    pub(super) fn apply_from(
+        &self,
+        mut known: Option<NodeRef<'_, N>>,
+        key: &[u8],
+        wish: &mut dyn FnMut(Option<u64>) -> Wish,
+    ) -> Result<Option<u64>> {
         let _writing = self.totals.writing();
         let _here = self.limbo.enter();
         loop {
-            let Some(leaf) = self.leaf_of(key)? else { return Ok(None) };
+            let leaf = match known.take() {
+                Some(leaf) => leaf,
+                None => match self.leaf_of(key)? {
+                    Some(leaf) => leaf,
+                    None => return Ok(None),
+                },
+            };
             let seen = leaf.version();
             let found = self.find(leaf, key)?;
             let now = match found {

@@ -63,23 +63,30 @@ pub(super) fn replace(arena: &Arena, at: u64, old: u64, new: u64) -> bool {
 
 /// How the entry at `at` compares with `target`.
 pub(super) fn compare(arena: &Arena, at: u64, target: Target<'_>, look_up: LookUp<'_>) -> Result<Order> {
+    let (keys, seq) = compare_keys(arena, at, target.key, look_up)?;
+    Ok(keys.then_with(|| target.seq.cmp(&seq)))
+}
+
+/// How the key of the entry at `at` compares with `key`; also the entry's sequence number.
+pub(super) fn compare_keys(arena: &Arena, at: u64, key: &[u8], look_up: LookUp<'_>) -> Result<(Order, u64)> {
     let entry = arena.words(at);
     let first = entry[0].load(Ordering::Relaxed);
+    let seq = entry[1].load(Ordering::Relaxed);
     let len = (first >> WORD_BITS) as usize;
     let own = &entry[FIXED_WORDS as usize..][..key_words(len)];
-    for (word, other) in own.iter().zip(words_of(target.key)) {
+    for (word, other) in own.iter().zip(words_of(key)) {
         match word.load(Ordering::Relaxed).cmp(&other) {
             Order::Equal => {}
-            unequal => return Ok(unequal),
+            unequal => return Ok((unequal, seq)),
         }
     }
     // Zeros pad a last word, so of two keys that are equal as far as both go the shorter is the smaller.
-    let keys = if len.min(target.key.len()) > WHOLE_KEY_BYTES {
-        look_up(first & WORD_MASK, target.key)?
+    let keys = if len.min(key.len()) > WHOLE_KEY_BYTES {
+        look_up(first & WORD_MASK, key)?
     } else {
-        len.cmp(&target.key.len())
+        len.cmp(&key.len())
     };
-    Ok(keys.then_with(|| target.seq.cmp(&entry[1].load(Ordering::Relaxed))))
+    Ok((keys, seq))
 }
 
 /// How the first `count` bytes of the entry's key compare with `key`; equal if `key` begins with them.

@@ -56,6 +56,8 @@ pub(crate) struct Trail {
     after: u64,
     /// Whether that entry is at it.
     exact: bool,
+    /// Whether that entry is under the same key.
+    same_key: bool,
 }
 
 /// A target's place among the entries.
@@ -125,6 +127,11 @@ impl Guide {
         entry::word(&self.arena, trail.after)
     }
 
+    /// The word of the first entry at or after the target that `trail` was found for, if it is under the same key.
+    pub fn next_of_key(&self, trail: &Trail) -> Option<u64> {
+        trail.same_key.then(|| self.next(trail))
+    }
+
     /// Replaces the word of the entry at or after the target that `trail` was found for, if it is still `old`.
     pub fn replace(&self, trail: &Trail, old: u64, new: u64) -> bool {
         entry::replace(&self.arena, trail.after, old, new)
@@ -171,11 +178,15 @@ impl Guide {
             true => (leaf.entry(position), leaf.head(position) == entry::head(target.key, leaf.skip())),
             false => (leaf.right().map_or(HEAD, |right| right.entry(0)), true),
         };
-        let exact = after != HEAD
-            && alike
-            && side == Some(Side::Within)
-            && entry::compare(&self.arena, after, target, look_up)?.is_eq();
-        let trail = Trail { leaf: leaf.at, version, position: position as u32, before, after, exact };
+        // Where the heads differ so do the keys, and the entry need not be looked at.
+        let (same_key, seq) = match after != HEAD && alike && side == Some(Side::Within) {
+            true => entry::compare_keys(&self.arena, after, target.key, look_up)?,
+            false => (Order::Less, 0),
+        };
+        let same_key = same_key.is_eq();
+        let exact = same_key && seq == target.seq;
+        let position = position as u32;
+        let trail = Trail { leaf: leaf.at, version, position, before, after, exact, same_key };
         Ok(leaf.is_at(version).then_some(trail))
     }
 

@@ -1,8 +1,11 @@
 //! Walking a list in both directions.
 
+use std::sync::atomic::Ordering;
+
 use terrace_base::Result;
 
 use super::SkipList;
+use super::layout::NODE_BYTES;
 use super::read::Node;
 
 /// A place in a list, which it keeps alive. Forward by the links; backward by a new descent.
@@ -113,8 +116,11 @@ impl ListCursor {
 
     fn land(&mut self, at: u64) -> Result<()> {
         if at != 0 {
-            self.list.inner.node(at)?;
-            self.list.inner.pool.charge_read(at, 64);
+            let list = &self.list.inner;
+            let next = list.node(at)?.head.next.load(Ordering::Acquire);
+            list.pool.charge_read(at, 64);
+            // Whoever reads in order will have to do with this record for a while.
+            list.pool.prefetch(next, NODE_BYTES + 64);
         }
         self.at = at;
         Ok(())

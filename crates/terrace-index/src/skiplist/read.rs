@@ -136,13 +136,10 @@ impl SkipList {
     pub fn get(&self, key: &[u8], max_seq: u64) -> Result<Option<Found<'_>>> {
         let inner = &*self.inner;
         let trail = inner.guide.find(Target { key, seq: max_seq }, &|at, key| inner.compare_key(at, key))?;
-        let offset = inner.guide.next(&trail);
-        if offset == 0 {
-            return Ok(None);
-        }
+        let Some(offset) = inner.guide.next_of_key(&trail) else { return Ok(None) };
         let node = inner.node(offset)?;
         inner.pool.charge_read(offset, NODE_BYTES);
-        Ok((node.key == key).then_some(Found { list: inner, node }))
+        Ok(Some(Found { list: inner, node }))
     }
 }
 

@@ -83,6 +83,8 @@ impl Inner {
             kind: record.kind,
         };
         let (trail, place) = self.guided(record.key, record.seq)?;
+        // Linking will change it.
+        self.pool.prefetch(place.prev, 8);
         let offset = self.arena.allocate(OWNER_BYTES + fields.above())? + OWNER_BYTES;
         let covered = if record.kind == super::index::INDEX_KIND { &[][..] } else { record.value };
         let crc = fields.crc(self.id, offset, record.key, covered);

@@ -70,6 +70,34 @@ fn many_at_once_read_each_block_once() {
 }
 
 #[test]
+fn blocks_that_lie_together_are_read_together_ahead_of_a_scan() {
+    let items = items(400, 100);
+    let fs = MemFs::default();
+    let built = build(&fs, 1, &TableOptions { block_bytes: 256, ..Default::default() }, &items);
+    let table = open(&fs, 1, 1 << 20).unwrap();
+    let ask = |ordinals: &mut dyn Iterator<Item = usize>| {
+        let wanted: Vec<(Position, &[u8])> =
+            ordinals.map(|i| (position_of(&built, i), &items[i].key[..])).collect();
+        let found = table.get_ahead(&wanted, u64::MAX);
+        assert!(found.iter().zip(&wanted).all(|(entry, (_, key))| {
+            let item = items.iter().find(|item| item.key == *key).unwrap();
+            entry.as_ref().is_some_and(|entry| entry.value == item.value)
+        }));
+    };
+    fs.take_reads();
+    ask(&mut (100..200));
+    assert_eq!(fs.take_reads().0, 1, "all at once");
+    ask(&mut (100..200));
+    assert_eq!(fs.take_reads().0, 1, "the cache is left to others");
+    ask(&mut [0, 390].into_iter());
+    assert_eq!(fs.take_reads().0, 2, "what lies apart is read apart");
+    table.get_at(position_of(&built, 50), &items[50].key, 9).unwrap();
+    fs.take_reads();
+    ask(&mut std::iter::once(50));
+    assert_eq!(fs.take_reads().0, 0, "what the cache holds is not read");
+}
+
+#[test]
 fn versions_that_spill_over_are_followed() {
     let items: Vec<Item> = (0..300).rev().map(|seq| Item::put(b"same", seq, &[seq as u8; 64])).collect();
     let (_fs, built, table) = table(1, &TableOptions { block_bytes: 500, ..Default::default() }, &items);

@@ -30,6 +30,13 @@ proptest! {
                 prop_assert_eq!(one, found);
             }
         }
+        let mut ascending = positions.clone();
+        ascending.sort_by_key(|(position, _)| *position);
+        for part in [&ascending[..], &ascending[ascending.len() / 2..], &positions[..positions.len().min(1)]] {
+            for ((_, key), found) in part.iter().zip(table.get_ahead(part, u64::MAX)) {
+                assert_entry(found.as_ref(), expected(&items, key, u64::MAX));
+            }
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ use parking_lot::MutexGuard;
 use terrace_base::codec::{Reader, put_bytes, put_varint};
 use terrace_base::{Error, Result};
 use terrace_index::OrderedIndex;
+use terrace_index::fastfair::{FANOUT, Nearby};
 use terrace_log::PmLog;
 use terrace_pmem::{Kind as PmKind, Pool};
 use terrace_table::Position;
@@ -42,6 +43,9 @@ pub(super) const CHUNK_KEYS: usize = 256;
 
 /// First reservation of a compaction log.
 const LOG_BYTES: u64 = 64 << 10;
+
+/// The leaves of a chunk's keys.
+type Near<'a> = Nearby<'a, FANOUT>;
 
 /// A running job: its number, its log, and what it has done to the counts.
 #[derive(Debug)]
@@ -122,9 +126,9 @@ impl<'a> JobRun<'a> {
     /// Points the keys of a flush at their new versions, newest first for each key.
     pub fn insert(&mut self, chunk: &[(Vec<u8>, Vec<Version>)], held: &[u64]) -> Result<()> {
         let writer = self.slm.index_writer.lock();
-        let mut moves = Moves::of(self.slm);
-        for (key, versions) in chunk {
-            moves.push(self.slm.plan_insert(key, versions, held)?);
+        let mut moves = Moves::of(self.slm, chunk.iter().map(|(key, _)| &key[..]))?;
+        for (i, (key, versions)) in chunk.iter().enumerate() {
+            moves.push(i, self.slm.plan_insert(key, moves.word(i, key)?, versions, held)?);
         }
         self.publish(writer, moves)
     }
@@ -133,10 +137,10 @@ impl<'a> JobRun<'a> {
     /// replaced is dead where it arrives.
     pub fn relocate(&mut self, chunk: &[Relocation]) -> Result<()> {
         let writer = self.slm.index_writer.lock();
-        let mut moves = Moves::of(self.slm);
-        for relocation in chunk {
-            match self.slm.plan_relocation(relocation)? {
-                Some(one) => moves.push(one),
+        let mut moves = Moves::of(self.slm, chunk.iter().map(|relocation| &relocation.key[..]))?;
+        for (i, relocation) in chunk.iter().enumerate() {
+            match self.slm.plan_relocation(relocation, moves.word(i, &relocation.key)?)? {
+                Some(one) => moves.push(i, one),
                 None => self.dead_on_arrival(relocation.to.number()),
             }
         }
@@ -148,10 +152,10 @@ impl<'a> JobRun<'a> {
         let writer = self.slm.index_writer.lock();
         // Listed under the lock: whoever a chain was made for was listed before it was made.
         let held = self.slm.core.snapshots.list();
-        let mut moves = Moves::of(self.slm);
-        for key in keys {
-            if let Some(one) = self.slm.plan_collapse(key, &held)? {
-                moves.push(one);
+        let mut moves = Moves::of(self.slm, keys.iter().map(|key| &key[..]))?;
+        for (i, key) in keys.iter().enumerate() {
+            if let Some(one) = self.slm.plan_collapse(key, moves.word(i, key)?, &held)? {
+                moves.push(i, one);
             }
         }
         self.publish(writer, moves)
@@ -169,12 +173,12 @@ impl<'a> JobRun<'a> {
     }
 
     fn publish(&mut self, writer: MutexGuard<'_, ()>, mut moves: Moves<'_>) -> Result<()> {
-        for one in &moves.planned {
+        for (_, one) in &moves.planned {
             self.log.append(&one.encode())?;
         }
         self.log.persist()?;
-        while let Some(one) = moves.planned.front() {
-            self.slm.publish_move(one)?;
+        while let Some((i, one)) = moves.planned.front() {
+            self.slm.publish_move(&moves.near, *i, one)?;
             one.born.iter().for_each(|&number| self.arrived(number));
             for &number in &one.died {
                 *self.deltas.entry(number).or_default() -= 1;
@@ -204,22 +208,30 @@ impl<'a> JobRun<'a> {
 /// A chunk's moves in order. Those that are not published take the chains made for them along.
 struct Moves<'a> {
     slm: &'a Slm,
-    planned: VecDeque<Move>,
+    near: Near<'a>,
+    /// With each its key's place in the chunk.
+    planned: VecDeque<(usize, Move)>,
 }
 
 impl<'a> Moves<'a> {
-    fn of(slm: &'a Slm) -> Self {
-        Moves { slm, planned: VecDeque::with_capacity(CHUNK_KEYS) }
+    /// No moves yet, of the `keys` of a chunk.
+    fn of<'k>(slm: &'a Slm, keys: impl Iterator<Item = &'k [u8]>) -> Result<Self> {
+        Ok(Moves { slm, near: slm.index.nearby(keys)?, planned: VecDeque::with_capacity(CHUNK_KEYS) })
     }
 
-    fn push(&mut self, one: Move) {
-        self.planned.push_back(one);
+    /// The index word of the `i`-th key; zero is none.
+    fn word(&self, i: usize, key: &[u8]) -> Result<u64> {
+        Ok(self.near.get(i, key)?.unwrap_or(0))
+    }
+
+    fn push(&mut self, i: usize, one: Move) {
+        self.planned.push_back((i, one));
     }
 }
 
 impl Drop for Moves<'_> {
     fn drop(&mut self) {
-        for one in &self.planned {
+        for (_, one) in &self.planned {
             if let Change::Word(word) = one.change
                 && let Some(Word::Chain(offset)) = Word::decode(word)
             {
@@ -279,8 +291,7 @@ impl Slm {
         })
     }
 
-    fn plan_insert(&self, key: &[u8], new: &[Version], held: &[u64]) -> Result<Move> {
-        let old = self.index.get(key)?.unwrap_or(0);
+    fn plan_insert(&self, key: &[u8], old: u64, new: &[Version], held: &[u64]) -> Result<Move> {
         let mut before = self.versions_of(old)?;
         if let (Some(last), [.., oldest]) = (before.first_mut().filter(|v| !v.exact), new) {
             last.seq = last.seq.min(oldest.seq - 1);
@@ -289,8 +300,7 @@ impl Slm {
     }
 
     /// What becomes of the key's chain now that only `held` are left; `None` if nothing does.
-    fn plan_collapse(&self, key: &[u8], held: &[u64]) -> Result<Option<Move>> {
-        let old = self.index.get(key)?.unwrap_or(0);
+    fn plan_collapse(&self, key: &[u8], old: u64, held: &[u64]) -> Result<Option<Move>> {
         if !matches!(Word::decode(old), Some(Word::Chain(_))) {
             return Ok(None);
         }
@@ -321,8 +331,10 @@ impl Slm {
         Ok(Move { key: key.to_vec(), old, change: Change::Word(word), born, died })
     }
 
-    fn plan_relocation(&self, r: &Relocation) -> Result<Option<Move>> {
-        let Some(old) = self.index.get(&r.key)? else { return Ok(None) };
+    fn plan_relocation(&self, r: &Relocation, old: u64) -> Result<Option<Move>> {
+        if old == 0 {
+            return Ok(None);
+        }
         let change = match self.decode_word(old)? {
             Word::Position(position) if position.number() == r.from.table && r.from.newer.is_none() => {
                 Change::Word(Word::Position(r.to).encode())
@@ -345,7 +357,7 @@ impl Slm {
         }))
     }
 
-    fn publish_move(&self, one: &Move) -> Result<()> {
+    fn publish_move(&self, near: &Near<'_>, i: usize, one: &Move) -> Result<()> {
         match one.change {
             Change::InChain { chain, index, to } => {
                 move_version(&self.pool, chain, index, to);
@@ -355,7 +367,7 @@ impl Slm {
                 self.index.remove(&one.key)?;
             }
             Change::Word(word) => {
-                self.index.insert(&one.key, word)?;
+                near.insert(i, &one.key, word)?;
                 self.count_chain(word, 1);
             }
         }

@@ -151,7 +151,7 @@ enum Outcome {
     Moved(Position),
 }
 
-fn value_of(entry: Option<Entry>) -> Option<Bytes> {
+pub(super) fn value_of(entry: Option<Entry>) -> Option<Bytes> {
     entry.filter(|e| e.kind == Kind::Put).map(|e| e.value)
 }
 

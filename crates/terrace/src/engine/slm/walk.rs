@@ -5,6 +5,8 @@
 //! copied some time ago may be outdated when its turn comes, and is then looked up again: the version
 //! that the snapshot sees stays reachable for as long as it is held. If both have a key, the memtables
 //! win: whatever they hold is not older than what the index does.
+//!
+//! Values are read ahead once a walk has gone on for a few keys: those that lie together in a table, together.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -13,17 +15,22 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use terrace_base::Result;
 use terrace_index::{ListCursor, OrderedIndex, ScanBatch};
-use terrace_table::Kind;
+use terrace_table::{Entry, Kind, Position};
 
 use super::Slm;
+use super::chain::Word;
 use super::compact::file_of;
 use super::memtable::MemSet;
+use super::read::value_of;
 use crate::compaction::RangeScan;
 use crate::engine::{Direction, Walk};
 
 /// Index entries copied at first, and at most, in one go.
 const FIRST_STRETCH: usize = 8;
 const LONGEST_STRETCH: usize = 512;
+
+/// Entries read one by one: whoever reads more is likely to read on.
+const UNSUSPECTED: usize = 2;
 
 /// A walk; see the module's head.
 pub(super) struct SlmWalk {
@@ -74,9 +81,13 @@ impl Walk for SlmWalk {
 
 impl SlmWalk {
     fn take_indexed(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+        let ahead = self.index.take_ahead(&self.slm, self.at);
         let Some(key) = self.index.key() else { return Ok(None) };
         let word = self.index.word();
-        let value = self.slm.get_at_word(key, word, self.at)?;
+        let value = match ahead {
+            Some(value) => value,
+            None => self.slm.get_at_word(key, word, self.at)?,
+        };
         let found = value.map(|value| (Bytes::copy_from_slice(key), value));
         if let Some(scan) = &mut self.scan {
             scan.feed(file_of(word));
@@ -103,17 +114,30 @@ struct IndexSide {
     /// Where the next stretch starts; `None` after the last.
     from: Option<Bound<Vec<u8>>>,
     stretch: usize,
+    /// What was read ahead of the batch's entries; empty before that.
+    ahead: Vec<Option<Entry>>,
+    /// Entries taken since the last seek.
+    taken: usize,
 }
 
 impl IndexSide {
     fn new(direction: Direction) -> Self {
-        IndexSide { direction, batch: ScanBatch::default(), next: 0, from: None, stretch: FIRST_STRETCH }
+        IndexSide {
+            direction,
+            batch: ScanBatch::default(),
+            next: 0,
+            from: None,
+            stretch: FIRST_STRETCH,
+            ahead: Vec::new(),
+            taken: 0,
+        }
     }
 
     fn seek(&mut self, bound: Bound<&[u8]>) {
         self.from = Some(bound.map(<[u8]>::to_vec));
         self.batch.clear();
-        (self.next, self.stretch) = (0, FIRST_STRETCH);
+        self.ahead.clear();
+        (self.next, self.stretch, self.taken) = (0, FIRST_STRETCH, 0);
     }
 
     fn fill(&mut self, slm: &Slm) -> Result<()> {
@@ -125,10 +149,11 @@ impl IndexSide {
         self.batch.clear();
         slm.index.scan(from.as_ref().map(Vec::as_slice), reverse, self.stretch, &mut self.batch)?;
         self.next = 0;
+        self.ahead.clear();
         if self.batch.len() == self.stretch {
             self.from = Some(Bound::Excluded(self.batch.key(self.stretch - 1).to_vec()));
         }
-        self.stretch = (self.stretch * 4).min(LONGEST_STRETCH);
+        self.stretch = (self.stretch * 2).min(LONGEST_STRETCH);
         Ok(())
     }
 
@@ -140,9 +165,41 @@ impl IndexSide {
         self.batch.word(self.next)
     }
 
+    /// The value read ahead of the entry at hand, if there is one that a reader at `at` sees.
+    fn take_ahead(&mut self, slm: &Slm, at: u64) -> Option<Option<Bytes>> {
+        self.taken += 1;
+        if self.taken > UNSUSPECTED && self.ahead.is_empty() {
+            self.ahead = read_ahead(slm, &self.batch, self.next);
+        }
+        let entry = self.ahead.get_mut(self.next)?.take()?;
+        (entry.seq <= at).then(|| value_of(Some(entry)))
+    }
+
     fn advance(&mut self) {
         self.next += 1;
     }
+}
+
+/// Reads what the words of `batch` from `first` on name, table by table. What has moved meanwhile, or is in a
+/// chain, is left out.
+fn read_ahead(slm: &Slm, batch: &ScanBatch, first: usize) -> Vec<Option<Entry>> {
+    let mut out = vec![None; batch.len()];
+    let mut places: Vec<(Position, usize)> = (first..batch.len())
+        .filter_map(|i| match Word::decode(batch.word(i)) {
+            Some(Word::Position(position)) => Some((position, i)),
+            _ => None,
+        })
+        .collect();
+    places.sort_unstable();
+    let tables = slm.tables.load();
+    for run in places.chunk_by(|a, b| a.0.number() == b.0.number()) {
+        let Some(table) = tables.get(&run[0].0.number()) else { continue };
+        let requests: Vec<(Position, &[u8])> = run.iter().map(|&(at, i)| (at, batch.key(i))).collect();
+        for (&(_, i), entry) in run.iter().zip(table.get_ahead(&requests, u64::MAX)) {
+            out[i] = entry;
+        }
+    }
+    out
 }
 
 /// The memtables' keys, each with the version that the snapshot sees.
