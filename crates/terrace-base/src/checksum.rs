@@ -1,12 +1,21 @@
 //! Checksums: CRC-32C guards stored bytes, XXH3 spreads keys.
+//!
+//! Built with `--cfg terrace_no_checksums` all CRCs are one constant, and nothing is guarded: for fuzzing what lies
+//! behind the checks.
 
 /// CRC-32C of `data`.
 pub fn crc32c(data: &[u8]) -> u32 {
+    if cfg!(terrace_no_checksums) {
+        return 1;
+    }
     crc32c::crc32c(data)
 }
 
 /// CRC-32C of `data` appended to what `crc` already covers.
 pub fn crc32c_append(crc: u32, data: &[u8]) -> u32 {
+    if cfg!(terrace_no_checksums) {
+        return 1;
+    }
     crc32c::crc32c_append(crc, data)
 }
 
@@ -14,7 +23,7 @@ pub fn crc32c_append(crc: u32, data: &[u8]) -> u32 {
 ///
 /// The two halves of the CRC are folded, and zero is avoided so that an all-zero word is never valid.
 pub fn crc16(data: &[u8]) -> u16 {
-    let crc = crc32c::crc32c(data);
+    let crc = crc32c(data);
     match (crc ^ (crc >> 16)) as u16 {
         0 => 1,
         folded => folded,
@@ -26,7 +35,7 @@ pub fn hash64(data: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(data)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(terrace_no_checksums)))]
 mod tests {
     use super::*;
 

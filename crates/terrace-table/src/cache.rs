@@ -70,6 +70,11 @@ impl BlockCache {
         self.blocks.capacity()
     }
 
+    /// Changes how much may be held; what is too much goes at once.
+    pub fn set_capacity(&self, bytes: u64) {
+        self.blocks.set_capacity(bytes);
+    }
+
     /// Lookups so far. Scans that do not fill the cache are not counted.
     pub fn stats(&self) -> CacheStats {
         CacheStats { hits: self.blocks.hits(), misses: self.blocks.misses() }

@@ -27,3 +27,7 @@ pub use terrace_pmem::Profile;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct ReadmeExamples;
+
+/// Decoders of what the store keeps in logs, for the fuzzer.
+#[doc(hidden)]
+pub mod fuzzing;

@@ -66,9 +66,11 @@ pub struct Options {
     pub engine: EngineKind,
     /// Where the pool lies.
     pub pool: PoolChoice,
-    /// DRAM for block cache, open tables and filters, in bytes. `stats` gives the breakdown.
+    /// DRAM for block cache, guides, open tables, flush and compaction, in bytes. `stats` gives the breakdown. Memtables
+    /// and tables become smaller where they would need too much of it.
     pub memory_budget: u64,
-    /// Size to which the pool may grow, in bytes.
+    /// Size to which the pool may grow, in bytes. It bounds what the database may hold: how much an engine needs,
+    /// says its page of limits (`docs/engines/slm-limits.md`).
     pub pm_bytes: u64,
     /// Whether every write waits until it is power-safe (on media where that is not free).
     pub sync: bool,
@@ -76,7 +78,8 @@ pub struct Options {
     pub background_threads: usize,
     /// Compression of table blocks.
     pub compression: Compression,
-    /// Refuses all writes. The database must exist and must have been closed cleanly.
+    /// Refuses all writes, and writes nothing itself. The database must exist and must have been closed cleanly: what
+    /// an unclean end has left is put right only by opening it for writing.
     pub read_only: bool,
     /// Creates the database where there is none.
     pub create_if_missing: bool,
@@ -107,7 +110,8 @@ impl Default for Options {
 /// Options of the `slm` engine; the defaults are the paper's (SLM-DB, section 6.1).
 #[derive(Debug, Clone)]
 pub struct SlmOptions {
-    /// Bytes of a memtable; there are two.
+    /// Bytes of a memtable; there are two. Never more than a sixteenth of the pool, and less where
+    /// the memory budget is small.
     pub memtable_bytes: u64,
     /// A table with a smaller share of live keys becomes a compaction candidate.
     pub live_key_threshold: f64,
@@ -125,7 +129,7 @@ pub struct SlmOptions {
     pub sequentiality_files: usize,
     /// Tables merged by one compaction at most.
     pub max_merge_files: usize,
-    /// Bytes at which a compaction or flush starts the next table.
+    /// Bytes at which a compaction or flush starts the next table. Less where the memory budget is small.
     pub table_bytes: u64,
     /// Bytes at which a table starts the next block.
     pub block_bytes: usize,
@@ -161,7 +165,10 @@ impl Options {
             ((0.0..1.0).contains(&slm.garbage_share), "slm.garbage_share must be in [0, 1)"),
             ((0.0..1.0).contains(&slm.live_key_threshold), "slm.live_key_threshold must be in [0, 1)"),
             (self.background_threads >= 1, "background_threads must be at least 1"),
-            (self.pm_bytes >= 4 * slm.memtable_bytes.min(1 << 20), "pm_bytes is too small for two memtables"),
+            (
+                self.pm_bytes >= 4 * slm.memtable_bytes.min(1 << 20),
+                "pm_bytes must be at least 4 MiB, or four times a smaller slm.memtable_bytes",
+            ),
         ];
         match checks.iter().find(|(ok, _)| !ok) {
             Some((_, message)) => Err(Error::invalid(*message)),

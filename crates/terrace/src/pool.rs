@@ -100,6 +100,7 @@ pub(crate) fn pool_options(core: &Core, media: MediaRequest) -> PoolOptions {
         max_size,
         extent_bytes: core.options.pool_extent_bytes,
         media,
+        read_only: core.options.read_only,
         ..PoolOptions::default()
     }
 }

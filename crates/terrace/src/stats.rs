@@ -46,6 +46,8 @@ pub struct DramStats {
     pub index: u64,
     /// Allocator state of the pool.
     pub allocator: u64,
+    /// Keys and buffers of flush and compaction.
+    pub jobs: u64,
     /// Blocks found in the cache.
     pub cache_hits: u64,
     /// Blocks that had to be read.
@@ -55,7 +57,7 @@ pub struct DramStats {
 impl DramStats {
     /// All of it.
     pub fn total(&self) -> u64 {
-        self.block_cache + self.tables + self.memtables + self.index + self.allocator
+        self.block_cache + self.tables + self.memtables + self.index + self.allocator + self.jobs
     }
 }
 

@@ -79,6 +79,7 @@ fn dram(stats: &Stats, text: &mut String) {
         ("memtables", human(dram.memtables)),
         ("index", human(dram.index)),
         ("pool's allocator", human(dram.allocator)),
+        ("flush and compaction", human(dram.jobs)),
         ("cache hits", if hits > 0 { percent(dram.cache_hits, hits) } else { String::new() }),
     ];
     floor(text, "DRAM", &format!("{} of a budget of {}", human(dram.total()), human(dram.budget)), &parts);
@@ -177,6 +178,7 @@ fn dram_json(stats: &Stats) -> Value {
         "memtables": dram.memtables,
         "index": dram.index,
         "allocator": dram.allocator,
+        "jobs": dram.jobs,
         "cache_hits": dram.cache_hits,
         "cache_misses": dram.cache_misses,
     })

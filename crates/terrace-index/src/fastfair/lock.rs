@@ -92,10 +92,11 @@ impl<const N: usize> FastFair<N> {
         }
     }
 
-    /// Locks `node` if nobody has it and no crash can have left anything in it to repair.
+    /// Locks `node` if nobody has it and no crash can have left anything in it to repair. Where the pool is for
+    /// reading only nobody locks: a lock left there would be taken for the next session's.
     pub(super) fn try_lock_sound<'t>(&'t self, node: NodeRef<'t, N>) -> Option<Locked<'t, N>> {
         let word = node.version();
-        if is_locked(word) || self.may_need_repair(word) {
+        if is_locked(word) || self.may_need_repair(word) || self.pool.is_read_only() {
             return None;
         }
         let next = bump(word & 0xffff_ffff | self.generation << 32) | LOCKED;

@@ -52,6 +52,7 @@ pub use cursor::ListCursor;
 pub use index::SkipIndex;
 use layout::HEAD_NODE;
 pub use read::Found;
+use recover::Recovered;
 pub use write::Staged;
 
 /// One record on its way into a list.
@@ -125,10 +126,13 @@ impl SkipList {
     /// Attaches to the list at `head`, after a crash as after a clean close: checks every record, drops
     /// the batches that are not wholly there and rebuilds the guide.
     pub fn open(pool: &Pool, kind: Kind, head: u64) -> Result<SkipList> {
-        let (arena, id) = Arena::open(pool, kind, head)?;
-        let list = Self::over(pool, arena, id);
-        list.inner.recover(true)?;
-        Ok(list)
+        loop {
+            let (arena, id) = Arena::open(pool, kind, head)?;
+            let list = Self::over(pool, arena, id);
+            if list.inner.recover(true)? == Recovered::Ready {
+                return Ok(list);
+            }
+        }
     }
 
     fn over(pool: &Pool, arena: Arena, id: u64) -> SkipList {

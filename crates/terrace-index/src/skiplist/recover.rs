@@ -20,19 +20,55 @@ struct Walk {
     used: u64,
 }
 
-impl Inner {
-    /// Checks the chain and rebuilds what is volatile. Batches are dropped if they are not whole and
-    /// `with_batches`.
-    pub fn recover(&self, with_batches: bool) -> Result<()> {
-        let mut walk = self.start_walk()?;
-        if with_batches {
-            self.drop_partial_batches(&walk)?;
+/// Batches of several records met on the walk, by their first numbers: how many records of each, and of how many.
+#[derive(Default)]
+struct Batches(HashMap<u64, (u32, u32)>);
+
+impl Batches {
+    /// Counts a record; false if it does not agree with others of its batch.
+    fn take(&mut self, node: &Node<'_>) -> bool {
+        if node.head.batch_len <= 1 {
+            return true;
         }
+        let (linked, of) = self.0.entry(node.head.batch_first).or_insert((0, node.head.batch_len));
+        *linked += 1;
+        *of == node.head.batch_len
+    }
+
+    fn are_whole(&self) -> bool {
+        self.0.values().all(|(linked, of)| linked == of)
+    }
+
+    fn is_whole(&self, node: &Node<'_>) -> bool {
+        node.head.batch_len <= 1
+            || self.0.get(&node.head.batch_first).is_some_and(|(linked, of)| linked == of)
+    }
+}
+
+/// What becomes of a list after the walk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Recovered {
+    /// It is ready for use.
+    Ready,
+    /// Batches that were not whole have been dropped; it is to be attached anew.
+    Shorter,
+}
+
+impl Inner {
+    /// Checks the chain and rebuilds what is volatile; stores nothing where no crash has left anything. Batches are
+    /// dropped if they are not whole and `with_batches`.
+    pub fn recover(&self, with_batches: bool) -> Result<Recovered> {
+        let mut walk = self.start_walk()?;
+        let mut batches = Batches::default();
         let mut prev: Option<Node<'_>> = None;
         let mut at = self.after(self.head);
         while at != 0 {
             let node = self.checked_node(&walk.extents, at, prev)?;
-            walk.take(self, &node)?;
+            if with_batches && !batches.take(&node) {
+                let found = "one of another length with its number";
+                return Err(self.damaged(at, "a record of the batch that others belong to", found));
+            }
+            walk.take(self, &node, with_batches)?;
             self.count(node.head.seq);
             // What a killed process stored may not have been written back; later records rely on it.
             self.pool.flush(at, 8);
@@ -41,8 +77,16 @@ impl Inner {
         }
         self.pool.flush(self.head, 8);
         self.pool.drain();
+        if !batches.are_whole() {
+            self.drop_partial_batches(&batches)?;
+            return Ok(Recovered::Shorter);
+        }
+        if with_batches {
+            // Later records have higher numbers. The owners that dead threads have left need not be cleared.
+            self.settled.store(self.max_seq.load(Ordering::Relaxed).saturating_add(1), Ordering::Release);
+        }
         walk.finish(self);
-        Ok(())
+        Ok(Recovered::Ready)
     }
 
     fn start_walk(&self) -> Result<Walk> {
@@ -79,27 +123,11 @@ impl Inner {
 
     /// Unlinks the records of every batch that is not wholly in the chain. A crash in the middle leaves such
     /// batches as partial as they were.
-    fn drop_partial_batches(&self, walk: &Walk) -> Result<()> {
-        let mut linked: HashMap<u64, u32> = HashMap::new();
-        let mut partial = 0u64;
-        self.for_each_checked(walk, |node| {
-            if node.head.batch_len > 1 {
-                let n = linked.entry(node.head.batch_first).or_default();
-                *n += 1;
-                partial += u64::from(*n == 1);
-                partial -= u64::from(*n == node.head.batch_len);
-            }
-        })?;
-        if partial == 0 {
-            return Ok(());
-        }
-        let whole = |node: &Node<'_>| {
-            node.head.batch_len <= 1 || linked.get(&node.head.batch_first) == Some(&node.head.batch_len)
-        };
+    fn drop_partial_batches(&self, batches: &Batches) -> Result<()> {
         let (mut keep, mut at) = (self.head, self.after(self.head));
         while at != 0 {
             let node = self.node(at)?;
-            if whole(&node) {
+            if batches.is_whole(&node) {
                 self.relink(keep, at);
                 keep = at;
             }
@@ -115,24 +143,14 @@ impl Inner {
             self.pool.store_flush(POff::new(from), to);
         }
     }
-
-    fn for_each_checked(&self, walk: &Walk, mut visit: impl FnMut(&Node<'_>)) -> Result<()> {
-        let mut prev = None;
-        let mut at = self.after(self.head);
-        while at != 0 {
-            let node = self.checked_node(&walk.extents, at, prev)?;
-            visit(&node);
-            prev = Some(node);
-            at = node.head.next.load(Ordering::Acquire);
-        }
-        Ok(())
-    }
 }
 
 impl Walk {
     /// Adds `node`, the next of the chain, to the guide and to what is used.
-    fn take(&mut self, list: &Inner, node: &Node<'_>) -> Result<()> {
-        list.mark_settled(node.offset);
+    fn take(&mut self, list: &Inner, node: &Node<'_>, with_batches: bool) -> Result<()> {
+        if !with_batches {
+            list.mark_settled(node.offset);
+        }
         list.guide.append(Target { key: node.key, seq: node.head.seq }, node.offset)?;
         let fields = node.head.fields();
         let end = (node.offset + fields.above()).next_multiple_of(8);

@@ -4,7 +4,7 @@ use terrace_base::{Error, Result};
 use terrace_pmem::{Kind, Marks, Pool};
 
 use super::segment::PmSegment;
-use crate::frame::SegmentHeader;
+use crate::frame::{RECORD_HEADER_BYTES, SegmentHeader};
 use crate::reader::{LogReader, Outline, Visit};
 use crate::segment::Segment;
 use crate::writer::LogWriter;
@@ -47,8 +47,13 @@ impl PmLog {
 
     /// The log whose head lies at `head`. What a crash tore of its end is dropped, durably.
     pub fn open(pool: &Pool, head: u64) -> Result<Self> {
+        Self::open_visiting(pool, head, &mut |_, _| Ok(()))
+    }
+
+    /// As [`open`](Self::open), handing every entry to `visit` on the way, oldest first, with its number.
+    pub fn open_visiting(pool: &Pool, head: u64, visit: &mut Visit<'_>) -> Result<Self> {
         let mut segment = PmSegment::open(pool, head)?;
-        let outline = outline(&segment, &mut |_, _| Ok(()))?;
+        let outline = outline(&segment, visit)?;
         let Some(first_lsn) = outline.first_lsn else {
             return Err(pool.corruption(head, "the header of a log segment", "none"));
         };
@@ -60,6 +65,12 @@ impl PmLog {
     /// Where the log is found again.
     pub fn head(&self) -> u64 {
         self.writer.segment().head()
+    }
+
+    /// Makes room for so many more entries, of so many bytes in all: appending them cannot fail for want of
+    /// it then.
+    pub fn reserve(&mut self, entries: u64, bytes: u64) -> Result<()> {
+        self.writer.segment.reserve(bytes.saturating_add(entries.saturating_mul(RECORD_HEADER_BYTES as u64)))
     }
 
     /// Appends an entry and flushes it; says its number, from 1.

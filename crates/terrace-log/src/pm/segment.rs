@@ -120,13 +120,18 @@ impl PmSegment {
 
     /// A copy of its bytes.
     pub fn read(&self) -> Result<Vec<u8>> {
-        let mut data = Vec::with_capacity(self.len as usize);
-        for piece in self.pieces.iter().take_while(|p| p.start < self.len) {
-            let len = piece.capacity().min(self.len - piece.start);
-            self.pool.charge_read(piece.body(), len);
+        self.read_from(0)
+    }
+
+    fn read_from(&self, from: u64) -> Result<Vec<u8>> {
+        let mut data = Vec::with_capacity(self.len.saturating_sub(from) as usize);
+        for piece in self.pieces.iter().filter(|p| p.start < self.len && p.end() > from) {
+            let skip = from.saturating_sub(piece.start);
+            let len = piece.capacity().min(self.len - piece.start) - skip;
+            self.pool.charge_read(piece.body() + skip, len);
             // SAFETY: the extent belongs to this segment, whose bytes change only under `&mut self`, and
             // is freed only by consuming it.
-            data.extend_from_slice(unsafe { self.pool.bytes(piece.body(), len)? });
+            data.extend_from_slice(unsafe { self.pool.bytes(piece.body() + skip, len)? });
         }
         Ok(data)
     }
@@ -141,9 +146,14 @@ impl PmSegment {
         self.pieces.iter().try_for_each(|piece| self.pool.free_extent(piece.offset, self.kind))
     }
 
+    /// Makes room for `bytes` more, so that appending them cannot fail for want of it.
+    pub(crate) fn reserve(&mut self, bytes: u64) -> Result<()> {
+        self.grow(self.len.checked_add(bytes).ok_or_else(|| Error::invalid("a log this long"))?)
+    }
+
     /// Ends the segment at `len`, durably: nothing of what lay behind is ever read as part of it.
     pub(crate) fn truncate(&mut self, len: u64) -> Result<()> {
-        let tail = self.read()?.split_off(len.min(self.len) as usize);
+        let tail = self.read_from(len.min(self.len))?;
         if let Some(last) = tail.iter().rposition(|&b| b != 0) {
             self.store(len, &vec![0; last + 1]);
             self.pool.drain();

@@ -36,6 +36,7 @@ use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 
 use crate::layout::Superblock;
+use crate::pool::Pool;
 
 use extents::Space;
 use slots::{KindShelves, Slabs};
@@ -121,6 +122,16 @@ impl Allocator {
 
     fn shelves(&self, kind: Kind) -> &KindShelves {
         self.shelves[usize::from(kind.0)].get_or_init(Box::default)
+    }
+}
+
+impl Pool {
+    /// Bytes of DRAM that the allocator takes.
+    pub fn dram_bytes(&self) -> u64 {
+        let alloc = &self.inner.alloc;
+        // A map's entry, its share of the map's nodes included.
+        let runs = alloc.space.lock().live.len() * 2 * size_of::<(u64, extents::Live)>();
+        alloc.slabs.dram_bytes() + runs as u64
     }
 }
 

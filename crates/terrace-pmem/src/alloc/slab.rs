@@ -159,6 +159,13 @@ impl Slab {
             + u64::from(slot) * u64::from(self.geometry.class_bytes)
     }
 
+    /// Bytes of DRAM that it takes: itself, its places on lists, and two bitmaps, which is one too many as long as no
+    /// crash has left anything.
+    pub(super) fn dram_bytes(&self) -> i64 {
+        let words = 2 * i64::from(self.geometry.words());
+        (size_of::<Self>() + 3 * size_of::<usize>()) as i64 + 8 * words
+    }
+
     pub(super) fn is_empty(&self, state: &SlabState) -> bool {
         state.free == self.geometry.slots
     }

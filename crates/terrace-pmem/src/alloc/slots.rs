@@ -40,6 +40,8 @@ struct Shelf {
 pub(crate) struct Slabs {
     shards: [CachePadded<Shard>; SHARDS],
     free: [CachePadded<AtomicI64>; SHARDS],
+    /// Bytes of DRAM that the slabs take.
+    dram: AtomicI64,
 }
 
 impl Slabs {
@@ -50,6 +52,7 @@ impl Slabs {
 
     fn insert(&self, slab: Arc<Slab>) {
         let at = slab.unit as usize / SHARDS;
+        self.dram.fetch_add(slab.dram_bytes(), Ordering::Relaxed);
         let mut shard = self.shards[slab.unit as usize % SHARDS].write();
         if shard.len() <= at {
             shard.resize(at + 1, None);
@@ -58,8 +61,10 @@ impl Slabs {
     }
 
     fn remove(&self, unit: u64) {
-        if let Some(place) = self.shards[unit as usize % SHARDS].write().get_mut(unit as usize / SHARDS) {
-            *place = None;
+        if let Some(place) = self.shards[unit as usize % SHARDS].write().get_mut(unit as usize / SHARDS)
+            && let Some(slab) = place.take()
+        {
+            self.dram.fetch_sub(slab.dram_bytes(), Ordering::Relaxed);
         }
     }
 
@@ -73,6 +78,11 @@ impl Slabs {
     pub(super) fn free_bytes(&self) -> u64 {
         let sum: i64 = self.free.iter().map(|c| c.load(Ordering::Relaxed)).sum();
         sum.max(0) as u64
+    }
+
+    /// Bytes of DRAM that all of it takes.
+    pub(super) fn dram_bytes(&self) -> u64 {
+        self.dram.load(Ordering::Relaxed).max(0) as u64
     }
 
     fn add_free(&self, bytes: i64) {

@@ -35,7 +35,7 @@ impl Pool {
     /// Opens the pool at `path`, a file or a device, and locks it.
     ///
     /// Errors: [`Error::Locked`]; [`Error::InvalidFormat`] for what is no pool, or one of another version;
-    /// [`Error::Corruption`]. A pool that a power cut has torn opens with [`Opened::Torn`], or as corruption
+    /// [`Error::InvalidArgument`] to read one only that was not closed in order; [`Error::Corruption`]. A pool that a power cut has torn opens with [`Opened::Torn`], or as corruption
     /// if not even its header is whole.
     pub fn open(path: &Path, options: &PoolOptions) -> Result<Pool> {
         // Mapping makes files; opening must not.
@@ -50,7 +50,14 @@ impl Pool {
         let previous = Previous::read(&raw, name)?;
         let boot = state::boot_hash(options.boot_id.as_deref());
         let opened = previous.verdict(boot);
-        let session = Session::after(&previous, opened, boot, media.power_safe());
+        let mut session = Session::after(&previous, opened, boot, media.power_safe());
+        if options.read_only {
+            if opened != Opened::Clean {
+                let what = "was not closed in order; only opening it for writing puts that right";
+                return Err(Error::invalid(format!("{} {what}", name.display())));
+            }
+            session = session.read_only();
+        }
         let size = format::read_size(&raw, &superblock, media.len(), name)?;
         let parts = Parts { superblock, size, opened, session, unreclaimed: previous.unreclaimed() };
         if opened == Opened::SameBoot && media.power_safe() && media.granularity() == Granularity::CacheLine {
@@ -108,6 +115,12 @@ impl Pool {
         self.sync()?;
         let raw = Raw::new(&*self.inner.media, &self.inner.name)?;
         session.close(self.needs_reclaim(), &raw)
+    }
+
+    /// Whether it was opened to be read only: then nobody stores to it, not even locks. The next session will have
+    /// this one's generation.
+    pub fn is_read_only(&self) -> bool {
+        self.inner.session.lock().is_read_only()
     }
 
     /// Whether something active when the pool was opened may belong to nobody: see [`Pool::reclaim`].

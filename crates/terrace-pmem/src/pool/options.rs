@@ -30,6 +30,9 @@ pub struct PoolOptions {
     /// Whether to count the 256-byte blocks that Optane-class media would write; about 2 ns a block flushed.
     /// Never counted on `Page` media.
     pub count_xplines: bool,
+    /// Whether to open the pool without beginning a session: nothing is stored in it, and the caller stores nothing.
+    /// Only for a pool that was closed in order.
+    pub read_only: bool,
     /// Stands in for the system's boot id (`/proc/sys/kernel/random/boot_id`).
     pub boot_id: Option<String>,
 }
@@ -43,6 +46,7 @@ impl Default for PoolOptions {
             media: MediaRequest::Auto,
             prefault: true,
             count_xplines: true,
+            read_only: false,
             boot_id: None,
         }
     }

@@ -20,8 +20,11 @@ pub(super) struct Session {
     state: State,
     /// The slot that holds `state`.
     slot: usize,
-    /// Whether the slots may be written: not in a torn pool, whose verdict must outlive this session.
+    /// Whether the slots may be written: not in a torn pool, whose verdict must outlive this session, and not where
+    /// the session is there only to read.
     writable: bool,
+    /// Whether there is nothing to write at its end either.
+    read_only: bool,
 }
 
 /// What the slots say before this session has written.
@@ -71,7 +74,7 @@ impl Session {
     pub(super) fn first(boot: u64, power_safe: bool) -> Session {
         let flags = if power_safe { STATE_POWER_SAFE } else { 0 };
         let state = State { sequence: 1, generation: 1, boot, flags, reserved: [0; 32], crc: 0 };
-        Session { state: state.sealed(), slot: 0, writable: true }
+        Session { state: state.sealed(), slot: 0, writable: true, read_only: false }
     }
 
     /// The session after `previous`; not yet written.
@@ -88,7 +91,17 @@ impl Session {
             reserved: [0; 32],
             crc: 0,
         };
-        Session { state: state.sealed(), slot: 1 - previous.slot, writable: opened != Opened::Torn }
+        let (slot, writable) = (1 - previous.slot, opened != Opened::Torn);
+        Session { state: state.sealed(), slot, writable, read_only: false }
+    }
+
+    /// The session that only reads: its state is never written.
+    pub(super) fn read_only(self) -> Session {
+        Session { writable: false, read_only: true, ..self }
+    }
+
+    pub(super) fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     pub(super) fn generation(&self) -> u64 {

@@ -8,14 +8,11 @@ use terrace_disk::{Fs, MeteredFs};
 use terrace_table::BlockCache;
 
 use crate::db::health::Health;
+use crate::db::memory::Memory;
 use crate::db::snapshots::Snapshots;
 use crate::env::Env;
 use crate::options::Options;
 use crate::stats::Counters;
-
-/// Share of the memory budget, in sixteenths, that the block cache takes; tables and the
-/// allocator's tables live in the rest.
-const CACHE_SHARE: u64 = 12;
 
 /// The store's shared state.
 #[derive(Debug)]
@@ -27,13 +24,13 @@ pub(crate) struct Core {
     pub snapshots: Arc<Snapshots>,
     pub health: Health,
     pub counters: Counters,
-    pub cache: Arc<BlockCache>,
+    pub memory: Arc<Memory>,
 }
 
 impl Core {
     pub fn new(dir: PathBuf, options: Options, env: Env) -> Result<Arc<Core>> {
         options.validate()?;
-        let cache = Arc::new(BlockCache::new(options.memory_budget / 16 * CACHE_SHARE));
+        let memory = Memory::new(options.memory_budget);
         Ok(Arc::new(Core {
             fs: Arc::new(MeteredFs::new(env.fs.clone())),
             dir,
@@ -42,8 +39,13 @@ impl Core {
             snapshots: Arc::default(),
             health: Health::default(),
             counters: Counters::default(),
-            cache,
+            memory,
         }))
+    }
+
+    /// Blocks in memory.
+    pub fn cache(&self) -> &Arc<BlockCache> {
+        self.memory.cache()
     }
 
     /// The metered file system.

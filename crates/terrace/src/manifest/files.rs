@@ -7,6 +7,7 @@
 //! | `MANIFEST-000007` | a manifest; the one that `CURRENT` names counts, others are leftovers |
 //! | `000012.sst` | table 12 |
 //! | `000003.log` | commit log 3 |
+//! | `000003.log.new` | commit log 3 being begun; worthless |
 //! | `LOCK` | held while the store is open |
 //!
 //! Numbers have six digits or as many as they need. Any other name is foreign and left alone.
@@ -35,6 +36,8 @@ pub enum FileName {
     Table(u64),
     /// A commit log, by its file number.
     Log(u64),
+    /// A commit log being begun, by its file number.
+    LogBegun(u64),
     /// The lock file.
     Lock,
 }
@@ -62,6 +65,7 @@ impl FileName {
         match extension {
             "sst" => Some(FileName::Table(number)),
             "log" => Some(FileName::Log(number)),
+            "log.new" => Some(FileName::LogBegun(number)),
             _ => None,
         }
     }
@@ -80,6 +84,7 @@ impl fmt::Display for FileName {
             FileName::Manifest(number) => write!(f, "MANIFEST-{number:06}"),
             FileName::Table(number) => write!(f, "{number:06}.sst"),
             FileName::Log(number) => write!(f, "{number:06}.log"),
+            FileName::LogBegun(number) => write!(f, "{number:06}.log.new"),
             FileName::Lock => f.write_str("LOCK"),
         }
     }
@@ -193,13 +198,29 @@ mod tests {
     #[test]
     fn names_round_trip_and_strangers_are_foreign() {
         use FileName::*;
-        for name in [Current, CurrentTemp, Lock, Manifest(1), Manifest(12_345_678), Table(7), Log(1_000_000)]
-        {
+        for name in [
+            Current,
+            CurrentTemp,
+            Lock,
+            Manifest(1),
+            Manifest(12_345_678),
+            Table(7),
+            Log(1_000_000),
+            LogBegun(12),
+        ] {
             assert_eq!(FileName::parse(&name.path(Path::new("/d"))), Some(name));
         }
-        for stranger in
-            ["current", "MANIFEST-7", "MANIFEST-+00007", "7.sst", "000007.sst.bak", "0000007.sst", "a"]
-        {
+        for stranger in [
+            "current",
+            "7.log.new",
+            "000007.sst.new",
+            "MANIFEST-7",
+            "MANIFEST-+00007",
+            "7.sst",
+            "000007.sst.bak",
+            "0000007.sst",
+            "a",
+        ] {
             assert_eq!(FileName::parse(Path::new(stranger)), None, "{stranger}");
         }
     }

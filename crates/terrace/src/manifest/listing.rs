@@ -21,7 +21,7 @@ pub struct Listing {
     pub missing_tables: Vec<u64>,
     /// Commit logs that are still needed, by number, ascending.
     pub logs: Vec<u64>,
-    /// Old manifests, half-written pointers, and logs no longer needed.
+    /// Old manifests, half-written pointers, logs no longer needed and those that were only begun.
     pub leftovers: Vec<PathBuf>,
     /// Everything that is no name of ours.
     pub foreign: Vec<PathBuf>,
@@ -42,7 +42,7 @@ impl Listing {
                 FileName::Log(number) if number >= state.log_number => listing.logs.push(number),
                 FileName::Manifest(number) if Some(number) == current => (),
                 FileName::Current | FileName::Lock => (),
-                FileName::Log(_) | FileName::Manifest(_) | FileName::CurrentTemp => {
+                FileName::Log(_) | FileName::LogBegun(_) | FileName::Manifest(_) | FileName::CurrentTemp => {
                     listing.leftovers.push(name.path(dir));
                 }
             }

@@ -9,6 +9,7 @@ mod harness;
 mod histories;
 mod kills;
 mod limits;
+mod opening;
 mod pools;
 mod races;
 mod smoke;

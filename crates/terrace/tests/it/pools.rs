@@ -172,6 +172,20 @@ fn whatever_lies_in_the_pools_place_a_prefix_comes_back() {
     assert_prefix(&db, &left.states, SYNCED, "missing");
 }
 
+/// What was found in tables and logs is in the line that opening says.
+#[test]
+fn opening_says_what_it_replayed() {
+    let (live, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let db = Db::open_in(env("one"), live.path(), options()).unwrap();
+    (0..20u8).for_each(|i| db.put(&[i], b"in a table").unwrap());
+    db.flush().unwrap();
+    (20..27u8).for_each(|i| db.put(&[i], b"in a log").unwrap());
+    db.sync().unwrap();
+    copy(live.path(), dir.path());
+    let opened = Db::open_in(env("two"), dir.path(), options()).unwrap().stats().opened;
+    assert!(opened.ends_with(": 20 keys in 1 tables, 7 writes in 1 logs"), "{opened}");
+}
+
 #[test]
 fn in_the_same_boot_the_pool_is_all_there() {
     let left = leave();

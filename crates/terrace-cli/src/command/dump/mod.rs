@@ -47,7 +47,7 @@ impl Dump {
         }
         match FileName::parse(path) {
             Some(FileName::Table(number)) => table::dump(self, number, out),
-            Some(FileName::Log(number)) => log::dump(path, number, out),
+            Some(FileName::Log(number) | FileName::LogBegun(number)) => log::dump(path, number, out),
             Some(FileName::Manifest(number)) => self.manifest(number, out),
             Some(FileName::Current | FileName::CurrentTemp) => manifest_of(parent(path), out),
             Some(FileName::Lock) => Err(Failure::usage("a LOCK file holds nothing")),

@@ -165,11 +165,10 @@ pub(super) fn fill_stats(slm: &Slm, stats: &mut Stats) {
     stats.media = slm.pool.describe();
     stats.durability = super::durability(slm.pool.granularity(), slm.core.options.sync).into();
     stats.emulated = slm.emulated.clone();
-    stats.opened = slm.opened.clone();
-    let tables = slm.tables.load();
-    stats.dram.tables = tables.values().map(|t| t.memory_bytes() as u64).sum();
-    stats.dram.memtables = slm.mem.load().iter().map(|m| m.list().dram_bytes()).sum();
-    stats.dram.index = slm.index.dram_bytes();
+    stats.opened = slm.opened.lock().clone();
+    let held = slm.dram();
+    (stats.dram.tables, stats.dram.memtables) = (held.tables, held.memtables);
+    (stats.dram.index, stats.dram.allocator) = (held.index, held.allocator);
     stats.pm.size = slm.pool.size();
     stats.pm.max_size = slm.pool.max_size();
     stats.pm.used = slm.pool.used_bytes();

@@ -21,7 +21,7 @@ use super::tables::table_path;
 use crate::compaction::{Choice, Pins, SlmCompactionOptions, Tombstones, View, choose};
 use crate::manifest::{Edit, JobKind};
 
-/// Bytes read ahead from each input.
+/// Bytes read ahead from each input, at most.
 const READAHEAD_BYTES: usize = 512 << 10;
 
 /// Index entries copied at a time by a leaf scan.
@@ -186,9 +186,11 @@ impl Slm {
 
 fn merge_tables(slm: &Slm, job: u64, inputs: &[u64], tombstones: &Tombstones, sink: Sink<'_>) -> Result<u64> {
     let mut outputs = Outputs::new(slm, job);
+    let readahead = slm.core.memory.buffer(inputs.len(), READAHEAD_BYTES);
+    let _loan = slm.core.memory.lend(inputs.len() * readahead);
     let mut children: Vec<Box<dyn Cursor>> = Vec::with_capacity(inputs.len());
     for &number in inputs {
-        children.push(Box::new(slm.table(number)?.cursor(false, READAHEAD_BYTES)));
+        children.push(Box::new(slm.table(number)?.cursor(false, readahead)));
     }
     let mut cursor = merge(children);
     cursor.seek_first()?;

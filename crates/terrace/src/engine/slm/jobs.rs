@@ -8,9 +8,11 @@
 //! effect on the live-key counts is unknown; the log has it (SLM-DB, section 3.3).
 //!
 //! 1. Index words and chains are changed under the writer lock alone, chunk by chunk.
-//! 2. A chunk's log records are durable before its first word is published. Within a chunk nobody else
-//!    interferes, so after a crash a recorded key has been applied exactly if its word is no longer
-//!    the recorded one.
+//! 2. A chunk's log records are durable before its first word is published, and a record that says how many of
+//!    them were applied before the writer lock is given back. So of a chunk that has no such record nobody else
+//!    has touched a key: after a crash one of its records has been applied exactly if the key's word is no longer
+//!    the recorded one. Of other chunks that cannot be told from the words, which later jobs may have put back: the
+//!    offset of a chain that was freed is soon another chain's.
 //! 3. Counts go into the manifest in one group with the job's end. Where that group fails the job is unsettled:
 //!    its log stays, and no other job begins before the group has been made good.
 
@@ -22,7 +24,7 @@ use terrace_base::{Error, Result};
 use terrace_index::OrderedIndex;
 use terrace_index::fastfair::{FANOUT, Nearby};
 use terrace_log::PmLog;
-use terrace_pmem::{Kind as PmKind, Pool};
+use terrace_pmem::Kind as PmKind;
 use terrace_table::Position;
 
 use super::Slm;
@@ -40,6 +42,12 @@ pub(super) const JOB_ROOTS: [&str; 5] =
 
 /// Keys of a chunk, all different: long enough to share its drain, short enough not to keep others waiting.
 pub(super) const CHUNK_KEYS: usize = 256;
+
+/// The first byte of the record that ends a chunk.
+const CHUNK_END: u8 = 2;
+
+/// Bytes of that record, at most.
+const CHUNK_END_BYTES: u64 = 11;
 
 /// First reservation of a compaction log.
 const LOG_BYTES: u64 = 64 << 10;
@@ -173,10 +181,23 @@ impl<'a> JobRun<'a> {
     }
 
     fn publish(&mut self, writer: MutexGuard<'_, ()>, mut moves: Moves<'_>) -> Result<()> {
-        for (_, one) in &moves.planned {
-            self.log.append(&one.encode())?;
+        if moves.planned.is_empty() {
+            return Ok(());
         }
+        let records: Vec<Vec<u8>> = moves.planned.iter().map(|(_, one)| one.encode()).collect();
+        let bytes: usize = records.iter().map(Vec::len).sum();
+        // For the record that ends the chunk, too: once there are others it must not fail.
+        self.log.reserve(records.len() as u64 + 1, bytes as u64 + CHUNK_END_BYTES)?;
+        records.iter().try_for_each(|record| self.log.append(record).map(drop))?;
         self.log.persist()?;
+        let mut applied = 0;
+        let outcome = self.publish_in_turn(&mut moves, &mut applied);
+        let ended = self.log.append(&encode_chunk_end(applied)).and_then(|_| self.log.persist());
+        drop(writer);
+        outcome.and(ended)
+    }
+
+    fn publish_in_turn(&mut self, moves: &mut Moves<'_>, applied: &mut u64) -> Result<()> {
         while let Some((i, one)) = moves.planned.front() {
             self.slm.publish_move(&moves.near, *i, one)?;
             one.born.iter().for_each(|&number| self.arrived(number));
@@ -184,8 +205,8 @@ impl<'a> JobRun<'a> {
                 *self.deltas.entry(number).or_default() -= 1;
             }
             moves.planned.pop_front();
+            *applied += 1;
         }
-        drop(writer);
         Ok(())
     }
 
@@ -476,34 +497,126 @@ impl Move {
     }
 }
 
+/// The record that says how many of a chunk's moves were applied, from the first.
+fn encode_chunk_end(applied: u64) -> Vec<u8> {
+    let mut out = vec![CHUNK_END];
+    put_varint(&mut out, applied);
+    out
+}
+
+fn decode_chunk_end(payload: &[u8]) -> Option<u64> {
+    let mut r = Reader::new(payload.strip_prefix(&[CHUNK_END])?);
+    r.varint().filter(|_| r.is_empty())
+}
+
+/// What a compaction log tells of the counts, added up record by record; see invariant 2.
+pub(super) struct LoggedJob<'a> {
+    slm: &'a Slm,
+    /// The job's number in the manifest.
+    id: Option<u64>,
+    deltas: BTreeMap<u64, i64>,
+    /// Records of the chunk that has not ended yet, with their ends.
+    chunk: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl<'a> LoggedJob<'a> {
+    pub fn new(slm: &'a Slm) -> Self {
+        LoggedJob { slm, id: None, deltas: BTreeMap::new(), chunk: Vec::new(), ends: Vec::new() }
+    }
+
+    /// Takes the next record.
+    pub fn take(&mut self, payload: &[u8]) {
+        if self.id.is_none() {
+            self.id = Reader::new(payload).varint();
+        } else if let Some(applied) = decode_chunk_end(payload) {
+            self.end_chunk(usize::try_from(applied).unwrap_or(usize::MAX));
+        } else {
+            self.chunk.extend_from_slice(payload);
+            self.ends.push(self.chunk.len());
+        }
+    }
+
+    fn end_chunk(&mut self, applied: usize) {
+        for moved in moves_in(&self.chunk, &self.ends).take(applied) {
+            moved.count(&mut self.deltas);
+        }
+        self.chunk.clear();
+        self.ends.clear();
+    }
+
+    /// The job's number and, by table, how many live versions it has brought and taken.
+    pub fn finish(mut self) -> Result<(u64, BTreeMap<u64, i64>)> {
+        for moved in moves_in(&self.chunk, &self.ends) {
+            if moved.was_applied(self.slm)? {
+                moved.count(&mut self.deltas);
+            }
+        }
+        let id = self.id.ok_or_else(|| {
+            Error::corruption(self.slm.pool.path(), 0, "a compaction log's job number", "none")
+        })?;
+        Ok((id, self.deltas))
+    }
+}
+
+fn moves_in<'r>(chunk: &'r [u8], ends: &'r [usize]) -> impl Iterator<Item = LoggedMove<'r>> {
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    starts.zip(ends).filter_map(|(start, &end)| LoggedMove::decode(&chunk[start..end]))
+}
+
 /// A compaction log's record, read back.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct LoggedMove {
+struct LoggedMove<'r> {
     in_chain: bool,
     old: u64,
     new: u64,
-    pub born: Vec<u64>,
-    pub died: Vec<u64>,
-    key: Vec<u8>,
+    born: Numbers<'r>,
+    died: Numbers<'r>,
+    key: &'r [u8],
 }
 
-impl LoggedMove {
-    pub fn decode(payload: &[u8]) -> Option<LoggedMove> {
+/// Table numbers in a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Numbers<'r>(&'r [u8]);
+
+impl<'r> Numbers<'r> {
+    /// Reads a count and so many numbers.
+    fn decode(r: &mut Reader<'r>) -> Option<Self> {
+        let count = r.varint()?;
+        let all = r.rest();
+        for _ in 0..count {
+            r.varint()?;
+        }
+        all.get(..all.len() - r.rest().len()).map(Numbers)
+    }
+
+    fn iter(self) -> impl Iterator<Item = u64> {
+        let mut r = Reader::new(self.0);
+        std::iter::from_fn(move || r.varint())
+    }
+}
+
+impl<'r> LoggedMove<'r> {
+    fn decode(payload: &'r [u8]) -> Option<Self> {
         let mut r = Reader::new(payload);
-        let in_chain = r.u8()? == 1;
-        let (old, new) = (r.varint()?, r.varint()?);
-        let mut numbers = || -> Option<Vec<u64>> {
-            let n = r.varint()?;
-            (0..n).map(|_| r.varint()).collect()
+        let in_chain = match r.u8()? {
+            form @ (0 | 1) => form == 1,
+            _ => return None,
         };
-        let (born, died) = (numbers()?, numbers()?);
-        let key = r.bytes()?.to_vec();
+        let (old, new) = (r.varint()?, r.varint()?);
+        let (born, died) = (Numbers::decode(&mut r)?, Numbers::decode(&mut r)?);
+        let key = r.bytes()?;
         r.is_empty().then_some(LoggedMove { in_chain, old, new, born, died, key })
     }
 
-    /// Whether the move was published before the crash; see invariant 2.
-    pub fn was_applied(&self, slm: &Slm) -> Result<bool> {
-        let now = slm.index.get(&self.key)?.unwrap_or(0);
+    fn count(&self, deltas: &mut BTreeMap<u64, i64>) {
+        self.born.iter().for_each(|n| *deltas.entry(n).or_default() += 1);
+        self.died.iter().for_each(|n| *deltas.entry(n).or_default() -= 1);
+    }
+
+    /// Whether the move, of a chunk without an end, was published before the crash; see invariant 2.
+    fn was_applied(&self, slm: &Slm) -> Result<bool> {
+        let now = slm.index.get(self.key)?.unwrap_or(0);
         if now != self.old || !self.in_chain {
             return Ok(now != self.old);
         }
@@ -512,11 +625,12 @@ impl LoggedMove {
     }
 }
 
-/// The job number a compaction log begins with.
-pub(super) fn logged_job(pool: &Pool, payload: Option<&[u8]>) -> Result<u64> {
-    payload
-        .and_then(|p| Reader::new(p).varint())
-        .ok_or_else(|| Error::corruption(pool.path(), 0, "a compaction log's job number", "none"))
+/// Reads any record of a compaction log; says whether it is one.
+pub(crate) fn read_compaction_record(payload: &[u8]) -> bool {
+    let end = decode_chunk_end(payload).is_some();
+    let moved = LoggedMove::decode(payload).is_some();
+    assert!(!(end && moved), "a record is the one or the other");
+    end || moved
 }
 
 #[cfg(test)]
@@ -532,9 +646,10 @@ mod tests {
         let new = [0x81, 0x82, 0x80, 0x80, 0x80, 0x04];
         let bytes = [&[1, 0xac, 0x02][..], &new, &[1, 2, 2, 1, 0x82, 0x01, 3], b"key"].concat();
         assert_eq!(moved.encode(), bytes);
-        let born = vec![2];
-        let logged = LoggedMove { in_chain: true, old: 300, new: to.word(), born, died: vec![1, 130], key };
-        assert_eq!(LoggedMove::decode(&bytes), Some(logged));
+        let logged = LoggedMove::decode(&bytes).unwrap();
+        assert_eq!((logged.in_chain, logged.old, logged.new), (true, 300, to.word()));
+        assert_eq!((logged.born.iter().collect::<Vec<_>>(), logged.key), (vec![2], &key[..]));
+        assert_eq!(logged.died.iter().collect::<Vec<_>>(), [1, 130]);
         for cut in 0..bytes.len() {
             assert_eq!(LoggedMove::decode(&bytes[..cut]), None);
         }

@@ -33,6 +33,8 @@ mod recover;
 mod repair;
 mod room;
 mod tables;
+#[cfg(test)]
+mod tests;
 mod walk;
 mod write;
 
@@ -56,6 +58,7 @@ use crate::engine::{Direction, Engine, Group, Walk};
 use crate::manifest::{JobKind, Manifest};
 use crate::stats::Stats;
 
+pub(crate) use jobs::read_compaction_record;
 pub(crate) use open::open;
 pub(crate) use repair::repair;
 
@@ -84,6 +87,12 @@ pub(crate) struct Slm {
     manifest: Manifest,
     tables: Tables,
     mem: ArcSwap<MemSet>,
+    /// Bytes at which a memtable is full.
+    memtable_bytes: u64,
+    /// Bytes at which a flush or compaction starts the next table.
+    table_bytes: u64,
+    /// How full the memtable was, in sixteenths, when the cache's bound was last looked at.
+    settled_at: AtomicU64,
     /// Flushed memtables that readers may still keep.
     retired: Mutex<Vec<WeakSkipList>>,
     log: Mutex<Option<log::CommitLog>>,
@@ -113,7 +122,7 @@ pub(crate) struct Slm {
     chains: AtomicI64,
     jobs: Arc<Background>,
     /// What opening had to do, in a line.
-    opened: String,
+    opened: Mutex<String>,
     /// The medium that an emulated pool stands for.
     emulated: Option<String>,
 }
@@ -123,6 +132,15 @@ pub(crate) struct Slm {
 struct Choosing {
     leaf_scan: LeafScan,
     pins: Pins,
+}
+
+/// Bytes of DRAM by what holds them.
+#[derive(Debug, Clone, Copy)]
+struct Dram {
+    tables: u64,
+    memtables: u64,
+    index: u64,
+    allocator: u64,
 }
 
 /// Background jobs on their way, and whether new ones are refused.
@@ -294,6 +312,22 @@ impl Slm {
         all
     }
 
+    /// The DRAM that the engine's structures hold.
+    fn dram(&self) -> Dram {
+        Dram {
+            tables: self.tables.load().values().map(|t| t.memory_bytes() as u64).sum(),
+            memtables: self.readable_memtables().iter().map(SkipList::dram_bytes).sum(),
+            index: self.index.dram_bytes(),
+            allocator: self.pool.dram_bytes(),
+        }
+    }
+
+    /// Has the cache keep to what is left of the memory budget.
+    fn settle_memory(&self) {
+        let Dram { tables, memtables, index, allocator } = self.dram();
+        self.core.memory.settle(tables + memtables + index + allocator);
+    }
+
     /// A file number that no file has.
     fn new_file_number(&self) -> u64 {
         self.manifest.take_numbers(1).start
@@ -439,18 +473,20 @@ impl Engine for Slm {
             return Ok(());
         }
         self.limbo.drain();
+        if self.core.options.read_only {
+            self.index.drain();
+            return self.pool.close();
+        }
         self.index.close()?;
         let readers = self.readable_memtables().len() > self.mem.load().iter().count();
         if readers || !self.limbo.is_empty() || !self.index.drain() {
             // What they keep is theirs until they let go, and nobody's if the process ends before.
             self.pool.leave_unreclaimed();
         }
-        if !self.core.options.read_only {
-            // A pool that is closed in order is taken for one whose logs are whole.
-            self.mend_log()?;
-            self.finish_log()?;
-            self.manifest.seal()?;
-        }
+        // A pool that is closed in order is taken for one whose logs are whole.
+        self.mend_log()?;
+        self.finish_log()?;
+        self.manifest.seal()?;
         self.pool.close()
     }
 }

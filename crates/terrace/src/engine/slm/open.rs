@@ -24,14 +24,31 @@ use super::{LocationIndex, NAME, Slm};
 use crate::db::core::Core;
 use crate::engine::Engine;
 use crate::manifest::{self, Identity, Manifest};
-use crate::options::EngineKind;
+use crate::options::{EngineKind, Options};
 use crate::pool::{self, MEDIA, PAGE};
 
 /// The root of the index.
 pub(super) const INDEX_ROOT: &str = "slm.index";
 
+/// A memtable takes at most this part of the pool.
+const MEMTABLE_SHARE: u64 = 16;
+
+/// A budget in which hardly any keys can be held.
+const SMALLEST_BUDGET_BYTES: u64 = 16 << 20;
+
+/// What memtables and tables may hold however small the memory budget is.
+const SMALL_BYTES: u64 = 1 << 20;
+
+/// And in the smallest pool so much.
+const SMALLEST_MEMTABLE_BYTES: u64 = 4096;
+
 /// Opens or creates the database in `core.dir`.
 pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
+    open_slm(core).map(|(slm, last)| (slm as Arc<dyn Engine>, last))
+}
+
+/// [`open`], of the engine as it is.
+pub(super) fn open_slm(core: Arc<Core>) -> Result<(Arc<Slm>, u64)> {
     let (manifest, pool, attached) = match manifest::locate(&*core.fs, &core.dir)? {
         Some(_) => open_existing(&core)?,
         None => create(&core)?,
@@ -72,14 +89,22 @@ impl Attached {
 /// Makes a database: the pool, then the manifest, then the pool's owner and the first file number. Cut
 /// short anywhere it is begun again: there is nothing in it yet.
 fn create(core: &Core) -> Result<(Manifest, Pool, Attached)> {
-    if !core.options.create_if_missing || core.options.read_only {
+    if !core.options.create_if_missing {
         return Err(Error::invalid(format!("there is no database in {}", core.dir.display())));
     }
+    refuse_to_create(core)?;
     let mut identity = pool::new_identity(&core.options, EngineKind::Slm);
     let pool = fresh_pool(core, &identity)?;
     identity.options.insert(MEDIA.into(), pool::media_name(&pool).into());
     let manifest = Manifest::create(core.fs.clone(), &core.dir, identity)?;
     begin(manifest, pool)
+}
+
+fn refuse_to_create(core: &Core) -> Result<()> {
+    if core.options.read_only {
+        return Err(Error::invalid(format!("there is no database in {}", core.dir.display())));
+    }
+    Ok(())
 }
 
 fn begin(manifest: Manifest, pool: Pool) -> Result<(Manifest, Pool, Attached)> {
@@ -96,6 +121,7 @@ fn open_existing(core: &Core) -> Result<(Manifest, Pool, Attached)> {
         return Err(Error::invalid(format!("this database belongs to engine {}", state.identity.engine)));
     }
     if state.next_file == 1 {
+        refuse_to_create(core)?;
         let pool = fresh_pool(core, &state.identity)?;
         return begin(manifest, pool);
     }
@@ -123,12 +149,17 @@ fn open_pool(core: &Core, identity: &Identity) -> Result<(Pool, Attached)> {
             }
         },
         // An ordinary file of our own holds nothing that tables and log do not.
-        Err(e) if pool::is_unusable(&e) && identity.options.get(MEDIA).is_some_and(|m| m == PAGE) => {
+        Err(e) if may_replace(core, identity) && pool::is_unusable(&e) => {
             tracing::warn!(error = %e, "the pool is unusable and is made anew");
             replace_pool(core, &path, &options)
         }
         Err(e) => Err(e),
     }
+}
+
+/// Whether a pool that is of no use may be made anew.
+fn may_replace(core: &Core, identity: &Identity) -> bool {
+    !core.options.read_only && identity.options.get(MEDIA).is_some_and(|m| m == PAGE)
 }
 
 /// Makes an empty pool with an empty index.
@@ -153,7 +184,9 @@ pub(super) fn assemble(
     let index = LocationIndex::open(&pool, INDEX_ROOT)?;
     index.set_shortcut_limit(core.options.memory_budget / 16);
     let tables = open_tables(&core, &manifest)?;
-    let mem = open_memtables(&core, &pool)?;
+    let memtable_bytes = memtable_bytes(&core.options, &pool);
+    let table_bytes = table_bytes(&core.options);
+    let mem = open_memtables(&core, &pool, memtable_bytes)?;
     let emulated = pool::emulated(&core, &manifest.state().identity)?;
     let limbo = {
         let pool = pool.clone();
@@ -170,6 +203,9 @@ pub(super) fn assemble(
         manifest,
         tables: Tables::new(tables),
         mem: ArcSwap::from_pointee(mem),
+        memtable_bytes,
+        table_bytes,
+        settled_at: Default::default(),
         log: Mutex::new(None),
         log_broken: Default::default(),
         owed_nanos: Default::default(),
@@ -185,7 +221,7 @@ pub(super) fn assemble(
         chains: AtomicI64::new(chains),
         retired: Default::default(),
         jobs: Default::default(),
-        opened: attached.describe().into(),
+        opened: Mutex::new(attached.describe().into()),
         emulated,
     }))
 }
@@ -194,20 +230,45 @@ fn open_tables(core: &Core, manifest: &Manifest) -> Result<TableMap> {
     let state = manifest.state();
     let open = |&number: &u64| {
         let path = table_path(&core.dir, number);
-        let table = Table::open(core.fs(), &path, number, core.cache.clone(), Access::Random)?;
+        let table = Table::open(core.fs(), &path, number, core.cache().clone(), Access::Random)?;
         Ok((number, table))
     };
     state.tables.keys().map(open).collect()
 }
 
+/// What a memtable may hold: as much as was asked for, unless the pool is too small for two such and the index, or
+/// the memory for two such guides.
+fn memtable_bytes(options: &Options, pool: &Pool) -> u64 {
+    let fits = (2 * key_memory(options)).max(SMALL_BYTES);
+    options.slm.memtable_bytes.min(fits).min(pool.max_size() / MEMTABLE_SHARE).max(SMALLEST_MEMTABLE_BYTES)
+}
+
+/// What a table may hold: as much as was asked for, unless the memory is too small for its keys.
+fn table_bytes(options: &Options) -> u64 {
+    options.slm.table_bytes.min(key_memory(options).max(SMALL_BYTES))
+}
+
+/// Bytes of a table whose keys the memory budget has room for, several times: a job holds those of a few tables, and
+/// the C library's allocator as much again. It is a quarter of the usual budget and less of a small one.
+fn key_memory(options: &Options) -> u64 {
+    options.memory_budget.saturating_sub(SMALLEST_BUDGET_BYTES) / 15 * 4
+}
+
 /// The memtables of the pool, newest first; a new one where there is none.
-fn open_memtables(core: &Core, pool: &Pool) -> Result<MemSet> {
+fn open_memtables(core: &Core, pool: &Pool, memtable_bytes: u64) -> Result<MemSet> {
+    // Beside each other: to walk along them is most of what opening takes after a crash.
+    let slots: [Mutex<Result<Option<MemTable>>>; MEMTABLES] = std::array::from_fn(|_| Mutex::new(Ok(None)));
+    let open = |slot: usize| *slots[slot].lock() = MemTable::open(pool, slot);
+    core.env.executor.join(&mut || open(0), &mut || open(1));
     let mut found = Vec::new();
-    for slot in 0..MEMTABLES {
-        found.extend(MemTable::open(pool, slot)?.map(Arc::new));
+    for slot in slots {
+        found.extend(slot.into_inner()?.map(Arc::new));
     }
     if found.is_empty() {
-        found.push(Arc::new(MemTable::create(pool, 0, core.options.slm.memtable_bytes)?));
+        if core.options.read_only {
+            return Err(pool.corruption(0, "a memtable, as a database that was closed in order has", "none"));
+        }
+        found.push(Arc::new(MemTable::create(pool, 0, memtable_bytes)?));
     }
     // Only the newest may be empty, and the empty one is the newest.
     found.sort_by_key(|m| std::cmp::Reverse(if m.is_empty() { u64::MAX } else { m.list().max_seq() }));

@@ -4,6 +4,7 @@
 //! indexed. All versions of a key go into the same table.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use terrace_base::Result;
 use terrace_disk::Access;
@@ -11,7 +12,14 @@ use terrace_table::{BlockSpan, Kind, Position, Table, TableBuilder, TableOptions
 
 use super::Slm;
 use super::tables::table_path;
+use crate::db::memory::{Loan, Memory};
 use crate::manifest::Edit;
+
+/// What a table being written takes beside its entries' notes: blocks on their way, the index.
+const BUILDER_BYTES: usize = 1 << 20;
+
+/// Entries after which what their notes hold is counted again.
+const NOTES_COUNTED: usize = 4096;
 
 /// Where a compaction found a version.
 #[derive(Debug, Clone, Copy)]
@@ -23,10 +31,11 @@ pub(super) struct Origin {
 }
 
 /// The entries of a table being written, without their values.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Notes {
     keys: Vec<u8>,
     entries: Vec<Note>,
+    loan: Loan,
 }
 
 #[derive(Debug)]
@@ -91,6 +100,10 @@ impl<'a> Outputs<'a> {
             builder.add(key, seq, kind, value)?;
             notes.keys.extend_from_slice(key);
             notes.entries.push(Note { key_end: notes.keys.len(), seq, kind, origin });
+            if notes.entries.len().is_multiple_of(NOTES_COUNTED) {
+                notes.count();
+                self.slm.settle_memory();
+            }
         }
         Ok(finished)
     }
@@ -104,8 +117,7 @@ impl<'a> Outputs<'a> {
 
     fn is_full_for(&self, key: &[u8]) -> bool {
         self.current.as_ref().is_some_and(|(_, builder, notes)| {
-            builder.estimated_bytes() >= self.slm.core.options.slm.table_bytes
-                && notes.last_key() != Some(key)
+            builder.estimated_bytes() >= self.slm.table_bytes && notes.last_key() != Some(key)
         })
     }
 
@@ -118,7 +130,7 @@ impl<'a> Outputs<'a> {
             filter_bits_per_key: 0,
             ..TableOptions::default()
         };
-        Ok((number, TableBuilder::new(file, number, options)?, Notes::default()))
+        Ok((number, TableBuilder::new(file, number, options)?, Notes::new(&self.slm.core.memory)))
     }
 
     /// Finishes the table being written, if there is one.
@@ -128,7 +140,7 @@ impl<'a> Outputs<'a> {
         let core = &self.slm.core;
         core.fs().sync_dir(&core.dir)?;
         let path = table_path(&core.dir, number);
-        let table = Table::open(core.fs(), &path, number, core.cache.clone(), Access::Random)?;
+        let table = Table::open(core.fs(), &path, number, core.cache().clone(), Access::Random)?;
         self.slm.manifest.apply(&[Edit::AddTable { level: 0, job: self.job, meta: built.meta.clone() }])?;
         self.slm.tables.insert(number, table);
         self.bytes += built.meta.file_bytes;
@@ -139,6 +151,16 @@ impl<'a> Outputs<'a> {
 }
 
 impl Notes {
+    fn new(memory: &Arc<Memory>) -> Self {
+        Notes { keys: Vec::new(), entries: Vec::new(), loan: memory.lend(BUILDER_BYTES) }
+    }
+
+    /// Has what the notes hold counted.
+    fn count(&mut self) {
+        let entries = self.entries.capacity() * size_of::<Note>();
+        self.loan.becomes(BUILDER_BYTES + self.keys.capacity() + entries);
+    }
+
     fn last_key(&self) -> Option<&[u8]> {
         let end = self.entries.last()?.key_end;
         let start = self.entries.len().checked_sub(2).map_or(0, |i| self.entries[i].key_end);

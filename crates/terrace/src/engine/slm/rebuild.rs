@@ -5,6 +5,7 @@
 //! after the last flush comes from the logs, which hold a prefix of it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -19,33 +20,55 @@ use super::tables::log_path;
 use super::{Slm, flush, log};
 use crate::batch::{Op, WriteBatch};
 
-/// Bytes read ahead from each table.
+/// Bytes read ahead from each table, at most.
 const READAHEAD_BYTES: usize = 256 << 10;
+
+/// What a pool was made of.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rebuilt {
+    keys: u64,
+    tables: usize,
+    logs: u64,
+    writes: u64,
+}
+
+impl fmt::Display for Rebuilt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Rebuilt { keys, tables, logs, writes } = self;
+        write!(f, "{keys} keys in {tables} tables, {writes} writes in {logs} logs")
+    }
+}
 
 impl Slm {
     /// Fills the new pool's index from all tables and its memtable from the logs. `damaged` is asked about
     /// each damaged log; what it held from there on is left out if that is no error.
-    pub(super) fn rebuild(&self, damaged: &mut dyn FnMut(Error) -> Result<()>) -> Result<()> {
-        self.rebuild_index()?;
-        self.replay_logs(damaged)
+    pub(super) fn rebuild(&self, damaged: &mut dyn FnMut(Error) -> Result<()>) -> Result<Rebuilt> {
+        let keys = self.rebuild_index()?;
+        let tables = self.manifest.state().tables.len();
+        let (logs, writes) = self.replay_logs(damaged)?;
+        Ok(Rebuilt { keys, tables, logs, writes })
     }
 
-    /// Puts each key's newest version into the empty index and sets the live counts.
-    pub(super) fn rebuild_index(&self) -> Result<()> {
+    /// Puts each key's newest version into the empty index and sets the live counts; returns how many keys there are.
+    fn rebuild_index(&self) -> Result<u64> {
         let state = self.manifest.state();
         let mut live: BTreeMap<u64, i64> = state.tables.keys().map(|n| (*n, 0)).collect();
+        let readahead = self.core.memory.buffer(state.tables.len(), READAHEAD_BYTES);
+        let _loan = self.core.memory.lend(state.tables.len() * readahead);
         let mut children: Vec<Box<dyn Cursor>> = Vec::with_capacity(state.tables.len());
         for &number in state.tables.keys() {
-            children.push(Box::new(self.table(number)?.cursor(false, READAHEAD_BYTES)));
+            children.push(Box::new(self.table(number)?.cursor(false, readahead)));
         }
         let mut cursor = merge(children);
         cursor.seek_first()?;
         let mut previous: Option<Vec<u8>> = None;
+        let mut keys = 0;
         while cursor.valid() {
             if previous.as_deref() != Some(cursor.key()) {
                 if let (Kind::Put, Some(position)) = (cursor.kind(), cursor.position()) {
                     self.index.insert(cursor.key(), Word::Position(position).encode())?;
                     *live.entry(position.number()).or_default() += 1;
+                    keys += 1;
                 }
                 previous = Some(cursor.key().to_vec());
             }
@@ -55,15 +78,19 @@ impl Slm {
             *live.entry(*number).or_default() -= table.live_raw;
         }
         let _alone = self.counting.lock();
-        self.manifest.apply(&super::jobs::count_edits(&self.manifest.state(), &live, &[]))
+        self.manifest.apply(&super::jobs::count_edits(&self.manifest.state(), &live, &[]))?;
+        Ok(keys)
     }
 
-    /// Replays the logs in order. One that is torn may be followed only by one that stands for it.
-    fn replay_logs(&self, damaged: &mut dyn FnMut(Error) -> Result<()>) -> Result<()> {
+    /// Replays the logs in order. One that is torn may be followed only by one that stands for it. Returns how many
+    /// there were, and how many writes of them were not in tables.
+    fn replay_logs(&self, damaged: &mut dyn FnMut(Error) -> Result<()>) -> Result<(u64, u64)> {
+        let (mut logs, mut writes) = (0, 0);
         let mut replayed = self.manifest.state().flushed_seq;
         let mut torn: Option<(PathBuf, u64)> = None;
         for number in self.manifest.listing()?.logs {
             let path = log_path(&self.core.dir, number);
+            logs += 1;
             let outcome = log::replay(self.core.fs(), &path, number, &mut |seq, batch| {
                 if batch.is_empty() {
                     torn = None;
@@ -77,6 +104,7 @@ impl Slm {
                 } else if seq > replayed {
                     self.replay_batch(number, seq, &batch)?;
                     replayed = seq + batch.len() as u64 - 1;
+                    writes += batch.len() as u64;
                 }
                 Ok(())
             });
@@ -90,7 +118,7 @@ impl Slm {
                 Err(e) => return Err(e),
             }
         }
-        Ok(())
+        Ok((logs, writes))
     }
 
     fn replay_batch(&self, number: u64, first: u64, batch: &WriteBatch) -> Result<()> {
@@ -98,7 +126,7 @@ impl Slm {
         let full = {
             let mem = self.mem.load();
             let list = mem.active().list();
-            list.entries() > 0 && list.bytes_used() + need > self.core.options.slm.memtable_bytes
+            list.entries() > 0 && list.bytes_used() + need > self.memtable_bytes
         };
         if full {
             self.rotate_memtable(number)?;

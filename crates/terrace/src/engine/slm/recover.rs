@@ -15,11 +15,10 @@ use terrace_pmem::Marks;
 use super::Slm;
 use super::chain::Word;
 use super::flush;
-use super::jobs::{JOB_ROOTS, LoggedMove, logged_job, restart_edits};
+use super::jobs::{JOB_ROOTS, LoggedJob, restart_edits};
 use super::open::Attached;
 use super::tables::table_path;
 use crate::engine::Engine;
-use crate::manifest::State;
 
 /// Index entries looked at in one go.
 const SCAN_KEYS: usize = 512;
@@ -36,6 +35,11 @@ impl Slm {
         attached: Attached,
         damaged: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<u64> {
+        if self.core.options.read_only {
+            // It was closed in order: there is nothing to settle but what an error had left for the next one who
+            // writes, and readers do not mind that.
+            return Ok(self.last_seq());
+        }
         self.drop_flushed_memtables()?;
         self.settle_jobs()?;
         let mut dead = self.dead_tables()?;
@@ -48,12 +52,13 @@ impl Slm {
             Attached::Clean => self.note_logs()?,
             Attached::Crashed => self.renew_log()?,
             Attached::Rebuild => {
-                self.rebuild(damaged)?;
+                let rebuilt = self.rebuild(damaged)?;
+                *self.opened.lock() = format!("{}: {rebuilt}", attached.describe());
                 self.renew_log()?;
             }
         }
         // After a clean close, too, something may be left that readers had kept until then.
-        if attached == Attached::Crashed || (self.pool.needs_reclaim() && !self.core.options.read_only) {
+        if attached == Attached::Crashed || self.pool.needs_reclaim() {
             self.spawn(move |slm| {
                 if let Err(e) = slm.reclaim().and_then(|()| slm.remove_unnamed(&dead)) {
                     slm.core.health.fail(e);
@@ -98,12 +103,18 @@ impl Slm {
     fn settle_jobs(&self) -> Result<()> {
         for root in JOB_ROOTS {
             let Some(head) = self.pool.root(root)? else { continue };
-            let log = PmLog::open(&self.pool, head)?;
-            let records: Vec<Vec<u8>> = log.iter()?.collect();
-            let id = logged_job(&self.pool, records.first().map(Vec::as_slice))?;
+            let mut logged = LoggedJob::new(self);
+            let log = PmLog::open_visiting(&self.pool, head, &mut |_, payload| {
+                logged.take(payload);
+                Ok(())
+            })?;
+            let (id, mut deltas) = logged.finish()?;
             let state = self.manifest.state();
             if state.jobs.contains_key(&id) {
-                let deltas = self.logged_deltas(&state, id, records.get(1..).unwrap_or_default())?;
+                // The manifest counts what a job wrote as live from the start.
+                for (number, table) in state.tables.iter().filter(|(_, t)| t.job == id) {
+                    *deltas.entry(*number).or_default() -= (table.meta.entries - table.meta.deletes) as i64;
+                }
                 self.commit_job(id, || restart_edits(&state, id), &deltas)?;
             }
             self.pool.clear_root(root)?;
@@ -115,21 +126,6 @@ impl Slm {
             self.commit_job(id, || restart_edits(&state, id), &BTreeMap::new())?;
         }
         Ok(())
-    }
-
-    fn logged_deltas(&self, state: &State, id: u64, records: &[Vec<u8>]) -> Result<BTreeMap<u64, i64>> {
-        let mut deltas: BTreeMap<u64, i64> = BTreeMap::new();
-        for (number, table) in state.tables.iter().filter(|(_, t)| t.job == id) {
-            *deltas.entry(*number).or_default() -= (table.meta.entries - table.meta.deletes) as i64;
-        }
-        for record in records {
-            let Some(moved) = LoggedMove::decode(record) else { continue };
-            if moved.was_applied(self)? {
-                moved.born.iter().for_each(|n| *deltas.entry(*n).or_default() += 1);
-                moved.died.iter().for_each(|n| *deltas.entry(*n).or_default() -= 1);
-            }
-        }
-        Ok(deltas)
     }
 
     /// Tables that never reached the manifest or have left it. Numbers of files that were made and forgotten
@@ -146,16 +142,10 @@ impl Slm {
 
     /// Removes what else is no longer needed.
     fn remove_leftovers(&self) -> Result<()> {
-        if self.core.options.read_only {
-            return Ok(());
-        }
         self.manifest.listing()?.leftovers.iter().try_for_each(|path| self.core.fs().remove(path))
     }
 
     fn remove_tables(&self, numbers: &[u64]) -> Result<()> {
-        if self.core.options.read_only {
-            return Ok(());
-        }
         numbers.iter().try_for_each(|&number| self.core.fs().remove(&table_path(&self.core.dir, number)))
     }
 

@@ -120,7 +120,7 @@ impl Repair {
         for number in wanted {
             let path = table_path(&self.core.dir, number);
             let core = self.core.clone();
-            let open = Table::open(core.fs(), &path, number, core.cache.clone(), Access::Sequential);
+            let open = Table::open(core.fs(), &path, number, core.cache().clone(), Access::Sequential);
             match open.and_then(|table| table.verify().map(|()| table.meta().clone())) {
                 Ok(meta) => sound.push((0, meta)),
                 Err(e) => {

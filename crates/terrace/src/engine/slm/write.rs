@@ -57,7 +57,7 @@ impl Slm {
     /// Rotates when the active memtable is full, waits when both are, and slows down before that.
     fn make_room(&self, group: &Group<'_>) -> Result<()> {
         let need = group.bytes() + group.ops() * NODE_OVERHEAD_BYTES;
-        let limit = self.core.options.slm.memtable_bytes;
+        let limit = self.memtable_bytes;
         loop {
             let mem = self.mem.load_full();
             let active = mem.active();
@@ -76,6 +76,10 @@ impl Slm {
     /// Spreads the wait for a running flush over the writes before it: nothing below half a memtable,
     /// then more with every write, so that no single one has to stop for long.
     fn slow_down(&self, used: u64, limit: u64, group: &Group<'_>) {
+        let sixteenth = used * 16 / limit;
+        if self.settled_at.swap(sixteenth, Ordering::Relaxed) != sixteenth {
+            self.settle_memory();
+        }
         let delay = delay(&Pressure {
             immutable_pending: self.has_immutable(),
             memtable_fill: used as f64 / limit as f64,
@@ -99,7 +103,7 @@ impl Slm {
         let mem = self.mem.load_full();
         let slot = mem.free_slot().ok_or_else(|| Error::invalid("no memtable is free to rotate to"))?;
         self.finish_log()?;
-        let next = Arc::new(MemTable::create(&self.pool, slot, self.core.options.slm.memtable_bytes)?);
+        let next = Arc::new(MemTable::create(&self.pool, slot, self.memtable_bytes)?);
         next.logged_from(first_log);
         self.mem.store(Arc::new(mem.rotated(next)));
         self.spawn_flush();

@@ -83,6 +83,7 @@ impl WorldPm {
             extent_bytes: asked.extent_bytes,
             max_size: own.max_size.min(asked.max_size),
             count_xplines: false,
+            read_only: asked.read_only,
             ..own
         }
     }

@@ -1,0 +1,100 @@
+//! What only a look inside can bring about.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use terrace_base::clock::ManualClock;
+use terrace_base::exec::Inline;
+use terrace_disk::RealFs;
+use terrace_index::OrderedIndex;
+use terrace_pmem::Profile;
+
+use super::Slm;
+use super::jobs::JOB_ROOTS;
+use super::open::open_slm;
+use crate::batch::WriteBatch;
+use crate::db::commit::{Condition, Request};
+use crate::db::core::Core;
+use crate::engine::{Engine, Group};
+use crate::env::{Env, RealPm};
+use crate::manifest::JobKind;
+use crate::options::{Options, PoolChoice};
+
+fn options() -> Options {
+    let profile = Profile::parse("dram").unwrap();
+    let pool = PoolChoice::Emulated { path: None, profile };
+    let mut options = Options { pool, pm_bytes: 8 << 20, pool_extent_bytes: 4096, ..Options::default() };
+    options.slm.memtable_bytes = 64 << 10;
+    options
+}
+
+fn open(dir: &Path) -> Arc<Slm> {
+    let env = Env {
+        fs: Arc::new(RealFs),
+        pm: Arc::new(RealPm),
+        executor: Arc::new(Inline::default()),
+        clock: Arc::new(ManualClock::default()),
+    };
+    let core = Core::new(dir.to_path_buf(), options(), env).unwrap();
+    let (slm, last) = open_slm(core).unwrap();
+    slm.core.snapshots.advance(last);
+    slm
+}
+
+fn put_and_flush(slm: &Slm, key: &[u8], value: &[u8]) {
+    let mut batch = WriteBatch::new();
+    batch.put(key, value);
+    let request = Request { batch, condition: Condition::None, sync: false };
+    let first_seq = slm.core.snapshots.visible() + 1;
+    slm.apply(Group { requests: &[&request], first_seq, sync: false }).unwrap();
+    slm.core.snapshots.advance(first_seq);
+    slm.rotate().unwrap();
+    slm.settle().unwrap();
+}
+
+/// The directory as a process leaves it that is killed now.
+fn killed(dir: &Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(dir).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), copy.path().join(file.file_name())).unwrap();
+    }
+    copy
+}
+
+fn assert_clean(slm: &Slm) {
+    let report = slm.check().unwrap();
+    assert!(report.is_clean(), "{:#?}", report.problems);
+}
+
+/// A job that collapsed a chain has not ended when a flush makes another one of the same key in the same slot: the
+/// word is what the job had found, and the job's effect on the counts is to be known all the same.
+#[test]
+fn counts_are_true_after_a_kill_although_a_word_has_come_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let slm = open(dir.path());
+    put_and_flush(&slm, b"key", b"first");
+    let held = slm.core.snapshots.hold();
+    put_and_flush(&slm, b"key", b"second");
+    drop(held);
+    let before = slm.index.get(b"key").unwrap();
+
+    let mut job = slm.start_job(JOB_ROOTS[1], JobKind::Flush, Vec::new()).unwrap();
+    job.collapse(&[b"key".to_vec()]).unwrap();
+    assert_ne!(slm.index.get(b"key").unwrap(), before, "the chain is gone");
+    slm.limbo.drain();
+    let held = slm.core.snapshots.hold();
+    put_and_flush(&slm, b"key", b"third");
+    assert_eq!(slm.index.get(b"key").unwrap(), before, "another chain has the slot");
+
+    let copy = killed(dir.path());
+    let survivor = open(copy.path());
+    while survivor.core.env.executor.help() {}
+    assert_clean(&survivor);
+    survivor.close().unwrap();
+
+    job.finish(Vec::new).unwrap();
+    drop(held);
+    assert_clean(&slm);
+    slm.close().unwrap();
+}

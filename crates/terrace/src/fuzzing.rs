@@ -1,0 +1,25 @@
+use crate::batch::WriteBatch;
+use crate::engine::slm::read_compaction_record;
+
+/// A batch as a commit log holds it: what decodes is made up of operations that encode to the same.
+pub fn batch(data: &[u8]) {
+    let Some(batch) = WriteBatch::decode(data) else { return };
+    let mut again = WriteBatch::new();
+    let mut count = 0;
+    for op in batch.ops() {
+        match op.kind {
+            terrace_table::Kind::Put => again.put(op.key, op.value),
+            terrace_table::Kind::Delete => again.delete(op.key),
+        }
+        count += 1;
+    }
+    assert_eq!((count, again.len()), (batch.len(), batch.len()));
+    // Lengths may have been written in more bytes than they need, once.
+    let third = WriteBatch::decode(again.encoded()).map(|third| third.encoded().to_vec());
+    assert_eq!(third.as_deref(), Some(again.encoded()));
+}
+
+/// A record of a compaction log.
+pub fn compaction_record(data: &[u8]) {
+    read_compaction_record(data);
+}

@@ -1,0 +1,131 @@
+//! What opening leaves alone, what it clears away, and what it makes of options.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use terrace::{Db, ErrorKind, Options, PoolChoice, Profile};
+
+use crate::harness::assert_clean;
+
+fn options() -> Options {
+    let mut options = Options { pm_bytes: 4 << 20, pool_extent_bytes: 4096, ..Options::default() };
+    options.slm.memtable_bytes = 16 << 10;
+    options
+}
+
+fn emulated(options: Options) -> Options {
+    let profile = Profile::parse("dram").unwrap();
+    Options { pool: PoolChoice::Emulated { path: None, profile }, ..options }
+}
+
+fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let listed = std::fs::read_dir(dir).unwrap().map(|file| file.unwrap().path());
+    listed.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
+}
+
+fn assert_untouched(dir: &Path, before: &BTreeMap<PathBuf, Vec<u8>>) {
+    let now = files(dir);
+    assert!(now.keys().eq(before.keys()), "files came or went");
+    for (path, data) in before {
+        let at = data.iter().zip(&now[path]).position(|(a, b)| a != b);
+        assert_eq!((at, data.len()), (None, now[path].len()), "{}", path.display());
+    }
+}
+
+fn fill(db: &Db) {
+    (0..400u32).for_each(|i| db.put(&i.to_be_bytes(), &i.to_le_bytes().repeat(25)).unwrap());
+}
+
+/// The directory as a process leaves it that is killed now.
+fn killed(dir: &Path) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for (path, data) in files(dir) {
+        std::fs::write(copy.path().join(path.file_name().unwrap()), data).unwrap();
+    }
+    copy
+}
+
+/// A database that was not closed in order is not for reading only; trying changes not a byte of it.
+#[test]
+fn reading_only_what_was_killed_is_refused_and_writes_nothing() {
+    for options in [options(), emulated(options())] {
+        let live = tempfile::tempdir().unwrap();
+        let db = Db::open(live.path(), options.clone()).unwrap();
+        fill(&db);
+        let left = killed(live.path());
+        let before = files(left.path());
+        let read_only = Options { read_only: true, ..options.clone() };
+        let refused = Db::open(left.path(), read_only.clone()).map(drop).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument, "{refused}");
+        assert!(refused.to_string().contains("was not closed in order"), "{refused}");
+        assert_untouched(left.path(), &before);
+
+        let db = Db::open(left.path(), options).unwrap();
+        assert_eq!(db.iter().unwrap().count(), 400);
+        assert_clean(&db);
+        db.close().unwrap();
+        drop(db);
+        let db = Db::open(left.path(), read_only).unwrap();
+        assert_eq!(db.iter().unwrap().count(), 400);
+    }
+}
+
+/// Neither the reader nor its end, in order or not, changes a byte.
+#[test]
+fn reading_only_writes_nothing() {
+    for options in [options(), emulated(options())] {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(dir.path(), options.clone()).unwrap();
+        fill(&db);
+        db.close().unwrap();
+        drop(db);
+        let before = files(dir.path());
+        let read_only = Options { read_only: true, ..options };
+        for close in [true, false, true] {
+            let db = Db::open(dir.path(), read_only.clone()).unwrap();
+            assert_eq!(db.iter().unwrap().count(), 400);
+            assert_eq!(db.get(&7u32.to_be_bytes()).unwrap().unwrap(), 7u32.to_le_bytes().repeat(25));
+            assert_clean(&db);
+            if close {
+                db.close().unwrap();
+            }
+            drop(db);
+            assert_untouched(dir.path(), &before);
+        }
+    }
+}
+
+#[test]
+fn logs_that_were_only_begun_are_cleared_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path(), options()).unwrap();
+    fill(&db);
+    drop(db);
+    let (begun, foreign) = (dir.path().join("000990.log.new"), dir.path().join("mine.log.new"));
+    std::fs::write(&begun, b"TERRALOG").unwrap();
+    std::fs::write(&foreign, b"mine").unwrap();
+    let db = Db::open(dir.path(), options()).unwrap();
+    assert!(!begun.exists());
+    assert_eq!(std::fs::read(&foreign).unwrap(), b"mine");
+    assert_eq!(db.iter().unwrap().count(), 400);
+    fill(&db);
+}
+
+/// Memtables for a large pool do not fit into a small one: they become smaller.
+#[test]
+fn the_usual_memtables_in_a_small_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let pm_bytes = 8 << 20;
+    let options = emulated(Options { pm_bytes, ..Options::default() });
+    assert!(options.slm.memtable_bytes >= pm_bytes);
+    let db = Db::open(dir.path(), options.clone()).unwrap();
+    let value = vec![7; 4000];
+    for i in 0..6000u32 {
+        db.put(&(i % 1000).to_be_bytes(), &[&i.to_le_bytes()[..], &value].concat()).unwrap();
+    }
+    for i in 5000..6000u32 {
+        assert_eq!(db.get(&(i % 1000).to_be_bytes()).unwrap().unwrap()[..4], i.to_le_bytes());
+    }
+    assert_clean(&db);
+    assert!(db.stats().counts.flushes > 20, "{:?}", db.stats().counts);
+}
