@@ -61,3 +61,7 @@ pub use position::Position;
 
 pub use salvage::{LostRange, Salvaged, salvage};
 pub use table::Table;
+
+/// Decoders of a table's parts, for the fuzzer.
+#[doc(hidden)]
+pub mod fuzzing;

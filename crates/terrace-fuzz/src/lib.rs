@@ -1,0 +1,49 @@
+//! Every decoder as a function over bytes: it must not panic, run for ever or contradict itself, whatever the
+//! bytes are.
+//!
+//! `fuzz/` runs each under libFuzzer; the tests of this crate run them over the corpus kept in `fuzz/corpus` and
+//! over drawn bytes. Most inputs are edits of a sound image ([`patch`]), which is made by the writers of the same
+//! build. So built with `--cfg terrace_no_checksums`, where every checksum is a constant, an edit goes past the
+//! checks to what they protect; built without, it shows that they protect it.
+#![expect(clippy::unwrap_used, reason = "sound images are made without errors, or the target is broken")]
+
+mod index;
+mod log;
+mod manifest;
+mod memory;
+mod patch;
+mod pool;
+mod table;
+mod text;
+mod words;
+
+pub use patch::patched;
+
+/// A decoder and what is asked of it.
+pub type Target = fn(&[u8]);
+
+/// Every target by its name, which is also that of its file in `fuzz/fuzz_targets` and its folder of the corpus.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("batch", words::batch),
+    ("block", table::block),
+    ("compaction_record", words::compaction_record),
+    ("fastfair", index::fastfair),
+    ("file_log", log::file),
+    ("filter", table::filter),
+    ("manifest", manifest::manifest),
+    ("pm_log", log::pm),
+    ("pool", pool::pool),
+    ("skiplist", index::skiplist),
+    ("table", table::table),
+    ("text", text::records),
+];
+
+/// Runs the target called `name`.
+///
+/// # Panics
+///
+/// If there is none, and for what is found.
+pub fn run(name: &str, data: &[u8]) {
+    let (_, target) = TARGETS.iter().find(|(known, _)| *known == name).expect("a target of this name");
+    target(data);
+}

@@ -1,0 +1,11 @@
+//! What the store keeps in logs.
+
+/// A batch as a commit log holds it.
+pub fn batch(data: &[u8]) {
+    terrace::fuzzing::batch(data);
+}
+
+/// A record of a compaction log.
+pub fn compaction_record(data: &[u8]) {
+    terrace::fuzzing::compaction_record(data);
+}
