@@ -31,18 +31,33 @@ const EPOCH_SHIFT: u32 = 20;
 /// Readers in slots of their threads.
 #[derive(Debug)]
 pub struct Pins {
-    epoch: CachePadded<AtomicU64>,
+    epoch: AtomicU64,
+    /// The epoch as a glimpse writes it down.
+    stamp: AtomicU64,
+    slots: Box<[CachePadded<Slots>; thread_slot::EXCLUSIVE]>,
     /// Whether the kernel makes the readers' barriers.
     asymmetric: bool,
-    slots: Box<[CachePadded<AtomicU64>]>,
     shared: Counters,
+}
+
+/// What a thread writes down.
+#[derive(Debug, Default)]
+struct Slots {
+    /// Its presences.
+    pin: AtomicU64,
+    /// Its glimpse.
+    glimpse: AtomicU64,
 }
 
 impl Default for Pins {
     fn default() -> Self {
-        let slots = (0..thread_slot::EXCLUSIVE).map(|_| CachePadded::default()).collect();
-        let epoch = CachePadded::new(AtomicU64::new(2));
-        Pins { epoch, asymmetric: barrier::is_asymmetric(), slots, shared: Counters::default() }
+        Pins {
+            epoch: AtomicU64::new(2),
+            stamp: AtomicU64::new(2 << EPOCH_SHIFT | 1),
+            slots: Box::new(std::array::from_fn(|_| CachePadded::default())),
+            asymmetric: barrier::is_asymmetric(),
+            shared: Counters::default(),
+        }
     }
 }
 
@@ -70,7 +85,8 @@ impl Readers for Pins {
 
     #[inline]
     fn enter(&self) -> Pin<'_> {
-        let Some(slot) = self.slots.get(thread_slot::current()) else { return self.enter_shared() };
+        let Some(slots) = self.slots.get(thread_slot::current()) else { return self.enter_shared() };
+        let slot = &slots.pin;
         let now = slot.load(Ordering::Relaxed);
         let next = if now == 0 { self.epoch.load(Ordering::Relaxed) << EPOCH_SHIFT | 1 } else { now + 1 };
         slot.store(next, Ordering::Relaxed);
@@ -93,21 +109,22 @@ impl Readers for Pins {
             fence(Ordering::SeqCst)
         }
         let epoch = self.epoch();
-        let current = |slot: &CachePadded<AtomicU64>| {
+        let is_current = |slot: &AtomicU64| {
             let seen = slot.load(Ordering::Acquire);
             seen == 0 || seen >> EPOCH_SHIFT == epoch
         };
-        if !self.slots.iter().all(current) {
+        if !self.slots.iter().all(|slots| is_current(&slots.pin) && is_current(&slots.glimpse)) {
             return None;
         }
         // In step with the epoch here: both begin at 2, and only this moves either.
         self.shared.advance()?;
         self.epoch.store(epoch + 1, Ordering::SeqCst);
+        self.stamp.store((epoch + 1) << EPOCH_SHIFT | 1, Ordering::SeqCst);
         Some(epoch + 1)
     }
 }
 
-/// A presence within which no other begins.
+/// A presence within which no glimpse begins; there is one of a thread at most.
 #[derive(Debug)]
 pub(crate) struct Glimpse<'a> {
     slot: &'a AtomicU64,
@@ -122,14 +139,18 @@ impl Drop for Glimpse<'_> {
 }
 
 impl Pins {
-    /// Announces a reader that announces no other while it is there: cheaper than `enter`. `None`: use that.
+    /// Whether [`glimpse`](Self::glimpse) may be called.
+    pub(crate) fn may_glimpse(&self) -> bool {
+        self.asymmetric
+    }
+
+    /// Announces a reader that takes no other glimpse while it is there: cheaper than `enter`. `None`: use that. Only
+    /// where [`may_glimpse`](Self::may_glimpse) says so.
     #[inline(always)]
     pub(crate) fn glimpse(&self) -> Option<Glimpse<'_>> {
-        let slot = self.slots.get(thread_slot::current())?;
-        if slot.load(Ordering::Relaxed) != 0 || !self.asymmetric {
-            return None;
-        }
-        slot.store(self.epoch.load(Ordering::Relaxed) << EPOCH_SHIFT | 1, Ordering::Relaxed);
+        debug_assert!(self.asymmetric);
+        let slot = &self.slots.get(thread_slot::known())?.glimpse;
+        slot.store(self.stamp.load(Ordering::Relaxed), Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         Some(Glimpse { slot, _of_this_thread: PhantomData })
     }
@@ -203,8 +224,8 @@ mod tests {
 
     #[test]
     fn shared_readers_count() {
-        let (limbo, freed) = recording(Pins { slots: Box::default(), ..Pins::default() });
-        let reader = limbo.enter();
+        let (limbo, freed) = recording(Pins::default());
+        let reader = limbo.readers().enter_shared();
         limbo.retire(1);
         (0..10).for_each(|_| limbo.advance());
         assert_eq!(freed.load(Ordering::SeqCst), 0);

@@ -61,6 +61,12 @@ pub fn current() -> usize {
     }
 }
 
+/// This thread's number if it was asked for before, else something no less than [`EXCLUSIVE`].
+#[inline(always)]
+pub fn known() -> usize {
+    KNOWN.get()
+}
+
 #[cold]
 fn first_asked() -> usize {
     let number = NUMBER.try_with(|n| n.0).unwrap_or(EXCLUSIVE);

@@ -12,10 +12,13 @@ use terrace_pmem::{POff, Pool};
 
 use super::TurboHash;
 use super::layout::{self, BUCKET_BITS_MAX, BUCKET_BYTES, Bucket, DESCRIPTOR_BYTES, Descriptor, VERSION_AT};
+use super::simd::Isa;
 
-/// How many buckets: a power of two.
+/// How many bytes: a power of two.
 const BITS_MASK: u64 = 0x3f;
-/// The shard is being rehashed: a writer holds it, and all that is in the buckets is durable.
+/// A bucket's share of that power.
+const BUCKET_BITS: u32 = BUCKET_BYTES.trailing_zeros();
+/// All that is in the buckets is durable, whatever else is said: the shard is being rehashed, or has no buckets.
 const FROZEN: u64 = 0x40;
 /// A writer holds the shard: what was last published in it may not be durable yet.
 const LOCKED: u64 = 0x80;
@@ -27,7 +30,7 @@ pub(super) struct View(u64);
 
 impl View {
     /// The view of a shard without buckets.
-    pub const EMPTY: View = View(0);
+    pub const EMPTY: View = View(FROZEN | BUCKET_BITS as u64);
 
     /// The view of `1 << bits` buckets of `pool` at `offset`, which are checked to lie in the pool.
     pub fn of(pool: &Pool, offset: u64, bits: u32) -> Result<View> {
@@ -38,7 +41,7 @@ impl View {
         if address & !ADDRESS_MASK != 0 {
             return Err(pool.corruption(offset, "buckets aligned to 256 bytes", "others"));
         }
-        Ok(View(address | u64::from(bits)))
+        Ok(View(address | u64::from(bits + BUCKET_BITS)))
     }
 
     /// Whether there are no buckets.
@@ -50,7 +53,7 @@ impl View {
     /// Whether there are buckets and no writer.
     #[inline(always)]
     pub fn is_quiet(self) -> bool {
-        self.0 & LOCKED == 0 && !self.is_empty()
+        self.0 & (LOCKED | FROZEN) == 0
     }
 
     /// Whether a reader may see what is not durable yet.
@@ -62,12 +65,19 @@ impl View {
     /// The power of two that the buckets are.
     #[inline(always)]
     pub fn bits(self) -> u32 {
-        (self.0 & BITS_MASK) as u32
+        (self.0 & BITS_MASK) as u32 - BUCKET_BITS
     }
 
-    /// The word of the mirror that says so, of a shard that is free.
-    pub fn word(self) -> AtomicU64 {
-        AtomicU64::new(self.0)
+    /// The view that a word of the mirror tells.
+    #[inline(always)]
+    pub fn of_word(word: u64) -> View {
+        View(word)
+    }
+
+    /// The word of the mirror that tells it.
+    #[inline(always)]
+    pub fn to_word(self) -> u64 {
+        self.0
     }
 
     /// Bytes of the buckets.
@@ -79,6 +89,18 @@ impl View {
     #[inline(always)]
     pub fn len(self) -> usize {
         if self.is_empty() { 0 } else { 1 << self.bits() }
+    }
+
+    /// The home bucket of a hash, as `home_of` and [`address`](Self::address) find it, in a quiet shard.
+    ///
+    /// # Safety
+    ///
+    /// The processor has the features of `I`.
+    #[inline(always)]
+    pub unsafe fn home<I: Isa>(self, hash: u64) -> *const Bucket {
+        // SAFETY: the caller's. Of the low byte only the bits are set.
+        let offset = unsafe { I::low_bits(hash, self.0) } & !(BUCKET_BYTES - 1);
+        with_exposed_provenance::<Bucket>(((self.0 & ADDRESS_MASK) + offset) as usize)
     }
 
     /// The address of bucket `i`, below [`len`](Self::len).
@@ -184,7 +206,7 @@ impl TurboHash {
     /// The view of a shard.
     #[inline(always)]
     pub(super) fn view(&self, shard: usize) -> View {
-        View(self.views[shard].load(Ordering::Acquire))
+        View::of_word(self.views[shard].load(Ordering::Acquire))
     }
 
     /// Takes a shard for writing.

@@ -66,7 +66,7 @@ pub(super) struct PairSlot {
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Bucket {
-    /// Valid bits (14), deleted bits (14), sequence (20), check (16): see [`Meta`].
+    /// Valid bits (14), deleted bits (14), sequence (20), checks of tags and state (8 each): see [`Meta`].
     pub meta: AtomicU64,
     /// Tags of slots 0 to 7.
     pub tags: AtomicU64,
@@ -155,6 +155,7 @@ const SLOT_MASK: u64 = (1 << SLOTS) - 1;
 const DELETED_SHIFT: u32 = 14;
 const SEQUENCE_SHIFT: u32 = 28;
 const CHECK_SHIFT: u32 = 48;
+const STATE_CHECK_SHIFT: u32 = 56;
 const STATE_MASK: u64 = (1 << CHECK_SHIFT) - 1;
 /// Where the kinds begin beside the last tags.
 pub(super) const KINDS_SHIFT: u32 = 48;
@@ -216,34 +217,47 @@ impl Meta {
         Meta(u64::from(valid) | u64::from(deleted) << DELETED_SHIFT | sequence)
     }
 
-    /// The word with its check over the state and the tags of live slots.
+    /// The word with its checks over the state and the tags of live slots.
     #[inline(always)]
-    pub fn seal(self, (tags, more_tags): (u64, u64)) -> Meta {
+    pub fn seal(self, tags: (u64, u64)) -> Meta {
         let state = self.0 & STATE_MASK;
-        Meta(state | header_check(state, tags, more_tags) << CHECK_SHIFT)
+        Meta(state | tags_check(tags) << CHECK_SHIFT | state_check(state) << STATE_CHECK_SHIFT)
     }
 
-    /// Whether the check is right.
+    /// Whether the state's check is right.
     #[inline(always)]
-    pub fn is_sound(self, (tags, more_tags): (u64, u64)) -> bool {
-        self.0 >> CHECK_SHIFT == header_check(self.0 & STATE_MASK, tags, more_tags)
+    pub fn is_state_sound(self) -> bool {
+        state_check(self.0) == self.0 >> STATE_CHECK_SHIFT
+    }
+
+    /// Whether the tags' check is right.
+    #[inline(always)]
+    pub fn are_tags_sound(self, tags: (u64, u64)) -> bool {
+        tags_check(tags) == self.0 >> CHECK_SHIFT & 0xff
     }
 }
 
-/// 16 bits over a bucket's state and the tags of its live slots. Not 0 for an empty bucket, so that
-/// zeros are no bucket.
+/// Eight bits over a bucket's state. Not 0 for an empty bucket, so that zeros are no bucket.
 #[inline(always)]
-fn header_check(state: u64, tags: u64, more_tags: u64) -> u64 {
-    let mixed = state << 16 ^ tags ^ more_tags.rotate_left(29);
-    (mixed.wrapping_mul(0xD6E8_FEB8_6659_FD93) >> 48) ^ 0x5A17
+fn state_check(state: u64) -> u64 {
+    ((state << 16).wrapping_mul(SPREAD) >> 56) ^ 0x5A
 }
 
-/// Four bits over a slot: the parity of all its bits, so that no single flip passes, and three of a product.
+/// Eight bits over the tags of live slots.
+#[inline(always)]
+fn tags_check((tags, more_tags): (u64, u64)) -> u64 {
+    (tags ^ more_tags.rotate_left(29)).wrapping_mul(SPREAD) >> 56
+}
+
+/// No four neighbouring bits of it are alike, so that whichever bit of the other factor is flipped, the upper four
+/// bits of the product change, and its upper eight.
+const SPREAD: u64 = 0x4E5A_3A26_D18A_669B;
+
+/// Four bits over a slot. Every single flipped bit is noticed, and so is a record taken for a pair of words.
 #[inline(always)]
 pub(super) fn slot_check(key: u64, value: u64, is_record: bool) -> u64 {
-    let mixed = key ^ value.rotate_left(31);
-    let parity = u64::from(mixed.count_ones() & 1) ^ u64::from(is_record);
-    mixed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 60 & 0xe | parity
+    let check = (key ^ value.rotate_left(31)).wrapping_mul(SPREAD) >> 60;
+    if is_record { check ^ 0xf } else { check }
 }
 
 /// The tags, in two words, with those of other slots than `live` zeroed, and the kinds.
@@ -293,15 +307,15 @@ pub(super) const SHARD_BITS_MAX: u32 = 24;
 /// See [`SHARD_BITS_MAX`].
 pub(super) const BUCKET_BITS_MAX: u32 = 32;
 
-/// The shard of a hash among `1 << bits`: the hash's upper bits, so that shards are ranges of hashes.
+/// The shard of a hash among `1 << bits`, at least two: the hash's upper bits, so that shards are ranges of hashes.
 #[inline(always)]
 pub(super) fn shard_of(hash: u64, bits: u32) -> usize {
-    (hash >> 1 >> (63 - bits)) as usize
+    (hash >> ((64 - bits) & 63)) as usize
 }
 
 /// The least hash of a shard.
 pub(super) fn first_hash(shard: usize, bits: u32) -> u64 {
-    (shard as u64) << 1 << (63 - bits)
+    (shard as u64) << (64 - bits)
 }
 
 #[cfg(test)]
@@ -329,9 +343,9 @@ mod tests {
         let (tags, kinds) = with_tag(0, 0, 0, 0xAB, false);
         let (tags, kinds) = with_tag(tags, kinds, 9, 0xCD, true);
         assert_eq!((tags, kinds), (0xAB, 0x0200_0000_0000_CD00));
-        assert_eq!(Meta::of_valid(0b10_0000_0001).seal(of_live(tags, kinds, 0x201)).0, 0);
-        assert_eq!(Meta::of_valid(0).seal((0, 0)).0, 0x5A17 << 48);
-        assert_eq!(slot_check(1, 2, false), 0);
+        assert_eq!(Meta::of_valid(0b10_0000_0001).seal(of_live(tags, kinds, 0x201)).0, 15983275077537890817);
+        assert_eq!(Meta::of_valid(0).seal((0, 0)).0, 0x5A << 56);
+        assert_eq!(slot_check(1, 2, false), 1);
     }
 
     #[test]
@@ -349,18 +363,20 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_of_a_slot_and_of_a_header_is_noticed() {
-        let (key, value) = (0x0123_4567_89AB_CDEF, 77);
-        let check = slot_check(key, value, false);
-        for bit in 0..64 {
-            assert_ne!(slot_check(key ^ 1 << bit, value, false), check);
-            assert_ne!(slot_check(key, value ^ 1 << bit, false), check);
-        }
-        assert_ne!(slot_check(key, value, true), check);
-        let meta = Meta(0x0000_1234_5003_1FFF).seal((value, key));
-        for bit in 0..64 {
-            assert!(!Meta(meta.0 ^ 1 << bit).is_sound((value, key)));
-            assert!(!meta.is_sound((value ^ 1 << bit, key)));
-            assert!(!meta.is_sound((value, key ^ 1 << bit)));
+        for i in 0..500u64 {
+            let (key, value) = (i.wrapping_mul(0x0123_4567_89AB_CDEF), i.wrapping_mul(0xFEDC_BA98_7654_3211));
+            let check = slot_check(key, value, false);
+            assert_ne!(slot_check(key, value, true), check);
+            let meta = Meta(key & STATE_MASK).seal((value, key));
+            assert!(meta.is_state_sound() && meta.are_tags_sound((value, key)));
+            for bit in 0..64 {
+                assert_ne!(slot_check(key ^ 1 << bit, value, false), check);
+                assert_ne!(slot_check(key, value ^ 1 << bit, false), check);
+                let flipped = Meta(meta.0 ^ 1 << bit);
+                assert!(!flipped.is_state_sound() || !flipped.are_tags_sound((value, key)));
+                assert!(!meta.are_tags_sound((value ^ 1 << bit, key)));
+                assert!(!meta.are_tags_sound((value, key ^ 1 << bit)));
+            }
         }
     }
 

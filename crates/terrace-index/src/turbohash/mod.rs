@@ -43,6 +43,8 @@ mod read;
 mod rehash;
 mod scan;
 mod simd;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::fmt;
@@ -71,7 +73,7 @@ const KEYS_A_SHARD: u64 = 250;
 /// What a table is made with; fixed for its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TurboOptions {
-    /// Shards, rounded up to a power of two, at most 2^24. Each takes 32 bytes of PM and as many of DRAM, and
+    /// Shards, rounded up to a power of two, at least 2 and at most 2^24. Each takes 32 bytes of PM and as many of DRAM, and
     /// grows by itself.
     pub shards: u32,
     /// Buckets of a shard when its first key comes, rounded up to a power of two.
@@ -91,7 +93,7 @@ impl Default for TurboOptions {
 impl TurboOptions {
     /// Options for a table that is expected to hold `keys` keys; it may hold any number.
     pub fn for_keys(keys: u64) -> Self {
-        let shards = (keys / KEYS_A_SHARD).next_power_of_two().clamp(1, 1 << 20);
+        let shards = (keys / KEYS_A_SHARD).next_power_of_two().clamp(2, 1 << 20);
         TurboOptions { shards: shards as u32, ..Self::default() }
     }
 }
@@ -109,6 +111,8 @@ pub struct TurboHash {
     level: Level,
     /// Whether reads cost something on the pool's medium.
     charges_reads: bool,
+    /// Whether reads may be tried the short way first (`read`).
+    glances: bool,
     /// The address of the pool's offset 0.
     base: u64,
     header_at: u64,
@@ -120,7 +124,7 @@ impl TurboHash {
     /// Makes an empty table under the root `root_name`.
     pub fn create(pool: &Pool, root_name: &str, options: &TurboOptions) -> Result<Self> {
         let bits = |n: u32| n.max(1).next_power_of_two().trailing_zeros();
-        let shard_bits = bits(options.shards.min(1 << SHARD_BITS_MAX));
+        let shard_bits = bits(options.shards.clamp(2, 1 << SHARD_BITS_MAX));
         let directory = layout::encode_directory(1 << shard_bits);
         let header_slot = pool.reserve(kinds::TURBOHASH, TABLE_HEADER_BYTES)?;
         let directory_slot = match pool.reserve(kinds::TURBOHASH, directory.len() as u64) {
@@ -157,7 +161,7 @@ impl TurboHash {
             .root(root_name)?
             .ok_or_else(|| Error::corruption(pool.path(), 0, format!("a root {root_name}"), "none"))?;
         let header = *pool.get::<TableHeader>(POff::new(at))?;
-        if header.magic != MAGIC || !header.is_sound() || header.shard_bits > SHARD_BITS_MAX {
+        if header.magic != MAGIC || !header.is_sound() || !(1..=SHARD_BITS_MAX).contains(&header.shard_bits) {
             return Err(pool.corruption(at, "a TurboHash table's header", "other bytes"));
         }
         Self::over(pool, at, header, false)
@@ -174,13 +178,17 @@ impl TurboHash {
             hash: KeyHash::new(header.seed),
             level: Level::detect(),
             charges_reads: pool.charges_reads(),
+            glances: false,
             base: pool.media().base().addr() as u64,
             header_at,
             counts: (0..shards).map(|_| Counts::new(content)).collect(),
             // What cannot be freed is unreachable, and found by the pool's check.
             limbo: Limbo::with(Pins::default(), move |(kind, at)| drop(free.free(at, kind))),
         };
-        table.views = (0..shards).map(|shard| table.mirror(shard).map(View::word)).collect::<Result<_>>()?;
+        table.views = (0..shards)
+            .map(|shard| Ok(AtomicU64::new(table.mirror(shard)?.to_word())))
+            .collect::<Result<_>>()?;
+        table.glances = !table.charges_reads && table.limbo.readers().may_glimpse();
         Ok(table)
     }
 

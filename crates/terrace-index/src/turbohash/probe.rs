@@ -5,7 +5,6 @@ use std::sync::atomic::{Ordering, fence};
 use terrace_base::{Error, Result};
 
 use super::TurboHash;
-use super::directory::View;
 use super::layout::{Bucket, KINDS_SHIFT, Meta, slot_check, tag_of};
 use super::simd::Isa;
 use crate::pair::Pair;
@@ -94,7 +93,7 @@ impl Bucket {
 }
 
 impl Header {
-    /// Whether the check over it is right.
+    /// Whether the checks over it are right.
     ///
     /// # Safety
     ///
@@ -102,7 +101,8 @@ impl Header {
     #[inline(always)]
     pub unsafe fn is_sound<I: Isa>(&self) -> bool {
         // SAFETY: the caller's.
-        self.meta.is_sound(unsafe { I::of_live(self.tags, self.tags_kinds, self.meta.live()) })
+        let tags = unsafe { I::of_live(self.tags, self.tags_kinds, self.meta.live()) };
+        self.meta.is_state_sound() && self.meta.are_tags_sound(tags)
     }
 }
 
@@ -154,7 +154,14 @@ impl TurboHash {
             return Err(self.damaged(bucket, "a slot with its check"));
         }
         if !content.is_record {
-            return Ok((sought.word == Some(content.key)).then_some(Value::Word(content.value)));
+            if sought.word == Some(content.key) {
+                return Ok(Some(Value::Word(content.value)));
+            }
+            // The tags are alike and the keys are not: rare enough to make sure that the key is what was put there.
+            if tag_of(self.hash.of_word(content.key)) != sought.tag() {
+                return Err(self.damaged(bucket, "a key with its tag"));
+            }
+            return Ok(None);
         }
         if content.key != sought.hash {
             return Ok(None);
@@ -166,8 +173,7 @@ impl TurboHash {
 
     /// Starts loading what a search for `hash` looks at first.
     #[inline(always)]
-    pub(super) fn prefetch(&self, view: View, home: usize) {
-        let at = view.address(home);
+    pub(super) fn prefetch(&self, at: *const Bucket) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a prefetch touches no memory as the program sees it, whatever the address.
         unsafe {

@@ -6,11 +6,13 @@
 //! (`write`), so the header is enough. A shard that is free was released after its last publish was
 //! durable.
 
+use std::sync::atomic::Ordering;
+
 use terrace_base::Result;
 
 use super::TurboHash;
 use super::directory::View;
-use super::layout::{BUCKET_BYTES, BUCKET_HEADER_BYTES, home_of, shard_of, tag_of};
+use super::layout::{BUCKET_BYTES, BUCKET_HEADER_BYTES, Bucket, home_of, shard_of, slot_check, tag_of};
 use super::probe::{Sought, Value};
 use super::simd::{Isa, by_isa};
 use crate::limbo::Readers;
@@ -20,80 +22,89 @@ pub(super) type Here<'t> = <crate::pins::Pins as Readers>::Presence<'t>;
 
 impl TurboHash {
     /// The word of the key that consists of the eight bytes of `key`, little-endian: what
-    /// [`get`](crate::HashIndex::get) does for such keys, at less cost.
+    /// [`get`](crate::HashIndex::get) does for such keys.
     #[inline]
     pub fn get_u64(&self, key: u64) -> Result<Option<u64>> {
-        self.word_of_word(key)
+        if self.glances
+            && let Some(found) = self.word_at_a_glance(key)
+        {
+            return Ok(found);
+        }
+        self.search_for_word(key)
     }
 
-    by_isa! { fn word_of_word(&self, key: u64) -> Result<Option<u64>> = word_of_word_in }
-    by_isa! { pub(super) fn word_of_key(&self, key: &[u8]) -> Result<Option<u64>> = word_of_key_in }
-    by_isa! {
-        pub(super) fn copy_value(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> = copy_value_in
-    }
-
-    #[inline(always)]
-    fn word_of_word_in<I: Isa>(&self, key: u64) -> Result<Option<u64>> {
-        match self.glance::<I>(key) {
-            Some(found) => Ok(found),
-            None => self.search_for_word(key),
+    /// The word of a key.
+    #[inline]
+    pub(super) fn word_of_key(&self, key: &[u8]) -> Result<Option<u64>> {
+        match key.try_into() {
+            Ok(bytes) => self.get_u64(u64::from_le_bytes(bytes)),
+            Err(_) => self.word_of_any(key),
         }
     }
 
+    by_isa! { fn word_at_a_glance(&self, key: u64) -> Option<Option<u64>> = glance on level }
+    by_isa! { fn word_of_any(&self, key: &[u8]) -> Result<Option<u64>> = word_of_any_in on level }
+    by_isa! {
+        pub(super) fn copy_value(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> = copy_value_in on level
+    }
+
     /// What nearly every read of a word comes to, in as few instructions as possible, so that the processor has
-    /// the next ones under way while this one waits for memory. `None`: it takes a closer look.
+    /// the next ones under way while this one waits for memory. `None`: it takes a search.
     #[inline(always)]
     fn glance<I: Isa>(&self, key: u64) -> Option<Option<u64>> {
         let _here = self.limbo.readers().glimpse()?;
         let hash = self.hash.of_word(key);
-        let shard = shard_of(hash, self.header.shard_bits);
-        let view = self.view(shard);
-        if !view.is_quiet() || self.charges_reads {
+        // SAFETY: there are 2 to the power of `shard_bits` shards, of which these bits of the hash choose.
+        let word = unsafe { self.views.get_unchecked(shard_of(hash, self.header.shard_bits)) };
+        let view = View::of_word(word.load(Ordering::Acquire));
+        if !view.is_quiet() {
             return None;
         }
-        let mut at = home_of(hash, view.bits());
-        let mut left = self.scope(view);
-        let found = loop {
-            // SAFETY: present in limbo since before the view was loaded.
-            let bucket = unsafe { view.bucket(at) };
-            // SAFETY: the levels that operations are compiled for are those of this processor.
-            let header = unsafe { bucket.header::<I>(tag_of(hash)) };
-            // SAFETY: as above.
-            if !unsafe { header.is_sound::<I>() } {
-                return None;
-            }
-            if header.matches != 0 {
-                let slot = header.matches.trailing_zeros() as usize;
-                let content = bucket.content(&header, slot);
-                if content.key != key || content.is_record || !content.is_sound(&header, slot) {
-                    return None;
-                }
-                if !bucket.is_still(header.meta) {
-                    return None;
-                }
-                break Some(content.value);
-            }
-            if !bucket.is_still(header.meta) {
-                return None;
-            }
-            left -= 1;
-            if header.meta.ends_path() || left == 0 {
-                break None;
-            }
-            at = (at + 1) & (view.len() - 1);
-        };
+        // SAFETY: present in limbo since before the view was loaded, and the shard has buckets. The levels that
+        // operations are compiled for are those of this processor.
+        let found = unsafe { Self::glance_at::<I>(&*view.home::<I>(hash), hash, key)? };
         // Nobody has begun to write to the shard: what was seen is durable.
-        (self.view(shard) == view).then_some(found)
+        (word.load(Ordering::Relaxed) == view.to_word()).then_some(found)
+    }
+
+    /// The word in the key's home bucket, in the first slot with its tag, or that there is none. `None`: it takes
+    /// a closer look.
+    ///
+    /// # Safety
+    ///
+    /// The processor has the features of `I`.
+    #[inline(always)]
+    unsafe fn glance_at<I: Isa>(home: &Bucket, hash: u64, key: u64) -> Option<Option<u64>> {
+        // SAFETY: the caller's.
+        let header = unsafe { home.header::<I>(tag_of(hash)) };
+        let found = if header.matches != 0 {
+            let slot = header.matches.trailing_zeros() as usize;
+            // SAFETY: tags are matched with those of slots.
+            let at = unsafe { home.slots.get_unchecked(slot) };
+            let (found, value) = (at.key.load(Ordering::Relaxed), at.value.load(Ordering::Relaxed));
+            let check = slot_check(key, value, false) ^ header.checks >> (slot * 4);
+            if found != key || check & 0xf != 0 || !header.meta.is_state_sound() {
+                return None;
+            }
+            Some(value)
+        } else {
+            // SAFETY: the caller's.
+            if !unsafe { header.is_sound::<I>() } || !header.meta.ends_path() {
+                return None;
+            }
+            None
+        };
+        home.is_still(header.meta).then_some(found)
     }
 
     #[cold]
     #[inline(never)]
     fn search_for_word(&self, key: u64) -> Result<Option<u64>> {
-        self.word_of_key(&key.to_le_bytes())
+        self.word_of_any(&key.to_le_bytes())
     }
 
     #[inline(always)]
-    fn word_of_key_in<I: Isa>(&self, key: &[u8]) -> Result<Option<u64>> {
+    fn word_of_any_in<I: Isa>(&self, key: &[u8]) -> Result<Option<u64>> {
         let here = self.limbo.enter();
         match self.find::<I>(&here, &Sought::key(self, key))? {
             Some(value) => Ok(Some(value.word()?)),

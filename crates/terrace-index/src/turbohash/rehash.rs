@@ -238,12 +238,9 @@ mod tests {
             let pairs = pairs(n);
             let buckets = pack(&pairs, Why::Deleted, bits, 16).unwrap();
             let metas: Vec<_> = buckets.iter().map(|w| Meta(w[0])).collect();
-            assert!(
-                buckets
-                    .iter()
-                    .zip(&metas)
-                    .all(|(w, meta)| { meta.is_sound(of_live(w[1], w[2], meta.live())) })
-            );
+            assert!(buckets.iter().zip(&metas).all(|(w, meta)| {
+                meta.is_state_sound() && meta.are_tags_sound(of_live(w[1], w[2], meta.live()))
+            }));
             assert_eq!(metas.iter().map(|m| u64::from(m.live().count_ones())).sum::<u64>(), n);
             for pair in pairs {
                 let home = home_of(pair.hash, bits);

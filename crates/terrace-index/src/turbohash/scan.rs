@@ -64,8 +64,7 @@ impl TurboHash {
 
     /// The greatest hash of a shard.
     fn last_hash(&self, shard: usize) -> u64 {
-        super::layout::first_hash(shard, self.header.shard_bits)
-            | (u64::MAX >> 1 >> self.header.shard_bits << 1 | 1)
+        super::layout::first_hash(shard, self.header.shard_bits) | u64::MAX >> self.header.shard_bits
     }
 
     /// The pairs of a shard with hashes of at least `from`, in their order, durable.

@@ -24,6 +24,22 @@ pub(super) trait Isa {
     unsafe fn of_live(tags: u64, tags_kinds: u64, live: u32) -> (u64, u64) {
         of_live(tags, tags_kinds, live)
     }
+
+    /// The low bits of `word`, as many as the low byte of `bits` says, which is below 64.
+    ///
+    /// # Safety
+    ///
+    /// The processor has the features of this set.
+    #[inline(always)]
+    unsafe fn low_bits(word: u64, bits: u64) -> u64 {
+        low_bits(word, bits)
+    }
+}
+
+/// Any number of low bits, below 64, of a word.
+#[inline(always)]
+fn low_bits(word: u64, bits: u64) -> u64 {
+    word & ((1 << (bits & 63)) - 1)
 }
 
 const SLOTS_MASK: u32 = (1 << SLOTS) - 1;
@@ -53,7 +69,7 @@ pub(super) use x86::{Avx2, Avx512, Sse2};
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{
-        __m128i, _mm_cmpeq_epi8, _mm_cmpeq_epi8_mask, _mm_cvtsi128_si64, _mm_maskz_mov_epi8,
+        __m128i, _bzhi_u64, _mm_cmpeq_epi8, _mm_cmpeq_epi8_mask, _mm_cvtsi128_si64, _mm_maskz_mov_epi8,
         _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi8, _mm_unpackhi_epi64,
     };
 
@@ -88,6 +104,12 @@ mod x86 {
 
     impl Isa for Avx2 {
         #[inline(always)]
+        unsafe fn low_bits(word: u64, bits: u64) -> u64 {
+            // SAFETY: the caller says that the processor has BMI2. It looks at the low byte alone.
+            unsafe { _bzhi_u64(word, bits as u32) }
+        }
+
+        #[inline(always)]
         unsafe fn matches(tags: u64, tags_kinds: u64, tag: u8) -> u32 {
             // SAFETY: as in `Sse2`; the instructions take the form of the function this is inlined into.
             unsafe { Sse2::matches(tags, tags_kinds, tag) }
@@ -95,6 +117,12 @@ mod x86 {
     }
 
     impl Isa for Avx512 {
+        #[inline(always)]
+        unsafe fn low_bits(word: u64, bits: u64) -> u64 {
+            // SAFETY: as in `Avx2`.
+            unsafe { Avx2::low_bits(word, bits) }
+        }
+
         #[inline(always)]
         unsafe fn matches(tags: u64, tags_kinds: u64, tag: u8) -> u32 {
             // SAFETY: the caller says that the processor has AVX-512 BW and VL.
@@ -157,7 +185,7 @@ impl Level {
 
 /// Defines a method that runs the generic method of the same arguments for the table's instruction set.
 macro_rules! by_isa {
-    ($(#[$doc:meta])* $vis:vis fn $name:ident$(<$lt:lifetime>)?(&$($slt:lifetime)? self $(, $arg:ident: $ty:ty)*) -> $out:ty = $generic:ident) => {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident$(<$lt:lifetime>)?(&$($slt:lifetime)? self $(, $arg:ident: $ty:ty)*) -> $out:ty = $generic:ident on $level:ident) => {
         $(#[$doc])*
         #[inline]
         $vis fn $name$(<$lt>)?(&$($slt)? self $(, $arg: $ty)*) -> $out {
@@ -174,7 +202,7 @@ macro_rules! by_isa {
                 this.$generic::<simd::Avx2>($($arg),*)
             }
 
-            match self.level {
+            match self.$level {
                 simd::Level::Portable => self.$generic::<simd::Portable>($($arg),*),
                 #[cfg(target_arch = "x86_64")]
                 simd::Level::Sse2 => self.$generic::<simd::Sse2>($($arg),*),

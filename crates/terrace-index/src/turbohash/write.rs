@@ -76,14 +76,17 @@ enum Search<'t> {
 impl TurboHash {
     by_isa! {
         /// Makes the key what it is to be.
-        pub(super) fn write(&self, sought: &Sought<'_>, when: When, new: New<'_>) -> Result<Outcome> = write_in
+        pub(super) fn write(&self, sought: &Sought<'_>, when: When, new: New<'_>) -> Result<Outcome> = write_in on level
     }
 
     #[inline(always)]
     fn write_in<I: Isa>(&self, sought: &Sought<'_>, when: When, new: New<'_>) -> Result<Outcome> {
         let shard = shard_of(sought.hash, self.header.shard_bits);
         let seen = self.view(shard);
-        self.prefetch(seen, home_of(sought.hash, seen.bits()));
+        if seen.is_quiet() {
+            // SAFETY: the levels that operations are compiled for are those of this processor.
+            self.prefetch(unsafe { seen.home::<I>(sought.hash) });
+        }
         let mut held = self.hold(shard);
         loop {
             let search = self.search::<I>(&held, sought)?;

@@ -10,6 +10,7 @@ mod conformance;
 mod fastfair;
 mod skiplist;
 mod sptree;
+mod turbohash;
 
 use conformance::{conformance, hash_conformance};
 
