@@ -22,7 +22,9 @@ impl<const N: usize> FastFair<N> {
     /// Looks up where `keys` belong.
     pub fn nearby<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Result<Nearby<'_, N>> {
         let here = self.limbo.enter();
-        let leaves = keys.map(|key| self.start_leaf(key)).collect::<Result<_>>()?;
+        let leaves = keys.map(|key| self.start_leaf(key)).collect::<Result<Vec<u64>>>()?;
+        let started = leaves.iter().filter(|leaf| **leaf != 0);
+        self.pool.charge_reads(started.map(|leaf| (*leaf, Self::NODE_BYTES)));
         Ok(Nearby { tree: self, _here: here, leaves })
     }
 
@@ -30,7 +32,6 @@ impl<const N: usize> FastFair<N> {
     fn start_leaf(&self, key: &[u8]) -> Result<u64> {
         let Some(off) = self.shortcuts.find(key)? else { return Ok(0) };
         self.pool.prefetch(off, Self::NODE_BYTES);
-        self.pool.charge_read(off, Self::NODE_BYTES);
         Ok(off)
     }
 }

@@ -31,13 +31,9 @@ impl<const N: usize> FastFair<N> {
         let mut from: Option<&[u8]> = None;
         while out.len() < end {
             let records = self.copy_leaf(leaf)?;
-            self.prefetch_records(&records);
-            for record in records {
-                let key = self.record_key(record.1)?;
-                if from.map_or_else(|| wanted(key), |from| key >= from) && out.len() < end {
-                    self.push(record, key, out)?;
-                }
-            }
+            let first =
+                self.split_at(&records, |key| !from.map_or_else(|| wanted(key), |from| key >= from))?;
+            self.push_all(&records[first..], end, out)?;
             let Some(high) = self.high_key(leaf)? else { return Ok(()) };
             if from.is_some_and(|from| high <= from) {
                 return Err(self.damaged(leaf.off, "leaves that ascend", "leaves that lead in circles"));
@@ -69,14 +65,10 @@ impl<const N: usize> FastFair<N> {
                 return Ok(());
             }
             let Some(arrival) = self.descend(target, 0)? else { return Ok(()) };
-            let records = self.copy_leaf(arrival.node)?;
-            self.prefetch_records(&records);
-            for record in records.into_iter().rev() {
-                let key = self.record_key(record.1)?;
-                if target.reaches(key) && out.len() < end {
-                    self.push(record, key, out)?;
-                }
-            }
+            let mut records = self.copy_leaf(arrival.node)?;
+            records.truncate(self.split_at(&records, |key| target.reaches(key))?);
+            records.reverse();
+            self.push_all(&records, end, out)?;
             match self.low_key(arrival.node)? {
                 Some(low) if target.reaches(low) => target = Target::Before(low),
                 Some(_) => {
@@ -92,18 +84,52 @@ impl<const N: usize> FastFair<N> {
         Ok(())
     }
 
-    fn push(&self, (link, record): (u64, u64), key: &[u8], out: &mut ScanBatch) -> Result<()> {
-        self.pool.charge_read(record, 64);
-        let word = self.cell(record)?.load(link);
-        if word != 0 {
-            out.push(key, word);
+    /// Appends `records` as long as `out` holds less than `end`.
+    fn push_all(&self, records: &[(u64, u64)], end: usize, out: &mut ScanBatch) -> Result<()> {
+        let mut rest = records;
+        // Dead records do not count; most often there are none, and this is done once.
+        while out.len() < end && !rest.is_empty() {
+            let (now, later) = rest.split_at(rest.len().min(end - out.len()));
+            self.load_records(now);
+            for &(link, record) in now {
+                let word = self.cell(record)?.load(link);
+                if word != 0 {
+                    out.push(self.record_key(record)?, word);
+                }
+            }
+            rest = later;
         }
         Ok(())
     }
 
-    /// Starts loading the records: they come at once instead of one after the other.
-    fn prefetch_records(&self, records: &[(u64, u64)]) {
+    /// How many of the `records`, which are in order, have keys that are `before`.
+    fn split_at(&self, records: &[(u64, u64)], before: impl Fn(&[u8]) -> bool) -> Result<usize> {
+        let is_before = |i: usize| -> Result<bool> {
+            self.pool.charge_read(records[i].1, RECORD_LINE);
+            Ok(before(self.record_key(records[i].1)?))
+        };
+        let (mut from, mut to) = (0, records.len());
+        // Most leaves are wanted as a whole.
+        if to == 0 || !is_before(0)? {
+            return Ok(0);
+        }
+        if is_before(to - 1)? {
+            return Ok(to);
+        }
+        while from < to {
+            let middle = from.midpoint(to);
+            match is_before(middle)? {
+                true => from = middle + 1,
+                false => to = middle,
+            }
+        }
+        Ok(from)
+    }
+
+    /// Loads the records: they come at once instead of one after the other.
+    fn load_records(&self, records: &[(u64, u64)]) {
         records.iter().for_each(|&(_, record)| self.pool.prefetch(record, RECORD_LINE));
+        self.pool.charge_reads(records.iter().map(|&(_, record)| (record, RECORD_LINE)));
     }
 
     /// The records of a leaf in order, as of one moment, with the places of their entries.

@@ -3,22 +3,28 @@
 use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
+use terrace_pmem::StartedRead;
 
 use super::SkipList;
 use super::layout::NODE_BYTES;
 use super::read::Node;
+
+/// A record's head and a short key.
+const STARTED_BYTES: u64 = NODE_BYTES + 16;
 
 /// A place in a list, which it keeps alive. Forward by the links; backward by a new descent.
 #[derive(Clone, Debug)]
 pub struct ListCursor {
     list: SkipList,
     at: u64,
+    /// The record after it, on its way into the caches.
+    started: Option<(u64, StartedRead)>,
 }
 
 impl SkipList {
     /// A cursor that is not on a record yet.
     pub fn cursor(&self) -> ListCursor {
-        ListCursor { list: self.clone(), at: 0 }
+        ListCursor { list: self.clone(), at: 0, started: None }
     }
 }
 
@@ -116,11 +122,14 @@ impl ListCursor {
 
     fn land(&mut self, at: u64) -> Result<()> {
         if at != 0 {
-            let list = &self.list.inner;
-            let next = list.node(at)?.head.next.load(Ordering::Acquire);
-            list.pool.charge_read(at, 64);
-            // Whoever reads in order will have to do with this record for a while.
-            list.pool.prefetch(next, NODE_BYTES + 64);
+            let pool = &self.list.inner.pool;
+            let next = self.list.inner.node(at)?.head.next.load(Ordering::Acquire);
+            match self.started.take() {
+                Some((expected, started)) if expected == at => pool.await_read(started),
+                _ => pool.charge_read(at, STARTED_BYTES),
+            }
+            // Whoever reads in order has to do with this record for a while.
+            self.started = (next != 0).then(|| (next, pool.start_read(next, STARTED_BYTES)));
         }
         self.at = at;
         Ok(())

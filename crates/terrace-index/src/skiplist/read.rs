@@ -34,10 +34,10 @@ impl Inner {
         Ok(Node { offset, head, key })
     }
 
-    /// The value of `node`.
+    /// The value of `node`, which was read before.
     pub fn value<'a>(&'a self, node: &Node<'a>) -> Result<&'a [u8]> {
         let at = node.offset + value_offset(node.head.klen);
-        self.pool.charge_read(at, u64::from(node.head.vlen));
+        self.pool.charge_rest(at, u64::from(node.head.vlen).max(1));
         // SAFETY: a linked record's value never changes; in an index node, where it does, it is read as an
         // atomic instead.
         unsafe { self.pool.bytes(at, u64::from(node.head.vlen)) }

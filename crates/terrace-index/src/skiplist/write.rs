@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrace_base::{Error, Result};
-use terrace_pmem::POff;
+use terrace_pmem::{POff, StartedRead};
 
 use super::layout::{NodeFields, OWNER_BYTES, value_offset};
 use super::{Inner, Record, SkipList};
@@ -21,6 +21,8 @@ pub struct Staged {
     /// Where it belonged when it was staged; the record's durable link names `place.next`.
     place: Place,
     trail: Trail,
+    /// The record before it, on its way into the caches.
+    prev: StartedRead,
 }
 
 /// What linking came to.
@@ -83,8 +85,8 @@ impl Inner {
             kind: record.kind,
         };
         let (trail, place) = self.guided(record.key, record.seq)?;
-        // Linking will change it.
-        self.pool.prefetch(place.prev, 8);
+        // Linking looks at it and changes it.
+        let prev = self.pool.start_read(place.prev, 8);
         let offset = self.arena.allocate(OWNER_BYTES + fields.above())? + OWNER_BYTES;
         let covered = if record.kind == super::index::INDEX_KIND { &[][..] } else { record.value };
         let crc = fields.crc(self.id, offset, record.key, covered);
@@ -99,15 +101,15 @@ impl Inner {
             self.pool.flush(offset, fields.above());
         }
         self.owner(offset).store(token(), Ordering::Relaxed);
-        Ok(Staged { offset, place, trail })
+        Ok(Staged { offset, place, trail, prev })
     }
 
     pub fn link(&self, staged: Staged) -> Result<Linked> {
-        let Staged { offset, mut place, trail } = staged;
+        let Staged { offset, mut place, trail, prev } = staged;
         let node = self.node(offset)?;
         let (key, seq) = (node.key, node.head.seq);
         self.owner(offset).store(token(), Ordering::Relaxed);
-        self.pool.charge_read(place.prev, 8);
+        self.pool.await_read(prev);
         loop {
             let now = self.advance(place, key, seq)?;
             if now.exact {

@@ -17,8 +17,9 @@ use terrace_base::Result;
 
 use super::mapping::{Backing, Mapping};
 use super::spin::Ticks;
-use super::{Gate, Granularity, LINE_BYTES, Media, Profile, XPLINE_BYTES};
+use super::{Gate, Granularity, LINE_BYTES, Media, Profile};
 use crate::cpu::{self, FlushOp};
+use crate::stats::blocks_of;
 use crate::thread_slot;
 
 /// Emulated persistent memory over a file.
@@ -100,6 +101,31 @@ impl Media for EmulatedMedia {
     fn charge_read(&self, offset: u64, len: u64) {
         if let Some(model) = &self.model {
             model.read(offset, len);
+        }
+    }
+
+    fn charge_reads(&self, reads: u64, blocks: u64) {
+        if let Some(model) = &self.model {
+            model.reads(reads, blocks);
+        }
+    }
+
+    fn start_read(&self, blocks: u64) -> u64 {
+        self.model
+            .as_ref()
+            .map_or(0, |model| model.ticks.now() + model.ticks.of_ns(model.read_nanos(1, blocks)))
+    }
+
+    fn await_read(&self, done: u64) {
+        if let Some(model) = &self.model {
+            model.ticks.wait_until(done);
+        }
+    }
+
+    fn charge_rest(&self, blocks: u64) {
+        if let Some(model) = &self.model {
+            let nanos = model.profile.read_ns * blocks / 8;
+            model.ticks.wait_until(model.ticks.now() + model.ticks.of_ns(nanos));
         }
     }
 
@@ -202,13 +228,22 @@ impl Model {
     }
 
     fn read(&self, offset: u64, len: u64) {
-        if self.profile.read_ns == 0 || len == 0 {
-            return;
+        if len > 0 {
+            self.reads(1, blocks_of(offset, len));
         }
-        let start = self.ticks.now();
-        let blocks = (offset + len).div_ceil(XPLINE_BYTES) - offset / XPLINE_BYTES;
-        let nanos = self.profile.read_ns + (blocks - 1) * self.profile.read_ns / 8;
-        self.ticks.wait_until(start + self.ticks.of_ns(nanos));
+    }
+
+    fn reads(&self, reads: u64, blocks: u64) {
+        if self.profile.read_ns > 0 && reads > 0 {
+            let start = self.ticks.now();
+            self.ticks.wait_until(start + self.ticks.of_ns(self.read_nanos(reads, blocks)));
+        }
+    }
+
+    /// A block next to the one before takes an eighth of a read's latency, another place that was asked for at
+    /// the same time a third: what a module's bandwidth allows for the one and for the other.
+    fn read_nanos(&self, reads: u64, blocks: u64) -> u64 {
+        self.profile.read_ns * (24 + 8 * (reads - 1) + 3 * (blocks - reads)) / 24
     }
 }
 

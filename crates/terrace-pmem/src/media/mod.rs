@@ -104,6 +104,21 @@ pub trait Media: Send + Sync + Debug {
     /// Charges for following a pointer to `len` bytes at `offset`; a no-op on real media.
     fn charge_read(&self, offset: u64, len: u64);
 
+    /// Waits as long as the medium would take for `reads` reads of `blocks` blocks in all that are asked for
+    /// together.
+    fn charge_reads(&self, _reads: u64, _blocks: u64) {}
+
+    /// When a read of `blocks` blocks that begins now is done, for [`await_read`](Self::await_read).
+    fn start_read(&self, _blocks: u64) -> u64 {
+        0
+    }
+
+    /// Waits for a read that was started.
+    fn await_read(&self, _done: u64) {}
+
+    /// Charges for `blocks` blocks that follow those read before.
+    fn charge_rest(&self, _blocks: u64) {}
+
     /// Makes the whole mapping durable by the medium's heaviest means (`msync` on files).
     fn sync(&self) -> Result<()>;
 

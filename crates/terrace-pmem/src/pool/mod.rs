@@ -27,6 +27,7 @@ use crate::media::{Gate, Granularity, Media};
 use crate::stats::{PmStats, Recorder};
 
 pub use options::{MediaRequest, PoolOptions};
+pub use store::StartedRead;
 
 /// What opening found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -12,6 +12,13 @@ use super::Pool;
 use crate::cpu;
 use crate::media::Gate;
 use crate::offset::{POff, PmSafe};
+use crate::stats::blocks_of;
+
+/// A read that has begun.
+#[derive(Debug, Clone, Copy)]
+pub struct StartedRead {
+    done: u64,
+}
 
 impl Pool {
     /// Copies `data` to `offset`. Plain stores: neither flushed nor ordered, for bytes nobody else reads yet.
@@ -178,6 +185,48 @@ impl Pool {
         self.inner.stats.read(offset, len);
         if self.inner.charges_reads {
             self.inner.media.charge_read(offset, len);
+        }
+    }
+
+    /// As [`charge_read`](Self::charge_read) for ranges that were asked for together, none waiting for what
+    /// another holds.
+    pub fn charge_reads(&self, ranges: impl Iterator<Item = (u64, u64)>) {
+        let (mut reads, mut blocks) = (0, 0);
+        for (offset, len) in ranges.filter(|(_, len)| *len > 0) {
+            self.inner.stats.read(offset, len);
+            reads += 1;
+            blocks += blocks_of(offset, len);
+        }
+        if self.inner.charges_reads {
+            self.inner.media.charge_reads(reads, blocks);
+        }
+    }
+
+    /// [Prefetches](Self::prefetch) a range that is read later: it is counted now and charged by
+    /// [`await_read`](Self::await_read), less the time that has gone by until then.
+    #[inline]
+    pub fn start_read(&self, offset: u64, len: u64) -> StartedRead {
+        self.prefetch(offset, len);
+        self.inner.stats.read(offset, len);
+        let done =
+            if self.inner.charges_reads { self.inner.media.start_read(blocks_of(offset, len)) } else { 0 };
+        StartedRead { done }
+    }
+
+    /// Waits for a range whose reading was started.
+    #[inline]
+    pub fn await_read(&self, started: StartedRead) {
+        if self.inner.charges_reads {
+            self.inner.media.await_read(started.done);
+        }
+    }
+
+    /// As [`charge_read`](Self::charge_read) for `len` bytes that follow directly on what was read before.
+    #[inline]
+    pub fn charge_rest(&self, offset: u64, len: u64) {
+        self.inner.stats.read(offset, len);
+        if self.inner.charges_reads {
+            self.inner.media.charge_rest(blocks_of(offset, len) - 1);
         }
     }
 

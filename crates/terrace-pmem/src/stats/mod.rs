@@ -89,6 +89,12 @@ impl PmStats {
     }
 }
 
+/// Media blocks that a range touches. Offsets may be what a damaged pool says.
+#[inline]
+pub(crate) fn blocks_of(offset: u64, len: u64) -> u64 {
+    offset.saturating_add(len).div_ceil(XPLINE_BYTES) - offset / XPLINE_BYTES
+}
+
 #[derive(Default)]
 struct Shard([AtomicU64; COUNTERS]);
 
@@ -130,8 +136,7 @@ impl Recorder {
     /// A pointer was followed.
     #[inline]
     pub(crate) fn read(&self, offset: u64, len: u64) {
-        let blocks = (offset + len).div_ceil(XPLINE_BYTES) - offset / XPLINE_BYTES;
-        self.add([(6, len), (7, blocks)]);
+        self.add([(6, len), (7, blocks_of(offset, len))]);
     }
 
     #[inline]
