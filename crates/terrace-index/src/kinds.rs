@@ -28,3 +28,7 @@ pub const SPTREE_KEY: Kind = Kind(11);
 pub const SPTREE_HEADER: Kind = Kind(12);
 /// Logs of SPTrees' write buffers.
 pub const SPTREE_LOG: Kind = Kind(13);
+/// Headers and sets of the logs of buffered changes.
+pub const SPOT_ON: Kind = Kind(14);
+/// Logs of buffered changes.
+pub const SPOT_ON_LOG: Kind = Kind(15);

@@ -2,13 +2,16 @@
 //!
 //! * [`skiplist`]: SLM-DB's persistent skiplist in an arena, a memtable that needs no log; also as an index.
 //! * [`fastfair`]: the FAST&FAIR B+-tree over byte strings.
+//! * [`cceh`]: extendible hashing with segments, for byte strings.
 //! * [`ordered`]: the trait that ordered indexes share.
 //! * `guide`: where things are, in DRAM: what keeps the search for a place off PM.
 //! * [`hashed`]: the traits that hash indexes share; `pair`: the records of what does not fit into a slot.
 //! * [`sptree`]: the SPTree: inner nodes in DRAM, leaves and a copy of the top layer in PM.
 //! * [`turbohash`]: the TurboHash table of pairs, sharded, with 256-byte buckets.
 //! * [`limbo`]: when unlinked memory may be freed under lock-free readers; [`pins`]: readers counted without fences.
+//! * [`spot_on`]: write buffers, out-of-place merges and cached inner parts for three of them.
 
+pub mod cceh;
 pub mod fastfair;
 mod guide;
 pub mod hashed;
@@ -18,14 +21,17 @@ pub mod ordered;
 mod pair;
 pub mod pins;
 pub mod skiplist;
+pub mod spot_on;
 pub mod sptree;
 mod sync;
 pub mod turbohash;
 mod word_cell;
 
+pub use cceh::Cceh;
 pub use fastfair::FastFair;
 pub use hashed::{ByteMap, HashCursor, HashFigures, HashIndex};
 pub use ordered::{OrderedIndex, ScanBatch};
 pub use skiplist::{Found, ListCursor, Record, SkipIndex, SkipList, Staged, WeakSkipList};
+pub use spot_on::{SpotOn, SpotOnOptions};
 pub use sptree::{SpOptions, SpTree};
 pub use turbohash::{TurboHash, TurboOptions};

@@ -1,6 +1,7 @@
 //! `terrace-bench index`.
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -35,12 +36,10 @@ pub struct Index {
     #[arg(long, value_name = "LIST", default_value = "8+8", value_delimiter = ',', value_parser = shape)]
     pairs: Vec<Pairs>,
     /// What to do, in this order; an insert after an insert inserts more
-    #[arg(
-        long,
-        value_name = "LIST",
-        default_value = "insert,read,miss,update,scan,probes,recover,delete,check"
-    )]
-    steps: String,
+    ///
+    /// By default: insert,flush,read,miss,update,flush,scan,probes,recover,read,delete,flush,check.
+    #[arg(long, value_name = "LIST")]
+    steps: Option<String>,
     /// Pairs that a scan asks for
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     scan: u32,
@@ -55,6 +54,11 @@ pub struct Index {
     /// Do not count 256-byte blocks written (about 2 ns a block flushed)
     #[arg(long)]
     no_xplines: bool,
+    /// Insert in a process of its own, kill that with SIGKILL, and do the steps with what it leaves
+    ///
+    /// The steps are then recover,read,check unless they are given, and begin with recover.
+    #[arg(long)]
+    kill: bool,
     /// Write everything measured to FILE
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -62,6 +66,9 @@ pub struct Index {
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
 }
+
+const STEPS: &str = "insert,flush,read,miss,update,flush,scan,probes,recover,read,delete,flush,check";
+const KILLED_STEPS: &str = "recover,read,check";
 
 /// What a JSON file holds.
 #[derive(Debug, Serialize, Deserialize)]
@@ -81,7 +88,8 @@ fn help_text() -> String {
         "\nSteps:\n  insert, read, miss (keys that are not there), update, scan, delete\n  \
          probes    how many buckets a miss looks at\n  \
          recover   drop everything unclosed and open it again\n  \
-         check     verify the index's invariants\n\n\
+         check     verify the index's invariants\n  \
+         flush     merge what is buffered; the PM traffic counts for the step before\n\n\
          Example:\n  terrace-bench index --index fastfair,skiplist --num 4M --threads 1,2 \
          --pool emulated:optane@/dev/shm/p --json out.json\n",
     );
@@ -117,13 +125,19 @@ fn place(text: &str) -> Result<Place, String> {
 impl Index {
     /// Runs the command.
     pub fn run(&self) -> Outcome {
+        let usual = if self.kill { KILLED_STEPS } else { STEPS };
         let steps: Vec<Step> = self
             .steps
+            .as_deref()
+            .unwrap_or(usual)
             .split(',')
             .map(|name| Step::parse(name).ok_or_else(|| format!("there is no step \"{name}\"")))
             .collect::<Result<_, _>>()?;
         if let Some(stranger) = self.index.iter().find(|name| INDEXES.iter().all(|e| e.name != **name)) {
             return Err(format!("there is no index \"{stranger}\"; --help lists them").into());
+        }
+        if self.kill && steps.first() != Some(&Step::Recover) {
+            return Err("with --kill the first step is recover".into());
         }
         if Pool::exists(&self.pool.path)? {
             return Err(format!("something lies at {} already", self.pool.path.display()).into());
@@ -160,12 +174,42 @@ impl Index {
             threads,
             steps: steps.to_vec(),
         };
-        println!("{name}, {} pairs of {}, {threads} threads", num, pairs.name());
+        println!("{name}, {num} pairs of {}, {threads} threads", pairs.name());
+        if self.kill {
+            self.fill_and_be_killed(name, &spec)?;
+        }
         let mut report = |p: &_| println!("  {}", table::line(p));
         let _removed = Removed(&self.pool.path);
-        let run = with_subject(name, Runner { name, spec: &spec, report: &mut report })
+        let run = with_subject(name, Runner { name, spec: &spec, resumes: self.kill, report: &mut report })
             .ok_or_else(|| format!("there is no index \"{name}\""))??;
         Ok(run)
+    }
+
+    /// Has a child insert the pairs and die.
+    fn fill_and_be_killed(&self, name: &str, spec: &Spec) -> Outcome {
+        let pool = match spec.place.profile {
+            Some(profile) => format!("emulated:{}@{}", profile_text(profile), spec.place.path.display()),
+            None => spec.place.path.display().to_string(),
+        };
+        let (num, threads) = (spec.num.to_string(), spec.threads.to_string());
+        let size = spec.pool_bytes.to_string();
+        let child = std::process::Command::new(std::env::current_exe()?)
+            .args(["index", "--steps", "insert,die", "--index", name, "--num", &num])
+            .args([
+                "--threads",
+                &threads,
+                "--pairs",
+                spec.pairs.name(),
+                "--pool",
+                &pool,
+                "--pool-size",
+                &size,
+            ])
+            .status()?;
+        match child.signal() {
+            Some(9) => Ok(()),
+            _ => Err(format!("the process that inserts ended otherwise than by SIGKILL: {child}").into()),
+        }
     }
 
     fn conclude(&self, runs: Vec<Run>) -> Outcome {
@@ -187,6 +231,15 @@ impl Index {
             _ => Err(format!("{wrong} wrong answers, {findings} findings").into()),
         }
     }
+}
+
+/// A profile as `--pool` takes it.
+fn profile_text(profile: Profile) -> String {
+    let mut text = format!("read={},drain={}", profile.read_ns, profile.write_ns);
+    if let Some(rate) = profile.write_bytes_per_sec {
+        text.push_str(&format!(",bw={rate}"));
+    }
+    text
 }
 
 /// Removes the pool when the run is over, also when it failed.

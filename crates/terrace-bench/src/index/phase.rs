@@ -118,6 +118,14 @@ impl PhaseOutcome {
         self.operations as f64 / self.seconds.max(1e-9)
     }
 
+    /// Counts traffic that the operations have caused later.
+    pub(super) fn add_traffic(&mut self, stats: &PmStats) {
+        self.xpline_writes += stats.xpline_writes;
+        self.xpline_reads += stats.xpline_reads;
+        self.drains += stats.drains;
+        self.bytes_flushed += stats.bytes_flushed;
+    }
+
     /// `total` of a counter, an operation.
     pub fn each(&self, total: u64) -> f64 {
         total as f64 / self.operations.max(1) as f64

@@ -26,6 +26,10 @@ pub enum Step {
     Recover,
     /// Verifies the index's invariants.
     Check,
+    /// Makes what is buffered part of the structure; its PM traffic counts for the phase before.
+    Flush,
+    /// Ends the process by SIGKILL, with everything open.
+    Die,
 }
 
 impl Step {
@@ -35,6 +39,8 @@ impl Step {
             "probes" => Step::Probes,
             "recover" => Step::Recover,
             "check" => Step::Check,
+            "flush" => Step::Flush,
+            "die" => Step::Die,
             op => Step::Run(op.parse().ok()?),
         })
     }
@@ -165,6 +171,9 @@ pub struct Runner<'a> {
     pub name: &'a str,
     /// What is measured.
     pub spec: &'a Spec,
+    /// The pool holds an index already, left by a process that was killed when it had inserted `num` pairs. The
+    /// first step recovers it.
+    pub resumes: bool,
     /// Told of each phase as it ends.
     pub report: &'a mut dyn FnMut(&PhaseOutcome),
 }
@@ -173,29 +182,36 @@ impl Visitor for Runner<'_> {
     type Out = Result<Run>;
 
     fn visit<S: Subject>(self) -> Result<Run> {
-        let pool = create_pool(self.spec)?;
-        let subject = Arc::new(S::create(&pool, self.spec.pairs)?);
+        let open = if self.resumes {
+            None
+        } else {
+            let pool = create_pool(self.spec)?;
+            let subject = Arc::new(S::create(&pool, self.spec.pairs)?);
+            Some((pool, subject))
+        };
+        let live = 0..if self.resumes { self.spec.num } else { 0 };
         let mut bench = Bench {
             spec: self.spec,
-            run: empty_run(self.name, self.spec, &pool),
-            ground: Ground { pairs: self.spec.pairs, live: 0..0, round: 0, scan: self.spec.scan },
-            open: Some((pool, subject)),
+            run: empty_run(self.name, self.spec),
+            ground: Ground { pairs: self.spec.pairs, live, round: 0, scan: self.spec.scan },
+            open,
         };
         for step in &self.spec.steps {
             bench.step(*step, self.report)?;
         }
+        bench.run.media = bench.open.map_or_else(String::new, |(pool, _)| pool.media().describe());
         Ok(bench.run)
     }
 }
 
-fn empty_run(name: &str, spec: &Spec, pool: &Pool) -> Run {
+fn empty_run(name: &str, spec: &Spec) -> Run {
     Run {
         index: name.to_string(),
         pairs: spec.pairs,
         threads: spec.threads,
         num: spec.num,
         scan: spec.scan,
-        media: pool.media().describe(),
+        media: String::new(),
         phases: Vec::new(),
         probes: Vec::new(),
         recoveries: Vec::new(),
@@ -217,6 +233,8 @@ impl<S: Subject> Bench<'_, S> {
         match step {
             Step::Run(op) => self.phase(op, report),
             Step::Recover => self.recover(),
+            Step::Flush => self.flush(),
+            Step::Die => die(),
             Step::Probes | Step::Check => {
                 let Some((_, subject)) = &self.open else { return Ok(()) };
                 if step == Step::Check {
@@ -263,11 +281,19 @@ impl<S: Subject> Bench<'_, S> {
         Ok(())
     }
 
+    fn flush(&mut self) -> Result<()> {
+        let Some((pool, subject)) = &self.open else { return Ok(()) };
+        let before = pool.stats();
+        subject.flush()?;
+        if let Some(last) = self.run.phases.last_mut() {
+            last.add_traffic(&pool.stats().since(&before));
+        }
+        Ok(())
+    }
+
     fn recover(&mut self) -> Result<()> {
-        let Some((pool, subject)) = self.open.take() else { return Ok(()) };
-        let pairs = subject.len();
-        drop(subject);
-        drop(pool);
+        let pairs = self.ground.live.end - self.ground.live.start;
+        drop(self.open.take());
         let clock = SystemClock::new();
         let ms = |at: Duration| at.as_secs_f64() * 1e3;
         let begun = clock.now();
@@ -303,6 +329,11 @@ fn create_pool(spec: &Spec) -> Result<Pool> {
     let pool = Pool::create(path, &pool_options(spec))?;
     wait_for_pages(path, spec.pool_bytes)?;
     Ok(pool)
+}
+
+fn die() -> Result<()> {
+    use rustix::process::{Signal, getpid, kill_process};
+    kill_process(getpid(), Signal::KILL).map_err(|e| Error::invalid(format!("cannot kill itself: {e}")))
 }
 
 /// Waits until the pages of the file have been touched in the background, as far as they are going to be.

@@ -6,7 +6,11 @@
 use std::ops::Bound;
 
 use terrace_base::Result;
-use terrace_index::{FastFair, OrderedIndex, ScanBatch, SkipIndex};
+use terrace_index::spot_on::{Base, Merge, SpotOn, SpotOnOptions};
+use terrace_index::{
+    ByteMap, Cceh, FastFair, HashIndex, OrderedIndex, ScanBatch, SkipIndex, SpOptions, SpTree, TurboHash,
+    TurboOptions,
+};
 use terrace_pmem::Pool;
 
 use super::pairs::Pairs;
@@ -91,7 +95,7 @@ pub trait Visitor {
     fn visit<S: Subject>(self) -> Self::Out;
 }
 
-/// A measured index: its name, what it is, and whether it takes pairs of a shape.
+/// A measured index.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
     /// The name.
@@ -102,58 +106,181 @@ pub struct Entry {
 
 /// The indexes there are.
 pub const INDEXES: &[Entry] = &[
-    Entry { name: "fastfair", about: "FAST&FAIR B+-tree" },
-    Entry { name: "skiplist", about: "persistent skiplist" },
+    Entry { name: "fastfair", about: "FAST&FAIR B+-tree, with shortcuts to leaves in 32 MiB of DRAM" },
+    Entry { name: "fastfair-plain", about: "FAST&FAIR B+-tree without anything in DRAM" },
+    Entry { name: "fastfair-b", about: "the same with write buffers, merged in place" },
+    Entry { name: "fastfair-bo", about: "merged out of place" },
+    Entry { name: "fastfair-boc", about: "and with shortcuts to all leaves in DRAM" },
+    Entry { name: "skiplist", about: "persistent skiplist, with its guide in DRAM" },
+    Entry { name: "skiplist-b", about: "the same with write buffers, merged one by one" },
+    Entry { name: "skiplist-bo", about: "merged a buffer at a time" },
+    Entry { name: "sptree", about: "SPTree: inner nodes and filters in DRAM over unsorted leaves" },
+    Entry { name: "turbohash", about: "TurboHash, shards of 256-byte buckets that grow by themselves" },
+    Entry { name: "cceh", about: "CCEH, extendible hashing with segments of 16 KiB" },
+    Entry { name: "cceh-b", about: "the same with write buffers, merged in place" },
+    Entry { name: "cceh-bo", about: "merged out of place" },
+    Entry { name: "cceh-boc", about: "and with the directory in DRAM" },
 ];
 
 /// Calls `visitor` for the subject of that name; `None` if there is none.
 pub fn with_subject<V: Visitor>(name: &str, visitor: V) -> Option<V::Out> {
     Some(match name {
         "fastfair" => visitor.visit::<Ordered<FastFair>>(),
+        "fastfair-plain" => visitor.visit::<Ordered<Plain>>(),
+        "fastfair-b" => visitor.visit::<Ordered<Spot<FastFair, IN_PLACE>>>(),
+        "fastfair-bo" => visitor.visit::<Ordered<Spot<FastFair, OUT_OF_PLACE>>>(),
+        "fastfair-boc" => visitor.visit::<Ordered<Spot<FastFair, CACHED>>>(),
         "skiplist" => visitor.visit::<Ordered<SkipIndex>>(),
+        "skiplist-b" => visitor.visit::<Ordered<Spot<SkipIndex, IN_PLACE>>>(),
+        "skiplist-bo" => visitor.visit::<Ordered<Spot<SkipIndex, OUT_OF_PLACE>>>(),
+        "sptree" => visitor.visit::<Ordered<SpTree>>(),
+        "turbohash" => visitor.visit::<Hashed<TurboHash>>(),
+        "cceh" => visitor.visit::<Hashed<Cceh>>(),
+        "cceh-b" => visitor.visit::<Hashed<Spot<Cceh, IN_PLACE>>>(),
+        "cceh-bo" => visitor.visit::<Hashed<Spot<Cceh, OUT_OF_PLACE>>>(),
+        "cceh-boc" => visitor.visit::<Hashed<Spot<Cceh, CACHED>>>(),
         _ => return None,
     })
 }
 
-/// How an ordered index is made.
-pub trait MakeOrdered: OrderedIndex + Sized + 'static {
+/// An index that knows how it is made to be measured.
+pub trait Make: Sized + Send + Sync + 'static {
+    /// What is measured.
+    type Index;
     /// Makes an empty one.
-    fn make(pool: &Pool) -> Result<Self>;
+    fn make(pool: &Pool) -> Result<Self::Index>;
     /// Opens it.
-    fn reopen(pool: &Pool) -> Result<Self>;
+    fn reopen(pool: &Pool) -> Result<Self::Index>;
+    /// Makes what is buffered part of the structure.
+    fn flush(_: &Self::Index) -> Result<()> {
+        Ok(())
+    }
+    /// Waits until what opening does in the background is done.
+    fn settle(_: &Self::Index) -> Result<()> {
+        Ok(())
+    }
+    /// Share of the slots in use.
+    fn load_factor(_: &Self::Index) -> Option<f64> {
+        None
+    }
+    /// The map from bytes to bytes that it also is.
+    fn bytes(_: &Self::Index) -> Option<&dyn ByteMap> {
+        None
+    }
 }
 
-impl MakeOrdered for FastFair {
-    fn make(pool: &Pool) -> Result<Self> {
-        FastFair::create(pool, ROOT)
+macro_rules! make {
+    ($made:ty, $index:ty $(, $more:item)*) => {
+        impl Make for $made {
+            type Index = $index;
+            fn make(pool: &Pool) -> Result<$index> {
+                <$index>::create(pool, ROOT)
+            }
+            fn reopen(pool: &Pool) -> Result<$index> {
+                <$index>::open(pool, ROOT)
+            }
+            $($more)*
+        }
+    };
+}
+make!(FastFair, FastFair);
+make!(SkipIndex, SkipIndex);
+make!(
+    Cceh,
+    Cceh,
+    fn load_factor(index: &Cceh) -> Option<f64> {
+        Some(index.load_factor())
+    },
+    fn bytes(index: &Cceh) -> Option<&dyn ByteMap> {
+        Some(index)
     }
-    fn reopen(pool: &Pool) -> Result<Self> {
-        FastFair::open(pool, ROOT)
+);
+
+impl Make for SpTree {
+    type Index = SpTree;
+    fn make(pool: &Pool) -> Result<SpTree> {
+        SpTree::create(pool, ROOT, &SpOptions::default())
+    }
+    fn reopen(pool: &Pool) -> Result<SpTree> {
+        SpTree::open(pool, ROOT, &SpOptions::default())
+    }
+    fn settle(index: &SpTree) -> Result<()> {
+        index.rebuild()
     }
 }
 
-impl MakeOrdered for SkipIndex {
-    fn make(pool: &Pool) -> Result<Self> {
-        SkipIndex::create(pool, ROOT)
+impl Make for TurboHash {
+    type Index = TurboHash;
+    fn make(pool: &Pool) -> Result<TurboHash> {
+        TurboHash::create(pool, ROOT, &TurboOptions::default())
     }
-    fn reopen(pool: &Pool) -> Result<Self> {
-        SkipIndex::open(pool, ROOT)
+    fn reopen(pool: &Pool) -> Result<TurboHash> {
+        TurboHash::open(pool, ROOT)
+    }
+    fn bytes(index: &TurboHash) -> Option<&dyn ByteMap> {
+        Some(index)
+    }
+}
+
+/// FAST&FAIR without shortcuts.
+#[derive(Debug)]
+pub struct Plain;
+
+impl Make for Plain {
+    type Index = FastFair;
+    fn make(pool: &Pool) -> Result<FastFair> {
+        let tree = FastFair::create(pool, ROOT)?;
+        tree.set_shortcut_limit(0);
+        Ok(tree)
+    }
+    fn reopen(pool: &Pool) -> Result<FastFair> {
+        let tree = FastFair::open(pool, ROOT)?;
+        tree.set_shortcut_limit(0);
+        Ok(tree)
+    }
+}
+
+const IN_PLACE: u8 = 0;
+const OUT_OF_PLACE: u8 = 1;
+const CACHED: u8 = 2;
+
+/// A structure behind write buffers, in one of the three variants above.
+#[derive(Debug)]
+pub struct Spot<B, const VARIANT: u8>(std::marker::PhantomData<B>);
+
+impl<B, const VARIANT: u8> Spot<B, VARIANT> {
+    fn options() -> SpotOnOptions {
+        let merge = if VARIANT == IN_PLACE { Merge::InPlace } else { Merge::OutOfPlace };
+        SpotOnOptions { merge, cache: VARIANT == CACHED, ..SpotOnOptions::default() }
+    }
+}
+
+impl<B: Base, const VARIANT: u8> Make for Spot<B, VARIANT> {
+    type Index = SpotOn<B>;
+    fn make(pool: &Pool) -> Result<SpotOn<B>> {
+        SpotOn::create(pool, ROOT, &Self::options())
+    }
+    fn reopen(pool: &Pool) -> Result<SpotOn<B>> {
+        SpotOn::open(pool, ROOT, &Self::options())
+    }
+    fn flush(index: &SpotOn<B>) -> Result<()> {
+        index.flush()
     }
 }
 
 /// An [`OrderedIndex`] as a subject.
 #[derive(Debug)]
-pub struct Ordered<I>(I);
+pub struct Ordered<M: Make>(M::Index);
 
-impl<I: MakeOrdered> Subject for Ordered<I> {
+impl<M: Make<Index: OrderedIndex + 'static>> Subject for Ordered<M> {
     const SCANS: bool = true;
 
     fn create(pool: &Pool, _: Pairs) -> Result<Self> {
-        Ok(Ordered(I::make(pool)?))
+        Ok(Ordered(M::make(pool)?))
     }
 
     fn open(pool: &Pool, _: Pairs) -> Result<Self> {
-        Ok(Ordered(I::reopen(pool)?))
+        Ok(Ordered(M::reopen(pool)?))
     }
 
     #[inline]
@@ -175,6 +302,14 @@ impl<I: MakeOrdered> Subject for Ordered<I> {
         self.0.scan(Bound::Included(from), false, limit, out)
     }
 
+    fn flush(&self) -> Result<()> {
+        M::flush(&self.0)
+    }
+
+    fn settle(&self) -> Result<()> {
+        M::settle(&self.0)
+    }
+
     fn len(&self) -> u64 {
         self.0.len()
     }
@@ -189,5 +324,113 @@ impl<I: MakeOrdered> Subject for Ordered<I> {
 
     fn pm_bytes(&self) -> u64 {
         self.0.pm_bytes()
+    }
+}
+
+/// A [`HashIndex`] as a subject. If it takes bytes, pairs of 15 and 15 bytes are what they say.
+#[derive(Debug)]
+pub struct Hashed<M: Make> {
+    index: M::Index,
+    wide: bool,
+}
+
+/// Bytes of a wide value.
+const WIDE_BYTES: usize = 15;
+
+fn widened(word: u64) -> [u8; WIDE_BYTES] {
+    let mut value = [b'v'; WIDE_BYTES];
+    value[..8].copy_from_slice(&word.to_le_bytes());
+    value
+}
+
+impl<M: Make<Index: HashIndex + 'static>> Hashed<M> {
+    fn over(index: M::Index, pairs: Pairs) -> Self {
+        let wide = pairs == Pairs::Fifteen && M::bytes(&index).is_some();
+        Hashed { index, wide }
+    }
+
+    fn map(&self) -> Option<&dyn ByteMap> {
+        if self.wide { M::bytes(&self.index) } else { None }
+    }
+}
+
+thread_local!(static VALUE: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) });
+
+/// The word of a wide value, if that is a whole one.
+fn narrowed(map: &dyn ByteMap, key: &[u8]) -> Result<Option<u64>> {
+    VALUE.with_borrow_mut(|value| {
+        if !map.get(key, value)? {
+            return Ok(None);
+        }
+        let word = value.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+        Ok(word.filter(|word| value[..] == widened(*word)))
+    })
+}
+
+impl<M: Make<Index: HashIndex + 'static>> Subject for Hashed<M> {
+    const SCANS: bool = false;
+
+    fn create(pool: &Pool, pairs: Pairs) -> Result<Self> {
+        Ok(Self::over(M::make(pool)?, pairs))
+    }
+
+    fn open(pool: &Pool, pairs: Pairs) -> Result<Self> {
+        Ok(Self::over(M::reopen(pool)?, pairs))
+    }
+
+    #[inline]
+    fn insert(&self, key: &[u8], word: u64) -> Result<()> {
+        match self.map() {
+            None => self.index.insert(key, word).map(drop),
+            Some(map) => map.put(key, &widened(word)).map(drop),
+        }
+    }
+
+    #[inline]
+    fn get(&self, key: &[u8]) -> Result<Option<u64>> {
+        match self.map() {
+            None => self.index.get(key),
+            Some(map) => narrowed(map, key),
+        }
+    }
+
+    #[inline]
+    fn remove(&self, key: &[u8]) -> Result<bool> {
+        match self.map() {
+            None => Ok(self.index.remove(key)?.is_some()),
+            Some(map) => map.delete(key),
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        M::flush(&self.index)
+    }
+
+    fn settle(&self) -> Result<()> {
+        M::settle(&self.index)
+    }
+
+    fn len(&self) -> u64 {
+        self.index.len()
+    }
+
+    fn load_factor(&self) -> Option<f64> {
+        M::load_factor(&self.index)
+    }
+
+    fn probe_histogram(&self) -> Result<Option<Vec<u64>>> {
+        Ok(Some(self.index.figures()?.misses))
+    }
+
+    fn check(&self) -> Result<Vec<String>> {
+        self.index.check()
+    }
+
+    fn dram_bytes(&self) -> u64 {
+        self.index.dram_bytes()
+    }
+
+    fn pm_bytes(&self) -> u64 {
+        self.index.pm_bytes()
     }
 }

@@ -17,7 +17,7 @@ fn run(name: &str, pairs: Pairs, threads: usize, steps: &str) -> Run {
         threads,
         steps: steps.split(',').map(|s| Step::parse(s).unwrap()).collect(),
     };
-    let runner = Runner { name, spec: &spec, report: &mut |_| {} };
+    let runner = Runner { name, spec: &spec, resumes: false, report: &mut |_| {} };
     with_subject(name, runner).unwrap().unwrap()
 }
 
@@ -25,7 +25,8 @@ fn run(name: &str, pairs: Pairs, threads: usize, steps: &str) -> Run {
 fn every_index_answers_every_step() {
     for entry in INDEXES {
         for (_, pairs) in Pairs::ALL {
-            let steps = "insert,read,miss,update,read,scan,probes,recover,read,delete,miss,insert,read,check";
+            let steps =
+                "insert,read,miss,flush,update,read,scan,probes,recover,read,delete,miss,insert,read,check";
             let run = run(entry.name, pairs, 2, steps);
             assert_eq!(run.wrong(), 0, "{}: {:?}", entry.name, run.phases);
             assert_eq!(run.findings, Vec::<String>::new(), "{}", entry.name);

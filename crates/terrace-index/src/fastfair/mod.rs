@@ -43,6 +43,7 @@ mod nearby;
 mod node;
 mod parent;
 mod restructure;
+mod run;
 mod scan;
 mod search;
 mod shift;

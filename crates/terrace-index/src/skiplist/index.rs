@@ -13,10 +13,10 @@ use terrace_pmem::{Kind, Marks, Pool};
 use super::arena::Arena;
 use super::layout::value_offset;
 use super::write::Linked;
-use super::{Inner, Record, SkipList};
+use super::{Inner, SkipList};
 use crate::kinds;
 use crate::ordered::{OrderedIndex, ScanBatch, Wish, admit, single_key_writes};
-use crate::word_cell::{CELL_BYTES, WordCell, state_in_flight};
+use crate::word_cell::{CELL_BYTES, WordCell};
 
 /// The record kind of index nodes, whose value changes and is not in the checksum.
 pub(super) const INDEX_KIND: u8 = 255;
@@ -29,8 +29,8 @@ const KIND: Kind = kinds::SKIP_INDEX;
 /// A persistent skiplist as an [`OrderedIndex`].
 pub struct SkipIndex {
     list: SkipList,
-    keys: AtomicU64,
-    generation: u64,
+    pub(super) keys: AtomicU64,
+    pub(super) generation: u64,
 }
 
 impl SkipIndex {
@@ -65,7 +65,7 @@ impl SkipIndex {
         Ok(())
     }
 
-    fn list(&self) -> &Inner {
+    pub(super) fn list(&self) -> &Inner {
         &self.list.inner
     }
 
@@ -79,7 +79,7 @@ impl SkipIndex {
     }
 
     /// The node of `key`, durably linked; 0 if there is none.
-    fn lookup(&self, key: &[u8]) -> Result<u64> {
+    pub(super) fn lookup(&self, key: &[u8]) -> Result<u64> {
         let list = self.list();
         let at = list.first_from(key, 0)?;
         if at == 0 || list.node(at)?.key != key {
@@ -130,12 +130,7 @@ impl SkipIndex {
     ) -> Result<Option<Option<u64>>> {
         let Some(Some(word)) = wish(None) else { return Ok(Some(None)) };
         let list = self.list();
-        let mut value = [0; CELL_BYTES as usize];
-        value[..8].copy_from_slice(&word.to_le_bytes());
-        // The node is durable before others may use its cell (`lookup` settles), so nothing is in flight.
-        value[8..].copy_from_slice(&(state_in_flight(self.generation) - 1).to_le_bytes());
-        let record = Record { key, seq: 0, kind: INDEX_KIND, value: &value, batch_first: 0, batch_len: 1 };
-        let staged = list.stage(&record)?;
+        let staged = self.stage_new(key, word)?;
         let at = staged.offset();
         list.pool.drain();
         match list.link(staged)? {

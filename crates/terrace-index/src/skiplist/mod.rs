@@ -34,6 +34,7 @@ mod check;
 mod cursor;
 mod index;
 mod layout;
+mod merge;
 mod read;
 mod recover;
 mod write;

@@ -6,7 +6,8 @@ mod subject;
 mod threads;
 
 use terrace_base::Result;
-use terrace_index::{FastFair, HashIndex, OrderedIndex, SkipIndex, TurboHash, TurboOptions};
+use terrace_index::spot_on::{Base, Merge, SpotOn, SpotOnOptions};
+use terrace_index::{Cceh, FastFair, HashIndex, OrderedIndex, SkipIndex, TurboHash, TurboOptions};
 use terrace_pmem::Pool;
 
 pub use crash::survives_crashes;
@@ -74,6 +75,55 @@ impl<const SHARDS: u32, const BUCKETS: u32, const SCOPE: u32> HashConstructor
         TurboHash::open(pool, "index")
     }
 }
+
+pub struct Extendible<const B: usize, const P: usize>;
+
+impl<const B: usize, const P: usize> HashConstructor for Extendible<B, P> {
+    type Index = Cceh<B, P>;
+    fn create(pool: &Pool) -> Result<Cceh<B, P>> {
+        Cceh::create(pool, "index")
+    }
+    fn open(pool: &Pool) -> Result<Cceh<B, P>> {
+        Cceh::open(pool, "index")
+    }
+}
+
+/// Write buffers so small, and a log so short, that merges, cuts and turns come up at every few changes.
+fn tight(merge: Merge) -> SpotOnOptions {
+    let cache = merge == Merge::OutOfPlace;
+    SpotOnOptions { merge, cache, capacity: Some(3), log_bytes: 300, lanes: 2 }
+}
+
+/// Merging in place.
+pub struct Buffered<B>(std::marker::PhantomData<B>);
+/// Merging out of place, with the inner part cached.
+pub struct Replaced<B>(std::marker::PhantomData<B>);
+
+macro_rules! spot_on_constructor {
+    ($variant:ident, $merge:expr) => {
+        impl<B: Base + OrderedIndex> Constructor for $variant<B> {
+            type Index = SpotOn<B>;
+            fn create(pool: &Pool) -> Result<SpotOn<B>> {
+                SpotOn::create(pool, "index", &tight($merge))
+            }
+            fn open(pool: &Pool) -> Result<SpotOn<B>> {
+                SpotOn::open(pool, "index", &tight($merge))
+            }
+        }
+
+        impl<B: Base + HashIndex> HashConstructor for $variant<B> {
+            type Index = SpotOn<B>;
+            fn create(pool: &Pool) -> Result<SpotOn<B>> {
+                SpotOn::create(pool, "index", &tight($merge))
+            }
+            fn open(pool: &Pool) -> Result<SpotOn<B>> {
+                SpotOn::open(pool, "index", &tight($merge))
+            }
+        }
+    };
+}
+spot_on_constructor!(Buffered, Merge::InPlace);
+spot_on_constructor!(Replaced, Merge::OutOfPlace);
 
 /// The suite for an ordered index.
 macro_rules! conformance {

@@ -1,0 +1,219 @@
+//! Merging many changes into a segment out of place: the segment is copied to DRAM, changed there, written to a
+//! new place in one piece, and the directory is switched to it.
+
+use terrace_base::Result;
+
+use super::layout::{BUCKET_SLOTS, Entry, prefix};
+use super::probe::{SlotAt, Wanted, key_word, value_word};
+use super::{Cceh, Garbage};
+use crate::kinds;
+use crate::pair::{NewPair, record_bytes};
+
+/// Changes are written in place where there are fewer of them than this share of a segment's buckets: a new
+/// segment would cost more than they do.
+const WORTH_SHARE: usize = 8;
+
+/// A change: the key's hash, the key, and its new word or none.
+pub(crate) type Change<'a> = (u64, &'a [u8], Option<u64>);
+
+/// A segment in DRAM, and what follows if it takes the old one's place.
+struct Image<'p> {
+    /// Key and value words of every slot.
+    slots: Vec<[u64; 2]>,
+    pairs: Vec<NewPair<'p>>,
+    garbage: Vec<u64>,
+    keys: i64,
+    pair_bytes: i64,
+}
+
+/// Where a window of an image holds a key.
+#[derive(Default)]
+struct Spots {
+    inline: Option<usize>,
+    record: Option<usize>,
+    free: Option<usize>,
+}
+
+impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
+    /// Makes all `changes`, in the order of their hashes, durably, those of a segment at once. `edge` is told where
+    /// the hashes of each segment end that was changed.
+    pub(crate) fn merge_out_of_place(
+        &self,
+        mut changes: &[Change<'_>],
+        edge: &mut dyn FnMut(Option<u64>),
+    ) -> Result<()> {
+        while let Some(&(hash, ..)) = changes.first() {
+            let depth = {
+                let _counted = self.totals.writing();
+                let _here = self.limbo.enter();
+                let route = self.route(hash)?;
+                let entry = route.entry;
+                let own = |change: &&Change<'_>| prefix(change.0, entry.depth) == prefix(hash, entry.depth);
+                let run = &changes[..changes.iter().take_while(own).count()];
+                if run.len() * WORTH_SHARE < BUCKETS {
+                    None
+                } else {
+                    let held = self.locks.lock(entry.offset);
+                    if !self.still(&route) {
+                        continue;
+                    }
+                    if !self.replace_segment(entry, run)? {
+                        self.split(hash, entry)?;
+                        continue;
+                    }
+                    drop(held);
+                    changes = &changes[run.len()..];
+                    Some(entry.depth)
+                }
+            };
+            match depth {
+                Some(depth) => edge(end_of(hash, depth)),
+                None => changes = self.merge_in_place(changes, edge)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the changes of the first segment one by one; what is left.
+    pub(crate) fn merge_in_place<'a, 'c>(
+        &self,
+        changes: &'a [Change<'c>],
+        edge: &mut dyn FnMut(Option<u64>),
+    ) -> Result<&'a [Change<'c>]> {
+        let Some(&(first, ..)) = changes.first() else { return Ok(changes) };
+        let depth = {
+            let _here = self.limbo.enter();
+            self.route(first)?.entry.depth
+        };
+        let count = changes.iter().take_while(|c| prefix(c.0, depth) == prefix(first, depth)).count();
+        for (_, key, word) in &changes[..count] {
+            self.apply(key, &mut |now| if now.is_none() && word.is_none() { None } else { Some(*word) })?;
+        }
+        edge(end_of(first, depth));
+        Ok(&changes[count..])
+    }
+
+    /// Puts a changed copy in the place of the locked segment; false if a change finds no room.
+    fn replace_segment(&self, old: Entry, run: &[Change<'_>]) -> Result<bool> {
+        let hash = run[0].0;
+        let mut image = self.image_of(old, hash)?;
+        for (hash, key, word) in run {
+            if !self.change_image(&mut image, &Wanted::new(key, *hash), *word)? {
+                return Ok(false);
+            }
+        }
+        let new = self.space.take()?;
+        let bytes: Vec<u8> = image.slots.as_flattened().iter().flat_map(|w| w.to_le_bytes()).collect();
+        self.pool.copy_flush(new, &bytes);
+        self.pool.drain();
+        // As soon as the directory names it, writers must wait until that is durable.
+        let held = self.locks.lock(new);
+        if let Err(e) = self.publish_moved(hash, old, new) {
+            self.space.give(new);
+            return Err(e);
+        }
+        drop(held);
+        image.pairs.into_iter().for_each(NewPair::keep);
+        self.totals.add(image.keys, image.pair_bytes);
+        image.garbage.into_iter().for_each(|at| self.limbo.retire(Garbage::Pair(at)));
+        self.limbo.retire(Garbage::Segment(old.offset));
+        Ok(true)
+    }
+
+    /// The living slots of a locked segment.
+    fn image_of(&self, entry: Entry, hash: u64) -> Result<Image<'_>> {
+        self.pool.charge_read(entry.offset, Self::SEGMENT_BYTES);
+        let mut slots = Vec::with_capacity(BUCKETS * BUCKET_SLOTS);
+        for bucket in self.segment(entry.offset)? {
+            for slot in 0..BUCKET_SLOTS {
+                let word = key_word(bucket, slot);
+                let living = Self::is_living(word, hash, entry.depth);
+                slots.push(if living { [word, value_word(bucket, slot)] } else { [0, 0] });
+            }
+        }
+        Ok(Image { slots, pairs: Vec::new(), garbage: Vec::new(), keys: 0, pair_bytes: 0 })
+    }
+
+    fn spots(&self, image: &Image<'_>, wanted: &Wanted<'_>) -> Result<Spots> {
+        let mut spots = Spots::default();
+        for bucket in Self::window(wanted.hash) {
+            for slot in 0..BUCKET_SLOTS {
+                let at = SlotAt { bucket, slot }.number();
+                let [word, value] = image.slots[at];
+                if word == 0 {
+                    spots.free = spots.free.or(Some(at));
+                } else if Some(word) == wanted.inline {
+                    spots.inline = Some(at);
+                } else if word == wanted.record && self.pair_of(value, wanted.key)?.is_some() {
+                    spots.record = Some(at);
+                }
+            }
+        }
+        Ok(spots)
+    }
+
+    /// Makes one change in an image; false if there is no room for it.
+    fn change_image<'p>(
+        &'p self,
+        image: &mut Image<'p>,
+        wanted: &Wanted<'_>,
+        word: Option<u64>,
+    ) -> Result<bool> {
+        let spots = self.spots(image, wanted)?;
+        if let (Some(_), Some(hidden)) = (spots.inline, spots.record) {
+            // Left by a crash, and never counted.
+            image.garbage.push(image.slots[hidden][1]);
+            image.slots[hidden] = [0, 0];
+        }
+        match (word, spots.inline, spots.record) {
+            (None, None, None) => {}
+            (None, Some(at), _) => {
+                image.slots[at] = [0, 0];
+                image.keys -= 1;
+            }
+            (None, None, Some(at)) => {
+                image.drop_pair(at, wanted.key.len());
+                image.slots[at] = [0, 0];
+                image.keys -= 1;
+            }
+            (Some(word), Some(at), _) => image.slots[at][1] = word,
+            (Some(word), None, Some(at)) => {
+                image.drop_pair(at, wanted.key.len());
+                image.slots[at][1] = self.new_pair(image, wanted.key, word)?;
+            }
+            (Some(word), None, None) => {
+                let Some(at) = spots.free else { return Ok(false) };
+                image.slots[at] = match wanted.inline {
+                    Some(key_word) => [key_word, word],
+                    None => [wanted.record, self.new_pair(image, wanted.key, word)?],
+                };
+                image.keys += 1;
+            }
+        }
+        Ok(true)
+    }
+
+    fn new_pair<'p>(&'p self, image: &mut Image<'p>, key: &[u8], word: u64) -> Result<u64> {
+        let pair = NewPair::write(&self.pool, kinds::CCEH_PAIR, key, &word.to_le_bytes())?;
+        let at = pair.offset();
+        image.pair_bytes += pair.bytes() as i64;
+        image.pairs.push(pair);
+        Ok(at)
+    }
+}
+
+impl Image<'_> {
+    /// The record in slot `at`, of a key of `key_len` bytes and a word, is not named any more.
+    fn drop_pair(&mut self, at: usize, key_len: usize) {
+        self.garbage.push(self.slots[at][1]);
+        self.pair_bytes -= record_bytes(key_len, 8) as i64;
+    }
+}
+
+/// The least hash after those that share `depth` bits with `hash`.
+fn end_of(hash: u64, depth: u32) -> Option<u64> {
+    match depth {
+        0 => None,
+        _ => (prefix(hash, depth) << (64 - depth) | u64::MAX >> depth).checked_add(1),
+    }
+}

@@ -1,0 +1,118 @@
+//! Where segments lie: extents of the pool, cut into as many segments as fit.
+//!
+//! Which segments of an extent are in use is not recorded: the directory says so. What this module knows is
+//! volatile, made from the directory when the table is opened.
+//!
+//! 1. An extent is the table's as long as it is listed here. It is activated and drained before a directory entry
+//!    that names one of its segments is published.
+//! 2. When the last segment of an extent is given back, the extent goes back to the pool.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use parking_lot::Mutex;
+use terrace_base::Result;
+use terrace_pmem::Pool;
+
+use crate::kinds;
+
+/// The extents of a table.
+pub(super) struct Space {
+    pool: Pool,
+    segment_bytes: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The segments of each extent that nobody uses.
+    free: BTreeMap<u64, Vec<u64>>,
+    /// Extents with such segments.
+    partial: BTreeSet<u64>,
+}
+
+impl Space {
+    /// A space that holds nothing.
+    pub fn new(pool: &Pool, segment_bytes: u64) -> Self {
+        Space { pool: pool.clone(), segment_bytes, state: Mutex::default() }
+    }
+
+    fn extent_bytes(&self) -> u64 {
+        self.segment_bytes.next_multiple_of(self.pool.extent_bytes())
+    }
+
+    /// The extent that a segment lies in.
+    pub fn extent_of(&self, segment: u64) -> u64 {
+        if self.segment_bytes >= self.pool.extent_bytes() {
+            segment
+        } else {
+            segment - segment % self.pool.extent_bytes()
+        }
+    }
+
+    fn segments_of(&self, extent: u64) -> impl Iterator<Item = u64> + use<> {
+        let step = self.segment_bytes;
+        (extent..extent + self.extent_bytes() / step * step).step_by(step as usize)
+    }
+
+    /// Takes over the extents of the segments in `used`, with everything else in them free.
+    pub fn adopt(&self, used: &BTreeSet<u64>) {
+        let mut state = self.state.lock();
+        let extents: BTreeSet<u64> = used.iter().map(|s| self.extent_of(*s)).collect();
+        for extent in extents {
+            let free: Vec<u64> = self.segments_of(extent).filter(|s| !used.contains(s)).collect();
+            if !free.is_empty() {
+                state.partial.insert(extent);
+            }
+            state.free.insert(extent, free);
+        }
+    }
+
+    /// A segment that nobody uses, of any content. The caller drains before it publishes a link to it.
+    pub fn take(&self) -> Result<u64> {
+        let mut state = self.state.lock();
+        let extent = match state.partial.first() {
+            Some(&extent) => extent,
+            None => {
+                let extent = self.pool.reserve_extent(kinds::CCEH, self.extent_bytes())?;
+                self.pool.activate(&extent);
+                let mut free: Vec<u64> = self.segments_of(extent.offset).collect();
+                free.reverse();
+                state.free.insert(extent.offset, free);
+                state.partial.insert(extent.offset);
+                extent.offset
+            }
+        };
+        let free = state.free.entry(extent).or_default();
+        let segment = free.pop();
+        if free.is_empty() {
+            state.partial.remove(&extent);
+        }
+        segment.ok_or_else(|| self.pool.corruption(extent, "an extent with a free segment", "none"))
+    }
+
+    /// Gives back a segment that no durable link leads to and nobody reads.
+    pub fn give(&self, segment: u64) {
+        let mut state = self.state.lock();
+        let extent = self.extent_of(segment);
+        let Some(free) = state.free.get_mut(&extent) else { return };
+        free.push(segment);
+        if (free.len() as u64) < self.extent_bytes() / self.segment_bytes {
+            state.partial.insert(extent);
+            return;
+        }
+        state.free.remove(&extent);
+        state.partial.remove(&extent);
+        // What cannot be freed is unreachable, and found by the pool's check.
+        let _ = self.pool.free_extent(extent, kinds::CCEH);
+    }
+
+    /// The extents held, ascending.
+    pub fn extents(&self) -> Vec<u64> {
+        self.state.lock().free.keys().copied().collect()
+    }
+
+    /// Bytes of the pool held.
+    pub fn bytes(&self) -> u64 {
+        self.state.lock().free.len() as u64 * self.extent_bytes()
+    }
+}

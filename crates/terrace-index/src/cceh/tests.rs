@@ -1,0 +1,130 @@
+//! What only the inside of the table shows.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use terrace_pmem::{Granularity, MemMedia, PoolOptions};
+
+use super::*;
+
+fn options() -> PoolOptions {
+    PoolOptions {
+        size: 1 << 20,
+        max_size: 64 << 20,
+        extent_bytes: 4096,
+        prefault: false,
+        ..PoolOptions::default()
+    }
+}
+
+fn pool_on(media: &Arc<MemMedia>) -> Pool {
+    Pool::create_on(media.clone(), Path::new("memory"), &options()).unwrap()
+}
+
+fn media() -> Arc<MemMedia> {
+    Arc::new(MemMedia::new(1 << 20, 64 << 20, Granularity::CacheLine).unwrap())
+}
+
+fn sound<const B: usize, const P: usize>(pool: &Pool, table: &Cceh<B, P>) {
+    assert_eq!(table.check().unwrap(), Vec::<String>::new());
+    table.close().unwrap();
+    let mut marks = pool.marks();
+    table.mark(&mut marks).unwrap();
+    assert!(pool.check(&marks).is_empty(), "{:?}", pool.check(&marks));
+}
+
+/// A key of 8 bytes for each hash that no inline slot can hold, found by undoing the hash.
+fn awkward_keys(table: &Cceh<4, 2>) -> Vec<[u8; 8]> {
+    let hashes = [0u64, 0xffff, u64::MAX, 0x1234_5678_9abc_ffff];
+    hashes.iter().map(|h| table.hash.word_of(*h).to_le_bytes()).collect()
+}
+
+#[test]
+fn keys_whose_hash_means_something_else_lie_in_records() {
+    let pool = pool_on(&media());
+    let table = Cceh::<4, 2>::create(&pool, "t").unwrap();
+    let keys = awkward_keys(&table);
+    for (i, key) in keys.iter().enumerate() {
+        assert_eq!(table.insert(key, i as u64 + 1).unwrap(), None);
+    }
+    for (i, key) in keys.iter().enumerate() {
+        assert_eq!(HashIndex::get(&table, key).unwrap(), Some(i as u64 + 1));
+    }
+    sound(&pool, &table);
+    for key in &keys {
+        assert!(table.remove(key).unwrap().is_some());
+    }
+    assert_eq!(table.len(), 0);
+    sound(&pool, &table);
+}
+
+#[test]
+fn a_value_may_change_its_length() {
+    let pool = pool_on(&media());
+    let table = Cceh::<4, 2>::create(&pool, "t").unwrap();
+    let mut value = Vec::new();
+    for round in 0..3u8 {
+        for key in 0..200u64 {
+            let bytes = vec![round; 1 + (key as usize * 7 + usize::from(round)) % 20];
+            assert_eq!(table.put(&key.to_le_bytes(), &bytes).unwrap(), round > 0);
+            assert!(ByteMap::get(&table, &key.to_le_bytes(), &mut value).unwrap());
+            assert_eq!(value, bytes);
+        }
+        assert_eq!(table.len(), 200);
+        sound(&pool, &table);
+    }
+    assert!(HashIndex::get(&table, &0u64.to_le_bytes()).is_err(), "not a word");
+    for key in 0..200u64 {
+        assert!(table.delete(&key.to_le_bytes()).unwrap());
+        assert!(!table.delete(&key.to_le_bytes()).unwrap());
+    }
+    sound(&pool, &table);
+}
+
+#[test]
+fn segments_and_directories_come_back() {
+    let media = media();
+    let pool = pool_on(&media);
+    let table = Cceh::<2, 1>::create(&pool, "t").unwrap();
+    (0..3000u64).for_each(|k| assert_eq!(table.insert(&k.to_le_bytes(), k + 1).unwrap(), None));
+    let figures = table.figures().unwrap();
+    assert_eq!((figures.keys, figures.misses.clone()), (3000, vec![figures.buckets]));
+    assert!(figures.load_factor() > 0.2 && table.load_factor() > 0.2);
+    sound(&pool, &table);
+    table.close().unwrap();
+    drop(table);
+    pool.close().unwrap();
+    drop(pool);
+    let pool = Pool::open_on(media, Path::new("memory"), &options()).unwrap();
+    assert!(Cceh::<4, 1>::open(&pool, "t").is_err(), "other segments");
+    let table = Cceh::<2, 1>::open(&pool, "t").unwrap();
+    for k in 0..3000u64 {
+        assert_eq!(HashIndex::get(&table, &k.to_le_bytes()).unwrap(), Some(k + 1));
+    }
+    sound(&pool, &table);
+}
+
+#[test]
+fn a_table_may_be_made_for_many_keys() {
+    let pool = pool_on(&media());
+    let table = Cceh::<2, 1>::create_for(&pool, "t", 1000).unwrap();
+    assert_eq!(table.directory().unwrap().depth, 6);
+    (0..500u64).for_each(|k| assert_eq!(table.insert(&k.to_le_bytes(), k + 1).unwrap(), None));
+    assert_eq!(table.len(), 500);
+    sound(&pool, &table);
+}
+
+#[test]
+fn a_damaged_directory_is_told() {
+    let pool = pool_on(&media());
+    let table = Cceh::<2, 1>::create_for(&pool, "t", 64).unwrap();
+    (0..40u64).for_each(|k| assert_eq!(table.insert(&k.to_le_bytes(), k + 1).unwrap(), None));
+    let at = POff::new(table.directory().unwrap().offset);
+    let word = pool.atomic(at).load(Ordering::Relaxed);
+    pool.atomic(at).store(word ^ 1 << 20, Ordering::Relaxed);
+    assert!(table.check().is_err());
+    assert!((0..40u64).any(|k| HashIndex::get(&table, &k.to_le_bytes()).is_err()));
+    assert!(Cceh::<2, 1>::open(&pool, "t").is_err());
+    pool.atomic(at).store(word, Ordering::Relaxed);
+    sound(&pool, &table);
+}

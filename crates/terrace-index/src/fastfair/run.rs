@@ -1,0 +1,188 @@
+//! Merging a run of changes into leaves, in place one by one or out of place: the leaf and the changes become one
+//! or two new leaves, which take its place by one publish.
+
+use terrace_base::{Error, Result};
+
+use super::FastFair;
+use super::build::{Fresh, Item, Plan};
+use super::key::separator;
+use super::lock::Locked;
+use super::restructure::Gathered;
+use super::write::Parent;
+use crate::ordered::OrderedIndex;
+
+/// A change: the first bytes of the key, the key, and its new word or none.
+type Change<'a> = (u64, &'a [u8], Option<u64>);
+
+/// What a leaf becomes.
+struct Merged<'t> {
+    items: Vec<Item<'t>>,
+    /// Records that were made for it.
+    new: Vec<u64>,
+}
+
+impl<const N: usize> FastFair<N> {
+    /// Makes all `changes`, which ascend by key, one by one. `edge` is told the fences of the leaves changed.
+    pub(crate) fn merge_in_place(&self, changes: &[Change<'_>], edge: &mut dyn FnMut(&[u8])) -> Result<()> {
+        let mut done: Option<Vec<u8>> = None;
+        for (_, key, word) in changes {
+            match word {
+                Some(word) => drop(self.insert(key, *word)?),
+                None => drop(self.remove(key)?),
+            }
+            if done.as_deref().is_none_or(|high| *key >= high) {
+                done = self.tell_fences(key, edge)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes all `changes`, which ascend by key, those of a leaf at once. `edge` is told the fences of the leaves
+    /// changed.
+    pub(crate) fn merge_out_of_place(
+        &self,
+        changes: &[Change<'_>],
+        edge: &mut dyn FnMut(&[u8]),
+    ) -> Result<()> {
+        let mut sets = Vec::with_capacity(changes.len());
+        for change in changes {
+            match change.2 {
+                None => drop(self.remove(change.1)?),
+                Some(_) => sets.push(*change),
+            }
+        }
+        let mut left = &sets[..];
+        while let Some((_, key, _)) = left.first() {
+            let taken = self.merge_into_leaf(key, left)?;
+            if taken > 0 {
+                self.tell_fences(key, edge)?;
+                self.tell_fences(left[taken - 1].1, edge)?;
+            }
+            left = &left[taken..];
+        }
+        Ok(())
+    }
+
+    /// The high fence of the leaf that `key` belongs to.
+    fn tell_fences(&self, key: &[u8], edge: &mut dyn FnMut(&[u8])) -> Result<Option<Vec<u8>>> {
+        let _here = self.limbo.enter();
+        let Some(leaf) = self.leaf_of(key)? else { return Ok(None) };
+        if let Some(low) = self.low_key(leaf)? {
+            edge(low);
+        }
+        let high = self.high_key(leaf)?;
+        high.iter().for_each(|high| edge(high));
+        Ok(high.map(<[u8]>::to_vec))
+    }
+
+    /// Makes the first of `changes`, whose first key is `key`, in its leaf; how many.
+    fn merge_into_leaf(&self, key: &[u8], changes: &[Change<'_>]) -> Result<usize> {
+        let _writing = self.totals.writing();
+        let _here = self.limbo.enter();
+        let held = self.hold(key, 0)?;
+        if held.parent != Parent::Aware {
+            drop(held);
+            self.repair_parent(key, 0)?;
+            return Ok(0);
+        }
+        let high = self.high_key(held.lock.node)?;
+        let own = changes.iter().take_while(|(_, key, _)| high.is_none_or(|high| *key < high));
+        // With no more than this the result fits into two leaves.
+        let count = own.count().min(N / 2);
+        self.replace_leaf(held.lock, &changes[..count])?;
+        Ok(count)
+    }
+
+    /// Replaces a locked leaf that its parent names by one or two with `run` in them, and releases it.
+    fn replace_leaf(&self, lock: Locked<'_, N>, run: &[Change<'_>]) -> Result<()> {
+        let old = lock.node;
+        let Gathered { items, dropped } = self.gather(old)?;
+        let mut fresh = Fresh::new(&self.pool);
+        let Merged { items, new } = self.merge_items(&mut fresh, &items, run)?;
+        if new.is_empty() {
+            // Words have changed in their records, and that is all.
+            return Ok(());
+        }
+        let first = self.build_leaves(&mut fresh, &lock, &items)?;
+        self.clear_hint(old)?;
+        self.totals.add_bytes(fresh.keep() as i64);
+        self.pool.drain();
+        self.switch(old, first);
+        let low = old.n.low;
+        drop(lock);
+        self.totals.add_keys(new.len() as i64);
+        for record in new {
+            self.cell(record)?.end();
+        }
+        for record in dropped {
+            self.retire_record(record)?;
+        }
+        let key = self.fence(low)?.unwrap_or_default();
+        match self.repair_parent(key, 0) {
+            // The tree is whole as it is; whoever comes by when there is room will see to the parent.
+            Err(Error::PoolFull { .. } | Error::NoSpace { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// The entries of a locked leaf with those of `run` among them. Words of keys that are there are swapped.
+    fn merge_items<'t>(
+        &'t self,
+        fresh: &mut Fresh<'_>,
+        items: &[Item<'t>],
+        run: &[Change<'t>],
+    ) -> Result<Merged<'t>> {
+        let mut out = Merged { items: Vec::with_capacity(items.len() + run.len()), new: Vec::new() };
+        let mut rest = items;
+        for (_, key, word) in run {
+            let Some(word) = *word else { continue };
+            let before = rest.partition_point(|item| item.key < *key);
+            out.items.extend_from_slice(&rest[..before]);
+            rest = &rest[before..];
+            match rest.first() {
+                Some(item) if item.key == *key => self.set_word(item.ptr, word)?,
+                _ => {
+                    let ptr = fresh.record(key, word, self.generation)?;
+                    out.items.push(Item { key, ptr });
+                    out.new.push(ptr);
+                }
+            }
+        }
+        out.items.extend_from_slice(rest);
+        Ok(out)
+    }
+
+    /// Swaps the word of a record in a locked leaf; one that has just been removed is revived.
+    fn set_word(&self, record: u64, word: u64) -> Result<()> {
+        let cell = self.cell(record)?;
+        loop {
+            let now = cell.load(0);
+            if now == word || cell.compare_exchange(now, word, 0).is_ok() {
+                self.totals.add_keys(i64::from(now == 0));
+                return Ok(());
+            }
+        }
+    }
+
+    /// Builds one or two leaves of `items` in the place of the locked one; the first of them.
+    fn build_leaves(&self, fresh: &mut Fresh<'_>, lock: &Locked<'_, N>, items: &[Item<'_>]) -> Result<u64> {
+        let old = lock.node;
+        let (low_key, high_key) = (self.low_key(old)?, self.high_key(old)?);
+        let whole = Plan { level: 0, low: old.n.low, low_key, high: old.n.high, high_key, next: old.next() };
+        if items.len() <= N * 3 / 4 {
+            let only = self.place(fresh)?;
+            self.build(fresh, only, &whole, items, None)?;
+            return Ok(only);
+        }
+        let at = items.len() / 2;
+        let fence_key = separator(items[at - 1].key, items[at].key);
+        let fence = fresh.key(fence_key)?;
+        let (left, right) = (self.place(fresh)?, self.place(fresh)?);
+        let plan = Plan { low: fence, low_key: Some(fence_key), ..whole };
+        self.build(fresh, right, &plan, &items[at..], None)?;
+        let plan =
+            Plan { level: 0, low: old.n.low, low_key, high: fence, high_key: Some(fence_key), next: right };
+        self.build(fresh, left, &plan, &items[..at], None)?;
+        Ok(left)
+    }
+}

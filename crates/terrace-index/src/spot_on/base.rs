@@ -1,0 +1,221 @@
+//! The structures that write buffers are put on.
+
+use std::fmt::Debug;
+
+use terrace_base::Result;
+use terrace_base::checksum::hash64;
+use terrace_pmem::{Marks, Pool};
+
+use crate::cceh::Cceh;
+use crate::fastfair::FastFair;
+use crate::hashed::HashIndex;
+use crate::ordered::OrderedIndex;
+use crate::skiplist::SkipIndex;
+
+/// A change: the head of the key's place, the key, and its new word or none.
+pub type Change<'a> = (u64, &'a [u8], Option<u64>);
+
+/// How buffered changes are merged into a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Merge {
+    /// One after the other, each made durable in the node as it is.
+    InPlace,
+    /// All at once, into a node that takes the old one's place.
+    #[default]
+    OutOfPlace,
+}
+
+/// Where nodes begin, told by a merge: the head of a place, and the key if the place is a key's.
+pub type Edge<'a> = dyn FnMut(u64, &[u8]) + 'a;
+
+/// A persistent structure of nodes, each of which has the keys of one range of *places*. A key's place is its head,
+/// and among equal heads its bytes.
+pub trait Base: Send + Sync + Debug + Sized + 'static {
+    /// Changes that a node's buffer takes.
+    const CAPACITY: usize;
+
+    /// Makes an empty structure under a root.
+    fn create(pool: &Pool, root_name: &str) -> Result<Self>;
+
+    /// Opens it.
+    fn open(pool: &Pool, root_name: &str) -> Result<Self>;
+
+    /// The head of a key's place.
+    fn head(&self, key: &[u8]) -> u64;
+
+    /// The word of a key.
+    fn get(&self, key: &[u8]) -> Result<Option<u64>>;
+
+    /// Makes all `changes`, which ascend by place, durably, and tells `edge` where the nodes changed begin and end.
+    /// Nobody else changes these keys meanwhile. After an error any of them may have been made.
+    fn merge(&self, changes: &[Change<'_>], how: Merge, edge: &mut Edge<'_>) -> Result<()>;
+
+    /// Keeps a copy of the inner part in DRAM, or none.
+    fn cache_inner(&self, cached: bool);
+
+    /// Keys.
+    fn len(&self) -> u64;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Marks what it owns.
+    fn mark(&self, marks: &mut Marks) -> Result<()>;
+
+    /// Findings against its invariants.
+    fn check(&self) -> Result<Vec<String>>;
+
+    /// Bytes of DRAM held.
+    fn dram_bytes(&self) -> u64;
+
+    /// Bytes of the pool held.
+    fn pm_bytes(&self) -> u64;
+
+    /// Saves what makes the next open faster.
+    fn close(&self) -> Result<()>;
+}
+
+macro_rules! forwards {
+    ($interface:ident) => {
+        fn get(&self, key: &[u8]) -> Result<Option<u64>> {
+            $interface::get(self, key)
+        }
+        fn len(&self) -> u64 {
+            $interface::len(self)
+        }
+        fn mark(&self, marks: &mut Marks) -> Result<()> {
+            $interface::mark(self, marks)
+        }
+        fn check(&self) -> Result<Vec<String>> {
+            $interface::check(self)
+        }
+        fn dram_bytes(&self) -> u64 {
+            $interface::dram_bytes(self)
+        }
+        fn pm_bytes(&self) -> u64 {
+            $interface::pm_bytes(self)
+        }
+        fn close(&self) -> Result<()> {
+            $interface::close(self)
+        }
+    };
+}
+
+/// The first eight bytes of a key as a number: no key that comes before another has the greater one.
+pub(super) fn head_of(key: &[u8]) -> u64 {
+    let mut head = [0; 8];
+    let len = key.len().min(8);
+    head[..len].copy_from_slice(&key[..len]);
+    u64::from_be_bytes(head)
+}
+
+impl<const N: usize> Base for FastFair<N> {
+    /// Half a leaf.
+    const CAPACITY: usize = N / 2;
+
+    forwards!(OrderedIndex);
+
+    fn create(pool: &Pool, root_name: &str) -> Result<Self> {
+        FastFair::create(pool, root_name)
+    }
+
+    fn open(pool: &Pool, root_name: &str) -> Result<Self> {
+        FastFair::open(pool, root_name)
+    }
+
+    #[inline]
+    fn head(&self, key: &[u8]) -> u64 {
+        head_of(key)
+    }
+
+    fn merge(&self, changes: &[Change<'_>], how: Merge, edge: &mut Edge<'_>) -> Result<()> {
+        let edge = &mut |fence: &[u8]| edge(head_of(fence), fence);
+        match how {
+            Merge::InPlace => self.merge_in_place(changes, edge),
+            Merge::OutOfPlace => self.merge_out_of_place(changes, edge),
+        }
+    }
+
+    /// The shortcuts, which lead past all inner nodes.
+    fn cache_inner(&self, cached: bool) {
+        self.set_shortcut_limit(if cached { u64::MAX } else { 0 });
+    }
+}
+
+/// Of so many keys one begins a range with a buffer of its own, as if only nodes of some height had one.
+const SKIP_SHARE: u64 = 32;
+
+impl Base for SkipIndex {
+    /// As many as a range has keys on average.
+    const CAPACITY: usize = SKIP_SHARE as usize;
+
+    forwards!(OrderedIndex);
+
+    fn create(pool: &Pool, root_name: &str) -> Result<Self> {
+        SkipIndex::create(pool, root_name)
+    }
+
+    fn open(pool: &Pool, root_name: &str) -> Result<Self> {
+        SkipIndex::open(pool, root_name)
+    }
+
+    #[inline]
+    fn head(&self, key: &[u8]) -> u64 {
+        head_of(key)
+    }
+
+    fn merge(&self, changes: &[Change<'_>], how: Merge, edge: &mut Edge<'_>) -> Result<()> {
+        match how {
+            Merge::InPlace => changes.iter().try_for_each(|(_, key, word)| match word {
+                Some(word) => self.insert(key, *word).map(drop),
+                None => self.remove(key).map(drop),
+            })?,
+            Merge::OutOfPlace => self.merge_batch(changes)?,
+        }
+        let begins = |key: &[u8]| hash64(key).is_multiple_of(SKIP_SHARE);
+        changes.iter().filter(|(_, key, _)| begins(key)).for_each(|(head, key, _)| edge(*head, key));
+        Ok(())
+    }
+
+    /// What leads to a node lies in DRAM anyway.
+    fn cache_inner(&self, _: bool) {}
+}
+
+impl<const BUCKETS: usize, const PROBE: usize> Base for Cceh<BUCKETS, PROBE> {
+    /// Half a segment.
+    const CAPACITY: usize = BUCKETS * 2;
+
+    forwards!(HashIndex);
+
+    fn create(pool: &Pool, root_name: &str) -> Result<Self> {
+        Cceh::create(pool, root_name)
+    }
+
+    fn open(pool: &Pool, root_name: &str) -> Result<Self> {
+        Cceh::open(pool, root_name)
+    }
+
+    #[inline]
+    fn head(&self, key: &[u8]) -> u64 {
+        self.hash_of(key)
+    }
+
+    fn merge(&self, changes: &[Change<'_>], how: Merge, edge: &mut Edge<'_>) -> Result<()> {
+        let mut begin = |hash: Option<u64>| hash.into_iter().for_each(|hash| edge(hash, &[]));
+        if how == Merge::OutOfPlace {
+            return self.merge_out_of_place(changes, &mut begin);
+        }
+        let mut left = changes;
+        while !left.is_empty() {
+            left = self.merge_in_place(left, &mut begin)?;
+        }
+        Ok(())
+    }
+
+    /// The directory.
+    fn cache_inner(&self, cached: bool) {
+        self.cache_directory(cached);
+    }
+}

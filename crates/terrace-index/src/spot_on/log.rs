@@ -1,0 +1,349 @@
+//! The log of buffered changes: two generations of logs in persistent memory, the older of which goes when
+//! everything in it has been merged.
+//!
+//! ```text
+//! header -> current set -> a log for each lane       header -> previous set, or none
+//! entry   = sequence number, word (0: removed), key
+//! ```
+//!
+//! 1. An entry is durable when `append` returns; the caller makes it visible after that.
+//! 2. Threads append to lanes of their own. Two entries of one key are ordered by their sequence numbers, which
+//!    the caller draws under that key's lock.
+//! 3. Generations go in order, whole, by one publish. So as long as an entry is there, every later one of its key
+//!    is: replaying what is there, in order of sequence numbers, never brings an older word back.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_utils::CachePadded;
+use parking_lot::{Mutex, RwLock};
+use terrace_base::checksum::crc32c;
+use terrace_base::{Error, Result};
+use terrace_log::PmLog;
+use terrace_pmem::{Marks, POff, Pool};
+
+use crate::kinds;
+
+/// `TSPOT`, zeros, version 1.
+const MAGIC: u64 = u64::from_le_bytes(*b"TSPOT\x01\0\0");
+/// Bytes of the header: magic, current, previous, reserved.
+const HEADER_BYTES: u64 = 32;
+const CURRENT_AT: u64 = 8;
+const PREVIOUS_AT: u64 = 16;
+/// Bytes of a set before the heads of its logs: CRC-32C of what follows, number of logs.
+const SET_HEAD_BYTES: usize = 8;
+/// Bytes of an entry before its key.
+const ENTRY_HEAD_BYTES: usize = 16;
+
+/// The logs of one generation.
+struct Generation {
+    set: u64,
+    lanes: Vec<CachePadded<Mutex<PmLog>>>,
+}
+
+struct Generations {
+    /// Of the current one, from 1.
+    number: u64,
+    current: Generation,
+    previous: Option<Generation>,
+}
+
+/// Logs of buffered changes.
+pub(super) struct WriteLog {
+    pool: Pool,
+    header: u64,
+    lanes: usize,
+    /// Bytes that a generation has room for at first, and bytes of entries from which on it is old enough.
+    room: u64,
+    limit: AtomicU64,
+    state: RwLock<Generations>,
+    /// Bytes appended to the current generation.
+    bytes: AtomicU64,
+    sequence: CachePadded<AtomicU64>,
+}
+
+/// The last word, or none, of each key that was changed.
+pub(super) type Replayed = BTreeMap<Vec<u8>, Option<u64>>;
+
+impl WriteLog {
+    /// An empty log, durable. The caller publishes [`header`](Self::header).
+    pub fn create(pool: &Pool, lanes: usize, limit: u64) -> Result<Self> {
+        let current = Generation::create(pool, lanes, limit)?;
+        let slot = pool.reserve(kinds::SPOT_ON, HEADER_BYTES)?;
+        let mut image = [0; HEADER_BYTES as usize];
+        image[..8].copy_from_slice(&MAGIC.to_le_bytes());
+        image[8..16].copy_from_slice(&current.set.to_le_bytes());
+        pool.write(slot.offset, &image);
+        pool.flush(slot.offset, HEADER_BYTES);
+        pool.activate(&slot);
+        pool.drain();
+        Ok(Self::over(pool, slot.offset, (lanes, limit), current, None))
+    }
+
+    /// The log at `header`, with what must be merged before anything is appended; `reset` empties it then.
+    pub fn open(pool: &Pool, header: u64, lanes: usize, limit: u64) -> Result<(Self, Replayed)> {
+        let word =
+            |at: u64| Ok::<_, Error>(pool.atomic_checked(POff::new(header + at))?.load(Ordering::Acquire));
+        if word(0)? != MAGIC {
+            return Err(pool.corruption(header, "the header of a log of buffered changes", "other bytes"));
+        }
+        // A killed process may have stored these words and no more.
+        pool.persist(header, HEADER_BYTES);
+        let (current, previous) = (word(CURRENT_AT)?, word(PREVIOUS_AT)?);
+        let current = Generation::open(pool, current)?;
+        // The same in both: a turn was begun, and nothing was appended behind it.
+        let previous = match previous {
+            0 => None,
+            same if same == current.set => None,
+            other => Some(Generation::open(pool, other)?),
+        };
+        let mut last = BTreeMap::new();
+        for generation in previous.iter().chain([&current]) {
+            generation.collect(pool, &mut last)?;
+        }
+        let replayed = last.into_iter().map(|(key, (_, word))| (key, word)).collect();
+        Ok((Self::over(pool, header, (lanes, limit), current, previous), replayed))
+    }
+
+    fn over(
+        pool: &Pool,
+        header: u64,
+        (lanes, limit): (usize, u64),
+        current: Generation,
+        previous: Option<Generation>,
+    ) -> Self {
+        WriteLog {
+            pool: pool.clone(),
+            header,
+            lanes,
+            room: limit,
+            limit: AtomicU64::new(limit),
+            state: RwLock::new(Generations { number: 1, current, previous }),
+            bytes: AtomicU64::new(0),
+            sequence: CachePadded::new(AtomicU64::new(1)),
+        }
+    }
+
+    /// Where the log is found again.
+    pub fn header(&self) -> u64 {
+        self.header
+    }
+
+    /// Appends a change, durably, and tells `note` the number of the generation while that is the current one. The
+    /// caller holds the key's lock.
+    pub fn append(&self, key: &[u8], word: Option<u64>, note: impl FnOnce(u64)) -> Result<()> {
+        let mut entry = [0u8; 64];
+        let len = ENTRY_HEAD_BYTES + key.len();
+        let sequence = self.sequence.fetch_add(1, Ordering::Relaxed);
+        entry[..8].copy_from_slice(&sequence.to_le_bytes());
+        entry[8..16].copy_from_slice(&word.unwrap_or(0).to_le_bytes());
+        let state = self.state.read();
+        let lanes = &state.current.lanes;
+        let mut log = lanes[lane() % lanes.len()].lock();
+        if len <= entry.len() {
+            entry[ENTRY_HEAD_BYTES..len].copy_from_slice(key);
+            log.append(&entry[..len])?;
+        } else {
+            log.append(&[&entry[..ENTRY_HEAD_BYTES], key].concat())?;
+        }
+        log.persist()?;
+        drop(log);
+        self.bytes.fetch_add(len as u64, Ordering::Relaxed);
+        note(state.number);
+        Ok(())
+    }
+
+    /// Whether it is time to [`turn`](Self::turn).
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) >= self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Lets generations become as old as it takes for `entries` changes, but not younger than at first.
+    pub fn make_room_for(&self, entries: usize) {
+        let bytes = (entries * (ENTRY_HEAD_BYTES + 8)) as u64;
+        self.limit.store(bytes.max(self.room), Ordering::Relaxed);
+    }
+
+    /// Begins a new generation if it is time and the previous one is gone; the number of the one that has become the
+    /// previous one. Nobody appends meanwhile.
+    pub fn turn(&self) -> Result<Option<u64>> {
+        let mut state = self.state.write();
+        if !self.is_due() || state.previous.is_some() {
+            return Ok(None);
+        }
+        let next = Generation::create(&self.pool, self.lanes, self.room)?;
+        // In this order: a crash between the two leaves one set named twice.
+        self.pool.publish(POff::new(self.header + PREVIOUS_AT), state.current.set);
+        self.pool.publish(POff::new(self.header + CURRENT_AT), next.set);
+        let old = std::mem::replace(&mut state.current, next);
+        state.previous = Some(old);
+        state.number += 1;
+        self.bytes.store(0, Ordering::Relaxed);
+        Ok(Some(state.number - 1))
+    }
+
+    /// Lets the previous generation go: everything in it has been merged, durably.
+    pub fn cut(&self) -> Result<()> {
+        let mut state = self.state.write();
+        let Some(old) = state.previous.take() else { return Ok(()) };
+        self.pool.publish(POff::new(self.header + PREVIOUS_AT), 0);
+        old.free(&self.pool)
+    }
+
+    /// Lets everything go, if all of it has been merged, durably: `merged` says so, while nobody appends.
+    pub fn reset(&self, merged: impl FnOnce() -> bool) -> Result<()> {
+        let mut state = self.state.write();
+        if !merged() || (state.previous.is_none() && state.current.is_empty()) {
+            return Ok(());
+        }
+        let next = Generation::create(&self.pool, self.lanes, self.room)?;
+        self.pool.publish(POff::new(self.header + PREVIOUS_AT), 0);
+        self.pool.publish(POff::new(self.header + CURRENT_AT), next.set);
+        let old = std::mem::replace(&mut state.current, next);
+        let older = state.previous.take();
+        state.number += 1;
+        self.bytes.store(0, Ordering::Relaxed);
+        older.into_iter().chain([old]).try_for_each(|generation| generation.free(&self.pool))
+    }
+
+    /// Marks what the log owns.
+    pub fn mark(&self, marks: &mut Marks) -> Result<()> {
+        let state = self.state.read();
+        marks.slot(self.header)?;
+        state.previous.iter().chain([&state.current]).try_for_each(|generation| generation.mark(marks))
+    }
+
+    /// What is wrong with the logs.
+    pub fn check(&self) -> Vec<String> {
+        let state = self.state.read();
+        let logs = state.previous.iter().chain([&state.current]).flat_map(|g| &g.lanes);
+        logs.flat_map(|log| log.lock().check()).collect()
+    }
+
+    /// Bytes of the pool held.
+    pub fn pm_bytes(&self) -> u64 {
+        let state = self.state.read();
+        let logs = state.previous.iter().chain([&state.current]).flat_map(|g| &g.lanes);
+        HEADER_BYTES + logs.map(|log| log.lock().pm_bytes()).sum::<u64>()
+    }
+}
+
+impl Generation {
+    /// Empty logs and the set that names them; durable, named by nobody.
+    fn create(pool: &Pool, lanes: usize, limit: u64) -> Result<Self> {
+        let mut logs = Vec::with_capacity(lanes);
+        let made = (0..lanes.max(1)).try_for_each(|_| {
+            logs.push(PmLog::create(pool, kinds::SPOT_ON_LOG, limit / lanes.max(1) as u64)?);
+            Ok(())
+        });
+        let heads: Vec<u64> = logs.iter().map(PmLog::head).collect();
+        match made.and_then(|()| write_set(pool, &heads)) {
+            Ok(set) => {
+                let lanes = logs.into_iter().map(|log| CachePadded::new(Mutex::new(log))).collect();
+                Ok(Generation { set, lanes })
+            }
+            Err(e) => {
+                logs.into_iter().try_for_each(PmLog::free)?;
+                Err(e)
+            }
+        }
+    }
+
+    fn open(pool: &Pool, set: u64) -> Result<Self> {
+        let heads = read_set(pool, set)?;
+        let logs = heads.into_iter().map(|head| Ok(CachePadded::new(Mutex::new(PmLog::open(pool, head)?))));
+        Ok(Generation { set, lanes: logs.collect::<Result<_>>()? })
+    }
+
+    /// Adds the entries to `last`, of each key the one with the highest number.
+    fn collect(&self, pool: &Pool, last: &mut BTreeMap<Vec<u8>, (u64, Option<u64>)>) -> Result<()> {
+        for lane in &self.lanes {
+            let log = lane.lock();
+            log.visit(&mut |_, entry| {
+                let (Some(sequence), Some(word)) = (word_at(entry, 0), word_at(entry, 8)) else {
+                    return Err(pool.corruption(log.head(), "a buffered change", "a shorter entry"));
+                };
+                let word = (word != 0).then_some(word);
+                let found = last.entry(entry[ENTRY_HEAD_BYTES..].to_vec()).or_insert((sequence, word));
+                if found.0 < sequence {
+                    *found = (sequence, word);
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.lock().is_empty())
+    }
+
+    fn mark(&self, marks: &mut Marks) -> Result<()> {
+        marks.slot(self.set)?;
+        self.lanes.iter().try_for_each(|lane| lane.lock().mark(marks))
+    }
+
+    fn free(self, pool: &Pool) -> Result<()> {
+        pool.free(self.set, kinds::SPOT_ON)?;
+        self.lanes.into_iter().try_for_each(|lane| lane.into_inner().into_inner().free())
+    }
+}
+
+fn write_set(pool: &Pool, heads: &[u64]) -> Result<u64> {
+    let image = encode_set(heads);
+    let slot = pool.reserve(kinds::SPOT_ON, image.len() as u64)?;
+    pool.write(slot.offset, &image);
+    pool.flush(slot.offset, image.len() as u64);
+    pool.activate(&slot);
+    pool.drain();
+    Ok(slot.offset)
+}
+
+fn encode_set(heads: &[u64]) -> Vec<u8> {
+    let mut image = vec![0; 4];
+    image.extend((heads.len() as u32).to_le_bytes());
+    heads.iter().for_each(|head| image.extend(head.to_le_bytes()));
+    let crc = crc32c(&image[4..]);
+    image[..4].copy_from_slice(&crc.to_le_bytes());
+    image
+}
+
+fn read_set(pool: &Pool, at: u64) -> Result<Vec<u64>> {
+    let broken = || pool.corruption(at, "a set of logs with its checksum", "other bytes");
+    // SAFETY: a set never changes, and is freed only by its one owner, who is the caller.
+    let front = unsafe { pool.bytes(at, SET_HEAD_BYTES as u64)? };
+    let front = word_at(front, 0).ok_or_else(broken)?;
+    let (crc, count) = (front as u32, front >> 32);
+    // SAFETY: as above.
+    let rest = unsafe { pool.bytes(at + 4, 4 + count * 8)? };
+    if count == 0 || crc32c(rest) != crc {
+        return Err(broken());
+    }
+    Ok(rest[4..].chunks_exact(8).filter_map(|word| word_at(word, 0)).collect())
+}
+
+fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..at + 8)?.first_chunk()?))
+}
+
+/// A number of this thread's own.
+fn lane() -> usize {
+    use std::cell::Cell;
+    use std::sync::atomic::AtomicUsize;
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static MINE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed)));
+    MINE.with(Cell::get)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_set() {
+        let set = encode_set(&[0x1_0000, 0x2_0000]);
+        assert_eq!(set[4..], [2, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0]);
+        assert_eq!(set[..4], crc32c(&set[4..]).to_le_bytes());
+    }
+}

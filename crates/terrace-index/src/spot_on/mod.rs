@@ -1,0 +1,307 @@
+//! The Spot-on guidelines as wrappers: what makes a persistent structure fit for media that write 256 bytes at a
+//! time and are slow to follow pointers in.
+//!
+//! * **B**, buffer: changes gather in DRAM, by the node that they belong to, and are merged when a node's buffer is
+//!   full. A log in persistent memory keeps them meanwhile (`log`).
+//! * **O**, out of place: a buffer and its node become a new node, which takes the old one's place, in a few drains
+//!   instead of one or two a change.
+//! * **C**, cache: a copy of the structure's inner part in DRAM leads to its nodes.
+//!
+//! [`SpotOn`] puts them on any [`Base`]: [`FastFair`](crate::FastFair), [`SkipIndex`](crate::SkipIndex) and
+//! [`Cceh`](crate::Cceh).
+//!
+//! ```text
+//! write: partition of the key -> lock -> log, durable -> buffer        read: partition -> buffer, else base
+//! full:  buffer -> base (in or out of place), durable -> buffer empty -> partition cut where nodes begin
+//! log:   old enough -> new generation; buffers with entries of the old one are merged, a few with each write;
+//!        then the old one is freed by one publish
+//! ```
+//!
+//! Thread safety: every method may be called from any thread at any time. Writers of a partition exclude each other
+//! and its readers; readers of one do not exclude each other. Locks are taken in this order: a partition, the
+//! log, a lane of it; a partition, the base's own.
+//!
+//! What always holds:
+//!
+//! 1. Partitions cover all places, each once. A key's latest word is in its partition's buffer or, if there is no
+//!    entry, in the base.
+//! 2. An entry of a buffer is in a generation of the log that is not freed, and was durable before it was visible.
+//! 3. A buffer is emptied when the base has all of it, durably, under the partition's lock.
+//! 4. The previous generation is freed when every buffer that had an entry in it has been merged since.
+//! 5. The base is changed by merges alone. So replaying the log into it, at opening, is right however much of the
+//!    log had been merged already.
+
+mod base;
+mod buffer;
+mod log;
+mod merge;
+mod partition;
+mod scan;
+
+use std::fmt;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use terrace_base::{Error, Result};
+use terrace_pmem::{Marks, Pool};
+
+use crate::hashed::{HashCursor, HashFigures, HashIndex};
+use crate::ordered::{OrderedIndex, ScanBatch, admit, single_key_writes};
+
+use log::WriteLog;
+use partition::{Partition, Partitions};
+
+pub use base::{Base, Change, Edge, Merge};
+
+/// What a [`SpotOn`] does with its base.
+#[derive(Debug, Clone, Copy)]
+pub struct SpotOnOptions {
+    /// How buffers are merged.
+    pub merge: Merge,
+    /// Whether the base's inner part is kept in DRAM.
+    pub cache: bool,
+    /// Changes a buffer takes; the base's own figure if there is none.
+    pub capacity: Option<usize>,
+    /// Bytes of entries from which on a generation of the log is merged and freed, and at least as many as all
+    /// buffers take.
+    pub log_bytes: u64,
+    /// Logs of a generation. Threads beyond that share.
+    pub lanes: usize,
+}
+
+impl Default for SpotOnOptions {
+    fn default() -> Self {
+        SpotOnOptions { merge: Merge::OutOfPlace, cache: true, capacity: None, log_bytes: 32 << 20, lanes: 4 }
+    }
+}
+
+/// A persistent structure behind write buffers.
+pub struct SpotOn<B: Base> {
+    base: B,
+    log: WriteLog,
+    partitions: Partitions,
+    merge: Merge,
+    capacity: usize,
+    /// Keys more than the base has.
+    surplus: AtomicI64,
+    /// Partitions with entries, by the generation of the oldest when they were noted.
+    dirty: Mutex<Vec<(u64, Arc<Partition>)>>,
+    /// Those with entries of the previous generation, as far as nobody has taken them on, and how many are left to
+    /// merge, those taken on included.
+    stale: Mutex<Vec<Arc<Partition>>>,
+    stale_left: AtomicUsize,
+    /// The previous generation, while there is something left.
+    stale_generation: AtomicU64,
+}
+
+impl<B: Base> SpotOn<B> {
+    /// Makes an empty base, and an empty log, under the root `root_name` of at most 18 bytes.
+    pub fn create(pool: &Pool, root_name: &str, options: &SpotOnOptions) -> Result<Self> {
+        let base = B::create(pool, &base_root(root_name))?;
+        let log = WriteLog::create(pool, options.lanes, options.log_bytes)?;
+        pool.set_root(root_name, log.header())?;
+        Ok(Self::over(base, log, options))
+    }
+
+    /// Opens what lies under the root `root_name`, and merges what the log holds into the base: time in proportion
+    /// to the log's size, which `log_bytes` bounds.
+    pub fn open(pool: &Pool, root_name: &str, options: &SpotOnOptions) -> Result<Self> {
+        let header = pool
+            .root(root_name)?
+            .ok_or_else(|| Error::corruption(pool.path(), 0, format!("a root {root_name}"), "none"))?;
+        let base = B::open(pool, &base_root(root_name))?;
+        let (log, replayed) = WriteLog::open(pool, header, options.lanes, options.log_bytes)?;
+        let index = Self::over(base, log, options);
+        index.replay(&replayed)?;
+        Ok(index)
+    }
+
+    fn over(base: B, log: WriteLog, options: &SpotOnOptions) -> Self {
+        base.cache_inner(options.cache);
+        SpotOn {
+            base,
+            log,
+            partitions: Partitions::default(),
+            merge: options.merge,
+            capacity: options.capacity.unwrap_or(B::CAPACITY).max(1),
+            surplus: AtomicI64::new(0),
+            dirty: Mutex::default(),
+            stale: Mutex::default(),
+            stale_left: AtomicUsize::new(0),
+            stale_generation: AtomicU64::new(0),
+        }
+    }
+
+    /// The structure below the buffers.
+    pub fn base(&self) -> &B {
+        &self.base
+    }
+
+    fn look_up(&self, key: &[u8]) -> Result<Option<u64>> {
+        let head = self.base.head(key);
+        loop {
+            let partition = self.partitions.find(head, key)?;
+            let body = partition.body.read();
+            if !body.holds(head, key) {
+                continue;
+            }
+            return match body.buffer.search(head, key).ok().and_then(|at| body.buffer.get(at)) {
+                Some(entry) => Ok(entry.word()),
+                None => self.base.get(key),
+            };
+        }
+    }
+
+    fn count(&self) -> u64 {
+        (self.base.len() as i64 + self.surplus.load(Ordering::Relaxed)).max(0) as u64
+    }
+
+    fn mark_all(&self, marks: &mut Marks) -> Result<()> {
+        self.base.mark(marks)?;
+        self.log.mark(marks)
+    }
+
+    fn check_all(&self) -> Result<Vec<String>> {
+        let mut findings = self.base.check()?;
+        findings.extend(self.log.check());
+        let all = self.partitions.all()?;
+        let nexts = all.iter().skip(1).map(|next| Some(next.low.clone())).chain([None]);
+        let mut surplus = 0;
+        for (partition, next) in all.iter().zip(nexts) {
+            let body = partition.body.read();
+            surplus += body.buffer.surplus();
+            if body.high != next {
+                findings.push(format!("the partition at {:?} ends where no other begins", partition.low));
+            }
+            if body.oldest.is_some() == body.buffer.is_empty() {
+                findings.push(format!("the partition at {:?} does not know its oldest entry", partition.low));
+            }
+            let entries = body.buffer.entries();
+            let place = |at: usize| (entries[at].head, entries[at].key());
+            let ordered = (1..entries.len()).all(|at| place(at - 1) < place(at));
+            let low = (partition.low.head, &*partition.low.key);
+            let inside =
+                (0..entries.len()).all(|at| low <= place(at) && body.holds(place(at).0, place(at).1));
+            if !ordered || !inside {
+                findings.push(format!("the buffer at {:?} has entries out of place", partition.low));
+            }
+        }
+        if surplus != self.surplus.load(Ordering::Relaxed) {
+            findings.push(format!(
+                "buffers add {surplus} keys, {} are counted",
+                self.surplus.load(Ordering::Relaxed)
+            ));
+        }
+        Ok(findings)
+    }
+
+    fn dram(&self) -> u64 {
+        let all = self.partitions.all().unwrap_or_default();
+        let each = size_of::<Partition>() + 2 * size_of::<buffer::Place>() + size_of::<usize>();
+        let buffers: u64 = all.iter().map(|p| p.body.read().buffer.bytes()).sum();
+        self.base.dram_bytes() + buffers + (all.len() * each) as u64
+    }
+
+    fn pm(&self) -> u64 {
+        self.base.pm_bytes() + self.log.pm_bytes()
+    }
+
+    fn close_all(&self) -> Result<()> {
+        self.flush()?;
+        self.base.close()
+    }
+}
+
+/// The root of the structure below.
+fn base_root(root_name: &str) -> String {
+    format!("{root_name}.base")
+}
+
+impl<B: Base + OrderedIndex> OrderedIndex for SpotOn<B> {
+    fn get(&self, key: &[u8]) -> Result<Option<u64>> {
+        admit(key, None)?;
+        self.look_up(key)
+    }
+
+    single_key_writes!();
+
+    fn scan(&self, from: Bound<&[u8]>, reverse: bool, limit: usize, out: &mut ScanBatch) -> Result<()> {
+        let end = out.len().saturating_add(limit);
+        if reverse { self.scan_down(from, end, out) } else { self.scan_up(from, end, out) }
+    }
+
+    fn len(&self) -> u64 {
+        self.count()
+    }
+
+    fn mark(&self, marks: &mut Marks) -> Result<()> {
+        self.mark_all(marks)
+    }
+
+    fn check(&self) -> Result<Vec<String>> {
+        self.check_all()
+    }
+
+    fn dram_bytes(&self) -> u64 {
+        self.dram()
+    }
+
+    fn pm_bytes(&self) -> u64 {
+        self.pm()
+    }
+
+    fn close(&self) -> Result<()> {
+        self.close_all()
+    }
+}
+
+impl<B: Base + HashIndex> HashIndex for SpotOn<B> {
+    fn get(&self, key: &[u8]) -> Result<Option<u64>> {
+        admit(key, None)?;
+        self.look_up(key)
+    }
+
+    single_key_writes!();
+
+    fn scan_unordered(&self, cursor: &mut HashCursor, limit: usize, out: &mut ScanBatch) -> Result<()> {
+        self.scan_hashes(cursor, limit, out)
+    }
+
+    fn len(&self) -> u64 {
+        self.count()
+    }
+
+    /// Of what has been merged; everything is, first.
+    fn figures(&self) -> Result<HashFigures> {
+        self.flush()?;
+        self.base.figures()
+    }
+
+    fn mark(&self, marks: &mut Marks) -> Result<()> {
+        self.mark_all(marks)
+    }
+
+    fn check(&self) -> Result<Vec<String>> {
+        self.check_all()
+    }
+
+    fn dram_bytes(&self) -> u64 {
+        self.dram()
+    }
+
+    fn pm_bytes(&self) -> u64 {
+        self.pm()
+    }
+
+    fn close(&self) -> Result<()> {
+        self.close_all()
+    }
+}
+
+impl<B: Base> fmt::Debug for SpotOn<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpotOn").field("base", &self.base).field("merge", &self.merge).finish()
+    }
+}
