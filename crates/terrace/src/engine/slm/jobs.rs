@@ -512,8 +512,8 @@ fn decode_chunk_end(payload: &[u8]) -> Option<u64> {
 /// What a compaction log tells of the counts, added up record by record; see invariant 2.
 pub(super) struct LoggedJob<'a> {
     slm: &'a Slm,
-    /// The job's number in the manifest.
-    id: Option<u64>,
+    /// What the first record says: the job's number in the manifest.
+    id: Option<Option<u64>>,
     deltas: BTreeMap<u64, i64>,
     /// Records of the chunk that has not ended yet, with their ends.
     chunk: Vec<u8>,
@@ -528,7 +528,7 @@ impl<'a> LoggedJob<'a> {
     /// Takes the next record.
     pub fn take(&mut self, payload: &[u8]) {
         if self.id.is_none() {
-            self.id = Reader::new(payload).varint();
+            self.id = Some(Reader::new(payload).varint());
         } else if let Some(applied) = decode_chunk_end(payload) {
             self.end_chunk(usize::try_from(applied).unwrap_or(usize::MAX));
         } else {
@@ -552,7 +552,7 @@ impl<'a> LoggedJob<'a> {
                 moved.count(&mut self.deltas);
             }
         }
-        let id = self.id.ok_or_else(|| {
+        let id = self.id.flatten().ok_or_else(|| {
             Error::corruption(self.slm.pool.path(), 0, "a compaction log's job number", "none")
         })?;
         Ok((id, self.deltas))
