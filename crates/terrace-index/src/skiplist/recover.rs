@@ -11,6 +11,9 @@ use super::layout::{EXTENT_HEADER_BYTES, FIRST_DATA, OWNER_BYTES};
 use super::read::{Node, compare};
 use crate::guide::Target;
 
+/// Of the next record, so much is loaded while this one is being checked: all of a small one.
+const PREFETCH_BYTES: u64 = 256;
+
 /// What the walk has found.
 struct Walk {
     /// Extents by offset.
@@ -111,6 +114,8 @@ impl Inner {
             return Err(self.damaged(at, "a link into the list's arena", "a link out of it"));
         }
         let node = self.node(at)?;
+        // Records lie in the order in which they came: without this each would have to be waited for.
+        self.pool.prefetch(node.head.next.load(Ordering::Acquire), PREFETCH_BYTES);
         let fields = node.head.fields();
         if !inside(at - OWNER_BYTES, at + fields.above()) || !self.is_sound(&node)? {
             return Err(self.damaged(at, "a record with its checksum", "other bytes"));
