@@ -39,6 +39,17 @@ pub struct OpenArgs {
     /// Compression of SSTable blocks
     #[arg(long, global = true, value_name = "KIND")]
     pub compression: Option<CompressionArg>,
+
+    /// Set an option of the engine, such as slm.block_bytes=4096; may be given again
+    #[arg(long = "set", global = true, value_name = "NAME=VALUE", value_parser = parse_setting)]
+    pub settings: Vec<(String, String)>,
+}
+
+fn parse_setting(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
+    // Told at once, before anything is opened.
+    Options::default().set(name, value).map_err(|e| e.to_string())?;
+    Ok((name.to_string(), value.to_string()))
 }
 
 /// The compressions there are.
@@ -127,6 +138,9 @@ impl OpenArgs {
             };
         }
         options.sync = self.sync;
+        for (name, value) in &self.settings {
+            options.set(name, value).expect("settings are tried when they are parsed");
+        }
         options
     }
 
@@ -144,6 +158,9 @@ impl OpenArgs {
     pub fn to_args(&self) -> Vec<OsString> {
         let mut args: Vec<OsString> = Vec::new();
         let mut pair = |name: &str, value: String| args.extend([OsString::from(name), OsString::from(value)]);
+        for (name, value) in &self.settings {
+            pair("--set", format!("{name}={value}"));
+        }
         if let Some(engine) = self.engine {
             pair("--engine", engine.name().to_string());
         }

@@ -107,7 +107,8 @@ impl Default for Options {
     }
 }
 
-/// Options of the `slm` engine; the defaults are the paper's (SLM-DB, section 6.1).
+/// Options of the `slm` engine; the defaults are the paper's (SLM-DB, section 6.1) where nothing better was found:
+/// see [`published`](Self::published).
 #[derive(Debug, Clone)]
 pub struct SlmOptions {
     /// Bytes of a memtable; there are two. Never more than a sixteenth of the pool, and less where
@@ -140,7 +141,7 @@ impl Default for SlmOptions {
         SlmOptions {
             memtable_bytes: 64 << 20,
             live_key_threshold: 0.7,
-            garbage_share: 0.25,
+            garbage_share: 0.2,
             unasked_leaf_scans: false,
             leaf_scan_files: 10,
             sequentiality_keys: 30,
@@ -152,7 +153,68 @@ impl Default for SlmOptions {
     }
 }
 
+impl SlmOptions {
+    /// The published choices where the defaults are others (SLM-DB, sections 3.3 and 6.1): blocks as large as
+    /// LevelDB's, tables as large as memtables, garbage collected and leaves scanned without being asked.
+    pub fn published() -> Self {
+        SlmOptions {
+            garbage_share: 0.0,
+            unasked_leaf_scans: true,
+            sequentiality_files: 8,
+            table_bytes: 64 << 20,
+            block_bytes: 4096,
+            ..SlmOptions::default()
+        }
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Option<bool> {
+        Some(match name {
+            "memtable_bytes" => parse(value, &mut self.memtable_bytes),
+            "live_key_threshold" => parse(value, &mut self.live_key_threshold),
+            "garbage_share" => parse(value, &mut self.garbage_share),
+            "unasked_leaf_scans" => parse(value, &mut self.unasked_leaf_scans),
+            "leaf_scan_files" => parse(value, &mut self.leaf_scan_files),
+            "sequentiality_keys" => parse(value, &mut self.sequentiality_keys),
+            "sequentiality_files" => parse(value, &mut self.sequentiality_files),
+            "max_merge_files" => parse(value, &mut self.max_merge_files),
+            "table_bytes" => parse(value, &mut self.table_bytes),
+            "block_bytes" => parse(value, &mut self.block_bytes),
+            _ => return None,
+        })
+    }
+}
+
+/// Parses `value` into `to`; false if it is none of its kind.
+fn parse<T: std::str::FromStr>(value: &str, to: &mut T) -> bool {
+    value.parse().map(|parsed| *to = parsed).is_ok()
+}
+
 impl Options {
+    /// Sets an option of an engine by name, such as `slm.block_bytes` to `4096`. Sizes are in bytes.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there is no such option or it cannot have that value. What cannot work together is
+    /// refused by opening.
+    ///
+    /// ```
+    /// let mut options = terrace::Options::default();
+    /// options.set("slm.block_bytes", "4096")?;
+    /// assert_eq!(options.slm.block_bytes, 4096);
+    /// assert!(options.set("slm.block_bites", "4096").is_err());
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        let done = match name.split_once('.') {
+            Some(("slm", name)) => self.slm.set(name, value),
+            _ => None,
+        };
+        match done {
+            Some(true) => Ok(()),
+            Some(false) => Err(Error::invalid(format!("{name} cannot be {value}"))),
+            None => Err(Error::invalid(format!("there is no option {name}"))),
+        }
+    }
+
     /// Refuses what cannot work, by name.
     pub(crate) fn validate(&self) -> Result<()> {
         let slm = &self.slm;

@@ -82,3 +82,13 @@ fn mistakes_are_explained() {
     let long = "k".repeat(65_536);
     bed.run("put", &[long.as_str(), "v"]).fails(2, &["65"]);
 }
+
+#[test]
+fn options_of_the_engine_can_be_set_and_mistakes_are_told() {
+    let bed = Bed::new();
+    bed.run("put", &["--set", "slm.block_bytes=4096", "--set", "slm.garbage_share=0", "key", "value"]).text();
+    assert_eq!(bed.run("get", &["key"]).text(), "value\n");
+    bed.run("get", &["--set", "slm.block_bites=1", "key"]).fails(2, &["there is no option slm.block_bites"]);
+    bed.run("get", &["--set", "slm.block_bytes=many", "key"]).fails(2, &["slm.block_bytes cannot be many"]);
+    bed.run("get", &["--set", "slm.block_bytes", "key"]).fails(2, &["NAME=VALUE"]);
+}
