@@ -51,6 +51,9 @@ pub struct Index {
     /// Bytes of the pool to touch beforehand [default: 128 a pair]
     #[arg(long, value_name = "BYTES", value_parser = count)]
     pool_size: Option<u64>,
+    /// Changes that a write buffer takes, for the variants with buffers [default: the structure's own]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    buffer: Option<u32>,
     /// Do not count 256-byte blocks written (about 2 ns a block flushed)
     #[arg(long)]
     no_xplines: bool,
@@ -168,6 +171,7 @@ impl Index {
             pool_bytes: self.pool_size.unwrap_or(num * 128 + (64 << 20)),
             count_xplines: !self.no_xplines,
             pairs,
+            buffer: self.buffer.map(|n| n as usize),
             num,
             reads: self.reads.unwrap_or(num),
             scan: self.scan as usize,
@@ -193,6 +197,7 @@ impl Index {
         };
         let (num, threads) = (spec.num.to_string(), spec.threads.to_string());
         let size = spec.pool_bytes.to_string();
+        let buffer = self.buffer.map(|n| vec!["--buffer".to_string(), n.to_string()]);
         let child = std::process::Command::new(std::env::current_exe()?)
             .args(["index", "--steps", "insert,die", "--index", name, "--num", &num])
             .args([
@@ -205,6 +210,7 @@ impl Index {
                 "--pool-size",
                 &size,
             ])
+            .args(buffer.unwrap_or_default())
             .status()?;
         match child.signal() {
             Some(9) => Ok(()),

@@ -13,7 +13,7 @@ use terrace_pmem::{MediaRequest, Pool, PoolOptions, Profile};
 
 use super::pairs::{PairKeys, Pairs};
 use super::phase::{Ground, Op, PhaseOutcome, run_phase};
-use super::subject::{Subject, Visitor};
+use super::subject::{Setup, Subject, Visitor};
 
 /// One step of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +66,8 @@ pub struct Spec {
     pub count_xplines: bool,
     /// The shape of pairs.
     pub pairs: Pairs,
+    /// Changes that a write buffer takes, where there are buffers; the structure's own figure if there is none.
+    pub buffer: Option<usize>,
     /// Pairs an insert phase inserts.
     pub num: u64,
     /// Most operations of a read, miss or scan phase.
@@ -76,6 +78,12 @@ pub struct Spec {
     pub threads: usize,
     /// What is done.
     pub steps: Vec<Step>,
+}
+
+impl Spec {
+    fn setup(&self) -> Setup {
+        Setup { pairs: self.pairs, buffer: self.buffer }
+    }
 }
 
 /// How far probes for absent keys went.
@@ -186,7 +194,7 @@ impl Visitor for Runner<'_> {
             None
         } else {
             let pool = create_pool(self.spec)?;
-            let subject = Arc::new(S::create(&pool, self.spec.pairs)?);
+            let subject = Arc::new(S::create(&pool, self.spec.setup())?);
             Some((pool, subject))
         };
         let live = 0..if self.resumes { self.spec.num } else { 0 };
@@ -299,7 +307,7 @@ impl<S: Subject> Bench<'_, S> {
         let begun = clock.now();
         let pool = Pool::open(&self.spec.place.path, &pool_options(self.spec))?;
         let pool_ms = ms(clock.now() - begun);
-        let subject = Arc::new(S::open(&pool, self.spec.pairs)?);
+        let subject = Arc::new(S::open(&pool, self.spec.setup())?);
         let open_ms = ms(clock.now() - begun);
         let number = self.ground.live.start;
         let found = subject.get(PairKeys::new(self.spec.pairs).key(number))?.is_some();

@@ -18,16 +18,25 @@ use super::pairs::Pairs;
 /// The pool root that a measured index lies under.
 pub(super) const ROOT: &str = "bench";
 
+/// What an index is made for.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup {
+    /// The shape of pairs.
+    pub pairs: Pairs,
+    /// Changes that a write buffer takes, where there are buffers; the structure's own figure if there is none.
+    pub buffer: Option<usize>,
+}
+
 /// An index that can be measured. Values are words other than 0, or made of one.
 pub trait Subject: Send + Sync + Sized + 'static {
     /// Whether it can scan.
     const SCANS: bool;
 
-    /// Makes an empty index for pairs of a shape.
-    fn create(pool: &Pool, pairs: Pairs) -> Result<Self>;
+    /// Makes an empty index.
+    fn create(pool: &Pool, setup: Setup) -> Result<Self>;
 
     /// Opens it again, also after a crash.
-    fn open(pool: &Pool, pairs: Pairs) -> Result<Self>;
+    fn open(pool: &Pool, setup: Setup) -> Result<Self>;
 
     /// Inserts a key that is not there.
     fn insert(&self, key: &[u8], word: u64) -> Result<()>;
@@ -148,9 +157,9 @@ pub trait Make: Sized + Send + Sync + 'static {
     /// What is measured.
     type Index;
     /// Makes an empty one.
-    fn make(pool: &Pool) -> Result<Self::Index>;
+    fn make(pool: &Pool, setup: Setup) -> Result<Self::Index>;
     /// Opens it.
-    fn reopen(pool: &Pool) -> Result<Self::Index>;
+    fn reopen(pool: &Pool, setup: Setup) -> Result<Self::Index>;
     /// Makes what is buffered part of the structure.
     fn flush(_: &Self::Index) -> Result<()> {
         Ok(())
@@ -173,10 +182,10 @@ macro_rules! make {
     ($made:ty, $index:ty $(, $more:item)*) => {
         impl Make for $made {
             type Index = $index;
-            fn make(pool: &Pool) -> Result<$index> {
+            fn make(pool: &Pool, _: Setup) -> Result<$index> {
                 <$index>::create(pool, ROOT)
             }
-            fn reopen(pool: &Pool) -> Result<$index> {
+            fn reopen(pool: &Pool, _: Setup) -> Result<$index> {
                 <$index>::open(pool, ROOT)
             }
             $($more)*
@@ -198,10 +207,10 @@ make!(
 
 impl Make for SpTree {
     type Index = SpTree;
-    fn make(pool: &Pool) -> Result<SpTree> {
+    fn make(pool: &Pool, _: Setup) -> Result<SpTree> {
         SpTree::create(pool, ROOT, &SpOptions::default())
     }
-    fn reopen(pool: &Pool) -> Result<SpTree> {
+    fn reopen(pool: &Pool, _: Setup) -> Result<SpTree> {
         SpTree::open(pool, ROOT, &SpOptions::default())
     }
     fn settle(index: &SpTree) -> Result<()> {
@@ -211,10 +220,10 @@ impl Make for SpTree {
 
 impl Make for TurboHash {
     type Index = TurboHash;
-    fn make(pool: &Pool) -> Result<TurboHash> {
+    fn make(pool: &Pool, _: Setup) -> Result<TurboHash> {
         TurboHash::create(pool, ROOT, &TurboOptions::default())
     }
-    fn reopen(pool: &Pool) -> Result<TurboHash> {
+    fn reopen(pool: &Pool, _: Setup) -> Result<TurboHash> {
         TurboHash::open(pool, ROOT)
     }
     fn bytes(index: &TurboHash) -> Option<&dyn ByteMap> {
@@ -228,12 +237,12 @@ pub struct Plain;
 
 impl Make for Plain {
     type Index = FastFair;
-    fn make(pool: &Pool) -> Result<FastFair> {
+    fn make(pool: &Pool, _: Setup) -> Result<FastFair> {
         let tree = FastFair::create(pool, ROOT)?;
         tree.set_shortcut_limit(0);
         Ok(tree)
     }
-    fn reopen(pool: &Pool) -> Result<FastFair> {
+    fn reopen(pool: &Pool, _: Setup) -> Result<FastFair> {
         let tree = FastFair::open(pool, ROOT)?;
         tree.set_shortcut_limit(0);
         Ok(tree)
@@ -249,19 +258,20 @@ const CACHED: u8 = 2;
 pub struct Spot<B, const VARIANT: u8>(std::marker::PhantomData<B>);
 
 impl<B, const VARIANT: u8> Spot<B, VARIANT> {
-    fn options() -> SpotOnOptions {
+    fn options(setup: Setup) -> SpotOnOptions {
         let merge = if VARIANT == IN_PLACE { Merge::InPlace } else { Merge::OutOfPlace };
-        SpotOnOptions { merge, cache: VARIANT == CACHED, ..SpotOnOptions::default() }
+        let capacity = setup.buffer;
+        SpotOnOptions { merge, cache: VARIANT == CACHED, capacity, ..SpotOnOptions::default() }
     }
 }
 
 impl<B: Base, const VARIANT: u8> Make for Spot<B, VARIANT> {
     type Index = SpotOn<B>;
-    fn make(pool: &Pool) -> Result<SpotOn<B>> {
-        SpotOn::create(pool, ROOT, &Self::options())
+    fn make(pool: &Pool, setup: Setup) -> Result<SpotOn<B>> {
+        SpotOn::create(pool, ROOT, &Self::options(setup))
     }
-    fn reopen(pool: &Pool) -> Result<SpotOn<B>> {
-        SpotOn::open(pool, ROOT, &Self::options())
+    fn reopen(pool: &Pool, setup: Setup) -> Result<SpotOn<B>> {
+        SpotOn::open(pool, ROOT, &Self::options(setup))
     }
     fn flush(index: &SpotOn<B>) -> Result<()> {
         index.flush()
@@ -275,12 +285,12 @@ pub struct Ordered<M: Make>(M::Index);
 impl<M: Make<Index: OrderedIndex + 'static>> Subject for Ordered<M> {
     const SCANS: bool = true;
 
-    fn create(pool: &Pool, _: Pairs) -> Result<Self> {
-        Ok(Ordered(M::make(pool)?))
+    fn create(pool: &Pool, setup: Setup) -> Result<Self> {
+        Ok(Ordered(M::make(pool, setup)?))
     }
 
-    fn open(pool: &Pool, _: Pairs) -> Result<Self> {
-        Ok(Ordered(M::reopen(pool)?))
+    fn open(pool: &Pool, setup: Setup) -> Result<Self> {
+        Ok(Ordered(M::reopen(pool, setup)?))
     }
 
     #[inline]
@@ -370,12 +380,12 @@ fn narrowed(map: &dyn ByteMap, key: &[u8]) -> Result<Option<u64>> {
 impl<M: Make<Index: HashIndex + 'static>> Subject for Hashed<M> {
     const SCANS: bool = false;
 
-    fn create(pool: &Pool, pairs: Pairs) -> Result<Self> {
-        Ok(Self::over(M::make(pool)?, pairs))
+    fn create(pool: &Pool, setup: Setup) -> Result<Self> {
+        Ok(Self::over(M::make(pool, setup)?, setup.pairs))
     }
 
-    fn open(pool: &Pool, pairs: Pairs) -> Result<Self> {
-        Ok(Self::over(M::reopen(pool)?, pairs))
+    fn open(pool: &Pool, setup: Setup) -> Result<Self> {
+        Ok(Self::over(M::reopen(pool, setup)?, setup.pairs))
     }
 
     #[inline]

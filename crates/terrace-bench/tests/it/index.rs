@@ -11,6 +11,7 @@ fn run(name: &str, pairs: Pairs, threads: usize, steps: &str) -> Run {
         pool_bytes: 4 << 20,
         count_xplines: true,
         pairs,
+        buffer: None,
         num: 3000,
         reads: 2000,
         scan: 10,

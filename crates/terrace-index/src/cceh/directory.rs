@@ -95,6 +95,14 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
     /// Lets the right half of `old`'s hashes lead to `new`, durably: what is there is a copy of that half. Both are
     /// locked; `hash` leads to `old`.
     pub(super) fn publish_split(&self, hash: u64, old: Entry, new: u64) -> Result<()> {
+        self.publish_halves(hash, old, [old.offset, new])
+    }
+
+    /// Lets the two halves of `old`'s hashes lead to `new`, durably: what is there are copies of them, and changes
+    /// that a log holds too. All are locked; `hash` leads to `old`.
+    ///
+    /// A crash may leave the left half with `old` and the right one with its new segment.
+    pub(super) fn publish_halves(&self, hash: u64, old: Entry, new: [u64; 2]) -> Result<()> {
         let _alone = self.structure.lock();
         let mut directory = self.directory()?;
         if directory.depth == old.depth {
@@ -104,10 +112,10 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         let half = 1 << (directory.depth - old.depth - 1);
         let depth = old.depth + 1;
         let middle = first + half;
-        let right = Entry { offset: new, depth };
+        let [left, right] = new.map(|offset| Entry { offset, depth });
         self.pool.publish(POff::new(directory.offset + middle * 8), right.encode(middle));
         self.mirror.set(middle, right.encode(middle));
-        self.set_entries(directory, first..middle, Entry { offset: old.offset, depth });
+        self.set_entries(directory, first..middle, left);
         self.set_entries(directory, middle + 1..middle + half, right);
         self.pool.drain();
         Ok(())

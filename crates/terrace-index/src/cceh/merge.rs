@@ -8,13 +8,11 @@ use super::probe::{SlotAt, Wanted, key_word, value_word};
 use super::{Cceh, Garbage};
 use crate::kinds;
 use crate::pair::{NewPair, record_bytes};
+use crate::spot_on::Change;
 
 /// Changes are written in place where there are fewer of them than this share of a segment's buckets: a new
 /// segment would cost more than they do.
 const WORTH_SHARE: usize = 8;
-
-/// A change: the key's hash, the key, and its new word or none.
-pub(crate) type Change<'a> = (u64, &'a [u8], Option<u64>);
 
 /// A segment in DRAM, and what follows if it takes the old one's place.
 struct Image<'p> {
@@ -42,13 +40,14 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         mut changes: &[Change<'_>],
         edge: &mut dyn FnMut(Option<u64>),
     ) -> Result<()> {
-        while let Some(&(hash, ..)) = changes.first() {
+        while let Some(&Change { head: hash, .. }) = changes.first() {
             let depth = {
                 let _counted = self.totals.writing();
                 let _here = self.limbo.enter();
                 let route = self.route(hash)?;
                 let entry = route.entry;
-                let own = |change: &&Change<'_>| prefix(change.0, entry.depth) == prefix(hash, entry.depth);
+                let own =
+                    |change: &&Change<'_>| prefix(change.head, entry.depth) == prefix(hash, entry.depth);
                 let run = &changes[..changes.iter().take_while(own).count()];
                 if run.len() * WORTH_SHARE < BUCKETS {
                     None
@@ -57,11 +56,19 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
                     if !self.still(&route) {
                         continue;
                     }
-                    if !self.replace_segment(entry, run)? {
-                        self.split(hash, entry)?;
-                        continue;
-                    }
+                    let depth = match self.replace_segment(entry, run)? {
+                        true => entry.depth,
+                        false if self.replace_by_two(entry, run)? => entry.depth + 1,
+                        false => {
+                            self.split(hash, entry)?;
+                            continue;
+                        }
+                    };
                     drop(held);
+                    // Both halves' ends are told: of the lower one here, of the other below.
+                    if depth > entry.depth {
+                        edge(Some((prefix(hash, entry.depth) << 1 | 1) << (63 - entry.depth)));
+                    }
                     changes = &changes[run.len()..];
                     Some(entry.depth)
                 }
@@ -80,14 +87,17 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         changes: &'a [Change<'c>],
         edge: &mut dyn FnMut(Option<u64>),
     ) -> Result<&'a [Change<'c>]> {
-        let Some(&(first, ..)) = changes.first() else { return Ok(changes) };
+        let Some(&Change { head: first, .. }) = changes.first() else { return Ok(changes) };
         let depth = {
             let _here = self.limbo.enter();
             self.route(first)?.entry.depth
         };
-        let count = changes.iter().take_while(|c| prefix(c.0, depth) == prefix(first, depth)).count();
-        for (_, key, word) in &changes[..count] {
-            self.apply(key, &mut |now| if now.is_none() && word.is_none() { None } else { Some(*word) })?;
+        let count = changes.iter().take_while(|c| prefix(c.head, depth) == prefix(first, depth)).count();
+        // Bucket after bucket, so that what is written to one block of the media is written together.
+        let mut own = changes[..count].to_vec();
+        own.sort_by_key(|change| Self::home(change.head));
+        for Change { key, word, .. } in own {
+            self.apply(key, &mut |now| if now.is_none() && word.is_none() { None } else { Some(word) })?;
         }
         edge(end_of(first, depth));
         Ok(&changes[count..])
@@ -95,16 +105,10 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
 
     /// Puts a changed copy in the place of the locked segment; false if a change finds no room.
     fn replace_segment(&self, old: Entry, run: &[Change<'_>]) -> Result<bool> {
-        let hash = run[0].0;
-        let mut image = self.image_of(old, hash)?;
-        for (hash, key, word) in run {
-            if !self.change_image(&mut image, &Wanted::new(key, *hash), *word)? {
-                return Ok(false);
-            }
-        }
+        let hash = run[0].head;
+        let Some(image) = self.changed_image(old, hash, run)? else { return Ok(false) };
         let new = self.space.take()?;
-        let bytes: Vec<u8> = image.slots.as_flattened().iter().flat_map(|w| w.to_le_bytes()).collect();
-        self.pool.copy_flush(new, &bytes);
+        self.write_image(new, &image);
         self.pool.drain();
         // As soon as the directory names it, writers must wait until that is durable.
         let held = self.locks.lock(new);
@@ -113,11 +117,73 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             return Err(e);
         }
         drop(held);
+        self.settle_image(image);
+        self.limbo.retire(Garbage::Segment(old.offset));
+        Ok(true)
+    }
+
+    /// Puts two changed segments, of half the hashes each, in the place of the locked one; false if a change finds
+    /// no room in them either.
+    fn replace_by_two(&self, old: Entry, run: &[Change<'_>]) -> Result<bool> {
+        if !Self::splits(old.depth) {
+            return Ok(false);
+        }
+        let depth = old.depth + 1;
+        let lower = prefix(run[0].head, old.depth) << 1;
+        let half = Entry { offset: old.offset, depth };
+        let begin = |prefix: u64| prefix << (64 - depth);
+        let middle = run.partition_point(|change| prefix(change.head, depth) == lower);
+        let Some(low) = self.changed_image(half, begin(lower), &run[..middle])? else { return Ok(false) };
+        let Some(up) = self.changed_image(half, begin(lower | 1), &run[middle..])? else { return Ok(false) };
+        let new = self.take_two()?;
+        self.write_image(new[0], &low);
+        self.write_image(new[1], &up);
+        self.pool.drain();
+        let held = new.map(|segment| self.locks.lock(segment));
+        if let Err(e) = self.publish_halves(run[0].head, old, new) {
+            new.into_iter().for_each(|segment| self.space.give(segment));
+            return Err(e);
+        }
+        drop(held);
+        self.settle_image(low);
+        self.settle_image(up);
+        self.limbo.retire(Garbage::Segment(old.offset));
+        Ok(true)
+    }
+
+    fn take_two(&self) -> Result<[u64; 2]> {
+        let first = self.space.take()?;
+        match self.space.take() {
+            Ok(second) => Ok([first, second]),
+            Err(e) => {
+                self.space.give(first);
+                Err(e)
+            }
+        }
+    }
+
+    /// What the slots in `entry` that begin like `hash` become by the changes; `None` if one finds no room.
+    fn changed_image(&self, entry: Entry, hash: u64, run: &[Change<'_>]) -> Result<Option<Image<'_>>> {
+        let mut image = self.image_of(entry, hash)?;
+        for change in run {
+            if !self.change_image(&mut image, &Wanted::new(change.key, change.head), change.word)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(image))
+    }
+
+    /// Writes and flushes an image to a segment that nobody knows.
+    fn write_image(&self, segment: u64, image: &Image<'_>) {
+        let bytes: Vec<u8> = image.slots.as_flattened().iter().flat_map(|w| w.to_le_bytes()).collect();
+        self.pool.copy_flush(segment, &bytes);
+    }
+
+    /// What follows when an image has taken its place.
+    fn settle_image(&self, image: Image<'_>) {
         image.pairs.into_iter().for_each(NewPair::keep);
         self.totals.add(image.keys, image.pair_bytes);
         image.garbage.into_iter().for_each(|at| self.limbo.retire(Garbage::Pair(at)));
-        self.limbo.retire(Garbage::Segment(old.offset));
-        Ok(true)
     }
 
     /// The living slots of a locked segment.

@@ -1,5 +1,5 @@
 //! Merging a run of changes into leaves, in place one by one or out of place: the leaf and the changes become one
-//! or two new leaves, which take its place by one publish.
+//! or more new leaves, which take its place by one publish.
 
 use terrace_base::{Error, Result};
 
@@ -10,9 +10,7 @@ use super::lock::Locked;
 use super::restructure::Gathered;
 use super::write::Parent;
 use crate::ordered::OrderedIndex;
-
-/// A change: the first bytes of the key, the key, and its new word or none.
-type Change<'a> = (u64, &'a [u8], Option<u64>);
+use crate::spot_on::Change;
 
 /// What a leaf becomes.
 struct Merged<'t> {
@@ -25,12 +23,12 @@ impl<const N: usize> FastFair<N> {
     /// Makes all `changes`, which ascend by key, one by one. `edge` is told the fences of the leaves changed.
     pub(crate) fn merge_in_place(&self, changes: &[Change<'_>], edge: &mut dyn FnMut(&[u8])) -> Result<()> {
         let mut done: Option<Vec<u8>> = None;
-        for (_, key, word) in changes {
+        for &Change { key, word, .. } in changes {
             match word {
-                Some(word) => drop(self.insert(key, *word)?),
+                Some(word) => drop(self.insert(key, word)?),
                 None => drop(self.remove(key)?),
             }
-            if done.as_deref().is_none_or(|high| *key >= high) {
+            if done.as_deref().is_none_or(|high| key >= high) {
                 done = self.tell_fences(key, edge)?;
             }
         }
@@ -46,18 +44,15 @@ impl<const N: usize> FastFair<N> {
     ) -> Result<()> {
         let mut sets = Vec::with_capacity(changes.len());
         for change in changes {
-            match change.2 {
-                None => drop(self.remove(change.1)?),
+            match change.word {
+                None if change.is_new => {}
+                None => drop(self.remove(change.key)?),
                 Some(_) => sets.push(*change),
             }
         }
         let mut left = &sets[..];
-        while let Some((_, key, _)) = left.first() {
-            let taken = self.merge_into_leaf(key, left)?;
-            if taken > 0 {
-                self.tell_fences(key, edge)?;
-                self.tell_fences(left[taken - 1].1, edge)?;
-            }
+        while let Some(first) = left.first() {
+            let taken = self.merge_into_leaf(first.key, left, edge)?;
             left = &left[taken..];
         }
         Ok(())
@@ -75,8 +70,19 @@ impl<const N: usize> FastFair<N> {
         Ok(high.map(<[u8]>::to_vec))
     }
 
+    /// Leaves that one may become: with no more new siblings a parent that was just split has room for them.
+    const MOST_LEAVES: usize = N / 4 + 1;
+
+    /// Entries of each of several new leaves at most.
+    const FULL: usize = N * 3 / 4;
+
     /// Makes the first of `changes`, whose first key is `key`, in its leaf; how many.
-    fn merge_into_leaf(&self, key: &[u8], changes: &[Change<'_>]) -> Result<usize> {
+    fn merge_into_leaf(
+        &self,
+        key: &[u8],
+        changes: &[Change<'_>],
+        edge: &mut dyn FnMut(&[u8]),
+    ) -> Result<usize> {
         let _writing = self.totals.writing();
         let _here = self.limbo.enter();
         let held = self.hold(key, 0)?;
@@ -85,16 +91,22 @@ impl<const N: usize> FastFair<N> {
             self.repair_parent(key, 0)?;
             return Ok(0);
         }
-        let high = self.high_key(held.lock.node)?;
-        let own = changes.iter().take_while(|(_, key, _)| high.is_none_or(|high| *key < high));
-        // With no more than this the result fits into two leaves.
-        let count = own.count().min(N / 2);
-        self.replace_leaf(held.lock, &changes[..count])?;
+        let leaf = held.lock.node;
+        let (low, high) = (self.low_key(leaf)?, self.high_key(leaf)?);
+        low.iter().chain(&high).for_each(|fence| edge(fence));
+        let own = changes.iter().take_while(|change| high.is_none_or(|high| change.key < high));
+        let count = own.count().min(Self::MOST_LEAVES * Self::FULL - N);
+        self.replace_leaf(held.lock, &changes[..count], edge)?;
         Ok(count)
     }
 
-    /// Replaces a locked leaf that its parent names by one or two with `run` in them, and releases it.
-    fn replace_leaf(&self, lock: Locked<'_, N>, run: &[Change<'_>]) -> Result<()> {
+    /// Replaces a locked leaf that its parent names by one or more with `run` in them, and releases it.
+    fn replace_leaf(
+        &self,
+        lock: Locked<'_, N>,
+        run: &[Change<'_>],
+        edge: &mut dyn FnMut(&[u8]),
+    ) -> Result<()> {
         let old = lock.node;
         let Gathered { items, dropped } = self.gather(old)?;
         let mut fresh = Fresh::new(&self.pool);
@@ -103,7 +115,7 @@ impl<const N: usize> FastFair<N> {
             // Words have changed in their records, and that is all.
             return Ok(());
         }
-        let first = self.build_leaves(&mut fresh, &lock, &items)?;
+        let first = self.build_leaves(&mut fresh, &lock, &items, edge)?;
         self.clear_hint(old)?;
         self.totals.add_bytes(fresh.keep() as i64);
         self.pool.drain();
@@ -134,13 +146,13 @@ impl<const N: usize> FastFair<N> {
     ) -> Result<Merged<'t>> {
         let mut out = Merged { items: Vec::with_capacity(items.len() + run.len()), new: Vec::new() };
         let mut rest = items;
-        for (_, key, word) in run {
-            let Some(word) = *word else { continue };
-            let before = rest.partition_point(|item| item.key < *key);
+        for &Change { key, word, .. } in run {
+            let Some(word) = word else { continue };
+            let before = rest.partition_point(|item| item.key < key);
             out.items.extend_from_slice(&rest[..before]);
             rest = &rest[before..];
             match rest.first() {
-                Some(item) if item.key == *key => self.set_word(item.ptr, word)?,
+                Some(item) if item.key == key => self.set_word(item.ptr, word)?,
                 _ => {
                     let ptr = fresh.record(key, word, self.generation)?;
                     out.items.push(Item { key, ptr });
@@ -164,25 +176,34 @@ impl<const N: usize> FastFair<N> {
         }
     }
 
-    /// Builds one or two leaves of `items` in the place of the locked one; the first of them.
-    fn build_leaves(&self, fresh: &mut Fresh<'_>, lock: &Locked<'_, N>, items: &[Item<'_>]) -> Result<u64> {
+    /// Builds leaves of `items` in the place of the locked one, and tells `edge` where they meet; the first of them.
+    fn build_leaves(
+        &self,
+        fresh: &mut Fresh<'_>,
+        lock: &Locked<'_, N>,
+        items: &[Item<'_>],
+        edge: &mut dyn FnMut(&[u8]),
+    ) -> Result<u64> {
         let old = lock.node;
-        let (low_key, high_key) = (self.low_key(old)?, self.high_key(old)?);
-        let whole = Plan { level: 0, low: old.n.low, low_key, high: old.n.high, high_key, next: old.next() };
-        if items.len() <= N * 3 / 4 {
-            let only = self.place(fresh)?;
-            self.build(fresh, only, &whole, items, None)?;
-            return Ok(only);
+        let low_key = self.low_key(old)?;
+        let (mut high, mut high_key, mut next) = (old.n.high, self.high_key(old)?, old.next());
+        let leaves = items.len().div_ceil(Self::FULL).max(1);
+        // From right to left, since each names the next.
+        for leaf in (0..leaves).rev() {
+            let (from, to) = (items.len() * leaf / leaves, items.len() * (leaf + 1) / leaves);
+            let (low, low_key) = match leaf {
+                0 => (old.n.low, low_key),
+                _ => {
+                    let fence = separator(items[from - 1].key, items[from].key);
+                    edge(fence);
+                    (fresh.key(fence)?, Some(fence))
+                }
+            };
+            let off = self.place(fresh)?;
+            let plan = Plan { level: 0, low, low_key, high, high_key, next };
+            self.build(fresh, off, &plan, &items[from..to], None)?;
+            (high, high_key, next) = (low, low_key, off);
         }
-        let at = items.len() / 2;
-        let fence_key = separator(items[at - 1].key, items[at].key);
-        let fence = fresh.key(fence_key)?;
-        let (left, right) = (self.place(fresh)?, self.place(fresh)?);
-        let plan = Plan { low: fence, low_key: Some(fence_key), ..whole };
-        self.build(fresh, right, &plan, &items[at..], None)?;
-        let plan =
-            Plan { level: 0, low: old.n.low, low_key, high: fence, high_key: Some(fence_key), next: right };
-        self.build(fresh, left, &plan, &items[..at], None)?;
-        Ok(left)
+        Ok(next)
     }
 }

@@ -9,17 +9,22 @@ use super::Record;
 use super::index::{INDEX_KIND, SkipIndex};
 use super::write::{Linked, Staged};
 use crate::ordered::OrderedIndex;
+use crate::spot_on::Change;
 use crate::word_cell::{CELL_BYTES, state_in_flight};
 
 impl SkipIndex {
     /// Makes all `changes`, which ascend by key, durably. A crash leaves any part of them.
-    pub(crate) fn merge_batch(&self, changes: &[(u64, &[u8], Option<u64>)]) -> Result<()> {
+    pub(crate) fn merge_batch(&self, changes: &[Change<'_>]) -> Result<()> {
         let mut staged: Vec<(Staged, &[u8], u64)> = Vec::new();
-        for (_, key, word) in changes {
+        for &Change { key, word, is_new, .. } in changes {
             match word {
+                None if is_new => {}
                 None => drop(self.remove(key)?),
-                Some(word) if self.lookup(key)? != 0 => drop(self.insert(key, *word)?),
-                Some(word) => staged.push((self.stage_new(key, *word)?, key, *word)),
+                // A key that was there once has its node still: linking finds out.
+                Some(word) if is_new || self.lookup(key)? == 0 => {
+                    staged.push((self.stage_new(key, word)?, key, word));
+                }
+                Some(word) => drop(self.insert(key, word)?),
             }
         }
         let list = self.list();

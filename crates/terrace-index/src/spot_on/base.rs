@@ -12,8 +12,18 @@ use crate::hashed::HashIndex;
 use crate::ordered::OrderedIndex;
 use crate::skiplist::SkipIndex;
 
-/// A change: the head of the key's place, the key, and its new word or none.
-pub type Change<'a> = (u64, &'a [u8], Option<u64>);
+/// A change.
+#[derive(Debug, Clone, Copy)]
+pub struct Change<'a> {
+    /// The head of the key's place.
+    pub head: u64,
+    /// The key.
+    pub key: &'a [u8],
+    /// Its new word, or none.
+    pub word: Option<u64>,
+    /// Whether the structure is known not to have the key.
+    pub is_new: bool,
+}
 
 /// How buffered changes are merged into a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -112,8 +122,8 @@ pub(super) fn head_of(key: &[u8]) -> u64 {
 }
 
 impl<const N: usize> Base for FastFair<N> {
-    /// Half a leaf.
-    const CAPACITY: usize = N / 2;
+    /// As many as a leaf has entries.
+    const CAPACITY: usize = N;
 
     forwards!(OrderedIndex);
 
@@ -168,14 +178,14 @@ impl Base for SkipIndex {
 
     fn merge(&self, changes: &[Change<'_>], how: Merge, edge: &mut Edge<'_>) -> Result<()> {
         match how {
-            Merge::InPlace => changes.iter().try_for_each(|(_, key, word)| match word {
-                Some(word) => self.insert(key, *word).map(drop),
-                None => self.remove(key).map(drop),
+            Merge::InPlace => changes.iter().try_for_each(|change| match change.word {
+                Some(word) => self.insert(change.key, word).map(drop),
+                None => self.remove(change.key).map(drop),
             })?,
             Merge::OutOfPlace => self.merge_batch(changes)?,
         }
         let begins = |key: &[u8]| hash64(key).is_multiple_of(SKIP_SHARE);
-        changes.iter().filter(|(_, key, _)| begins(key)).for_each(|(head, key, _)| edge(*head, key));
+        changes.iter().filter(|c| begins(c.key)).for_each(|c| edge(c.head, c.key));
         Ok(())
     }
 

@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 
+use super::Change;
+
 /// A place in an index's order: where the key's first bytes, or its hash, put it, and then the key itself.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
@@ -121,6 +123,12 @@ impl Buffer {
 
     pub fn entries(&self) -> &[Entry] {
         &self.entries
+    }
+
+    /// The entries as changes of the structure below.
+    pub fn changes(&self) -> impl Iterator<Item = Change<'_>> {
+        let all = self.entries.iter().zip(&self.below);
+        all.map(|(e, below)| Change { head: e.head, key: e.key(), word: e.word(), is_new: !below })
     }
 
     /// Where a key's entry is, or belongs.

@@ -67,8 +67,7 @@ impl<B: Base> SpotOn<B> {
 
     /// Merges a locked partition's buffer into the base, and cuts the partition where nodes begin.
     fn merge_partition(&self, partition: &Partition, body: &mut Body) -> Result<()> {
-        let entries = body.buffer.entries();
-        let changes: Vec<Change<'_>> = entries.iter().map(|e| (e.head, e.key(), e.word())).collect();
+        let changes: Vec<Change<'_>> = body.buffer.changes().collect();
         let mut edges = Vec::new();
         self.base.merge(&changes, self.merge, &mut |head, key| {
             let low = (partition.low.head, &*partition.low.key);
@@ -165,9 +164,13 @@ impl<B: Base> SpotOn<B> {
     /// Merges what the log held when it was opened, and empties it.
     pub(super) fn replay(&self, replayed: &Replayed) -> Result<()> {
         let head = |key: &[u8]| self.base.head(key);
-        let mut changes: Vec<Change<'_>> =
-            replayed.iter().map(|(key, word)| (head(key), &key[..], *word)).collect();
-        changes.sort_unstable_by_key(|(head, key, _)| (*head, *key));
+        let change = |(key, word): (&'_ Vec<u8>, &Option<u64>)| (head(key), key.clone(), *word);
+        let mut all: Vec<_> = replayed.iter().map(change).collect();
+        all.sort_unstable();
+        let changes: Vec<Change<'_>> = all
+            .iter()
+            .map(|(head, key, word)| Change { head: *head, key, word: *word, is_new: false })
+            .collect();
         self.base.merge(&changes, self.merge, &mut |_, _| {})?;
         self.log.reset(|| true)
     }
