@@ -23,12 +23,17 @@ impl TurboHash {
         let _here = self.limbo.enter();
         marks.slot(self.header_at)?;
         marks.slot(self.header.directory)?;
+        // Small shards share extents.
+        let mut owners = HashSet::new();
         for shard in 0..self.views.len() {
             let held = self.hold(shard);
             if held.view.is_empty() {
                 continue;
             }
-            marks.slot(self.offset_of(held.view.address(0)))?;
+            let owner = self.blocks.owner(self.offset_of(held.view.address(0)), held.view.bytes());
+            if owners.insert(owner) {
+                marks.slot(owner)?;
+            }
             for i in 0..held.view.len() {
                 for (_, content) in self.stable_contents(held.bucket(i))?.1 {
                     if content.is_record {

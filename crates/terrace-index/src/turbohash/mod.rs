@@ -35,6 +35,7 @@
 //! 7. The check in the meta word covers it and the tags and kinds of live slots; each live slot has a check, and each
 //!    record its checksum: what is read was written.
 
+mod blocks;
 mod check;
 mod directory;
 mod layout;
@@ -48,10 +49,11 @@ mod tests;
 mod write;
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use terrace_base::{Error, Result};
-use terrace_pmem::{Kind, Marks, POff, Pool};
+use terrace_pmem::{Marks, POff, Pool};
 
 use crate::hashed::{ByteMap, HashCursor, HashFigures, HashIndex, KeyHash, admit_pair};
 use crate::kinds;
@@ -60,6 +62,7 @@ use crate::ordered::{ScanBatch, admit};
 use crate::pair::{NewPair, word_of};
 use crate::pins::Pins;
 
+use blocks::Blocks;
 use directory::{Content, Counts, View};
 use layout::{DESCRIPTOR_BYTES, MAGIC, SHARD_BITS_MAX, TABLE_HEADER_BYTES, TableHeader};
 use probe::Sought;
@@ -67,8 +70,9 @@ pub use scan::Visit;
 use simd::Level;
 use write::{New, When};
 
-/// Keys to a shard for which a table is laid out: 32 buckets, three fifths full.
-const KEYS_A_SHARD: u64 = 250;
+/// Keys to a shard for which a table is laid out: 256 buckets, three fifths full. Fewer and larger shards keep the mirror
+/// in the processor's caches; more and smaller ones are rehashed in less time.
+const KEYS_A_SHARD: u64 = 2000;
 
 /// What a table is made with; fixed for its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +90,7 @@ pub struct TurboOptions {
 
 impl Default for TurboOptions {
     fn default() -> Self {
-        TurboOptions { shards: 1 << 16, initial_buckets: 4, probing_scope: 16, seed: 0x7465_7272_6163_6521 }
+        TurboOptions { shards: 1 << 13, initial_buckets: 4, probing_scope: 16, seed: 0x7465_7272_6163_6521 }
     }
 }
 
@@ -98,8 +102,14 @@ impl TurboOptions {
     }
 }
 
-/// Something unlinked: its kind and offset.
-type Garbage = (Kind, u64);
+/// Something unlinked.
+#[derive(Debug, Clone, Copy)]
+enum Garbage {
+    /// A record.
+    Record(u64),
+    /// The buckets of a shard.
+    Shard { offset: u64, bytes: u64 },
+}
 
 /// A TurboHash table.
 pub struct TurboHash {
@@ -117,6 +127,7 @@ pub struct TurboHash {
     base: u64,
     header_at: u64,
     counts: Box<[Counts]>,
+    blocks: Arc<Blocks>,
     limbo: Limbo<Garbage, Pins>,
 }
 
@@ -169,7 +180,8 @@ impl TurboHash {
 
     fn over(pool: &Pool, header_at: u64, header: TableHeader, is_new: bool) -> Result<Self> {
         let shards = 1usize << header.shard_bits;
-        let free = pool.clone();
+        let blocks = Arc::new(Blocks::new(pool));
+        let (free, free_block) = (pool.clone(), blocks.clone());
         let content = is_new.then(Content::default);
         let mut table = TurboHash {
             pool: pool.clone(),
@@ -183,7 +195,13 @@ impl TurboHash {
             header_at,
             counts: (0..shards).map(|_| Counts::new(content)).collect(),
             // What cannot be freed is unreachable, and found by the pool's check.
-            limbo: Limbo::with(Pins::default(), move |(kind, at)| drop(free.free(at, kind))),
+            limbo: Limbo::with(Pins::default(), move |garbage| {
+                drop(match garbage {
+                    Garbage::Record(at) => free.free(at, kinds::TURBOHASH_PAIR),
+                    Garbage::Shard { offset, bytes } => free_block.free(offset, bytes),
+                });
+            }),
+            blocks,
         };
         table.views = (0..shards)
             .map(|shard| Ok(AtomicU64::new(table.mirror(shard)?.to_word())))
@@ -192,10 +210,14 @@ impl TurboHash {
         Ok(table)
     }
 
-    /// The view of a shard that its descriptor asks for.
+    /// The view of a shard that its descriptor asks for, whose memory is taken over.
     fn mirror(&self, shard: usize) -> Result<View> {
         match self.described(shard)? {
-            Some((offset, bits)) => View::of(&self.pool, offset, bits),
+            Some((offset, bits)) => {
+                let view = View::of(&self.pool, offset, bits)?;
+                self.blocks.adopt(offset, view.bytes())?;
+                Ok(view)
+            }
             None => Ok(View::EMPTY),
         }
     }
@@ -312,7 +334,7 @@ impl HashIndex for TurboHash {
     fn pm_bytes(&self) -> u64 {
         let buckets: u64 = (0..self.views.len()).map(|shard| self.view(shard)).map(View::bytes).sum();
         let directory = self.views.len() as u64 * DESCRIPTOR_BYTES;
-        TABLE_HEADER_BYTES + directory + buckets + self.totals().record_bytes
+        TABLE_HEADER_BYTES + directory + buckets + self.blocks.idle_bytes() + self.totals().record_bytes
     }
 
     fn close(&self) -> Result<()> {

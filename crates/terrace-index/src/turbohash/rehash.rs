@@ -10,14 +10,13 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, Result};
 
-use super::TurboHash;
 use super::directory::{Content, Held, View};
 use super::layout::{
     BUCKET_BITS_MAX, BUCKET_BYTES, BUCKET_WORDS, HEADER_WORDS, Meta, SLOTS, TAGS_MASK, USABLE_SLOTS, home_of,
     slot_check, tag_of, with_check, with_tag,
 };
 use super::simd::Portable;
-use crate::kinds;
+use super::{Garbage, TurboHash};
 use crate::pair::Pair;
 
 /// Why a shard is rehashed.
@@ -100,7 +99,8 @@ impl TurboHash {
         held.thaw(*made.as_ref().unwrap_or(&old));
         made?;
         if !old.is_empty() {
-            self.limbo.retire((kinds::TURBOHASH, self.offset_of(old.address(0))));
+            let (offset, bytes) = (self.offset_of(old.address(0)), old.bytes());
+            self.limbo.retire(Garbage::Shard { offset, bytes });
         }
         Ok(())
     }
@@ -134,29 +134,23 @@ impl TurboHash {
     /// Writes buckets to PM and makes them those of the held shard.
     fn store_buckets(&self, held: &Held<'_>, buckets: &[Words], bits: u32) -> Result<View> {
         let bytes = as_bytes(buckets);
-        let slot = match self.pool.reserve(kinds::TURBOHASH, bytes.len() as u64) {
+        let block = match self.blocks.reserve(bytes.len() as u64) {
             Err(Error::PoolFull { .. }) => {
                 // Perhaps what waits for readers is enough.
                 self.limbo.drain();
-                self.pool.reserve(kinds::TURBOHASH, bytes.len() as u64)?
+                self.blocks.reserve(bytes.len() as u64)?
             }
             other => other?,
         };
-        let view = match View::of(&self.pool, slot.offset, bits) {
-            Ok(view) => view,
-            Err(e) => {
-                self.pool.cancel(slot);
-                return Err(e);
-            }
-        };
-        self.pool.copy_flush(slot.offset, bytes);
-        self.pool.activate(&slot);
+        self.pool.copy_flush(block.offset, bytes);
+        self.blocks.activate(&block);
         self.pool.drain();
-        if let Err(e) = self.describe(held, slot.offset, bits) {
-            self.pool.cancel(slot);
-            return Err(e);
+        let named = View::of(&self.pool, block.offset, bits)
+            .and_then(|view| self.describe(held, block.offset, bits).map(|()| view));
+        if named.is_err() {
+            self.blocks.cancel(block)?;
         }
-        Ok(view)
+        named
     }
 
     /// The live pairs of the held shard.

@@ -45,7 +45,7 @@ fn every_instruction_set_and_both_ways_to_read_agree_with_a_map() {
 
 #[test]
 fn a_table_made_for_its_keys_fills_well_and_probes_little() {
-    let table = table(&TurboOptions { initial_buckets: 16, ..TurboOptions::for_keys(20_000) });
+    let table = table(&TurboOptions { shards: 128, initial_buckets: 16, ..TurboOptions::for_keys(20_000) });
     let mut peak: f64 = 0.0;
     for i in 0..32_000u64 {
         table.insert_u64(i, i + 1).unwrap();

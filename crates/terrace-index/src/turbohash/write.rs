@@ -10,7 +10,6 @@ use std::sync::atomic::{Ordering, fence};
 use terrace_base::Result;
 use terrace_pmem::POff;
 
-use super::TurboHash;
 use super::directory::{Content as ShardContent, Held};
 use super::layout::{
     BUCKET_HEADER_BYTES, Bucket, Meta, SLOT_BYTES, SLOTS_BESIDE_HEADER, USABLE_SLOTS, home_of, shard_of,
@@ -19,7 +18,7 @@ use super::layout::{
 use super::probe::{Content, Header, Sought, Value};
 use super::rehash::Why;
 use super::simd::{Isa, by_isa};
-use crate::kinds;
+use super::{Garbage, TurboHash};
 use crate::pair::NewPair;
 
 /// What a key is to become.
@@ -290,7 +289,7 @@ impl TurboHash {
     fn drop_record(&self, record: Option<u64>, value: Value<'_>, shard: &mut ShardContent) {
         if let (Some(at), Value::Record(pair)) = (record, value) {
             shard.record_bytes -= pair.bytes().min(shard.record_bytes);
-            self.limbo.retire((kinds::TURBOHASH_PAIR, at));
+            self.limbo.retire(Garbage::Record(at));
         }
     }
 }
