@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use terrace::manifest::Manifest;
 use terrace::{Compression, Db, EngineKind, Error, Options, PoolChoice, Profile};
+use terrace_disk::RealFs;
 
 use crate::failure::{CommandResult, Failure};
 use crate::size;
@@ -13,7 +15,7 @@ use crate::size;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Opening the database")]
 pub struct OpenArgs {
-    /// The engine: where data lives and how it moves [default: slm]
+    /// The engine: where data lives and how it moves [default: slm, or the database's own]
     #[arg(long, global = true, value_name = "NAME", value_parser = parse_engine)]
     pub engine: Option<EngineKind>,
 
@@ -144,12 +146,21 @@ impl OpenArgs {
         options
     }
 
+    /// The store's options for the database in `dir`: where no engine is named, it has its own.
+    pub fn options_for(&self, dir: &Path) -> Options {
+        let mut options = self.options();
+        if let (None, Some(engine)) = (self.engine, engine_of(dir)) {
+            options.engine = engine;
+        }
+        options
+    }
+
     /// Opens the database in `dir`.
     pub fn open(&self, dir: &Path, intent: Intent) -> CommandResult<Db> {
         if intent != Intent::Create {
             require_database(dir)?;
         }
-        let mut options = self.options();
+        let mut options = self.options_for(dir);
         options.create_if_missing = intent == Intent::Create;
         Ok(Db::open(dir, options)?)
     }
@@ -181,6 +192,12 @@ impl OpenArgs {
         }
         args
     }
+}
+
+/// The engine that the database in `dir` belongs to, as far as its manifest can be read.
+fn engine_of(dir: &Path) -> Option<EngineKind> {
+    let salvaged = Manifest::salvage(&RealFs, dir).ok()??;
+    EngineKind::parse(&salvaged.state.identity.engine).ok()
 }
 
 /// Refuses a directory that is not there or is empty, before anything is made in it.

@@ -15,7 +15,7 @@ use crate::table::Table;
 /// A new cursor, one that moved past either end, and one whose last move failed are not
 /// [`valid`](Self::valid): they have no entry, and only the seeks bring them back. The entry's
 /// accessors are for valid cursors; on others they give empty values.
-pub trait Cursor: Send {
+pub trait Cursor: Send + Sync {
     /// Whether the cursor is at an entry.
     fn valid(&self) -> bool;
     /// Moves to the first entry.

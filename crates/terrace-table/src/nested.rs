@@ -47,10 +47,15 @@ fn handle_in(table: &Table, cursor: &BlockCursor, kind: BlockKind) -> Result<Opt
 }
 
 impl RootCursor {
-    fn new(table: &Arc<Table>) -> Self {
+    pub fn new(table: &Arc<Table>) -> Self {
         let mut inner = BlockCursor::default();
         inner.set(Some(table.root().clone()));
         RootCursor { table: table.clone(), inner }
+    }
+
+    /// The separator here, if anywhere.
+    pub fn key(&self) -> Option<&[u8]> {
+        self.inner.valid().then(|| self.inner.key())
     }
 
     fn moved(&self, moved: Result<(), Malformed>) -> Result<()> {

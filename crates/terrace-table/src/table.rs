@@ -17,6 +17,7 @@ use crate::footer::{FOOTER_BYTES, Footer, HEAD_BYTES};
 use crate::frame::{BlockKind, HEADER_BYTES, Handle, Header, Malformed};
 use crate::index::decode_handle;
 use crate::meta::TableMeta;
+use crate::nested::{Handles, RootCursor};
 use crate::position::Position;
 
 /// Opening reads this much of the file's end at once: the footer, the figures, and most roots.
@@ -129,6 +130,20 @@ impl Table {
     /// `readahead` bytes at once, more the longer it goes on; 0 reads block by block.
     pub fn cursor(self: &Arc<Self>, fill_cache: bool, readahead: usize) -> TableCursor {
         TableCursor::new(self, fill_cache, readahead)
+    }
+
+    /// Keys of the table in order, each with the bytes of data from the one before it, of about equal shares:
+    /// where a scan may be cut into several. Reads nothing.
+    pub fn anchors(self: &Arc<Self>) -> Result<Vec<(Vec<u8>, u64)>> {
+        let mut root = RootCursor::new(self);
+        let mut keys = Vec::new();
+        root.first()?;
+        while let Some(key) = root.key() {
+            keys.push(key.to_vec());
+            root.next()?;
+        }
+        let share = self.footer.data_end / keys.len().max(1) as u64;
+        Ok(keys.into_iter().map(|key| (key, share)).collect())
     }
 
     pub(crate) fn check_position(&self, position: Position) -> Result<()> {

@@ -3,14 +3,18 @@
 //!
 //! Start with [`Db::open`].
 
+mod background;
 mod batch;
 pub mod compaction;
 mod db;
 mod engine;
 pub mod env;
+mod levels;
 pub mod manifest;
+mod memtable;
 mod options;
 mod pool;
+mod salvage;
 mod stats;
 mod sync;
 
@@ -19,7 +23,9 @@ pub use bytes::Bytes;
 pub use db::report::{CheckReport, RepairReport};
 pub use db::{Db, DbIter, Snapshot, lock_path};
 pub use env::{Env, PmSpace};
-pub use options::{Compression, EngineKind, Options, PoolChoice, SlmOptions, WriteOptions};
+pub use options::{
+    Compression, EngineKind, LogPlace, LsmOptions, Options, PoolChoice, SlmOptions, WriteOptions,
+};
 pub use stats::{Counts, DramStats, PmFloor, SsdStats, Stats};
 pub use terrace_base::{Error, ErrorKind, Result};
 pub use terrace_pmem::Profile;

@@ -13,16 +13,19 @@ pub enum EngineKind {
     /// SLM-DB (FAST '19): persistent memtable, one level of SSTables, a persistent B+-tree over all keys.
     #[default]
     Slm,
+    /// A leveled LSM-tree in the manner of LevelDB and RocksDB: memtables in DRAM, a commit log, leveled compaction.
+    Lsm,
 }
 
 impl EngineKind {
     /// Every engine of this build.
-    pub const ALL: &'static [EngineKind] = &[EngineKind::Slm];
+    pub const ALL: &'static [EngineKind] = &[EngineKind::Slm, EngineKind::Lsm];
 
     /// The engine's name on the command line, in `stats` and in the manifest.
     pub fn name(self) -> &'static str {
         match self {
             EngineKind::Slm => "slm",
+            EngineKind::Lsm => "lsm",
         }
     }
 
@@ -87,6 +90,8 @@ pub struct Options {
     pub pool_extent_bytes: u64,
     /// The `slm` engine's own options.
     pub slm: SlmOptions,
+    /// The `lsm` engine's own options.
+    pub lsm: LsmOptions,
 }
 
 impl Default for Options {
@@ -103,6 +108,7 @@ impl Default for Options {
             create_if_missing: true,
             pool_extent_bytes: 64 << 10,
             slm: SlmOptions::default(),
+            lsm: LsmOptions::default(),
         }
     }
 }
@@ -189,6 +195,96 @@ fn parse<T: std::str::FromStr>(value: &str, to: &mut T) -> bool {
     value.parse().map(|parsed| *to = parsed).is_ok()
 }
 
+/// Where the commit log of an engine with its write buffer in DRAM lies; fixed when the database is created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogPlace {
+    /// On persistent memory where the pool is on such, else in files.
+    #[default]
+    Auto,
+    /// On persistent memory; an error where there is none.
+    Pm,
+    /// In files of the database directory; no pool is made.
+    Ssd,
+}
+
+/// Options of the `lsm` engine; the defaults are RocksDB's.
+#[derive(Debug, Clone)]
+pub struct LsmOptions {
+    /// Bytes of a memtable, in DRAM.
+    pub memtable_bytes: u64,
+    /// Memtables at most: the one being written and those that wait for their flush.
+    pub memtables: usize,
+    /// Where the commit log lies.
+    pub log: LogPlace,
+    /// Levels, level 0 included.
+    pub levels: usize,
+    /// Tables on level 0 that start a compaction.
+    pub l0_tables: usize,
+    /// Tables on level 0 from which on writers are slowed down, more with each.
+    pub l0_slowdown_tables: usize,
+    /// Tables on level 0 at which writers wait.
+    pub l0_stop_tables: usize,
+    /// Bytes waiting to be compacted from which on writers are slowed down.
+    pub debt_slowdown_bytes: u64,
+    /// Bytes waiting to be compacted at which writers wait.
+    pub debt_stop_bytes: u64,
+    /// Bytes of the uppermost level below level 0, at most. The sizes of the levels follow from what the last one
+    /// holds (RocksDB's `level_compaction_dynamic_level_bytes`).
+    pub base_level_bytes: u64,
+    /// How many times as much a level holds as the one above it.
+    pub level_multiplier: f64,
+    /// Bytes at which a compaction starts the next table.
+    pub table_bytes: u64,
+    /// Bytes at which a table starts the next block.
+    pub block_bytes: usize,
+    /// Bits of Bloom filter per key; 0 for no filters.
+    pub filter_bits_per_key: u32,
+}
+
+impl Default for LsmOptions {
+    fn default() -> Self {
+        LsmOptions {
+            memtable_bytes: 64 << 20,
+            memtables: 2,
+            log: LogPlace::default(),
+            levels: 7,
+            l0_tables: 4,
+            l0_slowdown_tables: 20,
+            l0_stop_tables: 36,
+            debt_slowdown_bytes: 64 << 30,
+            debt_stop_bytes: 256 << 30,
+            base_level_bytes: 256 << 20,
+            level_multiplier: 10.0,
+            table_bytes: 64 << 20,
+            block_bytes: 4096,
+            filter_bits_per_key: 10,
+        }
+    }
+}
+
+impl LsmOptions {
+    fn checks(&self) -> [(bool, &'static str); 9] {
+        let tables = [self.l0_tables, self.l0_slowdown_tables, self.l0_stop_tables];
+        [
+            (self.memtable_bytes >= 4096, "lsm.memtable_bytes must be at least 4096"),
+            (self.memtables >= 2, "lsm.memtables must be at least 2"),
+            ((2..=16).contains(&self.levels), "lsm.levels must be 2 to 16"),
+            (
+                tables[0] >= 1 && tables.is_sorted() && tables[1] < tables[2],
+                "lsm.l0_tables, l0_slowdown_tables and l0_stop_tables must ascend",
+            ),
+            (
+                self.debt_slowdown_bytes < self.debt_stop_bytes,
+                "lsm.debt_slowdown_bytes must be below lsm.debt_stop_bytes",
+            ),
+            (self.base_level_bytes >= 1024, "lsm.base_level_bytes must be at least 1024"),
+            ((2.0..=100.0).contains(&self.level_multiplier), "lsm.level_multiplier must be 2 to 100"),
+            (self.table_bytes >= 1024, "lsm.table_bytes must be at least 1024"),
+            (self.block_bytes >= 1, "lsm.block_bytes must be at least 1"),
+        ]
+    }
+}
+
 impl Options {
     /// Sets an option of an engine by name, such as `slm.block_bytes` to `4096`. Sizes are in bytes.
     ///
@@ -232,7 +328,7 @@ impl Options {
                 "pm_bytes must be at least 4 MiB, or four times a smaller slm.memtable_bytes",
             ),
         ];
-        match checks.iter().find(|(ok, _)| !ok) {
+        match checks.iter().chain(&self.lsm.checks()).find(|(ok, _)| !ok) {
             Some((_, message)) => Err(Error::invalid(*message)),
             None => Ok(()),
         }

@@ -29,7 +29,7 @@ impl Check {
     /// Runs the command.
     pub fn run(&self, open: &OpenArgs, out: &mut dyn Write) -> CommandResult {
         require_database(&self.dir)?;
-        let mut options = open.options();
+        let mut options = open.options_for(&self.dir);
         options.create_if_missing = false;
         let db = Db::open(&self.dir, options).map_err(damage)?;
         let report = db.check().map_err(damage)?;
@@ -77,7 +77,7 @@ impl Repair {
     /// Runs the command.
     pub fn run(&self, open: &OpenArgs, out: &mut dyn Write) -> CommandResult {
         require_database(&self.dir)?;
-        let report = Db::repair(&self.dir, open.options())?;
+        let report = Db::repair(&self.dir, open.options_for(&self.dir))?;
         for line in &report.actions {
             writeln!(out, "{line}")?;
         }

@@ -15,6 +15,18 @@ fn a_record_is_put_read_and_deleted() {
 }
 
 #[test]
+fn a_database_knows_its_engine() {
+    let bed = Bed::new();
+    bed.run("put", &["key", "value", "--engine", "lsm"]).text();
+    assert_eq!(bed.run("get", &["key"]).text(), "value\n");
+    bed.run("put", &["key", "another"]).text();
+    assert!(bed.run::<&str>("stat", &[]).text().contains("lsm"));
+    bed.run::<&str>("check", &[]).text();
+    bed.run::<&str>("repair", &[]).text();
+    assert_eq!(bed.run("get", &["key", "--engine", "lsm"]).text(), "another\n");
+}
+
+#[test]
 fn any_bytes_go_in_and_come_out() {
     let bed = Bed::new();
     bed.run("put", &["a\\tb\\x00\\xff", "c\\nd\\\\\\x80é"]).text();

@@ -53,7 +53,7 @@ pub fn delay(pressure: &Pressure) -> Duration {
 }
 
 /// The square of how far `value` is from the beginning of the ramp to its end.
-fn climb(value: f64, (from, to): (f64, f64)) -> f64 {
+pub(super) fn climb(value: f64, (from, to): (f64, f64)) -> f64 {
     let part = ((value - from) / (to - from)).clamp(0.0, 1.0);
     // A measure that is not a number says nothing.
     if part.is_nan() { 0.0 } else { part * part }

@@ -1,5 +1,5 @@
 //! Deciding what to compact, and how fast: pure functions and small state machines. Doing it is
-//! the engine's business.
+//! the engine's business. Engines of several levels go by [`leveled`]; what follows is about one level.
 //!
 //! [`choose`] is SLM-DB's selective compaction (section 3.3 of the paper) for an engine with one
 //! level of overlapping tables. A table is a candidate
@@ -47,6 +47,7 @@
 
 pub mod backpressure;
 mod choice;
+pub mod leveled;
 mod overlap;
 mod pins;
 mod rate;

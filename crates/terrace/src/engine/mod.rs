@@ -3,6 +3,7 @@
 //! What the store promises is kept jointly: the store orders writers and decides what is visible, the
 //! engine makes a group durable before it returns from [`Engine::apply`] and finds what is asked for.
 
+pub(crate) mod lsm;
 pub(crate) mod slm;
 
 use std::fmt::Debug;
@@ -99,6 +100,7 @@ pub(crate) trait Walk: Send + Sync {
 pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
     match core.options.engine {
         EngineKind::Slm => slm::open(core),
+        EngineKind::Lsm => lsm::open(core),
     }
 }
 
@@ -106,5 +108,6 @@ pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
 pub(crate) fn repair(core: Arc<Core>) -> Result<RepairReport> {
     match core.options.engine {
         EngineKind::Slm => slm::repair(core),
+        EngineKind::Lsm => lsm::repair(core),
     }
 }

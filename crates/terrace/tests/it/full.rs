@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use terrace::{Db, ErrorKind, Options, Result};
+use terrace::{Db, EngineKind, ErrorKind, Options, Result};
 
 use crate::harness::{Map, assert_clean, entries};
 
@@ -20,6 +20,9 @@ const MOST_WRITES: u32 = 100_000;
 
 fn options(pm_bytes: u64) -> Options {
     let mut options = Options { pm_bytes, pool_extent_bytes: 16 << 10, ..Options::default() };
+    options.lsm.memtable_bytes = 64 << 10;
+    options.lsm.table_bytes = 128 << 10;
+    options.lsm.base_level_bytes = 256 << 10;
     options.slm.memtable_bytes = 64 << 10;
     options.slm.table_bytes = 128 << 10;
     options
@@ -48,12 +51,13 @@ fn assert_holds(db: &Db, map: &Map, when: &str) {
     assert!(found == *map, "{when}: {} entries found, {} expected", found.len(), map.len());
 }
 
-fn in_the_small_disk(disk: &Path) {
+fn in_the_small_disk(engine: EngineKind, disk: &Path) {
+    let options = || Options { engine, ..options(1 << 20) };
     let ballast = |n: u32| disk.join(format!("ballast{n}"));
     (0..3).for_each(|n| std::fs::write(ballast(n), vec![1; 1 << 20]).unwrap());
     let dir = disk.join("db");
     let mut map = Map::new();
-    let db = Db::open(&dir, options(1 << 20)).unwrap();
+    let db = Db::open(&dir, options()).unwrap();
     let (next, kind) = until_refused(&db, &mut map, 0, 1000);
     assert_eq!(kind, ErrorKind::NoSpace);
     assert_holds(&db, &map, "full");
@@ -66,11 +70,11 @@ fn in_the_small_disk(disk: &Path) {
     drop(db);
     println!("refused at {next} and {further}; closing: {closed:?}");
 
-    if let Ok(db) = Db::open(&dir, options(1 << 20)) {
+    if let Ok(db) = Db::open(&dir, options()) {
         assert_holds(&db, &map, "opened without room");
     }
     std::fs::remove_file(ballast(1)).unwrap();
-    let db = Db::open(&dir, options(1 << 20)).unwrap();
+    let db = Db::open(&dir, options()).unwrap();
     assert_holds(&db, &map, "opened with room");
     put(&db, &mut map, further, 1000).unwrap();
     db.compact_range::<&[u8]>(..).unwrap();
@@ -81,11 +85,21 @@ fn in_the_small_disk(disk: &Path) {
 
 #[test]
 fn a_small_file_system() {
+    on_a_small_disk(EngineKind::Slm, "full::a_small_file_system");
+}
+
+#[test]
+fn a_small_file_system_under_levels() {
+    on_a_small_disk(EngineKind::Lsm, "full::a_small_file_system_under_levels");
+}
+
+/// Runs the test called `test` in a process that has a small file system.
+fn on_a_small_disk(engine: EngineKind, test: &str) {
     if let Ok(disk) = std::env::var(MOUNTED) {
-        return in_the_small_disk(Path::new(&disk));
+        return in_the_small_disk(engine, Path::new(&disk));
     }
     let mount = tempfile::tempdir().unwrap();
-    let script = "mount -t tmpfs -o size=$2 none \"$1\" && TERRACE_SMALL_DISK=\"$1\" exec \"$0\" --exact full::a_small_file_system --nocapture";
+    let script = "mount -t tmpfs -o size=$2 none \"$1\" && TERRACE_SMALL_DISK=\"$1\" exec \"$0\" --exact \"$3\" --nocapture";
     let may = Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|s| s.success());
     if !may {
         println!("no namespaces here: not tested");
@@ -96,6 +110,7 @@ fn a_small_file_system() {
         .arg(std::env::current_exe().unwrap())
         .arg(mount.path())
         .arg(SMALL_DISK_BYTES.to_string())
+        .arg(test)
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&ended.stdout);

@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use terrace::{Db, ErrorKind, Options, PoolChoice, Profile, Snapshot};
+use terrace::{Db, EngineKind, ErrorKind, Options, PoolChoice, Profile, Snapshot};
 use terrace_base::rng::Rng;
 
 use crate::harness::assert_clean;
@@ -54,12 +54,17 @@ struct Load {
 
 /// The loads: records of 1 KB with small memtables and tables, and of 100 bytes, whose keys take most of the memory,
 /// with the usual ones, for which the budget is small.
-fn loads() -> [Load; 2] {
+fn loads() -> [Load; 3] {
     let mut small = Options { memory_budget: (96 << 20) * scale(), ..Options::default() };
     small.slm.memtable_bytes = 4 << 20;
     small.slm.table_bytes = 4 << 20;
     let usual = Options { memory_budget: (32 << 20) * scale(), ..Options::default() };
+    let mut levels = Options { engine: EngineKind::Lsm, ..small.clone() };
+    levels.lsm.memtable_bytes = 4 << 20;
+    levels.lsm.table_bytes = 4 << 20;
+    levels.lsm.base_level_bytes = 16 << 20;
     [
+        Load { budget: levels.memory_budget, value_bytes: VALUE_BYTES, options: levels },
         Load { budget: small.memory_budget, value_bytes: VALUE_BYTES, options: small },
         Load { budget: usual.memory_budget, value_bytes: 100, options: usual },
     ]
@@ -211,8 +216,20 @@ fn ten_thousand_iterators_and_snapshots() {
 /// What lies between a held snapshot and now is nobody's, and goes.
 #[test]
 fn space_behind_a_snapshot_is_reclaimed() {
+    behind_a_snapshot(EngineKind::Slm);
+}
+
+#[test]
+fn space_behind_a_snapshot_is_reclaimed_on_levels() {
+    behind_a_snapshot(EngineKind::Lsm);
+}
+
+fn behind_a_snapshot(engine: EngineKind) {
     let dir = tempfile::tempdir().unwrap();
-    let mut options = emulated(Options::default());
+    let mut options = emulated(Options { engine, ..Options::default() });
+    options.lsm.memtable_bytes = 1 << 20;
+    options.lsm.table_bytes = 1 << 20;
+    options.lsm.base_level_bytes = 4 << 20;
     options.slm.memtable_bytes = 1 << 20;
     options.slm.table_bytes = 1 << 20;
     let db = Db::open(dir.path(), options).unwrap();
@@ -227,7 +244,7 @@ fn space_behind_a_snapshot_is_reclaimed() {
         if i.is_multiple_of(500) {
             let stats = db.stats();
             most_disk = most_disk.max(stats.ssd.table_bytes);
-            most_pool = most_pool.max(stats.pm.used - stats.pm.memtables);
+            most_pool = most_pool.max(stats.pm.used.saturating_sub(stats.pm.memtables));
         }
     }
     let held = db.stats();

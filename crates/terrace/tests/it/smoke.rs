@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use terrace::{Db, Options, PoolChoice, Profile, SlmOptions};
+use terrace::{Db, EngineKind, Options, PoolChoice, Profile, SlmOptions};
 use terrace_base::rng::Rng;
 
 fn tiny() -> Options {
@@ -15,6 +15,7 @@ fn tiny() -> Options {
             block_bytes: 512,
             ..SlmOptions::default()
         },
+        lsm: crate::harness::tiny_lsm(),
         ..Options::default()
     }
 }
@@ -71,6 +72,17 @@ fn compare(iter: terrace::DbIter, model: &BTreeMap<Vec<u8>, Vec<u8>>) {
 #[test]
 fn on_an_ordinary_file() {
     run(tiny(), 1);
+}
+
+#[test]
+fn with_log_files() {
+    run(Options { engine: EngineKind::Lsm, ..tiny() }, 3);
+}
+
+#[test]
+fn with_a_log_in_emulated_persistent_memory() {
+    let pool = PoolChoice::Emulated { path: None, profile: Profile::DRAM };
+    run(Options { engine: EngineKind::Lsm, pool, ..tiny() }, 4);
 }
 
 #[test]

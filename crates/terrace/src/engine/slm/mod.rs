@@ -31,7 +31,6 @@ mod read;
 mod rebuild;
 mod recover;
 mod repair;
-mod room;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -62,8 +61,8 @@ pub(crate) use jobs::read_compaction_record;
 pub(crate) use open::open;
 pub(crate) use repair::repair;
 
+use crate::background::Room;
 use memtable::{MemSet, MemTable};
-use room::Room;
 use tables::Tables;
 
 /// The index over all keys.

@@ -63,4 +63,5 @@ use tests_of_an_engine;
 
 conformance! {
     slm: super::Engine { kind: terrace::EngineKind::Slm, drains_per_group: Some(2) },
+    lsm: super::Engine { kind: terrace::EngineKind::Lsm, drains_per_group: Some(1) },
 }

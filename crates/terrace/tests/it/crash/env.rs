@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use terrace::env::PmSpace;
-use terrace::{Env, Error, Options, Result, SlmOptions};
+use terrace::{EngineKind, Env, Error, Options, Result, SlmOptions};
 use terrace_base::clock::ManualClock;
 use terrace_base::exec::{Executor, Inline};
 use terrace_disk::{Access, FileLock, Fs, ReadFile, SimFs, WriteFile};
@@ -48,9 +48,14 @@ impl Process {
     }
 }
 
+/// The engines that every scenario is tried on.
+pub const ENGINES: [EngineKind; 2] = [EngineKind::Slm, EngineKind::Lsm];
+
 /// Options with everything so small that it happens often.
-pub fn tiny() -> Options {
+pub fn tiny(engine: EngineKind) -> Options {
     Options {
+        engine,
+        lsm: crate::harness::tiny_lsm(),
         pool_extent_bytes: 4096,
         pm_bytes: 16 << 20,
         memory_budget: 1 << 20,

@@ -4,14 +4,15 @@
 
 use std::collections::BTreeSet;
 
-use terrace::{Db, ErrorKind};
+use terrace::{Db, EngineKind, ErrorKind};
 use terrace_disk::Fault;
 use terrace_pmem::Granularity;
 use terrace_sim::{KvModel, Map, Recorder, Scenario, World, WorldOptions, kv_scenario};
 
-use super::env::{DIR, Process};
+use super::env::{DIR, ENGINES, Process};
 use super::judge::{judge, judge_failing, options};
 use super::ops::{Mix, Op, draw};
+use super::room::everywhere;
 use super::run::{Errors, Session};
 use super::scenarios::explorer;
 
@@ -24,37 +25,39 @@ fn in_order_again() -> Vec<Op> {
 }
 
 /// Carries operations out with one failing somewhere, then some more, which must not fail.
-fn failing_once() -> impl Scenario<Op = Op, Model = KvModel> {
+fn failing_once(engine: EngineKind) -> impl Scenario<Op = Op, Model = KvModel> {
     kv_scenario(
-        |world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]| {
-            let mut session = Session::open(world, &options(), Errors::Passing)?;
+        move |world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]| {
+            let mut session = Session::open(world, &options(engine), Errors::Passing)?;
             ops.iter().try_for_each(|op| session.carry_out(op, recorder))?;
             world.heal();
             session.expect(Errors::Fail);
             let after = in_order_again();
             after.iter().try_for_each(|op| session.carry_out(op, recorder))
         },
-        |world: &World, model: &KvModel| judge(&options(), world, model),
+        move |world: &World, model: &KvModel| judge(&options(engine), world, model),
     )
 }
 
 /// Carries operations out with one failing somewhere and nobody caring.
-fn failing_unheeded() -> impl Scenario<Op = Op, Model = KvModel> {
+fn failing_unheeded(engine: EngineKind) -> impl Scenario<Op = Op, Model = KvModel> {
     kv_scenario(
-        |world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]| {
-            let mut session = Session::open(world, &options(), Errors::Expected)?;
+        move |world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]| {
+            let mut session = Session::open(world, &options(engine), Errors::Expected)?;
             ops.iter().try_for_each(|op| session.carry_out(op, recorder))
         },
-        |world: &World, model: &KvModel| judge(&options(), world, model),
+        move |world: &World, model: &KvModel| judge(&options(engine), world, model),
     )
 }
 
 /// Each operation of an ordinary file's fails, and a power cut comes at some time after.
 fn each_fails_unheeded(seed: u64, images: u64, ops: &[Op]) {
-    let explorer = explorer(seed, Granularity::Page, images).nested(0, 0).drawn(1).kills(false);
-    let outcome = explorer.explore_faults(failing_unheeded(), ops.to_vec());
-    let summary = outcome.unwrap_or_else(|failure| panic!("{failure}"));
-    println!("unheeded, seed {seed}: {summary:?}");
+    for engine in ENGINES {
+        let explorer = explorer(seed, Granularity::Page, images).nested(0, 0).drawn(1).kills(false);
+        let outcome = explorer.explore_faults(failing_unheeded(engine), ops.to_vec());
+        let summary = outcome.unwrap_or_else(|failure| panic!("{engine:?}: {failure}"));
+        println!("{engine:?} unheeded, seed {seed}: {summary:?}");
+    }
 }
 
 /// A log that failed is behind the pool: closing in order does not make up for it.
@@ -99,11 +102,11 @@ fn of_anything_unheeded() {
 }
 
 fn each_fails(seed: u64, ops: &[Op]) {
-    for granularity in [Granularity::CacheLine, Granularity::Page] {
+    for (engine, granularity) in everywhere() {
         let explorer = explorer(seed, granularity, IMAGES).nested(0, 0).drawn(1);
-        let outcome = explorer.explore_faults(failing_once(), ops.to_vec());
-        let summary = outcome.unwrap_or_else(|failure| panic!("{granularity:?}: {failure}"));
-        println!("{granularity:?} seed {seed}: {summary:?}");
+        let outcome = explorer.explore_faults(failing_once(engine), ops.to_vec());
+        let summary = outcome.unwrap_or_else(|failure| panic!("{engine:?} {granularity:?}: {failure}"));
+        println!("{engine:?} {granularity:?} seed {seed}: {summary:?}");
     }
 }
 
@@ -196,13 +199,13 @@ fn of_everything() {
 }
 
 /// As `failing_once`, with all going well until the crash and one operation of the recovery failing.
-fn recovery_failing(errors: Errors) -> impl Scenario<Op = Op, Model = KvModel> {
+fn recovery_failing(engine: EngineKind, errors: Errors) -> impl Scenario<Op = Op, Model = KvModel> {
     kv_scenario(
         move |world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]| {
-            let mut session = Session::open(world, &options(), errors)?;
+            let mut session = Session::open(world, &options(engine), errors)?;
             ops.iter().try_for_each(|op| session.carry_out(op, recorder))
         },
-        |world: &World, model: &KvModel| judge_failing(&options(), world, model),
+        move |world: &World, model: &KvModel| judge_failing(&options(engine), world, model),
     )
 }
 
@@ -220,10 +223,10 @@ fn of_recovery() {
         len: 400,
         ..Mix::default()
     };
-    for granularity in [Granularity::CacheLine, Granularity::Page] {
+    for (engine, granularity) in everywhere() {
         let explorer = explorer(7, granularity, 300);
-        let summary = explorer.must_pass(recovery_failing(Errors::Fail), draw(7, 50, mix));
-        println!("{granularity:?}: {summary:?}");
+        let summary = explorer.must_pass(recovery_failing(engine, Errors::Fail), draw(7, 50, mix));
+        println!("{engine:?} {granularity:?}: {summary:?}");
     }
 }
 
@@ -231,9 +234,10 @@ fn of_recovery() {
 /// passes, and afterwards all is there.
 #[test]
 fn of_reads() {
-    for after in (0..500).step_by(7) {
+    for (engine, after) in ENGINES.into_iter().flat_map(|e| (0..500).step_by(7).map(move |after| (e, after)))
+    {
         let world = World::new(after, WorldOptions::default());
-        let db = Db::open_in(Process::new(&world).env, DIR, options()).unwrap();
+        let db = Db::open_in(Process::new(&world).env, DIR, options(engine)).unwrap();
         world.fs().inject(Some(Fault { after, only_changes: false, sticky: false }));
         let (mut map, mut undecided) = (Map::new(), BTreeSet::new());
         for i in 0..150u32 {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use terrace::Options;
+use terrace::{EngineKind, Options};
 use terrace_base::rng::Rng;
 use terrace_sim::{KvModel, Map, Survival, World};
 
@@ -163,6 +163,6 @@ fn second_life(options: &Options, world: &World, found: Map, rng: &mut Rng) -> R
 }
 
 /// The options of most scenarios.
-pub fn options() -> Options {
-    tiny()
+pub fn options(engine: EngineKind) -> Options {
+    tiny(engine)
 }

@@ -2,13 +2,17 @@
 
 use terrace_pmem::Granularity;
 
+use super::env::ENGINES;
 use super::judge::options;
 use super::ops::Op;
 use super::run::Errors;
 use super::scenarios::{explorer, scenario};
 
 fn passes(granularity: Granularity, seed: u64, images: u64, ops: &[Op]) {
-    explorer(seed, granularity, images).must_pass(scenario(options(), Errors::Fail), ops.to_vec());
+    for engine in ENGINES {
+        let scenario = scenario(options(engine), Errors::Fail);
+        explorer(seed, granularity, images).must_pass(scenario, ops.to_vec());
+    }
 }
 
 /// A flush cut short is done again, so two tables hold the same tombstone: a compaction that merged both

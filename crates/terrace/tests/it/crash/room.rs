@@ -1,9 +1,11 @@
 //! No room: on the disk, or in the pool. Writes are refused and reads go on; what was acknowledged outlives process
 //! and power; when there is room writing goes on, without a restart.
 
+use terrace::EngineKind;
 use terrace_pmem::Granularity;
 use terrace_sim::{Explorer, KvModel, PmOptions, Recorder, Scenario, World, WorldOptions, kv_scenario};
 
+use super::env::ENGINES;
 use super::judge::{judge, options};
 use super::ops::{Mix, Op, draw};
 use super::run::{Errors, Session, contents, give_room};
@@ -13,10 +15,10 @@ use super::scenarios::explorer;
 const IMAGES: u64 = 48;
 
 /// Carries operations out that may be refused until there is room, and then must not.
-fn without_room() -> impl Scenario<Op = Op, Model = KvModel> {
+fn without_room(engine: EngineKind) -> impl Scenario<Op = Op, Model = KvModel> {
     kv_scenario(
-        |world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]| {
-            let mut session = Session::open(world, &options(), Errors::Fail)?;
+        move |world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]| {
+            let mut session = Session::open(world, &options(engine), Errors::Fail)?;
             for op in ops {
                 match op {
                     Op::DiskFull(_) | Op::PoolFull(_) => session.expect(Errors::Expected),
@@ -27,19 +29,19 @@ fn without_room() -> impl Scenario<Op = Op, Model = KvModel> {
             }
             Ok(())
         },
-        judge_without_room,
+        move |world: &World, model: &KvModel| judge_without_room(engine, world, model),
     )
 }
 
 /// The survivor has no more room than its machine had: it may not open, but if it does it is right. With
 /// room it is as any other.
-fn judge_without_room(world: &World, model: &KvModel) -> Result<(), String> {
-    if let Ok(session) = Session::open(world, &options(), Errors::Expected) {
+fn judge_without_room(engine: EngineKind, world: &World, model: &KvModel) -> Result<(), String> {
+    if let Ok(session) = Session::open(world, &options(engine), Errors::Expected) {
         let found = contents(session.db()).map_err(|e| format!("reading without room: {e}"))?;
         model.accepts_in(world, &found).map_err(|e| format!("without room: {e}"))?;
     }
     give_room(world);
-    judge(&options(), world, model)
+    judge(&options(engine), world, model)
 }
 
 fn mix() -> Mix {
@@ -60,6 +62,12 @@ fn mix() -> Mix {
     }
 }
 
+/// Every engine on both media.
+pub fn everywhere() -> impl Iterator<Item = (EngineKind, Granularity)> {
+    let both = |engine| [(engine, Granularity::CacheLine), (engine, Granularity::Page)];
+    ENGINES.into_iter().flat_map(both)
+}
+
 /// Some operations, more of them without room, and more with.
 fn around(seed: u64, full: Op, mix: Mix) -> Vec<Op> {
     let mut ops = draw(seed, 20, mix);
@@ -74,11 +82,11 @@ fn around(seed: u64, full: Op, mix: Mix) -> Vec<Op> {
 #[test]
 fn on_the_disk() {
     for (i, slack) in [0, 60, 700, 1500, 3000, 5000, 12_000].into_iter().enumerate() {
-        for granularity in [Granularity::CacheLine, Granularity::Page] {
+        for (engine, granularity) in everywhere() {
             let seed = 20 + i as u64;
             let ops = around(seed, Op::DiskFull(slack), mix());
-            let summary = explorer(seed, granularity, IMAGES).must_pass(without_room(), ops);
-            println!("{granularity:?}, {slack} bytes left: {summary:?}");
+            let summary = explorer(seed, granularity, IMAGES).must_pass(without_room(engine), ops);
+            println!("{engine:?} {granularity:?}, {slack} bytes left: {summary:?}");
         }
     }
 }
@@ -87,11 +95,11 @@ fn on_the_disk() {
 fn where_the_pool_lies() {
     let large = Mix { len: 50_000, ..mix() };
     for (i, slack) in [0, 30_000, 100_000].into_iter().enumerate() {
-        for granularity in [Granularity::CacheLine, Granularity::Page] {
+        for (engine, granularity) in everywhere() {
             let seed = 40 + i as u64;
             let ops = around(seed, Op::PoolFull(slack), large);
-            let summary = small(seed, granularity, 1 << 20).must_pass(without_room(), ops);
-            println!("{granularity:?}, {slack} bytes left: {summary:?}");
+            let summary = small(seed, granularity, 1 << 20).must_pass(without_room(engine), ops);
+            println!("{engine:?} {granularity:?}, {slack} bytes left: {summary:?}");
         }
     }
 }

@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use terrace::{Db, WriteOptions};
+use terrace::{Db, EngineKind, WriteOptions};
 use terrace_pmem::Granularity;
 use terrace_sim::{PmOptions, Snapshot, Survival, World, WorldOptions};
 
-use super::env::{DIR, Process, tiny};
+use super::env::{DIR, ENGINES, Process, tiny};
 
 const WRITERS: usize = 4;
 const WRITES: usize = 80;
@@ -76,12 +76,12 @@ impl Book {
     }
 }
 
-fn open(world: &World) -> Db {
-    Db::open_in(Process::new(world).env, DIR, tiny()).unwrap()
+fn open(engine: EngineKind, world: &World) -> Db {
+    Db::open_in(Process::new(world).env, DIR, tiny(engine)).unwrap()
 }
 
-fn judge(world: &World, deeds: &[Deeds; WRITERS], what: &str) {
-    let db = open(world);
+fn judge(engine: EngineKind, world: &World, deeds: &[Deeds; WRITERS], what: &str) {
+    let db = open(engine, world);
     let count = |i: usize| {
         let value = db.get(&[i as u8]).unwrap();
         value.map_or(0, |v| u32::from_le_bytes(v[..4].try_into().unwrap()) as usize)
@@ -103,12 +103,16 @@ fn judge(world: &World, deeds: &[Deeds; WRITERS], what: &str) {
 
 #[test]
 fn a_power_cut_leaves_a_prefix_of_what_many_did() {
+    ENGINES.into_iter().for_each(leaves_a_prefix);
+}
+
+fn leaves_a_prefix(engine: EngineKind) {
     let pm = PmOptions { bytes: 1 << 20, capacity: 2 << 20, granularity: Granularity::Page };
     let world = World::new(3, WorldOptions { pm });
     let book = Arc::new(Book::default());
     let caught: Arc<Mutex<Vec<Moment>>> = Arc::default();
     {
-        let db = open(&world);
+        let db = open(engine, &world);
         let (book, caught) = (book.clone(), caught.clone());
         // Only the leader stores to the pool, and it is the leader that is held here.
         let (seen, noted) = (caught.clone(), book.clone());
@@ -129,8 +133,8 @@ fn a_power_cut_leaves_a_prefix_of_what_many_did() {
     assert!(caught.len() > 10, "{} images are few", caught.len());
     for (event, snapshot, deeds) in &caught {
         for survival in [Survival::Nothing, Survival::Everything, Survival::Wiped, Survival::Seeded(*event)] {
-            judge(&snapshot.power_cut(survival), deeds, &format!("{survival:?} at event {event}"));
+            judge(engine, &snapshot.power_cut(survival), deeds, &format!("{survival:?} at event {event}"));
         }
-        judge(&snapshot.kill(), deeds, &format!("a kill at event {event}"));
+        judge(engine, &snapshot.kill(), deeds, &format!("a kill at event {event}"));
     }
 }

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use terrace::{Db, Env, Options, PmSpace, RepairReport, Result, SlmOptions};
+use terrace::{Db, EngineKind, Env, Options, PmSpace, RepairReport, Result, SlmOptions};
 use terrace_base::clock::ManualClock;
 use terrace_base::exec::Inline;
 use terrace_disk::{Fs, SimFs};
 use terrace_pmem::{Granularity, Kind, Media, MemMedia, Pool, PoolOptions};
+
+use crate::harness::tiny_lsm;
 
 /// The database directory.
 pub const DIR: &str = "/db";
@@ -19,6 +21,8 @@ const PM_BYTES: u64 = 1 << 20;
 /// Everything of a database that outlives its process.
 #[derive(Debug, Clone)]
 pub struct Image {
+    /// The engine that it is opened with.
+    pub engine: EngineKind,
     /// Its files, by name.
     pub files: BTreeMap<PathBuf, Vec<u8>>,
     /// Its pool; `None` if that is gone.
@@ -32,6 +36,7 @@ pub struct Image {
 /// A machine that starts with the bytes of an image.
 #[derive(Debug, Clone)]
 pub struct Bed {
+    engine: EngineKind,
     fs: SimFs,
     pm: Arc<PlainMemory>,
     granularity: Granularity,
@@ -47,8 +52,8 @@ struct PlainMemory {
 
 impl Image {
     /// No database yet.
-    pub fn empty(granularity: Granularity) -> Image {
-        Image { files: BTreeMap::new(), pool: None, granularity, boot: "the first boot" }
+    pub fn empty(engine: EngineKind, granularity: Granularity) -> Image {
+        Image { engine, files: BTreeMap::new(), pool: None, granularity, boot: "the first boot" }
     }
 
     /// A machine with this on it.
@@ -60,7 +65,7 @@ impl Image {
         }
         let media = Mutex::new(self.pool.as_deref().map(|bytes| Arc::new(memory(bytes, self.granularity))));
         let pm = PlainMemory { media, granularity: self.granularity, boot: self.boot };
-        Bed { fs, pm: Arc::new(pm), granularity: self.granularity }
+        Bed { engine: self.engine, fs, pm: Arc::new(pm), granularity: self.granularity }
     }
 }
 
@@ -81,18 +86,25 @@ impl Image {
 }
 
 /// What objects of each kind in a pool are.
-const KINDS: [(u8, &str); 6] =
-    [(3, "node"), (4, "record"), (5, "key"), (9, "memtable"), (10, "chain"), (11, "compaction log")];
+const KINDS: [(u8, &str); 7] = [
+    (3, "node"),
+    (4, "record"),
+    (5, "key"),
+    (9, "memtable"),
+    (10, "chain"),
+    (11, "compaction log"),
+    (12, "commit log"),
+];
 
 impl Bed {
     /// Opens the database.
     pub fn open(&self) -> Result<Db> {
-        Db::open_in(self.env(), DIR, options())
+        Db::open_in(self.env(), DIR, options(self.engine))
     }
 
     /// Repairs the database.
     pub fn repair(&self) -> Result<RepairReport> {
-        Db::repair_in(self.env(), DIR, options())
+        Db::repair_in(self.env(), DIR, options(self.engine))
     }
 
     /// The pool alone.
@@ -120,15 +132,17 @@ impl Bed {
         let pool = self.pm.media.lock().unwrap().as_ref().map(|media| bytes_of(media));
         let mut files = self.fs.image();
         files.retain(|path, _| !path.ends_with("LOCK"));
-        Image { files, pool, granularity: self.granularity, boot: self.pm.boot }
+        Image { engine: self.engine, files, pool, granularity: self.granularity, boot: self.pm.boot }
     }
 }
 
 /// Memtables and tables so small that a hundred keys fill many.
-fn options() -> Options {
+fn options(engine: EngineKind) -> Options {
     let slm =
         SlmOptions { memtable_bytes: 4096, table_bytes: 2048, block_bytes: 256, ..SlmOptions::default() };
-    Options { memory_budget: 1 << 20, pm_bytes: PM_BYTES, pool_extent_bytes: 4096, slm, ..Options::default() }
+    let lsm = tiny_lsm();
+    let options = Options { engine, slm, lsm, pool_extent_bytes: 4096, ..Options::default() };
+    Options { memory_budget: 1 << 20, pm_bytes: PM_BYTES, ..options }
 }
 
 impl PmSpace for PlainMemory {

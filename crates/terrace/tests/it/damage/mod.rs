@@ -67,7 +67,8 @@ fn places(sample: &Sample, rng: &mut Rng) -> Vec<(Option<PathBuf>, usize)> {
         let bits = (0..FLIPS.0 * effort).map(|_| rng.below(bytes.len() as u64 * 8) as usize);
         places.extend(bits.map(|bit| (Some(path.clone()), bit)));
     }
-    let used = used_bytes(sample.image.pool.as_deref().unwrap());
+    let Some(pool) = sample.image.pool.as_deref() else { return places };
+    let used = used_bytes(pool);
     let bits = (0..FLIPS.1 * effort)
         .map(|_| used[rng.below(used.len() as u64) as usize] * 8 + rng.below(8) as usize);
     places.extend(bits.map(|bit| (None, bit)));
@@ -100,7 +101,7 @@ fn flipped_bits_are_told_or_harmless() {
             };
             // The tree's nodes and keys are proved by `check` and not each time they are read.
             let check_is_enough = ["node", "record", "key"].contains(&what);
-            let may_lose_the_newest = ["log", "manifest"].contains(&what) && !sample.closed;
+            let may_lose_the_newest = ["log", "manifest", "commit log"].contains(&what) && !sample.closed;
             let place = format!("{whose}, byte {byte:#x}, bit {}", bit % 8);
             let judge = Judge { sample: &sample, image: &image, may_lose_the_newest, check_is_enough };
             docket.hear(what, &place, &judge);

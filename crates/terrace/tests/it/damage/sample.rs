@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use terrace::{Db, WriteBatch, WriteOptions};
+use terrace::{Db, EngineKind, WriteBatch, WriteOptions};
 use terrace_disk::{FsEvent, Observer};
 use terrace_log::PmLog;
 use terrace_pmem::{Granularity, Kind};
@@ -50,8 +50,23 @@ pub fn value(i: u32, version: u32) -> Vec<u8> {
 
 /// Every sample.
 pub fn samples() -> Vec<Sample> {
-    let memory = build(Granularity::CacheLine);
-    let file = build(Granularity::Page);
+    let mut samples = samples_of_slm();
+    let memory = build(EngineKind::Lsm, Granularity::CacheLine);
+    let file = build(EngineKind::Lsm, Granularity::Page);
+    samples.extend([
+        sample("a log in persistent memory, closed", memory.closed),
+        sample("a log in persistent memory, killed in a flush", memory.flush),
+        sample("a log in persistent memory, killed in a compaction", memory.compaction),
+        sample("log files, closed", file.closed),
+        sample("log files, killed in a flush", file.flush),
+        sample("log files, killed in a compaction", file.compaction),
+    ]);
+    samples
+}
+
+fn samples_of_slm() -> Vec<Sample> {
+    let memory = build(EngineKind::Slm, Granularity::CacheLine);
+    let file = build(EngineKind::Slm, Granularity::Page);
     let torn =
         |(image, map): &(Image, Map)| (Image { boot: "the second boot", ..image.clone() }, map.clone());
     let (torn_flush, torn_compaction) = (torn(&file.flush), torn(&file.compaction));
@@ -84,9 +99,9 @@ struct Moments {
     compaction: (Image, Map),
 }
 
-fn build(granularity: Granularity) -> Moments {
-    let bed = Image::empty(granularity).bed();
-    let camera = Arc::new(Camera { bed: bed.clone(), shots: Mutex::default() });
+fn build(engine: EngineKind, granularity: Granularity) -> Moments {
+    let bed = Image::empty(engine, granularity).bed();
+    let camera = Arc::new(Camera { engine, bed: bed.clone(), shots: Mutex::default() });
     let mut writer =
         Writer { db: bed.open().unwrap(), map: Map::new(), camera: camera.clone(), moments: BTreeMap::new() };
     (0..KEYS).for_each(|i| writer.put(i, 0));
@@ -164,12 +179,38 @@ impl Writer {
 /// Takes a picture before every change to the disk at which a job has written to its log.
 #[derive(Debug)]
 struct Camera {
+    engine: EngineKind,
     bed: Bed,
     shots: Mutex<BTreeMap<&'static str, Image>>,
 }
 
 impl Observer for Camera {
-    fn before(&self, _event: FsEvent<'_>) {
+    fn before(&self, event: FsEvent<'_>) {
+        match self.engine {
+            EngineKind::Lsm => self.before_of_lsm(event),
+            _ => self.before_of_slm(),
+        }
+    }
+}
+
+impl Camera {
+    /// While tables are written: with two logs it is a flush, else a compaction.
+    fn before_of_lsm(&self, event: FsEvent<'_>) {
+        let (FsEvent::Write { path, .. } | FsEvent::Sync { path }) = event else { return };
+        if path.extension().is_none_or(|e| e != "sst") {
+            return;
+        }
+        let image = self.bed.image();
+        let files = image.files.keys().filter(|path| path.extension().is_some_and(|e| e == "log")).count();
+        let in_pool = image.pool.as_ref().map_or(0, |_| {
+            let roots = image.bed().open_pool().roots().unwrap();
+            roots.iter().filter(|(name, _)| name.starts_with("lsm.log")).count()
+        });
+        let job = if files + in_pool > 1 { JOBS[0] } else { JOBS[1] };
+        self.shots.lock().unwrap().insert(job, image);
+    }
+
+    fn before_of_slm(&self) {
         let image = self.bed.image();
         let pool = image.bed().open_pool();
         let has = |root: &str| pool.root(root).unwrap().is_some();

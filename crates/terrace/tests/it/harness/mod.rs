@@ -8,7 +8,7 @@ mod setups;
 pub use machine::Machine;
 pub use model::{Entries, Map, Span, assert_clean, entries, get, in_span};
 pub use pausable::Pausable;
-pub use setups::{Background, Setup, setups};
+pub use setups::{Background, Setup, setups, tiny_lsm};
 use terrace::EngineKind;
 
 /// An engine, and what it promises beyond the store's semantics.

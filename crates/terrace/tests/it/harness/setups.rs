@@ -1,6 +1,6 @@
 //! Sets of options under which the same operations must give the same answers.
 
-use terrace::{Compression, Options, SlmOptions};
+use terrace::{Compression, EngineKind, LogPlace, LsmOptions, Options, SlmOptions};
 use terrace_pmem::Granularity;
 
 use super::Engine;
@@ -37,6 +37,7 @@ impl Setup {
         let mut setup = Setup::tiny("roomy", engine);
         setup.granularity = granularity;
         setup.options.slm.memtable_bytes = 1 << 20;
+        setup.options.lsm.memtable_bytes = 1 << 20;
         setup
     }
 
@@ -55,6 +56,7 @@ impl Setup {
             pm_bytes: 8 << 20,
             pool_extent_bytes: 4096,
             slm,
+            lsm: tiny_lsm(),
             ..Options::default()
         };
         Setup { name, granularity: Granularity::CacheLine, background: Background::Inline, options }
@@ -71,8 +73,43 @@ impl Setup {
     }
 }
 
+/// Options of `lsm` with which a few keys fill tables on several levels.
+pub fn tiny_lsm() -> LsmOptions {
+    LsmOptions {
+        memtable_bytes: 4096,
+        table_bytes: 2048,
+        block_bytes: 256,
+        l0_tables: 2,
+        l0_slowdown_tables: 3,
+        l0_stop_tables: 6,
+        base_level_bytes: 4096,
+        level_multiplier: 3.0,
+        ..LsmOptions::default()
+    }
+}
+
 /// Every set of options for `engine`.
 pub fn setups(engine: &Engine) -> Vec<Setup> {
+    let mut setups = common_setups(engine);
+    if engine.kind == EngineKind::Lsm {
+        setups.push(Setup::tiny("log in files, synced", engine).with(|s| {
+            s.options.lsm.log = LogPlace::Ssd;
+            s.options.sync = true;
+        }));
+        setups.push(
+            Setup::tiny("parts side by side", engine)
+                .with(|s| {
+                    s.options.background_threads = 4;
+                    s.options.lsm.table_bytes = 1024;
+                    s.options.lsm.filter_bits_per_key = 0;
+                })
+                .threaded(4),
+        );
+    }
+    setups
+}
+
+fn common_setups(engine: &Engine) -> Vec<Setup> {
     vec![
         Setup::tiny("tiny", engine),
         Setup::tiny("eadr", engine).with(|s| s.granularity = Granularity::Byte),
@@ -91,9 +128,14 @@ pub fn setups(engine: &Engine) -> Vec<Setup> {
             s.options.slm.sequentiality_files = 1;
             s.options.slm.max_merge_files = 3;
             s.options.slm.table_bytes = 1024;
+            s.options.lsm.table_bytes = 1024;
+            s.options.lsm.l0_tables = 1;
+            s.options.lsm.base_level_bytes = 1024;
+            s.options.lsm.level_multiplier = 2.0;
         }),
         Setup::tiny("one record a block, no cache", engine).with(|s| {
             s.options.slm.block_bytes = 1;
+            s.options.lsm.block_bytes = 1;
             s.options.memory_budget = 1024;
         }),
         Setup::roomy(engine, Granularity::CacheLine),

@@ -12,7 +12,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use terrace::{Db, Options, PoolChoice, Profile, SlmOptions};
+use terrace::{Db, EngineKind, Options, PoolChoice, Profile, SlmOptions};
 
 use super::ops::{Op, Ops, THREADS};
 
@@ -24,6 +24,8 @@ pub const TASK: &str = "TERRACE_KILLS_TASK";
 pub struct Task {
     /// The database.
     pub dir: PathBuf,
+    /// Its engine.
+    pub engine: EngineKind,
     /// Where its pool lies.
     pub pool: PoolChoice,
     /// The seed of the run.
@@ -39,7 +41,8 @@ impl Task {
     pub fn start(&self) -> Child {
         let pool = if self.pool == PoolChoice::Auto { "auto" } else { "dram" };
         let dir = self.dir.to_str().expect("a path in UTF-8");
-        let task = format!("{pool}\n{}\n{}\n{}\n{dir}", self.seed, self.session, self.ops);
+        let engine = self.engine.name();
+        let task = format!("{pool}\n{}\n{}\n{}\n{engine}\n{dir}", self.seed, self.session, self.ops);
         let test = format!("{}::the_process_that_is_killed", module_path!().rsplit_once("::").unwrap().0);
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test.split_once("::").unwrap().1, "--nocapture", "--test-threads=1"])
@@ -53,13 +56,15 @@ impl Task {
 
     /// Reads what [`start`](Task::start) has written.
     pub fn parse(text: &str) -> Task {
-        let parts: Vec<&str> = text.splitn(5, '\n').collect();
+        let parts: Vec<&str> = text.splitn(6, '\n').collect();
         let numbers: Vec<u64> = parts[1..4].iter().map(|n| n.parse().unwrap()).collect();
         let pool = match parts[0] {
             "auto" => PoolChoice::Auto,
             profile => PoolChoice::Emulated { path: None, profile: Profile::parse(profile).unwrap() },
         };
-        Task { dir: parts[4].into(), pool, seed: numbers[0], session: numbers[1], ops: numbers[2] }
+        let [seed, session, ops] = numbers[..] else { panic!("a task has three numbers") };
+        let engine = EngineKind::parse(parts[4]).unwrap();
+        Task { dir: parts[5].into(), engine, pool, seed, session, ops }
     }
 
     /// Whatever can go on in the background does.
@@ -72,6 +77,8 @@ impl Task {
             ..SlmOptions::default()
         };
         Options {
+            engine: self.engine,
+            lsm: crate::harness::tiny_lsm(),
             pool: self.pool.clone(),
             memory_budget: 1 << 20,
             pm_bytes: 8 << 20,

@@ -14,7 +14,7 @@ mod judge;
 mod ops;
 mod run;
 
-use terrace::{PoolChoice, Profile};
+use terrace::{EngineKind, PoolChoice, Profile};
 
 /// Kills for each kind of pool where nothing else is asked for.
 const KILLS: u64 = 40;
@@ -23,19 +23,33 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
 }
 
-fn kill_often(pool: &PoolChoice) {
+fn kill_often(engine: EngineKind, pool: &PoolChoice) {
     let (kills, seed) = (number("TERRACE_KILLS", KILLS), number("TERRACE_KILLS_SEED", 1));
-    println!("{}", run::Run::new(pool.clone(), seed).kill(kills));
+    println!("{engine:?}: {}", run::Run::new(engine, pool.clone(), seed).kill(kills));
+}
+
+fn emulated() -> PoolChoice {
+    PoolChoice::Emulated { path: None, profile: Profile::parse("dram").unwrap() }
 }
 
 #[test]
 fn kills_take_nothing_from_an_ordinary_file() {
-    kill_often(&PoolChoice::Auto);
+    kill_often(EngineKind::Slm, &PoolChoice::Auto);
+}
+
+#[test]
+fn kills_take_nothing_from_log_files() {
+    kill_often(EngineKind::Lsm, &PoolChoice::Auto);
+}
+
+#[test]
+fn kills_take_nothing_from_a_log_in_emulated_memory() {
+    kill_often(EngineKind::Lsm, &emulated());
 }
 
 #[test]
 fn kills_take_nothing_from_emulated_memory() {
-    kill_often(&PoolChoice::Emulated { path: None, profile: Profile::parse("dram").unwrap() });
+    kill_often(EngineKind::Slm, &emulated());
 }
 
 /// Not a test but the process that is killed; it does nothing unless a run has started it.

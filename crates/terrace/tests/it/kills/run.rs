@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use tempfile::TempDir;
-use terrace::{Db, PoolChoice};
+use terrace::{Db, EngineKind, PoolChoice};
 use terrace_base::rng::Rng;
 
 use super::child::Task;
@@ -57,6 +57,7 @@ struct Tally {
 /// One database and what it must hold.
 pub struct Run {
     dir: TempDir,
+    engine: EngineKind,
     pool: PoolChoice,
     seed: u64,
     rng: Rng,
@@ -67,11 +68,11 @@ pub struct Run {
 
 impl Run {
     /// A run on an empty directory.
-    pub fn new(pool: PoolChoice, seed: u64) -> Run {
+    pub fn new(engine: EngineKind, pool: PoolChoice, seed: u64) -> Run {
         let dir = temporary();
         std::fs::create_dir(dir.path().join("db")).unwrap();
         let (rng, tally) = (Rng::new(seed), Tally::default());
-        Run { dir, pool, seed, rng, session: 0, expected: Map::new(), tally }
+        Run { dir, engine, pool, seed, rng, session: 0, expected: Map::new(), tally }
     }
 
     /// Kills and judges until `kills` processes were killed; what happened, for whoever watches.
@@ -105,9 +106,9 @@ impl Run {
         };
         let most = 1 << self.rng.below(if after == Heard::Opening { 19 } else { 16 });
         let axe = Axe { after, turns: self.rng.below(most) };
-        let Run { pool, seed, session, .. } = self;
+        let Run { engine, pool, seed, session, .. } = self;
         let dir = self.dir.path().join("db");
-        (Task { dir, pool: pool.clone(), seed: *seed, session: *session, ops }, axe)
+        (Task { dir, engine: *engine, pool: pool.clone(), seed: *seed, session: *session, ops }, axe)
     }
 
     /// Runs a process until it is killed or done; returns what each thread acknowledged.

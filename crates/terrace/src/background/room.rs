@@ -4,7 +4,7 @@ use parking_lot::{Condvar, Mutex};
 
 /// A condition that background work changes.
 #[derive(Debug, Default)]
-pub(super) struct Room {
+pub(crate) struct Room {
     changes: Mutex<u64>,
     changed: Condvar,
 }

@@ -1,0 +1,185 @@
+//! What an engine does in the background: which jobs are on their way, how many of a kind run at once, and who
+//! waits for them.
+//!
+//! 1. No job begins once the database is closing; a close waits for those that have begun.
+//! 2. A job is counted out after it has let go of the engine, however it ends: who has closed may open again.
+//! 3. A slot is one job's at a time. Somebody who waits helps with queued jobs where the executor wants that.
+
+mod room;
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use terrace_base::{Error, Result};
+
+use crate::db::core::Core;
+
+pub(crate) use room::Room;
+
+/// How often somebody who waits for jobs looks whether there is one to help with.
+const POLL: Duration = Duration::from_millis(50);
+
+/// The background jobs of one engine.
+#[derive(Debug)]
+pub(crate) struct Background {
+    core: Arc<Core>,
+    running: Mutex<usize>,
+    idle: Condvar,
+    closing: AtomicBool,
+    closed: AtomicBool,
+    /// Held while somebody gathers all slots: two could wait for each other.
+    gathering: Mutex<()>,
+    /// Slots in use, a bit each.
+    slots: AtomicUsize,
+    limit: usize,
+}
+
+impl Background {
+    /// No jobs yet; `slots` at a time of the kind that needs a slot.
+    pub fn new(core: Arc<Core>, slots: usize) -> Arc<Background> {
+        Arc::new(Background {
+            core,
+            running: Mutex::default(),
+            idle: Condvar::new(),
+            closing: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            gathering: Mutex::default(),
+            slots: AtomicUsize::new(0),
+            limit: slots.clamp(1, usize::BITS as usize - 1),
+        })
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    /// Has no further job begin, and waits for those that have; says whether it was the first to do so.
+    pub fn close(&self) -> bool {
+        {
+            let _running = self.running.lock();
+            self.closing.store(true, Ordering::Release);
+        }
+        self.wait_idle();
+        !self.closed.swap(true, Ordering::AcqRel)
+    }
+
+    /// Counts a job in, unless the database is closing: then it says no.
+    fn begin(&self) -> bool {
+        let mut running = self.running.lock();
+        let may = !self.is_closing();
+        *running += usize::from(may);
+        may
+    }
+
+    /// Has a close wait for what the calling thread is about to do.
+    pub fn hold_open(self: &Arc<Self>) -> Result<JobGuard> {
+        match self.begin() {
+            true => Ok(JobGuard { jobs: self.clone() }),
+            false => Err(Error::invalid("the database is closed")),
+        }
+    }
+
+    /// Has `job` run in the background, unless the database is closing: then it says no.
+    pub fn spawn<E>(self: &Arc<Self>, engine: &Weak<E>, job: impl FnOnce(&E) + Send + 'static) -> bool
+    where
+        E: Send + Sync + 'static,
+    {
+        if !self.begin() {
+            return false;
+        }
+        let (engine, jobs) = (engine.clone(), self.clone());
+        self.core.env.executor.spawn(Box::new(move || {
+            let _done = JobGuard { jobs };
+            if let Some(engine) = engine.upgrade() {
+                // Dropped before `_done` is.
+                let engine = engine;
+                job(&engine);
+            }
+        }));
+        true
+    }
+
+    /// Waits until no job is left; none is added once the database is closing.
+    pub fn wait_idle(&self) {
+        loop {
+            if self.core.env.executor.help() {
+                continue;
+            }
+            let mut running = self.running.lock();
+            if *running == 0 {
+                return;
+            }
+            self.idle.wait_for(&mut running, POLL);
+        }
+    }
+
+    /// Waits until `done`, which is looked at whenever a job or a slot has come free, helping meanwhile.
+    pub fn wait_until(&self, mut done: impl FnMut() -> bool) {
+        while !done() {
+            if !self.core.env.executor.help() {
+                let mut running = self.running.lock();
+                self.idle.wait_for(&mut running, POLL);
+            }
+        }
+    }
+
+    /// Has those who wait look again: a job has come further.
+    pub fn progressed(&self) {
+        self.idle.notify_all();
+    }
+
+    /// Waits until a job or a slot has come free, or for a short while.
+    pub fn wait_a_moment(&self) {
+        let mut running = self.running.lock();
+        self.idle.wait_for(&mut running, POLL);
+    }
+
+    /// Claims a slot, if one is free.
+    pub fn free_slot(self: &Arc<Self>) -> Option<Slot> {
+        let claim = |s: &usize| self.slots.fetch_or(1 << s, Ordering::AcqRel) & (1 << s) == 0;
+        (0..self.limit).find(claim).map(|number| Slot { jobs: self.clone(), number })
+    }
+
+    /// Claims every slot, waiting for them.
+    pub fn all_slots(self: &Arc<Self>) -> Vec<Slot> {
+        let _alone = self.gathering.lock();
+        let mut all = Vec::with_capacity(self.limit);
+        self.wait_until(|| {
+            all.extend(std::iter::from_fn(|| self.free_slot()));
+            all.len() == self.limit
+        });
+        all
+    }
+}
+
+/// Counts a job out when it is dropped.
+#[derive(Debug)]
+pub(crate) struct JobGuard {
+    jobs: Arc<Background>,
+}
+
+impl Drop for JobGuard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.jobs.core.health.fail(Error::invalid("a background job panicked"));
+        }
+        *self.jobs.running.lock() -= 1;
+        self.jobs.idle.notify_all();
+    }
+}
+
+/// A claimed slot; free again when dropped.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    jobs: Arc<Background>,
+    number: usize,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.jobs.slots.fetch_and(!(1 << self.number), Ordering::AcqRel);
+        self.jobs.idle.notify_all();
+    }
+}

@@ -1,0 +1,185 @@
+//! The choice itself.
+
+use super::view::{LevelsView, TableFigures, are_apart, bytes_of, span};
+use super::{LeveledOptions, Targets, Victims};
+use crate::compaction::overlaps;
+
+/// A compaction to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pick {
+    /// The level that is relieved.
+    pub level: usize,
+    /// The level that the outputs belong to.
+    pub output: usize,
+    /// Tables of `level`.
+    pub inputs: Vec<u64>,
+    /// Tables of `output` that are merged with them.
+    pub next: Vec<u64>,
+    /// Nothing is to be merged or dropped: the inputs may just change their level.
+    pub is_move: bool,
+}
+
+impl Pick {
+    fn new(
+        view: &LevelsView<'_>,
+        levels: (usize, usize),
+        inputs: &[TableFigures<'_>],
+        next: &[TableFigures<'_>],
+    ) -> Pick {
+        let (level, output) = levels;
+        let numbers = |tables: &[TableFigures<'_>]| tables.iter().map(|t| t.number).collect();
+        // Tombstones end where there is nothing below to hide: they must be merged to be dropped.
+        let stays = |t: &TableFigures<'_>| t.holds_garbage() && view.is_bottom(output, t.range());
+        let is_move = level != output && next.is_empty() && are_apart(inputs) && !inputs.iter().any(stays);
+        Pick { level, output, inputs: numbers(inputs), next: numbers(next), is_move }
+    }
+
+    /// Every table that it reads.
+    pub fn tables(&self) -> impl Iterator<Item = u64> {
+        self.inputs.iter().chain(&self.next).copied()
+    }
+}
+
+/// The compaction that is most worthwhile, if one is. `oldest` is the oldest snapshot that is held.
+pub fn choose(
+    view: &LevelsView<'_>,
+    options: &LeveledOptions,
+    victims: &dyn Victims,
+    oldest: Option<u64>,
+) -> Option<Pick> {
+    let targets = Targets::new(&view.sizes(), options);
+    let mut scores: Vec<(f64, usize)> = (0..view.levels.len().saturating_sub(1))
+        .map(|level| (score(view, &targets, options, level), level))
+        .collect();
+    scores.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let due = scores.iter().take_while(|(score, _)| *score >= 1.0);
+    due.map(|(_, level)| *level)
+        .find_map(|level| match level {
+            0 => from_level_0(view, targets.base, options.max_merge_bytes),
+            level => from_level(view, level, options, victims),
+        })
+        .or_else(|| released(view, oldest))
+}
+
+/// How urgent it is to relieve `level`; from 1 on it is.
+fn score(view: &LevelsView<'_>, targets: &Targets, options: &LeveledOptions, level: usize) -> f64 {
+    let tables = &view.levels[level];
+    let idle: u64 = tables.iter().filter(|t| !t.busy).map(|t| t.bytes).sum();
+    if level > 0 {
+        // A level above the base is left from when there was more.
+        return if level < targets.base && idle > 0 {
+            2.0
+        } else {
+            idle as f64 / targets.bytes[level] as f64
+        };
+    }
+    let count = tables.len() as f64 / options.l0_trigger.max(1) as f64;
+    count.max(idle as f64 / options.base_bytes.max(1) as f64)
+}
+
+/// The oldest tables of level 0, all of them if that is not too much. One such compaction runs at a time.
+fn from_level_0(view: &LevelsView<'_>, base: usize, max_bytes: u64) -> Option<Pick> {
+    let tables = &view.levels[0];
+    if tables.is_empty() || tables.iter().any(|t| t.busy) {
+        return None;
+    }
+    let mut oldest_first: Vec<TableFigures<'_>> = tables.clone();
+    oldest_first.sort_by_key(|t| t.max_seq);
+    let (mut bytes, mut reach) = (0, 0);
+    let taken = oldest_first.iter().take_while(|t| {
+        // After a repair tables may be newer and older than one another: then they go together.
+        let goes = bytes < max_bytes || t.min_seq <= reach;
+        (bytes, reach) = (bytes + t.bytes, reach.max(t.max_seq));
+        goes
+    });
+    let inputs: Vec<TableFigures<'_>> = taken.copied().collect();
+    let next = view.overlapping(base, span(&inputs));
+    let free = !next.iter().any(|t| t.busy);
+    free.then(|| Pick::new(view, (0, base), &inputs, next))
+}
+
+/// The first of the level's tables, by rank, that needs no busy one.
+fn from_level(
+    view: &LevelsView<'_>,
+    level: usize,
+    options: &LeveledOptions,
+    victims: &dyn Victims,
+) -> Option<Pick> {
+    let rank = |t: &TableFigures<'_>| victims.rank(t, bytes_of(view.overlapping(level + 1, t.range())));
+    let mut ranked: Vec<(f64, TableFigures<'_>)> =
+        view.levels[level].iter().filter(|t| !t.busy).map(|t| (rank(t), *t)).collect();
+    ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
+    ranked.into_iter().find_map(|(_, table)| around(view, level, &[table], options.max_merge_bytes))
+}
+
+/// The compaction of `inputs`, tables of `level`, into the next; `None` if that needs a busy table. More tables of
+/// the level come along if they need nothing more from the next.
+fn around(view: &LevelsView<'_>, level: usize, inputs: &[TableFigures<'_>], max_bytes: u64) -> Option<Pick> {
+    let next = view.overlapping(level + 1, span(inputs));
+    if next.iter().chain(inputs).any(|t| t.busy) {
+        return None;
+    }
+    let mut inputs = inputs.to_vec();
+    if !next.is_empty() {
+        let both = [&inputs[..], next].concat();
+        let more = view.overlapping(level, span(&both));
+        let same = view.overlapping(level + 1, span(&[more, next].concat())).len() == next.len();
+        if same && !more.iter().any(|t| t.busy) && bytes_of(more) + bytes_of(next) <= max_bytes {
+            inputs = more.to_vec();
+        }
+    }
+    Some(Pick::new(view, (level, level + 1), &inputs, next))
+}
+
+/// A table of the last level that holds what had to stay for snapshots that are gone. Every snapshot that is left sees
+/// the newest versions in it and no others, so merging it with itself leaves none of that.
+fn released(view: &LevelsView<'_>, oldest: Option<u64>) -> Option<Pick> {
+    let last = view.levels.len().checked_sub(1)?;
+    let droppable = |t: &&TableFigures<'_>| t.holds_garbage() && oldest.is_none_or(|seq| t.max_seq <= seq);
+    let table = view.levels[last].iter().filter(|t| !t.busy).find(droppable)?;
+    Some(rewrite_table(last, table))
+}
+
+fn rewrite_table(level: usize, table: &TableFigures<'_>) -> Pick {
+    Pick { level, output: level, inputs: vec![table.number], next: Vec::new(), is_move: false }
+}
+
+/// The first compaction that brings what `level` holds of `range` one level down, of tables from key `after` on:
+/// for who wants everything merged. Nothing is busy meanwhile.
+pub fn pick_range(
+    view: &LevelsView<'_>,
+    level: usize,
+    range: (&[u8], Option<&[u8]>),
+    options: &LeveledOptions,
+) -> Option<Pick> {
+    let inside = |t: &&TableFigures<'_>| t.largest >= range.0 && range.1.is_none_or(|end| t.smallest <= end);
+    if level == 0 {
+        let base = Targets::new(&view.sizes(), options).base;
+        let any = view.levels[0].iter().any(|t| inside(&t));
+        return any.then(|| from_level_0(view, base, u64::MAX)).flatten();
+    }
+    let mut inputs: Vec<TableFigures<'_>> = Vec::new();
+    for table in view.levels[level].iter().filter(inside) {
+        let next = view.overlapping(level + 1, span(&[&inputs[..], &[*table]].concat()));
+        if !inputs.is_empty() && bytes_of(&inputs) + bytes_of(next) > options.max_merge_bytes {
+            break;
+        }
+        inputs.push(*table);
+    }
+    if inputs.is_empty() { None } else { around(view, level, &inputs, 0) }
+}
+
+/// The first table of the last level with keys of `range` that holds garbage and is not done yet: to be merged with
+/// itself, which drops what no snapshot needs any more.
+pub fn rewrite(
+    view: &LevelsView<'_>,
+    range: (&[u8], Option<&[u8]>),
+    is_done: &dyn Fn(u64) -> bool,
+) -> Option<Pick> {
+    let last = view.levels.len().checked_sub(1)?;
+    let end = range.1;
+    let inside =
+        |t: &&TableFigures<'_>| end.map_or(t.largest >= range.0, |end| overlaps(t.range(), (range.0, end)));
+    let table = view.levels[last].iter().filter(inside).find(|t| t.holds_garbage() && !is_done(t.number))?;
+    Some(rewrite_table(last, table))
+}

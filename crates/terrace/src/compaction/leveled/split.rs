@@ -1,0 +1,19 @@
+//! Cutting one compaction into several that run side by side.
+
+/// Keys at which a compaction is cut into up to `parts` of about as many bytes each: each part ends before one of
+/// them. `anchors` are places in its inputs: a key, and the bytes of one input from the anchor before it.
+pub fn split(mut anchors: Vec<(Vec<u8>, u64)>, parts: usize) -> Vec<Vec<u8>> {
+    anchors.sort();
+    let total: u64 = anchors.iter().map(|(_, bytes)| bytes).sum();
+    let share = (total / parts.max(1) as u64).max(1);
+    let mut cuts: Vec<Vec<u8>> = Vec::new();
+    let mut passed = 0;
+    for (key, bytes) in anchors {
+        passed += bytes;
+        let due = passed >= share * (cuts.len() as u64 + 1);
+        if due && cuts.len() + 1 < parts && cuts.last() != Some(&key) {
+            cuts.push(key);
+        }
+    }
+    cuts
+}

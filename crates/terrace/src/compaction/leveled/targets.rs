@@ -1,0 +1,48 @@
+//! How much each level may hold: derived from the last level's size.
+
+use super::LeveledOptions;
+
+/// The levels' targets of one moment.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Targets {
+    /// The level that level 0 is compacted into. Those between are empty.
+    pub base: usize,
+    /// Bytes that each level may hold; of level 0 and those above `base`, `u64::MAX`.
+    pub bytes: Vec<u64>,
+}
+
+impl Targets {
+    /// The targets of levels that hold `sizes` bytes.
+    ///
+    /// The largest level stands for the last one; going up from there each level may hold a tenth, until a level would
+    /// hold no more than `base_bytes`: that is the base. A database that is smaller than that has one level
+    /// below level 0, the last.
+    pub fn new(sizes: &[u64], options: &LeveledOptions) -> Targets {
+        let last = options.levels.max(2) - 1;
+        let first_held = (1..=last).find(|&level| sizes.get(level).is_some_and(|&size| size > 0));
+        let Some(first_held) = first_held else { return Self::from_base(last, options.base_bytes, options) };
+        let largest = sizes[1..].iter().copied().max().unwrap_or(0);
+        let (most, least) = (options.base_bytes as f64, options.base_bytes as f64 / options.multiplier);
+        let steps = last.saturating_sub(first_held) as i32;
+        let mut size = largest as f64 / options.multiplier.powi(steps);
+        let mut base = first_held;
+        while base > 1 && size > most {
+            base -= 1;
+            size /= options.multiplier;
+        }
+        Self::from_base(base, size.clamp(least + 1.0, most) as u64, options)
+    }
+
+    fn from_base(base: usize, base_bytes: u64, options: &LeveledOptions) -> Targets {
+        let mut size = base_bytes as f64;
+        let mut bytes = vec![u64::MAX; options.levels.max(2)];
+        for (level, target) in bytes.iter_mut().enumerate().skip(base) {
+            if level > base {
+                size *= options.multiplier;
+            }
+            // A level smaller than the base's limit would be merged into the next again and again.
+            *target = size.max(options.base_bytes as f64) as u64;
+        }
+        Targets { base, bytes }
+    }
+}

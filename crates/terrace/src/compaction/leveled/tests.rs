@@ -1,0 +1,288 @@
+//! Targets and delays by example; choices on a model store, where they must end, keep the levels in order and
+//! lose nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::compaction::overlaps;
+
+fn options() -> LeveledOptions {
+    LeveledOptions { levels: 7, base_bytes: 256, ..LeveledOptions::default() }
+}
+
+#[test]
+fn targets_follow_from_the_last_level() {
+    let small = Targets::new(&[900, 0, 0, 0, 0, 0, 100], &options());
+    assert_eq!((small.base, small.bytes[6]), (6, 256), "all of it fits into the last level");
+    let targets = Targets::new(&[900, 0, 0, 0, 0, 0, 27_600], &options());
+    assert_eq!(targets.base, 3);
+    assert_eq!(targets.bytes[3..], [256, 276, 2760, 27_600]);
+    assert!(targets.bytes[..3].iter().all(|b| *b == u64::MAX));
+    let empty = Targets::new(&[0; 7], &options());
+    assert_eq!((empty.base, empty.bytes[6]), (6, 256));
+    let full = Targets::new(&[0, 300, 3000, 30_000, 300_000, 3_000_000, 300_000_000], &options());
+    assert_eq!((full.base, full.bytes[1], full.bytes[2]), (1, 256, 2560));
+}
+
+#[test]
+fn cuts_share_the_bytes() {
+    let anchors: Vec<_> = (0..100u8).map(|i| (vec![i], 10)).collect();
+    assert_eq!(split(anchors.clone(), 4), [vec![24], vec![49], vec![74]]);
+    assert_eq!(split(anchors, 1), Vec::<Vec<u8>>::new());
+    assert_eq!(split(vec![(vec![1], 5); 9], 3), [vec![1]], "there is one place to cut at");
+    assert_eq!(split(Vec::new(), 3), Vec::<Vec<u8>>::new());
+}
+
+#[test]
+fn writers_are_slowed_smoothly_and_stop_at_the_limit() {
+    let limits = Limits { l0_tables: (20, 36), debt_bytes: (64, 256), memtable_fill: 0.5 };
+    let group = Load { group_bytes: (1 << 20) / 100, ..Load::default() };
+    assert_eq!(delay(&group, &limits), Some(Duration::ZERO));
+    assert_eq!(delay(&Load { l0_tables: 20, ..group }, &limits), Some(Duration::ZERO));
+    let at = |l0_tables| delay(&Load { l0_tables, ..group }, &limits).unwrap_or(Duration::MAX);
+    assert!((20..36).all(|tables| at(tables) < at(tables + 1)));
+    assert!(at(28) < Duration::from_millis(3) && at(35) < Duration::from_millis(10));
+    assert_eq!(delay(&Load { l0_tables: 36, ..group }, &limits), None);
+    assert_eq!(delay(&Load { debt_bytes: 256, ..group }, &limits), None);
+    let full = Load { memtables_full: true, memtable_fill: 1.0, ..group };
+    assert!(delay(&full, &limits).is_some_and(|d| d > Duration::from_millis(9)));
+    assert_eq!(delay(&Load { memtables_full: false, ..full }, &limits), Some(Duration::ZERO));
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Entry {
+    key: Vec<u8>,
+    seq: u64,
+    put: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Table {
+    level: usize,
+    entries: Vec<Entry>,
+}
+
+/// A leveled store without a byte of storage.
+#[derive(Debug, Default)]
+struct Model {
+    tables: BTreeMap<u64, Table>,
+    snapshots: BTreeSet<u64>,
+    noted: BTreeSet<u64>,
+    /// The newest version of each key as of each sequence number of a snapshot, and of now.
+    history: BTreeMap<Vec<u8>, Vec<(u64, bool)>>,
+    seq: u64,
+    number: u64,
+}
+
+const LEVELS: usize = 5;
+
+impl Model {
+    fn options(&self) -> LeveledOptions {
+        LeveledOptions {
+            levels: LEVELS,
+            l0_trigger: 2,
+            base_bytes: 60,
+            multiplier: 3.0,
+            max_merge_bytes: 400,
+        }
+    }
+
+    fn view(&self) -> LevelsView<'_> {
+        let mut levels: Vec<Vec<TableFigures<'_>>> = vec![Vec::new(); LEVELS];
+        for (number, table) in &self.tables {
+            let seqs = || table.entries.iter().map(|e| e.seq);
+            levels[table.level].push(TableFigures {
+                number: *number,
+                bytes: table.entries.len() as u64 * 10,
+                entries: table.entries.len() as u64,
+                deletes: table.entries.iter().filter(|e| !e.put).count() as u64,
+                smallest: &table.entries[0].key,
+                largest: &table.entries[table.entries.len() - 1].key,
+                min_seq: seqs().min().unwrap_or(0),
+                max_seq: seqs().max().unwrap_or(0),
+                busy: false,
+                keeps_old: self.noted.contains(number),
+            });
+        }
+        for (level, tables) in levels.iter_mut().enumerate() {
+            match level {
+                0 => tables.sort_by_key(|t| std::cmp::Reverse(t.max_seq)),
+                _ => tables.sort_by_key(|t| t.smallest),
+            }
+        }
+        LevelsView { levels }
+    }
+
+    fn add(&mut self, level: usize, entries: Vec<Entry>) {
+        self.number += 1;
+        if entries.windows(2).any(|pair| pair[0].key == pair[1].key) {
+            self.noted.insert(self.number);
+        }
+        self.tables.insert(self.number, Table { level, entries });
+    }
+
+    fn flush(&mut self, writes: &[(u8, bool)]) {
+        let mut entries = Vec::new();
+        for (key, put) in writes {
+            self.seq += 1;
+            let key = vec![*key];
+            self.history.entry(key.clone()).or_default().push((self.seq, *put));
+            entries.push(Entry { key, seq: self.seq, put: *put });
+        }
+        entries.sort_by(|a, b| a.key.cmp(&b.key).then(b.seq.cmp(&a.seq)));
+        self.add(0, entries);
+    }
+
+    fn execute(&mut self, pick: &Pick) {
+        if pick.is_move {
+            for number in &pick.inputs {
+                self.tables.get_mut(number).expect("an input is a table").level = pick.output;
+            }
+            return;
+        }
+        let mut entries: Vec<Entry> = Vec::new();
+        for number in pick.tables() {
+            self.noted.remove(&number);
+            entries.extend(self.tables.remove(&number).expect("an input is a table").entries);
+        }
+        entries.sort_by(|a, b| a.key.cmp(&b.key).then(b.seq.cmp(&a.seq)));
+        let mut newer: Option<Entry> = None;
+        let kept: Vec<Entry> =
+            entries.into_iter().filter(|entry| self.keeps(entry, &mut newer, pick)).collect();
+        let mut output: Vec<Entry> = Vec::new();
+        for entry in kept {
+            if output.len() >= 4 && output.last().is_some_and(|last| last.key != entry.key) {
+                self.add(pick.output, std::mem::take(&mut output));
+            }
+            output.push(entry);
+        }
+        if !output.is_empty() {
+            self.add(pick.output, output);
+        }
+    }
+
+    fn keeps(&self, entry: &Entry, newer: &mut Option<Entry>, pick: &Pick) -> bool {
+        let above = newer.replace(entry.clone()).filter(|n| n.key == entry.key);
+        if above.is_some_and(|n| self.snapshots.range(entry.seq..n.seq).next().is_none()) {
+            return false;
+        }
+        let range = (&entry.key[..], &entry.key[..]);
+        let hides =
+            !self.view().is_bottom(pick.output, range) || self.snapshots.range(..entry.seq).next().is_some();
+        entry.put || hides
+    }
+
+    /// Tables of a level are apart, newer versions lie above older ones, and every reader is told the truth.
+    fn check(&self) {
+        let view = self.view();
+        for tables in &view.levels[1..] {
+            assert!(tables.windows(2).all(|pair| pair[0].largest < pair[1].smallest), "{tables:?}");
+        }
+        for (key, versions) in &self.history {
+            for at in self.snapshots.iter().copied().chain([u64::MAX]) {
+                let expected = versions.iter().rev().find(|(seq, _)| *seq <= at).is_some_and(|(_, put)| *put);
+                assert_eq!(self.read(&view, key, at), expected, "{key:?} at {at}");
+            }
+        }
+    }
+
+    /// As a reader does: the first level that has a version says what the newest is.
+    fn read(&self, view: &LevelsView<'_>, key: &[u8], at: u64) -> bool {
+        for tables in &view.levels {
+            let covering = tables.iter().filter(|t| overlaps(t.range(), (key, key)));
+            let versions = covering.flat_map(|t| &self.tables[&t.number].entries);
+            let newest = versions.filter(|e| e.key == key && e.seq <= at).max_by_key(|e| e.seq);
+            if let Some(newest) = newest {
+                return newest.put;
+            }
+        }
+        false
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..2000 {
+            let oldest = self.snapshots.first().copied();
+            let Some(pick) = choose(&self.view(), &self.options(), &LeastOverlap, oldest) else { return };
+            self.execute(&pick);
+            self.check();
+        }
+        panic!("choices do not end: {:?}", self.view());
+    }
+
+    /// Everything to the last level, and rewritten there.
+    fn compact_all(&mut self) {
+        for level in 0..LEVELS - 1 {
+            while let Some(pick) = pick_range(&self.view(), level, (&[], None), &self.options()) {
+                self.execute(&pick);
+                self.check();
+            }
+        }
+        let start = self.number;
+        while let Some(pick) = rewrite(&self.view(), (&[], None), &|number| number > start) {
+            self.execute(&pick);
+            self.check();
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Flush(Vec<(u8, bool)>),
+    Snapshot,
+    Release(prop::sample::Index),
+    One,
+    Settle,
+    CompactAll,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let writes = prop::collection::vec((0u8..40, prop::bool::weighted(0.75)), 1..14);
+    let step = prop_oneof![
+        8 => writes.prop_map(Step::Flush),
+        1 => Just(Step::Snapshot),
+        1 => any::<prop::sample::Index>().prop_map(Step::Release),
+        3 => Just(Step::One),
+        3 => Just(Step::Settle),
+        1 => Just(Step::CompactAll),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn choices_end_and_lose_nothing(steps in steps()) {
+        let mut model = Model::default();
+        for step in steps {
+            match step {
+                Step::Flush(writes) => model.flush(&writes),
+                Step::Snapshot => drop(model.snapshots.insert(model.seq)),
+                Step::Release(which) => {
+                    let all: Vec<u64> = model.snapshots.iter().copied().collect();
+                    if !all.is_empty() {
+                        model.snapshots.remove(which.get(&all));
+                    }
+                }
+                Step::One => {
+                    if let Some(pick) = choose(&model.view(), &model.options(), &LeastOverlap, None) {
+                        // With a snapshot held this may be no progress, but must do no harm.
+                        model.execute(&pick);
+                    }
+                }
+                Step::Settle => model.settle(),
+                Step::CompactAll => model.compact_all(),
+            }
+            model.check();
+        }
+        model.snapshots.clear();
+        model.settle();
+        model.compact_all();
+        // All that is left is the newest put of each key.
+        let live = model.history.values().filter(|versions| versions.last().is_some_and(|(_, put)| *put)).count();
+        prop_assert_eq!(model.tables.values().map(|t| t.entries.len()).sum::<usize>(), live);
+    }
+}

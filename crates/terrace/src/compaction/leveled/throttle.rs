@@ -1,0 +1,54 @@
+//! How much to slow writers down while flushes and compactions are behind.
+//!
+//! As `backpressure` does for its engine: nothing while all is well, then a delay in proportion to the bytes
+//! written that grows with the square of how far things have gone, so that writers settle where the
+//! background work keeps up. Only at a limit do they stop.
+
+use std::time::Duration;
+
+use crate::compaction::backpressure::climb;
+
+/// The rate to which writers are slowed at the end of any one measure.
+const SLOWEST_BYTES_PER_SEC: f64 = (1 << 20) as f64;
+
+/// No group waits longer than this, however large.
+const LONGEST: Duration = Duration::from_millis(50);
+
+/// Where each measure begins to slow writers, and where they stop.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Limits {
+    /// Tables on level 0.
+    pub l0_tables: (usize, usize),
+    /// Bytes to be compacted.
+    pub debt_bytes: (u64, u64),
+    /// The share of the active memtable that is used while another waits for its flush; at 1 writers wait.
+    pub memtable_fill: f64,
+}
+
+/// How far background work is behind.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Load {
+    /// Tables on level 0.
+    pub l0_tables: usize,
+    /// Bytes to be compacted.
+    pub debt_bytes: u64,
+    /// Whether every memtable but the active one waits for its flush.
+    pub memtables_full: bool,
+    /// The share of the active memtable that is used, 0 to 1.
+    pub memtable_fill: f64,
+    /// Bytes of the group that is about to be written.
+    pub group_bytes: u64,
+}
+
+/// How long a group waits before it is written; `None` if it must wait until there is less to do.
+pub fn delay(load: &Load, limits: &Limits) -> Option<Duration> {
+    if load.l0_tables >= limits.l0_tables.1 || load.debt_bytes >= limits.debt_bytes.1 {
+        return None;
+    }
+    let tables = climb(load.l0_tables as f64, (limits.l0_tables.0 as f64, limits.l0_tables.1 as f64));
+    let debt = climb(load.debt_bytes as f64, (limits.debt_bytes.0 as f64, limits.debt_bytes.1 as f64));
+    let fill = if load.memtables_full { climb(load.memtable_fill, (limits.memtable_fill, 1.0)) } else { 0.0 };
+    let worst = tables.max(debt).max(fill);
+    let seconds = worst * load.group_bytes as f64 / SLOWEST_BYTES_PER_SEC;
+    Some(Duration::from_secs_f64(seconds.min(LONGEST.as_secs_f64())))
+}

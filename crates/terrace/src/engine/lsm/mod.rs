@@ -1,0 +1,387 @@
+//! A leveled LSM-tree in the manner of LevelDB and RocksDB: the baseline to measure the other designs by, and the
+//! ground that some of them stand on.
+//!
+//! ```text
+//!   write ──▶ commit log (PM, or a file)
+//!         └─▶ memtable (skiplist in DRAM) ──flush──▶ level 0 ──compaction──▶ level 1 .. the last
+//! ```
+//!
+//! Threads: one leader writes at a time, any number read without locks, one flush and several compactions run in
+//! the background. What always holds:
+//!
+//! 1. What is acknowledged is in the log, or in tables of the manifest. A log is kept until everything in it is.
+//! 2. `readable` shows every version that some reader may ask for: those of tables and those of memtables, which
+//!    leave in the same step in which their tables come.
+//! 3. A reader takes `readable` before it asks what is visible. Of what it then may see nothing is missing: merges
+//!    drop no version that was the newest when it took it.
+//! 4. Lock order: `flushing`, `choosing`, `log`, `changing`, then what the parts lock.
+//!
+//! `docs/engines/lsm.md` tells the design, its parameters and what it is good and bad at.
+
+mod check;
+mod compact;
+mod flush;
+mod log;
+mod open;
+mod read;
+mod recover;
+mod repair;
+mod write;
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use terrace_base::Result;
+use terrace_pmem::Pool;
+use terrace_table::Table;
+
+use crate::background::{Background, Room};
+use crate::compaction::leveled::{LeveledOptions, Targets, debt};
+use crate::db::core::Core;
+use crate::db::report::CheckReport;
+use crate::engine::{Direction, Engine, Group, Walk};
+use crate::levels::Levels;
+use crate::levels::output::{OutputOptions, Written};
+use crate::manifest::{Edit, Manifest};
+use crate::memtable::MemList;
+use crate::stats::Stats;
+
+pub(crate) use open::open;
+pub(crate) use repair::repair;
+
+use log::Logs;
+
+/// An open database of the `lsm` engine.
+#[derive(Debug)]
+pub(crate) struct Lsm {
+    me: Weak<Lsm>,
+    core: Arc<Core>,
+    /// Where the log lies, if it is on persistent memory.
+    pool: Option<Pool>,
+    manifest: Manifest,
+    readable: ArcSwap<Readable>,
+    /// Held while `readable` and the manifest change together.
+    changing: Mutex<()>,
+    log: Mutex<Logs>,
+    /// The log failed: nothing more is logged before what it held is in another.
+    log_broken: AtomicBool,
+    /// The last sequence number in a memtable or table.
+    applied: AtomicU64,
+    /// Held by the one flush.
+    flushing: Mutex<()>,
+    /// Tables that running compactions read.
+    choosing: Mutex<BTreeSet<u64>>,
+    /// Tables whose place in the manifest is undecided after a failure: their files go when it is known.
+    doomed: Mutex<Vec<u64>>,
+    /// What writers are slowed down by: tables on level 0, and bytes to be compacted.
+    l0_tables: AtomicUsize,
+    debt_bytes: AtomicU64,
+    /// Tables hold versions or tombstones that only snapshots keep.
+    holds_garbage: AtomicBool,
+    /// Delay that writers owe and have not waited yet.
+    owed_nanos: AtomicU64,
+    /// Where writers wait for a flush.
+    room: Room,
+    jobs: Arc<Background>,
+    /// What opening had to do, in a line.
+    opened: OnceLock<String>,
+    /// The medium that an emulated pool stands for.
+    emulated: Option<String>,
+}
+
+/// One memtable, and where it is logged.
+#[derive(Debug)]
+struct MemTable {
+    list: MemList,
+    /// The first log that holds writes of this memtable; zero before there is one.
+    first_log: AtomicU64,
+}
+
+impl MemTable {
+    fn new(bytes: u64) -> Arc<MemTable> {
+        Arc::new(MemTable { list: MemList::new(bytes), first_log: AtomicU64::new(0) })
+    }
+
+    fn first_log(&self) -> u64 {
+        self.first_log.load(Ordering::Acquire)
+    }
+
+    /// Notes the first log that this memtable's writes go to.
+    fn logged_from(&self, number: u64) {
+        if self.first_log() != 0 {
+            return;
+        }
+        let _ = self.first_log.compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Notes that log `number` stands for all this memtable's logs before it.
+    fn relogged(&self, number: u64) {
+        self.first_log.store(number, Ordering::Release);
+    }
+}
+
+/// A change of the tables.
+#[derive(Debug, Default)]
+struct Change {
+    edits: Vec<Edit>,
+    /// Tables among those added that hold versions which only snapshots keep.
+    noted: Vec<u64>,
+}
+
+impl Change {
+    /// Adds what a flush or a compaction has written to `level`.
+    fn add(&mut self, level: usize, tables: Vec<Written>) {
+        for table in tables {
+            self.noted.extend(table.keeps_old.then_some(table.meta.number));
+            self.edits.push(Edit::AddTable { level: level as u32, job: 0, meta: table.meta });
+        }
+    }
+}
+
+/// Everything that may be read at one moment.
+#[derive(Debug, Clone)]
+struct Readable {
+    /// Newest first; the first is the one being written.
+    memtables: Vec<Arc<MemTable>>,
+    levels: Arc<Levels>,
+}
+
+impl Readable {
+    fn active(&self) -> &Arc<MemTable> {
+        &self.memtables[0]
+    }
+
+    /// The oldest memtable that waits for its flush.
+    fn oldest_immutable(&self) -> Option<&Arc<MemTable>> {
+        if self.memtables.len() > 1 { self.memtables.last() } else { None }
+    }
+
+    fn has(&self, memtable: &Arc<MemTable>) -> bool {
+        self.memtables.iter().any(|m| Arc::ptr_eq(m, memtable))
+    }
+}
+
+impl Lsm {
+    fn readable(&self) -> Arc<Readable> {
+        self.readable.load_full()
+    }
+
+    fn leveled(&self) -> LeveledOptions {
+        let lsm = &self.core.options.lsm;
+        LeveledOptions {
+            levels: lsm.levels,
+            l0_trigger: lsm.l0_tables,
+            base_bytes: lsm.base_level_bytes,
+            multiplier: lsm.level_multiplier,
+            max_merge_bytes: lsm.table_bytes.saturating_mul(25),
+        }
+    }
+
+    fn output_options(&self, table_bytes: u64) -> OutputOptions {
+        let lsm = &self.core.options.lsm;
+        let table = terrace_table::TableOptions {
+            block_bytes: lsm.block_bytes,
+            compression: self.core.options.compression,
+            filter_bits_per_key: lsm.filter_bits_per_key,
+            ..Default::default()
+        };
+        OutputOptions { table_bytes, table }
+    }
+
+    /// A file number that no file has.
+    fn new_file_number(&self) -> u64 {
+        self.manifest.take_numbers(1).start
+    }
+
+    /// Applies `edits` and shows their tables to readers; `leaves` is the memtable whose contents they are. The new
+    /// tables, which are whole and durable, are opened first, so that nothing fails once they are in the manifest.
+    fn install(&self, change: &Change, leaves: Option<&Arc<MemTable>>) -> Result<()> {
+        let opened = self.open_added(&change.edits)?;
+        let _alone = self.changing.lock();
+        if let Err(e) = self.manifest.apply(&self.with_candidates(change)) {
+            // Whether they are in it a crash would decide: they stay until that is settled.
+            self.doomed.lock().extend(opened.iter().map(|t| t.number()));
+            return Err(e);
+        }
+        let state = self.manifest.state();
+        let before = self.readable();
+        let find = |number| {
+            let table = opened.iter().find(|t| t.number() == number).cloned();
+            table.ok_or_else(|| crate::levels::not_open(&self.core.dir, number))
+        };
+        let levels = Arc::new(before.levels.updated(&state, find)?);
+        self.note_load(&levels);
+        self.readable.rcu(|now| {
+            let mut next = Readable { memtables: now.memtables.clone(), levels: levels.clone() };
+            next.memtables.retain(|m| leaves.is_none_or(|gone| !Arc::ptr_eq(m, gone)));
+            next
+        });
+        self.remove_doomed();
+        self.settle_memory();
+        self.jobs.progressed();
+        Ok(())
+    }
+
+    /// The edits of `change` with the list of tables that hold what only snapshots keep.
+    fn with_candidates(&self, change: &Change) -> Vec<Edit> {
+        let mut edits = change.edits.clone();
+        if !change.noted.is_empty() {
+            let mut noted = self.manifest.state().candidates.clone();
+            noted.extend(&change.noted);
+            for edit in &change.edits {
+                if let Edit::RemoveTable { number } = edit {
+                    noted.remove(number);
+                }
+            }
+            edits.push(Edit::Candidates(noted.into_iter().collect()));
+        }
+        edits
+    }
+
+    fn open_added(&self, edits: &[Edit]) -> Result<Vec<Arc<Table>>> {
+        let core = &self.core;
+        let added = edits.iter().filter_map(|edit| match edit {
+            Edit::AddTable { meta, .. } => Some(meta.number),
+            _ => None,
+        });
+        let mut opened = Vec::new();
+        for number in added {
+            match crate::levels::open_table(core.fs(), &core.dir, number, core.cache()) {
+                Ok(table) => opened.push(table),
+                Err(e) => {
+                    // Not in the manifest, and nobody will ask for any of them.
+                    self.doomed.lock().extend(edits.iter().filter_map(|edit| match edit {
+                        Edit::AddTable { meta, .. } => Some(meta.number),
+                        _ => None,
+                    }));
+                    return Err(e);
+                }
+            }
+        }
+        Ok(opened)
+    }
+
+    /// Removes files of tables that a failure had left undecided, now that the manifest has decided.
+    fn remove_doomed(&self) {
+        let doomed = std::mem::take(&mut *self.doomed.lock());
+        let state = self.manifest.state();
+        self.remove_tables(doomed.iter().copied().filter(|n| !state.tables.contains_key(n)));
+    }
+
+    /// Removes the files of tables that are no longer in the manifest. One that cannot be removed goes at the next
+    /// open.
+    fn remove_tables(&self, numbers: impl Iterator<Item = u64>) {
+        for number in numbers {
+            if let Err(error) = self.core.fs().remove(&crate::levels::table_path(&self.core.dir, number)) {
+                tracing::warn!(%error, "a merged table stays");
+            }
+        }
+    }
+
+    /// Gives the cache what memtables, each at its full size, and tables leave of the budget.
+    fn settle_memory(&self) {
+        let readable = self.readable();
+        let tables: u64 = readable.levels.tables().map(|t| t.memory_bytes() as u64).sum();
+        let memtable = |m: &Arc<MemTable>| m.list.dram_bytes().max(self.core.options.lsm.memtable_bytes);
+        self.core.memory.settle(tables + readable.memtables.iter().map(memtable).sum::<u64>());
+    }
+
+    /// Notes what writers are slowed down by.
+    fn note_load(&self, levels: &Levels) {
+        let options = self.leveled();
+        let view = levels.view(options.levels, &BTreeSet::new(), &self.manifest.state().candidates);
+        let targets = Targets::new(&view.sizes(), &options);
+        self.l0_tables.store(levels.level(0).len(), Ordering::Relaxed);
+        self.debt_bytes.store(debt(&view, &targets, &options), Ordering::Relaxed);
+        let garbage = view.levels.last().is_some_and(|tables| tables.iter().any(|t| t.holds_garbage()));
+        self.holds_garbage.store(garbage, Ordering::Relaxed);
+    }
+
+    fn spawn(&self, job: impl FnOnce(&Lsm) + Send + 'static) -> bool {
+        self.jobs.spawn(&self.me, job)
+    }
+}
+
+impl Engine for Lsm {
+    fn apply(&self, group: Group<'_>) -> Result<()> {
+        self.apply_group(group)
+    }
+
+    fn rotate(&self) -> Result<()> {
+        if self.readable().active().list.is_empty() {
+            return Ok(());
+        }
+        self.mend_log()?;
+        while self.readable().memtables.len() >= self.core.options.lsm.memtables {
+            self.wait_for_flush()?;
+        }
+        self.rotate_memtable();
+        Ok(())
+    }
+
+    fn settle(&self) -> Result<()> {
+        let has_immutable = || self.readable().oldest_immutable().is_some();
+        match self.jobs.hold_open() {
+            Ok(_open) => {
+                while has_immutable() {
+                    self.wait_for_flush()?;
+                }
+                Ok(())
+            }
+            Err(e) if has_immutable() => Err(e),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.sync_log()
+    }
+
+    fn get(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
+        self.get_value(key, at)
+    }
+
+    fn contains(&self, key: &[u8]) -> Result<bool> {
+        Ok(self.get_value(key, None)?.is_some())
+    }
+
+    fn walk(self: Arc<Self>, at: u64, direction: Direction) -> Result<Box<dyn Walk>> {
+        Ok(self.merged_walk(at, direction))
+    }
+
+    fn compact(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<()> {
+        let _open = self.jobs.hold_open()?;
+        self.compact_range(from, to)
+    }
+
+    fn released(&self) {
+        if self.holds_garbage.load(Ordering::Relaxed) {
+            self.spawn_compaction();
+        }
+    }
+
+    fn fill_stats(&self, stats: &mut Stats) {
+        check::fill_stats(self, stats);
+    }
+
+    fn check(&self) -> Result<CheckReport> {
+        check::check(self)
+    }
+
+    fn close(&self) -> Result<()> {
+        if !self.jobs.close() {
+            return Ok(());
+        }
+        if !self.core.options.read_only {
+            self.mend_log()?;
+            self.seal_logs()?;
+            self.manifest.seal()?;
+        }
+        self.pool.as_ref().map_or(Ok(()), Pool::close)
+    }
+}

@@ -1,0 +1,140 @@
+//! Bringing back all that is not itself damaged.
+//!
+//! Where the manifest can be read and nothing that it names is missing, tables keep their levels; else all that are
+//! there go to level 0, where every order of versions is right. Logs are replayed as far as they are whole, and
+//! flushed; then the pool is made anew. Nothing old is removed before what replaces it is durable.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use terrace_base::{Error, Result};
+use terrace_log::PmLog;
+use terrace_table::{TableMeta, TableOptions};
+
+use super::log::{LOG_ROOTS, number_of};
+use super::open::{self, Found};
+use super::recover::Gathered;
+use crate::db::core::Core;
+use crate::db::report::RepairReport;
+use crate::engine::Engine;
+use crate::manifest::{Identity, Manifest, State};
+use crate::options::EngineKind;
+use crate::pool;
+use crate::salvage::Salvage;
+
+/// Repairs the database in `core.dir`, which nobody has open.
+pub(crate) fn repair(core: Arc<Core>) -> Result<RepairReport> {
+    let lsm = &core.options.lsm;
+    let options = TableOptions {
+        block_bytes: lsm.block_bytes,
+        compression: core.options.compression,
+        filter_bits_per_key: lsm.filter_bits_per_key,
+        ..TableOptions::default()
+    };
+    let mut base = Salvage::new(core, options);
+    let known = base.known_state()?;
+    base.reserve_numbers(known.as_ref())?;
+    let (identity, tables) = gather_tables(&mut base, known.as_ref())?;
+    let gathered = if open::is_on_pm(&identity) { Some(gather_logs(&mut base, &identity)?) } else { None };
+    let flushed = tables.iter().map(|(_, meta, sound)| if *sound { meta.max_seq } else { 0 }).max();
+    let flushed = flushed.unwrap_or(0).max(known.as_ref().map_or(0, |s| s.flushed_seq));
+    let first_log = known.map_or(0, |s| s.log_number);
+    let tables: Vec<(u32, TableMeta)> = tables.into_iter().map(|(level, meta, _)| (level, meta)).collect();
+    let mut state = Manifest::state_of(identity, &tables, flushed)?;
+    state.next_file = state.next_file.max(base.next);
+    state.log_number = first_log;
+    // What a table's entries beside the newest of their key are for is not known: it is looked at again.
+    state.candidates = state.tables.keys().copied().collect();
+    finish(base, state, gathered)
+}
+
+/// A table with its level, and whether it was found sound.
+type Placed = (u32, TableMeta, bool);
+
+fn gather_tables(base: &mut Salvage, known: Option<&State>) -> Result<(Identity, Vec<Placed>)> {
+    let present = base.present_tables()?;
+    let whole =
+        base.left.is_none() && known.is_some_and(|s| s.tables.keys().all(|number| present.contains(number)));
+    let wanted: BTreeSet<u64> = base.wanted_tables(known)?;
+    // A manifest that names what is not there has lost its end: what replaced it is there and not named.
+    let wanted = if whole { wanted } else { &present - &base.left.clone().unwrap_or_default() };
+    let level =
+        |number: u64| known.filter(|_| whole).map_or(0, |s| s.tables.get(&number).map_or(0, |t| t.level));
+    let sound = base.sound_tables(wanted)?;
+    let tables = sound.into_iter().map(|(number, meta)| (level(number), number == meta.number, meta));
+    let tables = tables.map(|(level, sound, meta)| (level, meta, sound)).collect();
+    let identity = match known {
+        Some(state) => state.identity.clone(),
+        None => unknown_identity(base)?,
+    };
+    Ok((identity, tables))
+}
+
+/// The identity of a database whose manifest tells nothing any more.
+fn unknown_identity(base: &Salvage) -> Result<Identity> {
+    let core = &base.core;
+    let mut identity = pool::new_identity(&core.options, EngineKind::Lsm);
+    let (path, _) = pool::request(core, &identity)?;
+    open::note_place(&mut identity, core.env.pm.exists(&path)?);
+    Ok(identity)
+}
+
+/// Reads the logs in the pool, as far as they can be.
+fn gather_logs(base: &mut Salvage, identity: &Identity) -> Result<Gathered> {
+    let core = base.core.clone();
+    let (path, media) = pool::request(&core, identity)?;
+    if !core.env.pm.exists(&path)? {
+        base.lost("the pool is missing: writes since the last flush");
+        return Ok(Gathered::default());
+    }
+    let pool = match core.env.pm.open(&path, &pool::pool_options(&core, media)) {
+        Ok(pool) => pool,
+        Err(e) if matches!(e, Error::Locked { .. } | Error::Io { .. }) => return Err(e),
+        Err(e) => {
+            base.lost(format!("{e}: writes since the last flush"));
+            return Ok(Gathered::default());
+        }
+    };
+    let mut logs = Vec::new();
+    for root in LOG_ROOTS {
+        let opened = pool.root(root).and_then(|head| head.map(|head| PmLog::open(&pool, head)).transpose());
+        match opened.map(|log| log.map(|log| (number_of(&log), log))) {
+            Ok(None) => {}
+            Ok(Some((Some(number), log))) => logs.push((number, log)),
+            Ok(Some((None, _))) => {
+                base.lost(format!("{root}: a log that does not begin, if anything was in it"))
+            }
+            Err(e) => base.lost(format!("{e}: the writes of one memtable")),
+        }
+    }
+    Ok(Gathered::from_pool(&pool, logs.iter().map(|(number, log)| (*number, log))))
+}
+
+/// Makes the new manifest, brings what logs hold into tables, and makes the pool anew.
+fn finish(mut base: Salvage, state: State, gathered: Option<Gathered>) -> Result<RepairReport> {
+    let core = base.core.clone();
+    let identity = state.identity.clone();
+    let tables = state.tables.len();
+    let manifest = Manifest::rebuild(core.fs.clone(), &core.dir, state)?;
+    let mut damaged = |damage: Error| {
+        base.lost(format!("{damage}: the writes of this log from there on"));
+        Ok(())
+    };
+    let lsm =
+        open::assemble_around(core.clone(), manifest, None, Found::Crashed, gathered.as_ref(), &mut damaged)?;
+    lsm.rotate()?;
+    lsm.settle()?;
+    lsm.forget_logs()?;
+    base.report.keys = super::check::count_keys(&lsm)?;
+    base.did(format!("the manifest names {tables} tables; what logs held is in tables, too"));
+    lsm.close()?;
+    if gathered.is_some() {
+        let (path, media) = pool::request(&core, &identity)?;
+        core.env.pm.remove(&path)?;
+        let pool = core.env.pm.create(&path, &pool::pool_options(&core, media))?;
+        pool::set_owner(&pool, &identity)?;
+        pool.close()?;
+        base.did("made the pool anew");
+    }
+    Ok(base.report)
+}

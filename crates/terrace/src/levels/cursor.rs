@@ -1,0 +1,119 @@
+//! Moving over the tables of one level below 0, one after the other.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use terrace_base::Result;
+use terrace_table::{Cursor, Kind, Position, Table, TableCursor};
+
+/// A cursor over tables that do not overlap, in order. Only the table it is in has a cursor of its own.
+///
+/// Invariant: `inner` is a cursor of table `at`; where it is not valid, so is this.
+#[derive(Debug)]
+pub(crate) struct LevelCursor {
+    tables: Vec<Arc<Table>>,
+    at: usize,
+    inner: Option<TableCursor>,
+    fill_cache: bool,
+    readahead: usize,
+}
+
+impl LevelCursor {
+    /// A cursor at no entry yet; the rest is as for [`Table::cursor`].
+    pub fn new(tables: Vec<Arc<Table>>, fill_cache: bool, readahead: usize) -> Self {
+        LevelCursor { tables, at: 0, inner: None, fill_cache, readahead }
+    }
+
+    /// Goes to table `at` and has `moves` place its cursor; nowhere if there is no such table.
+    fn enter(&mut self, at: usize, moves: impl FnOnce(&mut TableCursor) -> Result<()>) -> Result<()> {
+        if self.inner.is_none() || self.at != at {
+            let (fill_cache, readahead) = (self.fill_cache, self.readahead);
+            self.inner = self.tables.get(at).map(|table| table.cursor(fill_cache, readahead));
+            self.at = at;
+        }
+        self.inner.as_mut().map_or(Ok(()), moves)
+    }
+
+    /// Goes on to the next table with an entry while there is none here.
+    fn settle_forward(&mut self) -> Result<()> {
+        while self.inner.as_ref().is_some_and(|inner| !inner.valid()) {
+            self.enter(self.at + 1, |inner| inner.seek_first())?;
+        }
+        Ok(())
+    }
+
+    fn settle_back(&mut self) -> Result<()> {
+        while self.inner.as_ref().is_some_and(|inner| !inner.valid()) {
+            match self.at.checked_sub(1) {
+                Some(before) => self.enter(before, |inner| inner.seek_last())?,
+                None => self.inner = None,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Cursor for LevelCursor {
+    fn valid(&self) -> bool {
+        self.inner.as_ref().is_some_and(|inner| inner.valid())
+    }
+
+    fn seek_first(&mut self) -> Result<()> {
+        self.enter(0, |inner| inner.seek_first())?;
+        self.settle_forward()
+    }
+
+    fn seek_last(&mut self) -> Result<()> {
+        let Some(last) = self.tables.len().checked_sub(1) else { return Ok(()) };
+        self.enter(last, |inner| inner.seek_last())?;
+        self.settle_back()
+    }
+
+    fn seek(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        let at = self.tables.partition_point(|t| *t.meta().largest < *key);
+        self.enter(at, |inner| inner.seek(key, seq))?;
+        self.settle_forward()
+    }
+
+    fn seek_back(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        match self.tables.partition_point(|t| *t.meta().smallest <= *key).checked_sub(1) {
+            Some(at) => self.enter(at, |inner| inner.seek_back(key, seq))?,
+            None => self.inner = None,
+        }
+        self.settle_back()
+    }
+
+    fn next(&mut self) -> Result<()> {
+        self.inner.as_mut().map_or(Ok(()), |inner| inner.next())?;
+        self.settle_forward()
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        self.inner.as_mut().map_or(Ok(()), |inner| inner.prev())?;
+        self.settle_back()
+    }
+
+    fn key(&self) -> &[u8] {
+        self.inner.as_ref().map_or(&[], |inner| inner.key())
+    }
+
+    fn seq(&self) -> u64 {
+        self.inner.as_ref().map_or(0, |inner| inner.seq())
+    }
+
+    fn kind(&self) -> Kind {
+        self.inner.as_ref().map_or(Kind::Delete, |inner| inner.kind())
+    }
+
+    fn value(&self) -> Result<Bytes> {
+        self.inner.as_ref().map_or(Ok(Bytes::new()), |inner| inner.value())
+    }
+
+    fn value_len(&self) -> usize {
+        self.inner.as_ref().map_or(0, |inner| inner.value_len())
+    }
+
+    fn position(&self) -> Option<Position> {
+        self.inner.as_ref().and_then(|inner| inner.position())
+    }
+}

@@ -1,0 +1,72 @@
+//! Which versions of a key a flush or a compaction keeps.
+//!
+//! Versions come newest first. One stays if no newer one came before it, or if a snapshot sees it: one that was taken
+//! between it and the next newer one. A tombstone that would stay goes all the same if nothing is left for it to
+//! hide: no snapshot is older than it, so that every older version goes in this merge, and no older version can
+//! lie anywhere else.
+
+use terrace_table::Kind;
+
+use super::Levels;
+use crate::db::snapshots::is_needed;
+
+/// Decides over a run of versions, in order.
+#[derive(Debug)]
+pub(crate) struct Survivors<'a> {
+    /// Snapshots, ascending, listed after everything in the merge had become visible.
+    held: &'a [u64],
+    /// Where older versions may lie: all tables there are, from level `below` on.
+    levels: &'a Levels,
+    below: usize,
+    key: Vec<u8>,
+    newer: Option<u64>,
+}
+
+impl<'a> Survivors<'a> {
+    /// For a merge beside which older versions may lie on level `below` of `levels` and under it.
+    pub fn new(held: &'a [u64], levels: &'a Levels, below: usize) -> Self {
+        Survivors { held, levels, below, key: Vec::new(), newer: None }
+    }
+
+    /// Whether the next version stays.
+    pub fn keeps(&mut self, key: &[u8], seq: u64, kind: Kind) -> bool {
+        if self.newer.is_none() || self.key != key {
+            self.key.clear();
+            self.key.extend_from_slice(key);
+            self.newer = None;
+        }
+        // Of two copies of one version, which only a repair can leave, the first stays: nothing lies between.
+        let newer = self.newer.replace(seq);
+        if newer.is_some_and(|newer| !is_needed(self.held, seq, newer)) {
+            return false;
+        }
+        kind == Kind::Put || !self.hides_nothing(seq)
+    }
+
+    fn hides_nothing(&self, seq: u64) -> bool {
+        self.held.first().is_none_or(|&oldest| oldest >= seq) && self.levels.lacks(self.below, &self.key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(held: &[u64], versions: &[(&str, u64, Kind)]) -> Vec<u64> {
+        let levels = Levels::default();
+        let mut survivors = Survivors::new(held, &levels, 0);
+        let keeps = |(key, seq, kind): &&(&str, u64, Kind)| survivors.keeps(key.as_bytes(), *seq, *kind);
+        versions.iter().filter(keeps).map(|v| v.1).collect()
+    }
+
+    #[test]
+    fn the_newest_stays_and_what_snapshots_see() {
+        use Kind::*;
+        let versions = [("a", 9, Put), ("a", 7, Delete), ("a", 3, Put), ("b", 8, Put), ("b", 8, Put)];
+        assert_eq!(kept(&[], &versions), [9, 8]);
+        assert_eq!(kept(&[3], &versions), [9, 3, 8]);
+        assert_eq!(kept(&[5, 8], &versions), [9, 7, 3, 8], "the tombstone hides what 5 sees from 8");
+        assert_eq!(kept(&[7], &versions), [9, 8], "7 sees a tombstone over nothing");
+        assert_eq!(kept(&[9], &versions), [9, 8]);
+    }
+}

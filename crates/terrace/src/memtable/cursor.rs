@@ -1,0 +1,102 @@
+//! Moving over a memtable.
+
+use std::cmp::Ordering;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use terrace_base::Result;
+use terrace_table::{Cursor, Kind};
+
+use super::Inner;
+use super::node::{MAX_HEIGHT, Node, NodeRef, Sought};
+
+/// A place in a memtable, which it keeps. What is inserted meanwhile may be met or not.
+#[derive(Debug, Clone)]
+pub(crate) struct MemCursor {
+    list: Arc<Inner>,
+    node: Option<NonNull<Node>>,
+}
+
+// SAFETY: the node belongs to the list, which the cursor keeps and which is `Send` and `Sync`.
+unsafe impl Send for MemCursor {}
+// SAFETY: the same; a shared cursor only reads.
+unsafe impl Sync for MemCursor {}
+
+impl MemCursor {
+    pub(super) fn new(list: Arc<Inner>) -> Self {
+        MemCursor { list, node: None }
+    }
+
+    fn node(&self) -> Option<NodeRef<'_>> {
+        // SAFETY: met in this list, which the cursor keeps.
+        self.node.map(|node| unsafe { NodeRef::new(node) })
+    }
+
+    /// The value where it lies; of a cursor that is nowhere, an empty one.
+    pub fn value_bytes(&self) -> &[u8] {
+        self.node().map_or(&[], |node| node.value())
+    }
+}
+
+impl Cursor for MemCursor {
+    fn valid(&self) -> bool {
+        self.node.is_some()
+    }
+
+    fn seek_first(&mut self) -> Result<()> {
+        self.node = self.list.first(0).map(NodeRef::pointer);
+        Ok(())
+    }
+
+    fn seek_last(&mut self) -> Result<()> {
+        self.node = self.list.last().map(NodeRef::pointer);
+        Ok(())
+    }
+
+    fn seek(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        self.node = self.list.at_or_after(&Sought::new(key, seq)).map(NodeRef::pointer);
+        Ok(())
+    }
+
+    fn seek_back(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        let sought = Sought::new(key, seq);
+        let (before, next) = self.list.around(&sought, &mut [None; MAX_HEIGHT]);
+        let equal = next.filter(|node| node.order(&sought) == Ordering::Equal);
+        self.node = equal.or(before).map(NodeRef::pointer);
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<()> {
+        let next = self.node().and_then(|node| self.list.after(node, 0)).map(NodeRef::pointer);
+        self.node = next;
+        Ok(())
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        let before = self.node().and_then(|node| self.list.before(&Sought::new(node.key(), node.seq())));
+        let before = before.map(NodeRef::pointer);
+        self.node = before;
+        Ok(())
+    }
+
+    fn key(&self) -> &[u8] {
+        self.node().map_or(&[], |node| node.key())
+    }
+
+    fn seq(&self) -> u64 {
+        self.node().map_or(0, |node| node.seq())
+    }
+
+    fn kind(&self) -> Kind {
+        self.node().map_or(Kind::Delete, |node| node.kind())
+    }
+
+    fn value(&self) -> Result<Bytes> {
+        Ok(Bytes::copy_from_slice(self.value_bytes()))
+    }
+
+    fn value_len(&self) -> usize {
+        self.value_bytes().len()
+    }
+}

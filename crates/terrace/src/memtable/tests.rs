@@ -1,0 +1,146 @@
+//! The list against a sorted map, and readers beside its writer.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proptest::prelude::*;
+use terrace_table::{Cursor, Kind};
+
+use super::*;
+
+type Model = BTreeMap<(Vec<u8>, std::cmp::Reverse<u64>), (Kind, Vec<u8>)>;
+
+fn fill(puts: &[(Vec<u8>, bool, Vec<u8>)]) -> (MemList, Model) {
+    let (list, mut model) = (MemList::new(16 << 10), Model::new());
+    let mut writer = list.writer();
+    for (i, (key, put, value)) in puts.iter().enumerate() {
+        let (seq, kind) = (i as u64 + 1, if *put { Kind::Put } else { Kind::Delete });
+        writer.insert(key, seq, kind, value);
+        model.insert((key.clone(), std::cmp::Reverse(seq)), (kind, value.clone()));
+    }
+    drop(writer);
+    (list, model)
+}
+
+fn keys() -> impl Strategy<Value = Vec<u8>> {
+    // Short ones, and some that differ only past the eighth byte.
+    prop_oneof![
+        prop::collection::vec(0u8..3, 0..4),
+        prop::collection::vec(0u8..2, 7..11),
+        prop::collection::vec(any::<u8>(), 0..12),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn the_list_is_a_sorted_map(
+        puts in prop::collection::vec((keys(), any::<bool>(), prop::collection::vec(any::<u8>(), 0..40)), 0..120),
+        sought in prop::collection::vec((keys(), 0u64..130), 0..20),
+    ) {
+        let (list, model) = fill(&puts);
+        prop_assert_eq!(list.check(), Vec::<String>::new());
+        prop_assert_eq!((list.entries(), list.max_seq()), (puts.len() as u64, puts.len() as u64));
+        let mut cursor = list.cursor();
+        cursor.seek_first().unwrap();
+        for ((key, seq), (kind, value)) in &model {
+            prop_assert_eq!((cursor.key(), cursor.seq(), cursor.kind()), (&key[..], seq.0, *kind));
+            prop_assert_eq!(cursor.value_bytes(), &value[..]);
+            cursor.next().unwrap();
+        }
+        prop_assert!(!cursor.valid());
+        cursor.seek_last().unwrap();
+        for ((key, seq), _) in model.iter().rev() {
+            prop_assert_eq!((cursor.key(), cursor.seq()), (&key[..], seq.0));
+            cursor.prev().unwrap();
+        }
+        prop_assert!(!cursor.valid());
+        for (key, seq) in &sought {
+            let place = (key.clone(), std::cmp::Reverse(*seq));
+            let after = model.range(&place..).next().map(|((k, s), _)| (&k[..], s.0));
+            cursor.seek(key, *seq).unwrap();
+            prop_assert_eq!(cursor.valid().then(|| (cursor.key(), cursor.seq())), after);
+            let before = model.range(..=&place).next_back().map(|((k, s), _)| (&k[..], s.0));
+            cursor.seek_back(key, *seq).unwrap();
+            prop_assert_eq!(cursor.valid().then(|| (cursor.key(), cursor.seq())), before);
+            let found = after.filter(|(k, _)| *k == &key[..]).map(|(_, s)| s);
+            prop_assert_eq!(list.get(key, *seq).map(|v| v.seq), found);
+        }
+    }
+}
+
+#[test]
+fn readers_see_what_was_written_before_they_look() {
+    let list = MemList::new(1 << 20);
+    let written = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for seq in 1..=20_000u64 {
+                let key = (seq.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50).to_be_bytes();
+                list.writer().insert(&key, seq, Kind::Put, &seq.to_le_bytes());
+                written.store(seq, Ordering::Release);
+            }
+        });
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut last = 0;
+                while last < 20_000 {
+                    last = written.load(Ordering::Acquire);
+                    if last > 0 {
+                        let key = (last.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50).to_be_bytes();
+                        let found = list.get(&key, last).expect("what was written");
+                        assert_eq!((found.seq, found.value), (last, &last.to_le_bytes()[..]));
+                    }
+                    let mut cursor = list.cursor();
+                    cursor.seek_first().unwrap();
+                    let mut before: Option<(Vec<u8>, u64)> = None;
+                    for _ in 0..50 {
+                        if !cursor.valid() {
+                            break;
+                        }
+                        let here = (cursor.key().to_vec(), cursor.seq());
+                        assert!(before.is_none_or(|b| b.0 < here.0 || (b.0 == here.0 && b.1 > here.1)));
+                        before = Some(here);
+                        cursor.next().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!((list.check(), list.entries()), (Vec::<String>::new(), 20_000));
+}
+
+/// A reader that had found its place followed the link from there again, and met a version that had come between
+/// and that it was not to see.
+#[test]
+fn a_version_that_comes_meanwhile_is_not_met() {
+    let list = MemList::new(1 << 20);
+    list.writer().insert(b"k", 1, Kind::Put, b"");
+    let visible = AtomicU64::new(1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for seq in 2..200_000u64 {
+                list.writer().insert(b"k", seq, Kind::Put, b"");
+                visible.store(seq, Ordering::Release);
+            }
+        });
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut at = 0;
+                while at < 199_999 {
+                    at = visible.load(Ordering::Acquire);
+                    assert_eq!(list.get(b"k", at).map(|v| v.seq), Some(at));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_cursor_outlives_its_list() {
+    let (list, model) = fill(&[(b"a".to_vec(), true, vec![7; 5000])]);
+    let mut cursor = list.cursor();
+    assert!(list.dram_bytes() >= 5000 && list.bytes_used() >= 5000);
+    drop(list);
+    cursor.seek_first().unwrap();
+    assert_eq!(cursor.value().unwrap().len(), model.values().next().unwrap().1.len());
+}
