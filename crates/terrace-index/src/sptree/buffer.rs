@@ -1,50 +1,413 @@
-//! Write buffers.
+//! Write buffers: what a node holds that its leaf does not have yet.
+//!
+//! ```text
+//! word 0       entries (8 bits), then the sort of each entry's key (4 bits each)
+//! words 1, 2   tags
+//! words 3 ..   key word and word of each entry; word 0: the key is to be removed
+//! ```
+//!
+//! 1. A key is in a buffer once at most. What the buffer says of it comes before what the leaf says.
+//! 2. An entry is in the log, durably, before it is in the buffer; and in the leaf, durably, before it leaves
+//!    the buffer.
+//! 3. A key longer than eight bytes is a box of its own, retired when its entry leaves.
+//! 4. A buffer changes with its node's version, so readers see buffer and leaf of one moment.
+
+use std::cmp::Ordering as Order;
+use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
 
-use super::Core;
-use super::key::Probe;
-use super::layout::Item;
-use super::leaf::Page;
-use super::mnode::{Locked, Mnode, Version};
+use super::key::{INLINE_BYTES, Probe};
+use super::layout::{Item, LEAF_BYTES, OFFSET_BITS, RECORD, low_bits};
+use super::leaf::{KeyRef, Page};
+use super::mnode::{Bound, Locked, Mnode, Shape, Version};
+use super::split::Fresh;
+use super::write::free_slot;
+use super::{Core, Garbage};
 use crate::ordered::Wish;
 
 /// Most entries of a buffer.
 pub(super) const MAX_ENTRIES: usize = 14;
-/// Words of a buffer.
+
+/// Words of a buffer: with those of its node six cache lines.
 pub(super) const WORDS: usize = 32;
+
+/// Sort of a key in a buffer that is a box: its word is the box's address.
+pub(super) const BOXED: u8 = 10;
+
+const TAGS_AT: usize = 1;
+const ENTRIES_AT: usize = 3;
+
+const _: () = assert!(ENTRIES_AT + 2 * MAX_ENTRIES <= WORDS && 8 + 4 * MAX_ENTRIES <= 64);
+
+/// A boxed key: its own box is what a word can point to.
+type Boxed = Box<[u8]>;
+
+/// The entries of a buffer, copied out.
+pub(super) type Entries = Vec<Item>;
+
+/// The sort of a buffer's entry `i`, by its head.
+fn kind_at(head: u64, i: usize) -> u8 {
+    (head >> (8 + 4 * i) & 15) as u8
+}
+
+/// How many entries a buffer with this head has.
+fn count_of(head: u64) -> usize {
+    ((head & 0xff) as usize).min(MAX_ENTRIES)
+}
+
+/// The bytes of a boxed key.
+///
+/// # Safety
+///
+/// The entry is one of its buffer's, or was when the caller, who is still present, looked.
+pub(super) unsafe fn boxed<'t>(key_word: u64) -> &'t [u8] {
+    // SAFETY: `keep_key` has made it; it is freed when nobody who was present then is any more.
+    unsafe { &*(key_word as *const Boxed) }
+}
+
+/// Frees a boxed key.
+///
+/// # Safety
+///
+/// It has left its buffer and nobody looks at it any more.
+pub(super) unsafe fn free_key(key_word: usize) {
+    // SAFETY: `keep_key` has made it, and it is nobody's by the caller's promise.
+    drop(unsafe { Box::from_raw(key_word as *mut Boxed) });
+}
+
+/// Key word and sort of a key in a buffer.
+fn keep_key(probe: &Probe<'_>) -> (u64, u8) {
+    if probe.key.len() <= INLINE_BYTES {
+        return (probe.word, probe.kind());
+    }
+    let kept: Boxed = probe.key.into();
+    (Box::into_raw(Box::new(kept)) as u64, BOXED)
+}
+
+/// Frees the keys of a buffer that is nobody's any more.
+pub(super) fn free_keys(node: &Mnode, shape: &Shape) {
+    for (key_word, _, kind) in entries(node, shape) {
+        if kind == BOXED {
+            // SAFETY: the node is nobody's, so neither are its keys.
+            unsafe { free_key(key_word as usize) };
+        }
+    }
+    store(node, shape, &[]);
+}
+
+/// The entries of a node that does not change meanwhile, or of which the caller makes sure afterwards that it has not.
+pub(super) fn entries(node: &Mnode, shape: &Shape) -> Entries {
+    let Some(words) = node.buffer(shape).first_chunk::<WORDS>() else { return Entries::new() };
+    let head = words[0].load(Ordering::Relaxed);
+    let entry = |i: usize| {
+        let at = ENTRIES_AT + 2 * i;
+        (words[at].load(Ordering::Relaxed), words[at + 1].load(Ordering::Relaxed), kind_at(head, i))
+    };
+    (0..count_of(head)).map(entry).collect()
+}
+
+/// Makes `entries` those of the node, within a change.
+pub(super) fn store(node: &Mnode, shape: &Shape, entries: &[Item]) {
+    let Some(words) = node.buffer(shape).first_chunk::<WORDS>() else { return };
+    let mut head = entries.len() as u64;
+    let mut tags = [0u64; 2];
+    for (i, (key_word, word, kind)) in entries.iter().enumerate() {
+        words[ENTRIES_AT + 2 * i].store(*key_word, Ordering::Relaxed);
+        words[ENTRIES_AT + 2 * i + 1].store(*word, Ordering::Relaxed);
+        head |= u64::from(*kind) << (8 + 4 * i);
+        tags[i / 8] |= u64::from(tag_of(*key_word, *kind)) << (i % 8 * 8);
+    }
+    words[0].store(head, Ordering::Relaxed);
+    (0..2).for_each(|i| words[TAGS_AT + i].store(tags[i], Ordering::Relaxed));
+}
+
+fn tag_of(key_word: u64, kind: u8) -> u8 {
+    if kind != BOXED {
+        return super::key::hash_inline(key_word, kind) as u8;
+    }
+    // SAFETY: the caller has the node locked, so the entry stays.
+    Probe::new(unsafe { boxed(key_word) }).hash as u8
+}
+
+/// The bytes among sixteen that equal `tag`.
+fn tagged(tags: [u64; 2], tag: u8) -> u64 {
+    let ones = 0x0101_0101_0101_0101u64;
+    let mut out = 0;
+    for (i, word) in tags.into_iter().enumerate() {
+        let differs = word ^ ones * u64::from(tag);
+        // Per byte: its high bit is set if any of its bits is.
+        let any = (differs & !(ones << 7)).wrapping_add(!(ones << 7)) | differs;
+        let equal = !any & ones << 7;
+        // The eight high bits, packed.
+        out |= (equal >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56 << (8 * i);
+    }
+    out
+}
 
 impl Core {
     pub(super) fn is_buffered(&self) -> bool {
         self.logs.is_some()
     }
-    pub(super) fn in_buffer(&self, _: &Mnode, _: &Probe<'_>, _: Version) -> Option<Option<u64>> {
+
+    /// What the buffer says of a key: nothing; or its word as of this version, 0 if it is removed; `Some(None)` if
+    /// the version has moved on.
+    #[inline]
+    pub(super) fn in_buffer(&self, node: &Mnode, probe: &Probe<'_>, version: Version) -> Option<Option<u64>> {
+        self.logs.as_ref()?;
+        self.buffered(node, probe, version).map(|found| found.map(|(_, word)| word))
+    }
+
+    /// [`in_buffer`](Self::in_buffer) with the entry's place.
+    fn buffered(&self, node: &Mnode, probe: &Probe<'_>, version: Version) -> Option<Option<(usize, u64)>> {
+        let words = node.buffer(&self.arena.shape).first_chunk::<WORDS>()?;
+        let head = words[0].load(Ordering::Relaxed);
+        let tags = [TAGS_AT, TAGS_AT + 1].map(|i| words[i].load(Ordering::Relaxed));
+        let mut left = tagged(tags, probe.hash as u8) & low_bits(count_of(head));
+        while left != 0 {
+            let i = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let key_word = words[ENTRIES_AT + 2 * i].load(Ordering::Relaxed);
+            let word = words[ENTRIES_AT + 2 * i + 1].load(Ordering::Relaxed);
+            if !node.is_still(version) {
+                return Some(None);
+            }
+            let is_key = match kind_at(head, i) {
+                // SAFETY: the entry was there in this version, and the caller is present.
+                BOXED => probe.key == unsafe { boxed(key_word) },
+                kind => kind == probe.kind() && key_word == probe.word,
+            };
+            if is_key {
+                return Some(Some((i, word)));
+            }
+        }
         None
     }
+
+    /// [`apply`](Self::apply) to a locked node with a buffer; `None`: the leaf has been split, look again.
     pub(super) fn apply_buffered(
         &self,
-        _: Locked<'_>,
-        _: &Probe<'_>,
-        _: &mut dyn FnMut(Option<u64>) -> Wish,
+        locked: Locked<'_>,
+        probe: &Probe<'_>,
+        wish: &mut dyn FnMut(Option<u64>) -> Wish,
     ) -> Result<Option<Option<u64>>> {
-        Ok(None)
+        let node = locked.0;
+        let version = node.version();
+        let found = self.buffered(node, probe, version).flatten();
+        let before = match found {
+            Some((_, word)) => (word != 0).then_some(word),
+            None => self.find(node, probe, version)?.flatten().map(|(_, item)| item.1),
+        };
+        let Some(new) = wish(before) else { return Ok(Some(before)) };
+        if before.is_none() && new.is_none() {
+            return Ok(Some(before));
+        }
+        let shape = &self.arena.shape;
+        let mut now = entries(node, shape);
+        let mut flushed = false;
+        if found.is_none() && now.len() >= self.buffer_entries() {
+            if !self.flush_buffer(&locked)? {
+                self.split(locked, Some(probe.key))?;
+                return Ok(None);
+            }
+            now.clear();
+            flushed = true;
+        }
+        let number = self.log(probe.key, new.unwrap_or(0))?;
+        match found {
+            Some((i, _)) => now[i].1 = new.unwrap_or(0),
+            None => {
+                let (key_word, kind) = keep_key(probe);
+                now.push((key_word, new.unwrap_or(0), kind));
+            }
+        }
+        if now.len() == 1 {
+            locked.set_oldest_odd(number & 1 == 1);
+        }
+        // The leaf's order stays what it is.
+        locked.change(node.version().is_sorted(), |node| store(node, shape, &now));
+        self.count_change(before.is_some(), new.is_some());
+        let left = node.bitmap.load(Ordering::Relaxed).count_ones() as usize;
+        drop(locked);
+        if flushed && left < self.capacity / 4 {
+            self.merge_near(probe)?;
+        }
+        self.keep_logs_short()?;
+        Ok(Some(before))
     }
-    pub(super) fn flush_for_merge(&self, _: &Locked<'_>) -> Result<bool> {
+
+    /// Entries a buffer may hold: so few that a leaf without room for them has two items at least.
+    fn buffer_entries(&self) -> usize {
+        self.logs.as_ref().map_or(0, |logs| logs.buffer_entries).min(self.capacity - 2)
+    }
+
+    /// Brings what is in the buffer to the leaf, durably, and empties it; false if the leaf must be split first.
+    ///
+    /// As for single writes: all slots first, one drain, then the bitmap.
+    pub(super) fn flush_buffer(&self, locked: &Locked<'_>) -> Result<bool> {
+        let (node, shape) = (locked.0, &self.arena.shape);
+        let entries = entries(node, shape);
+        if entries.is_empty() {
+            return Ok(true);
+        }
+        let leaf = node.leaf();
+        self.prefetch_leaf(leaf);
+        self.pool.charge_read(leaf, LEAF_BYTES);
+        let old = node.bitmap.load(Ordering::Relaxed);
+        let (mut gone, mut gone_records, mut puts) = (0u64, Vec::new(), Vec::new());
+        for entry in &entries {
+            let key = self.key_of(*entry)?;
+            let probe = Probe::new(key.bytes());
+            let found = self.find(node, &probe, node.version())?.flatten();
+            if let Some((slot, item)) = found {
+                gone |= 1 << slot;
+                if entry.1 == 0 {
+                    gone_records.push(item);
+                }
+            }
+            if entry.1 != 0 {
+                puts.push((*entry, probe.hash, found.map(|(_, item)| item)));
+            }
+        }
+        let after = (old & !gone).count_ones() as usize + puts.len();
+        if puts.len() > (!old).count_ones() as usize || after > self.capacity {
+            return Ok(false);
+        }
+        let (mut fresh, mut bitmap, mut noted) = (Fresh::new(self), old, Vec::with_capacity(puts.len()));
+        for (entry, hash, item) in puts {
+            let slot = free_slot(bitmap);
+            bitmap |= 1 << slot;
+            let (key_word, kind) = match (item, entry.2) {
+                (Some(item), _) => (item.0, item.2),
+                (None, BOXED) => {
+                    let record = fresh.record(self.key_of(entry)?.bytes())?;
+                    (record | u64::from(hash) << OFFSET_BITS, RECORD)
+                }
+                (None, kind) => (entry.0, kind),
+            };
+            self.store_item(leaf, slot, (key_word, entry.1, kind))?;
+            noted.push((slot, hash));
+        }
+        let next = self.next_leaf(leaf)?;
+        fresh.keep();
+        self.pool.drain();
+        let new = bitmap & !gone;
+        self.store_state(leaf, (old, next), (new, next), (new, next));
+        locked.change(false, |node| {
+            node.bitmap.store(new, Ordering::Relaxed);
+            noted.iter().for_each(|(slot, hash)| node.note(shape, *slot, *hash));
+            store(node, shape, &[]);
+        });
+        gone_records.into_iter().for_each(|item| self.retire_record(item));
+        self.retire_keys(&entries);
         Ok(true)
     }
-    pub(super) fn empty_buffer(&self, _: &Mnode) {}
-    pub(super) fn flush_all(&self) -> Result<()> {
-        Ok(())
+
+    fn retire_keys(&self, entries: &[Item]) {
+        for (key_word, _, _) in entries.iter().filter(|entry| entry.2 == BOXED) {
+            self.limbo.retire(Garbage::Key(*key_word as usize));
+        }
     }
-    pub(super) fn check_buffers(&self, _: &mut Vec<String>) -> Result<i64> {
-        Ok(0)
+
+    /// Flushes a leaf's buffer if it is to be merged; false if it has no room.
+    pub(super) fn flush_for_merge(&self, locked: &Locked<'_>) -> Result<bool> {
+        if self.is_buffered() { self.flush_buffer(locked) } else { Ok(true) }
     }
+
+    /// Entries in a node's buffer.
+    pub(super) fn buffer_len(&self, node: &Mnode) -> usize {
+        node.buffer(&self.arena.shape).first().map_or(0, |head| count_of(head.load(Ordering::Relaxed)))
+    }
+
+    /// Empties the buffer of a node that nobody has seen.
+    pub(super) fn empty_buffer(&self, node: &Mnode) {
+        store(node, &self.arena.shape, &[]);
+    }
+
+    /// The entries of a buffer: those below `low`, and the others.
+    pub(super) fn part_buffer(&self, node: &Mnode, low: &Bound) -> Result<(Entries, Entries)> {
+        let (mut stay, mut go) = (Entries::new(), Entries::new());
+        for entry in entries(node, &self.arena.shape) {
+            let key = self.key_of(entry)?;
+            let to = if low.cmp_key(&Probe::plain(key.bytes())).is_lt() { &mut stay } else { &mut go };
+            to.push(entry);
+        }
+        Ok((stay, go))
+    }
+
+    /// All items of a node with what its buffer says of them, in the order of their keys, as of this version;
+    /// `None` if it has moved on.
     pub(super) fn read_page(&self, node: &Mnode, version: Version, page: &mut Page) -> Result<Option<()>> {
-        self.page(node, version, page)
+        if !self.is_buffered() {
+            return self.page(node, version, page);
+        }
+        let buffered = entries(node, &self.arena.shape);
+        // The page is of this version, and if it is, so are the entries.
+        let Some(()) = self.page(node, version, page)? else { return Ok(None) };
+        for entry in buffered {
+            let key = self.key_of(entry)?;
+            let probe = Probe::plain(key.bytes());
+            let (mut at, mut is_there) = (0, false);
+            // Errors end the search where they are met.
+            for item in page.items() {
+                match self.cmp_item(*item, &probe)? {
+                    Order::Less => at += 1,
+                    order => {
+                        is_there = order.is_eq();
+                        break;
+                    }
+                }
+            }
+            match (is_there, entry.1) {
+                (true, 0) => page.remove(at),
+                (true, _) => page.items[at] = entry,
+                (false, 0) => {}
+                (false, _) => page.insert(at, entry),
+            }
+        }
+        Ok(Some(()))
     }
-    pub(super) fn read_leaf(&self, node: &Mnode, version: Version, page: &mut Page) -> Result<Option<()>> {
-        self.page(node, version, page)
+
+    /// How many more keys there are by the buffers than by the leaves; what is wrong with buffers goes to
+    /// `problems`.
+    pub(super) fn check_buffers(&self, problems: &mut Vec<String>) -> Result<i64> {
+        let mut more = 0;
+        self.for_each_node(&mut |node, _, high| {
+            let low = node.low();
+            for entry in entries(node, &self.arena.shape) {
+                let key = self.key_of(entry)?;
+                let probe = Probe::new(key.bytes());
+                if low.cmp_key(&probe).is_lt() || high.cmp_key(&probe).is_ge() {
+                    problems
+                        .push(format!("sptree: leaf at {}: a buffered key outside its range", node.leaf()));
+                }
+                let there = self.find(node, &probe, node.version())?.flatten().is_some();
+                more += i64::from(entry.1 != 0) - i64::from(there);
+            }
+            Ok(())
+        })?;
+        Ok(more)
     }
-    #[allow(dead_code)]
-    fn unused(_: Item) {}
+}
+
+/// The key of a buffer's entry that is a box.
+pub(super) fn boxed_key<'t>(key_word: u64) -> KeyRef<'t> {
+    // SAFETY: entries are copied out under a version that is checked before their keys are looked at, or under the
+    // node's lock, by who is present.
+    KeyRef::Record(unsafe { boxed(key_word) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_matched_as_bytes() {
+        let tags = [0x00ff_8001_7f00_0180, 0x0102_0304_0506_0708];
+        let bytes: Vec<u8> = tags.iter().flat_map(|w: &u64| w.to_le_bytes()).collect();
+        for tag in 0..=255 {
+            let want = (0..16).filter(|i| bytes[*i] == tag).fold(0u64, |m, i| m | 1 << i);
+            assert_eq!(tagged(tags, tag), want, "{tag}");
+        }
+    }
 }

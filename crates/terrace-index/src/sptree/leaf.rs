@@ -33,24 +33,55 @@ impl KeyRef<'_> {
 
 /// What is looked at in a leaf at once: the items of its slots, in the order of their keys.
 pub(super) struct Page {
-    pub items: [Item; SLOTS],
+    pub items: [Item; PAGE],
+    /// The slots that a leaf's items are from; of no meaning once a buffer's items are among them.
     pub slots: [u8; SLOTS],
     pub len: usize,
 }
 
+/// Most items of a page: those of a leaf and of a buffer.
+const PAGE: usize = SLOTS + super::buffer::MAX_ENTRIES;
+
+/// Which items of a page a scan wants: from a key on, upward or downward, at most so many.
+pub(super) struct Part<'k> {
+    pub probe: &'k Probe<'k>,
+    pub including: bool,
+    pub reverse: bool,
+    pub limit: usize,
+}
+
+impl Part<'_> {
+    /// Whether an item that compares so with the key lies left of where the part begins (or, downward, ends).
+    fn is_before(&self, order: Order) -> bool {
+        order.is_lt() || order.is_eq() && self.including == self.reverse
+    }
+
+    fn limit(&self, from: &mut usize, end: &mut usize) {
+        let excess = (*end - *from).saturating_sub(self.limit);
+        if self.reverse { *from += excess } else { *end -= excess }
+    }
+}
+
 impl Page {
     pub fn new() -> Page {
-        Page { items: [(0, 0, 0); SLOTS], slots: [0; SLOTS], len: 0 }
+        Page { items: [(0, 0, 0); PAGE], slots: [0; SLOTS], len: 0 }
     }
 
     pub fn items(&self) -> &[Item] {
         &self.items[..self.len]
     }
 
-    fn push(&mut self, item: Item, slot: usize) {
-        self.items[self.len] = item;
-        self.slots[self.len] = slot as u8;
+    /// Puts an item before the one at `at`.
+    pub fn insert(&mut self, at: usize, item: Item) {
+        self.items.copy_within(at..self.len, at + 1);
+        self.items[at] = item;
         self.len += 1;
+    }
+
+    /// Takes out the item at `at`.
+    pub fn remove(&mut self, at: usize) {
+        self.items.copy_within(at + 1..self.len, at);
+        self.len -= 1;
     }
 }
 
@@ -124,29 +155,111 @@ impl Core {
         self.pool.charge_read(off, layout::LEAF_BYTES);
         let bitmap = node.bitmap.load(Ordering::Relaxed);
         let mut metas = [0; SLOTS];
-        let sorted = version.is_sorted() && in_order(leaf, bitmap, page, &mut metas);
+        let sorted = version.is_sorted() && read_order(leaf, bitmap, page);
         if !sorted {
             page.len = 0;
             let mut left = bitmap;
             while left != 0 {
-                let slot = left.trailing_zeros() as usize;
+                page.slots[page.len] = left.trailing_zeros() as u8;
+                page.len += 1;
                 left &= left - 1;
-                let (item, meta) = load(leaf, slot);
-                metas[page.len] = meta;
-                page.push(item, slot);
             }
         }
+        load_items(leaf, page, &mut metas);
         if !node.is_still(version) {
             return Ok(None);
         }
-        for (i, meta) in metas.iter().enumerate().take(page.len) {
-            self.verify(off, usize::from(page.slots[i]), page.items[i], *meta)?;
-        }
-        if !sorted {
+        self.verify_items(off, page, &metas)?;
+        if !sorted || !ascends(page.items()) {
             self.sort(page)?;
             self.keep_order(node, version, page);
         }
         Ok(Some(()))
+    }
+
+    /// The items of [`page`](Self::page) that are part of a scan. Of a leaf whose order is known it looks at these
+    /// alone.
+    pub(super) fn part(
+        &self,
+        node: &Mnode,
+        version: Version,
+        part: &Part<'_>,
+        page: &mut Page,
+    ) -> Result<Option<()>> {
+        if !self.is_buffered() && version.is_sorted() {
+            match self.sorted_part(node, version, part, page)? {
+                Some(true) => return Ok(Some(())),
+                Some(false) => {}
+                None => return Ok(None),
+            }
+        }
+        let Some(()) = self.read_page(node, version, page)? else { return Ok(None) };
+        let (mut from, mut end) = (0, page.len);
+        let bound = |page: &Page| -> Result<usize> {
+            let mut at = 0;
+            while at < page.len && part.is_before(self.cmp_item(page.items[at], part.probe)?) {
+                at += 1;
+            }
+            Ok(at)
+        };
+        if part.reverse {
+            end = bound(page)?
+        } else {
+            from = bound(page)?
+        }
+        part.limit(&mut from, &mut end);
+        page.items.copy_within(from..end, 0);
+        page.len = end - from;
+        Ok(Some(()))
+    }
+
+    /// [`part`](Self::part) of a leaf whose order is known; false if it has to be looked at as a whole.
+    fn sorted_part(
+        &self,
+        node: &Mnode,
+        version: Version,
+        part: &Part<'_>,
+        page: &mut Page,
+    ) -> Result<Option<bool>> {
+        let off = node.leaf();
+        let leaf = self.leaf(off)?;
+        self.prefetch_leaf(off);
+        let bitmap = node.bitmap.load(Ordering::Relaxed);
+        self.pool.charge_read(off, layout::LEAF_BYTES);
+        if !read_order(leaf, bitmap, page) {
+            return Ok(node.is_still(version).then_some(false));
+        }
+        // By halves: what lies below `low` is before the bound, what lies from `high` on is not.
+        let (mut low, mut high) = (0, page.len);
+        while low < high {
+            let mid = (low + high) / 2;
+            let slot = usize::from(page.slots[mid]);
+            let (item, meta) = load(leaf, slot);
+            if !node.is_still(version) {
+                return Ok(None);
+            }
+            self.verify(off, slot, item, meta)?;
+            if part.is_before(self.cmp_item(item, part.probe)?) { low = mid + 1 } else { high = mid }
+        }
+        let (mut from, mut end) = if part.reverse { (0, low) } else { (low, page.len) };
+        part.limit(&mut from, &mut end);
+        page.slots.copy_within(from..end, 0);
+        page.len = end - from;
+        let mut metas = [0; SLOTS];
+        load_items(leaf, page, &mut metas);
+        if !node.is_still(version) {
+            return Ok(None);
+        }
+        self.verify_items(off, page, &metas)?;
+        Ok(Some(ascends(page.items())))
+    }
+
+    fn verify_items(&self, off: u64, page: &Page, metas: &[u16; SLOTS]) -> Result<()> {
+        let slots = page.slots.iter().zip(metas).take(page.len);
+        page.items()
+            .iter()
+            .zip(slots)
+            .try_for_each(|(item, (slot, meta))| self.verify(off, usize::from(*slot), *item, *meta))
     }
 
     fn sort(&self, page: &mut Page) -> Result<()> {
@@ -186,6 +299,9 @@ impl Core {
         if kind == RECORD {
             return Ok(KeyRef::Record(self.record_key(key_word & OFFSET_MASK)?));
         }
+        if kind == super::buffer::BOXED {
+            return Ok(super::buffer::boxed_key(key_word));
+        }
         Ok(KeyRef::Inline(inline_bytes(key_word), kind.min(8)))
     }
 
@@ -214,7 +330,7 @@ impl Core {
     /// How the key in a slot compares with `probe`.
     #[inline]
     pub(super) fn cmp_item(&self, item: Item, probe: &Probe<'_>) -> Result<Order> {
-        if item.2 != RECORD {
+        if item.2 < RECORD {
             return Ok(super::key::cmp_inline(item.0, usize::from(item.2), probe.word, probe.key.len()));
         }
         Ok(self.key_of(item)?.bytes().cmp(probe.key))
@@ -326,22 +442,29 @@ impl Core {
     }
 }
 
-/// Loads the items in the order that the leaf says; false if that is not one of these slots.
-fn in_order(leaf: &Leaf, bitmap: u64, page: &mut Page, metas: &mut [u16; SLOTS]) -> bool {
-    page.len = 0;
-    let (mut seen, count) = (0u64, bitmap.count_ones() as usize);
-    for i in 0..count.div_ceil(8) {
-        let mut word = leaf.blocks[1 + i / 2].words[i % 2].load(Ordering::Relaxed);
-        for _ in 0..(count - i * 8).min(8) {
-            let slot = (word & 63) as usize;
-            word >>= 8;
-            let (item, meta) = load(leaf, slot);
-            metas[page.len] = meta;
-            page.push(item, slot);
-            seen |= 1 << slot;
-        }
+/// Loads the slots of a page in the order that the leaf says; false if they are not those of the bitmap.
+fn read_order(leaf: &Leaf, bitmap: u64, page: &mut Page) -> bool {
+    let count = bitmap.count_ones() as usize;
+    let mut seen = 0u64;
+    for (i, slots) in page.slots.chunks_exact_mut(8).enumerate().take(count.div_ceil(8)) {
+        let word = leaf.blocks[1 + i / 2].words[i % 2].load(Ordering::Relaxed);
+        slots.copy_from_slice(&(word & 0x3f3f_3f3f_3f3f_3f3f).to_le_bytes());
+        slots.iter().take(count - i * 8).for_each(|slot| seen |= 1 << slot);
     }
-    let ascends =
-        |pair: &[Item]| pair.iter().any(|i| i.2 == RECORD) || (pair[0].0, pair[0].2) < (pair[1].0, pair[1].2);
-    seen == bitmap && page.items().windows(2).all(ascends)
+    page.len = count;
+    seen == bitmap
+}
+
+/// Loads the items of a page's slots.
+fn load_items(leaf: &Leaf, page: &mut Page, metas: &mut [u16; SLOTS]) {
+    for i in 0..page.len.min(SLOTS) {
+        (page.items[i], metas[i]) = load(leaf, usize::from(page.slots[i]));
+    }
+}
+
+/// Whether short keys ascend; of records nothing is said.
+fn ascends(items: &[Item]) -> bool {
+    items.windows(2).all(|pair| {
+        pair.iter().any(|item| item.2 == RECORD) || (pair[0].0, pair[0].2) < (pair[1].0, pair[1].2)
+    })
 }

@@ -27,7 +27,7 @@ impl Core {
         let mut page = Page::new();
         loop {
             let (node, version) = self.locate(&Probe::plain(&cursor))?;
-            let Some(()) = self.read_leaf(node, version, &mut page)? else { continue };
+            let Some(()) = self.page(node, version, &mut page)? else { continue };
             let Some(high) = node.high(version) else { continue };
             visit(node, &page, &high)?;
             match high.to_vec() {

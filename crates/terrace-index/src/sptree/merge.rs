@@ -72,13 +72,13 @@ impl Core {
 
     /// Whether two leaves are to be one: together half full at most, or one of them empty.
     fn fit(&self, left: &Locked<'_>, right: &Locked<'_>) -> Result<bool> {
-        let count = |node: &Locked<'_>| node.0.bitmap.load(Ordering::Relaxed).count_ones() as usize;
-        let (l, r) = (count(left), count(right));
-        if self.is_buffered() && !(self.flush_for_merge(left)? && self.flush_for_merge(right)?) {
-            return Ok(false);
-        }
-        let (l, r) = if self.is_buffered() { (count(left), count(right)) } else { (l, r) };
-        Ok(l + r <= self.capacity / 2 || l.min(r) == 0)
+        let fit = || {
+            let count = |node: &Locked<'_>| node.0.bitmap.load(Ordering::Relaxed).count_ones() as usize;
+            let (l, r) = (count(left), count(right));
+            l + r <= self.capacity / 2 || l.min(r) == 0
+        };
+        // Buffers are flushed only for a merge that may come of it, and may make it impossible.
+        Ok(fit() && self.flush_for_merge(left)? && self.flush_for_merge(right)? && fit())
     }
 
     fn merge(&self, left: Locked<'_>, right: Locked<'_>) -> Result<()> {

@@ -13,7 +13,7 @@
 //! 3. A node that is dead is in no tree and never comes back as itself; its memory is used again only after
 //!    everybody present has left.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cmp::Ordering as Order;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
@@ -42,8 +42,12 @@ const IGNORED: u64 = LOCKED | IN_TOP | OLDEST_ODD;
 /// The high bound's length where there is none.
 const UNBOUNDED: u32 = u32::MAX;
 
-/// Nodes allocated at once.
-const CHUNK: usize = 64;
+/// Nodes allocated at once, at first.
+const FIRST_CHUNK: usize = 64;
+
+/// From which size on chunks are huge pages, as far as the system has them: a search touches nodes at random, and
+/// would miss in the translation buffers as often as in the caches.
+const HUGE_BYTES: usize = 2 << 20;
 
 /// A middle node. Behind it lie as many words as the [`Arena`] was made for.
 #[repr(C, align(64))]
@@ -468,6 +472,15 @@ unsafe fn cmp_bound(probe: &Probe<'_>, word: u64, len: u32) -> Order {
     }
 }
 
+/// Asks for huge pages, which are faster to find things in; without them all is as well.
+fn advise_huge(at: NonNull<u8>, bytes: usize) {
+    #[cfg(target_os = "linux")]
+    // SAFETY: the range is ours, and advice of this sort changes nothing of what is in it.
+    let _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), bytes, rustix::mm::Advice::LinuxHugepage) };
+    #[cfg(not(target_os = "linux"))]
+    let _ = (at, bytes);
+}
+
 /// What lies behind each node of an arena.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
@@ -496,7 +509,8 @@ pub(super) struct Arena {
 
 #[derive(Debug, Default)]
 struct Stock {
-    chunks: Vec<NonNull<u8>>,
+    /// Where each chunk begins, and the nodes in it.
+    chunks: Vec<(NonNull<u8>, usize)>,
     free: Vec<NonNull<Mnode>>,
     /// Nodes of the last chunk handed out.
     used: usize,
@@ -522,19 +536,38 @@ impl Arena {
     }
 
     fn fresh(&self, stock: &mut Stock) -> NonNull<Mnode> {
-        if stock.chunks.is_empty() || stock.used == CHUNK {
-            let layout = self.chunk();
-            // SAFETY: the layout has a size.
-            let at = unsafe { alloc_zeroed(layout) };
-            let Some(at) = NonNull::new(at) else { handle_alloc_error(layout) };
-            stock.chunks.push(at);
-            stock.used = 0;
-        }
-        let last = stock.chunks[stock.chunks.len() - 1];
+        let (chunk, nodes) = match stock.chunks.last() {
+            Some((chunk, nodes)) if stock.used < *nodes => (*chunk, *nodes),
+            last => {
+                let before = last.map_or(0, |(_, nodes)| *nodes);
+                let huge = HUGE_BYTES / self.shape.node_bytes();
+                let nodes = (before * 2).clamp(FIRST_CHUNK, huge);
+                let chunk = self.chunk(nodes);
+                stock.chunks.push((chunk, nodes));
+                stock.used = 0;
+                (chunk, nodes)
+            }
+        };
+        debug_assert!(stock.used < nodes);
         let offset = stock.used * self.shape.node_bytes();
         stock.used += 1;
         // SAFETY: inside the chunk.
-        unsafe { last.add(offset).cast() }
+        unsafe { chunk.add(offset).cast() }
+    }
+
+    /// A chunk of zeros.
+    fn chunk(&self, nodes: usize) -> NonNull<u8> {
+        let layout = self.layout(nodes);
+        // SAFETY: the layout has a size.
+        let at = unsafe { alloc(layout) };
+        let Some(at) = NonNull::new(at) else { handle_alloc_error(layout) };
+        if layout.align() == HUGE_BYTES {
+            // Before anything touches it.
+            advise_huge(at, layout.size());
+        }
+        // SAFETY: ours, and as large as the layout.
+        unsafe { at.write_bytes(0, layout.size()) };
+        at
     }
 
     /// Takes a node back.
@@ -558,27 +591,44 @@ impl Arena {
         [low, high].into_iter().flatten().for_each(|bytes| unsafe { bytes.free() });
     }
 
+    /// Nodes that are not back.
+    pub fn live(&self) -> u64 {
+        let stock = self.inner.lock();
+        (self.handed_out(&stock).map(|(_, used)| used).sum::<usize>() - stock.free.len()) as u64
+    }
+
     /// Bytes of all nodes and their bounds.
     pub fn bytes(&self) -> u64 {
         let stock = self.inner.lock();
         let bounds: u64 = self.nodes(&stock).map(Mnode::bound_bytes).sum();
-        (stock.chunks.len() * self.chunk().size()) as u64 + bounds
+        let nodes: usize = self.handed_out(&stock).map(|(_, used)| used).sum();
+        // Of a chunk what has been used: the rest of it is pages that nobody has touched.
+        (nodes * self.shape.node_bytes()) as u64 + bounds
+    }
+
+    /// The chunks, and how many nodes of each have ever been handed out.
+    fn handed_out<'t>(&'t self, stock: &'t Stock) -> impl Iterator<Item = (NonNull<u8>, usize)> + 't {
+        let last = stock.chunks.len().saturating_sub(1);
+        let used = move |(i, (chunk, nodes)): (usize, &(NonNull<u8>, usize))| {
+            (*chunk, if i == last { stock.used } else { *nodes })
+        };
+        stock.chunks.iter().enumerate().map(used)
     }
 
     /// All nodes ever handed out.
     fn nodes<'t>(&'t self, stock: &'t Stock) -> impl Iterator<Item = &'t Mnode> {
         let bytes = self.shape.node_bytes();
-        stock.chunks.iter().enumerate().flat_map(move |(i, chunk)| {
-            let used = if i + 1 == stock.chunks.len() { stock.used } else { CHUNK };
+        self.handed_out(stock).flat_map(move |(chunk, used)| {
             // SAFETY: inside the chunk, which lives as long as the arena; zeros are valid in every field.
             (0..used).map(move |node| unsafe { chunk.add(node * bytes).cast::<Mnode>().as_ref() })
         })
     }
 
-    fn chunk(&self) -> Layout {
-        match Layout::from_size_align(self.shape.node_bytes() * CHUNK, 64) {
+    fn layout(&self, nodes: usize) -> Layout {
+        let bytes = self.shape.node_bytes() * nodes;
+        match Layout::from_size_align(bytes, if bytes > HUGE_BYTES / 2 { HUGE_BYTES } else { 64 }) {
             Ok(layout) => layout,
-            Err(_) => Layout::new::<[Mnode; CHUNK]>(),
+            Err(_) => Layout::new::<[Mnode; FIRST_CHUNK]>(),
         }
     }
 }
@@ -586,11 +636,14 @@ impl Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         let stock = std::mem::take(&mut *self.inner.lock());
-        // Those given back have no bounds any more.
-        self.nodes(&stock).for_each(|node| self.free_bounds(node));
-        for chunk in &stock.chunks {
+        // Those given back have neither bounds nor keys any more.
+        for node in self.nodes(&stock) {
+            self.free_bounds(node);
+            super::buffer::free_keys(node, &self.shape);
+        }
+        for (chunk, nodes) in &stock.chunks {
             // SAFETY: made with this layout; nobody has a node any more, since the arena is being dropped.
-            unsafe { dealloc(chunk.as_ptr(), self.chunk()) };
+            unsafe { dealloc(chunk.as_ptr(), self.layout(*nodes)) };
         }
     }
 }

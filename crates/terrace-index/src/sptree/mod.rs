@@ -35,7 +35,6 @@ mod leaf;
 mod logs;
 mod mark;
 mod merge;
-#[allow(dead_code, reason = "write buffers come next")]
 mod mnode;
 mod read;
 mod rebuild;
@@ -48,7 +47,7 @@ mod write;
 
 use std::fmt;
 use std::ops::Bound as RangeBound;
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::sync::{Arc, Weak};
 
 use parking_lot::RwLock;
@@ -78,7 +77,7 @@ pub const BUFFER_ENTRIES: usize = buffer::MAX_ENTRIES;
 #[derive(Debug, Clone)]
 pub struct SpOptions {
     /// Whether new entries go to write buffers in DRAM and a log, and to their leaves many at a time: a third of
-    /// the blocks written, for more DRAM and a replay at open. Default: no; refused as yet.
+    /// the blocks written, for more DRAM and a replay at open. Default: no.
     pub buffered: bool,
     /// Entries of a write buffer, 1 to [`BUFFER_ENTRIES`], which is the default.
     pub buffer_entries: usize,
@@ -109,8 +108,7 @@ impl Default for SpOptions {
 
 impl SpOptions {
     fn admit(&self) -> Result<()> {
-        let right = !self.buffered
-            && (1..=BUFFER_ENTRIES).contains(&self.buffer_entries)
+        let right = (1..=BUFFER_ENTRIES).contains(&self.buffer_entries)
             && (4..=LEAF_ENTRIES).contains(&self.leaf_entries)
             && [1, 2, 4].contains(&self.filter_bits);
         if right { Ok(()) } else { Err(Error::invalid(format!("options of an SPTree: {self:?}"))) }
@@ -157,6 +155,8 @@ struct Core {
     /// Held shared to merge, exclusively by walks that mark.
     merges: RwLock<()>,
     keys: AtomicI64,
+    /// Whether a job is flushing buffers for the old log set.
+    flushing: AtomicBool,
     logs: Option<logs::Logs>,
     jobs: Arc<Jobs>,
     executor: Arc<dyn Executor>,
@@ -170,6 +170,8 @@ enum Garbage {
     Mnode(usize),
     Art(Node),
     Bytes(Bytes),
+    /// The address of a buffer's boxed key.
+    Key(usize),
 }
 
 impl SpTree {
@@ -273,6 +275,8 @@ impl Core {
             Garbage::Art(node) => unsafe { node.free() },
             // SAFETY: as above.
             Garbage::Bytes(bytes) => unsafe { bytes.free() },
+            // SAFETY: as above.
+            Garbage::Key(key) => unsafe { buffer::free_key(key) },
         });
         let own = || -> Arc<dyn Executor> { Arc::new(ThreadPool::new("sptree", THREADS)) };
         Arc::new_cyclic(|me| Core {
@@ -290,6 +294,7 @@ impl Core {
             rebuild,
             merges: RwLock::new(()),
             keys: AtomicI64::new(0),
+            flushing: AtomicBool::new(false),
             logs: options.buffered.then(|| logs::Logs::new(options)),
             jobs: jobs::registry(),
             executor: options.executor.clone().unwrap_or_else(own),

@@ -26,8 +26,8 @@ use super::layout::{self, Item, Proven, STATE_LINE_AT};
 use super::mnode::{Bound, Mnode};
 use crate::ordered::{OrderedIndex, ScanBatch};
 
-/// Leaves in a piece of work.
-const PIECE: usize = if cfg!(test) { 3 } else { 256 };
+/// Leaves in a piece of work, for each entry of a leaf: 256 by default.
+const PIECE: usize = 4;
 
 /// Leaves ahead of the walk that are being loaded.
 const AHEAD: usize = 4;
@@ -113,13 +113,14 @@ impl Core {
         let (low, first) = progress.rest.take()?;
         let mut batch = ScanBatch::new();
         // Without the top layer the chain is walked by one: slower, and as complete.
-        let found = self.top.scan(RangeBound::Excluded(&low), false, PIECE, &mut batch);
+        let size = self.capacity * PIECE;
+        let found = self.top.scan(RangeBound::Excluded(&low), false, size, &mut batch);
         let mut leaves = vec![first];
         leaves.extend(batch.iter().map(|(_, leaf)| leaf));
         let mut end = 0;
-        if found.is_ok() && batch.len() == PIECE {
+        if found.is_ok() && batch.len() == size {
             end = leaves.pop().unwrap_or(0);
-            progress.rest = Some((batch.key(PIECE - 1).to_vec(), end));
+            progress.rest = Some((batch.key(size - 1).to_vec(), end));
         }
         progress.busy += 1;
         Some(Piece { leaves, end })

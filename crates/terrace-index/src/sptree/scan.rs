@@ -1,6 +1,5 @@
 //! Scans in both directions: each leaf is looked at as of one version, the next place is found by its bounds.
 
-use std::cmp::Ordering as Order;
 use std::ops::Bound as RangeBound;
 use std::sync::atomic::Ordering;
 
@@ -9,8 +8,8 @@ use terrace_base::Result;
 use super::Core;
 use super::key::Probe;
 use super::layout::Item;
-use super::leaf::Page;
-use super::mnode::{Bound, Mnode, Version};
+use super::leaf::{Page, Part};
+use super::mnode::{Bound, Mnode, Version, prefetch};
 use crate::ordered::ScanBatch;
 
 impl Core {
@@ -28,25 +27,21 @@ impl Core {
             let mut inline = [0; 8];
             let probe = Probe::plain(cursor.bytes(&mut inline).unwrap_or_default());
             let (node, version) = self.locate_by(hint, &probe)?;
-            let Some(()) = self.read_page(node, version, &mut page)? else { continue };
             let next = node.next.load(Ordering::Acquire);
+            prefetch(next.cast());
+            let part = Part { probe: &probe, including, reverse: false, limit: end - out.len() };
+            let Some(()) = self.part(node, version, &part, &mut page)? else { continue };
             let Some(high) = node.high(version) else { continue };
-            for item in page.items() {
-                if out.len() == end {
-                    return Ok(());
-                }
-                match self.cmp_item(*item, &probe)? {
-                    Order::Less => {}
-                    Order::Equal if !including => {}
-                    _ => self.push(*item, out)?,
-                }
+            // SAFETY: the node was alive and led to this one, and the caller is present, so it is not freed.
+            hint = unsafe { next.as_ref() };
+            if let (Some(next), true) = (hint, page.len < part.limit) {
+                self.prefetch_leaf(next.leaf());
             }
+            page.items().iter().try_for_each(|item| self.push(*item, out))?;
             if high == Bound::None {
                 return Ok(());
             }
             (cursor, including) = (high, true);
-            // SAFETY: the node was alive and led to this one, and the caller is present, so it is not freed.
-            hint = unsafe { next.as_ref() };
         }
         Ok(())
     }
@@ -62,17 +57,9 @@ impl Core {
         while out.len() < end && (including || !cursor.is_empty()) {
             let probe = Probe::plain(&cursor);
             let (node, version) = if including { self.locate(&probe)? } else { self.locate_below(&probe)? };
-            let Some(()) = self.read_page(node, version, &mut page)? else { continue };
-            for item in page.items().iter().rev() {
-                if out.len() == end {
-                    return Ok(());
-                }
-                match self.cmp_item(*item, &probe)? {
-                    Order::Greater => {}
-                    Order::Equal if !including => {}
-                    _ => self.push(*item, out)?,
-                }
-            }
+            let part = Part { probe: &probe, including, reverse: true, limit: end - out.len() };
+            let Some(()) = self.part(node, version, &part, &mut page)? else { continue };
+            page.items().iter().rev().try_for_each(|item| self.push(*item, out))?;
             (cursor, including) = (node.low().to_vec().unwrap_or_default(), false);
         }
         Ok(())

@@ -89,10 +89,13 @@ impl Core {
         self.store_state(node.leaf(), old, (old.0, leaf), new);
 
         let low = Bound::new(low);
+        let (stay, go) = self.part_buffer(node, &low)?;
         let right = self.new_node(leaf, &low, &high, right);
+        super::buffer::store(right.0, &self.arena.shape, &go);
+        right.set_oldest_odd(node.oldest_odd());
         right.0.next.store(node.next.load(Ordering::Relaxed), Ordering::Release);
         self.enter(&low, right.0);
-        self.shrink(&locked, new.0, &low, right.0, left);
+        self.shrink(&locked, new.0, &low, right.0, (left, &stay));
         drop((right, locked));
         self.announce(low, leaf);
         Ok(())
@@ -142,11 +145,19 @@ impl Core {
     }
 
     /// Lets the node end at `high`, with the items that have stayed.
-    fn shrink(&self, locked: &Locked<'_>, bitmap: u64, high: &Bound, next: &Mnode, stayed: &[Item]) {
+    fn shrink(
+        &self,
+        locked: &Locked<'_>,
+        bitmap: u64,
+        high: &Bound,
+        next: &Mnode,
+        (stayed, buffered): (&[Item], &[Item]),
+    ) {
         let shape = &self.arena.shape;
         let old = locked.change(false, |node| {
             node.bitmap.store(bitmap, Ordering::Relaxed);
             node.clear_filter(shape);
+            super::buffer::store(node, shape, buffered);
             stayed.iter().for_each(|item| node.note_filter(shape, Core::hash_of(*item)));
             node.next.store(std::ptr::from_ref(next).cast_mut(), Ordering::Release);
             node.set_high(high)

@@ -34,7 +34,8 @@ impl Core {
             queue.push_back((low, leaf));
             queue.len()
         };
-        if !self.waiting.scheduled.swap(true, Ordering::AcqRel) {
+        // Many at a time: waking a thread costs a writer more than what it saves.
+        if waiting >= self.capacity && !self.waiting.scheduled.swap(true, Ordering::AcqRel) {
             self.spawn(|core| {
                 core.waiting.scheduled.store(false, Ordering::Release);
                 core.enter_waiting();

@@ -28,16 +28,36 @@ impl Core {
     /// The primitive under insert, compare_exchange and remove; see `ordered::single_key_writes`.
     pub(super) fn apply(&self, key: &[u8], wish: &mut dyn FnMut(Option<u64>) -> Wish) -> Result<Option<u64>> {
         let _here = self.limbo.enter();
+        self.apply_with(key, wish, self.is_buffered())
+    }
+
+    /// [`apply`](Self::apply) past buffers, which say nothing of the key. The caller is present.
+    pub(super) fn apply_to_leaf(
+        &self,
+        key: &[u8],
+        wish: &mut dyn FnMut(Option<u64>) -> Wish,
+    ) -> Result<Option<u64>> {
+        self.apply_with(key, wish, false)
+    }
+
+    fn apply_with(
+        &self,
+        key: &[u8],
+        wish: &mut dyn FnMut(Option<u64>) -> Wish,
+        buffered: bool,
+    ) -> Result<Option<u64>> {
         let probe = Probe::new(key);
         loop {
             let (node, _) = self.locate(&probe)?;
-            self.prefetch_slot(node.leaf(), free_slot(node.bitmap.load(Ordering::Relaxed)), true);
+            if !buffered {
+                self.prefetch_slot(node.leaf(), free_slot(node.bitmap.load(Ordering::Relaxed)), true);
+            }
             let locked = node.lock();
             let version = node.version();
             if version.is_dead() || node.covers(&probe, version) != Some(true) {
                 continue;
             }
-            if self.is_buffered() {
+            if buffered {
                 match self.apply_buffered(locked, &probe, wish)? {
                     Some(before) => return Ok(before),
                     None => continue,

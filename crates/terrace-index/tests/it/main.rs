@@ -19,6 +19,8 @@ conformance!(fastfair_4, crate::conformance::Fair<4>);
 conformance!(fastfair_5, crate::conformance::Fair<5>);
 conformance!(fastfair_28, crate::conformance::Fair<28>);
 conformance!(sptree_4, crate::sptree::Sp<4, false, 0>);
+conformance!(sptree_4_buffered, crate::sptree::Sp<4, false, 2>);
+conformance!(sptree_6_buffered_lagging, crate::sptree::Sp<6, true, 4>);
 conformance!(sptree_5_lagging, crate::sptree::Sp<5, true, 0>);
 hash_conformance!(turbohash_tiny, crate::conformance::Turbo<1, 1, 2>);
 hash_conformance!(turbohash_small, crate::conformance::Turbo<4, 2, 3>);
