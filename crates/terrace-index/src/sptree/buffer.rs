@@ -17,10 +17,13 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
 
+use super::arena::Shape;
+use super::bound::Bound;
 use super::key::{INLINE_BYTES, Probe};
 use super::layout::{Item, LEAF_BYTES, OFFSET_BITS, RECORD, low_bits};
-use super::leaf::{KeyRef, Page};
-use super::mnode::{Bound, Locked, Mnode, Shape, Version};
+use super::leaf::KeyRef;
+use super::mnode::{Locked, Mnode, Version};
+use super::page::Page;
 use super::split::Fresh;
 use super::write::free_slot;
 use super::{Core, Garbage};
@@ -135,7 +138,7 @@ fn tagged(tags: [u64; 2], tag: u8) -> u64 {
     let ones = 0x0101_0101_0101_0101u64;
     let mut out = 0;
     for (i, word) in tags.into_iter().enumerate() {
-        let differs = word ^ ones * u64::from(tag);
+        let differs = word ^ (ones * u64::from(tag));
         // Per byte: its high bit is set if any of its bits is.
         let any = (differs & !(ones << 7)).wrapping_add(!(ones << 7)) | differs;
         let equal = !any & ones << 7;

@@ -11,10 +11,11 @@ use std::sync::atomic::Ordering;
 use terrace_base::Result;
 
 use super::Core;
+use super::bound::Bound;
 use super::key::Probe;
 use super::layout::Proven;
-use super::leaf::Page;
-use super::mnode::{Bound, Mnode};
+use super::mnode::Mnode;
+use super::page::Page;
 use crate::ordered::{OrderedIndex, ScanBatch};
 
 /// What is carried from leaf to leaf.

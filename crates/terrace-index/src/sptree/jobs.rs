@@ -30,6 +30,14 @@ impl Jobs {
         }
     }
 
+    /// Waits until no job is running. Jobs that begin later are those that were asked for later.
+    pub fn rest(&self) {
+        let mut running = self.running.lock();
+        while *running > 0 {
+            self.over.wait(&mut running);
+        }
+    }
+
     fn run(&self, job: impl FnOnce()) {
         {
             let mut running = self.running.lock();

@@ -7,12 +7,13 @@ use terrace_base::{Error, Result};
 use terrace_pmem::{POff, Slot};
 
 use super::Core;
+use super::bound::Bound;
 use super::key::{Probe, inline_bytes};
 use super::layout::{
     self, BITMAP_AT, Item, KEY_HEAD_BYTES, KeyHead, LEAF_TAG, Leaf, NEXT_AT, OFFSET_BITS, OFFSET_MASK,
-    PROOF_AT, Proven, RECORD, SLOTS, STATE_LINE_AT, State, meta_at, place, slot_at,
+    PROOF_AT, Proven, RECORD, STATE_LINE_AT, State, meta_at, place, slot_at,
 };
-use super::mnode::{Bound, Mnode, Version, prefetch};
+use super::mnode::{Mnode, Version, prefetch};
 use crate::kinds;
 
 /// The bytes of a key in a slot.
@@ -31,62 +32,8 @@ impl KeyRef<'_> {
     }
 }
 
-/// What is looked at in a leaf at once: the items of its slots, in the order of their keys.
-pub(super) struct Page {
-    pub items: [Item; PAGE],
-    /// The slots that a leaf's items are from; of no meaning once a buffer's items are among them.
-    pub slots: [u8; SLOTS],
-    pub len: usize,
-}
-
-/// Most items of a page: those of a leaf and of a buffer.
-const PAGE: usize = SLOTS + super::buffer::MAX_ENTRIES;
-
-/// Which items of a page a scan wants: from a key on, upward or downward, at most so many.
-pub(super) struct Part<'k> {
-    pub probe: &'k Probe<'k>,
-    pub including: bool,
-    pub reverse: bool,
-    pub limit: usize,
-}
-
-impl Part<'_> {
-    /// Whether an item that compares so with the key lies left of where the part begins (or, downward, ends).
-    fn is_before(&self, order: Order) -> bool {
-        order.is_lt() || order.is_eq() && self.including == self.reverse
-    }
-
-    fn limit(&self, from: &mut usize, end: &mut usize) {
-        let excess = (*end - *from).saturating_sub(self.limit);
-        if self.reverse { *from += excess } else { *end -= excess }
-    }
-}
-
-impl Page {
-    pub fn new() -> Page {
-        Page { items: [(0, 0, 0); PAGE], slots: [0; SLOTS], len: 0 }
-    }
-
-    pub fn items(&self) -> &[Item] {
-        &self.items[..self.len]
-    }
-
-    /// Puts an item before the one at `at`.
-    pub fn insert(&mut self, at: usize, item: Item) {
-        self.items.copy_within(at..self.len, at + 1);
-        self.items[at] = item;
-        self.len += 1;
-    }
-
-    /// Takes out the item at `at`.
-    pub fn remove(&mut self, at: usize) {
-        self.items.copy_within(at + 1..self.len, at);
-        self.len -= 1;
-    }
-}
-
 /// Item and meta of a slot as they are now.
-fn load(leaf: &Leaf, slot: usize) -> (Item, u16) {
+pub(super) fn load(leaf: &Leaf, slot: usize) -> (Item, u16) {
     let (block, i) = place(slot);
     let block = &leaf.blocks[block];
     let meta = block.metas[i].load(Ordering::Relaxed);
@@ -147,153 +94,6 @@ impl Core {
         Ok(node.is_still(version).then_some(None))
     }
 
-    /// All items, in the order of their keys, as of this version; `None` if it has moved on.
-    pub(super) fn page(&self, node: &Mnode, version: Version, page: &mut Page) -> Result<Option<()>> {
-        let off = node.leaf();
-        let leaf = self.leaf(off)?;
-        self.prefetch_leaf(off);
-        self.pool.charge_read(off, layout::LEAF_BYTES);
-        let bitmap = node.bitmap.load(Ordering::Relaxed);
-        let mut metas = [0; SLOTS];
-        let sorted = version.is_sorted() && read_order(leaf, bitmap, page);
-        if !sorted {
-            page.len = 0;
-            let mut left = bitmap;
-            while left != 0 {
-                page.slots[page.len] = left.trailing_zeros() as u8;
-                page.len += 1;
-                left &= left - 1;
-            }
-        }
-        load_items(leaf, page, &mut metas);
-        if !node.is_still(version) {
-            return Ok(None);
-        }
-        self.verify_items(off, page, &metas)?;
-        if !sorted || !ascends(page.items()) {
-            self.sort(page)?;
-            self.keep_order(node, version, page);
-        }
-        Ok(Some(()))
-    }
-
-    /// The items of [`page`](Self::page) that are part of a scan. Of a leaf whose order is known it looks at these
-    /// alone.
-    pub(super) fn part(
-        &self,
-        node: &Mnode,
-        version: Version,
-        part: &Part<'_>,
-        page: &mut Page,
-    ) -> Result<Option<()>> {
-        if !self.is_buffered() && version.is_sorted() {
-            match self.sorted_part(node, version, part, page)? {
-                Some(true) => return Ok(Some(())),
-                Some(false) => {}
-                None => return Ok(None),
-            }
-        }
-        let Some(()) = self.read_page(node, version, page)? else { return Ok(None) };
-        let (mut from, mut end) = (0, page.len);
-        let bound = |page: &Page| -> Result<usize> {
-            let mut at = 0;
-            while at < page.len && part.is_before(self.cmp_item(page.items[at], part.probe)?) {
-                at += 1;
-            }
-            Ok(at)
-        };
-        if part.reverse {
-            end = bound(page)?
-        } else {
-            from = bound(page)?
-        }
-        part.limit(&mut from, &mut end);
-        page.items.copy_within(from..end, 0);
-        page.len = end - from;
-        Ok(Some(()))
-    }
-
-    /// [`part`](Self::part) of a leaf whose order is known; false if it has to be looked at as a whole.
-    fn sorted_part(
-        &self,
-        node: &Mnode,
-        version: Version,
-        part: &Part<'_>,
-        page: &mut Page,
-    ) -> Result<Option<bool>> {
-        let off = node.leaf();
-        let leaf = self.leaf(off)?;
-        self.prefetch_leaf(off);
-        let bitmap = node.bitmap.load(Ordering::Relaxed);
-        self.pool.charge_read(off, layout::LEAF_BYTES);
-        if !read_order(leaf, bitmap, page) {
-            return Ok(node.is_still(version).then_some(false));
-        }
-        // By halves: what lies below `low` is before the bound, what lies from `high` on is not.
-        let (mut low, mut high) = (0, page.len);
-        while low < high {
-            let mid = (low + high) / 2;
-            let slot = usize::from(page.slots[mid]);
-            let (item, meta) = load(leaf, slot);
-            if !node.is_still(version) {
-                return Ok(None);
-            }
-            self.verify(off, slot, item, meta)?;
-            if part.is_before(self.cmp_item(item, part.probe)?) { low = mid + 1 } else { high = mid }
-        }
-        let (mut from, mut end) = if part.reverse { (0, low) } else { (low, page.len) };
-        part.limit(&mut from, &mut end);
-        page.slots.copy_within(from..end, 0);
-        page.len = end - from;
-        let mut metas = [0; SLOTS];
-        load_items(leaf, page, &mut metas);
-        if !node.is_still(version) {
-            return Ok(None);
-        }
-        self.verify_items(off, page, &metas)?;
-        Ok(Some(ascends(page.items())))
-    }
-
-    fn verify_items(&self, off: u64, page: &Page, metas: &[u16; SLOTS]) -> Result<()> {
-        let slots = page.slots.iter().zip(metas).take(page.len);
-        page.items()
-            .iter()
-            .zip(slots)
-            .try_for_each(|(item, (slot, meta))| self.verify(off, usize::from(*slot), *item, *meta))
-    }
-
-    fn sort(&self, page: &mut Page) -> Result<()> {
-        let len = page.len;
-        let mut entries: Vec<(Item, u8)> = page.items().iter().copied().zip(page.slots).take(len).collect();
-        if page.items().iter().all(|item| item.2 != RECORD) {
-            entries.sort_unstable_by_key(|((key_word, _, kind), _)| (*key_word, *kind));
-        } else {
-            let mut keyed = Vec::with_capacity(len);
-            for entry in entries {
-                keyed.push((self.key_of(entry.0)?, entry));
-            }
-            keyed.sort_by(|a, b| a.0.bytes().cmp(b.0.bytes()));
-            entries = keyed.into_iter().map(|(_, entry)| entry).collect();
-        }
-        for (i, (item, slot)) in entries.into_iter().enumerate() {
-            (page.items[i], page.slots[i]) = (item, slot);
-        }
-        Ok(())
-    }
-
-    /// Leaves the order of a page's slots in the leaf for later scans, unless somebody is changing it. It is
-    /// never flushed nor believed after this session.
-    fn keep_order(&self, node: &Mnode, version: Version, page: &Page) {
-        let Some(locked) = node.try_lock() else { return };
-        let (true, Ok(leaf)) = (node.is_still(version), self.leaf(node.leaf())) else { return };
-        locked.change(true, |_| {
-            for (i, slots) in page.slots.chunks_exact(8).enumerate() {
-                let word = slots.iter().rev().fold(0, |word, slot| word << 8 | u64::from(*slot));
-                leaf.blocks[1 + i / 2].words[i % 2].store(word, Ordering::Relaxed);
-            }
-        });
-    }
-
     /// The key in a slot.
     pub(super) fn key_of(&self, (key_word, _, kind): Item) -> Result<KeyRef<'_>> {
         if kind == RECORD {
@@ -349,7 +149,7 @@ impl Core {
         Ok(key)
     }
 
-    fn verify(&self, off: u64, slot: usize, item: Item, meta: u16) -> Result<()> {
+    pub(super) fn verify(&self, off: u64, slot: usize, item: Item, meta: u16) -> Result<()> {
         if layout::meta(off, slot, item.0, item.1, item.2) == meta && item.2 <= RECORD {
             return Ok(());
         }
@@ -440,31 +240,4 @@ impl Core {
         self.pool.flush(slot.offset, image.len() as u64);
         Ok(slot)
     }
-}
-
-/// Loads the slots of a page in the order that the leaf says; false if they are not those of the bitmap.
-fn read_order(leaf: &Leaf, bitmap: u64, page: &mut Page) -> bool {
-    let count = bitmap.count_ones() as usize;
-    let mut seen = 0u64;
-    for (i, slots) in page.slots.chunks_exact_mut(8).enumerate().take(count.div_ceil(8)) {
-        let word = leaf.blocks[1 + i / 2].words[i % 2].load(Ordering::Relaxed);
-        slots.copy_from_slice(&(word & 0x3f3f_3f3f_3f3f_3f3f).to_le_bytes());
-        slots.iter().take(count - i * 8).for_each(|slot| seen |= 1 << slot);
-    }
-    page.len = count;
-    seen == bitmap
-}
-
-/// Loads the items of a page's slots.
-fn load_items(leaf: &Leaf, page: &mut Page, metas: &mut [u16; SLOTS]) {
-    for i in 0..page.len.min(SLOTS) {
-        (page.items[i], metas[i]) = load(leaf, usize::from(page.slots[i]));
-    }
-}
-
-/// Whether short keys ascend; of records nothing is said.
-fn ascends(items: &[Item]) -> bool {
-    items.windows(2).all(|pair| {
-        pair.iter().any(|item| item.2 == RECORD) || (pair[0].0, pair[0].2) < (pair[1].0, pair[1].2)
-    })
 }

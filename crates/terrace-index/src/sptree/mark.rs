@@ -6,10 +6,11 @@ use terrace_base::Result;
 use terrace_pmem::Marks;
 
 use super::Core;
+use super::bound::Bound;
 use super::key::Probe;
 use super::layout::{KEY_HEAD_BYTES, LEAF_BYTES, OFFSET_MASK, RECORD, TREE_HEADER_BYTES};
-use super::leaf::Page;
-use super::mnode::{Bound, Mnode};
+use super::mnode::Mnode;
+use super::page::Page;
 use crate::ordered::OrderedIndex;
 
 impl Core {

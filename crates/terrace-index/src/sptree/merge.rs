@@ -14,10 +14,11 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, Result};
 
+use super::bound::Bound;
 use super::key::Probe;
 use super::layout::Item;
-use super::leaf::Page;
-use super::mnode::{Bound, Locked, Mnode};
+use super::mnode::{Locked, Mnode};
+use super::page::Page;
 use super::{Core, Garbage};
 use crate::kinds;
 

@@ -13,15 +13,12 @@
 //! 3. A node that is dead is in no tree and never comes back as itself; its memory is used again only after
 //!    everybody present has left.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
-use std::cmp::Ordering as Order;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
 
+use super::arena::Shape;
+use super::bound::{Bound, Bytes, UNBOUNDED, cmp_bound, copy_bound, keep};
+use super::key::{INLINE_BYTES, Probe};
 use crossbeam_utils::Backoff;
-use parking_lot::Mutex;
-
-use super::key::{INLINE_BYTES, Probe, cmp_inline, inline_bytes, word_of};
 
 /// Held by a writer.
 const LOCKED: u64 = 1;
@@ -39,16 +36,6 @@ const COUNTER: u64 = 64;
 /// What may change without a reader's minding it.
 const IGNORED: u64 = LOCKED | IN_TOP | OLDEST_ODD;
 
-/// The high bound's length where there is none.
-const UNBOUNDED: u32 = u32::MAX;
-
-/// Nodes allocated at once, at first.
-const FIRST_CHUNK: usize = 64;
-
-/// From which size on chunks are huge pages, as far as the system has them: a search touches nodes at random, and
-/// would miss in the translation buffers as often as in the caches.
-const HUGE_BYTES: usize = 2 << 20;
-
 /// A middle node. Behind it lie as many words as the [`Arena`] was made for.
 #[repr(C, align(64))]
 #[derive(Debug)]
@@ -57,11 +44,11 @@ pub(super) struct Mnode {
     leaf: AtomicU64,
     pub bitmap: AtomicU64,
     /// Word of the low bound, or the address of its bytes.
-    low: AtomicU64,
+    pub low: AtomicU64,
     /// The same for the high bound.
-    high: AtomicU64,
+    pub high: AtomicU64,
     /// Lengths of the bounds: the low one's in the low half.
-    lens: AtomicU64,
+    pub lens: AtomicU64,
     /// The node to the right, if it is known.
     pub next: AtomicPtr<Mnode>,
     /// First word of the filter; the others lie behind the node.
@@ -70,7 +57,7 @@ pub(super) struct Mnode {
 }
 
 /// Bytes of a node without what lies behind it.
-const MNODE_BYTES: usize = 128;
+pub(super) const MNODE_BYTES: usize = 128;
 
 const _: () = assert!(size_of::<Mnode>() == MNODE_BYTES && align_of::<Mnode>() == 64);
 
@@ -85,49 +72,6 @@ impl Version {
 
     pub fn is_sorted(self) -> bool {
         self.0 & SORTED != 0
-    }
-}
-
-/// A bound as it was copied out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Bound {
-    None,
-    Inline(u64, u8),
-    Long(Vec<u8>),
-}
-
-impl Bound {
-    pub fn new(key: &[u8]) -> Bound {
-        if key.len() <= INLINE_BYTES {
-            Bound::Inline(word_of(key), key.len() as u8)
-        } else {
-            Bound::Long(key.to_vec())
-        }
-    }
-
-    /// The bound's bytes, unless there is none.
-    pub fn bytes<'a>(&'a self, inline: &'a mut [u8; 8]) -> Option<&'a [u8]> {
-        match self {
-            Bound::None => None,
-            Bound::Inline(word, len) => {
-                *inline = inline_bytes(*word);
-                Some(&inline[..usize::from(*len)])
-            }
-            Bound::Long(bytes) => Some(bytes),
-        }
-    }
-
-    pub fn to_vec(&self) -> Option<Vec<u8>> {
-        self.bytes(&mut [0; 8]).map(<[u8]>::to_vec)
-    }
-
-    /// How `probe` compares with it; less than none at all.
-    pub fn cmp_key(&self, probe: &Probe<'_>) -> Order {
-        match self {
-            Bound::None => Order::Less,
-            Bound::Inline(word, len) => cmp_inline(probe.word, probe.key.len(), *word, usize::from(*len)),
-            Bound::Long(bytes) => probe.key.cmp(bytes.as_slice()),
-        }
     }
 }
 
@@ -297,7 +241,7 @@ impl Mnode {
     }
 
     /// Bytes of DRAM that the bounds take beside the node.
-    fn bound_bytes(&self) -> u64 {
+    pub fn bound_bytes(&self) -> u64 {
         let lens = self.lens.load(Ordering::Relaxed);
         let of =
             |len: u32| if len == UNBOUNDED || len as usize <= INLINE_BYTES { 0 } else { u64::from(len) + 16 };
@@ -408,248 +352,9 @@ pub(super) fn prefetch(at: *const i8) {
     let _ = at;
 }
 
-/// Bytes of a bound outside its node.
-#[derive(Debug)]
-pub(super) struct Bytes(*mut u8, usize);
-
-// SAFETY: plain bytes that belong to whoever has this.
-unsafe impl Send for Bytes {}
-
-impl Bytes {
-    fn of(word: u64, len: u32) -> Option<Bytes> {
-        let is_long = len != UNBOUNDED && len as usize > INLINE_BYTES;
-        is_long.then_some(Bytes(word as *mut u8, len as usize))
-    }
-
-    /// Frees them.
-    ///
-    /// # Safety
-    ///
-    /// Nobody looks at them any more.
-    pub unsafe fn free(self) {
-        let bytes = std::ptr::slice_from_raw_parts_mut(self.0, self.1);
-        // SAFETY: they were made from a box of this length (`keep`), and are nobody's by the caller's promise.
-        drop(unsafe { Box::from_raw(bytes) });
-    }
-}
-
-/// A bound as a node keeps it: word or address, and length.
-fn keep(bound: &Bound) -> (u64, u32) {
-    match bound {
-        Bound::None => (0, UNBOUNDED),
-        Bound::Inline(word, len) => (*word, u32::from(*len)),
-        Bound::Long(bytes) => {
-            let kept: Box<[u8]> = bytes.as_slice().into();
-            (Box::into_raw(kept).cast::<u8>() as u64, bytes.len() as u32)
-        }
-    }
-}
-
-/// # Safety
-///
-/// Word and length belong together, and the caller is present.
-unsafe fn copy_bound(word: u64, len: u32) -> Bound {
-    match len {
-        UNBOUNDED => Bound::None,
-        len if len as usize <= INLINE_BYTES => Bound::Inline(word, len as u8),
-        // SAFETY: by the caller's promise these are the bytes that `keep` has made, not freed yet.
-        len => Bound::Long(unsafe { std::slice::from_raw_parts(word as *const u8, len as usize) }.to_vec()),
-    }
-}
-
-/// How `probe` compares with a bound; less than none at all.
-///
-/// # Safety
-///
-/// Word and length belong together, and the caller is present.
-#[inline]
-unsafe fn cmp_bound(probe: &Probe<'_>, word: u64, len: u32) -> Order {
-    match len {
-        len if len as usize <= INLINE_BYTES => cmp_inline(probe.word, probe.key.len(), word, len as usize),
-        UNBOUNDED => Order::Less,
-        // SAFETY: by the caller's promise these are the bytes that `keep` has made, not freed yet.
-        len => probe.key.cmp(unsafe { std::slice::from_raw_parts(word as *const u8, len as usize) }),
-    }
-}
-
-/// Asks for huge pages, which are faster to find things in; without them all is as well.
-fn advise_huge(at: NonNull<u8>, bytes: usize) {
-    #[cfg(target_os = "linux")]
-    // SAFETY: the range is ours, and advice of this sort changes nothing of what is in it.
-    let _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), bytes, rustix::mm::Advice::LinuxHugepage) };
-    #[cfg(not(target_os = "linux"))]
-    let _ = (at, bytes);
-}
-
-/// What lies behind each node of an arena.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
-    /// 1, 2 or 4, the one in the node included.
-    pub filter_words: usize,
-    /// Words of the write buffer, 0 without one.
-    pub buffer_words: usize,
-}
-
-impl Shape {
-    fn tail_words(&self) -> usize {
-        self.filter_words - 1 + self.buffer_words
-    }
-
-    fn node_bytes(&self) -> usize {
-        (MNODE_BYTES + self.tail_words() * 8).next_multiple_of(64)
-    }
-}
-
-/// Where nodes come from. Their memory goes back to the system with the arena alone.
-#[derive(Debug)]
-pub(super) struct Arena {
-    pub shape: Shape,
-    inner: Mutex<Stock>,
-}
-
-#[derive(Debug, Default)]
-struct Stock {
-    /// Where each chunk begins, and the nodes in it.
-    chunks: Vec<(NonNull<u8>, usize)>,
-    free: Vec<NonNull<Mnode>>,
-    /// Nodes of the last chunk handed out.
-    used: usize,
-}
-
-// SAFETY: the pointers are to memory that the arena owns; nodes are words that any thread may look at.
-unsafe impl Send for Stock {}
-
-impl Arena {
-    pub fn new(shape: Shape) -> Arena {
-        Arena { shape, inner: Mutex::default() }
-    }
-
-    /// An unused node. It is zero, or what an earlier one has left.
-    pub fn take(&self) -> &Mnode {
-        let mut stock = self.inner.lock();
-        let node = match stock.free.pop() {
-            Some(node) => node,
-            None => self.fresh(&mut stock),
-        };
-        // SAFETY: it lies in a chunk, which lives as long as the arena; zeros are valid in every field.
-        unsafe { node.as_ref() }
-    }
-
-    fn fresh(&self, stock: &mut Stock) -> NonNull<Mnode> {
-        let (chunk, nodes) = match stock.chunks.last() {
-            Some((chunk, nodes)) if stock.used < *nodes => (*chunk, *nodes),
-            last => {
-                let before = last.map_or(0, |(_, nodes)| *nodes);
-                let huge = HUGE_BYTES / self.shape.node_bytes();
-                let nodes = (before * 2).clamp(FIRST_CHUNK, huge);
-                let chunk = self.chunk(nodes);
-                stock.chunks.push((chunk, nodes));
-                stock.used = 0;
-                (chunk, nodes)
-            }
-        };
-        debug_assert!(stock.used < nodes);
-        let offset = stock.used * self.shape.node_bytes();
-        stock.used += 1;
-        // SAFETY: inside the chunk.
-        unsafe { chunk.add(offset).cast() }
-    }
-
-    /// A chunk of zeros.
-    fn chunk(&self, nodes: usize) -> NonNull<u8> {
-        let layout = self.layout(nodes);
-        // SAFETY: the layout has a size.
-        let at = unsafe { alloc(layout) };
-        let Some(at) = NonNull::new(at) else { handle_alloc_error(layout) };
-        if layout.align() == HUGE_BYTES {
-            // Before anything touches it.
-            advise_huge(at, layout.size());
-        }
-        // SAFETY: ours, and as large as the layout.
-        unsafe { at.write_bytes(0, layout.size()) };
-        at
-    }
-
-    /// Takes a node back.
-    ///
-    /// # Safety
-    ///
-    /// It came from this arena, nobody has it any more, and it is given back once.
-    pub unsafe fn give(&self, node: *mut Mnode) {
-        // SAFETY: it lives as long as the arena.
-        let node = unsafe { &*node };
-        self.free_bounds(node);
-        self.inner.lock().free.push(NonNull::from(node));
-    }
-
-    /// Frees the bytes of a node's bounds; nobody looks at them any more.
-    fn free_bounds(&self, node: &Mnode) {
-        let lens = node.lens.swap(0, Ordering::Relaxed);
-        let low = Bytes::of(node.low.load(Ordering::Relaxed), lens as u32);
-        let high = Bytes::of(node.high.load(Ordering::Relaxed), (lens >> 32) as u32);
-        // SAFETY: the node is nobody's, so neither are its bytes.
-        [low, high].into_iter().flatten().for_each(|bytes| unsafe { bytes.free() });
-    }
-
-    /// Nodes that are not back.
-    pub fn live(&self) -> u64 {
-        let stock = self.inner.lock();
-        (self.handed_out(&stock).map(|(_, used)| used).sum::<usize>() - stock.free.len()) as u64
-    }
-
-    /// Bytes of all nodes and their bounds.
-    pub fn bytes(&self) -> u64 {
-        let stock = self.inner.lock();
-        let bounds: u64 = self.nodes(&stock).map(Mnode::bound_bytes).sum();
-        let nodes: usize = self.handed_out(&stock).map(|(_, used)| used).sum();
-        // Of a chunk what has been used: the rest of it is pages that nobody has touched.
-        (nodes * self.shape.node_bytes()) as u64 + bounds
-    }
-
-    /// The chunks, and how many nodes of each have ever been handed out.
-    fn handed_out<'t>(&'t self, stock: &'t Stock) -> impl Iterator<Item = (NonNull<u8>, usize)> + 't {
-        let last = stock.chunks.len().saturating_sub(1);
-        let used = move |(i, (chunk, nodes)): (usize, &(NonNull<u8>, usize))| {
-            (*chunk, if i == last { stock.used } else { *nodes })
-        };
-        stock.chunks.iter().enumerate().map(used)
-    }
-
-    /// All nodes ever handed out.
-    fn nodes<'t>(&'t self, stock: &'t Stock) -> impl Iterator<Item = &'t Mnode> {
-        let bytes = self.shape.node_bytes();
-        self.handed_out(stock).flat_map(move |(chunk, used)| {
-            // SAFETY: inside the chunk, which lives as long as the arena; zeros are valid in every field.
-            (0..used).map(move |node| unsafe { chunk.add(node * bytes).cast::<Mnode>().as_ref() })
-        })
-    }
-
-    fn layout(&self, nodes: usize) -> Layout {
-        let bytes = self.shape.node_bytes() * nodes;
-        match Layout::from_size_align(bytes, if bytes > HUGE_BYTES / 2 { HUGE_BYTES } else { 64 }) {
-            Ok(layout) => layout,
-            Err(_) => Layout::new::<[Mnode; FIRST_CHUNK]>(),
-        }
-    }
-}
-
-impl Drop for Arena {
-    fn drop(&mut self) {
-        let stock = std::mem::take(&mut *self.inner.lock());
-        // Those given back have neither bounds nor keys any more.
-        for node in self.nodes(&stock) {
-            self.free_bounds(node);
-            super::buffer::free_keys(node, &self.shape);
-        }
-        for (chunk, nodes) in &stock.chunks {
-            // SAFETY: made with this layout; nobody has a node any more, since the arena is being dropped.
-            unsafe { dealloc(chunk.as_ptr(), self.layout(*nodes)) };
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::arena::Arena;
     use super::*;
 
     const SHAPE: Shape = Shape { filter_words: 4, buffer_words: 32 };

@@ -25,7 +25,9 @@
 //! 4. What the top layer in PM names is in the chain; what is in the chain and not named is found by walking right.
 //! 5. Every entry of a write buffer is in a log that an open will replay, until the leaf has it durably (`logs`).
 
+mod arena;
 mod art;
+mod bound;
 mod buffer;
 mod check;
 mod jobs;
@@ -36,12 +38,11 @@ mod logs;
 mod mark;
 mod merge;
 mod mnode;
+mod page;
 mod read;
 mod rebuild;
 mod scan;
 mod split;
-#[cfg(test)]
-mod tests;
 mod top;
 mod write;
 
@@ -60,10 +61,12 @@ use crate::kinds;
 use crate::limbo::Limbo;
 use crate::ordered::{OrderedIndex, ScanBatch, admit, single_key_writes};
 
+use arena::{Arena, Shape};
 use art::{Art, Node};
+use bound::Bytes;
 use jobs::Jobs;
 use layout::{TREE_HEADER_BYTES, TreeHeader};
-use mnode::{Arena, Bytes, Mnode, Shape};
+use mnode::Mnode;
 use rebuild::Rebuild;
 use top::Waiting;
 
@@ -349,6 +352,7 @@ impl OrderedIndex for SpTree {
         self.core.finish_rebuild();
         self.core.flush_all()?;
         self.core.enter_waiting();
+        self.core.jobs.rest();
         self.core.limbo.drain();
         self.core.top.close()
     }

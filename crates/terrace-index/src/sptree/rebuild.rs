@@ -21,9 +21,10 @@ use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 
 use super::Core;
+use super::bound::Bound;
 use super::key::Probe;
 use super::layout::{self, Item, Proven, STATE_LINE_AT};
-use super::mnode::{Bound, Mnode};
+use super::mnode::Mnode;
 use crate::ordered::{OrderedIndex, ScanBatch};
 
 /// Leaves in a piece of work, for each entry of a leaf: 256 by default.
@@ -147,8 +148,11 @@ impl Core {
                 Err(e) => {
                     failure.get_or_insert(e);
                     left = None;
-                    // On from the next leaf that is known, past what lies between.
-                    named.peek().copied().unwrap_or(piece.end)
+                    // On by its link if that is sound, else from the next leaf that is known.
+                    match self.leaf_state(leaf) {
+                        Ok(((_, next), proven)) if proven != Proven::Damaged => next,
+                        _ => named.peek().copied().unwrap_or(piece.end),
+                    }
                 }
             };
             is_named = named.next_if_eq(&next).is_some();

@@ -6,10 +6,11 @@ use std::sync::atomic::Ordering;
 use terrace_base::Result;
 
 use super::Core;
+use super::bound::Bound;
 use super::key::Probe;
 use super::layout::Item;
-use super::leaf::{Page, Part};
-use super::mnode::{Bound, Mnode, Version, prefetch};
+use super::mnode::{Mnode, Version, prefetch};
+use super::page::{Page, Part};
 use crate::ordered::ScanBatch;
 
 impl Core {
@@ -69,16 +70,16 @@ impl Core {
         self.finish_rebuild();
         let mut page = Page::new();
         loop {
-            let Some(last) = self.art.last() else { continue };
-            let node = self.node_at(last);
+            let last = self.art.last().map(|last| self.node_at(last));
+            let is_last = |node: &&Mnode| node.high(node.version()) == Some(Bound::None);
+            let Some(node) = last.filter(is_last) else {
+                // A last leaf that could not be read, or one that is just being split.
+                self.rebuild.failure().map_or(Ok(()), Err)?;
+                continue;
+            };
             let version = node.version();
-            match node.high(version) {
-                Some(Bound::None) if !version.is_dead() => {}
-                // A last leaf that could not be read.
-                Some(_) if self.rebuild.failure().is_some() => {
-                    return self.rebuild.failure().map_or(Ok(()), Err);
-                }
-                _ => continue,
+            if version.is_dead() || node.high(version) != Some(Bound::None) {
+                continue;
             }
             let Some(()) = self.read_page(node, version, &mut page)? else { continue };
             for item in page.items().iter().rev() {

@@ -14,10 +14,11 @@ use std::sync::atomic::Ordering;
 use terrace_base::Result;
 use terrace_pmem::Slot;
 
+use super::bound::Bound;
 use super::key::{INLINE_BYTES, separator, word_of};
 use super::layout::{self, Item, LEAF_BYTES, RECORD};
-use super::leaf::Page;
-use super::mnode::{Bound, Locked, Mnode};
+use super::mnode::{Locked, Mnode};
+use super::page::Page;
 use super::{Core, Garbage};
 use crate::kinds;
 

@@ -11,8 +11,9 @@ use parking_lot::Mutex;
 use terrace_base::Result;
 
 use super::Core;
+use super::bound::Bound;
 use super::key::Probe;
-use super::mnode::{Bound, Locked};
+use super::mnode::Locked;
 use crate::ordered::OrderedIndex;
 
 /// Leaves waiting after which writers lend a hand.

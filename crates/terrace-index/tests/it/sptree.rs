@@ -1,12 +1,17 @@
 //! SPTrees as the suites see them, and what is particular to them.
 
+use std::ops::Bound;
+use std::path::Path;
 use std::sync::Arc;
 
-use terrace_base::Result;
+use parking_lot::Mutex;
 use terrace_base::exec::{Executor, Inline, Job};
-use terrace_index::{SpOptions, SpTree};
-use terrace_pmem::Pool;
+use terrace_base::{Error, ErrorKind, Result};
+use terrace_index::{OrderedIndex, ScanBatch, SpOptions, SpTree};
+use terrace_pmem::{Granularity, MemMedia, POff, Pool, PoolOptions};
+use terrace_sim::{World, WorldOptions};
 
+use crate::bed::{assert_no_leaks, create_in, memory_pool, memory_pool_of, open_in, options, survivors};
 use crate::conformance::Constructor;
 
 /// Runs every job on the spot.
@@ -54,4 +59,430 @@ impl<const N: usize, const LAGS: bool, const BUFFER: usize> Constructor for Sp<N
     fn open(pool: &Pool) -> Result<SpTree> {
         SpTree::open(pool, "index", &Self::options())
     }
+}
+
+type Lagging<const N: usize, const BUFFER: usize> = Sp<N, true, BUFFER>;
+
+fn key(i: u64) -> Vec<u8> {
+    format!("k{i:05}").into_bytes()
+}
+
+fn long_key(i: u64) -> Vec<u8> {
+    format!("a/common/prefix/{i:05}").into_bytes()
+}
+
+fn all(index: &SpTree) -> Vec<(Vec<u8>, u64)> {
+    try_all(index).unwrap()
+}
+
+fn try_all(index: &SpTree) -> Result<Vec<(Vec<u8>, u64)>> {
+    let mut batch = ScanBatch::new();
+    index.scan(Bound::Unbounded, false, usize::MAX, &mut batch)?;
+    Ok(batch.iter().map(|(k, w)| (k.to_vec(), w)).collect())
+}
+
+fn check(index: &SpTree) {
+    assert_eq!(index.check().unwrap(), Vec::<String>::new());
+}
+
+/// Runs `change` on a tree of `keys`, crashing at each event. Keys that are the same before and after must be
+/// there in every survivor, nothing may be there that is in neither; further writes must find the tree whole.
+fn crash_in_each_event_of<C: Constructor<Index = SpTree>>(keys: &[Vec<u8>], change: impl Fn(&SpTree)) {
+    let world = World::new(7, WorldOptions::default());
+    let pool = create_in(&world).unwrap();
+    let tree = C::create(&pool).unwrap();
+    keys.iter().enumerate().for_each(|(i, k)| tree.insert(k, i as u64 + 1).map(drop).unwrap());
+    let before = all(&tree);
+    let images = Arc::new(Mutex::new(Vec::new()));
+    let sink = images.clone();
+    world.on_event(Box::new(move |_, world| sink.lock().push(world.capture())));
+    change(&tree);
+    world.ignore_events();
+    let after = all(&tree);
+    let untouched: Vec<_> = before.iter().filter(|e| after.contains(e)).collect();
+    let images = std::mem::take(&mut *images.lock());
+    assert!(!images.is_empty());
+    for image in &images {
+        for survivor in survivors(image, 5) {
+            let pool = open_in(&survivor).unwrap();
+            let tree = C::open(&pool).unwrap();
+            let found = all(&tree);
+            untouched.iter().for_each(|e| assert!(found.contains(e), "{e:?} is lost"));
+            assert!(found.iter().all(|e| before.contains(e) || after.contains(e)), "{found:?}");
+            check(&tree);
+            (20..50).for_each(|i| tree.insert(&key(i), i + 1).map(drop).unwrap());
+            (0..40).for_each(|i| tree.remove(&key(i)).map(drop).unwrap());
+            check(&tree);
+            assert_eq!(tree.len(), all(&tree).len() as u64);
+            assert_no_leaks(&pool, &tree, |marks| tree.mark(marks));
+        }
+    }
+}
+
+/// Prototype: a split was not atomic, and a leaf still on its way to the top layer was lost.
+#[test]
+fn a_split_is_there_or_not_wherever_it_is_cut_off() {
+    let keys: Vec<_> = (0..4).map(key).collect();
+    crash_in_each_event_of::<Sp<4, false, 0>>(&keys, |tree| {
+        tree.insert(&key(9), 10).unwrap();
+    });
+    crash_in_each_event_of::<Lagging<4, 0>>(&keys, |tree| {
+        tree.insert(b"k00001+", 10).unwrap();
+    });
+    let keys: Vec<_> = (0..4).map(long_key).collect();
+    crash_in_each_event_of::<Sp<4, false, 0>>(&keys, |tree| {
+        tree.insert(&long_key(2), 10).unwrap();
+    });
+}
+
+#[test]
+fn a_merge_is_there_or_not_wherever_it_is_cut_off() {
+    for name in [key, long_key] {
+        let keys: Vec<_> = (0..12).map(name).collect();
+        let thin_out = |tree: &SpTree| {
+            (2..11).for_each(|i| {
+                tree.remove(&name(i)).unwrap();
+            })
+        };
+        crash_in_each_event_of::<Sp<4, false, 0>>(&keys, thin_out);
+        crash_in_each_event_of::<Lagging<4, 0>>(&keys, thin_out);
+    }
+}
+
+#[test]
+fn a_flush_of_a_buffer_is_there_or_not_wherever_it_is_cut_off() {
+    for name in [key, long_key] {
+        let keys: Vec<_> = (0..7).map(name).collect();
+        crash_in_each_event_of::<Sp<6, false, 3>>(&keys, |tree| {
+            tree.remove(&name(1)).unwrap();
+            tree.insert(&name(3), 40).unwrap();
+            (8..11).for_each(|i| {
+                tree.insert(&name(i), i + 1).unwrap();
+            });
+        });
+    }
+}
+
+/// Long enough that logs are begun, flushed and freed several times; then everything goes to the leaves.
+#[test]
+fn no_log_is_cut_before_its_entries_are_in_leaves() {
+    let keys: Vec<_> = (0..10).map(key).collect();
+    crash_in_each_event_of::<Sp<8, false, 6>>(&keys, |tree| {
+        (0..40).for_each(|i| {
+            tree.insert(&key(i % 13), 100).unwrap();
+        });
+        tree.close().unwrap();
+    });
+}
+
+/// What is in logs belongs to the tree whatever options it is opened with.
+#[test]
+fn a_tree_with_entries_in_logs_may_be_opened_without_buffers() {
+    let world = World::new(3, WorldOptions::default());
+    let pool = create_in(&world).unwrap();
+    let tree = Sp::<16, false, 14>::create(&pool).unwrap();
+    (0..10).for_each(|i| {
+        tree.insert(&key(i), i + 1).unwrap();
+    });
+    tree.remove(&key(4)).unwrap();
+    let want = all(&tree);
+    for survivor in survivors(&world.capture(), 3) {
+        let pool = open_in(&survivor).unwrap();
+        let tree = Sp::<16, false, 0>::open(&pool).unwrap();
+        assert_eq!(all(&tree), want);
+        check(&tree);
+        assert_no_leaks(&pool, &tree, |marks| tree.mark(marks));
+    }
+}
+
+/// A reader must not return what a power cut can take back: at each event of a writer another thread reads,
+/// then the power goes.
+#[test]
+fn what_a_reader_has_seen_is_durable() {
+    fn look<C: Constructor<Index = SpTree>>(start: u64, writes: u64) {
+        let world = World::new(start, WorldOptions::default());
+        let pool = create_in(&world).unwrap();
+        let tree = Arc::new(C::create(&pool).unwrap());
+        (0..start).for_each(|i| {
+            tree.insert(&key(i * 2), 1).unwrap();
+        });
+        let reader = tree.clone();
+        // What is being done: it may be done after the cut, also where it was not seen before.
+        let doing = Arc::new(Mutex::new((0, None)));
+        let done = doing.clone();
+        let looks = Arc::new(Mutex::new(0));
+        let counted = looks.clone();
+        world.on_event(Box::new(move |_, world| {
+            let words: Vec<_> = (0..30).map(|i| reader.get(&key(i)).unwrap()).collect();
+            let scanned = all(&reader);
+            *counted.lock() += 1;
+            for survivor in survivors(&world.capture(), 2) {
+                let pool = open_in(&survivor).unwrap();
+                let tree = C::open(&pool).unwrap();
+                let (changing, new) = *done.lock();
+                for (i, word) in (0..).zip(&words) {
+                    let found = tree.get(&key(i)).unwrap();
+                    let is_done = i == changing && found == new;
+                    assert!(is_done || found == *word, "key {i} was {word:?} before the cut, then {found:?}");
+                }
+                let found = all(&tree);
+                let lost = scanned.iter().filter(|e| e.0 != key(changing) && !found.contains(e));
+                assert_eq!(lost.count(), 0);
+            }
+        }));
+        for i in 0..writes {
+            // Inserts, updates and removals among what is there.
+            *doing.lock() = (i, (i % 3 != 2).then_some(5));
+            if i % 3 == 2 {
+                tree.remove(&key(i)).unwrap();
+            } else {
+                tree.insert(&key(i), 5).unwrap();
+            }
+        }
+        world.ignore_events();
+        assert!(*looks.lock() > writes);
+    }
+    look::<Sp<4, false, 0>>(3, 8);
+    look::<Lagging<4, 0>>(12, 14);
+    look::<Sp<5, false, 3>>(9, 14);
+}
+
+/// Opening reads headers; each leaf is found when it is asked for, and can be written to and split, before
+/// any of the rebuilding is done.
+#[test]
+fn a_tree_serves_before_its_upper_layers_are_rebuilt() {
+    let pool = memory_pool();
+    let tree = Sp::<8, false, 0>::create(&pool).unwrap();
+    (0..500).for_each(|i| {
+        tree.insert(&long_key(i * 2), i + 1).unwrap();
+    });
+    drop(tree);
+    let tree = Lagging::<8, 0>::open(&pool).unwrap();
+    assert!(!tree.is_rebuilt());
+    assert_eq!(tree.get(&long_key(600)).unwrap(), Some(301));
+    assert_eq!(tree.get(&long_key(601)).unwrap(), None);
+    let mut batch = ScanBatch::new();
+    tree.scan(Bound::Excluded(&long_key(400)), true, 30, &mut batch).unwrap();
+    assert_eq!(batch.iter().map(|(_, w)| w).collect::<Vec<_>>(), (171..=200).rev().collect::<Vec<_>>());
+    for i in 300..400 {
+        assert_eq!(tree.insert(&long_key(i * 2 + 1), 9).unwrap(), None);
+        assert_eq!(tree.remove(&long_key(i * 2)).unwrap(), Some(i + 1));
+    }
+    assert!(!tree.is_rebuilt());
+    tree.rebuild().unwrap();
+    assert!(tree.is_rebuilt());
+    check(&tree);
+    assert_eq!(tree.len(), 500);
+    assert_no_leaks(&pool, &tree, |marks| tree.mark(marks));
+}
+
+#[test]
+fn threads_use_a_tree_while_other_threads_rebuild_it() {
+    for buffered in [false, true] {
+        let pool = memory_pool_of(256 << 20);
+        let options = SpOptions { buffered, leaf_entries: 16, log_bytes: 20_000, ..SpOptions::default() };
+        let tree = SpTree::create(&pool, "index", &options).unwrap();
+        (0..20_000).for_each(|i| {
+            tree.insert(&key(i * 3), i + 1).unwrap();
+        });
+        for _ in 0..3 {
+            drop(tree_used_by_threads(&pool, &options));
+        }
+        let tree = SpTree::open(&pool, "index", &options).unwrap();
+        assert_eq!(tree.len(), 20_000);
+        check(&tree);
+        assert_no_leaks(&pool, &tree, |marks| tree.mark(marks));
+    }
+}
+
+fn tree_used_by_threads(pool: &Pool, options: &SpOptions) -> SpTree {
+    let tree = SpTree::open(pool, "index", options).unwrap();
+    std::thread::scope(|s| {
+        for t in 0..3u64 {
+            let tree = &tree;
+            s.spawn(move || {
+                for i in (0..3000u64).map(|i| (i * 7919 + t) % 20_000) {
+                    assert_eq!(tree.get(&key(i * 3)).unwrap(), Some(i + 1));
+                    let mine = key(i * 3 + 1 + t % 2);
+                    if t < 2 {
+                        tree.insert(&mine, 7).unwrap();
+                        assert_eq!(tree.remove(&mine).unwrap(), Some(7));
+                    }
+                }
+            });
+        }
+    });
+    tree
+}
+
+/// The bytes of `pool` at `at`, as a word that a bit may be flipped in.
+fn flip(pool: &Pool, at: u64, bit: u32) {
+    let word = pool.atomic(POff::new(at & !7));
+    word.fetch_xor(1 << ((at & 7) * 8 + u64::from(bit)), std::sync::atomic::Ordering::Relaxed);
+}
+
+/// Whether `tree` says of each key what `want` says, or that something is damaged.
+fn right_or_damaged(tree: Result<SpTree>, want: &[(Vec<u8>, u64)], at: u64) {
+    let damaged = |e: &Error| e.kind() == ErrorKind::Corruption;
+    let tree = match tree {
+        Ok(tree) => tree,
+        Err(e) => return assert!(damaged(&e), "{e}"),
+    };
+    for (key, word) in want {
+        match tree.get(key) {
+            Ok(found) => assert_eq!(found, Some(*word), "byte {at} flipped"),
+            Err(e) => assert!(damaged(&e), "{e}"),
+        }
+    }
+    for reverse in [false, true] {
+        let mut batch = ScanBatch::new();
+        match tree.scan(Bound::Unbounded, reverse, usize::MAX, &mut batch) {
+            Ok(()) => {
+                let mut found: Vec<_> = batch.iter().map(|(k, w)| (k.to_vec(), w)).collect();
+                if reverse {
+                    found.reverse();
+                }
+                assert_eq!(found, want, "byte {at} flipped");
+            }
+            Err(e) => assert!(damaged(&e), "{e}"),
+        }
+    }
+    // Whatever else is asked is answered or refused, not more.
+    let _ = (tree.check(), tree.len(), tree.pm_bytes());
+}
+
+/// Every bit of leaves, of key records and of the header, flipped while the tree is closed, and then, for
+/// leaves, while it is open.
+#[test]
+fn a_flipped_bit_is_noticed_or_does_no_harm() {
+    for name in [key as fn(u64) -> Vec<u8>, long_key] {
+        let pool = memory_pool();
+        let tree = Sp::<16, false, 0>::create(&pool).unwrap();
+        (0..40).for_each(|i| {
+            tree.insert(&name(i), i + 1).unwrap();
+        });
+        // The last change of each leaf is an update: one bit does not take it back.
+        (0..40).for_each(|i| {
+            tree.insert(&name(i), i + 100).unwrap();
+        });
+        let want = all(&tree);
+        drop(tree);
+        let word = |at: u64| pool.atomic(POff::new(at)).load(std::sync::atomic::Ordering::Relaxed);
+        let header = pool.root("index").unwrap().unwrap();
+        let leaf = word(word(header + 8) + 192);
+        let record = word(leaf) & ((1 << 48) - 1);
+        let places = (leaf..leaf + 1280).chain(header..header + 64).chain(
+            // Slot 0 of the leaf holds a short key, or leads to a record of 8 bytes and 21 of key.
+            if name(0).len() > 8 { record..record + 29 } else { 0..0 },
+        );
+        for at in places {
+            let bit = (at * 5 % 8) as u32;
+            for bit in [bit, (bit + 3) % 8] {
+                flip(&pool, at, bit);
+                right_or_damaged(Lagging::<16, 0>::open(&pool), &want, at);
+                flip(&pool, at, bit);
+            }
+        }
+        let tree = Lagging::<16, 0>::open(&pool).unwrap();
+        assert_eq!(all(&tree), want);
+        for at in leaf..leaf + 1280 {
+            let bit = (at * 3 % 8) as u32;
+            flip(&pool, at, bit);
+            for (key, word) in &want {
+                match tree.get(key) {
+                    Ok(found) => assert_eq!(found, Some(*word)),
+                    Err(e) => assert_eq!(e.kind(), ErrorKind::Corruption),
+                }
+            }
+            match try_all(&tree) {
+                Ok(found) => assert_eq!(found, want),
+                Err(e) => assert_eq!(e.kind(), ErrorKind::Corruption),
+            }
+            flip(&pool, at, bit);
+        }
+    }
+}
+
+/// A full pool is an error, loses nothing, and is left again by removing.
+#[test]
+fn a_full_pool_refuses_and_loses_nothing() {
+    for buffered in [false, true] {
+        let pool = memory_pool_of(4 << 20);
+        let options = SpOptions { buffered, leaf_entries: 8, log_bytes: 4000, ..SpOptions::default() };
+        let options = SpOptions { executor: Some(Arc::new(AtOnce)), ..options };
+        let tree = SpTree::create(&pool, "index", &options).unwrap();
+        let mut n = 0;
+        let refusal = loop {
+            match tree.insert(&long_key(n), n + 1) {
+                Ok(_) => n += 1,
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(refusal.kind(), ErrorKind::PoolFull);
+        assert!(n > 300, "{n} keys in 4 MiB");
+        for i in 0..n {
+            assert_eq!(tree.get(&long_key(i)).unwrap(), Some(i + 1));
+        }
+        check(&tree);
+        if buffered {
+            // To remove is to write: it needs room in the log.
+            continue;
+        }
+        drop(tree);
+        let tree = SpTree::open(&pool, "index", &options).unwrap();
+        assert_eq!(tree.len(), n);
+        (0..n).for_each(|i| assert_eq!(tree.remove(&long_key(i)).unwrap(), Some(i + 1)));
+        check(&tree);
+        assert_no_leaks(&pool, &tree, |marks| tree.mark(marks));
+    }
+}
+
+/// What the design promises: with many keys DRAM is at most 12% of the leaves (33% with buffers), and with few not
+/// much more; with buffers a third of the blocks are written.
+#[test]
+fn dram_and_blocks_written_are_what_they_should_be() {
+    let n = 200_000u64;
+    let load = |buffered| {
+        let media = MemMedia::new(64 << 20, 512 << 20, Granularity::CacheLine).unwrap();
+        let options =
+            PoolOptions { max_size: 512 << 20, extent_bytes: 65_536, count_xplines: true, ..options() };
+        let pool = Pool::create_on(Arc::new(media), Path::new("memory"), &options).unwrap();
+        let sp = SpOptions { buffered, executor: Some(Arc::new(AtOnce)), ..SpOptions::default() };
+        let tree = SpTree::create(&pool, "index", &sp).unwrap();
+        for i in 0..n {
+            // Below 2^24, so that the upper bytes are as full as with a hundred times as many keys.
+            let key = (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 6).to_be_bytes();
+            tree.insert(&key, i + 1).unwrap();
+        }
+        let leaves = tree.leaves().unwrap();
+        let share = tree.dram_bytes() as f64 / (leaves * 1280) as f64;
+        (share, pool.stats().xpline_writes)
+    };
+    let (plain, buffered) = (load(false), load(true));
+    assert!(plain.0 < 0.14, "{plain:?}");
+    assert!(buffered.0 < 0.36, "{buffered:?}");
+    assert!(buffered.1 * 3 <= plain.1, "{plain:?} {buffered:?}");
+}
+
+#[test]
+fn what_is_not_possible_is_refused() {
+    let pool = memory_pool();
+    let wrong = [
+        SpOptions { leaf_entries: 3, ..SpOptions::default() },
+        SpOptions { leaf_entries: 65, ..SpOptions::default() },
+        SpOptions { filter_bits: 3, ..SpOptions::default() },
+        SpOptions { buffer_entries: 15, ..SpOptions::default() },
+    ];
+    for options in &wrong {
+        assert_eq!(SpTree::create(&pool, "index", options).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+    let tree = SpTree::create(&pool, "index", &SpOptions { filter_bits: 4, ..SpOptions::default() }).unwrap();
+    assert_eq!(tree.insert(b"key", 0).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(tree.insert(&[0; 65_536], 1).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    tree.insert(b"", u64::MAX).unwrap();
+    tree.insert(&[0; 8], 1).unwrap();
+    assert_eq!(all(&tree), [(vec![], u64::MAX), (vec![0; 8], 1)]);
+    drop(tree);
+    let missing = SpTree::open(&pool, "other", &SpOptions::default()).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::Corruption);
 }
