@@ -2,7 +2,7 @@
 //! bytes are.
 //!
 //! `fuzz/` runs each under libFuzzer; the tests of this crate run them over the corpus kept in `fuzz/corpus` and
-//! over drawn bytes. Most inputs are edits of a sound image ([`patch`]), which is made by the writers of the same
+//! over drawn bytes. Most inputs are edits of a sound image (`patch`), which is made by the writers of the same
 //! build. So built with `--cfg terrace_no_checksums`, where every checksum is a constant, an edit goes past the
 //! checks to what they protect; built without, it shows that they protect it.
 #![expect(clippy::unwrap_used, reason = "sound images are made without errors, or the target is broken")]

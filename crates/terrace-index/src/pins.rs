@@ -1,8 +1,7 @@
 //! Readers counted without a fence on their path.
 //!
-//! [`Counters`](crate::limbo::Counters) cost a reader two locked instructions, which wait for every load before
-//! them. Where an operation is a few loads that the processor would overlap with those of the next one, that
-//! is most of its time. Here a thread has a slot of its own, in which it writes down the epoch it entered in,
+//! [`Counters`] cost a reader two locked instructions, which wait for every load before them. Where an operation
+//! is a few loads that the processor would overlap with those of the next one, that is most of its time. Here a thread has a slot of its own, in which it writes down the epoch it entered in,
 //! and who frees pays instead: before it looks at the slots it has the kernel put a barrier into every running
 //! thread of the process (`membarrier`).
 //!

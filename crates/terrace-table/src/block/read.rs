@@ -10,7 +10,7 @@ use crate::entry::{Entry, Kind, MAX_KEY_BYTES, order, shared_prefix};
 use crate::frame::Malformed;
 
 /// Bytes that a cached block costs beside its data: itself, its counts and the cache's slot.
-const BLOCK_OVERHEAD_BYTES: usize = 160;
+const BLOCK_OVERHEAD_BYTES: usize = 256;
 
 /// A checked block in memory. Immutable; values are shares of its bytes.
 #[derive(Debug)]
