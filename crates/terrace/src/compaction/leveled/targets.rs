@@ -20,7 +20,7 @@ impl Targets {
     pub fn new(sizes: &[u64], options: &LeveledOptions) -> Targets {
         let last = options.levels.max(2) - 1;
         let first_held = (1..=last).find(|&level| sizes.get(level).is_some_and(|&size| size > 0));
-        let Some(first_held) = first_held else { return Self::from_base(last, options.base_bytes, options) };
+        let Some(first_held) = first_held else { return Self::from_base(last, options.base_bytes as f64, options) };
         let largest = sizes[1..].iter().copied().max().unwrap_or(0);
         let (most, least) = (options.base_bytes as f64, options.base_bytes as f64 / options.multiplier);
         let steps = last.saturating_sub(first_held) as i32;
@@ -30,18 +30,18 @@ impl Targets {
             base -= 1;
             size /= options.multiplier;
         }
-        Self::from_base(base, size.clamp(least + 1.0, most) as u64, options)
+        Self::from_base(base, size.clamp(least + 1.0, most), options)
     }
 
-    fn from_base(base: usize, base_bytes: u64, options: &LeveledOptions) -> Targets {
-        let mut size = base_bytes as f64;
+    fn from_base(base: usize, base_bytes: f64, options: &LeveledOptions) -> Targets {
+        let mut size = base_bytes;
         let mut bytes = vec![u64::MAX; options.levels.max(2)];
         for (level, target) in bytes.iter_mut().enumerate().skip(base) {
             if level > base {
                 size *= options.multiplier;
             }
             // A level smaller than the base's limit would be merged into the next again and again.
-            *target = size.max(options.base_bytes as f64) as u64;
+            *target = size.max(options.base_bytes as f64).round() as u64;
         }
         Targets { base, bytes }
     }
