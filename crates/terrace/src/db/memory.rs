@@ -17,7 +17,7 @@ const LEAST_SIXTEENTHS: u64 = 2;
 
 /// What the C library's allocator keeps for its threads beside what is in use, and small things that nobody counts: a
 /// sixteenth of the budget and so much.
-const SLACK_BYTES: u64 = 10 << 20;
+const SLACK_BYTES: u64 = 18 << 20;
 
 /// The bound of the cache moves in steps of this part of the budget: each has it look at all its shards.
 const STEPS: u64 = 64;

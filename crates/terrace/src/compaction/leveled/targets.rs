@@ -20,7 +20,9 @@ impl Targets {
     pub fn new(sizes: &[u64], options: &LeveledOptions) -> Targets {
         let last = options.levels.max(2) - 1;
         let first_held = (1..=last).find(|&level| sizes.get(level).is_some_and(|&size| size > 0));
-        let Some(first_held) = first_held else { return Self::from_base(last, options.base_bytes as f64, options) };
+        let Some(first_held) = first_held else {
+            return Self::from_base(last, options.base_bytes as f64, options);
+        };
         let largest = sizes[1..].iter().copied().max().unwrap_or(0);
         let (most, least) = (options.base_bytes as f64, options.base_bytes as f64 / options.multiplier);
         let steps = last.saturating_sub(first_held) as i32;
