@@ -113,7 +113,7 @@ mod tests {
     fn the_cache_gets_what_is_left() {
         let budget = 256 << 20;
         assert_eq!(share(budget, 0), budget / 16 * 12);
-        assert_eq!(share(budget, 100 << 20), (256 - 16 - 10 - 100) << 20);
+        assert_eq!(share(budget, 100 << 20), (256 - 16 - 18 - 100) << 20);
         assert_eq!(share(budget, 300 << 20), 32 << 20);
         assert_eq!(share(0, 5), 0);
     }
