@@ -28,8 +28,7 @@ fn every_index_answers_every_step() {
         for (_, pairs) in Pairs::ALL {
             let steps =
                 "insert,read,miss,flush,update,read,scan,probes,recover,read,delete,miss,insert,read,check";
-            // One thread: two that remove and insert side by side are a case that FAST&FAIR does not stand yet.
-            let run = run(entry.name, pairs, 1, steps);
+            let run = run(entry.name, pairs, 2, steps);
             assert_eq!(run.wrong(), 0, "{}: {:?}", entry.name, run.phases);
             assert_eq!(run.findings, Vec::<String>::new(), "{}", entry.name);
             assert_eq!(run.phase(Op::Insert).unwrap().operations, 3000);

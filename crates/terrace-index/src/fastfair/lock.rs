@@ -101,7 +101,8 @@ impl<const N: usize> FastFair<N> {
         }
         let next = bump(word & 0xffff_ffff | self.generation << 32) | LOCKED;
         let taken = node.n.lock.compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        taken.then_some(Locked { node, before: word })
+        // Lazily: a guard made for a lock that another holds would release it when dropped.
+        taken.then(|| Locked { node, before: word })
     }
 
     /// Whether `node` has been replaced.

@@ -1,7 +1,7 @@
 //! Moments between two steps of a structure change, made by hand.
 
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use terrace_pmem::{POff, Pool, PoolOptions};
 use terrace_sim::{Survival, World, WorldOptions};
@@ -72,4 +72,24 @@ fn a_stale_hint_of_a_merge_leads_nobody_astray() {
     assert_ne!(tree.live(left.off).unwrap().off, left.off);
     (0..6u8).for_each(|i| assert_eq!(tree.get(&[i * 10]).unwrap(), Some(u64::from(i) + 1)));
     assert_eq!(tree.check().unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn a_lock_that_another_has_is_left_alone() {
+    const ROUNDS: usize = 20_000;
+    let world = World::new(3, WorldOptions::default());
+    let tree = tree_in(&world, 2);
+    let leaf = tree.descend(Target::At(&[0]), 0).unwrap().unwrap().node;
+    let holders = AtomicUsize::new(0);
+    let hold = |locked| {
+        assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two hold one lock");
+        holders.fetch_sub(1, Ordering::SeqCst);
+        drop(locked);
+    };
+    std::thread::scope(|s| {
+        for _ in 0..2 {
+            s.spawn(|| (0..ROUNDS).for_each(|_| hold(tree.lock(leaf).unwrap())));
+            s.spawn(|| (0..ROUNDS).filter_map(|_| tree.try_lock_sound(leaf)).for_each(hold));
+        }
+    });
 }
