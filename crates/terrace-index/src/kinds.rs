@@ -1,34 +1,74 @@
-//! What the extents and slots of a pool hold, for those this crate owns: numbers 1 to 15.
+//! What the extents and slots of a pool hold: the one registry of the numbers, for the indexes and for the engines that
+//! put theirs into the same pool. A number never changes its meaning; two owners with one number would reclaim
+//! each other's memory, which does not compile.
 
 use terrace_pmem::Kind;
 
-/// Arena extents of memtable skiplists.
-pub const MEMTABLE: Kind = Kind(1);
-/// Arena extents of skiplist indexes.
-pub const SKIP_INDEX: Kind = Kind(2);
-/// Nodes and headers of FAST&FAIR trees.
-pub const FASTFAIR_NODE: Kind = Kind(3);
-/// Key records of FAST&FAIR trees.
-pub const FASTFAIR_RECORD: Kind = Kind(4);
-/// Separator keys and prefixes of FAST&FAIR trees.
-pub const FASTFAIR_KEY: Kind = Kind(5);
-/// Headers, directories and shards of TurboHash tables.
-pub const TURBOHASH: Kind = Kind(6);
-/// Pairs of TurboHash tables that are not 8 and 8 bytes long.
-pub const TURBOHASH_PAIR: Kind = Kind(7);
-/// Headers, directories and segments of CCEH tables.
-pub const CCEH: Kind = Kind(8);
-/// Pairs of CCEH tables that are not 8 and 8 bytes long.
-pub const CCEH_PAIR: Kind = Kind(9);
-/// Leaves of SPTrees.
-pub const SPTREE_LEAF: Kind = Kind(10);
-/// Key records of SPTrees.
-pub const SPTREE_KEY: Kind = Kind(11);
-/// Headers and log sets of SPTrees.
-pub const SPTREE_HEADER: Kind = Kind(12);
-/// Logs of SPTrees' write buffers.
-pub const SPTREE_LOG: Kind = Kind(13);
-/// Headers and sets of the logs of buffered changes.
-pub const SPOT_ON: Kind = Kind(14);
-/// Logs of buffered changes.
-pub const SPOT_ON_LOG: Kind = Kind(15);
+macro_rules! registry {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $what:literal;)*) => {
+        $($(#[$doc])* pub const $name: Kind = Kind($number);)*
+
+        /// Every kind, with what it is called.
+        pub const ALL: &[(Kind, &str)] = &[$(($name, $what)),*];
+    };
+}
+
+registry! {
+    /// Arena extents of skiplists outside the store.
+    MEMTABLE = 1, "skiplist";
+    /// Arena extents of skiplist indexes.
+    SKIP_INDEX = 2, "skiplist index";
+    /// Nodes and headers of FAST&FAIR trees.
+    FASTFAIR_NODE = 3, "node";
+    /// Key records of FAST&FAIR trees.
+    FASTFAIR_RECORD = 4, "record";
+    /// Separator keys and prefixes of FAST&FAIR trees.
+    FASTFAIR_KEY = 5, "key";
+    /// Headers, directories and shards of TurboHash tables.
+    TURBOHASH = 6, "turbohash";
+    /// Pairs of TurboHash tables that are not 8 and 8 bytes long.
+    TURBOHASH_PAIR = 7, "turbohash pair";
+    /// Headers, directories and segments of CCEH tables.
+    CCEH = 8, "cceh";
+    /// Memtables of the engine `slm`.
+    SLM_MEMTABLE = 9, "memtable";
+    /// Version chains of the engine `slm`.
+    SLM_CHAIN = 10, "chain";
+    /// Compaction logs of the engine `slm`.
+    SLM_JOB_LOG = 11, "compaction log";
+    /// Commit logs of the engine `lsm`.
+    LSM_LOG = 12, "commit log";
+    /// Logs of SPTrees' write buffers.
+    SPTREE_LOG = 13, "sptree log";
+    /// Headers and sets of the logs of buffered changes.
+    SPOT_ON = 14, "buffer header";
+    /// Logs of buffered changes.
+    SPOT_ON_LOG = 15, "buffer log";
+    /// Pairs of CCEH tables that are not 8 and 8 bytes long.
+    CCEH_PAIR = 16, "cceh pair";
+    /// Leaves of SPTrees.
+    SPTREE_LEAF = 17, "sptree leaf";
+    /// Key records of SPTrees.
+    SPTREE_KEY = 18, "sptree key";
+    /// Headers and log sets of SPTrees.
+    SPTREE_HEADER = 19, "sptree header";
+}
+
+/// What a kind is called, if it is known.
+pub fn name(kind: Kind) -> Option<&'static str> {
+    ALL.iter().find(|(known, _)| *known == kind).map(|(_, name)| *name)
+}
+
+const _: () = {
+    let mut i = 0;
+    while i < ALL.len() {
+        // Zero is the pool's own.
+        assert!(ALL[i].0.0 != 0);
+        let mut j = 0;
+        while j < i {
+            assert!(ALL[i].0.0 != ALL[j].0.0, "two kinds have one number");
+            j += 1;
+        }
+        i += 1;
+    }
+};

@@ -19,6 +19,7 @@ use std::sync::atomic::Ordering;
 use terrace_base::codec::{Reader, put_varint};
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_disk::Fs;
+use terrace_index::kinds;
 use terrace_log::{FIRST_LSN, FileSegment, LogReader, LogWriter, PmLog, create_log_file, unfinished_path};
 use terrace_pmem::{Kind as PmKind, Marks, Pool};
 use terrace_table::{Cursor, Kind};
@@ -30,7 +31,7 @@ use crate::manifest::{Edit, FileName};
 use crate::memtable::MemCursor;
 
 /// Extents of this kind hold logs.
-pub(super) const LOG_KIND: PmKind = PmKind(12);
+pub(super) const LOG_KIND: PmKind = kinds::LSM_LOG;
 
 /// Roots that logs in the pool hang from. A log takes any that is free.
 pub(super) const LOG_ROOTS: [&str; 8] =

@@ -17,11 +17,12 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::checksum::crc32c;
 use terrace_base::{Error, Result};
+use terrace_index::kinds;
 use terrace_pmem::{Kind as PmKind, POff, Pool};
 use terrace_table::Position;
 
 /// Slots of this kind hold chains.
-pub(super) const CHAIN_KIND: PmKind = PmKind(10);
+pub(super) const CHAIN_KIND: PmKind = kinds::SLM_CHAIN;
 
 /// Both top bits of an index word say that it names a chain.
 const CHAIN_TAG: u64 = 0b11 << 62;

@@ -21,8 +21,8 @@ use std::collections::{BTreeMap, VecDeque};
 use parking_lot::MutexGuard;
 use terrace_base::codec::{Reader, put_bytes, put_varint};
 use terrace_base::{Error, Result};
-use terrace_index::OrderedIndex;
 use terrace_index::fastfair::{FANOUT, Nearby};
+use terrace_index::{OrderedIndex, kinds};
 use terrace_log::PmLog;
 use terrace_pmem::Kind as PmKind;
 use terrace_table::Position;
@@ -33,7 +33,7 @@ use super::output::{Finished, Origin};
 use crate::manifest::{Edit, JobKind, State};
 
 /// Extents of this kind hold compaction logs.
-pub(super) const JOB_LOG_KIND: PmKind = PmKind(11);
+pub(super) const JOB_LOG_KIND: PmKind = kinds::SLM_JOB_LOG;
 
 /// Roots that compaction logs hang from: of the flush, of the job that collapses chains, and of
 /// compactions.

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrace_base::Result;
-use terrace_index::SkipList;
+use terrace_index::{SkipList, kinds};
 use terrace_pmem::{Kind as PmKind, Pool};
 
 /// Extents of this kind hold memtables.
-pub(super) const MEMTABLE_KIND: PmKind = PmKind(9);
+pub(super) const MEMTABLE_KIND: PmKind = kinds::SLM_MEMTABLE;
 
 /// Memtables at any time.
 pub(super) const MEMTABLES: usize = 2;

@@ -8,7 +8,8 @@ use terrace::{Db, EngineKind, Env, Options, PmSpace, RepairReport, Result, SlmOp
 use terrace_base::clock::ManualClock;
 use terrace_base::exec::Inline;
 use terrace_disk::{Fs, SimFs};
-use terrace_pmem::{Granularity, Kind, Media, MemMedia, Pool, PoolOptions};
+use terrace_index::kinds;
+use terrace_pmem::{Granularity, Media, MemMedia, Pool, PoolOptions};
 
 use crate::harness::tiny_lsm;
 
@@ -73,9 +74,9 @@ impl Image {
     /// What lies at `byte` of the pool, and where it begins.
     pub fn structure_at(&self, byte: u64) -> (&'static str, String) {
         let pool = self.bed().open_pool();
-        for (kind, name) in KINDS {
-            let extents = pool.extents(Kind(kind)).into_iter().map(|e| (e.offset, e.bytes));
-            let slots = pool.slots(Kind(kind));
+        for &(kind, name) in kinds::ALL {
+            let extents = pool.extents(kind).into_iter().map(|e| (e.offset, e.bytes));
+            let slots = pool.slots(kind);
             if let Some((at, _)) = extents.chain(slots).find(|(at, bytes)| (*at..at + bytes).contains(&byte))
             {
                 return (name, format!("{name} at {at:#x}"));
@@ -84,17 +85,6 @@ impl Image {
         ("pool", "the pool's own".into())
     }
 }
-
-/// What objects of each kind in a pool are.
-const KINDS: [(u8, &str); 7] = [
-    (3, "node"),
-    (4, "record"),
-    (5, "key"),
-    (9, "memtable"),
-    (10, "chain"),
-    (11, "compaction log"),
-    (12, "commit log"),
-];
 
 impl Bed {
     /// Opens the database.
