@@ -7,9 +7,11 @@
 //! |---|---|
 //! | [`store`] | the small trait that every measured store is put behind |
 //! | [`db`] | Terrace behind that trait |
+//! | [`peers`] | the stores people use today behind it, with the feature `peers` |
 //! | [`keys`], [`values`] | how a key number becomes bytes; where value bytes come from |
 //! | [`distribution`] | which key number comes next: uniform, zipfian, latest |
 //! | [`workload`] | the benchmarks as data: db_bench's names and YCSB's load and A to F |
+//! | [`trace`] | recorded operations, as text |
 //! | [`space`] | which key numbers exist while several threads insert |
 //! | [`stream`] | one thread's operations, drawn from a workload |
 //! | [`run`](mod@run) | a workload on a store by several threads, measured |
@@ -24,12 +26,14 @@ pub mod distribution;
 pub mod index;
 pub mod keys;
 pub mod outcome;
+pub mod peers;
 pub mod report;
 pub mod run;
 pub mod space;
 pub mod store;
 pub mod stream;
 pub mod suite;
+pub mod trace;
 pub mod values;
 pub mod workload;
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::store::StoreStats;
 
 /// The kinds of operation that are timed apart.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A point read.
@@ -46,6 +46,16 @@ impl Kind {
     ];
 }
 
+/// An operation that takes longer than this has been held up.
+pub const STALL: Duration = Duration::from_millis(10);
+
+/// Length of a slice of [`Outcome::timeline`].
+pub const SLICE: Duration = Duration::from_millis(100);
+
+/// The shares of operations for which [`Outcome::curve`] has a latency.
+pub const CURVE: [f64; 14] =
+    [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999, 1.0];
+
 /// Longest latency told apart: ten minutes. Longer ones count as this.
 const LONGEST_NANOS: u64 = 600_000_000_000;
 
@@ -53,12 +63,39 @@ const LONGEST_NANOS: u64 = 600_000_000_000;
 #[derive(Debug, Default)]
 pub struct Recorder {
     kinds: [Option<Histogram<u64>>; Kind::ALL.len()],
+    /// Operations that ended in each slice of time since the recorder's clock was made.
+    slices: Vec<u64>,
+    stalled: Duration,
 }
 
 impl Recorder {
     /// Notes that an operation took `took`.
     pub fn record(&mut self, kind: Kind, took: Duration) {
         self.of(kind).saturating_record(took.as_nanos() as u64);
+    }
+
+    /// Notes that `operations` ended at `now`, the last of them after `took`.
+    pub fn ended(&mut self, kind: Kind, operations: u64, took: Duration, now: Duration) {
+        self.record(kind, took);
+        let slice = (now.as_nanos() as u64 / SLICE.as_nanos() as u64) as usize;
+        if slice >= self.slices.len() {
+            self.slices.resize(slice + 1, 0);
+        }
+        self.slices[slice] += operations;
+        if took >= STALL && kind != Kind::Upkeep {
+            self.stalled += took;
+        }
+    }
+
+    /// Operations of each slice of time, from the one in which the first thread began.
+    pub fn timeline(&self, began: Duration) -> Vec<u64> {
+        let first = (began.as_nanos() / SLICE.as_nanos()) as usize;
+        self.slices.get(first..).unwrap_or_default().to_vec()
+    }
+
+    /// How long threads were inside operations longer than [`STALL`].
+    pub fn stalled(&self) -> Duration {
+        self.stalled
     }
 
     fn of(&mut self, kind: Kind) -> &mut Histogram<u64> {
@@ -72,6 +109,11 @@ impl Recorder {
             // Cannot fail: all have the same bounds.
             let _ = mine.get_or_insert_with(empty).add(theirs);
         }
+        self.slices.resize(self.slices.len().max(other.slices.len()), 0);
+        for (mine, theirs) in self.slices.iter_mut().zip(&other.slices) {
+            *mine += theirs;
+        }
+        self.stalled += other.stalled;
     }
 
     /// The latency of each kind that occurred.
@@ -82,11 +124,21 @@ impl Recorder {
 
     /// The latency of all together.
     pub fn overall(&self) -> Latency {
+        Latency::of(&self.all())
+    }
+
+    /// The latency that each share of [`CURVE`] did not exceed, in nanoseconds.
+    pub fn curve(&self) -> Vec<u64> {
+        let all = self.all();
+        CURVE.iter().map(|share| all.value_at_quantile(*share)).collect()
+    }
+
+    fn all(&self) -> Histogram<u64> {
         let mut all = empty();
         for histogram in self.kinds.iter().flatten() {
             let _ = all.add(histogram);
         }
-        Latency::of(&all)
+        all
     }
 }
 
@@ -109,6 +161,9 @@ pub struct Latency {
     pub p99_ns: u64,
     /// 999 in 1000 were at most this.
     pub p999_ns: u64,
+    /// 9999 in 10000 were at most this.
+    #[serde(default)]
+    pub p9999_ns: u64,
     /// The longest.
     pub max_ns: u64,
 }
@@ -121,13 +176,14 @@ impl Latency {
             p50_ns: histogram.value_at_quantile(0.5),
             p99_ns: histogram.value_at_quantile(0.99),
             p999_ns: histogram.value_at_quantile(0.999),
+            p9999_ns: histogram.value_at_quantile(0.9999),
             max_ns: histogram.max(),
         }
     }
 }
 
 /// What threads count beside time.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Operations done; a batch counts as its writes.
     pub operations: u64,
@@ -156,7 +212,7 @@ impl Counts {
 }
 
 /// The result of one benchmark.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// The benchmark's name.
     pub name: String,
@@ -165,20 +221,40 @@ pub struct Outcome {
     /// What they counted.
     pub counts: Counts,
     /// From the start of the first thread to the end of the last.
-    #[serde(rename = "seconds", serialize_with = "as_seconds")]
+    #[serde(rename = "seconds", with = "seconds")]
     pub elapsed: Duration,
     /// Latency of all operations.
     pub latency: Latency,
     /// Latency of each kind of operation.
     pub by_kind: Vec<(Kind, Latency)>,
+    /// The latency that each share of [`CURVE`] did not exceed, in nanoseconds.
+    #[serde(default)]
+    pub curve: Vec<u64>,
+    /// Operations that ended in each [`SLICE`] of time.
+    #[serde(default)]
+    pub timeline: Vec<u64>,
+    /// How long threads were inside operations longer than [`STALL`], together.
+    #[serde(default, rename = "stalled_seconds", with = "seconds")]
+    pub stalled: Duration,
     /// What the store counted meanwhile.
     pub store: StoreStats,
     /// Whether it was stopped before its end.
     pub interrupted: bool,
 }
 
-fn as_seconds<S: serde::Serializer>(elapsed: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(elapsed.as_secs_f64())
+/// Durations as seconds.
+mod seconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(elapsed: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(elapsed.as_secs_f64())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        Duration::try_from_secs_f64(f64::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
 }
 
 impl Outcome {
@@ -225,6 +301,19 @@ mod tests {
         assert_eq!(latency.count, 1000);
         assert!((49_900..=50_200).contains(&latency.p50_ns), "{latency:?}");
         assert!((99_000..=99_200).contains(&latency.p99_ns), "{latency:?}");
+    }
+
+    #[test]
+    fn a_timeline_shows_the_slices_in_which_nothing_ended() {
+        let mut recorder = Recorder::default();
+        let at = |ms| Duration::from_millis(ms);
+        for (operations, took, now) in [(1, 1, 250), (2, 2, 260), (5, 300, 560)] {
+            recorder.ended(Kind::Update, operations, at(took), at(now));
+        }
+        assert_eq!(recorder.timeline(at(230)), [3, 0, 0, 5]);
+        assert_eq!(recorder.timeline(at(10_000)), [0u64; 0]);
+        assert_eq!(recorder.stalled(), at(300));
+        assert_eq!(recorder.curve().len(), CURVE.len());
     }
 
     #[test]

@@ -127,9 +127,7 @@ mod tests {
                 max_ns: 18_000_000,
                 ..Latency::default()
             },
-            by_kind: Vec::new(),
-            store: crate::StoreStats::default(),
-            interrupted: false,
+            ..Outcome::default()
         }
     }
 

@@ -19,6 +19,7 @@ use crate::outcome::{Counts, Kind, Outcome, Recorder};
 use crate::space::KeySpace;
 use crate::store::{Batch, Direction, Store, StoreResult};
 use crate::stream::{Op, Stream, StreamMaker};
+use crate::trace::{Trace, TraceOp};
 use crate::values::ValuePool;
 use crate::workload::{Action, ONE_RECORD, Workload};
 
@@ -45,6 +46,8 @@ pub struct Plan {
     pub batch: usize,
     /// What the random numbers start from.
     pub seed: u64,
+    /// What `replay` replays.
+    pub trace: Option<Arc<Trace>>,
 }
 
 impl Default for Plan {
@@ -60,6 +63,7 @@ impl Default for Plan {
             seek_records: 1,
             batch: 1,
             seed: 1,
+            trace: None,
         }
     }
 }
@@ -67,6 +71,9 @@ impl Default for Plan {
 impl Plan {
     /// Operations of `workload`, all threads together.
     pub fn operations(&self, workload: &Workload) -> u64 {
+        if workload.action == Action::Replay {
+            return self.trace.as_ref().map_or(0, |trace| trace.len() as u64);
+        }
         match (workload.fills(), self.duration) {
             (true, _) => self.num,
             (false, Some(_)) => u64::MAX,
@@ -188,6 +195,9 @@ fn outcome(workload: &Workload, parts: &[Part], store: crate::StoreStats, interr
         elapsed: ended.saturating_sub(began),
         latency: recorder.overall(),
         by_kind: recorder.by_kind(),
+        curve: recorder.curve(),
+        timeline: recorder.timeline(began),
+        stalled: recorder.stalled(),
         store,
         interrupted,
     }
@@ -202,6 +212,7 @@ impl Shared {
         watch: &Arc<Watch>,
         threads: usize,
     ) -> Self {
+        let longest = plan.trace.as_ref().map_or(0, |trace| trace.longest_value()).max(plan.value_size);
         let streams = match workload.action {
             Action::Operations { mix, keys, scan_records } => {
                 let operations = plan.operations(workload);
@@ -224,7 +235,10 @@ impl Shared {
             action: workload.action,
             batch: if workload.only_writes() { plan.batch.max(1) } else { 1 },
             streams,
-            values: ValuePool::new(plan.value_size, plan.random_share, plan.seed),
+            values: match workload.action {
+                Action::Replay => ValuePool::new(longest, plan.random_share, plan.seed),
+                _ => ValuePool::mixed(workload.sizes, plan.value_size, plan.random_share, plan.seed),
+            },
             space: space.clone(),
             watch: watch.clone(),
             clock: SystemClock::new(),
@@ -249,6 +263,7 @@ impl Shared {
         let result = match self.action {
             Action::Operations { .. } => worker.operate(index, first, operations),
             Action::Walk(direction) => worker.walk(direction, operations),
+            Action::Replay => worker.replay(index),
             Action::Flush => worker.upkeep(|store| store.flush()),
             Action::Compact => worker.upkeep(|store| store.compact()),
         };
@@ -354,26 +369,65 @@ impl Worker<'_> {
                 self.scan(number, records)?;
                 Kind::Scan
             }
-            Op::Delete(number) => {
-                let key = self.keys.key(number);
-                self.counts.bytes_written += key.len() as u64;
-                self.shared.store.delete(key)?;
+            Op::Delete(number) | Op::Expire(number) => {
+                self.delete(number)?;
                 Kind::Delete
+            }
+            Op::Pop(number) => {
+                scan(&*self.shared.store, None, 1, &mut self.counts)?;
+                self.delete(number)?;
+                Kind::Modify
+            }
+        })
+    }
+
+    fn delete(&mut self, number: u64) -> StoreResult<()> {
+        let key = self.keys.key(number);
+        self.counts.bytes_written += key.len() as u64;
+        self.shared.store.delete(key)
+    }
+
+    fn replay(&mut self, index: usize) -> StoreResult<()> {
+        let Some(trace) = self.shared.plan.trace.clone() else {
+            return Err("replay needs a trace".into());
+        };
+        let mut rng = Rng::new(self.shared.plan.seed);
+        for (key, op) in trace.share(index, self.shared.plan.threads.max(1)) {
+            let kind = self.follow(key, op, rng.next_u64())?;
+            if !self.ended(kind, 1) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, key: &[u8], op: TraceOp, pick: u64) -> StoreResult<Kind> {
+        let store = &self.shared.store;
+        Ok(match op {
+            TraceOp::Put(bytes) => {
+                self.counts.bytes_written += key.len() as u64 + u64::from(bytes);
+                store.put(key, self.shared.values.value_of(pick, bytes as usize))?;
+                Kind::Update
+            }
+            TraceOp::Get => {
+                look_up(&**store, key, &mut self.counts)?;
+                Kind::Read
+            }
+            TraceOp::Delete => {
+                self.counts.bytes_written += key.len() as u64;
+                store.delete(key)?;
+                Kind::Delete
+            }
+            TraceOp::Scan(records) => {
+                scan(&**store, Some(key), records, &mut self.counts)?;
+                Kind::Scan
             }
         })
     }
 
     fn read(&mut self, number: u64, absent: bool) -> StoreResult<()> {
         let key = if absent { self.keys.absent(number) } else { self.keys.key(number) };
-        let mut bytes = 0;
-        let found = self.shared.store.get(key, &mut |value| bytes = touch(value))?;
-        self.counts.bytes_read += bytes;
-        if found {
-            self.counts.found += 1;
-        } else {
-            self.counts.missing += 1;
-        }
-        Ok(())
+        look_up(&*self.shared.store, key, &mut self.counts)
     }
 
     fn write(&mut self, number: u64, stream: &mut Stream) -> StoreResult<()> {
@@ -383,15 +437,7 @@ impl Worker<'_> {
     }
 
     fn scan(&mut self, number: u64, records: u32) -> StoreResult<()> {
-        let (mut seen, mut bytes) = (0u32, 0u64);
-        self.shared.store.scan(Some(self.keys.key(number)), Direction::Forward, &mut |key, value| {
-            seen += 1;
-            bytes += key.len() as u64 + touch(value);
-            seen < records
-        })?;
-        self.counts.scanned += u64::from(seen);
-        self.counts.bytes_read += bytes;
-        Ok(())
+        scan(&*self.shared.store, Some(self.keys.key(number)), records, &mut self.counts)
     }
 
     fn walk(&mut self, direction: Direction, most: u64) -> StoreResult<()> {
@@ -414,7 +460,7 @@ impl Worker<'_> {
     /// Notes that `operations` took until now; false if it is time to stop.
     fn ended(&mut self, kind: Kind, operations: u64) -> bool {
         let now = self.shared.clock.now();
-        self.recorder.record(kind, now.saturating_sub(self.last));
+        self.recorder.ended(kind, operations, now.saturating_sub(self.last), now);
         self.last = now;
         self.counts.operations += operations;
         let done = self.counts.operations;
@@ -424,6 +470,29 @@ impl Worker<'_> {
         }
         !self.shared.watch.is_stopped() && self.deadline.is_none_or(|deadline| now < deadline)
     }
+}
+
+fn look_up(store: &dyn Store, key: &[u8], counts: &mut Counts) -> StoreResult<()> {
+    let mut bytes = 0;
+    if store.get(key, &mut |value| bytes = touch(value))? {
+        counts.found += 1;
+    } else {
+        counts.missing += 1;
+    }
+    counts.bytes_read += bytes;
+    Ok(())
+}
+
+fn scan(store: &dyn Store, from: Option<&[u8]>, records: u32, counts: &mut Counts) -> StoreResult<()> {
+    let (mut seen, mut bytes) = (0u32, 0u64);
+    store.scan(from, Direction::Forward, &mut |key, value| {
+        seen += 1;
+        bytes += key.len() as u64 + touch(value);
+        seen < records
+    })?;
+    counts.scanned += u64::from(seen);
+    counts.bytes_read += bytes;
+    Ok(())
 }
 
 /// Reads from both ends of `value`, so that no store is spared fetching it, and gives its length.

@@ -3,6 +3,7 @@
 //! Invariants:
 //! 1. A number is handed out once, in ascending order.
 //! 2. Every number below [`KeySpace::visible`] has been inserted and acknowledged.
+//! 3. A number is taken away at most once, in ascending order, and only when it is visible.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,6 +19,8 @@ pub struct KeySpace {
     order: KeyOrder,
     next: AtomicU64,
     visible: AtomicU64,
+    /// Numbers below this one have been taken away.
+    oldest: AtomicU64,
     /// Numbers inserted out of turn, above `visible`.
     early: Mutex<BinaryHeap<Reverse<u64>>>,
 }
@@ -29,6 +32,7 @@ impl KeySpace {
             order,
             next: AtomicU64::new(records),
             visible: AtomicU64::new(records),
+            oldest: AtomicU64::new(0),
             early: Mutex::default(),
         }
     }
@@ -59,6 +63,17 @@ impl KeySpace {
     pub fn visible(&self) -> u64 {
         self.visible.load(Ordering::Acquire)
     }
+
+    /// Numbers below this one were taken away.
+    pub fn oldest(&self) -> u64 {
+        self.oldest.load(Ordering::Acquire)
+    }
+
+    /// Takes the oldest number away, if more than `keep` are there.
+    pub fn take_oldest(&self, keep: u64) -> Option<u64> {
+        let more = |oldest: u64| (self.visible().saturating_sub(oldest) > keep).then_some(oldest + 1);
+        self.oldest.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()
+    }
 }
 
 #[cfg(test)]
@@ -75,5 +90,16 @@ mod tests {
         assert_eq!(space.visible(), 10);
         space.acknowledge(a);
         assert_eq!(space.visible(), 13);
+    }
+
+    #[test]
+    fn the_oldest_goes_first_and_only_above_what_is_kept() {
+        let space = KeySpace::new(3, KeyOrder::Ordered);
+        assert_eq!(
+            [space.take_oldest(1), space.take_oldest(1), space.take_oldest(1)],
+            [Some(0), Some(1), None]
+        );
+        space.acknowledge(space.reserve());
+        assert_eq!((space.take_oldest(1), space.oldest()), (Some(2), 3));
     }
 }

@@ -110,7 +110,8 @@ impl Batch {
 }
 
 /// Bytes and events counted by a store since it was opened; `None` where it does not count them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
 pub struct StoreStats {
     /// Bytes written to files on the SSD.
     pub ssd_bytes_written: Option<u64>,

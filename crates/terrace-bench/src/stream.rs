@@ -25,6 +25,10 @@ pub enum Op {
     Modify(u64),
     /// Remove the key.
     Delete(u64),
+    /// Remove the oldest key.
+    Expire(u64),
+    /// Read the first record and remove this key, which is the first when one thread takes.
+    Pop(u64),
 }
 
 /// Draws operations.
@@ -39,9 +43,15 @@ pub struct Stream {
 
 #[derive(Debug, Clone)]
 enum Chooser {
-    Sequential { next: u64 },
-    Uniform { among: Option<u64> },
+    Sequential {
+        next: u64,
+    },
+    Uniform {
+        among: Option<u64>,
+    },
     Absent,
+    /// Among the newest, of which so many are kept.
+    Newest(u64),
     Zipfian(Scrambled),
     Latest(Latest),
 }
@@ -70,6 +80,7 @@ impl StreamMaker {
             KeyChoice::Sequential => Chooser::Sequential { next: 0 },
             KeyChoice::Uniform => Chooser::Uniform { among: fill },
             KeyChoice::Absent => Chooser::Absent,
+            KeyChoice::Newest(one_in) => Chooser::Newest((operations / u64::from(one_in)).max(1)),
             KeyChoice::Latest => Chooser::Latest(Latest::new(records)),
             KeyChoice::Zipfian => {
                 // As in YCSB: room for twice the records expected to be inserted, so that the
@@ -100,7 +111,7 @@ impl StreamMaker {
 impl Stream {
     /// The next operation.
     pub fn next_op(&mut self) -> Op {
-        let Mix { read, update, insert, scan, modify, .. } = self.mix;
+        let Mix { read, update, insert, scan, modify, delete, expire, .. } = self.mix;
         let mut point = if self.mix.has_one_kind() { 0 } else { self.rng.below(100) as u8 };
         let mut falls_in = |share: u8| {
             let hit = point < share;
@@ -126,7 +137,23 @@ impl Stream {
             let records = shortest + self.rng.below(u64::from(longest - shortest) + 1) as u32;
             return Op::Scan(self.choose(), records);
         }
-        if falls_in(modify) { Op::Modify(self.choose()) } else { Op::Delete(self.choose()) }
+        if falls_in(modify) {
+            return Op::Modify(self.choose());
+        }
+        if falls_in(delete) {
+            return Op::Delete(self.choose());
+        }
+        let expires = falls_in(expire);
+        match self.space.take_oldest(self.kept()) {
+            Some(oldest) if expires => Op::Expire(oldest),
+            Some(oldest) => Op::Pop(oldest),
+            None => Op::Insert(self.new_number()),
+        }
+    }
+
+    /// Records that are not taken away.
+    fn kept(&self) -> u64 {
+        if let Chooser::Newest(kept) = self.chooser { kept } else { 0 }
     }
 
     /// Says that the insert of `number` was acknowledged.
@@ -160,6 +187,10 @@ impl Stream {
             }
             Chooser::Uniform { among } => self.rng.below(among.unwrap_or(visible)),
             Chooser::Absent => self.rng.below(visible),
+            Chooser::Newest(_) => {
+                let oldest = self.space.oldest();
+                oldest + self.rng.below(visible.saturating_sub(oldest).max(1))
+            }
             Chooser::Latest(latest) => latest.next(visible, &mut self.rng),
             Chooser::Zipfian(scrambled) => below(visible, || scrambled.next(&mut self.rng)),
         }
@@ -225,6 +256,26 @@ mod tests {
         let d = draw("d", 1000, 50_000);
         assert!(near(share(&d, |op| matches!(op, Op::Insert(_))), 0.05));
         assert!(near(share(&d, |op| matches!(op, Op::Read(_))), 0.95));
+    }
+
+    #[test]
+    fn what_is_old_is_taken_away_in_order() {
+        for (name, kept) in [("timeseries", 2500), ("queue", 100)] {
+            let (mut oldest, mut newest) = (0, 0);
+            for op in draw(name, 0, 10_000) {
+                match op {
+                    Op::Insert(number) => newest = number + 1,
+                    Op::Expire(number) | Op::Pop(number) => {
+                        assert_eq!(number, oldest, "{name}");
+                        oldest += 1;
+                        assert!(newest - oldest >= kept, "{name}");
+                    }
+                    Op::Read(number) => assert!(number >= oldest && number < newest.max(1), "{name}"),
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert!(oldest > 2000 && newest - oldest < kept + 1000, "{name}: {oldest} to {newest}");
+        }
     }
 
     #[test]

@@ -3,10 +3,13 @@
 //! The first group carries db_bench's names and does what db_bench does. The second is YCSB's load
 //! and core workloads A to F with the published proportions: zipfian keys (0.99, scrambled), the
 //! latest for D, scans of 1 to 100 records for E, half read-modify-write for F. YCSB's records hold
-//! 1000 bytes: ask for `--value-size 1000` to compare with published figures.
+//! 1000 bytes: ask for `--value-size 1000` to compare with published figures. The third is what
+//! applications do that neither has: values of two sizes, a series in time whose oldest records are
+//! deleted, a queue, and the operations of a recorded trace.
 
 use crate::keys::KeyOrder;
 use crate::store::Direction;
+use crate::values::{MIXED_BY_BYTES, MIXED_BY_COUNT, Sizes};
 
 /// What a workload does to the database before it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +33,8 @@ pub enum KeyChoice {
     Latest,
     /// Keys that were never written, among those that were.
     Absent,
+    /// Any of the newest ones, as many as one in so many of the plan's: what is older is taken away.
+    Newest(u32),
 }
 
 /// How much of each operation, in percent; the sum is 100.
@@ -47,6 +52,10 @@ pub struct Mix {
     pub modify: u8,
     /// Removals of a chosen key.
     pub delete: u8,
+    /// Removals of the oldest key; inserts while there are not too many keys.
+    pub expire: u8,
+    /// Takes from a queue: a read of the first record and its removal; inserts while there are not too many keys.
+    pub pop: u8,
 }
 
 /// What a benchmark consists of.
@@ -63,6 +72,8 @@ pub enum Action {
     },
     /// Every record in key order, each record one operation.
     Walk(Direction),
+    /// The operations of the plan's trace.
+    Replay,
     /// Writes buffered records out.
     Flush,
     /// Compacts everything.
@@ -80,16 +91,23 @@ pub struct Workload {
     pub start: Start,
     /// What it does.
     pub action: Action,
+    /// How long the values are that it writes.
+    pub sizes: Sizes,
 }
 
 impl Mix {
+    /// The shares, in the order in which operations are drawn.
+    pub fn shares(&self) -> [u8; 8] {
+        [self.read, self.update, self.insert, self.scan, self.modify, self.delete, self.expire, self.pop]
+    }
+
     /// Whether all operations are of one kind, so that none need be drawn.
     pub fn has_one_kind(&self) -> bool {
-        [self.read, self.update, self.insert, self.scan, self.modify, self.delete].contains(&100)
+        self.shares().contains(&100)
     }
 }
 
-const NO_OPS: Mix = Mix { read: 0, update: 0, insert: 0, scan: 0, modify: 0, delete: 0 };
+const NO_OPS: Mix = Mix { read: 0, update: 0, insert: 0, scan: 0, modify: 0, delete: 0, expire: 0, pop: 0 };
 const READ: Mix = Mix { read: 100, ..NO_OPS };
 const UPDATE: Mix = Mix { update: 100, ..NO_OPS };
 const INSERT: Mix = Mix { insert: 100, ..NO_OPS };
@@ -104,23 +122,35 @@ const fn operations(mix: Mix, keys: KeyChoice) -> Action {
 }
 
 const fn on_existing(name: &'static str, about: &'static str, action: Action) -> Workload {
-    Workload { name, about, start: Start::Existing, action }
+    Workload { name, about, start: Start::Existing, action, sizes: Sizes::Planned }
 }
+
+const fn fill(name: &'static str, about: &'static str, order: KeyOrder, action: Action) -> Workload {
+    Workload { name, about, start: Start::Fresh(order), action, sizes: Sizes::Planned }
+}
+
+const fn sized(workload: Workload, sizes: Sizes) -> Workload {
+    Workload { sizes, ..workload }
+}
+
+/// The time series keeps a quarter of the records, the queue a hundredth.
+const SERIES_KEEPS: u32 = 4;
+const QUEUE_KEEPS: u32 = 100;
 
 /// Every benchmark there is.
 pub const WORKLOADS: &[Workload] = &[
-    Workload {
-        name: "fillseq",
-        about: "write num records in key order into a new database",
-        start: Start::Fresh(KeyOrder::Ordered),
-        action: operations(INSERT, KeyChoice::Sequential),
-    },
-    Workload {
-        name: "fillrandom",
-        about: "write num records with random keys, repeats included, into a new database",
-        start: Start::Fresh(KeyOrder::Ordered),
-        action: operations(UPDATE, KeyChoice::Uniform),
-    },
+    fill(
+        "fillseq",
+        "write num records in key order into a new database",
+        KeyOrder::Ordered,
+        operations(INSERT, KeyChoice::Sequential),
+    ),
+    fill(
+        "fillrandom",
+        "write num records with random keys, repeats included, into a new database",
+        KeyOrder::Ordered,
+        operations(UPDATE, KeyChoice::Uniform),
+    ),
     on_existing("overwrite", "write num records over random keys", operations(UPDATE, KeyChoice::Uniform)),
     on_existing("readrandom", "read random keys", operations(READ, KeyChoice::Uniform)),
     on_existing("readmissing", "read keys that are not there", operations(READ, KeyChoice::Absent)),
@@ -132,12 +162,12 @@ pub const WORKLOADS: &[Workload] = &[
         operations(SCAN, KeyChoice::Uniform),
     ),
     on_existing("deleterandom", "delete random keys", operations(DELETE, KeyChoice::Uniform)),
-    Workload {
-        name: "load",
-        about: "YCSB: insert num records in hashed order into a new database",
-        start: Start::Fresh(KeyOrder::Hashed),
-        action: operations(INSERT, KeyChoice::Sequential),
-    },
+    fill(
+        "load",
+        "YCSB: insert num records in hashed order into a new database",
+        KeyOrder::Hashed,
+        operations(INSERT, KeyChoice::Sequential),
+    ),
     on_existing(
         "a",
         "YCSB A, update heavy: 50% read, 50% update, zipfian",
@@ -168,6 +198,55 @@ pub const WORKLOADS: &[Workload] = &[
         "YCSB F, read-modify-write: 50% read, 50% read-modify-write, zipfian",
         operations(Mix { read: 50, modify: 50, ..NO_OPS }, KeyChoice::Zipfian),
     ),
+    sized(
+        fill(
+            "fillmixed",
+            "write num records with random keys, half of them of 256 bytes and half of 4 KiB",
+            KeyOrder::Ordered,
+            operations(UPDATE, KeyChoice::Uniform),
+        ),
+        MIXED_BY_COUNT,
+    ),
+    sized(
+        fill(
+            "fillmixedbytes",
+            "the same, with as many bytes in small values as in large ones",
+            KeyOrder::Ordered,
+            operations(UPDATE, KeyChoice::Uniform),
+        ),
+        MIXED_BY_BYTES,
+    ),
+    sized(
+        on_existing(
+            "updatemixed",
+            "50% read, 50% update with values of 256 bytes or 4 KiB, zipfian",
+            operations(Mix { read: 50, update: 50, ..NO_OPS }, KeyChoice::Zipfian),
+        ),
+        MIXED_BY_COUNT,
+    ),
+    on_existing(
+        "updatezipfian",
+        "write num records over zipfian keys",
+        operations(UPDATE, KeyChoice::Zipfian),
+    ),
+    fill(
+        "timeseries",
+        "insert ascending keys, delete the oldest beyond num / 4; 10% read among the others",
+        KeyOrder::Ordered,
+        operations(Mix { insert: 45, expire: 45, read: 10, ..NO_OPS }, KeyChoice::Newest(SERIES_KEEPS)),
+    ),
+    fill(
+        "queue",
+        "append records, take the first (a seek to it and its removal) beyond num / 100",
+        KeyOrder::Ordered,
+        operations(Mix { insert: 50, pop: 50, ..NO_OPS }, KeyChoice::Newest(QUEUE_KEEPS)),
+    ),
+    fill(
+        "replay",
+        "the operations of a recorded trace, in a new database",
+        KeyOrder::Ordered,
+        Action::Replay,
+    ),
     on_existing("flush", "write buffered records out and wait", Action::Flush),
     on_existing("compact", "compact the whole database and wait", Action::Compact),
 ];
@@ -188,6 +267,9 @@ pub const GROUPS: &[(&str, &[&str])] = &[
             "deleterandom",
         ],
     ),
+    // What a burst of writes leaves behind is paid by the reads after it.
+    ("burst", &["load", "overwrite", "readrandom"]),
+    ("mixed", &["fillmixed", "updatemixed", "readrandom", "fillmixedbytes", "readrandom"]),
     // The order YCSB recommends: E adds records, so it comes last, on a database of its own.
     ("ycsb", &["load", "a", "b", "c", "f", "d", "load", "e"]),
 ];
@@ -216,7 +298,10 @@ impl Workload {
     /// Whether it does nothing but write, so that writes may be batched.
     pub fn only_writes(&self) -> bool {
         match self.action {
-            Action::Operations { mix, .. } => mix.read == 0 && mix.scan == 0 && mix.modify == 0,
+            Action::Operations { mix, .. } => {
+                let Mix { update, insert, delete, .. } = mix;
+                update + insert + delete == 100
+            }
             _ => false,
         }
     }
@@ -235,10 +320,7 @@ mod tests {
     fn every_mix_adds_up() {
         for w in WORKLOADS {
             if let Action::Operations { mix, scan_records, .. } = w.action {
-                let sum: u32 = [mix.read, mix.update, mix.insert, mix.scan, mix.modify, mix.delete]
-                    .iter()
-                    .map(|&p| u32::from(p))
-                    .sum();
+                let sum: u32 = mix.shares().iter().map(|&p| u32::from(p)).sum();
                 assert_eq!(sum, 100, "{}", w.name);
                 assert!(scan_records.0 >= 1 && scan_records.0 <= scan_records.1, "{}", w.name);
             }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use terrace::{Db, Options};
 use terrace_bench::outcome::Counts;
 use terrace_bench::suite::Contents;
+use terrace_bench::trace::Trace;
 use terrace_bench::{
     Batch, Direction, Plan, Provider, Store, StoreResult, Suite, TerraceStore, Watch, Workload,
 };
@@ -39,8 +40,12 @@ impl Provider for Databases {
     }
 }
 
+const TRACE: &str =
+    "terrace-trace 1\nput a%00b 5000\nput c 10\nput d 0\ndelete c\nget a%00b\nget c\nscan a 5\n";
+
 fn counts(provider: &mut dyn Provider, plan: &Plan) -> Vec<(String, Counts)> {
-    let list = "fillrandom,overwrite,flush,deleterandom,readrandom,readseq,readreverse,seekrandom,compact,readmissing,ycsb";
+    let list = "fillrandom,overwrite,flush,deleterandom,readrandom,readseq,readreverse,seekrandom,compact,readmissing,\
+                timeseries,queue,readseq,fillmixed,updatemixed,fillmixedbytes,updatezipfian,replay,readseq,ycsb";
     let workloads = Workload::parse_list(list).unwrap();
     let suite = Suite { workloads: &workloads, plan: plan.clone() };
     let outcomes = suite.run(provider, &mut |_, _| Arc::new(Watch::default()), &mut |_, _| {}).unwrap();
@@ -50,7 +55,8 @@ fn counts(provider: &mut dyn Provider, plan: &Plan) -> Vec<(String, Counts)> {
 #[test]
 fn counts_are_those_of_the_model() {
     for batch in [1, 17] {
-        let plan = Plan { num: 1500, value_size: 40, batch, ..Plan::default() };
+        let trace = Some(Arc::new(Trace::parse(TRACE.as_bytes()).unwrap()));
+        let plan = Plan { num: 1500, value_size: 40, batch, trace, ..Plan::default() };
         assert_eq!(counts(&mut Databases::new(), &plan), counts(&mut Models::default(), &plan));
     }
 }

@@ -12,7 +12,8 @@ use terrace::Db;
 use terrace_base::Error;
 use terrace_base::rng::Rng;
 use terrace_bench::suite::Contents;
-use terrace_bench::workload::{GROUPS, WORKLOADS};
+use terrace_bench::trace::Trace;
+use terrace_bench::workload::{Action, GROUPS, WORKLOADS};
 use terrace_bench::{Outcome, Plan, Provider, Store, StoreResult, Suite, TerraceStore, Watch, Workload};
 use terrace_bench::{StoreError, report};
 
@@ -73,6 +74,9 @@ pub struct Bench {
     /// What random numbers start from; the same seed draws the same operations [default: from the system]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+    /// The trace that `replay` replays (docs/formats/trace.md)
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
     /// Print JSON instead of lines and a table
     #[arg(long)]
     pub json: bool,
@@ -103,6 +107,9 @@ impl Bench {
         })?;
         let plan = self.plan()?;
         let suite = Suite { workloads: &workloads, plan };
+        if workloads.iter().any(|w| w.action == Action::Replay) && self.trace.is_none() {
+            return Err(Failure::usage("replay needs a trace").hint("name one with --trace FILE"));
+        }
         suite.validate().map_err(Failure::usage)?;
         interrupt::install()?;
         let mut databases = Databases::prepare(&self.dir, open)?;
@@ -127,6 +134,7 @@ impl Bench {
 
     fn plan(&self) -> CommandResult<Plan> {
         let duration = self.duration.map(Duration::try_from_secs_f64).transpose();
+        let trace = self.trace.as_deref().map(Trace::load).transpose().map_err(failure_of)?;
         Ok(Plan {
             num: self.num,
             reads: self.reads,
@@ -138,6 +146,7 @@ impl Bench {
             seek_records: self.seek_records,
             batch: self.batch as usize,
             seed: self.seed.unwrap_or_else(Rng::fresh_seed),
+            trace: trace.map(Arc::new),
         })
     }
 

@@ -1,0 +1,137 @@
+//! RocksDB through its own crate, whose sources are built with it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rocksdb::statistics::{StatsLevel, Ticker};
+use rocksdb::{BlockBasedOptions, Cache, DB, DBCompressionType, LogLevel, Options, WriteBatch, WriteOptions};
+
+use super::{
+    BACKGROUND_THREADS, BLOCK_BYTES, FILTER_BITS, Opened, Settings, Setup, WRITE_BUFFERS, mib,
+    page_cache_durability, settings,
+};
+use crate::store::{Batch, Direction, Store, StoreResult, StoreStats};
+
+struct RocksDb {
+    db: DB,
+    options: Options,
+    write: WriteOptions,
+}
+
+pub(super) fn open(setup: &Setup, log_dir: Option<&Path>) -> StoreResult<Opened> {
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(&Cache::new_lru_cache(setup.cache() as usize));
+    table.set_bloom_filter(f64::from(FILTER_BITS), false);
+    table.set_block_size(BLOCK_BYTES);
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_block_based_table_factory(&table);
+    options.set_write_buffer_size(setup.write_buffer() as usize);
+    options.set_max_write_buffer_number(WRITE_BUFFERS as i32);
+    options.set_compression_type(DBCompressionType::None);
+    options.set_max_background_jobs(BACKGROUND_THREADS as i32);
+    options.set_level_compaction_dynamic_level_bytes(true);
+    options.set_log_level(LogLevel::Warn);
+    options.enable_statistics();
+    options.set_statistics_level(StatsLevel::ExceptDetailedTimers);
+    if let Some(dir) = log_dir {
+        std::fs::create_dir_all(dir)?;
+        options.set_wal_dir(dir);
+    }
+    let mut write = WriteOptions::default();
+    write.set_sync(setup.sync);
+    let db = DB::open(&options, &setup.dir)?;
+    let settings = describe(setup, log_dir.is_some());
+    Ok(Opened { store: Arc::new(RocksDb { db, options, write }), settings })
+}
+
+fn describe(setup: &Setup, log_on_pm: bool) -> Settings {
+    let log = if log_on_pm { "on the emulated persistent memory (tmpfs)" } else { "on the SSD" };
+    let durability = match log_on_pm {
+        true => "each write is in the emulated persistent memory through write(2)".to_string(),
+        false => page_cache_durability(setup.sync),
+    };
+    settings(&[
+        ("version", "RocksDB 11.8.1 (crate rocksdb 0.25)".into()),
+        ("durability", durability),
+        ("log", log.into()),
+        ("write_buffer_size", format!("{WRITE_BUFFERS} x {}", mib(setup.write_buffer()))),
+        ("block_cache", mib(setup.cache())),
+        ("filter", format!("Bloom, {FILTER_BITS} bits a key")),
+        ("block_size", BLOCK_BYTES.to_string()),
+        ("compression", "none".into()),
+        ("max_background_jobs", BACKGROUND_THREADS.to_string()),
+        ("everything else", "RocksDB's defaults (dynamic level bytes)".into()),
+    ])
+}
+
+impl Store for RocksDb {
+    fn put(&self, key: &[u8], value: &[u8]) -> StoreResult<()> {
+        Ok(self.db.put_opt(key, value, &self.write)?)
+    }
+
+    fn delete(&self, key: &[u8]) -> StoreResult<()> {
+        Ok(self.db.delete_opt(key, &self.write)?)
+    }
+
+    fn get(&self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> StoreResult<bool> {
+        let value = self.db.get_pinned(key)?;
+        Ok(value.map(|value| visit(&value)).is_some())
+    }
+
+    fn scan(
+        &self,
+        from: Option<&[u8]>,
+        direction: Direction,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) -> StoreResult<()> {
+        // The raw iterator shows records where they lie; the other one copies them.
+        let mut at = self.db.raw_iterator();
+        match (from, direction) {
+            (Some(from), Direction::Forward) => at.seek(from),
+            (Some(from), Direction::Backward) => at.seek_for_prev(from),
+            (None, Direction::Forward) => at.seek_to_first(),
+            (None, Direction::Backward) => at.seek_to_last(),
+        }
+        while let Some((key, value)) = at.item() {
+            if !visit(key, value) {
+                break;
+            }
+            match direction {
+                Direction::Forward => at.next(),
+                Direction::Backward => at.prev(),
+            }
+        }
+        Ok(at.status()?)
+    }
+
+    fn write_batch(&self, batch: &Batch) -> StoreResult<()> {
+        let mut writes = WriteBatch::default();
+        for (key, value) in batch.iter() {
+            match value {
+                Some(value) => writes.put(key, value),
+                None => writes.delete(key),
+            }
+        }
+        Ok(self.db.write_opt(writes, &self.write)?)
+    }
+
+    fn flush(&self) -> StoreResult<()> {
+        Ok(self.db.flush()?)
+    }
+
+    fn compact(&self) -> StoreResult<()> {
+        self.db.compact_range::<&[u8], &[u8]>(None, None);
+        Ok(())
+    }
+
+    fn stats(&self) -> StoreStats {
+        let count = |ticker| self.options.get_ticker_count(ticker);
+        let tables = count(Ticker::FlushWriteBytes) + count(Ticker::CompactWriteBytes);
+        StoreStats {
+            ssd_bytes_written: Some(tables + count(Ticker::WalFileBytes)),
+            stall_nanos: Some(count(Ticker::StallMicros) * 1000),
+            ..StoreStats::default()
+        }
+    }
+}
