@@ -17,10 +17,12 @@
 //! | [`run`](mod@run) | a workload on a store by several threads, measured |
 //! | [`suite`] | several workloads one after the other, with the databases they need |
 //! | [`outcome`], [`report`] | what was measured, and how it is printed |
+//! | [`compare`] | engines and peers side by side, and the report: the `terrace-bench compare` command |
 //! | [`index`] | bare indexes instead of stores: the `terrace-bench index` command |
 //!
 //! A run is repeatable up to the interleaving of threads: the same seed draws the same operations.
 
+pub mod compare;
 pub mod db;
 pub mod distribution;
 pub mod index;

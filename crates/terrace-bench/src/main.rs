@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Measures Terrace's parts.
+/// Measures Terrace, its parts, and the stores it is compared with.
 #[derive(Debug, Parser)]
 #[command(name = "terrace-bench", version)]
 struct Cli {
@@ -16,12 +16,20 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Compare(Box<command::compare::Compare>),
+    Report(command::reports::Report),
+    CompareRuns(command::reports::CompareRuns),
+    Session(command::reports::Session),
     Index(Box<command::index::Index>),
     Plot(command::plot::Plot),
 }
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
+        Command::Compare(compare) => local(compare.run()),
+        Command::Report(report) => local(report.run()),
+        Command::CompareRuns(runs) => local(runs.run()),
+        Command::Session(session) => local(session.run()),
         Command::Index(index) => index.run(),
         Command::Plot(plot) => plot.run(),
     };
@@ -32,4 +40,9 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A result whose error may stay on this thread, as the other commands' may.
+fn local(result: terrace_bench::StoreResult<()>) -> command::Outcome {
+    result.map_err(|e| e as Box<dyn std::error::Error>)
 }

@@ -1,7 +1,9 @@
 //! The subcommands, each a file.
 
+pub mod compare;
 pub mod index;
 pub mod plot;
+pub mod reports;
 
 /// What a subcommand comes to.
 pub type Outcome = Result<(), Box<dyn std::error::Error>>;

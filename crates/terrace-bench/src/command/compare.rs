@@ -1,0 +1,219 @@
+//! `terrace-bench compare`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use terrace::Profile;
+use terrace_bench::compare::child::Place;
+use terrace_bench::compare::entrant::Entrant;
+use terrace_bench::compare::page;
+use terrace_bench::compare::results::Results;
+use terrace_bench::compare::run::Comparison;
+use terrace_bench::compare::script::{Scale, Script};
+use terrace_bench::compare::summary::THROUGHPUT;
+use terrace_bench::report;
+
+use terrace_bench::StoreResult;
+
+/// Measures engines beside the stores people use, each in a process of its own, and draws a report.
+///
+/// Quick takes less than ten minutes, full less than two hours. The report is DIR/index.html, one file that needs no network;
+/// every raw figure is in DIR/results.json. Run it as root for bounded memory and for dropped caches; without, it says what
+/// was not possible.
+#[derive(Debug, Args)]
+pub struct Compare {
+    /// Engines, separated by commas [default: all of this build]
+    #[arg(long, value_name = "LIST")]
+    engines: Option<String>,
+    /// Peers, separated by commas; an empty list for none [default: all of this build]
+    #[arg(long, value_name = "LIST")]
+    peers: Option<String>,
+    /// How much
+    #[arg(long, value_name = "quick|full", default_value = "quick", value_parser = parse_scale)]
+    suite: Scale,
+    /// Where the report goes
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Only these scripts of the suite, separated by commas
+    #[arg(long, value_name = "LIST")]
+    scripts: Option<String>,
+    /// Rounds of every script instead of the suite's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
+    /// Threads of every script instead of the suite's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+    /// Records of every script instead of the suite's
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    records: Option<u64>,
+    /// Seconds of each benchmark that does not fill, instead of the suite's
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<f64>,
+    /// Benchmarks of every script instead of the suite's, separated by commas
+    #[arg(long, value_name = "LIST")]
+    benchmarks: Option<String>,
+    /// Replay this trace instead of the suite (docs/formats/trace.md)
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Make every write of every script wait for the medium
+    #[arg(long)]
+    sync: bool,
+    /// The medium that engines have for persistent memory
+    #[arg(long, value_name = "PROFILE", default_value = "optane")]
+    profile: String,
+    /// Where it is emulated: a directory on tmpfs
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pm_dir: PathBuf,
+    /// Where the stores' files are, on the SSD [default: DIR/work]
+    #[arg(long, value_name = "DIR")]
+    work: Option<PathBuf>,
+    /// Begin no further round after so many minutes [default: the suite's]
+    #[arg(long, value_name = "N")]
+    minutes: Option<f64>,
+    /// What random numbers start from
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+}
+
+fn parse_scale(text: &str) -> Result<Scale, String> {
+    [Scale::Quick, Scale::Full]
+        .into_iter()
+        .find(|s| s.name() == text)
+        .ok_or_else(|| "quick or full".to_string())
+}
+
+impl Compare {
+    /// Runs the command.
+    pub fn run(&self) -> StoreResult<()> {
+        let comparison = self.comparison()?;
+        fs::create_dir_all(&self.out)?;
+        let results = comparison.run(&mut |results| results.save(&self.out));
+        // What is left there is of no use without the process that made it.
+        let _ = fs::remove_dir_all(&comparison.place.work_dir);
+        let _ = fs::remove_dir_all(&comparison.place.pm_dir);
+        let results = results?;
+        print!("{}", ratios(&results));
+        for path in page::write(&results, &self.out)? {
+            println!("{}", path.display());
+        }
+        Ok(())
+    }
+
+    fn comparison(&self) -> StoreResult<Comparison> {
+        Profile::parse(&self.profile)?;
+        let trace = self.trace.as_deref().map(fs::canonicalize).transpose()?;
+        let out = std::path::absolute(&self.out)?;
+        let comparison = Comparison {
+            suite: self.suite.name().to_string(),
+            entrants: self.entrants()?,
+            scripts: self.scripts()?,
+            minutes: self.minutes.unwrap_or_else(|| self.suite.minutes()),
+            place: Place {
+                program: std::env::current_exe()?,
+                work_dir: own(self.work.as_deref().unwrap_or(&out), "work")?,
+                pm_dir: own(&self.pm_dir, &format!("terrace-bench-{}", std::process::id()))?,
+                profile: self.profile.clone(),
+                seed: self.seed,
+                trace,
+            },
+        };
+        comparison.scripts.iter().try_for_each(Script::validate)?;
+        Ok(comparison)
+    }
+
+    fn entrants(&self) -> StoreResult<Vec<Entrant>> {
+        let all = |list: String| Entrant::parse_engines(&list);
+        let engines = terrace::EngineKind::ALL.iter().map(|e| e.name()).collect::<Vec<_>>().join(",");
+        let mut entrants = all(self.engines.clone().unwrap_or(engines))?;
+        match &self.peers {
+            Some(list) => entrants.extend(Entrant::parse_peers(list)?),
+            None => {
+                let peers = terrace_bench::peers::Peer::ALL.into_iter().filter(|p| p.is_built());
+                entrants.extend(peers.map(Entrant::Peer));
+            }
+        }
+        if let Some(missing) = entrants.iter().find(|e| !e.is_built()) {
+            let name = missing.name();
+            return Err(
+                format!("{name} is not in this build: scripts/make-peers.sh makes one that has it").into()
+            );
+        }
+        if entrants.is_empty() {
+            return Err("there is nothing to measure: name engines or peers".into());
+        }
+        Ok(entrants)
+    }
+
+    fn scripts(&self) -> StoreResult<Vec<Script>> {
+        let mut scripts = self.suite.scripts();
+        if let Some(list) = &self.scripts {
+            let names: Vec<&str> = list.split(',').map(str::trim).collect();
+            let known: Vec<&str> = scripts.iter().map(|s| s.name.as_str()).collect();
+            if let Some(stranger) = names.iter().find(|name| !known.contains(name)) {
+                return Err(
+                    format!("there is no script {stranger:?}; there are: {}", known.join(", ")).into()
+                );
+            }
+            scripts.retain(|s| names.contains(&s.name.as_str()));
+        }
+        if self.trace.is_some() {
+            scripts.truncate(1);
+            scripts.iter_mut().for_each(|s| {
+                s.name = "trace".to_string();
+                s.title = "a recorded trace".to_string();
+                s.steps = vec!["replay".to_string()];
+            });
+        }
+        scripts.iter_mut().for_each(|s| self.change(s));
+        Ok(scripts)
+    }
+
+    fn change(&self, script: &mut Script) {
+        script.rounds = self.rounds.unwrap_or(script.rounds);
+        script.threads = self.threads.map_or(script.threads, |n| n as usize);
+        script.records = self.records.unwrap_or(script.records);
+        script.seconds = self.seconds.unwrap_or(script.seconds);
+        script.sync |= self.sync;
+        if let Some(list) = &self.benchmarks {
+            script.steps = list.split(',').map(|name| name.trim().to_string()).collect();
+        }
+    }
+}
+
+/// A directory of our own in `parent`, that may be removed with all that is in it.
+fn own(parent: &Path, name: &str) -> std::io::Result<PathBuf> {
+    let dir = std::path::absolute(parent)?.join(name);
+    if dir.exists() && fs::read_dir(&dir)?.next().is_some() {
+        let message = format!("{} is not empty; remove it first", dir.display());
+        return Err(std::io::Error::other(message));
+    }
+    fs::create_dir_all(&dir)?;
+    Ok(dir)
+}
+
+/// Throughput of every step, as thousands a second and as multiples of the baseline's.
+fn ratios(results: &Results) -> String {
+    let base = results.baseline();
+    let mut head = vec!["k operations a second".to_string()];
+    head.extend(results.entrants.iter().cloned());
+    let mut rows = vec![head];
+    for script in &results.scripts {
+        for step in results.step_names(&script.name) {
+            let mut row = vec![format!("{} {step}", script.name)];
+            row.extend(results.entrants.iter().map(|name| {
+                let stat = results.stat(&script.name, name, &step, THROUGHPUT);
+                let ratio = results.ratio(&script.name, name, &step, base);
+                match (stat, ratio) {
+                    (Some(stat), Some(ratio)) => format!("{:.1} {ratio:.2}x", stat.median / 1e3),
+                    (Some(stat), None) => format!("{:.1}", stat.median / 1e3),
+                    _ => "-".to_string(),
+                }
+            }));
+            rows.push(row);
+        }
+    }
+    let failures = results.sessions.iter().filter_map(|s| Some((s, s.error.as_ref()?)));
+    let failures = failures.map(|(s, e)| format!("{} {} round {}: {e}\n", s.script, s.entrant, s.round + 1));
+    report::columns(&rows) + &failures.collect::<String>()
+}

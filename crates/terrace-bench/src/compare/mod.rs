@@ -1,0 +1,27 @@
+//! Terrace's engines beside the stores people use, in one run on one machine: `terrace-bench compare`.
+//!
+//! Every store does every [`script`] in a process of its own, round after round, so that what drifts in the machine
+//! drifts for all. A [`session`] is one store doing one script; [`child`] is the parent's end of it.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`entrant`] | engines and peers by name, opened with equal settings |
+//! | [`script`] | what is done, as data; the suites quick and full |
+//! | [`session`] | the child: runs a script on a store and says what came of it, a line of JSON each |
+//! | [`child`] | the parent: starts, bounds, watches and kills it |
+//! | [`machine`] | the kernel's counters, memory bounds, and the machine in words |
+//! | [`results`] | every raw figure of a run, as JSON |
+//! | [`summary`] | medians and spread over the rounds |
+//! | [`changes`] | what differs between two runs beyond their noise |
+//! | [`page`] | the report: one HTML file and the pictures in it |
+
+pub mod changes;
+pub mod child;
+pub mod entrant;
+pub mod machine;
+pub mod page;
+pub mod results;
+pub mod run;
+pub mod script;
+pub mod session;
+pub mod summary;

@@ -1,0 +1,126 @@
+//! The report: one HTML file that needs nothing else, and the picture of it that a README shows.
+//!
+//! Pictures are SVG in the page itself, 340 units wide, so that on a phone one of them fills the width and its text
+//! keeps its size; colours are CSS variables with a second set for dark mode. A little script sorts and filters the table
+//! and dims a store whose name in the legend is pressed; without it the page is whole.
+
+mod chart;
+mod overview;
+mod sections;
+mod table;
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use super::results::Results;
+use crate::store::StoreResult;
+
+/// The page's file in a comparison's directory.
+pub const FILE: &str = "index.html";
+/// The picture's.
+pub const PICTURE: &str = "overview.svg";
+
+const STYLE: &str = include_str!("style.css");
+const SCRIPT: &str = include_str!("script.js");
+/// Colours of series, light and dark, shared by the page and pictures that stand alone.
+const COLOURS: &str = include_str!("colours.css");
+
+/// Draws the report of `results` into `dir`; the files made.
+pub fn write(results: &Results, dir: &Path) -> StoreResult<Vec<PathBuf>> {
+    let files = [(FILE, html(results)), (PICTURE, overview::alone(results))];
+    let mut made = Vec::new();
+    for (name, text) in files {
+        let path = dir.join(name);
+        std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
+        made.push(path);
+    }
+    Ok(made)
+}
+
+/// The whole page.
+pub fn html(results: &Results) -> String {
+    let mut body = String::new();
+    for section in sections::all(results) {
+        body.push_str(&section);
+    }
+    let mut dimmed = String::new();
+    for i in 0..results.entrants.len() {
+        let _ = write!(dimmed, ".dim-{i} .s{i}{{opacity:.07}}.dim-{i} .key{i}{{opacity:.4}}");
+    }
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+         <meta name=\"color-scheme\" content=\"light dark\"><title>Terrace and its peers</title>\n\
+         <style>{COLOURS}{STYLE}{dimmed}</style></head>\n<body>{body}<script>{SCRIPT}</script></body></html>\n"
+    )
+}
+
+/// Text that HTML does not take for its own.
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '&' => out.push_str("&amp;"),
+            '"' => out.push_str("&quot;"),
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+/// A number with three significant digits, thousands apart.
+pub fn number(value: f64) -> String {
+    match value.abs() {
+        v if v >= 100.0 => crate::report::grouped(value.round().max(0.0) as u64),
+        v if v >= 10.0 => format!("{value:.1}"),
+        v if v >= 0.1 => format!("{value:.2}"),
+        0.0 => "0".to_string(),
+        v if v < 0.001 => "&lt; 0.001".replace("&lt;", "<"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// A number in three or four characters: `950`, `1.5k`, `148k`, `2.1M`.
+fn short(value: f64) -> String {
+    let (scaled, unit) = match value.abs() {
+        v if v >= 999.5e6 => (value / 1e9, "G"),
+        v if v >= 999.5e3 => (value / 1e6, "M"),
+        v if v >= 999.5 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    match scaled.abs() {
+        v if v >= 9.95 || v == 0.0 => format!("{scaled:.0}{unit}"),
+        v if v >= 0.095 => format!("{scaled:.1}{unit}"),
+        _ => format!("{scaled:.2}{unit}"),
+    }
+}
+
+/// `1.05×`.
+fn times(ratio: f64) -> String {
+    if ratio >= 9.95 { format!("{ratio:.0}×") } else { format!("{ratio:.2}×") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!(
+            [0.0, 0.31, 7.0, 950.0, 1500.0, 148_200.0, 2.14e6].map(short),
+            ["0", "0.3", "7.0", "950", "1.5k", "148k", "2.1M"]
+        );
+        assert_eq!(
+            [0.0, 0.0123, 1.234, 12.34, 123_456.7].map(number),
+            ["0", "0.012", "1.23", "12.3", "123,457"]
+        );
+        assert_eq!([0.987, 12.3].map(times), ["0.99×", "12×"]);
+    }
+
+    #[test]
+    fn text_is_no_markup() {
+        assert_eq!(escape("<a href=\"x\">&"), "&lt;a href=&quot;x&quot;&gt;&amp;");
+    }
+}

@@ -1,0 +1,410 @@
+//! The parts of the page, from top to bottom.
+
+use std::fmt::Write as _;
+
+use super::chart::{self, Axis, Bar, Line};
+use super::{escape, number, overview, short, table, times};
+use crate::compare::entrant::Entrant;
+use crate::compare::results::{Results, Session};
+use crate::compare::script::Script;
+use crate::compare::summary::{Stat, THROUGHPUT, metric};
+use crate::outcome::{CURVE, SLICE};
+
+/// All sections.
+pub fn all(results: &Results) -> Vec<String> {
+    let mut parts =
+        vec![head(results), legend(results), "<main>".to_string(), glance(results), behind(results)];
+    parts.extend(results.scripts.iter().map(|script| script_section(results, script)));
+    parts.push(whole_sessions(results));
+    parts.push(section(
+        "Every figure",
+        &format!(
+            "<p class=\"soft\">Medians over the rounds. Press a heading to sort.</p>{}",
+            table::figures(results)
+        ),
+    ));
+    parts.push(settings(results));
+    parts.push(method(results));
+    parts.push("</main><footer>All raw figures are in results.json beside this page. `terrace-bench report DIR` draws it again.</footer>".to_string());
+    parts
+}
+
+fn section(title: &str, body: &str) -> String {
+    format!("<section><h2>{}</h2>{body}</section>", escape(title))
+}
+
+fn head(results: &Results) -> String {
+    let m = &results.machine;
+    let gib = m.memory_bytes as f64 / f64::from(1 << 30);
+    format!(
+        "<header><h1>Terrace and its peers</h1><p class=\"soft\">Suite {}, {} on {} · {} cores, {gib:.0} GiB, Linux {} · files on {} · \
+         persistent memory emulated as <b>{}</b> on {}</p></header>",
+        escape(&results.suite),
+        escape(&results.began),
+        escape(&m.cpu),
+        m.cores,
+        escape(&m.kernel),
+        escape(&m.ssd),
+        escape(&results.pm_profile),
+        escape(&m.pm),
+    )
+}
+
+fn legend(results: &Results) -> String {
+    let mut html = "<nav class=\"legend\" aria-label=\"stores\">".to_string();
+    for (i, name) in results.entrants.iter().enumerate() {
+        let _ = write!(
+            html,
+            "<button class=\"s{i} key{i}\" aria-pressed=\"true\"><i></i>{}</button>",
+            escape(name)
+        );
+    }
+    html + "</nav>"
+}
+
+fn glance(results: &Results) -> String {
+    let about = format!(
+        "<p>Throughput as a multiple of {}’s, each row a benchmark, each dot a store; further right is better.</p>",
+        escape(results.baseline())
+    );
+    section("At a glance", &format!("{about}<div class=\"card wide\">{}</div>", overview::picture(results)))
+}
+
+/// Steps in which the best engine is slower than the best peer, the worst first.
+fn behind(results: &Results) -> String {
+    let engine = |name: &String| matches!(Entrant::parse(name), Ok(Entrant::Engine(_)));
+    let best = |script: &Script, step: &str, ours: bool| {
+        let of =
+            |name: &String| Some((results.stat(&script.name, name, step, THROUGHPUT)?.median, name.clone()));
+        let those = results.entrants.iter().filter(|name| engine(name) == ours);
+        those.filter_map(of).max_by(|a, b| a.0.total_cmp(&b.0))
+    };
+    let mut losses = Vec::new();
+    for script in &results.scripts {
+        for step in results.step_names(&script.name) {
+            let (Some(ours), Some(theirs)) = (best(script, &step, true), best(script, &step, false)) else {
+                continue;
+            };
+            if ours.0 < theirs.0 {
+                losses.push((ours.0 / theirs.0, script.name.clone(), step, ours, theirs));
+            }
+        }
+    }
+    losses.sort_by(|a, b| a.0.total_cmp(&b.0));
+    if losses.is_empty() {
+        return String::new();
+    }
+    let mut html =
+        "<p>The fastest engine of Terrace beside the fastest peer, where the peer wins.</p><ul>".to_string();
+    for (ratio, script, step, ours, theirs) in losses {
+        let _ = write!(
+            html,
+            "<li><b>{}</b> {}: {} {}/s, {} {}/s: <span class=\"bad\">{}</span></li>",
+            escape(&script),
+            escape(&step),
+            escape(&ours.1),
+            short(ours.0),
+            escape(&theirs.1),
+            short(theirs.0),
+            times(ratio)
+        );
+    }
+    section("Where Terrace is behind", &(html + "</ul>"))
+}
+
+fn script_section(results: &Results, script: &Script) -> String {
+    let steps = results.step_names(&script.name);
+    if steps.is_empty() {
+        return String::new();
+    }
+    let mut html = format!("<p class=\"soft\">{}</p>", escape(&conditions(results, script)));
+    if script.kill {
+        html.push_str(&reopenings(results, script));
+        return section(&format!("{}: {}", script.name, script.title), &html);
+    }
+    html.push_str(&cards(&steps, |step| throughput(results, script, step)));
+    let open = if results.scripts.first().is_some_and(|s| s.name == script.name) { " open" } else { "" };
+    let mut fold = |title: &str, cards: String| {
+        if !cards.is_empty() {
+            let _ = write!(html, "<details{open}><summary>{title}</summary>{cards}</details>");
+        }
+    };
+    fold("Latency", cards(&steps, |step| latency(results, script, step)));
+    fold("Throughput over time", cards(&steps, |step| timeline(results, script, step)));
+    fold("Bytes written and space", writing(results, script, &steps));
+    section(&format!("{}: {}", script.name, script.title), &html)
+}
+
+fn conditions(results: &Results, script: &Script) -> String {
+    let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
+    let mut text = format!(
+        "{} records of {} + {} bytes ({}), {}, {} for write buffers and caches",
+        crate::report::grouped(script.records),
+        script.key_size,
+        script.value_size,
+        mib(script.data_bytes()),
+        if script.threads == 1 { "1 thread".to_string() } else { format!("{} threads", script.threads) },
+        mib(script.memory),
+    );
+    if let Some(bound) = script.bound {
+        let held = results.sessions.iter().filter(|s| s.script == script.name).all(|s| s.bounded);
+        let _ = write!(
+            text,
+            "; process and page cache {} {}",
+            if held { "bounded to" } else { "should have been bounded to" },
+            mib(bound)
+        );
+    }
+    if script.sync {
+        text.push_str("; every write waits for the medium");
+    }
+    let rounds = results.sessions.iter().filter(|s| s.script == script.name).map(|s| s.round + 1).max();
+    let rounds = rounds.unwrap_or(0);
+    let _ = write!(text, "; {rounds} {}", if rounds == 1 { "round" } else { "rounds" });
+    text
+}
+
+/// A grid with a card for each step that has something to show.
+fn cards(steps: &[String], card: impl Fn(&str) -> Option<String>) -> String {
+    let mut html = String::new();
+    for step in steps {
+        if let Some(picture) = card(step) {
+            let _ = write!(html, "<div class=\"card\"><h3>{}</h3>{picture}</div>", escape(step));
+        }
+    }
+    if html.is_empty() { html } else { format!("<div class=\"grid2\">{html}</div>") }
+}
+
+fn throughput(results: &Results, script: &Script, step: &str) -> Option<String> {
+    let bar = |(series, name): (usize, &'_ String)| Bar {
+        series,
+        name: &results.entrants[series],
+        stat: results.stat(&script.name, name, step, THROUGHPUT),
+        ratio: results.ratio(&script.name, name, step, results.baseline()),
+    };
+    let bars: Vec<Bar<'_>> = results.entrants.iter().enumerate().map(bar).collect();
+    Some(chart::bars(&bars))
+}
+
+fn latency(results: &Results, script: &Script, step: &str) -> Option<String> {
+    // Nines from left to right; the maximum lies where a fifth nine would.
+    let across = |share: f64| if share < 1.0 { -(1.0 - share).log10() } else { 4.7 };
+    let mut lines = Vec::new();
+    for (series, name) in results.entrants.iter().enumerate() {
+        let Some(step) = results.steps_of(&script.name, name, step).next() else { continue };
+        let curve = step.outcome.curve.iter().zip(CURVE).filter(|(nanos, _)| **nanos > 0);
+        let points: Vec<_> =
+            curve.map(|(nanos, share)| (across(share), (*nanos as f64 / 1e3).log10())).collect();
+        if !points.is_empty() {
+            lines.push(Line { series, name: name.clone(), points });
+        }
+    }
+    let heights = || lines.iter().flat_map(|l| l.points.iter().map(|p| 10f64.powf(p.1)));
+    let (least, most) = (heights().fold(f64::MAX, f64::min), heights().fold(0.0, f64::max));
+    if lines.is_empty() {
+        return None;
+    }
+    let marks = [(0.3, "p50"), (1.0, "p90"), (2.0, "p99"), (3.0, "p99.9"), (4.0, "p99.99"), (4.7, "max")];
+    let marks = marks.map(|(place, text)| (place, text.to_string())).to_vec();
+    let across = Axis { from: 0.0, to: 4.8, marks, unit: "" };
+    Some(chart::lines(&lines, &across, &Axis::log(least, most, "time", duration)))
+}
+
+/// Microseconds in a few characters.
+fn duration(micros: f64) -> String {
+    crate::report::nanos((micros * 1e3).round() as u64).replace(".0", "").replace(' ', "")
+}
+
+/// Points of a line over time at most.
+const POINTS: usize = 110;
+
+fn timeline(results: &Results, script: &Script, step: &str) -> Option<String> {
+    let mut lines = Vec::new();
+    for (series, name) in results.entrants.iter().enumerate() {
+        let Some(step) = results.steps_of(&script.name, name, step).next() else { continue };
+        // The last slice is cut short.
+        let slices = &step.outcome.timeline;
+        let whole = &slices[..slices.len().saturating_sub(1)];
+        let merged = whole.len().div_ceil(POINTS).max(1);
+        let seconds = SLICE.as_secs_f64() * merged as f64;
+        let rate =
+            |chunk: &[u64]| chunk.iter().sum::<u64>() as f64 / (chunk.len() as f64 * SLICE.as_secs_f64());
+        let points: Vec<_> = whole
+            .chunks(merged)
+            .enumerate()
+            .map(|(i, chunk)| ((i as f64 + 0.5) * seconds, rate(chunk)))
+            .collect();
+        if points.len() > 1 {
+            lines.push(Line { series, name: name.clone(), points });
+        }
+    }
+    let points = || lines.iter().flat_map(|l| l.points.iter());
+    let (right, top) = (points().map(|p| p.0).fold(0.0, f64::max), points().map(|p| p.1).fold(0.0, f64::max));
+    if lines.is_empty() {
+        return None;
+    }
+    let mut across = Axis::linear(right, "seconds");
+    across.to = right;
+    across.marks.retain(|(place, _)| *place <= right);
+    Some(chart::lines(&lines, &across, &Axis::linear(top, "operations a second")))
+}
+
+/// Write and space amplification of the steps that write.
+fn writing(results: &Results, script: &Script, steps: &[String]) -> String {
+    let mut html = String::new();
+    let titles = [
+        ("WA", "SSD bytes written per byte"),
+        ("WA PM", "PM bytes written per byte"),
+        ("SA", "bytes held per byte of records"),
+        ("CPU µs/op", "processor µs an operation"),
+    ];
+    for (name, title) in titles {
+        let Some(metric) = metric(name) else { continue };
+        for step in steps {
+            let writes = results
+                .entrants
+                .iter()
+                .any(|e| results.steps_of(&script.name, e, step).any(|s| s.outcome.counts.bytes_written > 0));
+            let stats: Vec<Option<Stat>> =
+                results.entrants.iter().map(|e| results.stat(&script.name, e, step, metric)).collect();
+            // Amplification of a few writes among reads is that of what was there before.
+            let fills =
+                steps.first() == Some(step) || step == "a" || step == "overwrite" || name.starts_with("CPU");
+            if !fills || (!writes && !name.starts_with("CPU")) || stats.iter().all(Option::is_none) {
+                continue;
+            }
+            let bar = |(series, name): (usize, &'_ String)| Bar {
+                series,
+                name: &results.entrants[series],
+                stat: results.stat(&script.name, name, step, metric),
+                ratio: None,
+            };
+            let bars: Vec<Bar<'_>> = results.entrants.iter().enumerate().map(bar).collect();
+            let _ = write!(
+                html,
+                "<div class=\"card\"><h3>{}: <span class=\"soft\">{title}</span></h3>{}</div>",
+                escape(step),
+                chart::bars(&bars)
+            );
+        }
+    }
+    if html.is_empty() { html } else { format!("<div class=\"grid2\">{html}</div>") }
+}
+
+fn reopenings(results: &Results, script: &Script) -> String {
+    let head = ["store", "open, ms", "first read, ms", "acknowledged records looked for", "missing"];
+    let mut rows = vec![head.map(str::to_string).to_vec()];
+    for name in &results.entrants {
+        let of = |get: fn(&super::super::results::Reopening) -> f64| {
+            Stat::of(results.sessions_of(&script.name, name).filter_map(|s| s.reopening.as_ref()).map(get))
+        };
+        let Some(open) = of(|r| r.open_seconds * 1e3) else { continue };
+        let cell = |stat: Option<Stat>| stat.map_or("–".to_string(), |s| number(s.median));
+        rows.push(vec![
+            name.clone(),
+            number(open.median),
+            cell(of(|r| r.first_read_seconds * 1e3)),
+            cell(of(|r| r.sampled as f64)),
+            cell(of(|r| r.missing as f64)),
+        ]);
+    }
+    table::plain(&rows)
+}
+
+/// What is of a whole process: memory, processor, bytes of the kernel's and the device's count, errors.
+fn whole_sessions(results: &Results) -> String {
+    let head = [
+        "store",
+        "script",
+        "peak DRAM, MiB",
+        "CPU, s",
+        "SSD written, MiB",
+        "WA of all",
+        "device wrote, MiB",
+        "SSD read, MiB",
+        "open, ms",
+        "close, ms",
+    ];
+    let mut rows = vec![head.map(str::to_string).to_vec()];
+    let mib = |bytes: f64| number(bytes / f64::from(1 << 20));
+    for script in results.scripts.iter().filter(|s| !s.kill) {
+        for name in &results.entrants {
+            let of = |get: fn(&Session) -> f64| {
+                Stat::of(results.sessions_of(&script.name, name).map(get)).map(|s| s.median)
+            };
+            let Some(peak) = of(|s| s.dram_peak_bytes as f64) else { continue };
+            let text = |value: Option<f64>| value.map_or("–".to_string(), number);
+            rows.push(vec![
+                name.clone(),
+                script.name.clone(),
+                mib(peak),
+                text(of(|s| s.total.cpu_seconds)),
+                of(|s| s.total.written_bytes as f64).map_or("–".to_string(), mib),
+                text(of(|s| s.total.written_bytes as f64 / s.user_bytes.max(1) as f64)),
+                of(|s| s.total.device_written_bytes.unwrap_or(0) as f64).map_or("–".to_string(), mib),
+                of(|s| s.total.read_bytes as f64).map_or("–".to_string(), mib),
+                text(of(|s| s.open_seconds * 1e3)),
+                text(of(|s| s.close_seconds * 1e3)),
+            ]);
+        }
+    }
+    let mut html = format!(
+        "<details><summary>Memory, processor and bytes of whole processes</summary>{}</details>",
+        table::plain(&rows)
+    );
+    let failures: Vec<&Session> = results.sessions.iter().filter(|s| s.error.is_some()).collect();
+    if !failures.is_empty() {
+        html.push_str("<p class=\"bad\">Not everything worked:</p><ul>");
+        for s in failures {
+            let error = s.error.as_deref().unwrap_or_default();
+            let _ = write!(
+                html,
+                "<li>{} {} round {}: {}</li>",
+                escape(&s.script),
+                escape(&s.entrant),
+                s.round + 1,
+                escape(error)
+            );
+        }
+        html.push_str("</ul>");
+    }
+    section("Whole processes", &html)
+}
+
+fn settings(results: &Results) -> String {
+    let mut html =
+        "<p class=\"soft\">As each store had them in the first script; equal where a store lets them be.</p>"
+            .to_string();
+    for (series, name) in results.entrants.iter().enumerate() {
+        let Some(session) = results.sessions.iter().find(|s| s.entrant == *name && !s.settings.is_empty())
+        else {
+            continue;
+        };
+        let _ = write!(html, "<details><summary class=\"s{series}\">{}</summary><dl>", escape(name));
+        for (what, value) in &session.settings {
+            let _ = write!(html, "<dt>{}</dt><dd>{}</dd>", escape(what), escape(value));
+        }
+        html.push_str("</dl></details>");
+    }
+    section("Settings", &html)
+}
+
+fn method(results: &Results) -> String {
+    let m = &results.machine;
+    let mut notes = vec![
+        "Each store runs alone in a fresh process with a database of its own; rounds go through all stores before any is measured again. Figures are medians, whiskers and “spread” go from the least to the greatest.".to_string(),
+        "Nothing waits for the medium at each write, except in the script “sync”: then a write survives a crash of the process, not a power cut. Engines on persistent memory are power-safe at each write all the same; LMDB, RocksDB, LevelDB and fjall are not, and redb loses its last transactions even when the process alone dies (see Settings).".to_string(),
+        "Persistent memory is emulated on tmpfs with the latency and bandwidth of the profile named above; it is no real medium. rocksdb-pm is RocksDB with its log directory there, written through the file system as it would be.".to_string(),
+        "WA counts the pages that the process dirtied on block devices and did not throw away (the kernel’s count); data still in memory at the end of a benchmark is not in it. Device counters include whatever else the machine wrote.".to_string(),
+        "With bounded memory, process and page cache together stay below the bound; emulated persistent memory is not counted. Caches are dropped between its benchmarks. LMDB has no cache but the page cache, so that only a bound limits it.".to_string(),
+        "“stalled” is time spent inside operations of more than 10 ms, by the benchmark’s clock, for every store alike.".to_string(),
+        format!("Load averages: {} before, {} after: other work on the machine makes figures worse and spreads wider.", m.load_before, m.load_after),
+        format!("The comparison took {:.0} minutes.", results.seconds / 60.0),
+    ];
+    notes.extend(results.notes.iter().cloned());
+    let mut html = "<ul>".to_string();
+    for note in notes {
+        let _ = write!(html, "<li>{}</li>", escape(&note));
+    }
+    section("How it was measured", &(html + "</ul>"))
+}

@@ -1,0 +1,162 @@
+//! Medians and spread over the rounds.
+
+use super::results::{Results, Session, Step};
+
+/// Several measurements of one thing.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Stat {
+    /// The middle one, or the mean of the two in the middle.
+    pub median: f64,
+    /// The least.
+    pub min: f64,
+    /// The greatest.
+    pub max: f64,
+    /// How many.
+    pub count: usize,
+}
+
+impl Stat {
+    /// Of `values`; `None` if there are none.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Stat> {
+        let mut values: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        let (below, above) = (values[(values.len() - 1) / 2], values[values.len() / 2]);
+        Some(Stat { median: (below + above) / 2.0, min, max, count: values.len() })
+    }
+
+    /// Greatest less least, as a share of the median; `None` of a single measurement.
+    pub fn spread(&self) -> Option<f64> {
+        (self.count > 1 && self.median != 0.0).then(|| (self.max - self.min) / self.median.abs())
+    }
+}
+
+/// Something that is measured of a step.
+#[derive(Debug, Clone, Copy)]
+pub struct Metric {
+    /// Its name, for columns and command lines.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub about: &'static str,
+    /// Whether more is better; the opposite where not.
+    pub more_is_better: bool,
+    /// It, of a step.
+    pub of: fn(&Step) -> Option<f64>,
+}
+
+const MIB: f64 = 1024.0 * 1024.0;
+
+/// Everything that is told of a step.
+pub const METRICS: &[Metric] = &[
+    Metric {
+        name: "ops/s",
+        about: "operations a second",
+        more_is_better: true,
+        of: |s| Some(s.outcome.throughput()),
+    },
+    lower("p50 µs", "half of the operations took at most this", |s| micros(s.outcome.latency.p50_ns)),
+    lower("p99 µs", "99 in 100 took at most this", |s| micros(s.outcome.latency.p99_ns)),
+    lower("p99.9 µs", "999 in 1000 took at most this", |s| micros(s.outcome.latency.p999_ns)),
+    lower("p99.99 µs", "9999 in 10000 took at most this", |s| micros(s.outcome.latency.p9999_ns)),
+    lower("max µs", "the longest", |s| micros(s.outcome.latency.max_ns)),
+    lower("stalled s", "seconds spent in operations of more than 10 ms", |s| {
+        Some(s.outcome.stalled.as_secs_f64())
+    }),
+    lower("WA", "SSD bytes written (kernel's count) per byte written", Step::write_amplification),
+    lower("WA store", "SSD bytes written by the store's own count", |s| s.outcome.ssd_write_amplification()),
+    lower("WA PM", "PM bytes written, in blocks of 256, per byte written", |s| {
+        s.outcome.pm_write_amplification()
+    }),
+    lower("RA", "SSD bytes read (kernel's count) per byte read", Step::read_amplification),
+    lower("SA", "bytes of files per byte of records", Step::space_amplification),
+    lower("CPU µs/op", "processor time of all threads", |s| Some(s.cpu_micros())),
+    lower("DRAM MiB", "memory of its own at the end", |s| Some(s.dram_bytes as f64 / MIB)),
+    lower("PM MiB", "persistent memory at the end", |s| Some(s.pm_bytes as f64 / MIB)),
+    lower("SSD MiB", "files at the end", |s| Some(s.ssd_bytes as f64 / MIB)),
+];
+
+const fn lower(name: &'static str, about: &'static str, of: fn(&Step) -> Option<f64>) -> Metric {
+    Metric { name, about, more_is_better: false, of }
+}
+
+fn micros(nanos: u64) -> Option<f64> {
+    Some(nanos as f64 / 1000.0)
+}
+
+/// The metric called `name`.
+pub fn metric(name: &str) -> Option<&'static Metric> {
+    METRICS.iter().find(|m| m.name == name)
+}
+
+/// Operations a second.
+pub const THROUGHPUT: &Metric = &METRICS[0];
+
+impl Results {
+    /// The sessions of a store at a script.
+    pub fn sessions_of<'a>(&'a self, script: &'a str, entrant: &'a str) -> impl Iterator<Item = &'a Session> {
+        self.sessions.iter().filter(move |s| s.script == script && s.entrant == entrant)
+    }
+
+    /// A store's step in each round.
+    pub fn steps_of<'a>(
+        &'a self,
+        script: &'a str,
+        entrant: &'a str,
+        step: &'a str,
+    ) -> impl Iterator<Item = &'a Step> {
+        self.sessions_of(script, entrant).filter_map(move |s| s.steps.iter().find(|s| s.name == step))
+    }
+
+    /// A metric of a store's step over the rounds.
+    pub fn stat(&self, script: &str, entrant: &str, step: &str, metric: &Metric) -> Option<Stat> {
+        Stat::of(self.steps_of(script, entrant, step).filter_map(metric.of))
+    }
+
+    /// The names of a script's steps, in order, of which at least one store has figures.
+    pub fn step_names(&self, script: &str) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for session in self.sessions.iter().filter(|s| s.script == script) {
+            for step in &session.steps {
+                if !names.contains(&step.name) {
+                    names.push(step.name.clone());
+                }
+            }
+        }
+        names
+    }
+
+    /// Throughput of a store's step as a multiple of the baseline's.
+    pub fn ratio(&self, script: &str, entrant: &str, step: &str, baseline: &str) -> Option<f64> {
+        let of = |name| self.stat(script, name, step, THROUGHPUT).map(|s| s.median);
+        let base = of(baseline).filter(|base| *base > 0.0)?;
+        Some(of(entrant)? / base)
+    }
+
+    /// The store that others are measured by: the usual one, or the first.
+    pub fn baseline(&self) -> &str {
+        let usual = self.entrants.iter().find(|name| *name == super::entrant::BASELINE);
+        usual.or(self.entrants.first()).map_or("", String::as_str)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_has_its_spread() {
+        let stat = Stat::of([3.0, 1.0, 2.0]).unwrap();
+        assert_eq!((stat.median, stat.min, stat.max, stat.spread()), (2.0, 1.0, 3.0, Some(1.0)));
+        assert_eq!(Stat::of([4.0, 2.0]).unwrap().median, 3.0);
+        assert_eq!(Stat::of([5.0]).unwrap().spread(), None);
+        assert_eq!(Stat::of([f64::NAN]), None);
+    }
+
+    #[test]
+    fn metrics_have_names_of_their_own() {
+        for m in METRICS {
+            assert_eq!(METRICS.iter().filter(|o| o.name == m.name).count(), 1);
+            assert!(metric(m.name).is_some());
+        }
+    }
+}
