@@ -122,10 +122,14 @@ pub(super) fn common(arena: &Arena, a: u64, b: u64) -> usize {
 pub(super) fn common_with(arena: &Arena, at: u64, key: &[u8]) -> usize {
     let entry = arena.words(at);
     let len = (word_at(entry, 0) >> WORD_BITS) as usize;
-    let bytes =
-        entry[FIXED_WORDS as usize..].iter().flat_map(|word| word.load(Ordering::Relaxed).to_be_bytes());
-    let most = len.min(MOST_SHARED);
-    bytes.take(most).zip(key).take_while(|(a, b)| a == *b).count()
+    let most = len.min(key.len()).min(MOST_SHARED);
+    for (i, word) in words_of(key).take(most.div_ceil(8)).enumerate() {
+        let differing = word_at(entry, FIXED_WORDS as usize + i) ^ word;
+        if differing != 0 {
+            return most.min(8 * i + differing.leading_zeros() as usize / 8);
+        }
+    }
+    most
 }
 
 /// The eight bytes after the first `skip` of the entry's key, padded with zeros.

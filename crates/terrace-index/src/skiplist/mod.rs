@@ -30,6 +30,7 @@
 //!    lack records that other threads are linking at this moment, and no others.
 
 mod arena;
+mod chain;
 mod check;
 mod cursor;
 mod index;

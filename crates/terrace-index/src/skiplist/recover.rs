@@ -1,4 +1,4 @@
-//! Attaching to a list: one walk along the chain that checks, drops and rebuilds.
+//! Attaching to a list: one walk along the chain checks it (`chain`), another drops and rebuilds.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -7,17 +7,18 @@ use terrace_base::Result;
 use terrace_pmem::{Extent, POff};
 
 use super::Inner;
-use super::layout::{EXTENT_HEADER_BYTES, FIRST_DATA, OWNER_BYTES};
-use super::read::{Node, compare};
+use super::layout::{EXTENT_HEADER_BYTES, FIRST_DATA, NODE_BYTES, OWNER_BYTES};
+use super::read::Node;
 use crate::guide::Target;
 
-/// Of the next record, so much is loaded while this one is being checked: all of a small one.
-const PREFETCH_BYTES: u64 = 256;
+/// Records ahead of the one being rebuilt whose heads and keys are loaded.
+const AHEAD: usize = 16;
+const AHEAD_BYTES: u64 = NODE_BYTES + 24;
 
 /// What the walk has found.
-struct Walk {
+struct Walk<'e> {
     /// Extents by offset.
-    extents: Vec<Extent>,
+    extents: &'e [Extent],
     /// For each extent of `extents`, the end of what is used in it.
     ends: Vec<u64>,
     used: u64,
@@ -61,12 +62,15 @@ impl Inner {
     /// Checks the chain and rebuilds what is volatile; stores nothing where no crash has left anything. Batches are
     /// dropped if they are not whole and `with_batches`.
     pub fn recover(&self, with_batches: bool) -> Result<Recovered> {
-        let mut walk = self.start_walk()?;
+        let extents = self.extents_by_offset()?;
+        let chain = self.checked_chain(&extents)?;
+        let mut walk = self.start_walk(&extents);
         let mut batches = Batches::default();
-        let mut prev: Option<Node<'_>> = None;
-        let mut at = self.after(self.head);
-        while at != 0 {
-            let node = self.checked_node(&walk.extents, at, prev)?;
+        for (i, &at) in chain.iter().enumerate() {
+            if let Some(&later) = chain.get(i + AHEAD) {
+                self.pool.prefetch(later, AHEAD_BYTES);
+            }
+            let node = self.node(at)?;
             if with_batches && !batches.take(&node) {
                 let found = "one of another length with its number";
                 return Err(self.damaged(at, "a record of the batch that others belong to", found));
@@ -75,8 +79,6 @@ impl Inner {
             self.count(node.head.seq);
             // What a killed process stored may not have been written back; later records rely on it.
             self.pool.flush(at, 8);
-            prev = Some(node);
-            at = node.head.next.load(Ordering::Acquire);
         }
         self.pool.flush(self.head, 8);
         self.pool.drain();
@@ -92,38 +94,22 @@ impl Inner {
         Ok(Recovered::Ready)
     }
 
-    fn start_walk(&self) -> Result<Walk> {
+    /// The extents, by where they lie.
+    fn extents_by_offset(&self) -> Result<Vec<Extent>> {
         let mut extents = self.arena.extents()?;
         extents.sort_by_key(|e| e.offset);
-        let begin = |e: &Extent| {
-            e.offset + if e.offset == self.arena.first() { FIRST_DATA } else { EXTENT_HEADER_BYTES }
-        };
-        let ends = extents.iter().map(begin).collect();
-        Ok(Walk { extents, ends, used: 0 })
+        Ok(extents)
     }
 
-    /// The node at `at`, wholly inside the arena, sound, and after `prev`.
-    fn checked_node(&self, extents: &[Extent], at: u64, prev: Option<Node<'_>>) -> Result<Node<'_>> {
-        let inside = |from: u64, to: u64| {
-            let i = extents.partition_point(|e| e.offset <= from);
-            i > 0
-                && from >= extents[i - 1].offset + EXTENT_HEADER_BYTES
-                && to <= extents[i - 1].offset + extents[i - 1].bytes
-        };
-        if !at.is_multiple_of(8) || at == self.head || !inside(at, at) {
-            return Err(self.damaged(at, "a link into the list's arena", "a link out of it"));
-        }
-        let node = self.node(at)?;
-        // Records lie in the order in which they came: without this each would have to be waited for.
-        self.pool.prefetch(node.head.next.load(Ordering::Acquire), PREFETCH_BYTES);
-        let fields = node.head.fields();
-        if !inside(at - OWNER_BYTES, at + fields.above()) || !self.is_sound(&node)? {
-            return Err(self.damaged(at, "a record with its checksum", "other bytes"));
-        }
-        if prev.is_some_and(|prev| !compare(&prev, node.key, node.head.seq).is_lt()) {
-            return Err(self.damaged(at, "records in ascending order", "a record out of order"));
-        }
-        Ok(node)
+    fn start_walk<'e>(&self, extents: &'e [Extent]) -> Walk<'e> {
+        let ends = extents.iter().map(|e| self.first_byte(e)).collect();
+        Walk { extents, ends, used: 0 }
+    }
+
+    /// Where records begin in `extent`.
+    pub(super) fn first_byte(&self, extent: &Extent) -> u64 {
+        let is_first = extent.offset == self.arena.first();
+        extent.offset + if is_first { FIRST_DATA } else { EXTENT_HEADER_BYTES }
     }
 
     /// Unlinks the records of every batch that is not wholly in the chain. A crash in the middle leaves such
@@ -150,7 +136,7 @@ impl Inner {
     }
 }
 
-impl Walk {
+impl Walk<'_> {
     /// Adds `node`, the next of the chain, to the guide and to what is used.
     fn take(&mut self, list: &Inner, node: &Node<'_>, with_batches: bool) -> Result<()> {
         if !with_batches {

@@ -2,10 +2,11 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
 use terrace_index::{Record, SkipList, kinds};
-use terrace_pmem::Pool;
+use terrace_pmem::{POff, Pool};
 use terrace_sim::{Explorer, Recorder, Scenario, Survival, World, WorldOptions};
 
 use crate::bed::{assert_marked, create_in, memory_pool, open_in, survivors};
@@ -151,7 +152,7 @@ fn damaged_records_are_corruption() {
     put(&list, 1, &[vec![(b"key".to_vec(), b"value".to_vec())]]).unwrap();
     let head = list.head_offset();
     // The first record: its link is what the head node's link names.
-    let at = pool.atomic(terrace_pmem::POff::new(head + 72)).load(std::sync::atomic::Ordering::Relaxed);
+    let at = pool.atomic(POff::new(head + 72)).load(Ordering::Relaxed);
     for offset in [8, 24, 28, 32, 36, 38, 39, 40, 48] {
         // SAFETY: within the pool; nobody writes it meanwhile.
         let byte = unsafe { pool.bytes(at + offset, 1).unwrap()[0] };
@@ -168,6 +169,57 @@ fn damaged_records_are_corruption() {
     pool.write(at, &12345u64.to_le_bytes());
     assert!(SkipList::open(&pool, kinds::MEMTABLE, head).is_err(), "a link out of the arena");
     assert!(SkipList::open(&pool, kinds::MEMTABLE, 4096 * 3).is_err(), "no list there");
+}
+
+#[test]
+fn a_long_chain_is_checked_wherever_it_is_walked_from() {
+    const RECORDS: u64 = 20_011;
+    let pool = memory_pool();
+    let list = SkipList::create(&pool, kinds::MEMTABLE, 2 << 20).unwrap();
+    let name = |i: u64| format!("{:08}", i * 7919 % RECORDS).into_bytes();
+    let staged_only = |i: u64| i.is_multiple_of(50);
+    for i in 1..RECORDS {
+        let key = name(i);
+        let record = Record { key: &key, seq: i, kind: 1, value: &key, batch_first: i, batch_len: 1 };
+        if staged_only(i) {
+            drop(list.stage(&record).unwrap());
+        } else {
+            list.put_group(&[record]).unwrap();
+        }
+    }
+    let (before, head) = (contents(&list), list.head_offset());
+    drop(list);
+    let open = || SkipList::open(&pool, kinds::MEMTABLE, head);
+    assert_eq!(contents(&open().unwrap()), before);
+    assert_eq!(before.len() as u64, (1..RECORDS).filter(|i| !staged_only(*i)).count() as u64);
+    let mut links = vec![head + 72];
+    loop {
+        let at = pool.atomic(POff::new(links[links.len() - 1])).load(Ordering::Relaxed);
+        if at == 0 {
+            break;
+        }
+        links.push(at);
+    }
+    for &at in links.iter().skip(1).step_by(997) {
+        // SAFETY: within the pool; nobody writes it meanwhile.
+        let byte = unsafe { pool.bytes(at + 41, 1).unwrap()[0] };
+        pool.write(at + 41, &[byte ^ 1]);
+        let refused = open().map(drop).unwrap_err();
+        assert!(refused.to_string().contains(&at.to_string()), "{at}: {refused}");
+        pool.write(at + 41, &[byte]);
+    }
+    for places in links[1..].windows(500).step_by(3001) {
+        // A link back, one past many records, and one to the record itself.
+        let at = places[200];
+        for to in [places[0], places[499], at] {
+            pool.write(at, &to.to_le_bytes());
+            let left = open().map(|list| contents(&list).len()).ok();
+            let want = (to == places[499]).then(|| before.len() - 298);
+            assert_eq!(left, want, "{at} leads to {to}");
+        }
+        pool.write(at, &places[201].to_le_bytes());
+    }
+    assert_eq!(contents(&open().unwrap()), before);
 }
 
 #[test]
