@@ -22,12 +22,12 @@ pub(super) fn dump(path: &Path, out: &mut dyn Write) -> CommandResult {
     if original.metadata().is_ok_and(|meta| meta.file_type().is_char_device()) {
         // Locks it itself, and not twice.
         drop(original);
-        Pool::copy_device(path, copy.as_file())?;
+        Pool::copy_device(path, copy.as_file()).map_err(|e| renamed(e, path))?;
     } else {
         if flock(&original, FlockOperation::NonBlockingLockShared).is_err() {
             return Err(Error::Locked { path: path.to_path_buf() }.into());
         }
-        std::fs::copy(path, copy.path()).map_err(|e| Failure::io(path, "copy", e))?;
+        std::fs::copy(path, copy.path()).map_err(|e| renamed(Error::io(path, "copy", e), path))?;
     }
     let options = PoolOptions { prefault: false, ..PoolOptions::default() };
     let pool = Pool::open(copy.path(), &options).map_err(|e| renamed(e, path))?;
@@ -45,6 +45,11 @@ fn renamed(error: Error, path: &Path) -> Failure {
             Failure::error(error.to_string()).hint(
                 "known are NUMBER.sst, NUMBER.log, CURRENT, a database's directory, and pools by any name",
             )
+        }
+        Error::NoSpace { .. } => {
+            let place = std::env::temp_dir();
+            let what = format!("no space left for a copy of {} in {}", path.display(), place.display());
+            Failure::error(format!("{what}; TMPDIR may name another directory"))
         }
         other => other.into(),
     }

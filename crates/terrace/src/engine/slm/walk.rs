@@ -153,7 +153,7 @@ impl IndexSide {
         if self.batch.len() == self.stretch {
             self.from = Some(Bound::Excluded(self.batch.key(self.stretch - 1).to_vec()));
         }
-        self.stretch = (self.stretch * 2).min(LONGEST_STRETCH);
+        self.stretch = (self.stretch * 3).min(LONGEST_STRETCH);
         Ok(())
     }
 
