@@ -17,8 +17,9 @@ use terrace_table::Kind;
 
 use super::Slm;
 use super::chain::Version;
-use super::jobs::{CHUNK_KEYS, JOB_ROOTS, JobRun};
+use super::jobs::{JOB_ROOTS, JobRun};
 use super::memtable::MemTable;
+use super::moves::CHUNK_KEYS;
 use super::output::{Finished, Outputs};
 use crate::db::snapshots::is_needed;
 use crate::manifest::{Edit, JobKind};

@@ -22,9 +22,11 @@ mod chain;
 mod check;
 mod compact;
 mod flush;
+mod job_log;
 mod jobs;
 mod log;
 mod memtable;
+mod moves;
 mod open;
 mod output;
 mod read;
@@ -57,7 +59,7 @@ use crate::engine::{Direction, Engine, Group, Walk};
 use crate::manifest::{JobKind, Manifest};
 use crate::stats::Stats;
 
-pub(crate) use jobs::read_compaction_record;
+pub(crate) use job_log::read_compaction_record;
 pub(crate) use open::open;
 pub(crate) use repair::repair;
 
@@ -283,7 +285,7 @@ impl Slm {
         }
         let mut job = self.start_job(jobs::JOB_ROOTS[1], JobKind::Flush, Vec::new())?;
         let keys: Vec<Vec<u8>> = keys.into_iter().collect();
-        for chunk in keys.chunks(jobs::CHUNK_KEYS) {
+        for chunk in keys.chunks(moves::CHUNK_KEYS) {
             if let Err(e) = job.collapse(chunk) {
                 job.give_up()?;
                 return Err(e);

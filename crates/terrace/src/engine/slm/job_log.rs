@@ -1,0 +1,240 @@
+//! The bytes of a job's compaction log, and what the log of a job that a crash cut off tells of the counts.
+//!
+//! Format: `docs/formats/slm.md`.
+
+use std::collections::BTreeMap;
+
+use terrace_base::codec::{Reader, put_bytes, put_varint};
+use terrace_base::{Error, Result};
+use terrace_index::OrderedIndex;
+use terrace_table::Position;
+
+use super::Slm;
+use super::moves::{Change, Move};
+
+/// The first byte of the record that ends a chunk.
+const CHUNK_END: u8 = 2;
+
+/// Bytes of that record, at most.
+pub(super) const CHUNK_END_BYTES: u64 = 11;
+
+/// Bytes after which moves go into a further record.
+const RECORD_BYTES: usize = 8 << 10;
+
+/// The records of a chunk's moves, several to a record.
+pub(super) fn encode_moves<'m, 'k: 'm>(moves: impl Iterator<Item = &'m Move<'k>>) -> Vec<Vec<u8>> {
+    let mut records = Vec::new();
+    let mut record = Vec::with_capacity(2 * RECORD_BYTES);
+    for one in moves {
+        one.encode(&mut record);
+        if record.len() >= RECORD_BYTES {
+            records.push(std::mem::take(&mut record));
+        }
+    }
+    if !record.is_empty() {
+        records.push(record);
+    }
+    records
+}
+
+impl Move<'_> {
+    /// Old word, new word (for a move within a chain: the chain's word and the new position, marked),
+    /// the tables that gained and that lost a version, and the key.
+    fn encode(&self, out: &mut Vec<u8>) {
+        let (tag, new) = match self.change {
+            Change::Word(word) => (0, word),
+            Change::InChain { to, .. } => (1, to.word()),
+        };
+        out.push(tag);
+        put_varint(out, self.old);
+        put_varint(out, new);
+        for numbers in [&self.born, &self.died] {
+            put_varint(out, numbers.len() as u64);
+            numbers.iter().for_each(|n| put_varint(out, n));
+        }
+        put_bytes(out, self.key);
+    }
+}
+
+/// The record that says how many of a chunk's moves were applied, from the first.
+pub(super) fn encode_chunk_end(applied: u64) -> Vec<u8> {
+    let mut out = vec![CHUNK_END];
+    put_varint(&mut out, applied);
+    out
+}
+
+fn decode_chunk_end(payload: &[u8]) -> Option<u64> {
+    let mut r = Reader::new(payload.strip_prefix(&[CHUNK_END])?);
+    r.varint().filter(|_| r.is_empty())
+}
+
+/// What a compaction log tells of the counts, added up record by record; see invariant 2.
+pub(super) struct LoggedJob<'a> {
+    slm: &'a Slm,
+    /// What the first record says: the job's number in the manifest.
+    id: Option<Option<u64>>,
+    deltas: BTreeMap<u64, i64>,
+    /// Moves of the chunk that has not ended yet.
+    chunk: Vec<u8>,
+}
+
+impl<'a> LoggedJob<'a> {
+    pub fn new(slm: &'a Slm) -> Self {
+        LoggedJob { slm, id: None, deltas: BTreeMap::new(), chunk: Vec::new() }
+    }
+
+    /// Takes the next record.
+    pub fn take(&mut self, payload: &[u8]) {
+        if self.id.is_none() {
+            self.id = Some(Reader::new(payload).varint());
+        } else if let Some(applied) = decode_chunk_end(payload) {
+            self.end_chunk(usize::try_from(applied).unwrap_or(usize::MAX));
+        } else {
+            self.chunk.extend_from_slice(payload);
+        }
+    }
+
+    fn end_chunk(&mut self, applied: usize) {
+        for moved in moves_in(&self.chunk).take(applied) {
+            moved.count(&mut self.deltas);
+        }
+        self.chunk.clear();
+    }
+
+    /// The job's number and, by table, how many live versions it has brought and taken.
+    pub fn finish(mut self) -> Result<(u64, BTreeMap<u64, i64>)> {
+        for moved in moves_in(&self.chunk) {
+            if moved.was_applied(self.slm)? {
+                moved.count(&mut self.deltas);
+            }
+        }
+        let id = self.id.flatten().ok_or_else(|| {
+            Error::corruption(self.slm.pool.path(), 0, "a compaction log's job number", "none")
+        })?;
+        Ok((id, self.deltas))
+    }
+}
+
+/// The moves of a chunk, or of a record, up to the first that is none.
+fn moves_in(chunk: &[u8]) -> impl Iterator<Item = LoggedMove<'_>> {
+    let mut r = Reader::new(chunk);
+    std::iter::from_fn(move || if r.is_empty() { None } else { LoggedMove::decode(&mut r) })
+}
+
+/// A move in a compaction log, read back.
+#[derive(Debug, PartialEq, Eq)]
+struct LoggedMove<'r> {
+    in_chain: bool,
+    old: u64,
+    new: u64,
+    born: Numbers<'r>,
+    died: Numbers<'r>,
+    key: &'r [u8],
+}
+
+/// Table numbers in a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Numbers<'r>(&'r [u8]);
+
+impl<'r> Numbers<'r> {
+    /// Reads a count and so many numbers.
+    fn decode(r: &mut Reader<'r>) -> Option<Self> {
+        let count = r.varint()?;
+        let all = r.rest();
+        for _ in 0..count {
+            r.varint()?;
+        }
+        all.get(..all.len() - r.rest().len()).map(Numbers)
+    }
+
+    fn iter(self) -> impl Iterator<Item = u64> {
+        let mut r = Reader::new(self.0);
+        std::iter::from_fn(move || r.varint())
+    }
+}
+
+impl<'r> LoggedMove<'r> {
+    fn decode(r: &mut Reader<'r>) -> Option<Self> {
+        let in_chain = match r.u8()? {
+            form @ (0 | 1) => form == 1,
+            _ => return None,
+        };
+        let (old, new) = (r.varint()?, r.varint()?);
+        let (born, died) = (Numbers::decode(r)?, Numbers::decode(r)?);
+        let key = r.bytes()?;
+        Some(LoggedMove { in_chain, old, new, born, died, key })
+    }
+
+    fn count(&self, deltas: &mut BTreeMap<u64, i64>) {
+        self.born.iter().for_each(|n| *deltas.entry(n).or_default() += 1);
+        self.died.iter().for_each(|n| *deltas.entry(n).or_default() -= 1);
+    }
+
+    /// Whether the move, of a chunk without an end, was published before the crash; see invariant 2.
+    fn was_applied(&self, slm: &Slm) -> Result<bool> {
+        let now = slm.index.get(self.key)?.unwrap_or(0);
+        if now != self.old || !self.in_chain {
+            return Ok(now != self.old);
+        }
+        let to = Position::from_word(self.new);
+        Ok(slm.versions_of(now)?.iter().any(|v| v.position == to))
+    }
+}
+
+/// Reads any record of a compaction log; says whether it is one.
+pub(crate) fn read_compaction_record(payload: &[u8]) -> bool {
+    let end = decode_chunk_end(payload).is_some();
+    let mut r = Reader::new(payload);
+    let mut moved = !payload.is_empty();
+    while moved && !r.is_empty() {
+        moved = LoggedMove::decode(&mut r).is_some();
+    }
+    assert!(!(end && moved), "a record is the one or the other");
+    end || moved
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::slm::moves::Numbers;
+
+    #[test]
+    fn records_are_the_documented_bytes_and_come_back() {
+        let to = Position::new(2, 16, 512).unwrap();
+        let change = Change::InChain { chain: 4096, index: 1, to };
+        let numbers = |of: &[u64]| of.iter().copied().collect::<Numbers>();
+        let moved = Move { key: b"key", old: 300, change, born: numbers(&[2]), died: numbers(&[1, 130]) };
+        let new = [0x81, 0x82, 0x80, 0x80, 0x80, 0x04];
+        let bytes = [&[1, 0xac, 0x02][..], &new, &[1, 2, 2, 1, 0x82, 0x01, 3], b"key"].concat();
+        assert_eq!(encode_moves([&moved, &moved].into_iter()), [[&bytes[..], &bytes[..]].concat()]);
+        let logged = LoggedMove::decode(&mut Reader::new(&bytes)).unwrap();
+        assert_eq!((logged.in_chain, logged.old, logged.new), (true, 300, to.word()));
+        assert_eq!((logged.born.iter().collect::<Vec<_>>(), logged.key), (vec![2], &b"key"[..]));
+        assert_eq!(logged.died.iter().collect::<Vec<_>>(), [1, 130]);
+        for cut in 0..bytes.len() {
+            assert_eq!(LoggedMove::decode(&mut Reader::new(&bytes[..cut])), None);
+            assert!(!read_compaction_record(&bytes[..cut]));
+        }
+        assert!(read_compaction_record(&[&bytes[..], &bytes[..]].concat()));
+        assert!(!read_compaction_record(&[&bytes[..], &[0]].concat()));
+    }
+
+    #[test]
+    fn many_moves_take_several_records() {
+        let key = vec![7; 3000];
+        let moves: Vec<_> = (0..10)
+            .map(|old| Move {
+                key: &key,
+                old,
+                change: Change::Word(old + 1),
+                born: Numbers::default(),
+                died: Numbers::default(),
+            })
+            .collect();
+        let records = encode_moves(moves.iter());
+        assert_eq!(records.len(), 4);
+        let olds: Vec<u64> = records.iter().flat_map(|r| moves_in(r)).map(|m| m.old).collect();
+        assert_eq!(olds, (0..10).collect::<Vec<_>>());
+        assert_eq!(encode_moves([].into_iter()), Vec::<Vec<u8>>::new());
+    }
+}

@@ -1,0 +1,331 @@
+//! What becomes of a key in the index when versions of it arrive, move or are no longer needed: deciding it, and
+//! publishing it.
+//!
+//! 1. Both happen under the index-writer lock, so that what was decided still holds when it is published.
+//! 2. A chain made for a move that is not published goes with it.
+
+use std::collections::VecDeque;
+
+use terrace_base::{Error, Result};
+use terrace_index::OrderedIndex;
+use terrace_index::fastfair::{FANOUT, Nearby};
+use terrace_table::Position;
+
+use super::Slm;
+use super::chain::{Chain, Version, Word, move_version, retain};
+use super::output::Origin;
+
+/// Keys of a chunk, all different: long enough to share its drain, short enough not to keep others waiting.
+pub(super) const CHUNK_KEYS: usize = 256;
+
+/// The leaves of a chunk's keys.
+type Near<'a> = Nearby<'a, FANOUT>;
+
+/// One key's move, decided and not yet published.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Move<'k> {
+    pub key: &'k [u8],
+    pub old: u64,
+    pub change: Change,
+    /// Tables that gain a live version, and tables that lose one.
+    pub born: Numbers,
+    pub died: Numbers,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// The word becomes this; zero removes the key.
+    Word(u64),
+    /// Version `index` of the key's chain moves.
+    InChain { chain: u64, index: usize, to: Position },
+}
+
+/// Table numbers: seldom more than one, which needs no memory of its own.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Numbers {
+    first: Option<u64>,
+    more: Vec<u64>,
+}
+
+impl Numbers {
+    pub fn iter(&self) -> impl Iterator<Item = u64> {
+        self.first.into_iter().chain(self.more.iter().copied())
+    }
+
+    pub fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.more.len()
+    }
+}
+
+impl FromIterator<u64> for Numbers {
+    fn from_iter<I: IntoIterator<Item = u64>>(numbers: I) -> Self {
+        let mut numbers = numbers.into_iter();
+        Numbers { first: numbers.next(), more: numbers.collect() }
+    }
+}
+
+/// A chunk's moves in order. Those that are not published take the chains made for them along.
+pub(super) struct Moves<'a, 'k> {
+    slm: &'a Slm,
+    pub near: Near<'a>,
+    /// With each its key's place in the chunk.
+    pub planned: VecDeque<(usize, Move<'k>)>,
+}
+
+impl<'a, 'k> Moves<'a, 'k> {
+    /// No moves yet, of the `keys` of a chunk.
+    pub fn of(slm: &'a Slm, keys: impl Iterator<Item = &'k [u8]>) -> Result<Self> {
+        Ok(Moves { slm, near: slm.index.nearby(keys)?, planned: VecDeque::with_capacity(CHUNK_KEYS) })
+    }
+
+    /// The index word of the `i`-th key; zero is none.
+    pub fn word(&self, i: usize, key: &[u8]) -> Result<u64> {
+        Ok(self.near.get(i, key)?.unwrap_or(0))
+    }
+
+    pub fn push(&mut self, i: usize, one: Move<'k>) {
+        self.planned.push_back((i, one));
+    }
+}
+
+impl Drop for Moves<'_, '_> {
+    fn drop(&mut self) {
+        for (_, one) in &self.planned {
+            if let Change::Word(word) = one.change
+                && let Some(Word::Chain(offset)) = Word::decode(word)
+            {
+                // Nothing leads to it, but who looks at all chains may be reading it.
+                self.slm.limbo.retire(offset);
+            }
+        }
+    }
+}
+
+/// A version moved by a compaction.
+#[derive(Debug, Clone)]
+pub(super) struct Relocation {
+    pub key: Vec<u8>,
+    pub seq: u64,
+    pub from: Origin,
+    pub to: Position,
+}
+
+impl Slm {
+    /// Whether the index holds the version of `key` that is `seq` in a table. All versions of a key that
+    /// are in one table got there together, so a plain word can only mean the newest of them.
+    pub(super) fn holds(&self, key: &[u8], seq: u64, from: Origin) -> Result<bool> {
+        Ok(self.held_position(key, seq, from)?.is_some())
+    }
+
+    /// Where the index says that the version lies, if it [`holds`](Self::holds) it.
+    pub(super) fn held_position(&self, key: &[u8], seq: u64, from: Origin) -> Result<Option<Position>> {
+        let _here = self.limbo.enter();
+        let Some(word) = self.index.get(key)? else { return Ok(None) };
+        Ok(match self.decode_word(word)? {
+            Word::Position(position) => {
+                (position.number() == from.table && from.newer.is_none()).then_some(position)
+            }
+            Word::Chain(offset) => {
+                let chain = Chain::load(&self.pool, offset)?;
+                find_version(&chain, seq, from).and_then(|index| chain.versions[index].position)
+            }
+        })
+    }
+
+    pub(super) fn decode_word(&self, word: u64) -> Result<Word> {
+        Word::decode(word)
+            .ok_or_else(|| Error::corruption(self.pool.path(), 0, "an index word", format!("{word:#018x}")))
+    }
+
+    /// The versions behind an index word; zero is none.
+    pub(super) fn versions_of(&self, word: u64) -> Result<Vec<Version>> {
+        if word == 0 {
+            return Ok(Vec::new());
+        }
+        Ok(match self.decode_word(word)? {
+            Word::Position(position) => {
+                vec![Version { seq: u64::MAX >> 2, exact: false, position: Some(position) }]
+            }
+            Word::Chain(offset) => Chain::load(&self.pool, offset)?.versions,
+        })
+    }
+
+    /// Decides what becomes of a key for which `new` versions arrive, newest first.
+    pub(super) fn plan_insert<'k>(
+        &self,
+        key: &'k [u8],
+        old: u64,
+        new: &[Version],
+        held: &[u64],
+    ) -> Result<Move<'k>> {
+        if let Some(one) = plan_replacement(key, old, new, held) {
+            return Ok(one);
+        }
+        let mut before = self.versions_of(old)?;
+        if let (Some(last), [.., oldest]) = (before.first_mut().filter(|v| !v.exact), new) {
+            last.seq = last.seq.min(oldest.seq - 1);
+        }
+        self.plan(key, old, new.len(), &[new, &before].concat(), held)
+    }
+
+    /// What becomes of the key's chain now that only `held` are left; `None` if nothing does.
+    pub(super) fn plan_collapse<'k>(
+        &self,
+        key: &'k [u8],
+        old: u64,
+        held: &[u64],
+    ) -> Result<Option<Move<'k>>> {
+        if !matches!(Word::decode(old), Some(Word::Chain(_))) {
+            return Ok(None);
+        }
+        let versions = self.versions_of(old)?;
+        if retain(&versions, held).len() == versions.len() {
+            return Ok(None);
+        }
+        self.plan(key, old, 0, &versions, held).map(Some)
+    }
+
+    /// Decides what becomes of a key's `versions`, of which the first `new` are not in the index yet.
+    fn plan<'k>(
+        &self,
+        key: &'k [u8],
+        old: u64,
+        new: usize,
+        versions: &[Version],
+        held: &[u64],
+    ) -> Result<Move<'k>> {
+        let kept = retain(versions, held);
+        let word = match kept.as_slice() {
+            [] => 0,
+            [Version { position: Some(position), .. }] => Word::Position(*position).encode(),
+            _ => {
+                let chain = Chain { key: key.to_vec(), versions: kept.clone() };
+                Word::Chain(chain.store(&self.pool)?).encode()
+            }
+        };
+        let died = versions
+            .iter()
+            .filter(|v| !kept.contains(v))
+            .filter_map(|v| v.position.map(Position::number))
+            .collect();
+        let born = versions[..new].iter().filter_map(|v| v.position.map(Position::number)).collect();
+        Ok(Move { key, old, change: Change::Word(word), born, died })
+    }
+
+    /// Decides what becomes of the key of a version that a compaction moved; `None` if the version has been replaced.
+    pub(super) fn plan_relocation<'k>(&self, r: &'k Relocation, old: u64) -> Result<Option<Move<'k>>> {
+        if old == 0 {
+            return Ok(None);
+        }
+        let change = match self.decode_word(old)? {
+            Word::Position(position) if position.number() == r.from.table && r.from.newer.is_none() => {
+                Change::Word(Word::Position(r.to).encode())
+            }
+            Word::Position(_) => return Ok(None),
+            Word::Chain(chain) => {
+                let loaded = Chain::load(&self.pool, chain)?;
+                match find_version(&loaded, r.seq, r.from) {
+                    Some(index) => Change::InChain { chain, index, to: r.to },
+                    None => return Ok(None),
+                }
+            }
+        };
+        Ok(Some(Move {
+            key: &r.key,
+            old,
+            change,
+            born: Numbers::from_iter([r.to.number()]),
+            died: Numbers::from_iter([r.from.table]),
+        }))
+    }
+
+    /// Publishes a move that is in the log.
+    pub(super) fn publish_move(&self, near: &Near<'_>, i: usize, one: &Move<'_>) -> Result<()> {
+        match one.change {
+            Change::InChain { chain, index, to } => {
+                move_version(&self.pool, chain, index, to);
+                return Ok(());
+            }
+            Change::Word(0) => {
+                self.index.remove(one.key)?;
+            }
+            Change::Word(word) => {
+                near.insert(i, one.key, word)?;
+                self.count_chain(word, 1);
+            }
+        }
+        if let Some(Word::Chain(offset)) = Word::decode(one.old) {
+            self.count_chain(one.old, -1);
+            self.limbo.retire(offset);
+        }
+        Ok(())
+    }
+}
+
+/// What [`plan_insert`](Slm::plan_insert) decides in the usual case, for which nothing has to be read: one version
+/// takes the place of another, or of none, and no snapshot needs the older one.
+fn plan_replacement<'k>(key: &'k [u8], old: u64, new: &[Version], held: &[u64]) -> Option<Move<'k>> {
+    let ([version], []) = (new, held) else { return None };
+    let before = match old {
+        0 => None,
+        _ => match Word::decode(old)? {
+            Word::Position(position) => Some(position),
+            Word::Chain(_) => return None,
+        },
+    };
+    Some(Move {
+        key,
+        old,
+        change: Change::Word(version.position.map_or(0, |position| Word::Position(position).encode())),
+        born: version.position.map(Position::number).into_iter().collect(),
+        died: before.map(Position::number).into_iter().collect(),
+    })
+}
+
+/// Which version of `chain` is the one that is `seq` in a table: the one whose number is the highest there
+/// up to what the chain says.
+fn find_version(chain: &Chain, seq: u64, from: Origin) -> Option<usize> {
+    let is_it = |v: &Version| seq <= v.seq && from.newer.is_none_or(|newer| newer > v.seq);
+    chain.versions.iter().position(|v| v.position.is_some_and(|p| p.number() == from.table) && is_it(v))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(number: u64) -> Option<Position> {
+        Position::new(number, 16, 512)
+    }
+
+    #[test]
+    fn the_usual_replacement_is_what_the_versions_say() {
+        let version = |position| Version { seq: 9, exact: true, position };
+        let word = |position: Option<Position>| position.map_or(0, |p| Word::Position(p).encode());
+        for new in [version(at(7)), version(None)] {
+            for old in [None, at(3)] {
+                let one = plan_replacement(b"k", word(old), &[new], &[]).unwrap();
+                let before = old.map(|_| Version { seq: 8, exact: false, position: old });
+                let versions: Vec<Version> = [Some(new), before].into_iter().flatten().collect();
+                let kept = retain(&versions, &[]);
+                assert_eq!(one.change, Change::Word(word(kept.first().and_then(|v| v.position))));
+                assert!(one.born.iter().eq(new.position.map(Position::number)));
+                assert!(one.died.iter().eq(old.map(Position::number)));
+            }
+            let chain = Word::Chain(4096).encode();
+            assert!(plan_replacement(b"k", chain, &[new], &[]).is_none(), "a chain must be read");
+            assert!(
+                plan_replacement(b"k", 0, &[new], &[5]).is_none(),
+                "a snapshot may need the older version"
+            );
+            assert!(plan_replacement(b"k", 0, &[new, new], &[]).is_none());
+        }
+    }
+
+    #[test]
+    fn numbers_come_back_in_order() {
+        for count in 0..4 {
+            let numbers: Numbers = (10..10 + count).collect();
+            assert!(numbers.iter().eq(10..10 + count) && numbers.len() as u64 == count);
+        }
+    }
+}
