@@ -68,6 +68,9 @@ pub struct Compare {
     /// Where the stores' files are, on the SSD [default: DIR/work]
     #[arg(long, value_name = "DIR")]
     work: Option<PathBuf>,
+    /// Lock this file during each session, so that those who share the machine and the file take turns
+    #[arg(long, value_name = "FILE")]
+    lock: Option<PathBuf>,
     /// Begin no further round after so many minutes [default: the suite's]
     #[arg(long, value_name = "N")]
     minutes: Option<f64>,
@@ -117,6 +120,7 @@ impl Compare {
                 seed: self.seed,
                 trace,
             },
+            lock: self.lock.clone(),
         };
         comparison.scripts.iter().try_for_each(Script::validate)?;
         Ok(comparison)

@@ -1,6 +1,7 @@
 //! One session in a child process: started, bounded, watched, and killed where the script asks for it.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -35,6 +36,7 @@ pub struct Place {
     pub trace: Option<PathBuf>,
 }
 
+const SIGKILL: i32 = 9;
 /// Between two looks at a child.
 const LOOK_EVERY: Duration = Duration::from_millis(150);
 /// Time that a child writes before it is killed.
@@ -206,6 +208,10 @@ impl Attended<'_> {
         }
         match self.child.wait() {
             Ok(status) if status.success() => None,
+            // Nobody else kills it: the parent has not.
+            Ok(status) if self.group.is_some() && status.signal() == Some(SIGKILL) => {
+                Some("killed by the kernel: it needs more memory than the bound".to_string())
+            }
             Ok(status) => Some(status.to_string()),
             Err(e) => Some(e.to_string()),
         }

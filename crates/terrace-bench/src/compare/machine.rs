@@ -198,7 +198,8 @@ fn mount_of(dir: &Path) -> String {
     let below = mounts.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();
         let (device, point, kind) = (words.next()?, words.next()?, words.next()?);
-        dir.starts_with(point).then(|| (point.len(), format!("{kind} on {device}")))
+        let text = if kind == device { kind.to_string() } else { format!("{kind} on {device}") };
+        dir.starts_with(point).then_some((point.len(), text))
     });
     // Of two mounts on one point the later one is seen.
     below.fold((0, String::new()), |best, found| if found.0 >= best.0 { found } else { best }).1

@@ -1,6 +1,8 @@
 //! All sessions of a comparison, round after round, with the time that is left.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::path::PathBuf;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use terrace_base::clock::{Clock, SystemClock};
@@ -25,6 +27,8 @@ pub struct Comparison {
     pub minutes: f64,
     /// Where.
     pub place: Place,
+    /// A file that is locked during each session: whoever else locks it does not measure at the same time.
+    pub lock: Option<PathBuf>,
 }
 
 impl Comparison {
@@ -44,6 +48,7 @@ impl Comparison {
             }
             for (script, entrant) in self.sessions(round) {
                 let left = self.left(&pace, round, (script, entrant));
+                let _turn = self.turn()?;
                 let session = pace.follow(entrant, script, left, &mut |tick| {
                     child::run(&self.place, entrant.name(), script, round, tick)
                 });
@@ -56,6 +61,14 @@ impl Comparison {
         results.machine.load_after = machine::load();
         finished(&results)?;
         Ok(results)
+    }
+
+    /// Waits until nobody else measures; the turn lasts until what is returned is dropped.
+    fn turn(&self) -> StoreResult<Option<File>> {
+        let Some(path) = &self.lock else { return Ok(None) };
+        let file = File::options().create(true).append(true).open(path)?;
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
+        Ok(Some(file))
     }
 
     fn empty(&self) -> Results {

@@ -60,7 +60,7 @@ impl Scale {
     /// Minutes after which no further round is begun.
     pub fn minutes(self) -> f64 {
         match self {
-            Scale::Quick => 9.0,
+            Scale::Quick => 9.5,
             Scale::Full => 110.0,
         }
     }
@@ -136,7 +136,7 @@ fn quick() -> Vec<Script> {
             ..Script::new(
                 "100b-2t",
                 "100 B values, two threads",
-                400_000,
+                300_000,
                 100,
                 "fillrandom,readrandom,readmissing,a,c,e",
             )

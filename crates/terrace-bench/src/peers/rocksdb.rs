@@ -33,7 +33,7 @@ pub(super) fn open(setup: &Setup, log_dir: Option<&Path>) -> StoreResult<Opened>
     options.set_level_compaction_dynamic_level_bytes(true);
     options.set_log_level(LogLevel::Warn);
     options.enable_statistics();
-    options.set_statistics_level(StatsLevel::ExceptDetailedTimers);
+    options.set_statistics_level(StatsLevel::ExceptHistogramOrTimers);
     if let Some(dir) = log_dir {
         std::fs::create_dir_all(dir)?;
         options.set_wal_dir(dir);

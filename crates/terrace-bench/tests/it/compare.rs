@@ -93,6 +93,7 @@ fn a_comparison_saves_what_it_measures_and_draws_it() {
         scripts: vec![script("load,c")],
         minutes: 60.0,
         place: place(root.path()),
+        lock: Some(root.path().join("lock")),
     };
     let results = comparison.run(&mut |results| results.save(root.path())).unwrap();
     assert_eq!(results.sessions.len(), 2 * engines.len());

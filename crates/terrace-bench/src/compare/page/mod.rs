@@ -1,10 +1,12 @@
-//! The report: one HTML file that needs nothing else, and the picture of it that a README shows.
+//! The report: one HTML file that needs nothing else, the picture of it that a README shows, and its tables as
+//! Markdown.
 //!
 //! Pictures are SVG in the page itself, 340 units wide, so that on a phone one of them fills the width and its text
 //! keeps its size; colours are CSS variables with a second set for dark mode. A little script sorts and filters the table
 //! and dims a store whose name in the legend is pressed; without it the page is whole.
 
 mod chart;
+mod markdown;
 mod overview;
 mod sections;
 mod table;
@@ -19,6 +21,8 @@ use crate::store::StoreResult;
 pub const FILE: &str = "index.html";
 /// The picture's.
 pub const PICTURE: &str = "overview.svg";
+/// The tables'.
+pub const TABLES: &str = "figures.md";
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
@@ -27,7 +31,8 @@ const COLOURS: &str = include_str!("colours.css");
 
 /// Draws the report of `results` into `dir`; the files made.
 pub fn write(results: &Results, dir: &Path) -> StoreResult<Vec<PathBuf>> {
-    let files = [(FILE, html(results)), (PICTURE, overview::alone(results))];
+    let files =
+        [(FILE, html(results)), (PICTURE, overview::alone(results)), (TABLES, markdown::tables(results))];
     let mut made = Vec::new();
     for (name, text) in files {
         let path = dir.join(name);

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{COLOURS, chart, escape};
+use crate::compare::entrant::Entrant;
 use crate::compare::results::Results;
 
 const ROW: f64 = 17.0;
@@ -32,14 +33,17 @@ pub fn picture(results: &Results) -> String {
             escape(&row.script),
             escape(&row.step)
         );
-        for (series, name, ratio) in &row.dots {
+        for dot in &row.dots {
+            // Our own stand out: larger, and above the others.
+            let (class, radius) = if dot.ours { ("f ours", 4.6) } else { ("f", 3.4) };
             let _ = write!(
                 svg,
-                "<g class=\"s{series}\"><circle class=\"f\" cx=\"{:.1}\" cy=\"{y:.1}\" r=\"4\" opacity=\".85\">\
+                "<g class=\"s{}\"><circle class=\"{class}\" cx=\"{:.1}\" cy=\"{y:.1}\" r=\"{radius}\">\
                  <title>{}: {}</title></circle></g>",
-                place(*ratio, &rows),
-                escape(name),
-                super::times(*ratio)
+                dot.series,
+                place(dot.ratio, &rows),
+                escape(&dot.name),
+                super::times(dot.ratio)
             );
         }
     }
@@ -80,8 +84,17 @@ pub fn alone(results: &Results) -> String {
 struct Row {
     script: String,
     step: String,
-    /// Series, name, multiple of the baseline.
-    dots: Vec<(usize, String, f64)>,
+    /// Peers, then engines.
+    dots: Vec<Dot>,
+}
+
+struct Dot {
+    series: usize,
+    name: String,
+    /// As a multiple of the baseline.
+    ratio: f64,
+    /// Whether it is an engine of Terrace.
+    ours: bool,
 }
 
 fn rows(results: &Results) -> Vec<Row> {
@@ -91,9 +104,11 @@ fn rows(results: &Results) -> Vec<Row> {
         for step in results.step_names(&script.name) {
             let dot = |(series, name): (usize, &String)| {
                 let ratio = results.ratio(&script.name, name, &step, base)?;
-                (ratio > 0.0).then(|| (series, name.clone(), ratio))
+                let ours = matches!(Entrant::parse(name), Ok(Entrant::Engine(_)));
+                (ratio > 0.0).then(|| Dot { series, name: name.clone(), ratio, ours })
             };
-            let dots: Vec<_> = results.entrants.iter().enumerate().filter_map(dot).collect();
+            let mut dots: Vec<Dot> = results.entrants.iter().enumerate().filter_map(dot).collect();
+            dots.sort_by_key(|dot| dot.ours);
             if dots.len() > 1 {
                 rows.push(Row { script: script.name.clone(), step, dots });
             }
@@ -104,7 +119,7 @@ fn rows(results: &Results) -> Vec<Row> {
 
 /// Powers of two at either end of the axis.
 fn ends(rows: &[Row]) -> (i32, i32) {
-    let logs = || rows.iter().flat_map(|r| r.dots.iter().map(|d| d.2.log2()));
+    let logs = || rows.iter().flat_map(|r| r.dots.iter().map(|d| d.ratio.log2()));
     let low = logs().fold(-1.0, f64::min).floor() as i32;
     let high = logs().fold(1.0, f64::max).ceil() as i32;
     (low.max(-6), high.min(8))

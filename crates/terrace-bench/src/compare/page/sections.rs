@@ -12,8 +12,15 @@ use crate::outcome::{CURVE, SLICE};
 
 /// All sections.
 pub fn all(results: &Results) -> Vec<String> {
-    let mut parts =
-        vec![head(results), legend(results), "<main>".to_string(), glance(results), behind(results)];
+    let mut parts = vec![
+        head(results),
+        legend(results),
+        "<main>".to_string(),
+        "<section class=\"pair\">".to_string(),
+        glance(results),
+        behind(results),
+        "</section>".to_string(),
+    ];
     parts.extend(results.scripts.iter().map(|script| script_section(results, script)));
     parts.push(whole_sessions(results));
     parts.push(section(
@@ -27,6 +34,10 @@ pub fn all(results: &Results) -> Vec<String> {
     parts.push(method(results));
     parts.push("</main><footer>All raw figures are in results.json beside this page. `terrace-bench report DIR` draws it again.</footer>".to_string());
     parts
+}
+
+fn part(title: &str, body: &str) -> String {
+    format!("<div><h2>{}</h2>{body}</div>", escape(title))
 }
 
 fn section(title: &str, body: &str) -> String {
@@ -67,7 +78,7 @@ fn glance(results: &Results) -> String {
         "<p>Throughput as a multiple of {}’s, each row a benchmark, each dot a store; further right is better.</p>",
         escape(results.baseline())
     );
-    section("At a glance", &format!("{about}<div class=\"card wide\">{}</div>", overview::picture(results)))
+    part("At a glance", &format!("{about}<div class=\"card wide\">{}</div>", overview::picture(results)))
 }
 
 /// Steps in which the best engine is slower than the best peer, the worst first.
@@ -109,7 +120,7 @@ fn behind(results: &Results) -> String {
             times(ratio)
         );
     }
-    section("Where Terrace is behind", &(html + "</ul>"))
+    part("Where Terrace is behind", &(html + "</ul>"))
 }
 
 fn script_section(results: &Results, script: &Script) -> String {
