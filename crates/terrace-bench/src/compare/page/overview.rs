@@ -117,12 +117,15 @@ fn rows(results: &Results) -> Vec<Row> {
     rows
 }
 
+/// The axis goes so many powers of two to either side at most: what lies farther out stands at its end, which says so.
+const FARTHEST: i32 = 4;
+
 /// Powers of two at either end of the axis.
 fn ends(rows: &[Row]) -> (i32, i32) {
     let logs = || rows.iter().flat_map(|r| r.dots.iter().map(|d| d.ratio.log2()));
     let low = logs().fold(-1.0, f64::min).floor() as i32;
     let high = logs().fold(1.0, f64::max).ceil() as i32;
-    (low.max(-6), high.min(8))
+    (low.max(-FARTHEST), high.min(FARTHEST))
 }
 
 fn place(ratio: f64, rows: &[Row]) -> f64 {
@@ -133,10 +136,15 @@ fn place(ratio: f64, rows: &[Row]) -> f64 {
 
 fn axis(svg: &mut String, rows: &[Row], top: f64, bottom: f64) {
     let (low, high) = ends(rows);
-    let every = if high - low > 8 { 2 } else { 1 };
-    for power in (low..=high).filter(|p| p % every == 0) {
+    let beyond = |farther: &dyn Fn(f64) -> bool| rows.iter().any(|r| r.dots.iter().any(|d| farther(d.ratio)));
+    for power in low..=high {
         let ratio = 2f64.powi(power);
         let text = if power < 0 { format!("1/{:.0}", 1.0 / ratio) } else { format!("{ratio:.0}×") };
+        let text = match power {
+            p if p == low && beyond(&|r| r < ratio) => format!("≤{text}"),
+            p if p == high && beyond(&|r| r > ratio) => format!("≥{text}"),
+            _ => text,
+        };
         let class = if power == 0 { "rule" } else { "grid" };
         let x = place(ratio, rows);
         let _ = write!(

@@ -226,6 +226,8 @@ fn duration(micros: f64) -> String {
     crate::report::nanos((micros * 1e3).round() as u64).replace(".0", "").replace(' ', "")
 }
 
+/// Lines over time are shown for so many times the median of their lengths.
+const LONGEST_SHOWN: f64 = 2.5;
 /// Points of a line over time at most.
 const POINTS: usize = 110;
 
@@ -249,12 +251,18 @@ fn timeline(results: &Results, script: &Script, step: &str) -> Option<String> {
             lines.push(Line { series, name: name.clone(), points });
         }
     }
+    // One slow store would squeeze all others into a corner.
+    let ends = lines.iter().filter_map(|l| Some(l.points.last()?.0));
+    let right = LONGEST_SHOWN * Stat::of(ends).map_or(1.0, |s| s.median);
+    let cut = lines.iter().any(|l| l.points.last().is_some_and(|p| p.0 > right));
+    lines.iter_mut().for_each(|l| l.points.retain(|p| p.0 <= right));
     let points = || lines.iter().flat_map(|l| l.points.iter());
     let (right, top) = (points().map(|p| p.0).fold(0.0, f64::max), points().map(|p| p.1).fold(0.0, f64::max));
     if lines.is_empty() {
         return None;
     }
-    let mut across = Axis::linear(right, "seconds");
+    let unit = if cut { "seconds (slower stores go on)" } else { "seconds" };
+    let mut across = Axis::linear(right, unit);
     across.to = right;
     across.marks.retain(|(place, _)| *place <= right);
     Some(chart::lines(&lines, &across, &Axis::linear(top, "operations a second")))
@@ -279,9 +287,13 @@ fn writing(results: &Results, script: &Script, steps: &[String]) -> String {
             let stats: Vec<Option<Stat>> =
                 results.entrants.iter().map(|e| results.stat(&script.name, e, step, metric)).collect();
             // Amplification of a few writes among reads is that of what was there before.
-            let fills =
-                steps.first() == Some(step) || step == "a" || step == "overwrite" || name.starts_with("CPU");
-            if !fills || (!writes && !name.starts_with("CPU")) || stats.iter().all(Option::is_none) {
+            let (cpu, first) = (name.starts_with("CPU"), steps.first() == Some(step));
+            let told = match step.as_str() {
+                "a" | "overwrite" => writes || cpu,
+                "c" | "readrandom" => cpu,
+                _ => first,
+            };
+            if !told || stats.iter().all(Option::is_none) {
                 continue;
             }
             let bar = |(series, name): (usize, &'_ String)| Bar {
@@ -290,7 +302,8 @@ fn writing(results: &Results, script: &Script, steps: &[String]) -> String {
                 stat: results.stat(&script.name, name, step, metric),
                 ratio: None,
             };
-            let bars: Vec<Bar<'_>> = results.entrants.iter().enumerate().map(bar).collect();
+            let bars: Vec<Bar<'_>> =
+                results.entrants.iter().enumerate().map(bar).filter(|bar| bar.stat.is_some()).collect();
             let _ = write!(
                 html,
                 "<div class=\"card\"><h3>{}: <span class=\"soft\">{title}</span></h3>{}</div>",
