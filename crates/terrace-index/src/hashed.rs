@@ -11,6 +11,9 @@ use crate::ordered::{MAX_KEY_BYTES, ScanBatch};
 /// Longest value in bytes: 1 GiB.
 pub const MAX_VALUE_BYTES: usize = 1 << 30;
 
+/// Keys that [`get_many`](HashIndex::get_many) is ahead with what it has brought into the caches.
+const AHEAD: usize = 8;
+
 /// A persistent unordered map from byte strings of up to 65,535 bytes to 8-byte words other than 0.
 ///
 /// Thread safety: every method may be called from any thread at any time. Each of the single-key methods is
@@ -19,6 +22,24 @@ pub const MAX_VALUE_BYTES: usize = 1 << 30;
 pub trait HashIndex: Send + Sync + Debug {
     /// The word of `key`.
     fn get(&self, key: &[u8]) -> Result<Option<u64>>;
+
+    /// Has what a [`get`](Self::get) of `key` looks at first brought into the processor's caches, without waiting for
+    /// it. Who knows some keys ahead saves most of the time that each of them would wait for memory.
+    fn prefetch(&self, _key: &[u8]) {}
+
+    /// Appends the words of `keys` to `words`, in their order. Each is read as by [`get`](Self::get), but many at a
+    /// time are on their way from memory.
+    fn get_many(&self, keys: &[&[u8]], words: &mut Vec<Option<u64>>) -> Result<()> {
+        words.reserve(keys.len());
+        keys.iter().take(AHEAD).for_each(|key| self.prefetch(key));
+        for (i, key) in keys.iter().enumerate() {
+            if let Some(key) = keys.get(i + AHEAD) {
+                self.prefetch(key);
+            }
+            words.push(self.get(key)?);
+        }
+        Ok(())
+    }
 
     /// Sets the word of `key`; the word it had.
     fn insert(&self, key: &[u8], word: u64) -> Result<Option<u64>>;

@@ -220,6 +220,16 @@ impl TurboHash {
         Held { table: self, shard, view }
     }
 
+    /// Takes a shard for writing if its view is still the quiet one that was `seen`.
+    #[inline(always)]
+    pub(super) fn try_hold(&self, shard: usize, seen: View) -> Option<Held<'_>> {
+        let (quiet, taken) = (seen.to_word(), seen.to_word() | LOCKED);
+        let held =
+            self.views[shard].compare_exchange(quiet, taken, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        // Lazily: a shard that was not taken must not be released.
+        held.then(|| Held { table: self, shard, view: seen })
+    }
+
     #[cold]
     fn wait_for(&self, word: &AtomicU64) -> View {
         let backoff = Backoff::new();

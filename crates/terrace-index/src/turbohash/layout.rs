@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicU64;
 use terrace_base::checksum::crc32c;
 use terrace_pmem::PmSafe;
 
-/// First word of a table's header: `TTURBO` and version 1.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TTURBO\x01\0");
+/// First word of a table's header: `TTURBO` and version 2.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TTURBO\x02\0");
 
 /// Where a table begins; named by a root of the pool. It never changes.
 #[repr(C)]
@@ -72,7 +72,7 @@ pub(super) struct Bucket {
     pub tags: AtomicU64,
     /// Tags of slots 8 to 13, and which slots name records.
     pub tags_kinds: AtomicU64,
-    /// Four bits of checksum a slot.
+    /// Four bits of checksum a slot, and in the upper eight the path filter ([`leads_on`]).
     pub checks: AtomicU64,
     pub slots: [PairSlot; SLOTS],
 }
@@ -290,6 +290,56 @@ pub(super) fn with_check(checks: u64, slot: usize, check: u64) -> u64 {
     checks & !(0xf << (slot * 4)) | check << (slot * 4)
 }
 
+/// Where the path filter begins beside the checks.
+const FILTER_SHIFT: u32 = 56;
+/// Bits of the path filter; above them are three bits of check.
+const FILTER_BITS: u64 = 5;
+
+/// Path filters with their checks: of each set of bits, the exclusive or of what stands for each of them. Nothing of
+/// that is 0, so that every single flipped bit is noticed.
+const FILTERS: [u8; 1 << FILTER_BITS] = {
+    const CHECK_OF_BIT: [u8; FILTER_BITS as usize] = [3, 5, 6, 7, 1];
+    let mut filters = [0; 1 << FILTER_BITS];
+    let mut set = 0;
+    while set < filters.len() {
+        let (mut check, mut bit) = (0, 0);
+        while bit < FILTER_BITS as usize {
+            check ^= CHECK_OF_BIT[bit] * (set >> bit & 1) as u8;
+            bit += 1;
+        }
+        filters[set] = set as u8 | check << FILTER_BITS;
+        set += 1;
+    }
+    filters
+};
+
+/// The bit that stands for the keys of a tag in path filters.
+#[inline(always)]
+fn path_bit(tag: u8) -> u64 {
+    (u64::from(tag) * FILTER_BITS) >> 8
+}
+
+/// Whether a key of this tag may be in a bucket behind the one with these checks: of every key the filters of the buckets
+/// between its home and its own say so.
+#[inline(always)]
+pub(super) fn leads_on(checks: u64, tag: u8) -> bool {
+    checks >> (FILTER_SHIFT as u64 + path_bit(tag)) & 1 == 1
+}
+
+/// The checks with a filter that says it of the keys of this tag too.
+#[inline(always)]
+pub(super) fn led_on(checks: u64, tag: u8) -> u64 {
+    let set = (checks >> FILTER_SHIFT | 1 << path_bit(tag)) & ((1 << FILTER_BITS) - 1);
+    checks & ((1 << FILTER_SHIFT) - 1) | u64::from(FILTERS[set as usize]) << FILTER_SHIFT
+}
+
+/// Whether the path filter beside the checks has its own.
+#[inline(always)]
+pub(super) fn is_filter_sound(checks: u64) -> bool {
+    let filter = checks >> FILTER_SHIFT;
+    u64::from(FILTERS[(filter & ((1 << FILTER_BITS) - 1)) as usize]) == filter
+}
+
 /// The tag of a hash.
 #[inline(always)]
 pub(super) fn tag_of(hash: u64) -> u8 {
@@ -334,7 +384,7 @@ mod tests {
             crc: 0,
         };
         let hex: String = header.encode().iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, "54545552424f010008070605040302010000030000000000100000000200000010000000787999e4");
+        assert_eq!(hex, "54545552424f02000807060504030201000003000000000010000000020000001000000063ba54da");
     }
 
     #[test]
@@ -378,6 +428,24 @@ mod tests {
                 assert!(!meta.are_tags_sound((value, key ^ 1 << bit)));
             }
         }
+    }
+
+    #[test]
+    fn filters_lead_on_and_flipped_bits_are_noticed() {
+        let mut checks = 0x0055_AAAA_5555_AAAA;
+        assert!(is_filter_sound(checks) && (0..=255).all(|tag| !leads_on(checks, tag)));
+        let mut ends = 256;
+        for tag in [0, 255, 128, 60, 200] {
+            checks = led_on(checks, tag);
+            let still = (0..=255).filter(|&tag| !leads_on(checks, tag)).count();
+            assert!(leads_on(checks, tag) && is_filter_sound(checks) && (50..53).contains(&(ends - still)));
+            ends = still;
+            for bit in 56..64 {
+                assert!(!is_filter_sound(checks ^ 1 << bit));
+            }
+        }
+        assert_eq!((ends, checks & ((1 << 56) - 1)), (0, 0x0055_AAAA_5555_AAAA));
+        assert_eq!(led_on(led_on(0, 255), 0), 0x51 << 56);
     }
 
     #[test]

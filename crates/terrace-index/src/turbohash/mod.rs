@@ -4,12 +4,13 @@
 //! hash     [ shard | ... | bucket | tag ]           upper bits, bits from 8 on, low byte
 //! mirror   one word a shard, DRAM                   address, size, lock
 //! shard    2^n buckets of 256 bytes, contiguous     one allocation
-//! bucket   meta | tags, kinds | checks | 14 slots   meta: valid, deleted, sequence, check
+//! bucket   meta | tags, kinds | checks | 14 slots   meta: valid, deleted, sequence, check; checks: of slots, and the path filter
 //! slot     8-byte key and value, or hash and record
 //! ```
 //!
 //! A search begins in the key's home bucket and goes on, bucket by bucket, until it finds the key, comes by a
-//! bucket with two empty slots, or has seen the probing scope. In a bucket it compares a byte of the hash with
+//! bucket with two empty slots or one whose path filter says that no key with its tag is further on, or has seen the
+//! probing scope. In a bucket it compares a byte of the hash with
 //! fourteen tags at once (`simd`) and looks only at slots that match.
 //!
 //! Everything that a write changes for readers is published by one 8-byte store of the bucket's meta word: a new slot
@@ -28,7 +29,8 @@
 //! 2. At least one slot of each bucket is empty: updates stay in their bucket, and a key has one slot.
 //! 3. A bucket that does not end paths never begins to, until its shard is rehashed: a deleted key's slot
 //!    becomes empty only in a bucket that ends paths anyway.
-//! 4. So no key lies behind a bucket that ends paths, as seen from its home.
+//! 4. So no key lies behind a bucket that ends paths, as seen from its home; and every bucket between has a path filter that
+//!    leads on to it, durably before the key is there.
 //! 5. A shard's buckets are what the set in force of its descriptor names; they are durable before it names them,
 //!    and it names them durably before the mirror does.
 //! 6. While the mirror says that a shard is free, all that was published in it is durable.
@@ -238,6 +240,11 @@ impl TurboHash {
     /// [`remove`](HashIndex::remove) for the key that consists of the eight bytes of `key`, little-endian.
     #[inline]
     pub fn remove_u64(&self, key: u64) -> Result<Option<u64>> {
+        if self.glances
+            && let Some(word) = self.remove_at_a_glance(key)
+        {
+            return Ok(Some(word));
+        }
         Ok(self.write(&self.sought_u64(key, &key.to_le_bytes()), When::Known, New::Nothing)?.before)
     }
 
@@ -276,6 +283,11 @@ impl HashIndex for TurboHash {
         self.word_of_key(key)
     }
 
+    #[inline]
+    fn prefetch(&self, key: &[u8]) {
+        self.prefetch_key(key);
+    }
+
     fn insert(&self, key: &[u8], word: u64) -> Result<Option<u64>> {
         admit(key, Some(word))?;
         let new = self.new_word(key, Some(word))?;
@@ -299,6 +311,9 @@ impl HashIndex for TurboHash {
 
     fn remove(&self, key: &[u8]) -> Result<Option<u64>> {
         admit(key, None)?;
+        if let Ok(word) = key.try_into() {
+            return self.remove_u64(u64::from_le_bytes(word));
+        }
         Ok(self.write(&Sought::key(self, key), When::Known, New::Nothing)?.before)
     }
 

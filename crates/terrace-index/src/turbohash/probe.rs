@@ -5,7 +5,7 @@ use std::sync::atomic::{Ordering, fence};
 use terrace_base::{Error, Result};
 
 use super::TurboHash;
-use super::layout::{Bucket, KINDS_SHIFT, Meta, slot_check, tag_of};
+use super::layout::{Bucket, KINDS_SHIFT, Meta, is_filter_sound, leads_on, slot_check, tag_of};
 use super::simd::Isa;
 use crate::pair::Pair;
 
@@ -93,6 +93,12 @@ impl Bucket {
 }
 
 impl Header {
+    /// Whether no key of this tag is in a bucket behind.
+    #[inline(always)]
+    pub fn ends_path_of(&self, tag: u8) -> bool {
+        self.meta.ends_path() || !leads_on(self.checks, tag)
+    }
+
     /// Whether the checks over it are right.
     ///
     /// # Safety
@@ -102,7 +108,7 @@ impl Header {
     pub unsafe fn is_sound<I: Isa>(&self) -> bool {
         // SAFETY: the caller's.
         let tags = unsafe { I::of_live(self.tags, self.tags_kinds, self.meta.live()) };
-        self.meta.is_state_sound() && self.meta.are_tags_sound(tags)
+        self.meta.is_state_sound() && self.meta.are_tags_sound(tags) && is_filter_sound(self.checks)
     }
 }
 

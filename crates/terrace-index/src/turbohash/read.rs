@@ -14,7 +14,7 @@ use super::TurboHash;
 use super::directory::View;
 use super::layout::{BUCKET_BYTES, BUCKET_HEADER_BYTES, Bucket, home_of, shard_of, slot_check, tag_of};
 use super::probe::{Sought, Value};
-use super::simd::{Isa, by_isa};
+use super::simd::{Isa, Portable, by_isa};
 use crate::limbo::Readers;
 
 /// A reader of the table.
@@ -42,6 +42,17 @@ impl TurboHash {
         }
     }
 
+    /// Starts loading the key's home bucket, if its shard is at rest.
+    #[inline]
+    pub(super) fn prefetch_key(&self, key: &[u8]) {
+        let hash = Sought::key(self, key).hash;
+        let view = self.view(shard_of(hash, self.header.shard_bits));
+        if view.is_quiet() {
+            // SAFETY: the portable set asks for no features. What is loaded in vain does no harm.
+            self.prefetch(unsafe { view.home::<Portable>(hash) });
+        }
+    }
+
     by_isa! { fn word_at_a_glance(&self, key: u64) -> Option<Option<u64>> = glance on level }
     by_isa! { fn word_of_any(&self, key: &[u8]) -> Result<Option<u64>> = word_of_any_in on level }
     by_isa! {
@@ -60,9 +71,12 @@ impl TurboHash {
         if !view.is_quiet() {
             return None;
         }
-        // SAFETY: present in limbo since before the view was loaded, and the shard has buckets. The levels that
-        // operations are compiled for are those of this processor.
-        let found = unsafe { Self::glance_at::<I>(&*view.home::<I>(hash), hash, key)? };
+        // SAFETY: the levels that operations are compiled for are those of this processor.
+        let home = unsafe { view.home::<I>(hash) };
+        // Which slot it is is known when the header is there: by then all of them shall be.
+        self.prefetch(home);
+        // SAFETY: present in limbo since before the view was loaded, and the shard has buckets.
+        let found = unsafe { Self::glance_at::<I>(&*home, hash, key)? };
         // Nobody has begun to write to the shard: what was seen is durable.
         (word.load(Ordering::Relaxed) == view.to_word()).then_some(found)
     }
@@ -89,7 +103,7 @@ impl TurboHash {
             Some(value)
         } else {
             // SAFETY: the caller's.
-            if !unsafe { header.is_sound::<I>() } || !header.meta.ends_path() {
+            if !unsafe { header.is_sound::<I>() } || !header.ends_path_of(tag_of(hash)) {
                 return None;
             }
             None
@@ -189,7 +203,7 @@ impl TurboHash {
             if !is_sound {
                 return Err(self.damaged(bucket, "a bucket's header with its check"));
             }
-            return Ok((None, header.meta.ends_path()));
+            return Ok((None, header.ends_path_of(sought.tag())));
         }
     }
 

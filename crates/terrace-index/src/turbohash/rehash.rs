@@ -13,7 +13,7 @@ use terrace_base::{Error, Result};
 use super::directory::{Content, Held, View};
 use super::layout::{
     BUCKET_BITS_MAX, BUCKET_BYTES, BUCKET_WORDS, HEADER_WORDS, Meta, SLOTS, TAGS_MASK, USABLE_SLOTS, home_of,
-    slot_check, tag_of, with_check, with_tag,
+    led_on, slot_check, tag_of, with_check, with_tag,
 };
 use super::simd::Portable;
 use super::{Garbage, TurboHash};
@@ -59,6 +59,11 @@ fn pack(pairs: &[Moved], why: Why, bits: u32, scope: usize) -> Option<Vec<Words>
     let mut buckets = vec![[0; BUCKET_WORDS]; 1 << bits];
     for pair in pairs {
         let (at, slot) = place_of(&buckets, pair.hash, bits, scope)?;
+        let mut passed = home_of(pair.hash, bits);
+        while passed != at {
+            buckets[passed][3] = led_on(buckets[passed][3], tag_of(pair.hash));
+            passed = (passed + 1) & (buckets.len() - 1);
+        }
         let words = &mut buckets[at];
         // Slots taken, until the bucket is sealed.
         words[0] += 1;
@@ -215,7 +220,7 @@ impl TurboHash {
 
 #[cfg(test)]
 mod tests {
-    use super::super::layout::of_live;
+    use super::super::layout::{leads_on, of_live};
     use super::*;
 
     fn pairs(n: u64) -> Vec<Moved> {
@@ -242,7 +247,8 @@ mod tests {
                     |at: usize| buckets[at][HEADER_WORDS..].chunks(2).any(|s| s == [pair.key, pair.value]);
                 let path: Vec<_> = (0..16).map(|i| (home + i) & ((1 << bits) - 1)).collect();
                 let at = path.iter().position(|&at| holds(at)).unwrap();
-                assert!(path[..at].iter().all(|&before| !metas[before].ends_path()));
+                let leads = |at: usize| !metas[at].ends_path() && leads_on(buckets[at][3], tag_of(pair.hash));
+                assert!(path[..at].iter().all(|&before| leads(before)));
             }
         }
     }

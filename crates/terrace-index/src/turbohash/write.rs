@@ -10,10 +10,10 @@ use std::sync::atomic::{Ordering, fence};
 use terrace_base::Result;
 use terrace_pmem::POff;
 
-use super::directory::{Content as ShardContent, Held};
+use super::directory::{Content as ShardContent, Held, View};
 use super::layout::{
-    BUCKET_HEADER_BYTES, Bucket, Meta, SLOT_BYTES, SLOTS_BESIDE_HEADER, USABLE_SLOTS, home_of, shard_of,
-    slot_check, with_check, with_tag,
+    BUCKET_HEADER_BYTES, Bucket, Meta, SLOT_BYTES, SLOTS_BESIDE_HEADER, USABLE_SLOTS, home_of, leads_on,
+    led_on, shard_of, slot_check, tag_of, with_check, with_tag,
 };
 use super::probe::{Content, Header, Sought, Value};
 use super::rehash::Why;
@@ -63,6 +63,8 @@ struct Spot<'t> {
     bucket: &'t Bucket,
     header: Header,
     slot: usize,
+    /// Buckets from the key's home to it, where that is to be known.
+    distance: usize,
 }
 
 /// What a writer's search found: the key, or else a slot for it, or else that the shard must be rehashed.
@@ -112,6 +114,49 @@ impl TurboHash {
         }
     }
 
+    by_isa! {
+        /// Removes a key of eight bytes whose slot is plain to see, and tells its word. `None`: it takes a search, and
+        /// nothing was done.
+        pub(super) fn remove_at_a_glance(&self, key: u64) -> Option<u64> = remove_glance on level
+    }
+
+    /// What nearly every removal comes to, in so few instructions that the processor has the next one's bucket on its
+    /// way while this one becomes durable.
+    #[inline(always)]
+    fn remove_glance<I: Isa>(&self, key: u64) -> Option<u64> {
+        let hash = self.hash.of_word(key);
+        let shard = shard_of(hash, self.header.shard_bits);
+        let seen = self.view(shard);
+        if !seen.is_quiet() {
+            return None;
+        }
+        // SAFETY: the levels that operations are compiled for are those of this processor.
+        let home = unsafe { seen.home::<I>(hash) };
+        self.prefetch(home);
+        let held = self.try_hold(shard, seen)?;
+        // SAFETY: the shard is held, and these are its buckets still.
+        let bucket = unsafe { &*home };
+        // SAFETY: as above.
+        let (header, is_sound) = unsafe {
+            let header = bucket.header::<I>(tag_of(hash));
+            (header, header.is_sound::<I>())
+        };
+        if header.matches == 0 || !is_sound {
+            return None;
+        }
+        let slot = header.matches.trailing_zeros() as usize;
+        let content = bucket.content(&header, slot);
+        if content.key != key || content.is_record || !content.is_sound(&header, slot) {
+            return None;
+        }
+        let mut count =
+            self.counts[shard].get().filter(|count| !is_to_be_collected(count.deleted + 1, seen))?;
+        self.vacate::<I>(bucket, &header, slot, &mut count);
+        self.counts[shard].set(count);
+        drop(held);
+        Some(content.value)
+    }
+
     /// Looks for the key, and for where it would go: into the first slot of a deleted key on its path, else
     /// into the bucket that ends it.
     #[inline(always)]
@@ -122,7 +167,8 @@ impl TurboHash {
         }
         let home = home_of(sought.hash, view.bits());
         let mask = view.len() - 1;
-        let (mut room, mut probed) = (None, 0);
+        // A key that is not in the buckets behind may yet have to go there.
+        let (mut room, mut probed, mut is_sought) = (None, 0, true);
         while probed < self.scope(view) {
             let bucket = held.bucket((home + probed) & mask);
             probed += 1;
@@ -132,19 +178,20 @@ impl TurboHash {
             if !unsafe { header.is_sound::<I>() } {
                 return Err(self.damaged(bucket, "a bucket's header with its check"));
             }
-            if let Some(found) = self.search_bucket(bucket, header, sought)? {
+            if is_sought && let Some(found) = self.search_bucket(bucket, header, sought)? {
                 self.charge(view, home, probed);
                 return Ok(Search::Found(found));
             }
+            is_sought &= !header.ends_path_of(sought.tag());
             let is_end = header.meta.ends_path();
             let slot = match header.meta.first_deleted() {
                 None if is_end => header.meta.first_empty(),
                 deleted => deleted,
             };
             if let (Some(slot), None) = (slot, &room) {
-                room = Some(Spot { bucket, header, slot });
+                room = Some(Spot { bucket, header, slot, distance: probed - 1 });
             }
-            if is_end {
+            if is_end || !is_sought && room.is_some() {
                 break;
             }
         }
@@ -166,7 +213,7 @@ impl TurboHash {
             // SAFETY: the shard is held.
             if let Some(value) = unsafe { self.matched(bucket, &header, slot, content, sought)? } {
                 let record = content.is_record.then_some(content.value);
-                return Ok(Some(Found { at: Spot { bucket, header, slot }, value, record }));
+                return Ok(Some(Found { at: Spot { bucket, header, slot, distance: 0 }, value, record }));
             }
             matches &= matches - 1;
         }
@@ -182,14 +229,14 @@ impl TurboHash {
         sought: &Sought<'_>,
         new: New<'_>,
     ) -> Result<()> {
-        let Spot { bucket, header, slot: old } = found.at;
+        let Spot { bucket, header, slot: old, .. } = found.at;
         let Some(slot) = header.meta.first_empty() else {
             return Err(self.damaged(bucket, "a bucket with an empty slot"));
         };
         let mut shard = self.content(held)?;
         let valid = header.meta.valid() & !(1 << old) | 1 << slot;
         let next = header.meta.next(valid, header.meta.deleted());
-        self.fill::<I>(Spot { bucket, header, slot }, next, sought, new, &mut shard);
+        self.fill::<I>(Spot { bucket, header, slot, distance: 0 }, false, next, sought, new, &mut shard);
         self.drop_record(found.record, found.value, &mut shard);
         self.counts[held.shard].set(shard);
         Ok(())
@@ -209,22 +256,44 @@ impl TurboHash {
         shard.live += 1;
         shard.deleted -= u64::from(meta.deleted() & bit != 0).min(shard.deleted);
         let next = meta.next(meta.valid() | bit, meta.deleted() & !bit);
-        self.fill::<I>(spot, next, sought, new, &mut shard);
+        let led = spot.distance > 0 && self.lead_on(held, sought, spot.distance);
+        self.fill::<I>(spot, led, next, sought, new, &mut shard);
         self.counts[held.shard].set(shard);
         Ok(())
     }
 
-    /// Writes a slot that nobody looks at, and publishes the header with the meta `next`.
+    /// Has the filters of `distance` buckets from the key's home on lead searches past them, before the key goes
+    /// behind them; whether that took a flush, which is to be drained. A filter that leads on in vain does no harm, so a
+    /// crash may come at any time.
+    #[cold]
+    fn lead_on(&self, held: &Held<'_>, sought: &Sought<'_>, distance: usize) -> bool {
+        let home = home_of(sought.hash, held.view.bits());
+        let mut flushed = false;
+        for i in 0..distance {
+            let bucket = held.bucket((home + i) & (held.view.len() - 1));
+            let checks = bucket.checks.load(Ordering::Relaxed);
+            if !leads_on(checks, sought.tag()) {
+                bucket.checks.store(led_on(checks, sought.tag()), Ordering::Release);
+                self.pool.flush(self.offset_of(bucket), BUCKET_HEADER_BYTES);
+                flushed = true;
+            }
+        }
+        flushed
+    }
+
+    /// Writes a slot that nobody looks at, and publishes the header with the meta `next`. `led`: other things were
+    /// flushed that must be durable before that.
     #[inline(always)]
     fn fill<I: Isa>(
         &self,
         spot: Spot<'_>,
+        led: bool,
         next: Meta,
         sought: &Sought<'_>,
         new: New<'_>,
         shard: &mut ShardContent,
     ) {
-        let Spot { bucket, header, slot } = spot;
+        let Spot { bucket, header, slot, .. } = spot;
         let (content, record) = match new {
             New::Record(pair) => {
                 let content = Content { key: sought.hash, value: pair.offset(), is_record: true };
@@ -241,7 +310,7 @@ impl TurboHash {
         if slot >= SLOTS_BESIDE_HEADER {
             self.pool.flush(at + BUCKET_HEADER_BYTES + slot as u64 * SLOT_BYTES, SLOT_BYTES);
             self.pool.drain();
-        } else if record.is_some() {
+        } else if record.is_some() || led {
             self.pool.drain();
         }
         let check = slot_check(content.key, content.value, content.is_record);
@@ -259,12 +328,24 @@ impl TurboHash {
         }
     }
 
-    /// Deletes a key: its slot stays on the path if the path may go on from its bucket, and becomes empty if every
-    /// path ends there anyway.
+    /// Deletes a key.
     #[inline(always)]
     fn remove_found<I: Isa>(&self, held: &mut Held<'_>, found: Found<'_>) -> Result<()> {
-        let Spot { bucket, header, slot } = found.at;
+        let Spot { bucket, header, slot, .. } = found.at;
         let mut shard = self.content(held)?;
+        self.vacate::<I>(bucket, &header, slot, &mut shard);
+        self.drop_record(found.record, found.value, &mut shard);
+        self.counts[held.shard].set(shard);
+        if is_to_be_collected(shard.deleted, held.view) {
+            self.collect_deleted(held);
+        }
+        Ok(())
+    }
+
+    /// Makes a live slot one of no key, durably: it stays on the path if the path may go on from its bucket, and becomes
+    /// empty if every path ends there anyway.
+    #[inline(always)]
+    fn vacate<I: Isa>(&self, bucket: &Bucket, header: &Header, slot: usize, shard: &mut ShardContent) {
         let (meta, bit) = (header.meta, 1 << slot);
         let next = if meta.ends_path() {
             meta.next(meta.valid() & !bit, meta.deleted())
@@ -276,12 +357,6 @@ impl TurboHash {
         let live_tags = unsafe { I::of_live(header.tags, header.tags_kinds, next.live()) };
         self.pool.publish(POff::new(self.offset_of(bucket)), next.seal(live_tags).0);
         shard.live -= 1.min(shard.live);
-        self.drop_record(found.record, found.value, &mut shard);
-        self.counts[held.shard].set(shard);
-        if shard.deleted as usize > held.view.len() * USABLE_SLOTS / 2 {
-            self.collect_deleted(held);
-        }
-        Ok(())
     }
 
     /// Lets go of a record that no slot names any more.
@@ -292,4 +367,10 @@ impl TurboHash {
             self.limbo.retire(Garbage::Record(at));
         }
     }
+}
+
+/// Whether so many slots of deleted keys are too many for a shard.
+#[inline(always)]
+fn is_to_be_collected(deleted: u64, view: View) -> bool {
+    deleted as usize > view.len() * USABLE_SLOTS / 2
 }

@@ -103,9 +103,21 @@ impl Pool {
     /// reachable must have been drained already: the word may reach the media at any moment from now on.
     #[inline]
     pub fn publish(&self, at: POff<u64>, value: u64) {
-        self.store_flush(at, value);
-        self.inner.stats.published();
-        self.drain();
+        self.atomic(at).store(value, Ordering::Release);
+        self.inner.stats.published_word(at.get());
+        match self.inner.gate {
+            // SAFETY: the word that was stored lies there.
+            Gate::Cpu(op) => unsafe {
+                cpu::flush(op, self.inner.base.add(at.get() as usize), 8);
+                cpu::fence();
+            },
+            Gate::Dispatch => {
+                self.inner.media.flush(at.get(), 8);
+                self.inner.media.drain();
+            }
+            Gate::Fence => cpu::fence(),
+            Gate::Nothing => {}
+        }
     }
 
     /// [`publish`](Self::publish) without the drain, which the caller makes for several at once.

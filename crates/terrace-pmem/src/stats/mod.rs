@@ -127,6 +127,13 @@ impl Recorder {
         self.add([(2, 1)]);
     }
 
+    /// An aligned word was flushed, drained and published.
+    #[inline]
+    pub(crate) fn published_word(&self, offset: u64) {
+        let written = self.buffer.as_ref().map_or(0, |b| b.write(offset, 8));
+        self.add([(0, 1), (1, 1), (2, 1), (3, 1), (4, 8), (5, written)]);
+    }
+
     /// A word was published.
     #[inline]
     pub(crate) fn published(&self) {
