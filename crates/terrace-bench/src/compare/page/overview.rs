@@ -137,7 +137,8 @@ fn place(ratio: f64, rows: &[Row]) -> f64 {
 fn axis(svg: &mut String, rows: &[Row], top: f64, bottom: f64) {
     let (low, high) = ends(rows);
     let beyond = |farther: &dyn Fn(f64) -> bool| rows.iter().any(|r| r.dots.iter().any(|d| farther(d.ratio)));
-    for power in low..=high {
+    let every = if high - low > 5 { 2 } else { 1 };
+    for power in (low..=high).filter(|p| p % every == 0) {
         let ratio = 2f64.powi(power);
         let text = if power < 0 { format!("1/{:.0}", 1.0 / ratio) } else { format!("{ratio:.0}×") };
         let text = match power {
@@ -147,11 +148,13 @@ fn axis(svg: &mut String, rows: &[Row], top: f64, bottom: f64) {
         };
         let class = if power == 0 { "rule" } else { "grid" };
         let x = place(ratio, rows);
+        // What stands at an end needs the room inside it.
+        let middle = x.min(338.0 - 3.8 * text.chars().count() as f64);
         let _ = write!(
             svg,
             "<line class=\"{class}\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{top}\" y2=\"{bottom}\"/>\
-             <text class=\"soft\" x=\"{x:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{text}</text>\
-             <text class=\"soft\" x=\"{x:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{text}</text>",
+             <text class=\"soft\" x=\"{middle:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{text}</text>\
+             <text class=\"soft\" x=\"{middle:.1}\" y=\"{:.0}\" text-anchor=\"middle\">{text}</text>",
             top - 6.0,
             bottom + 11.0
         );
