@@ -122,8 +122,8 @@ pub(super) fn head_of(key: &[u8]) -> u64 {
 }
 
 impl<const N: usize> Base for FastFair<N> {
-    /// As many as a leaf has entries.
-    const CAPACITY: usize = N;
+    /// Thrice as many as a leaf has entries: where keys are spread, a leaf is written for several of them.
+    const CAPACITY: usize = 3 * N;
 
     forwards!(OrderedIndex);
 
@@ -158,8 +158,8 @@ impl<const N: usize> Base for FastFair<N> {
 const SKIP_SHARE: u64 = 32;
 
 impl Base for SkipIndex {
-    /// As many as a range has keys on average.
-    const CAPACITY: usize = SKIP_SHARE as usize;
+    /// Thrice as many as a range has keys on average.
+    const CAPACITY: usize = 3 * SKIP_SHARE as usize;
 
     forwards!(OrderedIndex);
 

@@ -80,7 +80,7 @@ pub(super) unsafe fn free_key(key_word: usize) {
 }
 
 /// Key word and sort of a key in a buffer.
-fn keep_key(probe: &Probe<'_>) -> (u64, u8) {
+pub(super) fn keep_key(probe: &Probe<'_>) -> (u64, u8) {
     if probe.key.len() <= INLINE_BYTES {
         return (probe.word, probe.kind());
     }
@@ -240,7 +240,7 @@ impl Core {
     }
 
     /// Entries a buffer may hold: so few that a leaf without room for them has two items at least.
-    fn buffer_entries(&self) -> usize {
+    pub(super) fn buffer_entries(&self) -> usize {
         self.logs.as_ref().map_or(0, |logs| logs.buffer_entries).min(self.capacity - 2)
     }
 
@@ -306,7 +306,7 @@ impl Core {
         Ok(true)
     }
 
-    fn retire_keys(&self, entries: &[Item]) {
+    pub(super) fn retire_keys(&self, entries: &[Item]) {
         for (key_word, _, _) in entries.iter().filter(|entry| entry.2 == BOXED) {
             self.limbo.retire(Garbage::Key(*key_word as usize));
         }

@@ -11,7 +11,6 @@
 //! 4. An open replays both sets into the leaves before anything else is done, and then frees them. Replaying twice
 //!    does no harm.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
@@ -55,7 +54,7 @@ struct Sets {
     old: Option<Set>,
 }
 
-struct Set {
+pub(super) struct Set {
     /// Offset of its object.
     off: u64,
     number: u64,
@@ -108,7 +107,7 @@ impl Set {
     }
 
     /// Hands every entry to `visit`: number, word and key.
-    fn visit(&self, visit: &mut dyn FnMut(u64, u64, &[u8])) -> Result<()> {
+    pub fn visit(&self, visit: &mut dyn FnMut(u64, u64, &[u8])) -> Result<()> {
         for log in &self.logs {
             let log = log.lock();
             log.visit(&mut |_, entry| {
@@ -169,29 +168,6 @@ impl Core {
         Ok(())
     }
 
-    /// Does to the leaves what the sets say; the number of the last entry.
-    fn replay(&self, sets: &[Set]) -> Result<u64> {
-        let mut last = 0;
-        let mut newest: HashMap<Vec<u8>, (u64, u64)> = HashMap::new();
-        for set in sets {
-            set.visit(&mut |number, word, key| {
-                last = last.max(number);
-                match newest.get_mut(key) {
-                    Some(known) => *known = (*known).max((number, word)),
-                    None => drop(newest.insert(key.to_vec(), (number, word))),
-                }
-            })?;
-        }
-        // In the order of their keys: the leaves one after the other.
-        let mut newest: Vec<_> = newest.into_iter().collect();
-        newest.sort_unstable();
-        for (key, (_, word)) in newest {
-            let new = (word != 0).then_some(word);
-            self.apply_to_leaf(&key, &mut |now| (now != new).then_some(new))?;
-        }
-        Ok(last)
-    }
-
     /// Makes an entry durable in the current set, whose number is returned.
     pub(super) fn log(&self, key: &[u8], word: u64) -> Result<u64> {
         let Some(logs) = &self.logs else { return Ok(0) };
@@ -212,8 +188,9 @@ impl Core {
             Some(sets) => (sets.current.bytes.load(Ordering::Relaxed), sets.old.is_some()),
             None => return Ok(()),
         };
-        // As much as all buffers hold: few buffers are then flushed before they are full.
-        let limit = logs.limit.max(self.arena.live() * logs.buffer_entries as u64 * TYPICAL_BYTES);
+        // Half of what all buffers hold: an entry lives for one to two such lengths, so few buffers are flushed before
+        // they are nearly full, and no more than that has to be replayed after a crash.
+        let limit = logs.limit.max(self.arena.live() * logs.buffer_entries as u64 * TYPICAL_BYTES / 2);
         if bytes < limit {
             return Ok(());
         }

@@ -6,7 +6,7 @@
 //!        middle nodes: range, filter, tags, bitmap, write buffer  `mnode`, `buffer`
 //! PM     leaves of 64 entries in a chain                          `layout`, `leaf`
 //!        FAST&FAIR tree from low keys to leaves, for the next open `top`
-//!        logs of what is in write buffers                         `logs`
+//!        logs of what is in write buffers                         `logs`, `replay`
 //! ```
 //!
 //! A search goes through DRAM to the one slot in PM that has its key's tag, or, mostly, to none. A write stores
@@ -41,6 +41,7 @@ mod mnode;
 mod page;
 mod read;
 mod rebuild;
+mod replay;
 mod scan;
 mod split;
 mod top;
@@ -84,7 +85,7 @@ pub struct SpOptions {
     pub buffered: bool,
     /// Entries of a write buffer, 1 to [`BUFFER_ENTRIES`], which is the default.
     pub buffer_entries: usize,
-    /// Bytes of log after which a new one is begun, or as much as the buffers of all leaves hold, if that is more.
+    /// Bytes of log after which a new one is begun, or half as much as the buffers of all leaves hold, if that is more.
     /// Default: 16 MiB.
     pub log_bytes: u64,
     /// Bits of the filter for each entry of a leaf: 1, 2 or 4. Beside the tags, which are in DRAM too, of keys that

@@ -187,21 +187,26 @@ impl Core {
     }
 
     fn sort(&self, page: &mut Page) -> Result<()> {
-        let len = page.len;
-        let mut entries: Vec<(Item, u8)> = page.items().iter().copied().zip(page.slots).take(len).collect();
-        if page.items().iter().all(|item| item.2 != RECORD) {
-            entries.sort_unstable_by_key(|((key_word, _, kind), _)| (*key_word, *kind));
-        } else {
-            let mut keyed = Vec::with_capacity(len);
-            for entry in entries {
-                keyed.push((self.key_of(entry.0)?, entry));
+        let (items, slots, len) = (page.items, page.slots, page.len);
+        let put = |page: &mut Page, order: &mut dyn Iterator<Item = usize>| {
+            for (i, at) in order.enumerate() {
+                (page.items[i], page.slots[i]) = (items[at], slots[at]);
             }
-            keyed.sort_by(|a, b| a.0.bytes().cmp(b.0.bytes()));
-            entries = keyed.into_iter().map(|(_, entry)| entry).collect();
+        };
+        if page.items().iter().all(|item| item.2 != RECORD) {
+            // One number each, which is compared without branches.
+            let mut order = [0u128; SLOTS];
+            for (i, (key_word, _, kind)) in page.items().iter().enumerate() {
+                order[i] = u128::from(*key_word) << 16 | u128::from(*kind) << 8 | i as u128;
+            }
+            order[..len].sort_unstable();
+            put(page, &mut order[..len].iter().map(|number| *number as usize & 0xff));
+            return Ok(());
         }
-        for (i, (item, slot)) in entries.into_iter().enumerate() {
-            (page.items[i], page.slots[i]) = (item, slot);
-        }
+        let keys = page.items().iter().map(|item| self.key_of(*item)).collect::<Result<Vec<_>>>()?;
+        let mut order: Vec<usize> = (0..len).collect();
+        order.sort_unstable_by(|a, b| keys[*a].bytes().cmp(keys[*b].bytes()));
+        put(page, &mut order.into_iter());
         Ok(())
     }
 

@@ -285,12 +285,15 @@ fn threads_use_a_tree_while_other_threads_rebuild_it() {
         (0..20_000).for_each(|i| {
             tree.insert(&key(i * 3), i + 1).unwrap();
         });
+        // Also for what it has unlinked and not given back yet.
+        drop(tree);
         for _ in 0..3 {
             drop(tree_used_by_threads(&pool, &options));
         }
         let tree = SpTree::open(&pool, "index", &options).unwrap();
         assert_eq!(tree.len(), 20_000);
         check(&tree);
+        assert_no_leaks(&pool, &tree, |marks| tree.mark(marks));
     }
 }
 

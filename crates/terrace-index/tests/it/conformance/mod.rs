@@ -1,6 +1,7 @@
 //! What every index must do, whatever it is made of: by capability, so that a hash index gets all but the order.
 
 mod crash;
+mod histories;
 mod model;
 mod subject;
 mod threads;
@@ -11,6 +12,7 @@ use terrace_index::{Cceh, FastFair, HashIndex, OrderedIndex, SkipIndex, TurboHas
 use terrace_pmem::Pool;
 
 pub use crash::survives_crashes;
+pub use histories::is_linearizable;
 pub use model::agrees_with_a_map;
 pub use subject::{Case, Hashed, Ordered, Subject};
 pub use threads::{
@@ -169,6 +171,11 @@ macro_rules! suite {
             #[test]
             fn counts_by_compare_exchange() {
                 crate::conformance::counts_by_compare_exchange::<Case>();
+            }
+
+            #[test]
+            fn is_linearizable() {
+                crate::conformance::is_linearizable::<Case>();
             }
 
             #[test]
