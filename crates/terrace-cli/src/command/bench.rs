@@ -93,7 +93,8 @@ fn help_text() -> String {
     text.push_str(
         "\nExamples:\n  terrace bench ./bench --num 200000 --value-size 1000\n  \
          terrace bench ./bench --benchmarks ycsb --threads 2 --value-size 1000\n  \
-         terrace bench ./bench --benchmarks fillrandom,flush,readrandom --pool emulated:optane --json\n",
+         terrace bench ./bench --benchmarks fillrandom,flush,readrandom --pool emulated:optane --json\n\n\
+         `terrace-bench compare` measures the engines beside other stores and draws a report (docs/comparing.md).\n",
     );
     text
 }
