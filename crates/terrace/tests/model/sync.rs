@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-pub use shuttle::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+pub use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 #[derive(Debug, Default)]
 pub struct Mutex<T>(shuttle::sync::Mutex<T>);
