@@ -52,6 +52,14 @@ registry! {
     SPTREE_KEY = 18, "sptree key";
     /// Headers and log sets of SPTrees.
     SPTREE_HEADER = 19, "sptree header";
+    /// Headers of the records of engines that keep everything in PM.
+    VERSION_HEADER = 20, "versions header";
+    /// Records of versions that name no older one.
+    VERSION = 21, "version";
+    /// Records of versions with a link to an older one.
+    VERSION_LINKED = 22, "linked version";
+    /// Undo lists of groups that are being applied.
+    VERSION_UNDO = 23, "undo list";
 }
 
 /// What a kind is called, if it is known.

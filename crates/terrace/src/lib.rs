@@ -21,10 +21,11 @@ mod sync;
 pub use batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES, WriteBatch};
 pub use bytes::Bytes;
 pub use db::report::{CheckReport, RepairReport};
-pub use db::{Db, DbIter, Snapshot, lock_path};
+pub use db::{Db, DbIter, Entries, Snapshot, lock_path};
 pub use env::{Env, PmSpace};
 pub use options::{
-    Compression, EngineKind, LogPlace, LsmOptions, Options, PoolChoice, SlmOptions, WriteOptions,
+    Compression, EngineKind, LogPlace, LsmOptions, Options, PoolChoice, SlmOptions, SptreeOptions,
+    TurboOptions, WriteOptions,
 };
 pub use stats::{Counts, DramStats, PmFloor, SsdStats, Stats};
 pub use terrace_base::{Error, ErrorKind, Result};

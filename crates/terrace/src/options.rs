@@ -15,18 +15,35 @@ pub enum EngineKind {
     Slm,
     /// A leveled LSM-tree in the manner of LevelDB and RocksDB: memtables in DRAM, a commit log, leveled compaction.
     Lsm,
+    /// TurboHash (Spot-On): everything in persistent memory behind a hash table, in no order.
+    Turbo,
+    /// SPTree (Spot-On): everything in persistent memory behind a range index with its inner nodes in DRAM.
+    Sptree,
 }
 
 impl EngineKind {
     /// Every engine of this build.
-    pub const ALL: &'static [EngineKind] = &[EngineKind::Slm, EngineKind::Lsm];
+    pub const ALL: &'static [EngineKind] =
+        &[EngineKind::Slm, EngineKind::Lsm, EngineKind::Turbo, EngineKind::Sptree];
 
     /// The engine's name on the command line, in `stats` and in the manifest.
     pub fn name(self) -> &'static str {
         match self {
             EngineKind::Slm => "slm",
             EngineKind::Lsm => "lsm",
+            EngineKind::Turbo => "turbo",
+            EngineKind::Sptree => "sptree",
         }
+    }
+
+    /// Whether it keeps keys in order: where it does not, there are no iterators over ranges.
+    pub fn is_ordered(self) -> bool {
+        self != EngineKind::Turbo
+    }
+
+    /// Whether it keeps everything in persistent memory and needs such, real or emulated.
+    pub fn needs_memory(self) -> bool {
+        matches!(self, EngineKind::Turbo | EngineKind::Sptree)
     }
 
     /// The engine called `name`.
@@ -92,6 +109,10 @@ pub struct Options {
     pub slm: SlmOptions,
     /// The `lsm` engine's own options.
     pub lsm: LsmOptions,
+    /// The `turbo` engine's own options.
+    pub turbo: TurboOptions,
+    /// The `sptree` engine's own options.
+    pub sptree: SptreeOptions,
 }
 
 impl Default for Options {
@@ -109,6 +130,8 @@ impl Default for Options {
             pool_extent_bytes: 64 << 10,
             slm: SlmOptions::default(),
             lsm: LsmOptions::default(),
+            turbo: TurboOptions::default(),
+            sptree: SptreeOptions::default(),
         }
     }
 }
@@ -285,6 +308,66 @@ impl LsmOptions {
     }
 }
 
+/// Options of the `turbo` engine; fixed when the database is created.
+#[derive(Debug, Clone)]
+pub struct TurboOptions {
+    /// Shards, rounded up to a power of two. Each takes 32 bytes of PM and as many of DRAM and grows by itself; one for
+    /// about 2,000 keys is right.
+    pub shards: u32,
+    /// Buckets of a shard when its first key comes, rounded up to a power of two.
+    pub initial_buckets: u32,
+    /// Most buckets that a search looks at.
+    pub probing_scope: u32,
+}
+
+impl Default for TurboOptions {
+    fn default() -> Self {
+        TurboOptions { shards: 1 << 13, initial_buckets: 4, probing_scope: 16 }
+    }
+}
+
+impl TurboOptions {
+    fn set(&mut self, name: &str, value: &str) -> Option<bool> {
+        Some(match name {
+            "shards" => parse(value, &mut self.shards),
+            "initial_buckets" => parse(value, &mut self.initial_buckets),
+            "probing_scope" => parse(value, &mut self.probing_scope),
+            _ => return None,
+        })
+    }
+}
+
+/// Options of the `sptree` engine; each open may choose anew.
+#[derive(Debug, Clone)]
+pub struct SptreeOptions {
+    /// Whether new entries of the index go to write buffers in DRAM and a log first: fewer blocks written, more DRAM.
+    pub buffered: bool,
+    /// Bits of filter for each entry of a leaf: 1, 2 or 4.
+    pub filter_bits: usize,
+    /// Bytes of log after which a new one is begun, where there are write buffers.
+    pub log_bytes: u64,
+    /// Entries after which a leaf is split, 4 to 64. Less than 64 is for tests.
+    pub leaf_entries: usize,
+}
+
+impl Default for SptreeOptions {
+    fn default() -> Self {
+        SptreeOptions { buffered: false, filter_bits: 1, log_bytes: 16 << 20, leaf_entries: 64 }
+    }
+}
+
+impl SptreeOptions {
+    fn set(&mut self, name: &str, value: &str) -> Option<bool> {
+        Some(match name {
+            "buffered" => parse(value, &mut self.buffered),
+            "filter_bits" => parse(value, &mut self.filter_bits),
+            "log_bytes" => parse(value, &mut self.log_bytes),
+            "leaf_entries" => parse(value, &mut self.leaf_entries),
+            _ => return None,
+        })
+    }
+}
+
 impl Options {
     /// Sets an option of an engine by name, such as `slm.block_bytes` to `4096`. Sizes are in bytes.
     ///
@@ -302,6 +385,8 @@ impl Options {
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         let done = match name.split_once('.') {
             Some(("slm", name)) => self.slm.set(name, value),
+            Some(("turbo", name)) => self.turbo.set(name, value),
+            Some(("sptree", name)) => self.sptree.set(name, value),
             _ => None,
         };
         match done {
@@ -314,7 +399,13 @@ impl Options {
     /// Refuses what cannot work, by name.
     pub(crate) fn validate(&self) -> Result<()> {
         let slm = &self.slm;
+        let (turbo, sptree) = (&self.turbo, &self.sptree);
         let checks = [
+            ((2..=1 << 24).contains(&turbo.shards), "turbo.shards must be 2 to 16777216"),
+            ((1..=1 << 20).contains(&turbo.initial_buckets), "turbo.initial_buckets must be 1 to 1048576"),
+            ((1..=1 << 20).contains(&turbo.probing_scope), "turbo.probing_scope must be 1 to 1048576"),
+            ([1, 2, 4].contains(&sptree.filter_bits), "sptree.filter_bits must be 1, 2 or 4"),
+            ((4..=64).contains(&sptree.leaf_entries), "sptree.leaf_entries must be 4 to 64"),
             (slm.memtable_bytes >= 4096, "slm.memtable_bytes must be at least 4096"),
             (slm.table_bytes >= 1024, "slm.table_bytes must be at least 1024"),
             (slm.block_bytes >= 1, "slm.block_bytes must be at least 1"),

@@ -2,7 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use terrace_pmem::PmStats;
+use terrace_pmem::{PmStats, thread_slot};
+use terrace_table::Kind;
+
+use crate::batch::Op;
 
 /// A snapshot of a database's figures. Counts are since it was opened.
 #[derive(Debug, Clone, Default)]
@@ -197,17 +200,37 @@ counters!(
     background_errors,
 );
 
-/// A relaxed counter on a cache line of its own.
+impl Counters {
+    /// Counts a single write that was a group of its own.
+    pub fn count_write(&self, op: Op<'_>) {
+        match op.kind {
+            Kind::Put => self.puts.add(1),
+            Kind::Delete => self.deletes.add(1),
+        }
+        self.user_bytes.add((op.key.len() + op.value.len()) as u64);
+        self.commit_groups.add(1);
+        self.committed_batches.add(1);
+    }
+}
+
+/// A relaxed counter, in parts on cache lines of their own, between which threads spread.
+#[derive(Debug, Default)]
+pub(crate) struct Counter([Part; PARTS]);
+
+/// Parts of a counter.
+const PARTS: usize = 8;
+
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(crate) struct Counter(AtomicU64);
+struct Part(AtomicU64);
 
 impl Counter {
+    #[inline]
     pub fn add(&self, n: u64) {
-        self.0.fetch_add(n, Ordering::Relaxed);
+        self.0[thread_slot::current() % PARTS].0.fetch_add(n, Ordering::Relaxed);
     }
 
     pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.iter().map(|part| part.0.load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
     }
 }

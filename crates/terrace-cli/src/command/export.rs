@@ -16,7 +16,7 @@ use crate::open::{Intent, OpenArgs};
 use crate::progress;
 use crate::records::Format;
 
-/// Writes all records in key order, in a form that `terrace import` reads.
+/// Writes all records, in key order where the engine has one, in a form that `terrace import` reads.
 ///
 /// tsv: a record a line: key, tab, value. Only backslashes, control bytes and bytes that are not UTF-8
 /// are escaped.
@@ -68,7 +68,7 @@ impl Export {
         let bar = progress::operations("export", None);
         let mut lines = Vec::with_capacity(1 << 17);
         let mut records = 0u64;
-        for record in db.iter()? {
+        for record in db.entries()? {
             let (key, value) = record?;
             self.format.write(&key, &value, &mut lines);
             records += 1;

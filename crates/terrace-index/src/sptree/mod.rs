@@ -232,6 +232,15 @@ impl SpTree {
         self.core.rebuild.failure().map_or(Ok(()), Err)
     }
 
+    /// Waits until the layers in DRAM are complete and nothing is left to be done in the background. Writers are at
+    /// rest.
+    pub fn rest(&self) -> Result<()> {
+        self.rebuild()?;
+        self.core.enter_waiting();
+        self.core.jobs.rest();
+        Ok(())
+    }
+
     /// Leaves in the tree, by a walk; for figures.
     pub fn leaves(&self) -> Result<u64> {
         let _here = self.core.limbo.enter();

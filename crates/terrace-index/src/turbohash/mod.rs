@@ -125,6 +125,8 @@ pub struct TurboHash {
     charges_reads: bool,
     /// Whether reads may be tried the short way first (`read`).
     glances: bool,
+    /// Whether each write drains before it publishes, even where the slot that it writes shares the header's line.
+    drains_first: bool,
     /// The address of the pool's offset 0.
     base: u64,
     header_at: u64,
@@ -193,6 +195,7 @@ impl TurboHash {
             level: Level::detect(),
             charges_reads: pool.charges_reads(),
             glances: false,
+            drains_first: false,
             base: pool.media().base().addr() as u64,
             header_at,
             counts: (0..shards).map(|_| Counts::new(content)).collect(),
@@ -222,6 +225,12 @@ impl TurboHash {
             }
             None => Ok(View::EMPTY),
         }
+    }
+
+    /// From now on each write drains what its thread has flushed before it publishes a word: what the word names then
+    /// needs no drain of its own.
+    pub fn drain_before_publishing(&mut self) {
+        self.drains_first = true;
     }
 
     /// Gives back what was unlinked, as far as present readers allow; says whether that is everything.

@@ -310,7 +310,7 @@ impl TurboHash {
         if slot >= SLOTS_BESIDE_HEADER {
             self.pool.flush(at + BUCKET_HEADER_BYTES + slot as u64 * SLOT_BYTES, SLOT_BYTES);
             self.pool.drain();
-        } else if record.is_some() || led {
+        } else if record.is_some() || led || self.drains_first {
             self.pool.drain();
         }
         let check = slot_check(content.key, content.value, content.is_record);

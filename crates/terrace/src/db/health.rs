@@ -5,6 +5,7 @@
 //! clears them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use terrace_base::{Error, ErrorKind, Result};
@@ -12,12 +13,18 @@ use terrace_base::{Error, ErrorKind, Result};
 /// The last background failure, if it still stands.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
+    /// Whether a lasting one stands: asked by every write.
+    lasts: AtomicBool,
     failure: Mutex<Option<Arc<Error>>>,
 }
 
 impl Health {
     /// Refuses when the store is poisoned for good.
+    #[inline]
     pub fn check(&self) -> Result<()> {
+        if !self.lasts.load(Ordering::Acquire) {
+            return Ok(());
+        }
         match &*self.failure.lock() {
             Some(cause) if is_lasting(cause) => Err(Error::Poisoned { cause: cause.clone() }),
             _ => Ok(()),
@@ -33,6 +40,7 @@ impl Health {
     pub fn fail(&self, error: Error) {
         let mut failure = self.failure.lock();
         if !failure.as_ref().is_some_and(|f| is_lasting(f)) {
+            self.lasts.store(is_lasting(&error), Ordering::Release);
             *failure = Some(Arc::new(error));
         }
     }

@@ -128,3 +128,39 @@ impl DoubleEndedIterator for DbIter {
         self.item(Direction::Backward)
     }
 }
+
+/// All entries of a database, once each: in key order, or in no order where the engine has none.
+///
+/// It owns what it needs, as [`DbIter`] does, and gives nothing more after an error.
+pub struct Entries {
+    walk: Box<dyn Walk>,
+    failed: bool,
+    /// Last, as the walk reads what it keeps.
+    _hold: Arc<Hold>,
+}
+
+impl std::fmt::Debug for Entries {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entries").finish_non_exhaustive()
+    }
+}
+
+impl Entries {
+    pub(crate) fn new(hold: Arc<Hold>) -> Result<Entries> {
+        let walk = hold.engine().clone().walk_all(hold.seq())?;
+        Ok(Entries { walk, failed: false, _hold: hold })
+    }
+}
+
+impl Iterator for Entries {
+    type Item = Result<(Bytes, Bytes)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        let item = self.walk.next().transpose();
+        self.failed = matches!(item, Some(Err(_)));
+        item
+    }
+}

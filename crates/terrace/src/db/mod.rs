@@ -19,8 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use terrace_base::{Error, Result};
 use terrace_disk::{FileLock, Fs};
+use terrace_table::Kind;
 
-use crate::batch::{MAX_KEY_BYTES, WriteBatch};
+use crate::batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Op, WriteBatch};
 use crate::db::commit::{CommitQueue, Condition, Request};
 use crate::db::core::Core;
 use crate::db::report::{CheckReport, RepairReport};
@@ -29,7 +30,7 @@ use crate::env::Env;
 use crate::options::{Options, WriteOptions};
 use crate::stats::Stats;
 
-pub use iter::DbIter;
+pub use iter::{DbIter, Entries};
 pub use read::Snapshot;
 
 /// The file whose lock says that a process has the database open.
@@ -132,9 +133,7 @@ impl Db {
 
     /// [`put`](Self::put), as `options` say.
     pub fn put_with(&self, key: &[u8], value: &[u8], options: WriteOptions) -> Result<()> {
-        let mut batch = WriteBatch::new();
-        batch.put(key, value);
-        self.write_with(batch, options)
+        self.write_one(Op { kind: Kind::Put, key, value }, Condition::None, options).map(drop)
     }
 
     /// Removes `key`, whether it exists or not.
@@ -144,9 +143,7 @@ impl Db {
 
     /// [`delete`](Self::delete), as `options` say.
     pub fn delete_with(&self, key: &[u8], options: WriteOptions) -> Result<()> {
-        let mut batch = WriteBatch::new();
-        batch.delete(key);
-        self.write_with(batch, options)
+        self.write_one(Op { kind: Kind::Delete, key, value: &[] }, Condition::None, options).map(drop)
     }
 
     /// Applies all of `batch`, in order, or nothing of it.
@@ -158,6 +155,13 @@ impl Db {
     pub fn write_with(&self, batch: WriteBatch, options: WriteOptions) -> Result<()> {
         if batch.is_empty() && batch.validate().is_ok() && !options.sync {
             return Ok(());
+        }
+        if batch.len() == 1
+            && batch.validate().is_ok()
+            && let Some(op) = batch.ops().next()
+            && let Some(outcome) = self.directly(op, Condition::None)
+        {
+            return outcome.map(drop);
         }
         self.commit(batch, Condition::None, options).map(drop)
     }
@@ -183,9 +187,32 @@ impl Db {
     }
 
     fn put_if(&self, key: &[u8], value: &[u8], condition: Condition, options: WriteOptions) -> Result<bool> {
+        self.write_one(Op { kind: Kind::Put, key, value }, condition, options)
+    }
+
+    /// Writes one key: past the queue where the engine takes single writes, else as a batch of its own.
+    fn write_one(&self, op: Op<'_>, condition: Condition, options: WriteOptions) -> Result<bool> {
+        if op.key.len() <= MAX_KEY_BYTES
+            && op.value.len() <= MAX_VALUE_BYTES
+            && let Some(outcome) = self.directly(op, condition)
+        {
+            return outcome;
+        }
         let mut batch = WriteBatch::new();
-        batch.put(key, value);
+        match op.kind {
+            Kind::Put => batch.put(op.key, op.value),
+            Kind::Delete => batch.delete(op.key),
+        }
         self.commit(batch, condition, options)
+    }
+
+    /// Has the engine write one key by itself, if it does such a thing.
+    fn directly(&self, op: Op<'_>, condition: Condition) -> Option<Result<bool>> {
+        let outcome = self.inner.engine.write_one(op, condition)?;
+        if matches!(outcome, Ok(true)) {
+            self.inner.core.counters.count_write(op);
+        }
+        Some(outcome)
     }
 
     fn commit(&self, batch: WriteBatch, condition: Condition, options: WriteOptions) -> Result<bool> {
@@ -225,6 +252,11 @@ impl Db {
     /// All entries, in key order.
     pub fn iter(&self) -> Result<DbIter> {
         self.range::<&[u8]>(..)
+    }
+
+    /// All entries, as of now, in key order where the engine has one: the one walk that every engine offers.
+    pub fn entries(&self) -> Result<Entries> {
+        self.snapshot().entries()
     }
 
     /// The entries whose keys lie in `range`, as of now.
@@ -357,8 +389,8 @@ impl Inner {
         for op in group.requests.iter().flat_map(|r| r.batch.ops()) {
             bytes += (op.key.len() + op.value.len()) as u64;
             match op.kind {
-                terrace_table::Kind::Put => puts += 1,
-                terrace_table::Kind::Delete => deletes += 1,
+                Kind::Put => puts += 1,
+                Kind::Delete => deletes += 1,
             }
         }
         self.core.counters.puts.add(puts);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use terrace_base::Result;
 
 use crate::db::core::Core;
-use crate::db::iter::DbIter;
+use crate::db::iter::{DbIter, Entries};
 use crate::db::snapshots::Held;
 use crate::db::{DirectoryLock, borrow, check_key};
 use crate::engine::Engine;
@@ -60,7 +60,7 @@ impl Drop for Hold {
 
 impl Snapshot {
     pub(super) fn new(core: Arc<Core>, engine: Arc<dyn Engine>, lock: DirectoryLock) -> Snapshot {
-        let held = core.snapshots.hold();
+        let held = engine.hold(&core.snapshots);
         let seq = held.seq();
         Snapshot { hold: Arc::new(Hold { held: Some(held), seq, core, engine, _lock: lock }) }
     }
@@ -100,7 +100,14 @@ impl Snapshot {
         }
     }
 
+    /// All entries, in key order where the engine has one.
+    pub fn entries(&self) -> Result<Entries> {
+        self.hold.core.counters.iterators.add(1);
+        Entries::new(self.hold.clone())
+    }
+
     fn bounded(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<DbIter> {
+        self.hold.engine.ordered()?;
         self.hold.core.counters.iterators.add(1);
         Ok(DbIter::new(self.hold.clone(), from, to))
     }

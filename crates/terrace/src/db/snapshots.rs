@@ -15,6 +15,8 @@ use parking_lot::Mutex;
 #[derive(Debug, Default)]
 pub(crate) struct Snapshots {
     visible: AtomicU64,
+    /// The highest registered number; 0 if there is none.
+    newest: AtomicU64,
     held: Mutex<BTreeMap<u64, usize>>,
 }
 
@@ -38,6 +40,7 @@ impl Drop for Held {
             *count -= 1;
             if *count == 0 {
                 held.remove(&self.seq);
+                self.of.note_newest(&held);
             }
         }
     }
@@ -59,8 +62,28 @@ impl Snapshots {
         let mut held = self.held.lock();
         // Read under the lock: a flush that lists the held numbers either sees this one or ran before it.
         let seq = self.visible();
+        self.register(&mut held, seq)
+    }
+
+    /// Registers `seq`, for an engine that numbers by itself.
+    pub fn hold_at(self: &Arc<Self>, seq: u64) -> Held {
+        self.register(&mut self.held.lock(), seq)
+    }
+
+    fn register(self: &Arc<Self>, held: &mut BTreeMap<u64, usize>, seq: u64) -> Held {
         *held.entry(seq).or_default() += 1;
+        self.note_newest(held);
         Held { seq, of: self.clone() }
+    }
+
+    fn note_newest(&self, held: &BTreeMap<u64, usize>) {
+        let newest = held.last_key_value().map_or(0, |(seq, _)| *seq);
+        self.newest.store(newest, Ordering::Release);
+    }
+
+    /// The highest registered number; 0 if there is none, or if it is 0.
+    pub fn newest(&self) -> u64 {
+        self.newest.load(Ordering::Acquire)
     }
 
     /// The registered numbers, ascending.

@@ -4,7 +4,10 @@
 //! engine makes a group durable before it returns from [`Engine::apply`] and finds what is asked for.
 
 pub(crate) mod lsm;
+pub(crate) mod pm;
 pub(crate) mod slm;
+pub(crate) mod sptree;
+pub(crate) mod turbo;
 
 use std::fmt::Debug;
 use std::ops::Bound;
@@ -13,9 +16,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use terrace_base::Result;
 
-use crate::db::commit::Request;
+use crate::batch::Op;
+use crate::db::commit::{Condition, Request};
 use crate::db::core::Core;
 use crate::db::report::{CheckReport, RepairReport};
+use crate::db::snapshots::{Held, Snapshots};
 use crate::options::EngineKind;
 use crate::stats::Stats;
 
@@ -43,6 +48,29 @@ impl Group<'_> {
 
 /// What every engine does. `apply` is called by one thread at a time, the rest by any.
 pub(crate) trait Engine: Send + Sync + Debug {
+    /// Carries `op` out if `condition` holds, durably and visibly; says whether it did. `None`, having done nothing, of
+    /// an engine whose writes are all applied by groups.
+    fn write_one(&self, _op: Op<'_>, _condition: Condition) -> Option<Result<bool>> {
+        None
+    }
+
+    /// Registers the present for a reader.
+    fn hold(&self, snapshots: &Arc<Snapshots>) -> Held {
+        snapshots.hold()
+    }
+
+    /// `Unsupported` of an engine that keeps keys in no order: `walk` is refused, too.
+    fn ordered(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// A walk over all live keys of snapshot `at`, in order where there is one.
+    fn walk_all(self: Arc<Self>, at: u64) -> Result<Box<dyn Walk>> {
+        let mut walk = self.walk(at, Direction::Forward)?;
+        walk.seek(Bound::Unbounded)?;
+        Ok(walk)
+    }
+
     /// Makes `group` durable and findable, though not yet visible. On an error no batch of it is.
     fn apply(&self, group: Group<'_>) -> Result<()>;
 
@@ -101,6 +129,8 @@ pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
     match core.options.engine {
         EngineKind::Slm => slm::open(core),
         EngineKind::Lsm => lsm::open(core),
+        EngineKind::Turbo => pm::open::<turbo::TurboIndex>(core),
+        EngineKind::Sptree => pm::open::<sptree::SptreeIndex>(core),
     }
 }
 
@@ -109,5 +139,7 @@ pub(crate) fn repair(core: Arc<Core>) -> Result<RepairReport> {
     match core.options.engine {
         EngineKind::Slm => slm::repair(core),
         EngineKind::Lsm => lsm::repair(core),
+        EngineKind::Turbo => pm::repair::<turbo::TurboIndex>(core),
+        EngineKind::Sptree => pm::repair::<sptree::SptreeIndex>(core),
     }
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use terrace::{Db, EngineKind, ErrorKind, Options, Result};
 
-use crate::harness::{Map, assert_clean, entries};
+use crate::harness::{Contents, Map, assert_clean};
 
 /// Set in the process that has the small file system mounted, to its directory.
 const MOUNTED: &str = "TERRACE_SMALL_DISK";
@@ -47,7 +47,7 @@ fn until_refused(db: &Db, map: &mut Map, from: u32, len: usize) -> (u32, ErrorKi
 }
 
 fn assert_holds(db: &Db, map: &Map, when: &str) {
-    let found: Map = entries(db.iter().unwrap()).into_iter().collect();
+    let found: Map = db.all().into_iter().collect();
     assert!(found == *map, "{when}: {} entries found, {} expected", found.len(), map.len());
 }
 
@@ -127,7 +127,7 @@ fn a_full_pool() {
     assert_eq!(kind, ErrorKind::PoolFull);
     assert!(next > 5000, "{next} keys fill a pool of 1 MiB");
     assert_holds(&db, &map, "full");
-    let snapshot: Vec<_> = entries(db.snapshot().iter().unwrap());
+    let snapshot: Vec<_> = db.snapshot().all();
     assert_eq!(snapshot.len(), map.len());
     assert_clean(&db);
     db.close().unwrap();

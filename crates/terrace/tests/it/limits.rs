@@ -228,6 +228,16 @@ fn space_behind_a_snapshot_is_reclaimed_on_levels() {
     behind_a_snapshot(EngineKind::Lsm);
 }
 
+#[test]
+fn space_behind_a_snapshot_is_reclaimed_in_a_table() {
+    behind_a_snapshot(EngineKind::Turbo);
+}
+
+#[test]
+fn space_behind_a_snapshot_is_reclaimed_in_a_tree() {
+    behind_a_snapshot(EngineKind::Sptree);
+}
+
 fn behind_a_snapshot(engine: EngineKind) {
     let dir = tempfile::tempdir().unwrap();
     let mut options = emulated(Options { engine, ..Options::default() });
@@ -255,7 +265,7 @@ fn behind_a_snapshot(engine: EngineKind) {
     println!("{data} bytes of data: at most {most_disk} in tables, {most_pool} in the pool beside memtables");
     assert_eq!(snapshot.get(&key(7)).unwrap().unwrap(), first);
     assert!(most_disk < 6 * data, "{most_disk} bytes of tables for {data}");
-    assert_eq!(snapshot.iter().unwrap().count() as u64, records);
+    assert_eq!(snapshot.entries().unwrap().count() as u64, records);
     drop(snapshot);
     db.compact_range::<&[u8]>(..).unwrap();
     assert_clean(&db);

@@ -9,6 +9,7 @@ mod harness;
 mod histories;
 mod kills;
 mod limits;
+mod memory_engines;
 mod opening;
 mod pools;
 mod races;

@@ -12,7 +12,7 @@ use terrace_base::rng::Rng;
 use terrace_disk::RealFs;
 use terrace_pmem::{Pool, PoolOptions};
 
-use crate::harness::{Map, assert_clean, entries};
+use crate::harness::{Contents, Map, assert_clean};
 
 const OPS: u32 = 500;
 const SYNCED: u32 = 420;
@@ -105,7 +105,7 @@ fn leave() -> Left {
 }
 
 fn contents(db: &Db) -> Map {
-    entries(db.iter().unwrap()).into_iter().collect()
+    db.all().into_iter().collect()
 }
 
 /// The contents are a state not older than `least`.

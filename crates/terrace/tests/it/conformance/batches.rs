@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use terrace::WriteBatch;
+use terrace::{Bytes, WriteBatch};
 use terrace_base::ErrorKind;
 
-use crate::harness::{Engine, Machine, Setup, assert_clean, entries, setups};
+use crate::harness::{Contents, Engine, Machine, Setup, assert_clean, setups};
 
 pub fn a_batch_is_applied_in_order(engine: &Engine) {
     for setup in setups(engine) {
@@ -21,12 +21,12 @@ pub fn a_batch_is_applied_in_order(engine: &Engine) {
         batch.put(b"", b"");
         db.write(batch.clone()).unwrap();
         let expected = vec![(vec![], vec![]), (b"a".to_vec(), b"2".to_vec()), (b"b".to_vec(), b"3".to_vec())];
-        assert_eq!(entries(db.iter().unwrap()), expected);
+        assert_eq!(db.all(), expected);
         db.flush().unwrap();
-        assert_eq!(entries(db.iter().unwrap()), expected);
+        assert_eq!(db.all(), expected);
         db.write(batch).unwrap();
         drop(db);
-        assert_eq!(entries(machine.kill().open().unwrap().iter().unwrap()), expected);
+        assert_eq!(machine.kill().open().unwrap().all(), expected);
     }
 }
 
@@ -38,7 +38,11 @@ pub fn a_spoilt_batch_does_nothing(engine: &Engine) {
     batch.put(&vec![0; 65_536], b"2");
     batch.put(b"after", b"3");
     assert_eq!(db.write(batch).unwrap_err().kind(), ErrorKind::InvalidArgument);
-    assert!(entries(db.iter().unwrap()).is_empty());
+    assert!(db.all().is_empty());
+}
+
+fn owned((key, value): (Bytes, Bytes)) -> (Vec<u8>, Vec<u8>) {
+    (key.to_vec(), value.to_vec())
 }
 
 /// Writers put one number under many keys at once; nobody ever sees two numbers.
@@ -64,16 +68,9 @@ pub fn batches_are_whole_to_readers(engine: &Engine) {
                 let (db, done) = (&db, &done);
                 scope.spawn(move || {
                     while !done.load(Ordering::Relaxed) {
-                        let mut iter = db.iter().unwrap();
-                        let all = if reader == 0 {
-                            entries(iter)
-                        } else {
-                            let mut all = Vec::new();
-                            while let Some(item) = iter.next_back() {
-                                let (key, value) = item.unwrap();
-                                all.push((key.to_vec(), value.to_vec()));
-                            }
-                            all
+                        let all = match db.iter() {
+                            Ok(iter) if reader == 1 => iter.rev().map(|item| owned(item.unwrap())).collect(),
+                            _ => db.all(),
                         };
                         assert_eq!(all.len(), KEYS as usize);
                         assert!(all.iter().all(|(_, value)| *value == all[0].1), "a batch was seen in part");
@@ -101,7 +98,7 @@ pub fn large_batches_cross_memtables(engine: &Engine) {
         }
         drop(db);
         let again = machine.kill().open().unwrap();
-        let all = entries(again.iter().unwrap());
+        let all = again.all();
         assert_eq!(all.len(), 200, "under {}", setup.name);
         assert!(all.iter().all(|(_, value)| *value == [3; 150]));
         assert_clean(&again);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use terrace::WriteBatch;
 use terrace_pmem::Granularity;
 
-use crate::harness::{Engine, Machine, Setup, setups};
+use crate::harness::{Contents, Engine, Machine, Setup, setups};
 
 /// A put costs a fixed number of drains, and a batch of many no more.
 pub fn drains_do_not_depend_on_the_size_of_a_group(engine: &Engine) {
@@ -56,7 +56,7 @@ pub fn writers_share_groups(engine: &Engine) {
     if let Some(per_group) = engine.drains_per_group {
         assert_eq!(end.pm.traffic.drains - start.pm.traffic.drains, groups * per_group);
     }
-    assert_eq!(db.iter().unwrap().count(), 1001);
+    assert_eq!(db.all().len(), 1001);
 }
 
 /// One writer counts up under each key; a reader never sees a count fall, and a writer sees its own.

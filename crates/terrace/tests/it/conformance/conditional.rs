@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::harness::{Engine, Machine, Setup, setups};
+use crate::harness::{Contents, Engine, Machine, Setup, setups};
 
 pub fn conditions_are_about_existence(engine: &Engine) {
     let machine = Machine::new(&Setup::tiny("conditions", engine));
@@ -59,7 +59,7 @@ pub fn conditions_see_through_every_floor(engine: &Engine) {
                     .unwrap()
             );
         }
-        assert!(db.iter().unwrap().all(|item| item.unwrap().1 == "x"));
+        assert!(db.all().iter().all(|(_, value)| value == b"x"));
     }
 }
 
@@ -90,7 +90,7 @@ pub fn one_thread_wins_each_key(engine: &Engine) {
         let won: Vec<usize> = wins.iter().map(|w| w.load(Ordering::Relaxed)).collect();
         assert_eq!(won.iter().sum::<usize>(), KEYS as usize, "{won:?} under {}", setup.name);
         for (thread, won) in won.iter().enumerate() {
-            let held = db.iter().unwrap().filter(|item| item.as_ref().unwrap().1[0] == thread as u8).count();
+            let held = db.all().iter().filter(|(_, value)| value[0] == thread as u8).count();
             assert_eq!(held, *won);
         }
     }

@@ -1,10 +1,10 @@
 //! What goes wrong says so, and does no harm.
 
-use terrace::{Db, Options};
+use terrace::{Db, Options, PoolChoice, Profile};
 use terrace_base::{Error, ErrorKind};
 use terrace_disk::Fs;
 
-use crate::harness::{Engine, Machine, Setup, assert_clean, entries};
+use crate::harness::{Contents, Engine, Machine, Setup, assert_clean};
 
 fn machine(engine: &Engine) -> Machine {
     Machine::new(&Setup::tiny("errors", engine))
@@ -28,7 +28,7 @@ pub fn over_long_keys_and_values_are_refused(engine: &Engine) {
     // The pages of this value are never touched.
     let huge = vec![0; (1 << 30) + 1];
     assert_eq!(kind(db.put(b"k", &huge)), ErrorKind::InvalidArgument);
-    assert!(entries(db.iter().unwrap()).is_empty());
+    assert!(db.all().is_empty());
     db.put(b"k", b"still writable").unwrap();
 }
 
@@ -44,11 +44,15 @@ pub fn a_second_handle_is_locked_out(engine: &Engine) {
     assert_eq!(machine.open().unwrap().get(b"k").unwrap().unwrap(), "v");
 
     let temp = tempfile::tempdir().unwrap();
-    let db = Db::open(temp.path(), machine.options()).unwrap();
-    assert_eq!(kind(Db::open(temp.path(), machine.options())), ErrorKind::Locked);
-    assert!(kind(Db::repair(temp.path(), machine.options())) == ErrorKind::Locked);
+    let mut options = machine.options();
+    if engine.kind.needs_memory() {
+        options.pool = PoolChoice::Emulated { path: None, profile: Profile::parse("dram").unwrap() };
+    }
+    let db = Db::open(temp.path(), options.clone()).unwrap();
+    assert_eq!(kind(Db::open(temp.path(), options.clone())), ErrorKind::Locked);
+    assert!(kind(Db::repair(temp.path(), options.clone())) == ErrorKind::Locked);
     drop(db);
-    Db::open(temp.path(), machine.options()).unwrap();
+    Db::open(temp.path(), options).unwrap();
 }
 
 pub fn read_only_reads(engine: &Engine) {
@@ -64,7 +68,7 @@ pub fn read_only_reads(engine: &Engine) {
     let image = machine.fs().image();
     let db = machine.open_with(read_only).unwrap();
     assert_eq!(db.get(&[7]).unwrap().unwrap(), [7; 50][..]);
-    assert_eq!(entries(db.iter().unwrap()).len(), 200);
+    assert_eq!(db.all().len(), 200);
     assert_clean(&db);
     for refused in [
         db.put(b"k", b"v"),
@@ -79,7 +83,7 @@ pub fn read_only_reads(engine: &Engine) {
     drop(db);
     let after = machine.fs().image();
     assert!(image.iter().all(|(path, data)| after.get(path) == Some(data)), "a file changed");
-    assert_eq!(entries(machine.open().unwrap().iter().unwrap()).len(), 200);
+    assert_eq!(machine.open().unwrap().all().len(), 200);
 }
 
 pub fn a_missing_database_is_not_made(engine: &Engine) {
@@ -147,7 +151,7 @@ pub fn damage_is_told_and_repaired(engine: &Engine) {
     db.flush().unwrap();
     db.close().unwrap();
     drop(db);
-    let before = entries(machine.open().unwrap().iter().unwrap());
+    let before = machine.open().unwrap().all();
     for damage in ["CURRENT gone", "CURRENT damaged", "manifest damaged"] {
         let machine = machine.kill();
         let fs = machine.fs();
@@ -167,7 +171,7 @@ pub fn damage_is_told_and_repaired(engine: &Engine) {
         let report = Db::repair_in(machine.env(), machine.dir(), machine.options()).unwrap();
         assert!(report.lost.is_empty(), "{damage}: {:?}", report.lost);
         let db = machine.open().unwrap();
-        assert_eq!(entries(db.iter().unwrap()), before, "{damage}");
+        assert_eq!(db.all(), before, "{damage}");
         assert_clean(&db);
         fill(&db);
     }

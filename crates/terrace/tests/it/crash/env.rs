@@ -10,7 +10,7 @@ use terrace::{EngineKind, Env, Error, Options, Result, SlmOptions};
 use terrace_base::clock::ManualClock;
 use terrace_base::exec::{Executor, Inline};
 use terrace_disk::{Access, FileLock, Fs, ReadFile, SimFs, WriteFile};
-use terrace_pmem::{Pool, PoolOptions};
+use terrace_pmem::{Granularity, Pool, PoolOptions};
 use terrace_sim::World;
 
 /// The database's directory.
@@ -49,13 +49,24 @@ impl Process {
 }
 
 /// The engines that every scenario is tried on.
-pub const ENGINES: [EngineKind; 2] = [EngineKind::Slm, EngineKind::Lsm];
+pub const ENGINES: [EngineKind; 4] =
+    [EngineKind::Slm, EngineKind::Lsm, EngineKind::Turbo, EngineKind::Sptree];
+
+/// Whether `engine` is tried on such a pool. Those that keep everything in persistent memory are if
+/// `TERRACE_CRASH_MEMORY` is set: all scenarios on them take minutes. Random histories with kills and power cuts are
+/// part of their conformance in any case.
+pub fn runs_on(engine: EngineKind, granularity: Granularity) -> bool {
+    let asked = std::env::var_os("TERRACE_CRASH_MEMORY").is_some();
+    !engine.needs_memory() || granularity != Granularity::Page && asked
+}
 
 /// Options with everything so small that it happens often.
 pub fn tiny(engine: EngineKind) -> Options {
     Options {
         engine,
         lsm: crate::harness::tiny_lsm(),
+        turbo: crate::harness::tiny_turbo(),
+        sptree: crate::harness::tiny_sptree(),
         pool_extent_bytes: 4096,
         pm_bytes: 16 << 20,
         memory_budget: 1 << 20,

@@ -9,12 +9,13 @@ use terrace_disk::Fault;
 use terrace_pmem::Granularity;
 use terrace_sim::{KvModel, Map, Recorder, Scenario, World, WorldOptions, kv_scenario};
 
-use super::env::{DIR, ENGINES, Process};
+use super::env::{DIR, ENGINES, Process, runs_on};
 use super::judge::{judge, judge_failing, options};
 use super::ops::{Mix, Op, draw};
 use super::room::everywhere;
 use super::run::{Errors, Session};
 use super::scenarios::explorer;
+use crate::harness::Contents;
 
 /// Images that the operations of a scenario share; a long run gets more by the environment.
 const IMAGES: u64 = 360;
@@ -52,7 +53,7 @@ fn failing_unheeded(engine: EngineKind) -> impl Scenario<Op = Op, Model = KvMode
 
 /// Each operation of an ordinary file's fails, and a power cut comes at some time after.
 fn each_fails_unheeded(seed: u64, images: u64, ops: &[Op]) {
-    for engine in ENGINES {
+    for engine in ENGINES.into_iter().filter(|e| runs_on(*e, Granularity::Page)) {
         let explorer = explorer(seed, Granularity::Page, images).nested(0, 0).drawn(1).kills(false);
         let outcome = explorer.explore_faults(failing_unheeded(engine), ops.to_vec());
         let summary = outcome.unwrap_or_else(|failure| panic!("{engine:?}: {failure}"));
@@ -236,6 +237,9 @@ fn of_recovery() {
 fn of_reads() {
     for (engine, after) in ENGINES.into_iter().flat_map(|e| (0..500).step_by(7).map(move |after| (e, after)))
     {
+        if !runs_on(engine, Granularity::CacheLine) {
+            continue;
+        }
         let world = World::new(after, WorldOptions::default());
         let db = Db::open_in(Process::new(&world).env, DIR, options(engine)).unwrap();
         world.fs().inject(Some(Fault { after, only_changes: false, sticky: false }));
@@ -256,8 +260,7 @@ fn of_reads() {
         }
         world.fs().inject(None);
         db.compact_range::<&[u8]>(..).unwrap_or_else(|e| panic!("{after}: {e}"));
-        let mut found: Map =
-            db.iter().unwrap().map(|e| e.unwrap()).map(|(k, v)| (k.to_vec(), v.to_vec())).collect();
+        let mut found: Map = db.all().into_iter().collect();
         for key in &undecided {
             found.remove(key);
             map.remove(key);

@@ -5,7 +5,7 @@ use terrace::EngineKind;
 use terrace_pmem::Granularity;
 use terrace_sim::{Explorer, KvModel, PmOptions, Recorder, Scenario, World, WorldOptions, kv_scenario};
 
-use super::env::ENGINES;
+use super::env::{ENGINES, runs_on};
 use super::judge::{judge, options};
 use super::ops::{Mix, Op, draw};
 use super::run::{Errors, Session, contents, give_room};
@@ -65,7 +65,7 @@ fn mix() -> Mix {
 /// Every engine on both media.
 pub fn everywhere() -> impl Iterator<Item = (EngineKind, Granularity)> {
     let both = |engine| [(engine, Granularity::CacheLine), (engine, Granularity::Page)];
-    ENGINES.into_iter().flat_map(both)
+    ENGINES.into_iter().flat_map(both).filter(|(engine, granularity)| runs_on(*engine, *granularity))
 }
 
 /// Some operations, more of them without room, and more with.

@@ -10,6 +10,7 @@ use terrace_sim::{Change, KvModel, Map, Recorder, World};
 
 use super::env::{DIR, Process};
 use super::ops::{Op, key, value};
+use crate::harness::Contents;
 
 /// Snapshots held at a time.
 const MOST_SNAPSHOTS: usize = 3;
@@ -290,11 +291,15 @@ pub fn contents(db: &Db) -> Result<Map> {
 
 fn contents_of(snapshot: &Snapshot) -> Result<Map> {
     let owned = |(k, v): (terrace::Bytes, terrace::Bytes)| (k.to_vec(), v.to_vec());
-    let forward: Vec<_> = snapshot.iter()?.map(|e| e.map(owned)).collect::<Result<_>>()?;
-    let mut backward: Vec<_> = snapshot.iter()?.rev().map(|e| e.map(owned)).collect::<Result<_>>()?;
-    backward.reverse();
-    if forward != backward || !forward.is_sorted_by(|a, b| a.0 < b.0) {
-        return Err(terrace::Error::invalid("iteration backward differs from forward, or is not in order"));
+    let forward = snapshot.try_all()?;
+    if let Ok(iter) = snapshot.iter() {
+        let mut backward: Vec<_> = iter.rev().map(|e| e.map(owned)).collect::<Result<_>>()?;
+        backward.reverse();
+        if forward != backward || !forward.is_sorted_by(|a, b| a.0 < b.0) {
+            return Err(terrace::Error::invalid(
+                "iteration backward differs from forward, or is not in order",
+            ));
+        }
     }
     Ok(forward.into_iter().collect())
 }

@@ -6,7 +6,7 @@ use terrace_sim::{
     Explorer, KvModel, PmOptions, Recorder, Scenario, Summary, World, WorldOptions, kv_scenario,
 };
 
-use super::env::{DEVICE, ENGINES};
+use super::env::{DEVICE, ENGINES, runs_on};
 use super::judge::{judge, options};
 use super::ops::{Mix, Op, draw};
 use super::run::{Errors, Session};
@@ -32,6 +32,9 @@ pub fn explorer(seed: u64, granularity: Granularity, images: u64) -> Explorer {
 fn on_both(seed: u64, images: u64, ops: &[Op]) {
     for engine in ENGINES {
         for granularity in [Granularity::CacheLine, Granularity::Page] {
+            if !runs_on(engine, granularity) {
+                continue;
+            }
             let summary = on(engine, granularity, seed, images, ops);
             println!("{engine:?} {granularity:?} seed {seed}: {summary:?}");
         }
@@ -53,6 +56,9 @@ fn creation() {
 fn creation_outside_the_directory() {
     // Not on an ordinary file: of what a power cut leaves of one, nothing says whose it was.
     for (engine, pool) in ENGINES.into_iter().flat_map(|e| [(e, DEVICE), (e, "/elsewhere")]) {
+        if !runs_on(engine, Granularity::CacheLine) {
+            continue;
+        }
         let options = Options { pool: PoolChoice::Path(pool.into()), ..options(engine) };
         let scenario = scenario(options, Errors::Fail);
         let summary = explorer(21, Granularity::CacheLine, 600).must_pass(scenario, Vec::new());
@@ -162,7 +168,7 @@ fn replay_that_overflows_memtables() {
     let mix = Mix { put: 10, synced: 2, delete: 3, batch: 2, flush: 1, keys: 50, len: 700, ..Mix::default() };
     let mut ops = draw(13, 60, Mix { flush: 0, ..mix });
     ops.extend(draw(14, 60, mix));
-    for engine in ENGINES {
+    for engine in ENGINES.into_iter().filter(|e| runs_on(*e, Granularity::Page)) {
         let mut large = options(engine);
         large.slm.memtable_bytes = 64 << 10;
         large.lsm.memtable_bytes = 64 << 10;

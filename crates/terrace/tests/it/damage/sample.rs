@@ -9,7 +9,7 @@ use terrace_log::PmLog;
 use terrace_pmem::{Granularity, Kind};
 
 use super::image::{Bed, Image};
-use crate::harness::{Map, entries};
+use crate::harness::{Contents, Map};
 
 /// Keys that any of the operations below writes, and some that none does.
 const KEYS: u32 = 130;
@@ -84,7 +84,7 @@ fn samples_of_slm() -> Vec<Sample> {
 
 fn sample(name: &'static str, (image, right): (Image, Map)) -> Sample {
     let db = image.bed().open().unwrap_or_else(|e| panic!("{name}: {e}"));
-    let found: Map = entries(db.iter().unwrap()).into_iter().collect();
+    let found: Map = db.all().into_iter().collect();
     assert!(found == right, "{name}: the sample itself is not what was written");
     assert_eq!(db.check().unwrap().problems, Vec::<String>::new(), "{name}");
     Sample { name, image, right, closed: name.ends_with("closed") }

@@ -6,9 +6,9 @@ mod pausable;
 mod setups;
 
 pub use machine::Machine;
-pub use model::{Entries, Map, Span, assert_clean, entries, get, in_span};
+pub use model::{Contents, Entries, Map, Span, assert_clean, entries, get, in_span};
 pub use pausable::Pausable;
-pub use setups::{Background, Setup, setups, tiny_lsm};
+pub use setups::{Background, Setup, setups, tiny_lsm, tiny_sptree, tiny_turbo};
 use terrace::EngineKind;
 
 /// An engine, and what it promises beyond the store's semantics.

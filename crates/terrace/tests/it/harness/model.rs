@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use terrace::{Bytes, Db, DbIter, Snapshot};
+use terrace::{Bytes, Db, DbIter, ErrorKind, Result, Snapshot};
 
 /// What a database holds.
 pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -33,6 +33,75 @@ pub fn in_span(key: &[u8], span: &Span) -> bool {
 pub fn entries(iter: DbIter) -> Entries {
     iter.map(|item| item.map(|(key, value)| (key.to_vec(), value.to_vec())).expect("a readable entry"))
         .collect()
+}
+
+/// What holds entries, whether its engine has an order of keys or none.
+pub trait Contents {
+    /// All entries by an iterator, or `Unsupported`.
+    fn in_order(&self) -> Result<DbIter>;
+
+    /// All entries in whatever order.
+    fn in_any_order(&self) -> Result<terrace::Entries>;
+
+    /// All entries, in key order; an error if reading them is one, or if one comes twice.
+    fn try_all(&self) -> Result<Entries> {
+        let owned = |(k, v): (Bytes, Bytes)| (k.to_vec(), v.to_vec());
+        match self.in_order() {
+            Ok(iter) => iter.map(|item| item.map(owned)).collect(),
+            Err(e) if e.kind() == ErrorKind::Unsupported => {
+                let mut all: Entries =
+                    self.in_any_order()?.map(|item| item.map(owned)).collect::<Result<_>>()?;
+                all.sort();
+                match all.windows(2).any(|two| two[0].0 == two[1].0) {
+                    true => Err(terrace::Error::invalid("a key was given twice")),
+                    false => Ok(all),
+                }
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// All entries, in key order.
+    fn all(&self) -> Entries {
+        self.try_all().expect("readable entries")
+    }
+
+    /// The entries of a span, in key order.
+    fn within(&self, span: &Span) -> Entries;
+}
+
+impl Contents for Db {
+    fn in_order(&self) -> Result<DbIter> {
+        self.iter()
+    }
+
+    fn in_any_order(&self) -> Result<terrace::Entries> {
+        self.entries()
+    }
+
+    fn within(&self, span: &Span) -> Entries {
+        self.snapshot().within(span)
+    }
+}
+
+impl Contents for Snapshot {
+    fn in_order(&self) -> Result<DbIter> {
+        self.iter()
+    }
+
+    fn in_any_order(&self) -> Result<terrace::Entries> {
+        self.entries()
+    }
+
+    fn within(&self, span: &Span) -> Entries {
+        match self.range::<Vec<u8>>(span.clone()) {
+            Ok(iter) => entries(iter),
+            Err(e) if e.kind() == ErrorKind::Unsupported => {
+                self.all().into_iter().filter(|(key, _)| in_span(key, span)).collect()
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
 }
 
 /// One value of a snapshot, in the model's type.

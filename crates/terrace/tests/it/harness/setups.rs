@@ -1,6 +1,8 @@
 //! Sets of options under which the same operations must give the same answers.
 
-use terrace::{Compression, EngineKind, LogPlace, LsmOptions, Options, SlmOptions};
+use terrace::{
+    Compression, EngineKind, LogPlace, LsmOptions, Options, SlmOptions, SptreeOptions, TurboOptions,
+};
 use terrace_pmem::Granularity;
 
 use super::Engine;
@@ -57,6 +59,8 @@ impl Setup {
             pool_extent_bytes: 4096,
             slm,
             lsm: tiny_lsm(),
+            turbo: tiny_turbo(),
+            sptree: tiny_sptree(),
             ..Options::default()
         };
         Setup { name, granularity: Granularity::CacheLine, background: Background::Inline, options }
@@ -88,9 +92,29 @@ pub fn tiny_lsm() -> LsmOptions {
     }
 }
 
+/// Options of `turbo` with which few keys make shards grow.
+pub fn tiny_turbo() -> TurboOptions {
+    TurboOptions { shards: 4, initial_buckets: 1, probing_scope: 4 }
+}
+
+/// Options of `sptree` with which few keys split leaves.
+pub fn tiny_sptree() -> SptreeOptions {
+    SptreeOptions { leaf_entries: 6, ..SptreeOptions::default() }
+}
+
 /// Every set of options for `engine`.
 pub fn setups(engine: &Engine) -> Vec<Setup> {
     let mut setups = common_setups(engine);
+    if engine.kind.needs_memory() {
+        setups.retain(|s| s.granularity != Granularity::Page);
+        setups.retain(|s| !["always compacting", "one record a block, no cache"].contains(&s.name));
+    }
+    if engine.kind == EngineKind::Sptree {
+        setups.push(Setup::tiny("write buffers", engine).with(|s| {
+            s.options.sptree.buffered = true;
+            s.options.sptree.log_bytes = 4096;
+        }));
+    }
     if engine.kind == EngineKind::Lsm {
         setups.push(Setup::tiny("log in files, synced", engine).with(|s| {
             s.options.lsm.log = LogPlace::Ssd;

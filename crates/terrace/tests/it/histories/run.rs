@@ -9,7 +9,7 @@ use terrace_base::rng::Rng;
 
 use super::judge::judge;
 use super::record::{Action, Answer, Clock, Held, Later, Op, Recorder, State};
-use crate::harness::{Machine, Pausable, Setup, assert_clean, entries};
+use crate::harness::{Contents, Machine, Pausable, Setup, assert_clean};
 
 /// Keys in play: few, so that threads meet.
 const KEYS: u64 = 20;
@@ -38,7 +38,7 @@ pub fn run(setup: &Setup, plan: &Plan) {
             .unwrap_or_else(|e| panic!("{e}, {}", told()));
         let ops = session_of(&db, plan, rng.next_u64(), &values);
         states = judge(&states, &ops).unwrap_or_else(|why| panic!("{}: {why}", told()));
-        let end = everything(db.iter().unwrap());
+        let end = everything(&db.snapshot());
         assert!(states.contains(&end), "{}: {end:?} at the end is none of {states:?}", told());
         states = vec![end];
         if rng.one_in(3) {
@@ -58,7 +58,7 @@ fn session_of(db: &Db, plan: &Plan, seed: u64, values: &AtomicU64) -> Vec<Op> {
     let clock = Clock::default();
     // What the session begins with.
     let mut first = Recorder::new(&clock, plan.threads);
-    first.note(Action::ReadAll, || Answer::All(everything(db.iter().unwrap())));
+    first.note(Action::ReadAll, || Answer::All(everything(&db.snapshot())));
     let ops = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..plan.threads)
             .map(|thread| {
@@ -66,7 +66,8 @@ fn session_of(db: &Db, plan: &Plan, seed: u64, values: &AtomicU64) -> Vec<Op> {
                 scope.spawn(move || {
                     let rng = Rng::new(seed ^ (thread as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
                     let recorder = Recorder::new(clock, thread);
-                    let mut asker = Asker { db, rng, recorder, values, views: Vec::new() };
+                    let ordered = db.iter().is_ok();
+                    let mut asker = Asker { db, ordered, rng, recorder, values, views: Vec::new() };
                     (0..plan.ops).for_each(|_| asker.ask());
                     asker.end()
                 })
@@ -88,6 +89,8 @@ enum View {
 /// A thread that asks.
 struct Asker<'a> {
     db: &'a Db,
+    /// Whether there are iterators.
+    ordered: bool,
     rng: Rng,
     recorder: Recorder<'a>,
     values: &'a AtomicU64,
@@ -212,7 +215,7 @@ impl Asker<'_> {
             self.read_out(view);
         }
         let db = self.db;
-        let view = if self.rng.one_in(2) {
+        let view = if self.rng.one_in(2) || !self.ordered {
             let (later, snapshot) = self.recorder.note_later(Action::ReadAll, || db.snapshot());
             View::Snapshot(later, snapshot, None)
         } else {
@@ -230,7 +233,7 @@ impl Asker<'_> {
         let i = self.rng.below(self.views.len() as u64) as usize;
         match &mut self.views[i] {
             View::Snapshot(_, snapshot, first) => {
-                let all = everything(snapshot.iter().unwrap());
+                let all = everything(snapshot);
                 let key = self.rng.below(KEYS) as u8;
                 assert_eq!(
                     held(snapshot.get(&key_bytes(key)).unwrap()),
@@ -257,8 +260,10 @@ impl Asker<'_> {
         match view {
             View::Snapshot(later, snapshot, first) => {
                 let mut all = State::new();
-                let mut iter = snapshot.iter().unwrap();
-                while step(&mut iter, true, &mut all) {}
+                match snapshot.iter() {
+                    Ok(mut iter) => while step(&mut iter, true, &mut all) {},
+                    Err(_) => all = everything(&snapshot),
+                }
                 assert!(first.is_none_or(|first| first == all), "a snapshot has changed");
                 self.recorder.answer(later, Answer::All(all));
             }
@@ -287,8 +292,8 @@ fn step(iter: &mut DbIter, backward: bool, seen: &mut State) -> bool {
     true
 }
 
-fn everything(iter: DbIter) -> State {
-    entries(iter).into_iter().map(|(key, value)| (key[23], decode(&value))).collect()
+fn everything(snapshot: &Snapshot) -> State {
+    snapshot.all().into_iter().map(|(key, value)| (key[23], decode(&value))).collect()
 }
 
 /// Keys that differ in their last byte alone.

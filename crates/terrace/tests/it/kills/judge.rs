@@ -3,7 +3,7 @@
 use terrace::Db;
 
 use super::ops::{Op, Ops, SHARED, THREADS, own_prefix};
-use crate::harness::{Map, assert_clean, entries};
+use crate::harness::{Contents, Map, assert_clean};
 
 /// What the database held before a process, and what that process acknowledged.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ struct Told {
 impl Expected<'_> {
     /// Judges `db`; panics where something is lost, torn or wrong.
     pub fn judge(&self, db: &Db) -> Verdict {
-        let found: Map = entries(db.iter().unwrap()).into_iter().collect();
+        let found: Map = db.all().into_iter().collect();
         let told: Vec<Told> = (0..THREADS).map(|thread| self.judge_thread(thread, &found)).collect();
         self.judge_shared(&told, &found);
         let own = (0..THREADS).map(|t| part(&found, &own_prefix(t)).len()).sum::<usize>();

@@ -52,6 +52,16 @@ fn kills_take_nothing_from_emulated_memory() {
     kill_often(EngineKind::Slm, &emulated());
 }
 
+#[test]
+fn kills_take_nothing_from_a_table() {
+    kill_often(EngineKind::Turbo, &emulated());
+}
+
+#[test]
+fn kills_take_nothing_from_a_tree() {
+    kill_often(EngineKind::Sptree, &emulated());
+}
+
 /// Not a test but the process that is killed; it does nothing unless a run has started it.
 #[test]
 fn the_process_that_is_killed() {

@@ -1,0 +1,170 @@
+//! Groups of batches: all of a group happens at one moment, to readers and to a crash.
+//!
+//! 1. Alone: no single write goes on beside a group, and no snapshot is taken.
+//! 2. Records are flushed, then the undo list is durable with them, before the index changes.
+//! 3. While the index changes, readers who come by a version of the group, or miss one that it removes, take what it
+//!    replaces from an overlay in DRAM. Snapshots do not see numbers as high as the group's anyway.
+//! 4. The list goes: the group is committed. Then the overlay goes: it is visible. Then what it replaced goes.
+//!
+//! A group in which one key changes needs no list: the index changes it at one moment. Should the index run out of room
+//! on the way, all that was changed is changed back, and the group has not happened.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use terrace_base::Result;
+use terrace_table::Kind;
+
+use super::index::KeyIndex;
+use super::layout::{Change, Word};
+use super::record::NewRecord;
+use super::undo::{Armed, put_back};
+use super::write::Old;
+use super::{NO_GROUP, PmStore, is_full};
+use crate::batch::Op;
+use crate::engine::Group;
+
+/// Attempts to change a key back for which there is no room, giving back what readers have left.
+const ATTEMPTS: usize = 10_000;
+
+/// What a group replaces, by key.
+#[derive(Debug)]
+pub(super) struct Overlay {
+    pub words: HashMap<Box<[u8]>, Option<Word>>,
+}
+
+/// One key's part in a group.
+struct Step<'a> {
+    key: &'a [u8],
+    before: Option<Word>,
+    old: Old,
+    new: Option<NewRecord<'a>>,
+}
+
+impl Step<'_> {
+    fn after(&self) -> Option<u64> {
+        self.new.as_ref().map(|new| new.word().bits())
+    }
+
+    fn change(&self) -> Change {
+        Change { new: self.after().unwrap_or(0), old: self.before.map_or(0, Word::bits) }
+    }
+}
+
+impl<I: KeyIndex> PmStore<I> {
+    pub(super) fn apply_group(&self, group: Group<'_>) -> Result<()> {
+        // Of operations on one key the last counts: nobody sees a state between.
+        let mut last: BTreeMap<&[u8], Op<'_>> = BTreeMap::new();
+        group.requests.iter().flat_map(|r| r.batch.ops()).for_each(|op| {
+            last.insert(op.key, op);
+        });
+        let _alone = self.turns.alone();
+        self.admit()?;
+        let number = self.next_number();
+        match self.try_group(&last, number) {
+            Err(e) if is_full(&e) && self.pending.load(Ordering::Relaxed) == NO_GROUP => {
+                self.give_back();
+                self.try_group(&last, number)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn try_group(&self, ops: &BTreeMap<&[u8], Op<'_>>, number: u64) -> Result<()> {
+        let mut steps = {
+            let _here = self.limbo.enter();
+            self.steps(ops)?
+        };
+        match &mut steps[..] {
+            [] => Ok(()),
+            [only] => {
+                self.take(only)?;
+                self.settle_step(steps.remove(0))
+            }
+            _ => self.take_all(steps, number),
+        }
+    }
+
+    /// What is to be done, with all records written and flushed.
+    fn steps<'a>(&'a self, ops: &BTreeMap<&'a [u8], Op<'_>>) -> Result<Vec<Step<'a>>> {
+        let newest = self.core.snapshots.newest();
+        let mut steps = Vec::with_capacity(ops.len());
+        for (key, op) in ops {
+            let before = self.decode_some(self.index.get(key)?)?;
+            if op.kind == Kind::Delete && before.is_none_or(Word::is_tombstone) {
+                continue;
+            }
+            let old = self.old(before, key, newest)?;
+            let new = self.successor(op, old)?;
+            steps.push(Step { key, before, old, new });
+        }
+        Ok(steps)
+    }
+
+    /// Changes the index as a step says.
+    fn take(&self, step: &Step<'_>) -> Result<()> {
+        match step.after() {
+            Some(word) => self.index.swap(step.key, word).map(drop),
+            None => self.index.remove(step.key).map(drop),
+        }
+    }
+
+    fn take_all(&self, steps: Vec<Step<'_>>, number: u64) -> Result<()> {
+        let changes: Vec<Change> = steps.iter().map(Step::change).collect();
+        let list = Armed::arm(&self.pool, self.header, &changes)?;
+        let words = steps.iter().map(|step| (step.key.into(), step.before)).collect();
+        self.group.store(Some(Arc::new(Overlay { words })));
+        self.pending.store(number, Ordering::Release);
+        for (i, step) in steps.iter().enumerate() {
+            if let Err(e) = self.take(step) {
+                // Whether this one was taken or not, it is taken back.
+                if let Err(worse) = self.take_back(&changes[..=i]) {
+                    // Readers go on with the overlay; the next open takes back what is left.
+                    self.core.health.fail(crate::Error::Poisoned { cause: Arc::new(worse) });
+                    steps.into_iter().filter_map(|step| step.new).for_each(|new| {
+                        new.keep();
+                    });
+                    return Err(e);
+                }
+                list.disarm()?;
+                self.show();
+                steps.into_iter().filter_map(|step| step.new).for_each(|new| self.limbo.retire(new.keep()));
+                return Err(e);
+            }
+        }
+        list.disarm()?;
+        self.show();
+        steps.into_iter().try_for_each(|step| self.settle_step(step))
+    }
+
+    /// Readers see the index as it is.
+    fn show(&self) {
+        self.pending.store(NO_GROUP, Ordering::Release);
+        self.group.store(None);
+    }
+
+    fn take_back(&self, changes: &[Change]) -> Result<()> {
+        for change in changes.iter().rev() {
+            let mut attempts = 0;
+            while let Err(e) = put_back(&self.pool, &self.index, *change) {
+                attempts += 1;
+                if !is_full(&e) || attempts == ATTEMPTS {
+                    return Err(e);
+                }
+                self.give_back();
+                std::thread::yield_now();
+            }
+        }
+        Ok(())
+    }
+
+    /// A step has happened: what it leaves nameless goes.
+    fn settle_step(&self, step: Step<'_>) -> Result<()> {
+        if let Some(word) = step.new.map(NewRecord::keep) {
+            self.note_kept(word);
+        }
+        let _here = self.limbo.enter();
+        self.retire(step.old)
+    }
+}

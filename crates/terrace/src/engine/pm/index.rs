@@ -1,0 +1,81 @@
+//! What these engines ask of their index: from a key to the word of its newest version.
+
+use std::fmt::Debug;
+use std::ops::Bound;
+
+use terrace_base::Result;
+use terrace_index::ScanBatch;
+use terrace_pmem::{Marks, Pool};
+
+use crate::db::core::Core;
+use crate::options::EngineKind;
+
+/// A persistent map from keys to words, and how it is made and opened.
+///
+/// Thread safety and durability are those of `OrderedIndex` and `HashIndex`. Beyond them: what a new word names needs
+/// only be flushed by the caller, not drained, if [`drains_first`](Self::drains_first) says so.
+pub(crate) trait KeyIndex: Debug + Send + Sync + Sized + 'static {
+    /// The engine that the index makes.
+    const KIND: EngineKind;
+
+    /// Roots that it sets in the pool.
+    const ROOTS: &'static [&'static str];
+
+    /// The root of the records' header.
+    const HEADER_ROOT: &'static str;
+
+    /// Where a walk over everything stands.
+    type Cursor: Default + Debug + Send + Sync;
+
+    /// Makes an empty index.
+    fn create(pool: &Pool, core: &Core) -> Result<()>;
+
+    /// Attaches to the index.
+    fn open(pool: &Pool, core: &Core) -> Result<Self>;
+
+    /// Whether every write drains what its thread has flushed before it publishes a word.
+    fn drains_first(&self) -> bool;
+
+    fn get(&self, key: &[u8]) -> Result<Option<u64>>;
+
+    /// Sets the word of `key`; the word it had.
+    fn swap(&self, key: &[u8], word: u64) -> Result<Option<u64>>;
+
+    /// Makes the word of `key` `new`, if it is `old`; else the inner error is what it is.
+    fn compare_exchange(
+        &self,
+        key: &[u8],
+        old: Option<u64>,
+        new: Option<u64>,
+    ) -> Result<std::result::Result<(), Option<u64>>>;
+
+    /// Removes `key`; the word it had.
+    fn remove(&self, key: &[u8]) -> Result<Option<u64>>;
+
+    /// Appends about `limit` keys from `cursor` on and moves it; says whether there may be more. Keys that are there
+    /// throughout are met.
+    fn walk(&self, cursor: &mut Self::Cursor, limit: usize, out: &mut ScanBatch) -> Result<bool>;
+
+    /// Appends up to `limit` keys from `from` on, in order. `Unsupported` where there is none.
+    fn scan(&self, from: Bound<&[u8]>, reverse: bool, limit: usize, out: &mut ScanBatch) -> Result<()>;
+
+    fn len(&self) -> u64;
+
+    fn mark(&self, marks: &mut Marks) -> Result<()>;
+
+    fn check(&self) -> Result<Vec<String>>;
+
+    fn dram_bytes(&self) -> u64;
+
+    fn pm_bytes(&self) -> u64;
+
+    /// Gives back what was unlinked; says whether that is everything.
+    fn drain(&self) -> bool;
+
+    /// Waits until the index does nothing in the background. Writers are at rest.
+    fn rest(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn close(&self) -> Result<()>;
+}

@@ -1,0 +1,290 @@
+//! What engines have in common that keep everything in persistent memory: records of keys and values, an index from
+//! each key to the record of its newest version, and nothing else.
+//!
+//! ```text
+//!   index: key ─▶ word ─▶ record: number, key, value ─link─▶ older record, while a snapshot needs it
+//! ```
+//!
+//! **Numbers.** A version is written under the number of its time, which goes up whenever a snapshot is taken or a group
+//! of batches is applied, and at no other time. A snapshot of number `s` sees versions up to `s`. Versions of one key under
+//! one number are in the order in which the index took them; but for the last of them nobody can see any.
+//!
+//! **Single writes** (`write`) run beside each other. A record is flushed, and the index publishes its word, having
+//! drained both: the key has its new version or its old one, whenever the power goes.
+//!
+//! **Groups** of batches (`group`) run alone. What they replace is written down first (`undo`), so that a group that
+//! was cut short is taken back by the next open. Until the group has happened readers are shown what it replaces.
+//!
+//! Thread safety: every method may be called from any thread. Readers take no locks. What always holds:
+//!
+//! 1. Every word of the index names a sound record of its key, and the records that links of this session lead to are
+//!    there. What a held snapshot sees of a key is among them.
+//! 2. Nobody registers a snapshot while somebody writes: it takes a turn alone (`turns`). So whoever writes knows which
+//!    versions are needed, and his is seen by none of the snapshots that there are.
+//! 3. Links and words of versions are changed by holders of turns: of a key's newest by whom the index lets, of
+//!    older ones by those who are alone.
+//! 4. Lock order: turns, then what the parts lock. Nobody who has a turn waits for background jobs.
+
+mod check;
+mod group;
+mod index;
+mod layout;
+mod open;
+mod read;
+mod record;
+mod recover;
+mod repair;
+mod turns;
+mod undo;
+mod versions;
+mod walk;
+mod write;
+
+use std::ops::Bound;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use terrace_base::{Error, Result};
+use terrace_index::limbo::Limbo;
+use terrace_index::pins::Pins;
+use terrace_pmem::{POff, Pool};
+
+use crate::background::Background;
+use crate::batch::Op;
+use crate::db::commit::Condition;
+use crate::db::core::Core;
+use crate::db::report::CheckReport;
+use crate::db::snapshots::{Held, Snapshots};
+use crate::engine::{Direction, Engine, Group, Walk};
+use crate::manifest::Manifest;
+use crate::stats::Stats;
+
+pub(crate) use index::KeyIndex;
+pub(crate) use open::open;
+pub(crate) use repair::repair;
+
+use group::Overlay;
+use layout::Word;
+use turns::Turns;
+use versions::Kept;
+
+/// No group is being applied.
+const NO_GROUP: u64 = u64::MAX;
+
+/// Numbers that are set aside durably at a time.
+const NUMBERS: u64 = 1 << 20;
+
+/// An open database whose index is an `I`.
+#[derive(Debug)]
+pub(crate) struct PmStore<I: KeyIndex> {
+    me: Weak<PmStore<I>>,
+    core: Arc<Core>,
+    pool: Pool,
+    index: I,
+    /// Records that nothing names any more, until their readers have left.
+    limbo: Limbo<Word, Pins>,
+    manifest: Manifest,
+    /// Where the records' header is.
+    header: u64,
+    turns: Turns,
+    /// The number of now. It changes in a turn alone.
+    now: AtomicU64,
+    /// The highest number that is durably set aside.
+    mark: AtomicU64,
+    /// The highest number that a record of an earlier session has: its link means nothing.
+    inherited: u64,
+    /// The number of the group that is being applied, or [`NO_GROUP`].
+    pending: AtomicU64,
+    /// What that group replaces.
+    group: ArcSwapOption<Overlay>,
+    /// Where older versions hang.
+    kept: Mutex<Kept>,
+    jobs: Arc<Background>,
+    /// A job that drops versions is on its way.
+    dropping: AtomicBool,
+    closed: AtomicBool,
+    /// What opening had to do, in a line.
+    opened: OnceLock<String>,
+    /// The medium that an emulated pool stands for.
+    emulated: Option<String>,
+}
+
+impl<I: KeyIndex> PmStore<I> {
+    fn name(&self) -> &'static str {
+        I::KIND.name()
+    }
+
+    fn spawn(&self, job: impl FnOnce(&PmStore<I>) + Send + 'static) -> bool {
+        self.jobs.spawn(&self.me, job)
+    }
+
+    /// An error unless writes are welcome. The caller has a turn, so that nothing changes about it.
+    fn admit(&self) -> Result<()> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(Error::invalid("the database is closed"));
+        }
+        if self.core.options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        self.core.health.check()
+    }
+
+    /// Goes on to the next number. The caller is alone.
+    fn next_number(&self) -> u64 {
+        let next = self.now.load(Ordering::Relaxed) + 1;
+        if next > self.mark.load(Ordering::Relaxed) {
+            self.set_mark(next + NUMBERS);
+        }
+        self.now.store(next, Ordering::Release);
+        next
+    }
+
+    /// Sets numbers up to `mark` aside, durably.
+    fn set_mark(&self, mark: u64) {
+        let at = self.header + layout::MARK_AT;
+        self.pool.publish(POff::new(at), layout::seal(at, mark));
+        self.mark.store(mark, Ordering::Release);
+    }
+
+    /// The word that the index has, decoded.
+    fn decode(&self, bits: u64) -> Result<Word> {
+        Word::decode(bits).ok_or_else(|| {
+            self.pool.corruption(0, "the word of a version in the index", format!("{bits:#018x}"))
+        })
+    }
+
+    fn decode_some(&self, bits: Option<u64>) -> Result<Option<Word>> {
+        bits.map(|bits| self.decode(bits)).transpose()
+    }
+
+    /// Gives back what nobody can see any more; says whether that is everything.
+    fn give_back(&self) -> bool {
+        self.limbo.drain();
+        self.index.drain() && self.limbo.is_empty()
+    }
+
+    /// Has the cache keep to what is left of the memory budget.
+    fn settle_memory(&self) {
+        self.core.memory.settle(self.index.dram_bytes() + self.pool.dram_bytes());
+    }
+}
+
+/// Whether there may be room once what was unlinked is given back.
+fn is_full(error: &Error) -> bool {
+    matches!(error, Error::PoolFull { .. } | Error::NoSpace { .. })
+}
+
+impl<I: KeyIndex> Engine for PmStore<I> {
+    fn write_one(&self, op: Op<'_>, condition: Condition) -> Option<Result<bool>> {
+        Some(self.write_single(&op, condition))
+    }
+
+    fn apply(&self, group: Group<'_>) -> Result<()> {
+        self.apply_group(group)
+    }
+
+    fn hold(&self, snapshots: &Arc<Snapshots>) -> Held {
+        let _alone = self.turns.alone();
+        let held = snapshots.hold_at(self.now.load(Ordering::Relaxed));
+        if !self.core.options.read_only && !self.closed.load(Ordering::Relaxed) {
+            self.next_number();
+        }
+        held
+    }
+
+    fn get(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
+        match at {
+            None => self.get_newest(key),
+            Some(at) => self.get_at(key, at),
+        }
+    }
+
+    fn contains(&self, key: &[u8]) -> Result<bool> {
+        self.contains_key(key)
+    }
+
+    fn walk(self: Arc<Self>, at: u64, direction: Direction) -> Result<Box<dyn Walk>> {
+        self.ordered()?;
+        Ok(Box::new(walk::OrderedWalk::new(self, at, direction)))
+    }
+
+    fn ordered(&self) -> Result<()> {
+        match I::KIND.is_ordered() {
+            true => Ok(()),
+            false => {
+                Err(Error::Unsupported { engine: self.name(), operation: "iteration in the order of keys" })
+            }
+        }
+    }
+
+    fn walk_all(self: Arc<Self>, at: u64) -> Result<Box<dyn Walk>> {
+        if I::KIND.is_ordered() {
+            return self.walk(at, Direction::Forward);
+        }
+        Ok(Box::new(walk::FullWalk::new(self, at)))
+    }
+
+    fn rotate(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn settle(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn compact(&self, _from: Bound<&[u8]>, _to: Bound<&[u8]>) -> Result<()> {
+        let _open = self.jobs.hold_open()?;
+        self.drop_versions()?;
+        self.give_back();
+        Ok(())
+    }
+
+    fn released(&self) {
+        let wanted = !self.core.options.read_only && !self.kept.lock().is_empty();
+        if wanted && !self.jobs.is_closing() && !self.dropping.swap(true, Ordering::AcqRel) {
+            self.spawn(|store| {
+                store.dropping.store(false, Ordering::Release);
+                if let Err(e) = store.drop_versions() {
+                    store.core.health.fail(e);
+                }
+            });
+        }
+    }
+
+    fn fill_stats(&self, stats: &mut Stats) {
+        check::fill_stats(self, stats);
+    }
+
+    fn check(&self) -> Result<CheckReport> {
+        check::check(self)
+    }
+
+    fn close(&self) -> Result<()> {
+        if !self.jobs.close() {
+            return Ok(());
+        }
+        let _alone = self.turns.alone();
+        self.closed.store(true, Ordering::Release);
+        if self.core.options.read_only {
+            self.give_back();
+            return self.pool.close();
+        }
+        let versions_go = self.drop_versions_alone();
+        let index = self.index.close();
+        let cut_short = self.pending.load(Ordering::Relaxed) != NO_GROUP;
+        if !self.give_back() || cut_short || !self.kept.lock().is_empty() || versions_go.is_err() {
+            // What readers and snapshots keep is theirs until they let go, and nobody's if the process ends before.
+            self.pool.leave_unreclaimed();
+        }
+        index?;
+        self.manifest.seal()?;
+        self.pool.close()
+    }
+}

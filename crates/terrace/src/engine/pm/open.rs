@@ -1,0 +1,213 @@
+//! Opening and creating: the manifest says whose the pool is and where it lies, and no more.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
+
+use arc_swap::ArcSwapOption;
+use terrace_base::{Error, Result};
+use terrace_index::limbo::Limbo;
+use terrace_index::pins::Pins;
+use terrace_pmem::{Granularity, Opened, POff, Pool};
+
+use super::index::KeyIndex;
+use super::layout::{self, HEADER_BYTES, HEADER_KIND, MARK_AT, Word};
+use super::{NO_GROUP, NUMBERS, PmStore, undo};
+use crate::background::Background;
+use crate::db::core::Core;
+use crate::engine::Engine;
+use crate::manifest::{self, Identity, Manifest};
+use crate::pool::{self, MEDIA};
+
+/// How the pool was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    New,
+    Closed,
+    Crashed,
+    /// By a repair: nothing is reclaimed before it has been proved.
+    Doubtful,
+}
+
+/// Opens or creates the database in `core.dir`; returns it and the last number in it.
+pub(crate) fn open<I: KeyIndex>(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
+    let (manifest, pool, found) = match manifest::locate(&*core.fs, &core.dir)? {
+        Some(_) => open_existing::<I>(&core)?,
+        None => create::<I>(&core)?,
+    };
+    let store = assemble::<I>(core, manifest, pool, found)?;
+    let last = store.number();
+    Ok((store, last))
+}
+
+/// Makes a database: the pool, then the manifest, then what is in the pool, its owner and the first file number. Cut
+/// short anywhere it is begun again: there is nothing in it yet.
+fn create<I: KeyIndex>(core: &Core) -> Result<(Manifest, Pool, Found)> {
+    if !core.options.create_if_missing || core.options.read_only {
+        return Err(Error::invalid(format!("there is no database in {}", core.dir.display())));
+    }
+    let mut identity = pool::new_identity(&core.options, I::KIND);
+    let pool = fresh_pool::<I>(core, &identity)?;
+    identity.options.insert(MEDIA.into(), pool::media_name(&pool).into());
+    let manifest = Manifest::create(core.fs.clone(), &core.dir, identity)?;
+    begin::<I>(core, manifest, pool)
+}
+
+/// A pool with nothing in it, on persistent memory.
+fn fresh_pool<I: KeyIndex>(core: &Core, identity: &Identity) -> Result<Pool> {
+    let mut roots = I::ROOTS.to_vec();
+    roots.push(I::HEADER_ROOT);
+    let pool = pool::fresh(core, identity, &roots)?;
+    if pool.granularity() == Granularity::Page {
+        drop(pool);
+        let (path, _) = pool::request(core, identity)?;
+        core.env.pm.remove(&path)?;
+        return Err(no_memory::<I>());
+    }
+    Ok(pool)
+}
+
+fn no_memory<I: KeyIndex>() -> Error {
+    let operation = "a pool in an ordinary file; give it persistent memory, or an emulated pool";
+    Error::Unsupported { engine: I::KIND.name(), operation }
+}
+
+fn begin<I: KeyIndex>(core: &Core, manifest: Manifest, pool: Pool) -> Result<(Manifest, Pool, Found)> {
+    fill_pool::<I>(core, &pool)?;
+    pool::set_owner(&pool, &manifest.state().identity)?;
+    // In a second file: a first one without its pointer would be taken for the rest of a creation.
+    manifest.seal()?;
+    manifest.take_numbers(1);
+    manifest.apply(&[])?;
+    Ok((manifest, pool, Found::New))
+}
+
+/// Makes an empty index and a header.
+pub(super) fn fill_pool<I: KeyIndex>(core: &Core, pool: &Pool) -> Result<()> {
+    I::create(pool, core)?;
+    let slot = pool.reserve(HEADER_KIND, HEADER_BYTES)?;
+    pool.copy_flush(slot.offset, &layout::encode_header(slot.offset, 0));
+    pool.activate(&slot);
+    pool.drain();
+    pool.set_root(I::HEADER_ROOT, slot.offset)
+}
+
+fn open_existing<I: KeyIndex>(core: &Core) -> Result<(Manifest, Pool, Found)> {
+    let manifest = Manifest::open(core.fs.clone(), &core.dir)?;
+    let identity = manifest.state().identity.clone();
+    if identity.engine != I::KIND.name() {
+        return Err(Error::invalid(format!("this database belongs to engine {}", identity.engine)));
+    }
+    let read_only = core.options.read_only;
+    if manifest.state().next_file == 1 {
+        if read_only {
+            return Err(not_closed());
+        }
+        let pool = fresh_pool::<I>(core, &identity)?;
+        return begin::<I>(core, manifest, pool);
+    }
+    let (path, media) = pool::request(core, &identity)?;
+    let pool = pool::attach(core, &path, &pool::pool_options(core, media), &identity)?;
+    check_media::<I>(&pool, &path)?;
+    let found = match pool.opened() {
+        Opened::Clean | Opened::Created => Found::Closed,
+        Opened::SameBoot | Opened::Crashed | Opened::Torn => Found::Crashed,
+    };
+    if read_only && found == Found::Crashed {
+        return Err(not_closed());
+    }
+    Ok((manifest, pool, found))
+}
+
+fn not_closed() -> Error {
+    Error::invalid("the database was not closed in order; open it for writing once")
+}
+
+fn check_media<I: KeyIndex>(pool: &Pool, path: &Path) -> Result<()> {
+    if pool.granularity() == Granularity::Page {
+        return Err(Error::invalid(format!(
+            "{} holds this database and is not on persistent memory any more",
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+/// Where the header is, and the highest number that it has set aside.
+fn read_header<I: KeyIndex>(pool: &Pool) -> Result<(u64, u64)> {
+    let root = I::HEADER_ROOT;
+    let at = pool.root(root)?.ok_or_else(|| pool.corruption(0, format!("a root {root}"), "none"))?;
+    let damaged = || pool.corruption(at, "the header of an engine's records", "something else");
+    // SAFETY: the front of a header never changes.
+    let front = unsafe { pool.bytes(at, MARK_AT)? };
+    if !layout::is_header(at, front) {
+        return Err(damaged());
+    }
+    let word = pool.atomic_checked(POff::new(at + MARK_AT))?.load(std::sync::atomic::Ordering::Acquire);
+    Ok((at, layout::unseal(at + MARK_AT, word).ok_or_else(damaged)?))
+}
+
+/// Wires the engine around what has been opened, takes back a group that was cut short, and has what a crash left
+/// reclaimed in the background.
+pub(super) fn assemble<I: KeyIndex>(
+    core: Arc<Core>,
+    manifest: Manifest,
+    pool: Pool,
+    found: Found,
+) -> Result<Arc<PmStore<I>>> {
+    let (header, inherited) = read_header::<I>(&pool)?;
+    if core.options.read_only && undo::is_armed(&pool, header)? {
+        return Err(not_closed());
+    }
+    let index = I::open(&pool, &core)?;
+    let undone = if core.options.read_only { 0 } else { undo::take_back(&pool, header, &index)? };
+    let emulated = pool::emulated(&core, &manifest.state().identity)?;
+    let limbo = {
+        let pool = pool.clone();
+        // What cannot be freed is unreachable, and found by the pool's check.
+        Limbo::with(Pins::default(), move |word: Word| drop(pool.free(word.offset(), word.kind())))
+    };
+    let jobs = Background::new(core.clone(), 1);
+    let read_only = core.options.read_only;
+    let store = Arc::new_cyclic(|me| PmStore {
+        me: me.clone(),
+        core,
+        pool,
+        index,
+        limbo,
+        manifest,
+        header,
+        turns: Default::default(),
+        now: AtomicU64::new(inherited),
+        mark: AtomicU64::new(inherited),
+        inherited,
+        pending: AtomicU64::new(NO_GROUP),
+        group: ArcSwapOption::empty(),
+        kept: Default::default(),
+        jobs,
+        dropping: Default::default(),
+        closed: Default::default(),
+        opened: OnceLock::new(),
+        emulated,
+    });
+    let _ = store.opened.set(describe(found, undone));
+    if !read_only {
+        store.set_mark(inherited + NUMBERS);
+        store.next_number();
+        store.recover(found);
+    }
+    store.settle_memory();
+    Ok(store)
+}
+
+fn describe(found: Found, undone: u64) -> String {
+    match (found, undone) {
+        (Found::New, _) => "created a new database".into(),
+        (Found::Closed, 0) => "attached the pool of a clean shutdown".into(),
+        (Found::Crashed | Found::Doubtful, 0) => {
+            "attached the pool after a crash; nothing had to be taken back".into()
+        }
+        (_, keys) => format!("attached the pool after a crash; took back a group of {keys} keys"),
+    }
+}

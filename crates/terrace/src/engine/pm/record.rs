@@ -1,0 +1,164 @@
+//! Records: one for each version of a key, with its key and value.
+//!
+//! 1. A record is written, flushed and active before anything names it, and drained before what names it is
+//!    published. But for its link nothing of it changes as long as it is there.
+//! 2. It is freed after nothing names it any more and all who may see it have left (`limbo`).
+//! 3. A link leads to an older version of the same key, with a lower number. Links serve snapshots, which a session does
+//!    not outlive: they are never made durable, and those of earlier sessions mean nothing.
+
+use std::sync::atomic::Ordering;
+
+use terrace_base::{Error, Result};
+use terrace_pmem::{POff, Pool, Slot};
+
+use super::layout::{HEAD_BYTES, Head, LINK_BYTES, Word, record_crc};
+
+/// Values of at least this many bytes are copied past the caches.
+const STREAM_BYTES: usize = 512;
+
+/// A record that is written and flushed, not drained, and named by nobody. Dropped, it is given back.
+#[derive(Debug)]
+pub(super) struct NewRecord<'p> {
+    pool: &'p Pool,
+    slot: Option<Slot>,
+    word: Word,
+}
+
+/// What a new record is to hold.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Version<'a> {
+    pub key: &'a [u8],
+    /// `None`: the key is deleted.
+    pub value: Option<&'a [u8]>,
+    pub number: u64,
+    /// The version under it that a snapshot needs.
+    pub older: Option<Word>,
+}
+
+impl<'p> NewRecord<'p> {
+    pub fn write(pool: &'p Pool, version: &Version<'_>) -> Result<Self> {
+        let Version { key, value, number, older } = *version;
+        let value_bytes = value.unwrap_or_default();
+        let linked = older.is_some();
+        let before_key = HEAD_BYTES + if linked { LINK_BYTES } else { 0 };
+        let bytes = before_key + (key.len() + value_bytes.len()) as u64;
+        let kind = if linked { super::layout::LINKED_KIND } else { super::layout::RECORD_KIND };
+        let slot = pool.reserve(kind, bytes)?;
+        let at = slot.offset;
+        let (value_len, key_len) = (value_bytes.len() as u32, key.len() as u16);
+        let mut head = Head { crc: 0, value_len, tombstone: value.is_none(), key_len, number };
+        head.crc = record_crc(at, &head.encode(), key, value_bytes);
+        pool.write(at, &head.encode());
+        if let Some(older) = older {
+            pool.atomic(POff::new(at + HEAD_BYTES)).store(older.bits(), Ordering::Release);
+        }
+        let value_at = at + before_key + key.len() as u64;
+        pool.write(at + before_key, key);
+        if value_bytes.len() < STREAM_BYTES {
+            pool.write(value_at, value_bytes);
+            pool.flush(at, bytes);
+        } else {
+            pool.flush(at, value_at - at);
+            pool.copy_flush(value_at, value_bytes);
+        }
+        pool.activate(&slot);
+        Ok(NewRecord { pool, slot: Some(slot), word: Word::new(at, value.is_none(), linked) })
+    }
+
+    pub fn word(&self) -> Word {
+        self.word
+    }
+
+    /// The record is named now: it stays.
+    pub fn keep(mut self) -> Word {
+        self.slot = None;
+        self.word
+    }
+}
+
+impl Drop for NewRecord<'_> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.pool.cancel(slot);
+        }
+    }
+}
+
+/// A version of a key in the pool.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Record<'p> {
+    pub word: Word,
+    pub key: &'p [u8],
+    pub value: &'p [u8],
+    pub number: u64,
+}
+
+impl<'p> Record<'p> {
+    /// The record that `word` names, which is not trusted; charged as a read.
+    ///
+    /// # Safety
+    ///
+    /// If a record was there when the word was loaded, it is not freed for `'p`: the caller has been present in the
+    /// store's limbo since before that, or holds all turns. A damaged word may lead anywhere, where bytes may
+    /// change: what is read there is taken for a record only with its checksum.
+    pub unsafe fn load(pool: &'p Pool, word: Word) -> Result<Self> {
+        let at = word.offset();
+        // SAFETY: a record does not change but for its link, which is not in this range, and is not freed (the caller's
+        // promise).
+        let front = unsafe { pool.bytes(at, HEAD_BYTES)? };
+        let Some(front) = front.first_chunk() else { return Err(damaged(pool, at, "a short record")) };
+        let head = Head::decode(front);
+        let before_key = word.before_key();
+        let len = u64::from(head.key_len) + u64::from(head.value_len);
+        if pool.charges_reads() {
+            pool.charge_read(at, before_key + len);
+        }
+        // SAFETY: as above; the link lies before this range.
+        let rest = unsafe { pool.bytes(at + before_key, len)? };
+        let (key, value) = rest.split_at(usize::from(head.key_len));
+        if record_crc(at, front, key, value) != head.crc {
+            return Err(damaged(pool, at, "another checksum"));
+        }
+        if head.tombstone != word.is_tombstone() {
+            return Err(damaged(pool, at, "a record of another sort than is said where it is named"));
+        }
+        Ok(Record { word, key, value, number: head.number })
+    }
+
+    /// The link as it is now: a word, or 0. It is followed only if the record is of this session.
+    pub fn link(&self, pool: &Pool) -> Result<Option<Word>> {
+        if !self.word.is_linked() {
+            return Ok(None);
+        }
+        let at = self.word.offset() + HEAD_BYTES;
+        match pool.atomic_checked(POff::new(at))?.load(Ordering::Acquire) {
+            0 => Ok(None),
+            bits => {
+                Word::decode(bits).map(Some).ok_or_else(|| damaged(pool, at, "a link that leads nowhere"))
+            }
+        }
+    }
+
+    /// Makes `older` what the link leads to. Not durable, and need not be.
+    pub fn relink(&self, pool: &Pool, older: Option<Word>) -> Result<()> {
+        if !self.word.is_linked() {
+            return Err(damaged(pool, self.word.offset(), "a record without a link"));
+        }
+        let at = self.word.offset() + HEAD_BYTES;
+        pool.atomic_checked(POff::new(at))?.store(older.map_or(0, Word::bits), Ordering::Release);
+        Ok(())
+    }
+
+    /// An error unless this is a version of `key`.
+    pub fn of(self, pool: &Pool, key: &[u8]) -> Result<Self> {
+        if self.key == key {
+            return Ok(self);
+        }
+        Err(damaged(pool, self.word.offset(), "another key's record"))
+    }
+}
+
+#[cold]
+fn damaged(pool: &Pool, at: u64, found: &str) -> Error {
+    pool.corruption(at, "the record of a version", found)
+}

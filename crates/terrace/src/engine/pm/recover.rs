@@ -1,0 +1,87 @@
+//! What a crash leaves beside the index and its records: what was allocated and not named, or not named any more, and
+//! versions for snapshots that have died with their process. It is reclaimed in the background.
+
+use terrace_base::Result;
+use terrace_index::ScanBatch;
+use terrace_pmem::Marks;
+
+use super::PmStore;
+use super::index::KeyIndex;
+use super::layout::Word;
+use super::open::Found;
+
+/// Keys that are looked at in one turn.
+const CHUNK: usize = 256;
+
+impl<I: KeyIndex> PmStore<I> {
+    /// Has what is left to be done done in the background.
+    pub(super) fn recover(&self, found: Found) {
+        // After a clean close, too, something may be left that readers had kept until then.
+        if found == Found::Crashed || found != Found::Doubtful && self.pool.needs_reclaim() {
+            self.spawn(|store| {
+                if let Err(e) = store.reclaim() {
+                    store.core.health.fail(e);
+                }
+            });
+        }
+    }
+
+    pub(super) fn reclaim(&self) -> Result<()> {
+        let mut marks = self.pool.marks();
+        let gone = self.mark(&mut marks)?;
+        self.pool.reclaim(&marks)?;
+        if self.give_back() {
+            // Nothing that was unlinked before is still to be freed: what was reclaimed may be used again.
+            self.pool.release_reclaimed()?;
+        }
+        for key in gone {
+            let _alone = self.turns.alone();
+            let _here = self.limbo.enter();
+            self.collapse(&key, &self.core.snapshots.list())?;
+        }
+        Ok(())
+    }
+
+    /// Marks everything of the pool that is reachable, in turns; the keys of which nothing but a deletion of an earlier
+    /// session is left.
+    fn mark(&self, marks: &mut Marks) -> Result<Vec<Vec<u8>>> {
+        let mut gone = Vec::new();
+        marks.slot(self.header)?;
+        self.index.mark(marks)?;
+        self.each_word(&mut |key, word| {
+            let chain = self.chain(word, key)?;
+            if word.is_tombstone() && chain.len() == 1 {
+                gone.push(key.to_vec());
+            }
+            chain.iter().try_for_each(|version| marks.slot(version.word.offset()))
+        })?;
+        Ok(gone)
+    }
+
+    /// Calls `each` with every key and word, in turns: between two of them a group may happen, but none goes on meanwhile.
+    fn each_word(&self, each: &mut dyn FnMut(&[u8], Word) -> Result<()>) -> Result<()> {
+        let (mut cursor, mut batch, mut more) = (I::Cursor::default(), ScanBatch::new(), true);
+        while more {
+            let _turn = self.turns.share();
+            more = self.visit_batch(&mut cursor, &mut batch, each)?;
+        }
+        Ok(())
+    }
+
+    /// Calls `visit` with the keys and words of about [`CHUNK`] keys from `cursor` on; says whether there may be more. The
+    /// caller has a turn.
+    pub(super) fn visit_batch(
+        &self,
+        cursor: &mut I::Cursor,
+        batch: &mut ScanBatch,
+        visit: &mut dyn FnMut(&[u8], Word) -> Result<()>,
+    ) -> Result<bool> {
+        let _here = self.limbo.enter();
+        batch.clear();
+        let more = self.index.walk(cursor, CHUNK, batch)?;
+        for (key, bits) in batch.iter() {
+            visit(key, self.decode(bits)?)?;
+        }
+        Ok(more)
+    }
+}

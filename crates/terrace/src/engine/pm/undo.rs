@@ -1,0 +1,96 @@
+//! Taking back a group of batches that was cut short.
+//!
+//! Before anything of a group is in the index, a list of all that it changes there is durable, and then the header names
+//! it. The group has happened when the header names it no more: that one store is its commit. An open that finds a list
+//! gives every key the word back that it had; doing so twice does no harm.
+//!
+//! While the header names a list nothing that its words name is freed, and nobody writes but who applies the group.
+
+use terrace_base::Result;
+use terrace_pmem::{POff, Pool, Slot};
+
+use super::index::KeyIndex;
+use super::layout::{self, CHANGE_BYTES, Change, UNDO_AT, UNDO_HEAD_BYTES, UNDO_KIND, Word};
+use super::record::Record;
+
+/// A list that is durable, and that the header names.
+pub(super) struct Armed<'p> {
+    pool: &'p Pool,
+    header: u64,
+    slot: Slot,
+}
+
+impl<'p> Armed<'p> {
+    /// Makes the list of `changes` durable, with everything that the caller has flushed, and has the header name it.
+    pub fn arm(pool: &'p Pool, header: u64, changes: &[Change]) -> Result<Self> {
+        let bytes = UNDO_HEAD_BYTES + CHANGE_BYTES * changes.len() as u64;
+        let slot = pool.reserve(UNDO_KIND, bytes)?;
+        pool.copy_flush(slot.offset, &layout::encode_undo(slot.offset, changes));
+        pool.activate(&slot);
+        pool.drain();
+        name(pool, header, slot.offset);
+        Ok(Armed { pool, header, slot })
+    }
+
+    /// The group has happened, or nothing of it is left: the list goes.
+    pub fn disarm(self) -> Result<()> {
+        name(self.pool, self.header, 0);
+        self.pool.free(self.slot.offset, UNDO_KIND)
+    }
+}
+
+fn name(pool: &Pool, header: u64, list: u64) {
+    let at = header + UNDO_AT;
+    pool.publish(POff::new(at), layout::seal(at, list));
+}
+
+/// The changes of the list that the header names, and where it is.
+fn named(pool: &Pool, header: u64) -> Result<Option<(u64, Vec<Change>)>> {
+    let at = header + UNDO_AT;
+    let word = pool.atomic_checked(POff::new(at))?.load(std::sync::atomic::Ordering::Acquire);
+    let damaged = |at| pool.corruption(at, "the undo list of a group, or none", "something else");
+    if word == 0 {
+        return Ok(None);
+    }
+    let list = layout::unseal(at, word).ok_or_else(|| damaged(at))?;
+    if list == 0 {
+        return Ok(None);
+    }
+    // SAFETY: nobody writes to a list that the header names.
+    let head = unsafe { pool.bytes(list, UNDO_HEAD_BYTES)? };
+    let count = layout::undo_count(head).ok_or_else(|| damaged(list))?;
+    // SAFETY: as above.
+    let bytes = unsafe { pool.bytes(list, UNDO_HEAD_BYTES + CHANGE_BYTES * count)? };
+    let changes = layout::decode_undo(list, bytes).ok_or_else(|| damaged(list))?;
+    Ok(Some((list, changes)))
+}
+
+/// Whether a group was cut short.
+pub(super) fn is_armed(pool: &Pool, header: u64) -> Result<bool> {
+    Ok(named(pool, header)?.is_some())
+}
+
+/// Takes back what the session before has left of a group; the number of keys. Nobody else is there.
+pub(super) fn take_back<I: KeyIndex>(pool: &Pool, header: u64, index: &I) -> Result<u64> {
+    let Some((list, changes)) = named(pool, header)? else { return Ok(0) };
+    for change in &changes {
+        put_back(pool, index, *change)?;
+    }
+    // What was put back is durable, as every write of an index.
+    name(pool, header, 0);
+    pool.free(list, UNDO_KIND)?;
+    Ok(changes.len() as u64)
+}
+
+/// Gives the key of a change its old word.
+pub(super) fn put_back<I: KeyIndex>(pool: &Pool, index: &I, change: Change) -> Result<()> {
+    let either = if change.new != 0 { change.new } else { change.old };
+    let damaged = || pool.corruption(0, "the word of a version in an undo list", format!("{either:#018x}"));
+    let word = Word::decode(either).ok_or_else(damaged)?;
+    // SAFETY: what an undo list names is not freed as long as the header names the list.
+    let record = unsafe { Record::load(pool, word)? };
+    match change.old {
+        0 => index.remove(record.key).map(drop),
+        old => index.swap(record.key, old).map(drop),
+    }
+}

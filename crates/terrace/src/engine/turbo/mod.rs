@@ -1,0 +1,107 @@
+//! The engine `turbo`: everything in persistent memory, behind a TurboHash table (Spot-On, chapter 3), without an order.
+//!
+//! What it has in common with other engines of its sort is in `engine/pm`. `docs/engines/turbo.md` tells the design, its
+//! parameters and what it is good and bad at.
+
+use std::ops::Bound;
+
+use terrace_base::{Error, Result};
+use terrace_index::{HashCursor, HashIndex, ScanBatch, TurboHash, TurboOptions};
+use terrace_pmem::{Marks, Pool};
+
+use super::pm::KeyIndex;
+use crate::db::core::Core;
+use crate::options::EngineKind;
+
+/// The root of the table.
+const ROOT: &str = "turbo.index";
+
+/// A TurboHash table as the index of an engine.
+#[derive(Debug)]
+pub(crate) struct TurboIndex(TurboHash);
+
+impl KeyIndex for TurboIndex {
+    const KIND: EngineKind = EngineKind::Turbo;
+    const ROOTS: &'static [&'static str] = &[ROOT];
+    const HEADER_ROOT: &'static str = "turbo.records";
+    type Cursor = HashCursor;
+
+    fn create(pool: &Pool, core: &Core) -> Result<()> {
+        let asked = &core.options.turbo;
+        let options = TurboOptions {
+            shards: asked.shards,
+            initial_buckets: asked.initial_buckets,
+            probing_scope: asked.probing_scope,
+            ..TurboOptions::default()
+        };
+        TurboHash::create(pool, ROOT, &options).map(drop)
+    }
+
+    fn open(pool: &Pool, _core: &Core) -> Result<Self> {
+        let mut table = TurboHash::open(pool, ROOT)?;
+        table.drain_before_publishing();
+        Ok(TurboIndex(table))
+    }
+
+    fn drains_first(&self) -> bool {
+        true
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<u64>> {
+        HashIndex::get(&self.0, key)
+    }
+
+    fn swap(&self, key: &[u8], word: u64) -> Result<Option<u64>> {
+        self.0.insert(key, word)
+    }
+
+    fn compare_exchange(
+        &self,
+        key: &[u8],
+        old: Option<u64>,
+        new: Option<u64>,
+    ) -> Result<std::result::Result<(), Option<u64>>> {
+        self.0.compare_exchange(key, old, new)
+    }
+
+    fn remove(&self, key: &[u8]) -> Result<Option<u64>> {
+        self.0.remove(key)
+    }
+
+    fn walk(&self, cursor: &mut HashCursor, limit: usize, out: &mut ScanBatch) -> Result<bool> {
+        self.0.scan_unordered(cursor, limit, out)?;
+        Ok(!cursor.is_end())
+    }
+
+    fn scan(&self, _: Bound<&[u8]>, _: bool, _: usize, _: &mut ScanBatch) -> Result<()> {
+        Err(Error::Unsupported { engine: Self::KIND.name(), operation: "iteration in the order of keys" })
+    }
+
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn mark(&self, marks: &mut Marks) -> Result<()> {
+        self.0.mark(marks)
+    }
+
+    fn check(&self) -> Result<Vec<String>> {
+        self.0.check()
+    }
+
+    fn dram_bytes(&self) -> u64 {
+        self.0.dram_bytes()
+    }
+
+    fn pm_bytes(&self) -> u64 {
+        self.0.pm_bytes()
+    }
+
+    fn drain(&self) -> bool {
+        self.0.drain()
+    }
+
+    fn close(&self) -> Result<()> {
+        self.0.close()
+    }
+}
