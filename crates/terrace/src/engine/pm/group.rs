@@ -128,6 +128,8 @@ impl<I: KeyIndex> PmStore<I> {
                     return Err(e);
                 }
                 list.disarm()?;
+                // Before readers trust the index again: who has seen some of the group looks once more.
+                self.taken_back.fetch_add(1, Ordering::Release);
                 self.show();
                 steps.into_iter().filter_map(|step| step.new).for_each(|new| self.limbo.retire(new.keep()));
                 return Err(e);

@@ -98,6 +98,8 @@ pub(crate) struct PmStore<I: KeyIndex> {
     inherited: u64,
     /// The number of the group that is being applied, or [`NO_GROUP`].
     pending: AtomicU64,
+    /// Groups that have been taken back: what readers have met of one meanwhile was never so.
+    taken_back: AtomicU64,
     /// What that group replaces.
     group: ArcSwapOption<Overlay>,
     /// Where older versions hang.

@@ -183,6 +183,7 @@ pub(super) fn assemble<I: KeyIndex>(
         mark: AtomicU64::new(inherited),
         inherited,
         pending: AtomicU64::new(NO_GROUP),
+        taken_back: AtomicU64::new(0),
         group: ArcSwapOption::empty(),
         kept: Default::default(),
         jobs,

@@ -24,14 +24,15 @@ enum Newest<'p> {
 impl<I: KeyIndex> PmStore<I> {
     pub(super) fn get_newest(&self, key: &[u8]) -> Result<Option<Bytes>> {
         let _here = self.limbo.enter();
+        let since = self.taken_back();
         let Some(bits) = self.index.get(key)? else {
-            return if self.is_applying() { self.get_replaced(key) } else { Ok(None) };
+            return if self.is_doubtful(since) { self.get_replaced(key) } else { Ok(None) };
         };
         let word = self.decode(bits)?;
         // SAFETY: present since before the word was loaded.
         let record = unsafe { Record::load(&self.pool, word)? }.of(&self.pool, key)?;
         // Asked after the word: a group whose word this is has said so before.
-        if record.number >= self.pending.load(Ordering::Acquire) {
+        if record.number >= self.pending.load(Ordering::Acquire) || self.taken_back() != since {
             return self.get_replaced(key);
         }
         Ok(value(&record))
@@ -40,6 +41,17 @@ impl<I: KeyIndex> PmStore<I> {
     /// Whether a group is being applied.
     fn is_applying(&self) -> bool {
         self.pending.load(Ordering::Acquire) != NO_GROUP
+    }
+
+    /// Groups taken back so far.
+    fn taken_back(&self) -> u64 {
+        self.taken_back.load(Ordering::Acquire)
+    }
+
+    /// Whether what the index has said since as many groups had been taken back may be of a group that has not happened.
+    fn is_doubtful(&self, since: u64) -> bool {
+        // In this order: a group is counted before it is no longer said to be applied.
+        self.is_applying() || self.taken_back() != since
     }
 
     #[cold]
@@ -55,6 +67,7 @@ impl<I: KeyIndex> PmStore<I> {
 
     /// The newest version of `key`, beside a group perhaps. The caller is present.
     fn newest(&self, key: &[u8]) -> Result<Newest<'_>> {
+        let since = self.taken_back();
         let word = self.decode_some(self.index.get(key)?)?;
         let group = match self.is_applying() {
             true => self.group.load_full(),
@@ -64,10 +77,13 @@ impl<I: KeyIndex> PmStore<I> {
             Some(group) => group.words.get(key).copied().unwrap_or(word),
             None => word,
         };
-        let Some(word) = word else { return Ok(Newest::Nothing) };
+        let Some(word) = word else {
+            return Ok(if self.taken_back() == since { Newest::Nothing } else { Newest::Again });
+        };
         // SAFETY: present since before the word was loaded; what a group replaces is retired after the overlay has gone.
         let record = unsafe { Record::load(&self.pool, word)? }.of(&self.pool, key)?;
-        Ok(match record.number >= self.pending.load(Ordering::Acquire) {
+        let is_of_group = record.number >= self.pending.load(Ordering::Acquire);
+        Ok(match is_of_group || self.taken_back() != since {
             true => Newest::Again,
             false => Newest::Record(record),
         })
@@ -75,8 +91,9 @@ impl<I: KeyIndex> PmStore<I> {
 
     pub(super) fn contains_key(&self, key: &[u8]) -> Result<bool> {
         let _here = self.limbo.enter();
+        let since = self.taken_back();
         let word = self.decode_some(self.index.get(key)?)?;
-        if self.is_applying() {
+        if self.is_doubtful(since) {
             return Ok(self.get_replaced(key)?.is_some());
         }
         Ok(word.is_some_and(|word| !word.is_tombstone()))
