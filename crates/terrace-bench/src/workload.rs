@@ -101,6 +101,11 @@ impl Mix {
         [self.read, self.update, self.insert, self.scan, self.modify, self.delete, self.expire, self.pop]
     }
 
+    /// Whether some of them need the order of keys.
+    pub fn needs_order(&self) -> bool {
+        self.scan > 0 || self.pop > 0
+    }
+
     /// Whether all operations are of one kind, so that none need be drawn.
     pub fn has_one_kind(&self) -> bool {
         self.shares().contains(&100)
@@ -275,6 +280,15 @@ pub const GROUPS: &[(&str, &[&str])] = &[
 ];
 
 impl Workload {
+    /// Whether a store must keep keys in order for it. What a trace needs nobody knows before it is replayed.
+    pub fn needs_order(&self) -> bool {
+        match self.action {
+            Action::Operations { mix, .. } => mix.needs_order(),
+            Action::Walk(_) => true,
+            Action::Replay | Action::Flush | Action::Compact => false,
+        }
+    }
+
     /// The benchmark called `name`; `ycsba` and `ycsb-a` are `a`.
     pub fn find(name: &str) -> Option<&'static Workload> {
         let name = name.to_ascii_lowercase();

@@ -10,11 +10,13 @@ use std::time::Duration;
 use terrace_base::clock::{Clock, SystemClock};
 use terrace_base::exec::{Executor, ThreadPool};
 
+use super::entrant::Entrant;
 use super::machine::{self, MemoryGroup};
 use super::results::Session;
 use super::script::Script;
 use super::session::{Event, Spec};
 use crate::store::StoreResult;
+use crate::workload::Workload;
 
 /// The hidden subcommand that makes a process a child.
 pub const SUBCOMMAND: &str = "session";
@@ -42,10 +44,25 @@ const LOOK_EVERY: Duration = Duration::from_millis(150);
 /// Time that a child writes before it is killed.
 const KILL_AFTER: Duration = Duration::from_millis(1500);
 
-/// Runs one session. `tick` is called again and again while it runs.
+/// The steps that a store without an order of keys cannot take, out of `script`.
+fn leave_out(entrant: &str, script: &mut Script) -> Vec<String> {
+    let ordered = Entrant::parse(entrant).is_ok_and(Entrant::is_ordered);
+    let possible = |name: &String| ordered || Workload::find(name).is_none_or(|w| !w.needs_order());
+    let (kept, left) = std::mem::take(&mut script.steps).into_iter().partition(possible);
+    script.steps = kept;
+    left
+}
+
+/// Runs one session, without steps that the store is not made for. `tick` is called again and again while it runs.
 pub fn run(place: &Place, entrant: &str, script: &Script, round: u32, tick: &mut dyn FnMut()) -> Session {
     let mut session =
         Session { entrant: entrant.to_string(), script: script.name.clone(), round, ..Session::default() };
+    let mut script = script.clone();
+    let left_out = leave_out(entrant, &mut script);
+    if script.steps.is_empty() {
+        session.error = Some("it keeps no order of keys, which every step needs".to_string());
+        return session;
+    }
     let name = format!("{}-{}-{round}", script.name, entrant);
     let (dir, pm_dir) = (place.work_dir.join(&name), place.pm_dir.join(&name));
     let clean = || {
@@ -72,6 +89,9 @@ pub fn run(place: &Place, entrant: &str, script: &Script, round: u32, tick: &mut
     }
     if let Err(e) = done {
         session.error.get_or_insert(e.to_string());
+    }
+    if !left_out.is_empty() {
+        session.settings.push(("without, having no order of keys".to_string(), left_out.join(", ")));
     }
     clean();
     session

@@ -29,6 +29,14 @@ impl Entrant {
         }
     }
 
+    /// Whether it keeps keys in order.
+    pub fn is_ordered(self) -> bool {
+        match self {
+            Entrant::Engine(kind) => kind.is_ordered(),
+            Entrant::Peer(_) => true,
+        }
+    }
+
     /// The entrant called `name`.
     pub fn parse(name: &str) -> Result<Entrant, String> {
         if let Some(peer) = Peer::parse(name) {
