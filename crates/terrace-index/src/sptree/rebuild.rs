@@ -10,8 +10,8 @@
 //! 3. A leaf's low key never changes; its high one is the next leaf's low key.
 //! 4. What a crash left overfull is cleaned, durably, before the leaf has a node.
 //!
-//! A damaged leaf stays without a node: what belongs there is an error for whoever asks, and nothing is merged in
-//! this session.
+//! A damaged leaf stays without a node: what belongs there is an error for whoever asks, and nothing is merged until
+//! the tree is opened anew.
 
 use std::ops::Bound as RangeBound;
 use std::sync::atomic::{AtomicBool, Ordering};

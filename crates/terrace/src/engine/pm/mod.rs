@@ -17,7 +17,7 @@
 //!
 //! Thread safety: every method may be called from any thread. Readers take no locks. What always holds:
 //!
-//! 1. Every word of the index names a sound record of its key, and the records that links of this session lead to are
+//! 1. Every word of the index names a sound record of its key, and the records that links made since the open lead to are
 //!    there. What a held snapshot sees of a key is among them.
 //! 2. Nobody registers a snapshot while somebody writes: it takes a turn alone (`turns`). So whoever writes knows which
 //!    versions are needed, and his is seen by none of the snapshots that there are.

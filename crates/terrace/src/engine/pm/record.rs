@@ -125,7 +125,7 @@ impl<'p> Record<'p> {
         Ok(Record { word, key, value, number: head.number })
     }
 
-    /// The link as it is now: a word, or 0. It is followed only if the record is of this session.
+    /// The link as it is now: a word, or 0. It is followed only if the record was written since the open.
     pub fn link(&self, pool: &Pool) -> Result<Option<Word>> {
         if !self.word.is_linked() {
             return Ok(None);
