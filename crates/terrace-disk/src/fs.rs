@@ -73,8 +73,13 @@ pub trait Fs: Send + Sync + Debug {
     /// Creates directory `path` and its parents, durably.
     fn create_dir_all(&self, path: &Path) -> Result<()>;
 
+    /// Removes directory `path`, which is empty. A file system that does not say how refuses.
+    fn remove_dir(&self, path: &Path) -> Result<()> {
+        Err(Error::io(path, "remove directory", std::io::ErrorKind::Unsupported.into()))
+    }
+
     /// Locks `path` against other processes, creating it; `Error::Locked` if one holds it. Dropping
-    /// the guard unlocks.
+    /// the guard unlocks. Who holds the lock may remove the file.
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>>;
 
     /// Bytes free to this user where `path` lies.
@@ -121,6 +126,10 @@ impl<F: Fs + ?Sized> Fs for Arc<F> {
 
     fn create_dir_all(&self, path: &Path) -> Result<()> {
         (**self).create_dir_all(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> Result<()> {
+        (**self).remove_dir(path)
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {

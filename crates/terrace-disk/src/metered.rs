@@ -167,6 +167,10 @@ impl Fs for MeteredFs {
         self.inner.create_dir_all(path)
     }
 
+    fn remove_dir(&self, path: &Path) -> Result<()> {
+        self.inner.remove_dir(path)
+    }
+
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
         self.inner.lock(path)
     }

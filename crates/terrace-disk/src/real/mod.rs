@@ -8,6 +8,7 @@ mod write;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -96,18 +97,26 @@ impl Fs for RealFs {
         }
     }
 
+    fn remove_dir(&self, path: &Path) -> Result<()> {
+        fs::remove_dir(path).map_err(|e| Error::io(path, "remove directory", e))
+    }
+
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(|e| Error::io(path, "open", e))?;
-        match retry(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)) {
-            Ok(()) => Ok(Box::new(RealLock { _file: file })),
-            Err(Errno::WOULDBLOCK) => Err(Error::Locked { path: path.to_path_buf() }),
-            Err(e) => Err(Error::io(path, "lock", e.into())),
+        loop {
+            let file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(path)
+                .map_err(|e| Error::io(path, "open", e))?;
+            match retry(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)) {
+                Ok(()) if is_at(&file, path)? => return Ok(Box::new(RealLock { _file: file })),
+                // Who held the lock has removed the file in between: another one counts.
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => return Err(Error::Locked { path: path.to_path_buf() }),
+                Err(e) => return Err(Error::io(path, "lock", e.into())),
+            }
         }
     }
 
@@ -131,6 +140,17 @@ impl RealFs {
             Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => Ok(()),
             other => other,
         }
+    }
+}
+
+/// Whether `path` names `file`.
+fn is_at(file: &File, path: &Path) -> Result<bool> {
+    let stat = |e| Error::io(path, "stat", e);
+    let own = file.metadata().map_err(stat)?;
+    match fs::metadata(path) {
+        Ok(named) => Ok((named.dev(), named.ino()) == (own.dev(), own.ino())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(stat(e)),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use terrace_base::{Error, ErrorKind};
 use terrace_disk::{Access, Fs, RealFs};
@@ -75,4 +76,39 @@ fn a_reader_is_shared_by_threads() {
             });
         }
     });
+}
+
+/// Who waited for a lock whose file its holder removed does not hold it beside who made the file anew.
+#[test]
+fn a_lock_whose_file_goes_has_one_holder() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("LOCK");
+    let (inside, entered) = (AtomicBool::new(false), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..2000 {
+                    let Ok(held) = RealFs.lock(&path) else { continue };
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two have it");
+                    entered.fetch_add(1, Ordering::Relaxed);
+                    inside.store(false, Ordering::SeqCst);
+                    RealFs.remove(&path).unwrap();
+                    drop(held);
+                }
+            });
+        }
+    });
+    assert!(entered.into_inner() > 0 && !path.exists());
+}
+
+#[test]
+fn a_directory_goes_if_it_is_empty() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a");
+    RealFs.create_dir_all(&path).unwrap();
+    drop(RealFs.create(&path.join("file")).unwrap());
+    assert!(RealFs.remove_dir(&path).is_err() && path.join("file").exists());
+    RealFs.remove(&path.join("file")).unwrap();
+    RealFs.remove_dir(&path).unwrap();
+    assert!(!path.exists());
 }

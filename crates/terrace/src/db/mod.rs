@@ -8,6 +8,7 @@ pub(crate) mod memory;
 mod read;
 pub(crate) mod report;
 pub(crate) mod snapshots;
+mod traces;
 
 use std::cell::Cell;
 use std::fmt::Debug;
@@ -18,13 +19,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use terrace_base::{Error, Result};
-use terrace_disk::{FileLock, Fs};
+use terrace_disk::FileLock;
 use terrace_table::Kind;
 
 use crate::batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Op, WriteBatch};
 use crate::db::commit::{CommitQueue, Condition, Request};
 use crate::db::core::Core;
 use crate::db::report::{CheckReport, RepairReport};
+use crate::db::traces::Traces;
 use crate::engine::{self, Engine, Group};
 use crate::env::Env;
 use crate::options::{Options, WriteOptions};
@@ -89,10 +91,14 @@ impl Db {
     /// Opens a database in an environment of the caller's, for tests under simulation.
     pub fn open_in(env: Env, path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let dir = path.as_ref().to_path_buf();
-        prepare_directory(&*env.fs, &dir, &options)?;
-        let lock = env.fs.lock(&dir.join(LOCK_FILE))?;
-        let core = Core::new(dir, options, env)?;
-        let (engine, last) = engine::open(core.clone())?;
+        let fs = env.fs.clone();
+        let traces = Traces::make(&*fs, &dir, &dir.join(LOCK_FILE), &options)?;
+        let lock = fs.lock(&dir.join(LOCK_FILE))?;
+        let opened = Core::new(dir, options, env).and_then(|core| Ok((core.clone(), engine::open(core)?)));
+        if opened.is_err() {
+            traces.remove(&*fs);
+        }
+        let (core, (engine, last)) = opened?;
         core.snapshots.advance(last);
         let queue = CommitQueue::default();
         let (last_seq, closed) = (AtomicU64::new(last), AtomicBool::new(false));
@@ -397,16 +403,6 @@ impl Inner {
         self.core.counters.deletes.add(deletes);
         self.core.counters.user_bytes.add(bytes);
     }
-}
-
-fn prepare_directory(fs: &dyn Fs, dir: &Path, options: &Options) -> Result<()> {
-    if fs.exists(dir)? {
-        return Ok(());
-    }
-    if !options.create_if_missing || options.read_only {
-        return Err(Error::invalid(format!("there is no database in {}", dir.display())));
-    }
-    fs.create_dir_all(dir)
 }
 
 /// Where the files of the database in `dir` are that nobody else should touch; for tools.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use terrace::{Db, ErrorKind, Options, PoolChoice, Profile};
+use terrace::{Db, EngineKind, ErrorKind, Options, PoolChoice, Profile};
 
 use crate::harness::assert_clean;
 
@@ -128,4 +128,29 @@ fn the_usual_memtables_in_a_small_pool() {
     }
     assert_clean(&db);
     assert!(db.stats().counts.flushes > 20, "{:?}", db.stats().counts);
+}
+
+/// What an opening makes before it finds that there can be no database goes again, and nothing else.
+#[test]
+fn a_creation_that_is_refused_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = Options { engine: EngineKind::Turbo, ..options() };
+    let kind = |path: &Path, options| Db::open(path, options).map(drop).unwrap_err().kind();
+    // A pool in a file, for an engine that needs memory.
+    assert_eq!(kind(&dir.path().join("some/where/db"), refused.clone()), ErrorKind::Unsupported);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    let wrong = Options { pm_bytes: 0, ..options() };
+    assert_eq!(kind(&dir.path().join("db"), wrong), ErrorKind::InvalidArgument);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    // A directory that was there stays, with what is in it.
+    let own = dir.path().join("own");
+    std::fs::create_dir(&own).unwrap();
+    assert_eq!(kind(&own, refused.clone()), ErrorKind::Unsupported);
+    assert_eq!(std::fs::read_dir(&own).unwrap().count(), 0);
+    assert_eq!(kind(&own, Options { create_if_missing: false, ..options() }), ErrorKind::InvalidArgument);
+    assert_eq!(std::fs::read_dir(&own).unwrap().count(), 0);
+    Db::open(&own, options()).unwrap().close().unwrap();
+    let before = files(&own);
+    assert_eq!(kind(&own, refused), ErrorKind::InvalidArgument);
+    assert_untouched(&own, &before);
 }
