@@ -52,12 +52,17 @@ impl Process {
 pub const ENGINES: [EngineKind; 4] =
     [EngineKind::Slm, EngineKind::Lsm, EngineKind::Turbo, EngineKind::Sptree];
 
-/// Whether `engine` is tried on such a pool. Those that keep everything in persistent memory are if
-/// `TERRACE_CRASH_MEMORY` is set: all scenarios on them take minutes. Random histories with kills and power cuts are
-/// part of their conformance in any case.
+/// Whether `engine` is tried on such a pool.
 pub fn runs_on(engine: EngineKind, granularity: Granularity) -> bool {
-    let asked = std::env::var_os("TERRACE_CRASH_MEMORY").is_some();
-    !engine.needs_memory() || granularity != Granularity::Page && asked
+    !engine.needs_memory() || granularity != Granularity::Page
+}
+
+/// Of the images of a scenario only one in so many is looked at. The engines that keep everything in persistent memory
+/// have few structures, and random histories with kills and power cuts in their conformance besides; all of it takes
+/// minutes, and is done if `TERRACE_CRASH_MEMORY` is set.
+pub fn share(engine: EngineKind) -> u64 {
+    let whole = !engine.needs_memory() || std::env::var_os("TERRACE_CRASH_MEMORY").is_some();
+    if whole { 1 } else { 8 }
 }
 
 /// Options with everything so small that it happens often.

@@ -9,7 +9,7 @@ use terrace_disk::Fault;
 use terrace_pmem::Granularity;
 use terrace_sim::{KvModel, Map, Recorder, Scenario, World, WorldOptions, kv_scenario};
 
-use super::env::{DIR, ENGINES, Process, runs_on};
+use super::env::{DIR, ENGINES, Process, runs_on, share};
 use super::judge::{judge, judge_failing, options};
 use super::ops::{Mix, Op, draw};
 use super::room::everywhere;
@@ -54,7 +54,7 @@ fn failing_unheeded(engine: EngineKind) -> impl Scenario<Op = Op, Model = KvMode
 /// Each operation of an ordinary file's fails, and a power cut comes at some time after.
 fn each_fails_unheeded(seed: u64, images: u64, ops: &[Op]) {
     for engine in ENGINES.into_iter().filter(|e| runs_on(*e, Granularity::Page)) {
-        let explorer = explorer(seed, Granularity::Page, images).nested(0, 0).drawn(1).kills(false);
+        let explorer = explorer(engine, seed, Granularity::Page, images).nested(0, 0).drawn(1).kills(false);
         let outcome = explorer.explore_faults(failing_unheeded(engine), ops.to_vec());
         let summary = outcome.unwrap_or_else(|failure| panic!("{engine:?}: {failure}"));
         println!("{engine:?} unheeded, seed {seed}: {summary:?}");
@@ -104,7 +104,7 @@ fn of_anything_unheeded() {
 
 fn each_fails(seed: u64, ops: &[Op]) {
     for (engine, granularity) in everywhere() {
-        let explorer = explorer(seed, granularity, IMAGES).nested(0, 0).drawn(1);
+        let explorer = explorer(engine, seed, granularity, IMAGES).nested(0, 0).drawn(1);
         let outcome = explorer.explore_faults(failing_once(engine), ops.to_vec());
         let summary = outcome.unwrap_or_else(|failure| panic!("{engine:?} {granularity:?}: {failure}"));
         println!("{engine:?} {granularity:?} seed {seed}: {summary:?}");
@@ -225,7 +225,7 @@ fn of_recovery() {
         ..Mix::default()
     };
     for (engine, granularity) in everywhere() {
-        let explorer = explorer(7, granularity, 300);
+        let explorer = explorer(engine, 7, granularity, 300);
         let summary = explorer.must_pass(recovery_failing(engine, Errors::Fail), draw(7, 50, mix));
         println!("{engine:?} {granularity:?}: {summary:?}");
     }
@@ -235,9 +235,10 @@ fn of_recovery() {
 /// passes, and afterwards all is there.
 #[test]
 fn of_reads() {
-    for (engine, after) in ENGINES.into_iter().flat_map(|e| (0..500).step_by(7).map(move |after| (e, after)))
+    for (engine, after) in
+        ENGINES.into_iter().flat_map(|e| (0..500u64).step_by(7).map(move |after| (e, after)))
     {
-        if !runs_on(engine, Granularity::CacheLine) {
+        if !after.is_multiple_of(7 * share(engine)) {
             continue;
         }
         let world = World::new(after, WorldOptions::default());

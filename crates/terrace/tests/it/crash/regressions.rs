@@ -11,7 +11,7 @@ use super::scenarios::{explorer, scenario};
 fn passes(granularity: Granularity, seed: u64, images: u64, ops: &[Op]) {
     for engine in ENGINES.into_iter().filter(|e| runs_on(*e, granularity)) {
         let scenario = scenario(options(engine), Errors::Fail);
-        explorer(seed, granularity, images).must_pass(scenario, ops.to_vec());
+        explorer(engine, seed, granularity, images).must_pass(scenario, ops.to_vec());
     }
 }
 

@@ -85,7 +85,7 @@ fn on_the_disk() {
         for (engine, granularity) in everywhere() {
             let seed = 20 + i as u64;
             let ops = around(seed, Op::DiskFull(slack), mix());
-            let summary = explorer(seed, granularity, IMAGES).must_pass(without_room(engine), ops);
+            let summary = explorer(engine, seed, granularity, IMAGES).must_pass(without_room(engine), ops);
             println!("{engine:?} {granularity:?}, {slack} bytes left: {summary:?}");
         }
     }
@@ -98,13 +98,13 @@ fn where_the_pool_lies() {
         for (engine, granularity) in everywhere() {
             let seed = 40 + i as u64;
             let ops = around(seed, Op::PoolFull(slack), large);
-            let summary = small(seed, granularity, 1 << 20).must_pass(without_room(engine), ops);
+            let summary = small(engine, seed, granularity, 1 << 20).must_pass(without_room(engine), ops);
             println!("{engine:?} {granularity:?}, {slack} bytes left: {summary:?}");
         }
     }
 }
 
-fn small(seed: u64, granularity: Granularity, capacity: u64) -> Explorer {
+fn small(engine: EngineKind, seed: u64, granularity: Granularity, capacity: u64) -> Explorer {
     let pm = PmOptions { bytes: 128 << 10, capacity, granularity };
-    explorer(seed, granularity, IMAGES).world(WorldOptions { pm })
+    explorer(engine, seed, granularity, IMAGES).world(WorldOptions { pm })
 }

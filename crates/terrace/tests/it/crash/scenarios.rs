@@ -6,7 +6,7 @@ use terrace_sim::{
     Explorer, KvModel, PmOptions, Recorder, Scenario, Summary, World, WorldOptions, kv_scenario,
 };
 
-use super::env::{DEVICE, ENGINES, runs_on};
+use super::env::{DEVICE, ENGINES, runs_on, share};
 use super::judge::{judge, options};
 use super::ops::{Mix, Op, draw};
 use super::run::{Errors, Session};
@@ -23,9 +23,9 @@ pub fn scenario(options: Options, errors: Errors) -> impl Scenario<Op = Op, Mode
     )
 }
 
-pub fn explorer(seed: u64, granularity: Granularity, images: u64) -> Explorer {
+pub fn explorer(engine: EngineKind, seed: u64, granularity: Granularity, images: u64) -> Explorer {
     let pm = PmOptions { bytes: 1280 << 10, capacity: 4 << 20, granularity };
-    Explorer::new(seed).world(WorldOptions { pm }).images(images).shrink_runs(60)
+    Explorer::new(seed).world(WorldOptions { pm }).images(images / share(engine)).shrink_runs(60)
 }
 
 /// Explores `ops` on both media.
@@ -44,7 +44,8 @@ fn on_both(seed: u64, images: u64, ops: &[Op]) {
 fn on(engine: EngineKind, granularity: Granularity, seed: u64, images: u64, ops: &[Op]) -> Summary {
     // The second engine has fewer structures to catch in the middle of a change.
     let images = if engine == EngineKind::default() { images } else { images / 3 };
-    explorer(seed, granularity, images).must_pass(scenario(options(engine), Errors::Fail), ops.to_vec())
+    explorer(engine, seed, granularity, images)
+        .must_pass(scenario(options(engine), Errors::Fail), ops.to_vec())
 }
 
 #[test]
@@ -61,7 +62,7 @@ fn creation_outside_the_directory() {
         }
         let options = Options { pool: PoolChoice::Path(pool.into()), ..options(engine) };
         let scenario = scenario(options, Errors::Fail);
-        let summary = explorer(21, Granularity::CacheLine, 600).must_pass(scenario, Vec::new());
+        let summary = explorer(engine, 21, Granularity::CacheLine, 600).must_pass(scenario, Vec::new());
         println!("{engine:?} {pool}: {summary:?}");
     }
 }
@@ -179,7 +180,7 @@ fn replay_that_overflows_memtables() {
             },
             move |world: &World, model: &KvModel| judge(&options(engine), world, model),
         );
-        explorer(13, Granularity::Page, 250).nested(2, 3).must_pass(scenario, ops.clone());
+        explorer(engine, 13, Granularity::Page, 250).nested(2, 3).must_pass(scenario, ops.clone());
     }
 }
 
