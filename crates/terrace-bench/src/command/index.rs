@@ -43,6 +43,10 @@ pub struct Index {
     /// Pairs that a scan asks for
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     scan: u32,
+
+    /// Keys that reads announce before they read them, so that those are on their way from memory
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    ahead: u32,
     /// Where the pool lies: a PATH, or `emulated:PROFILE@PATH`; nothing may be there
     ///
     /// Profiles are dram, optane, cxl, slm and tlsm, or figures such as read=300,drain=100,bw=2G.
@@ -175,6 +179,7 @@ impl Index {
             num,
             reads: self.reads.unwrap_or(num),
             scan: self.scan as usize,
+            ahead: self.ahead.into(),
             threads,
             steps: steps.to_vec(),
         };

@@ -143,6 +143,8 @@ pub struct Ground {
     pub round: u64,
     /// Pairs a scan asks for.
     pub scan: usize,
+    /// Keys that reads announce before they read them.
+    pub ahead: u64,
 }
 
 impl Ground {
@@ -276,8 +278,8 @@ impl<S: Subject> Worker<S> {
     fn run(&mut self, op: Op, share: &Share, keeps_timeline: bool) -> Result<()> {
         match op {
             Op::Insert => self.insert(share, keeps_timeline),
-            Op::Read => self.visit(share, Self::read),
-            Op::Miss => self.visit(share, Self::miss),
+            Op::Read => self.look_up(share, 0, Self::read),
+            Op::Miss => self.look_up(share, ABSENT_FROM, Self::miss),
             Op::Update => self.visit(share, Self::update),
             Op::Scan => self.visit(share, Self::scan),
             Op::Delete => self.visit(share, Self::delete),
@@ -352,6 +354,34 @@ impl<S: Subject> Worker<S> {
         let live = self.ground.live.clone();
         let mut order = Permutation::new(live.end - live.start, share.first);
         self.blocks(share.count, |w| one(w, live.start + order.step()), |_, _| false)
+    }
+
+    /// As [`visit`](Self::visit), announcing as many keys ahead as is asked for; they are those of the numbers and
+    /// `shift`.
+    #[inline]
+    fn look_up(
+        &mut self,
+        share: &Share,
+        shift: u64,
+        one: impl Fn(&mut Self, u64) -> Result<()>,
+    ) -> Result<()> {
+        if self.ground.ahead == 0 {
+            return self.visit(share, one);
+        }
+        let live = self.ground.live.clone();
+        let mut ahead = Permutation::new(live.end - live.start, share.first);
+        let mut announce = move |w: &mut Self| {
+            let key = w.keys.key(shift + live.start + ahead.step());
+            w.subject.prefetch(key);
+        };
+        (0..self.ground.ahead).for_each(|_| announce(self));
+        let live = self.ground.live.clone();
+        let mut order = Permutation::new(live.end - live.start, share.first);
+        let each = |w: &mut Self| {
+            announce(w);
+            one(w, live.start + order.step())
+        };
+        self.blocks(share.count, each, |_, _| false)
     }
 
     #[inline]

@@ -74,6 +74,8 @@ pub struct Spec {
     pub reads: u64,
     /// Pairs a scan asks for.
     pub scan: usize,
+    /// Keys that reads announce before they read them, where an index makes use of that.
+    pub ahead: u64,
     /// Threads.
     pub threads: usize,
     /// What is done.
@@ -201,7 +203,13 @@ impl Visitor for Runner<'_> {
         let mut bench = Bench {
             spec: self.spec,
             run: empty_run(self.name, self.spec),
-            ground: Ground { pairs: self.spec.pairs, live, round: 0, scan: self.spec.scan },
+            ground: Ground {
+                pairs: self.spec.pairs,
+                live,
+                round: 0,
+                scan: self.spec.scan,
+                ahead: self.spec.ahead,
+            },
             open,
         };
         for step in &self.spec.steps {

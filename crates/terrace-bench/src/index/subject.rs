@@ -44,6 +44,9 @@ pub trait Subject: Send + Sync + Sized + 'static {
     /// The word of a key.
     fn get(&self, key: &[u8]) -> Result<Option<u64>>;
 
+    /// Says that `key` will soon be read.
+    fn prefetch(&self, _key: &[u8]) {}
+
     /// Gives a key that is there another word.
     fn update(&self, key: &[u8], word: u64) -> Result<()> {
         self.insert(key, word)
@@ -124,6 +127,7 @@ pub const INDEXES: &[Entry] = &[
     Entry { name: "skiplist-b", about: "the same with write buffers, merged one by one" },
     Entry { name: "skiplist-bo", about: "merged a buffer at a time" },
     Entry { name: "sptree", about: "SPTree: inner nodes and filters in DRAM over unsorted leaves" },
+    Entry { name: "sptree-b", about: "the same with its own write buffers and logs" },
     Entry { name: "turbohash", about: "TurboHash, shards of 256-byte buckets that grow by themselves" },
     Entry { name: "cceh", about: "CCEH, extendible hashing with segments of 16 KiB" },
     Entry { name: "cceh-b", about: "the same with write buffers, merged in place" },
@@ -142,7 +146,8 @@ pub fn with_subject<V: Visitor>(name: &str, visitor: V) -> Option<V::Out> {
         "skiplist" => visitor.visit::<Ordered<SkipIndex>>(),
         "skiplist-b" => visitor.visit::<Ordered<Spot<SkipIndex, IN_PLACE>>>(),
         "skiplist-bo" => visitor.visit::<Ordered<Spot<SkipIndex, OUT_OF_PLACE>>>(),
-        "sptree" => visitor.visit::<Ordered<SpTree>>(),
+        "sptree" => visitor.visit::<Ordered<Sp<false>>>(),
+        "sptree-b" => visitor.visit::<Ordered<Sp<true>>>(),
         "turbohash" => visitor.visit::<Hashed<TurboHash>>(),
         "cceh" => visitor.visit::<Hashed<Cceh>>(),
         "cceh-b" => visitor.visit::<Hashed<Spot<Cceh, IN_PLACE>>>(),
@@ -205,13 +210,23 @@ make!(
     }
 );
 
-impl Make for SpTree {
+/// An SPTree, with write buffers or without.
+#[derive(Debug)]
+pub struct Sp<const BUFFERED: bool>;
+
+impl<const BUFFERED: bool> Sp<BUFFERED> {
+    fn options() -> SpOptions {
+        SpOptions { buffered: BUFFERED, ..SpOptions::default() }
+    }
+}
+
+impl<const BUFFERED: bool> Make for Sp<BUFFERED> {
     type Index = SpTree;
     fn make(pool: &Pool, _: Setup) -> Result<SpTree> {
-        SpTree::create(pool, ROOT, &SpOptions::default())
+        SpTree::create(pool, ROOT, &Self::options())
     }
     fn reopen(pool: &Pool, _: Setup) -> Result<SpTree> {
-        SpTree::open(pool, ROOT, &SpOptions::default())
+        SpTree::open(pool, ROOT, &Self::options())
     }
     fn settle(index: &SpTree) -> Result<()> {
         index.rebuild()
@@ -225,6 +240,9 @@ impl Make for TurboHash {
     }
     fn reopen(pool: &Pool, _: Setup) -> Result<TurboHash> {
         TurboHash::open(pool, ROOT)
+    }
+    fn load_factor(index: &TurboHash) -> Option<f64> {
+        Some(index.load_factor())
     }
     fn bytes(index: &TurboHash) -> Option<&dyn ByteMap> {
         Some(index)
@@ -402,6 +420,11 @@ impl<M: Make<Index: HashIndex + 'static>> Subject for Hashed<M> {
             None => self.index.get(key),
             Some(map) => narrowed(map, key),
         }
+    }
+
+    #[inline]
+    fn prefetch(&self, key: &[u8]) {
+        self.index.prefetch(key);
     }
 
     #[inline]

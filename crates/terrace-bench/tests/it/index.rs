@@ -15,6 +15,7 @@ fn run(name: &str, pairs: Pairs, threads: usize, steps: &str) -> Run {
         num: 3000,
         reads: 2000,
         scan: 10,
+        ahead: if threads == 2 { 3 } else { 0 },
         threads,
         steps: steps.split(',').map(|s| Step::parse(s).unwrap()).collect(),
     };

@@ -136,6 +136,11 @@ impl Arena {
         [low, high].into_iter().flatten().for_each(|bytes| unsafe { bytes.free() });
     }
 
+    /// Visits all nodes ever handed out.
+    pub fn for_each(&self, visit: impl FnMut(&Mnode)) {
+        self.nodes(&self.inner.lock()).for_each(visit);
+    }
+
     /// Nodes that are not back.
     pub fn live(&self) -> u64 {
         let stock = self.inner.lock();

@@ -9,24 +9,31 @@
 //! 1. A key is in a buffer once at most. What the buffer says of it comes before what the leaf says.
 //! 2. An entry is in the log, durably, before it is in the buffer; and in the leaf, durably, before it leaves
 //!    the buffer.
-//! 3. A key longer than eight bytes is a box of its own, retired when its entry leaves.
+//! 3. A key longer than eight bytes is a box of its own, retired when its entry leaves. With it goes what is reserved for
+//!    its record, if its leaf does not have the key.
+//! 5. Items of the leaf and words in the buffer are together no more than a leaf may have: a flush finds room for what
+//!    was taken on, in the leaf and in the pool, whatever else has filled up. (After an open with other options, or in
+//!    a pool that was filled since, it may have to split, and be refused.)
 //! 4. A buffer changes with its node's version, so readers see buffer and leaf of one moment.
 
 use std::cmp::Ordering as Order;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrace_base::Result;
+use terrace_pmem::Slot;
 
 use super::arena::Shape;
 use super::bound::Bound;
 use super::key::{INLINE_BYTES, Probe};
-use super::layout::{Item, LEAF_BYTES, OFFSET_BITS, RECORD, low_bits};
+use super::layout::{Item, KEY_HEAD_BYTES, LEAF_BYTES, OFFSET_BITS, RECORD, low_bits};
 use super::leaf::KeyRef;
+use super::logs::Logs;
 use super::mnode::{Locked, Mnode, Version};
 use super::page::Page;
 use super::split::Fresh;
 use super::write::free_slot;
 use super::{Core, Garbage};
+use crate::kinds;
 use crate::ordered::Wish;
 
 /// Most entries of a buffer.
@@ -44,7 +51,11 @@ const ENTRIES_AT: usize = 3;
 const _: () = assert!(ENTRIES_AT + 2 * MAX_ENTRIES <= WORDS && 8 + 4 * MAX_ENTRIES <= 64);
 
 /// A boxed key: its own box is what a word can point to.
-type Boxed = Box<[u8]>;
+struct Boxed {
+    key: Box<[u8]>,
+    /// Where its record may lie; 0 if nothing is reserved for it. Taken under the node's lock.
+    reserved: AtomicU64,
+}
 
 /// The entries of a buffer, copied out.
 pub(super) type Entries = Vec<Item>;
@@ -65,6 +76,14 @@ fn count_of(head: u64) -> usize {
 ///
 /// The entry is one of its buffer's, or was when the caller, who is still present, looked.
 pub(super) unsafe fn boxed<'t>(key_word: u64) -> &'t [u8] {
+    // SAFETY: by the caller's promise.
+    &unsafe { boxed_whole(key_word) }.key
+}
+
+/// # Safety
+///
+/// As for [`boxed`].
+unsafe fn boxed_whole<'t>(key_word: u64) -> &'t Boxed {
     // SAFETY: `keep_key` has made it; it is freed when nobody who was present then is any more.
     unsafe { &*(key_word as *const Boxed) }
 }
@@ -79,13 +98,24 @@ pub(super) unsafe fn free_key(key_word: usize) {
     drop(unsafe { Box::from_raw(key_word as *mut Boxed) });
 }
 
-/// Key word and sort of a key in a buffer.
-pub(super) fn keep_key(probe: &Probe<'_>) -> (u64, u8) {
+/// Key word and sort of a key in a buffer, with the slot that is reserved for its record.
+fn keep_key(probe: &Probe<'_>, reserved: Option<Slot>) -> (u64, u8) {
     if probe.key.len() <= INLINE_BYTES {
         return (probe.word, probe.kind());
     }
-    let kept: Boxed = probe.key.into();
-    (Box::into_raw(Box::new(kept)) as u64, BOXED)
+    let reserved = AtomicU64::new(reserved.map_or(0, |slot| slot.offset));
+    (Box::into_raw(Box::new(Boxed { key: probe.key.into(), reserved })) as u64, BOXED)
+}
+
+/// Takes what is reserved for the record of an entry's key.
+fn take_reserved((key_word, _, kind): Item) -> Option<Slot> {
+    if kind != BOXED {
+        return None;
+    }
+    // SAFETY: the caller has the entry's node locked, or is the last one to have the entry.
+    let offset = unsafe { boxed_whole(key_word) }.reserved.swap(0, Ordering::Relaxed);
+    // Its length is not what a slot is known by.
+    (offset != 0).then_some(Slot { offset, bytes: 0, kind: kinds::SPTREE_KEY })
 }
 
 /// Frees the keys of a buffer that is nobody's any more.
@@ -187,7 +217,8 @@ impl Core {
         None
     }
 
-    /// [`apply`](Self::apply) to a locked node with a buffer; `None`: the leaf has been split, look again.
+    /// [`apply`](Self::apply) to a locked node with a buffer; `None`: look again, since the leaf has been changed to make
+    /// room, or logs are being given up.
     pub(super) fn apply_buffered(
         &self,
         locked: Locked<'_>,
@@ -197,46 +228,124 @@ impl Core {
         let node = locked.0;
         let version = node.version();
         let found = self.buffered(node, probe, version).flatten();
-        let before = match found {
-            Some((_, word)) => (word != 0).then_some(word),
+        let in_leaf = match found {
+            Some(_) => None,
             None => self.find(node, probe, version)?.flatten().map(|(_, item)| item.1),
         };
+        let before = found.map_or(in_leaf, |(_, word)| (word != 0).then_some(word));
         let Some(new) = wish(before) else { return Ok(Some(before)) };
         if before.is_none() && new.is_none() {
             return Ok(Some(before));
         }
-        let shape = &self.arena.shape;
-        let mut now = entries(node, shape);
-        let mut flushed = false;
-        if found.is_none() && now.len() >= self.buffer_entries() {
-            if !self.flush_buffer(&locked)? {
-                self.split(locked, Some(probe.key))?;
+        let mut now = entries(node, &self.arena.shape);
+        if !self.has_room(node, &now, found, new.unwrap_or(0)) {
+            self.make_room(locked, probe, usize::from(new.is_some()))?;
+            return Ok(None);
+        }
+        let kept = found.is_none().then(|| self.keep(probe, new, in_leaf)).transpose()?;
+        let number = match self.log(probe.key, new.unwrap_or(0)) {
+            Ok(Some(number)) => number,
+            other => {
+                kept.into_iter().for_each(|kept| self.forget_kept(kept));
+                other?;
+                drop(locked);
+                self.logs.iter().for_each(Logs::wait);
                 return Ok(None);
             }
-            now.clear();
-            flushed = true;
-        }
-        let number = self.log(probe.key, new.unwrap_or(0))?;
-        match found {
-            Some((i, _)) => now[i].1 = new.unwrap_or(0),
-            None => {
-                let (key_word, kind) = keep_key(probe);
-                now.push((key_word, new.unwrap_or(0), kind));
-            }
-        }
+        };
+        self.put_entry(&locked, &mut now, found, kept, new.unwrap_or(0));
         if now.len() == 1 {
             locked.set_oldest_odd(number & 1 == 1);
         }
-        // The leaf's order stays what it is.
-        locked.change(node.version().is_sorted(), |node| store(node, shape, &now));
         self.count_change(before.is_some(), new.is_some());
-        let left = node.bitmap.load(Ordering::Relaxed).count_ones() as usize;
         drop(locked);
-        if flushed && left < self.capacity / 4 {
-            self.merge_near(probe)?;
-        }
         self.keep_logs_short()?;
         Ok(Some(before))
+    }
+
+    /// Whether an entry with this word can be taken on: the buffer has a place for it, and the leaf has room for all.
+    fn has_room(&self, node: &Mnode, now: &[Item], found: Option<(usize, u64)>, word: u64) -> bool {
+        if found.is_none() && now.len() >= self.buffer_entries() {
+            return false;
+        }
+        let is_more = word != 0 && found.is_none_or(|(_, word)| word == 0);
+        let words = now.iter().filter(|entry| entry.1 != 0).count();
+        let items = node.bitmap.load(Ordering::Relaxed).count_ones() as usize;
+        !is_more || items + words < self.capacity
+    }
+
+    /// Flushes the buffer, or splits the leaf if it has no room for that and `more` items.
+    fn make_room(&self, locked: Locked<'_>, probe: &Probe<'_>, more: usize) -> Result<()> {
+        if self.buffer_len(locked.0) == 0 || !self.flush_buffer(&locked, more)? {
+            return self.split(locked, Some(probe.key));
+        }
+        let left = locked.0.bitmap.load(Ordering::Relaxed).count_ones() as usize;
+        drop(locked);
+        if left < self.capacity / 4 {
+            self.merge_near(probe)?;
+        }
+        Ok(())
+    }
+
+    /// Key word and sort for a new entry. For a key that its leaf does not have, the place of its record is reserved.
+    fn keep(&self, probe: &Probe<'_>, new: Option<u64>, in_leaf: Option<u64>) -> Result<(u64, u8)> {
+        let needs = probe.kind() == RECORD && new.is_some() && in_leaf.is_none();
+        let bytes = KEY_HEAD_BYTES + probe.key.len() as u64;
+        let slot = needs.then(|| self.pool.reserve(kinds::SPTREE_KEY, bytes)).transpose()?;
+        Ok(keep_key(probe, slot))
+    }
+
+    /// Takes back what [`keep`](Self::keep) has made, which is in no buffer.
+    fn forget_kept(&self, (key_word, kind): (u64, u8)) {
+        self.give_back_reserved(&[(key_word, 0, kind)]);
+        if kind == BOXED {
+            // SAFETY: nobody else has seen it.
+            unsafe { free_key(key_word as usize) };
+        }
+    }
+
+    /// Stores an entry to the buffer, in the place of the one `found` or as a new one with the key `kept`.
+    fn put_entry(
+        &self,
+        locked: &Locked<'_>,
+        now: &mut Entries,
+        found: Option<(usize, u64)>,
+        kept: Option<(u64, u8)>,
+        word: u64,
+    ) {
+        match (found, kept) {
+            (Some((i, _)), _) => now[i].1 = word,
+            (None, Some((key_word, kind))) => now.push((key_word, word, kind)),
+            (None, None) => {}
+        }
+        // The leaf's order stays what it is.
+        locked.change(locked.0.version().is_sorted(), |node| store(node, &self.arena.shape, now));
+    }
+
+    /// Puts an entry of a log back into the buffer of its node, whose leaf says `before` of the key; false if there
+    /// is no room: look again.
+    pub(super) fn put_back(
+        &self,
+        locked: Locked<'_>,
+        probe: &Probe<'_>,
+        (word, set): (u64, u64),
+        before: Option<u64>,
+    ) -> Result<bool> {
+        let mut now = entries(locked.0, &self.arena.shape);
+        if !self.has_room(locked.0, &now, None, word) {
+            self.make_room(locked, probe, usize::from(word != 0))?;
+            return Ok(false);
+        }
+        let new = (word != 0).then_some(word);
+        // What was reserved before the end came may have gone to somebody else since.
+        let kept = self.keep(probe, new, before).unwrap_or_else(|_| keep_key(probe, None));
+        self.put_entry(&locked, &mut now, None, Some(kept), word);
+        let current = self.logs.as_ref().map_or(0, Logs::current);
+        if now.len() == 1 || set < current {
+            locked.set_oldest_odd(set & 1 == 1);
+        }
+        self.count_change(before.is_some(), new.is_some());
+        Ok(true)
     }
 
     /// Entries a buffer may hold: so few that a leaf without room for them has two items at least.
@@ -244,10 +353,11 @@ impl Core {
         self.logs.as_ref().map_or(0, |logs| logs.buffer_entries).min(self.capacity - 2)
     }
 
-    /// Brings what is in the buffer to the leaf, durably, and empties it; false if the leaf must be split first.
+    /// Brings what is in the buffer to the leaf, durably, and empties it; false if the leaf must be split first, also
+    /// to have room for `more` items afterwards.
     ///
     /// As for single writes: all slots first, one drain, then the bitmap.
-    pub(super) fn flush_buffer(&self, locked: &Locked<'_>) -> Result<bool> {
+    pub(super) fn flush_buffer(&self, locked: &Locked<'_>, more: usize) -> Result<bool> {
         let (node, shape) = (locked.0, &self.arena.shape);
         let entries = entries(node, shape);
         if entries.is_empty() {
@@ -273,7 +383,7 @@ impl Core {
             }
         }
         let after = (old & !gone).count_ones() as usize + puts.len();
-        if puts.len() > (!old).count_ones() as usize || after > self.capacity {
+        if puts.len() > (!old).count_ones() as usize || after + more > self.capacity {
             return Ok(false);
         }
         let (mut fresh, mut bitmap, mut noted) = (Fresh::new(self), old, Vec::with_capacity(puts.len()));
@@ -283,7 +393,7 @@ impl Core {
             let (key_word, kind) = match (item, entry.2) {
                 (Some(item), _) => (item.0, item.2),
                 (None, BOXED) => {
-                    let record = fresh.record(self.key_of(entry)?.bytes())?;
+                    let record = fresh.record_in(take_reserved(entry), self.key_of(entry)?.bytes())?;
                     (record | u64::from(hash) << OFFSET_BITS, RECORD)
                 }
                 (None, kind) => (entry.0, kind),
@@ -306,7 +416,14 @@ impl Core {
         Ok(true)
     }
 
-    pub(super) fn retire_keys(&self, entries: &[Item]) {
+    /// Gives back what is reserved for entries and was not needed.
+    pub(super) fn give_back_reserved(&self, entries: &[Item]) {
+        entries.iter().filter_map(|entry| take_reserved(*entry)).for_each(|slot| self.pool.cancel(slot));
+    }
+
+    /// Retires the keys of entries that have left their buffer.
+    fn retire_keys(&self, entries: &[Item]) {
+        self.give_back_reserved(entries);
         for (key_word, _, _) in entries.iter().filter(|entry| entry.2 == BOXED) {
             self.limbo.retire(Garbage::Key(*key_word as usize));
         }
@@ -314,7 +431,7 @@ impl Core {
 
     /// Flushes a leaf's buffer if it is to be merged; false if it has no room.
     pub(super) fn flush_for_merge(&self, locked: &Locked<'_>) -> Result<bool> {
-        if self.is_buffered() { self.flush_buffer(locked) } else { Ok(true) }
+        if self.is_buffered() { self.flush_buffer(locked, 0) } else { Ok(true) }
     }
 
     /// Entries in a node's buffer.

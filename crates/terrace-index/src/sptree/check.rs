@@ -40,6 +40,7 @@ impl Report {
 impl Core {
     /// Every finding.
     pub(super) fn check_all(&self) -> Result<Vec<String>> {
+        self.pay_debt()?;
         let counted = self.count();
         let _here = self.limbo.enter();
         let mut report = Report {

@@ -234,8 +234,16 @@ impl Core {
 
     /// A reserved and flushed key record. It becomes active with `activate`.
     pub(super) fn new_record(&self, key: &[u8]) -> Result<Slot> {
+        self.new_record_in(None, key)
+    }
+
+    /// [`new_record`](Self::new_record) in a slot that is reserved, if there is one.
+    pub(super) fn new_record_in(&self, reserved: Option<Slot>, key: &[u8]) -> Result<Slot> {
         let image = layout::encode_key(key);
-        let slot = self.pool.reserve(kinds::SPTREE_KEY, image.len() as u64)?;
+        let slot = match reserved {
+            Some(slot) => slot,
+            None => self.pool.reserve(kinds::SPTREE_KEY, image.len() as u64)?,
+        };
         self.pool.write(slot.offset, &image);
         self.pool.flush(slot.offset, image.len() as u64);
         Ok(slot)

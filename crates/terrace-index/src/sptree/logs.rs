@@ -1,20 +1,22 @@
 //! The logs of what is in write buffers.
 //!
-//! A log set is a few logs, between which writers spread. Entries go to the current set; the set before it, if there
-//! is one, still has entries that are in buffers alone.
+//! A log set is a few logs, each with the keys whose hash leads to it. Entries go to the current set; the set before it,
+//! if there is one, still has entries that are in buffers alone.
 //!
 //! 1. An entry is durable in the current set before it is in a buffer.
 //! 2. Sets are begun and freed in order, so of what the sets say about a key the entry with the highest number is
 //!    the last that was done to it, unless all entries about it are gone: then its leaf has it.
 //! 3. The old set is freed when every buffer with an entry in it has been flushed. A node notes which of the
 //!    two sets the oldest entry of its buffer is in.
-//! 4. An open replays both sets into the leaves before anything else is done, and then frees them. Replaying twice
-//!    does no harm.
+//! 4. An open goes on with the sets it finds: what they say comes back into the buffers (`debt`). Nobody adds to a log
+//!    before it has been read.
+//! 5. Where the pool has no room for logs there are none, and no buffer has an entry: writes go to leaves, as
+//!    in a tree without buffers.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use terrace_base::checksum::crc32c;
+use terrace_base::checksum::{crc32c, hash64};
 use terrace_base::codec::Reader;
 use terrace_base::{Error, Result};
 use terrace_log::PmLog;
@@ -25,11 +27,20 @@ use super::layout::{LOGS_AT, OLD_LOGS_AT, TreeHeader};
 use super::{Core, SpOptions};
 use crate::kinds;
 
-/// Logs of a set.
-const LOGS: usize = 4;
+/// Most logs of a set.
+pub(super) const MAX_LOGS: usize = 32;
 
-/// Bytes of a log set's object: checksum, zero, number, heads of the logs.
-const SET_BYTES: usize = 16 + 8 * LOGS;
+/// Logs of a set by default: more would be too many places that are written to at once for the media to gather what is.
+pub(super) const LOGS: usize = 16;
+
+/// Bytes of a log set's object before the heads of its logs: checksum, count of logs, number.
+const SET_HEAD_BYTES: usize = 16;
+
+/// Writes without buffers after which it is looked whether there is room for logs again.
+const WRITES_TO_RESUME: u64 = 256;
+
+/// So many times what a new set takes must be free before logs are begun again.
+const ROOM_TO_RESUME: u64 = 4;
 
 /// Bytes of an entry before its key: its number and the word.
 const ENTRY_BYTES: usize = 16;
@@ -40,10 +51,15 @@ const TYPICAL_BYTES: u64 = 48;
 /// The logs of a buffered tree.
 pub(super) struct Logs {
     pub buffer_entries: usize,
+    /// Logs of a set.
+    pub count: usize,
     limit: u64,
     /// The number of the next entry.
-    next: AtomicU64,
-    /// `None` until they are opened.
+    pub next: AtomicU64,
+    /// Whether there are sets, so that writes go to buffers. Looked at under a node's lock.
+    on: AtomicBool,
+    /// Writes made without buffers.
+    plain_writes: AtomicU64,
     sets: RwLock<Option<Sets>>,
     /// Held by who changes sets.
     turning: Mutex<()>,
@@ -52,94 +68,168 @@ pub(super) struct Logs {
 struct Sets {
     current: Set,
     old: Option<Set>,
+    /// The sets are about to be given up: nothing is logged meanwhile.
+    closing: bool,
+}
+
+impl Sets {
+    fn all(&self) -> impl Iterator<Item = &Set> {
+        self.old.iter().chain(std::iter::once(&self.current))
+    }
 }
 
 pub(super) struct Set {
     /// Offset of its object.
     off: u64,
     number: u64,
-    logs: [Mutex<PmLog>; LOGS],
+    logs: Vec<Log>,
     bytes: AtomicU64,
 }
+
+/// A log of a set, opened when it is first looked at.
+struct Log {
+    head: u64,
+    log: Mutex<Option<PmLog>>,
+}
+
+/// What sets say: number of the set, number of the entry, word and key.
+pub(super) type VisitEntry<'v> = dyn FnMut(u64, u64, u64, &[u8]) + 'v;
 
 impl Logs {
     pub fn new(options: &SpOptions) -> Logs {
         Logs {
             buffer_entries: options.buffer_entries,
+            count: options.logs,
             limit: options.log_bytes,
             next: AtomicU64::new(1),
+            on: AtomicBool::new(false),
+            plain_writes: AtomicU64::new(0),
             sets: RwLock::new(None),
             turning: Mutex::new(()),
         }
     }
+
+    /// Whether writes go to buffers.
+    pub fn is_on(&self) -> bool {
+        self.on.load(Ordering::Acquire)
+    }
+
+    /// The number of the current set, 0 if there is none.
+    pub fn current(&self) -> u64 {
+        self.sets.read().as_ref().map_or(0, |sets| sets.current.number)
+    }
+
+    /// Waits until sets that are being given up are gone. The caller has no node locked.
+    pub fn wait(&self) {
+        drop(self.turning.lock());
+    }
+}
+
+/// The log of a set of `count` that entries about `key` go to.
+pub(super) fn log_of(key: &[u8], count: usize) -> usize {
+    // Not the bits that say where the key is in its leaf.
+    (hash64(key) >> 8) as usize % count.max(1)
 }
 
 impl Set {
-    /// An empty set that nothing leads to yet; durable.
-    fn create(pool: &Pool, number: u64) -> Result<Set> {
-        let log = || PmLog::create(pool, kinds::SPTREE_LOG, pool.extent_bytes() / 2).map(Mutex::new);
-        let logs = [log()?, log()?, log()?, log()?];
-        let slot = pool.reserve(kinds::SPTREE_HEADER, SET_BYTES as u64)?;
-        let heads = logs.each_ref().map(|log| log.lock().head());
-        pool.write(slot.offset, &encode_set(slot.offset, number, heads));
-        pool.flush(slot.offset, SET_BYTES as u64);
-        pool.activate(&slot);
-        pool.drain();
-        Ok(Set { off: slot.offset, number, logs, bytes: AtomicU64::new(0) })
+    /// An empty set that nothing leads to yet; durable. Nothing of it stays if it cannot be had as a whole.
+    fn create(pool: &Pool, number: u64, count: usize) -> Result<Set> {
+        let mut logs = Vec::with_capacity(count);
+        match Set::create_with(pool, number, count, &mut logs) {
+            Ok(off) => {
+                let log = |log: PmLog| Log { head: log.head(), log: Mutex::new(Some(log)) };
+                let logs = logs.into_iter().map(log).collect();
+                Ok(Set { off, number, logs, bytes: AtomicU64::new(0) })
+            }
+            Err(e) => {
+                logs.into_iter().try_for_each(PmLog::free)?;
+                Err(e)
+            }
+        }
     }
 
+    fn create_with(pool: &Pool, number: u64, count: usize, logs: &mut Vec<PmLog>) -> Result<u64> {
+        for _ in 0..count {
+            logs.push(PmLog::create(pool, kinds::SPTREE_LOG, pool.extent_bytes() / 2)?);
+        }
+        let heads: Vec<u64> = logs.iter().map(PmLog::head).collect();
+        let slot = pool.reserve(kinds::SPTREE_HEADER, (SET_HEAD_BYTES + 8 * count) as u64)?;
+        let image = encode_set(slot.offset, number, &heads);
+        pool.write(slot.offset, &image);
+        pool.flush(slot.offset, image.len() as u64);
+        pool.activate(&slot);
+        pool.drain();
+        Ok(slot.offset)
+    }
+
+    /// Reads the set's object alone.
     fn open(pool: &Pool, off: u64) -> Result<Set> {
-        // SAFETY: a set's object never changes, and is freed only when nothing leads to it.
-        let bytes = unsafe { pool.bytes(off, SET_BYTES as u64)? };
         let damaged = || pool.corruption(off, "a set of logs", "other bytes");
+        // SAFETY: a set's object never changes, and is freed only when nothing leads to it.
+        let head = unsafe { pool.bytes(off, SET_HEAD_BYTES as u64)? };
+        let bytes = set_bytes(head).ok_or_else(damaged)?;
+        // SAFETY: as above.
+        let bytes = unsafe { pool.bytes(off, bytes as u64)? };
         let (number, heads) = decode_set(off, bytes).ok_or_else(damaged)?;
-        let open = |head| PmLog::open(pool, head).map(Mutex::new);
-        let logs = [open(heads[0])?, open(heads[1])?, open(heads[2])?, open(heads[3])?];
+        let logs = heads.into_iter().map(|head| Log { head, log: Mutex::new(None) }).collect();
         Ok(Set { off, number, logs, bytes: AtomicU64::new(0) })
     }
 
-    fn append(&self, entry: &[u8]) -> Result<()> {
-        let mut log = self.logs[shard()].lock();
+    fn append(&self, log: usize, entry: &[u8]) -> Result<()> {
+        let mut log = self.logs[log].log.lock();
+        let Some(log) = &mut *log else { return Err(Error::invalid("a log that has not been read yet")) };
         log.append(entry)?;
         log.persist()?;
         self.bytes.fetch_add(entry.len() as u64 + TYPICAL_BYTES / 2, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Hands every entry to `visit`: number, word and key.
-    pub fn visit(&self, visit: &mut dyn FnMut(u64, u64, &[u8])) -> Result<()> {
-        for log in &self.logs {
-            let log = log.lock();
-            log.visit(&mut |_, entry| {
-                let mut fields = Reader::new(entry);
-                let (Some(number), Some(word)) = (fields.u64(), fields.u64()) else {
-                    return Err(Error::invalid("an entry of a buffer's log is too short"));
-                };
-                visit(number, word, &entry[ENTRY_BYTES..]);
-                Ok(())
-            })?;
+    /// Hands every entry of a log to `visit`. The log is open afterwards.
+    fn visit(&self, pool: &Pool, log: usize, visit: &mut VisitEntry<'_>) -> Result<()> {
+        let mut bytes = 0;
+        let mut each = |_, entry: &[u8]| {
+            let mut fields = Reader::new(entry);
+            let (Some(number), Some(word)) = (fields.u64(), fields.u64()) else {
+                return Err(Error::invalid("an entry of a buffer's log is too short"));
+            };
+            bytes += entry.len() as u64 + TYPICAL_BYTES / 2;
+            visit(self.number, number, word, &entry[ENTRY_BYTES..]);
+            Ok(())
+        };
+        let place = &self.logs[log];
+        let mut log = place.log.lock();
+        match &*log {
+            Some(log) => return log.visit(&mut each),
+            None => *log = Some(PmLog::open_visiting(pool, place.head, &mut each)?),
         }
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
     fn mark(&self, marks: &mut Marks) -> Result<()> {
         marks.slot(self.off)?;
-        self.logs.iter().try_for_each(|log| log.lock().mark(marks))
+        self.logs.iter().try_for_each(|log| log.log.lock().as_ref().map_or(Ok(()), |log| log.mark(marks)))
     }
 
     fn pm_bytes(&self) -> u64 {
-        SET_BYTES as u64 + self.logs.iter().map(|log| log.lock().pm_bytes()).sum::<u64>()
+        let logs = self.logs.iter().map(|log| log.log.lock().as_ref().map_or(0, PmLog::pm_bytes));
+        (SET_HEAD_BYTES + 8 * self.logs.len()) as u64 + logs.sum::<u64>()
     }
 
     /// Gives the set back; nothing leads to it any more, durably.
     fn free(self, pool: &Pool) -> Result<()> {
-        self.logs.into_iter().try_for_each(|log| log.into_inner().free())?;
+        for log in self.logs {
+            match log.log.into_inner() {
+                Some(log) => log.free()?,
+                None => PmLog::open(pool, log.head)?.free()?,
+            }
+        }
         pool.free(self.off, kinds::SPTREE_HEADER)
     }
 }
 
 impl Core {
-    /// Replays and frees what sets there are, and begins a new one if the tree is buffered.
+    /// Goes on with the sets that are there, or begins one; a tree without buffers replays and frees them.
     pub(super) fn open_logs(&self) -> Result<()> {
         let _here = self.limbo.enter();
         let head = self.pool.get::<TreeHeader>(POff::new(self.header_off))?;
@@ -148,37 +238,108 @@ impl Core {
         let mut offs = vec![head.old_logs.load(Ordering::Acquire), head.logs.load(Ordering::Acquire)];
         offs.retain(|off| *off != 0);
         offs.dedup();
-        let sets = offs.into_iter().map(|off| Set::open(&self.pool, off)).collect::<Result<Vec<_>>>()?;
+        let mut sets = offs.into_iter().map(|off| Set::open(&self.pool, off)).collect::<Result<Vec<_>>>()?;
+        if let Some(logs) = &self.logs
+            && sets.iter().all(|set| set.logs.len() == logs.count)
+            && let Some(current) = sets.pop()
+        {
+            *logs.sets.write() = Some(Sets { current, old: sets.pop(), closing: false });
+            self.debt.owe();
+            logs.on.store(true, Ordering::Release);
+            return Ok(());
+        }
         let last = self.replay(&sets)?;
-        let number = sets.last().map_or(1, |set| set.number + 1);
-        let current = match &self.logs {
-            Some(logs) => {
-                logs.next.store(last + 1, Ordering::Relaxed);
-                Some(Set::create(&self.pool, number)?)
-            }
-            None => None,
-        };
         // The old set first: replayed alone after the current one it would undo what that has done.
         self.name_set(OLD_LOGS_AT, 0);
-        self.name_set(LOGS_AT, current.as_ref().map_or(0, |set| set.off));
+        self.name_set(LOGS_AT, 0);
+        let number = sets.last().map_or(1, |set| set.number + 1);
         sets.into_iter().try_for_each(|set| set.free(&self.pool))?;
-        if let (Some(logs), Some(current)) = (&self.logs, current) {
-            *logs.sets.write() = Some(Sets { current, old: None });
+        if let Some(logs) = &self.logs {
+            logs.next.store(last + 1, Ordering::Relaxed);
+            self.begin_logs(number)?;
         }
         Ok(())
     }
 
-    /// Makes an entry durable in the current set, whose number is returned.
-    pub(super) fn log(&self, key: &[u8], word: u64) -> Result<u64> {
-        let Some(logs) = &self.logs else { return Ok(0) };
+    /// Begins the first set, if there is room for one; nobody else changes sets.
+    fn begin_logs(&self, number: u64) -> Result<()> {
+        let Some(logs) = &self.logs else { return Ok(()) };
+        let current = match Set::create(&self.pool, number, logs.count) {
+            Ok(set) => set,
+            Err(e) if is_full(&e) => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        self.name_set(LOGS_AT, current.off);
+        *logs.sets.write() = Some(Sets { current, old: None, closing: false });
+        logs.on.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Counts a write that was made without buffers for want of logs, and begins logs once there is room.
+    pub(super) fn resume_logs(&self) -> Result<()> {
+        let Some(logs) = &self.logs else { return Ok(()) };
+        if logs.plain_writes.fetch_add(1, Ordering::Relaxed) % WRITES_TO_RESUME != WRITES_TO_RESUME - 1 {
+            return Ok(());
+        }
+        let pool = &self.pool;
+        let free = pool.free_bytes() + pool.max_size().saturating_sub(pool.size());
+        let Some(_turning) = logs.turning.try_lock() else { return Ok(()) };
+        if logs.is_on() || free < ROOM_TO_RESUME * logs.count as u64 * pool.extent_bytes() {
+            return Ok(());
+        }
+        self.begin_logs(1)
+    }
+
+    /// Brings everything in buffers to the leaves and gives all logs back, so that a full pool has room
+    /// for writes to leaves. The caller has no node locked.
+    pub(super) fn shed_logs(&self) -> Result<()> {
+        let Some(logs) = &self.logs else { return Ok(()) };
+        self.pay_debt()?;
+        let _turning = logs.turning.lock();
+        match &mut *logs.sets.write() {
+            Some(sets) => sets.closing = true,
+            None => return Ok(()),
+        }
+        // Who has logged something has put it into a buffer before letting go of the node.
+        if let Err(e) = self.flush_buffers(None) {
+            if let Some(sets) = &mut *logs.sets.write() {
+                sets.closing = false;
+            }
+            return Err(e);
+        }
+        self.name_set(OLD_LOGS_AT, 0);
+        self.name_set(LOGS_AT, 0);
+        logs.on.store(false, Ordering::Release);
+        let Some(sets) = logs.sets.write().take() else { return Ok(()) };
+        sets.old.into_iter().chain([sets.current]).try_for_each(|set| set.free(&self.pool))
+    }
+
+    /// Makes an entry durable in the current set, whose number is returned; `None` while the sets are being given up.
+    pub(super) fn log(&self, key: &[u8], word: u64) -> Result<Option<u64>> {
+        let Some(logs) = &self.logs else { return Ok(None) };
         let mut entry = Vec::with_capacity(ENTRY_BYTES + key.len());
         entry.extend(logs.next.fetch_add(1, Ordering::Relaxed).to_le_bytes());
         entry.extend(word.to_le_bytes());
         entry.extend_from_slice(key);
+        match &*logs.sets.read() {
+            Some(sets) if !sets.closing => {
+                sets.current.append(log_of(key, logs.count), &entry)?;
+                Ok(Some(sets.current.number))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Hands every entry of log `log` of the sets to `visit`, the old set's first.
+    pub(super) fn visit_log(&self, log: usize, visit: &mut VisitEntry<'_>) -> Result<()> {
+        let Some(logs) = &self.logs else { return Ok(()) };
         let sets = logs.sets.read();
-        let Some(sets) = &*sets else { return Err(Error::invalid("the logs of an SPTree are not open")) };
-        sets.current.append(&entry)?;
-        Ok(sets.current.number)
+        sets.iter().flat_map(Sets::all).try_for_each(|set| set.visit(&self.pool, log, visit))
+    }
+
+    /// Hands every entry of a set to `visit`.
+    pub(super) fn visit_set(&self, set: &Set, visit: &mut VisitEntry<'_>) -> Result<()> {
+        (0..set.logs.len()).try_for_each(|log| set.visit(&self.pool, log, visit))
     }
 
     /// Begins a new set when the current one is long, and has the old one's entries flushed.
@@ -221,7 +382,7 @@ impl Core {
             Some(sets) if sets.old.is_none() => sets.current.number + 1,
             _ => return Ok(()),
         };
-        let next = Set::create(&self.pool, number)?;
+        let next = Set::create(&self.pool, number, logs.count)?;
         let mut sets = logs.sets.write();
         if let Some(sets) = &mut *sets {
             // Named as the old one before it stops being the current one.
@@ -235,20 +396,23 @@ impl Core {
     /// Flushes every buffer with an entry in the old set, and frees that.
     fn flush_old(&self) -> Result<()> {
         let Some(logs) = &self.logs else { return Ok(()) };
+        // What has not come back from the old set's logs is in no buffer.
+        self.pay_debt()?;
         let _turning = logs.turning.lock();
         let old = match &*logs.sets.read() {
             Some(Sets { old: Some(old), .. }) => old.number,
             _ => return Ok(()),
         };
-        self.flush_buffers(old & 1 == 1)?;
+        self.flush_buffers(Some(old & 1 == 1))?;
         let old = logs.sets.write().as_mut().and_then(|sets| sets.old.take());
         self.name_set(OLD_LOGS_AT, 0);
         old.map_or(Ok(()), |old| old.free(&self.pool))
     }
 
-    /// Flushes every buffer whose oldest entry is in the set whose number is odd, or even.
-    fn flush_buffers(&self, odd: bool) -> Result<()> {
+    /// Flushes every buffer whose oldest entry is in the set whose number is odd, or even; all of them if not said.
+    fn flush_buffers(&self, odd: Option<bool>) -> Result<()> {
         let mut cursor = Vec::new();
+        let mut merged = false;
         loop {
             let (node, _) = self.locate(&Probe::plain(&cursor))?;
             // Looked at under the lock: an entry on its way into the buffer is in it then.
@@ -257,12 +421,21 @@ impl Core {
             if version.is_dead() {
                 continue;
             }
-            let is_due = self.buffer_len(node) > 0 && node.oldest_odd() == odd;
-            if is_due && !self.flush_buffer(&locked)? {
+            let is_due = self.buffer_len(node) > 0 && odd.is_none_or(|odd| node.oldest_odd() == odd);
+            if is_due && !self.flush_buffer(&locked, 0)? {
                 self.split(locked, None)?;
                 continue;
             }
-            match node.high(version).or_else(|| node.high(node.version())).and_then(|high| high.to_vec()) {
+            let high = node.high(node.version()).and_then(|high| high.to_vec());
+            let left = node.bitmap.load(Ordering::Relaxed).count_ones() as usize;
+            drop(locked);
+            // What has taken in its neighbour may have room for the next one, too.
+            merged =
+                (is_due || merged) && left < self.capacity / 4 && self.merge_near(&Probe::new(&cursor))?;
+            if merged {
+                continue;
+            }
+            match high {
                 Some(high) => cursor = high,
                 None => return Ok(()),
             }
@@ -274,26 +447,31 @@ impl Core {
         let Some(logs) = &self.logs else { return Ok(()) };
         let _here = self.limbo.enter();
         self.flush_old()?;
-        {
+        let turned = {
             let _turning = logs.turning.lock();
-            self.turn()?;
+            self.turn()
+        };
+        match turned {
+            Ok(()) => self.flush_old(),
+            Err(e) if is_full(&e) => self.shed_logs(),
+            Err(e) => Err(e),
         }
-        self.flush_old()
     }
 
     pub(super) fn mark_logs(&self, marks: &mut Marks) -> Result<()> {
         let Some(logs) = &self.logs else { return Ok(()) };
+        // A log that has not been read does not know its extents.
+        self.pay_debt()?;
         // Sets do not come and go while they are marked.
         let _turning = logs.turning.lock();
         let sets = logs.sets.read();
-        let all = sets.iter().flat_map(|sets| std::iter::once(&sets.current).chain(&sets.old));
-        all.into_iter().try_for_each(|set| set.mark(marks))
+        sets.iter().flat_map(Sets::all).try_for_each(|set| set.mark(marks))
     }
 
     pub(super) fn log_bytes(&self) -> u64 {
         let Some(logs) = &self.logs else { return 0 };
         let sets = logs.sets.read();
-        sets.iter().flat_map(|sets| std::iter::once(&sets.current).chain(&sets.old)).map(Set::pm_bytes).sum()
+        sets.iter().flat_map(Sets::all).map(Set::pm_bytes).sum()
     }
 
     fn name_set(&self, at: u64, off: u64) {
@@ -301,34 +479,38 @@ impl Core {
     }
 }
 
-fn encode_set(off: u64, number: u64, heads: [u64; LOGS]) -> [u8; SET_BYTES] {
-    let mut out = [0; SET_BYTES];
-    out[8..16].copy_from_slice(&number.to_le_bytes());
-    out[16..].chunks_exact_mut(8).zip(heads).for_each(|(to, head)| to.copy_from_slice(&head.to_le_bytes()));
-    let crc = set_crc(off, &out[8..]);
+/// Whether an error says that there is no room.
+pub(super) fn is_full(error: &Error) -> bool {
+    matches!(error, Error::PoolFull { .. } | Error::NoSpace { .. })
+}
+
+fn encode_set(off: u64, number: u64, heads: &[u64]) -> Vec<u8> {
+    let mut out = vec![0; 4];
+    out.extend((heads.len() as u32).to_le_bytes());
+    out.extend(number.to_le_bytes());
+    heads.iter().for_each(|head| out.extend(head.to_le_bytes()));
+    let crc = set_crc(off, &out[4..]);
     out[..4].copy_from_slice(&crc.to_le_bytes());
     out
 }
 
-fn decode_set(off: u64, bytes: &[u8]) -> Option<(u64, [u64; LOGS])> {
+/// Bytes of the set whose head this is.
+fn set_bytes(head: &[u8]) -> Option<usize> {
+    let mut fields = Reader::new(head);
+    let (_, count) = (fields.u32()?, fields.u32()? as usize);
+    (1..=MAX_LOGS).contains(&count).then_some(SET_HEAD_BYTES + 8 * count)
+}
+
+fn decode_set(off: u64, bytes: &[u8]) -> Option<(u64, Vec<u64>)> {
     let mut fields = Reader::new(bytes);
-    let (crc, _) = (fields.u32()?, fields.u32()?);
+    let (crc, count) = (fields.u32()?, fields.u32()?);
     let number = fields.u64()?;
-    let heads = [fields.u64()?, fields.u64()?, fields.u64()?, fields.u64()?];
-    (crc == set_crc(off, &bytes[8..])).then_some((number, heads))
+    let heads = (0..count).map(|_| fields.u64()).collect::<Option<Vec<_>>>()?;
+    (crc == set_crc(off, &bytes[4..])).then_some((number, heads))
 }
 
 fn set_crc(off: u64, rest: &[u8]) -> u32 {
     terrace_base::checksum::crc32c_append(crc32c(&off.to_le_bytes()), rest)
-}
-
-/// This thread's log.
-fn shard() -> usize {
-    use std::cell::Cell;
-    use std::sync::atomic::AtomicUsize;
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static MINE: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed) % LOGS));
-    MINE.with(Cell::get)
 }
 
 #[cfg(test)]
@@ -337,9 +519,11 @@ mod tests {
 
     #[test]
     fn golden_set() {
-        let image = encode_set(0x40, 5, [0x100, 0x200, 0x300, 0x400]);
-        assert_eq!(&image[4..24], [0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(decode_set(0x40, &image), Some((5, [0x100, 0x200, 0x300, 0x400])));
+        let image = encode_set(0x40, 5, &[0x100, 0x200, 0x300, 0x400]);
+        assert_eq!(image.len(), 48);
+        assert_eq!(&image[4..24], [4, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(set_bytes(&image[..16]), Some(48));
+        assert_eq!(decode_set(0x40, &image), Some((5, vec![0x100, 0x200, 0x300, 0x400])));
         assert_eq!(decode_set(0x80, &image), None, "seeded by the place");
     }
 }

@@ -23,22 +23,22 @@ use super::{Core, Garbage};
 use crate::kinds;
 
 impl Core {
-    /// Merges the leaf that `probe` belongs to with a neighbour if they have room for each other.
-    pub(super) fn merge_near(&self, probe: &Probe<'_>) -> Result<()> {
+    /// Merges the leaf that `probe` belongs to with a neighbour if they have room for each other; says whether it did.
+    pub(super) fn merge_near(&self, probe: &Probe<'_>) -> Result<bool> {
         if !self.rebuild.is_whole() {
-            return Ok(());
+            return Ok(false);
         }
-        let Some(_gate) = self.merges.try_read() else { return Ok(()) };
+        let Some(_gate) = self.merges.try_read() else { return Ok(false) };
         let (node, _) = self.locate(probe)?;
         if self.merge_right(node)? {
-            return Ok(());
+            return Ok(true);
         }
         let low = node.low().to_vec().unwrap_or_default();
         if !low.is_empty() {
             let (left, _) = self.locate_below(&Probe::new(&low))?;
-            self.merge_right(left)?;
+            return self.merge_right(left);
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Merges the node's right neighbour into it; says whether it did.

@@ -6,7 +6,7 @@
 //!        middle nodes: range, filter, tags, bitmap, write buffer  `mnode`, `buffer`
 //! PM     leaves of 64 entries in a chain                          `layout`, `leaf`
 //!        FAST&FAIR tree from low keys to leaves, for the next open `top`
-//!        logs of what is in write buffers                         `logs`, `replay`
+//!        logs of what is in write buffers                         `logs`, `debt`, `replay`
 //! ```
 //!
 //! A search goes through DRAM to the one slot in PM that has its key's tag, or, mostly, to none. A write stores
@@ -23,13 +23,16 @@
 //!    before. What it leaves to be tidied up lies in the same cache line (`split`, `merge`).
 //! 3. Readers see a change when it is durable.
 //! 4. What the top layer in PM names is in the chain; what is in the chain and not named is found by walking right.
-//! 5. Every entry of a write buffer is in a log that an open will replay, until the leaf has it durably (`logs`).
+//! 5. Every entry of a write buffer is in a log that an open will go by, until the leaf has it durably (`logs`, `debt`).
+//! 6. A leaf has room for what is in its buffer, and the pool for the records of its keys: a full pool can be left by
+//!    removing (`buffer`).
 
 mod arena;
 mod art;
 mod bound;
 mod buffer;
 mod check;
+mod debt;
 mod jobs;
 mod key;
 mod layout;
@@ -65,6 +68,7 @@ use crate::ordered::{OrderedIndex, ScanBatch, admit, single_key_writes};
 use arena::{Arena, Shape};
 use art::{Art, Node};
 use bound::Bytes;
+use debt::Debt;
 use jobs::Jobs;
 use layout::{TREE_HEADER_BYTES, TreeHeader};
 use mnode::Mnode;
@@ -88,6 +92,9 @@ pub struct SpOptions {
     /// Bytes of log after which a new one is begun, or half as much as the buffers of all leaves hold, if that is more.
     /// Default: 16 MiB.
     pub log_bytes: u64,
+    /// Logs that entries are spread over by their keys, 1 to 32: the first read after a crash has to go through
+    /// one of them. Default: 16.
+    pub logs: usize,
     /// Bits of the filter for each entry of a leaf: 1, 2 or 4. Beside the tags, which are in DRAM too, of keys that
     /// are not there about 8, 5 or 3 in a hundred get through to PM. Default: 1.
     pub filter_bits: usize,
@@ -103,6 +110,7 @@ impl Default for SpOptions {
             buffered: false,
             buffer_entries: BUFFER_ENTRIES,
             log_bytes: 16 << 20,
+            logs: logs::LOGS,
             filter_bits: 1,
             leaf_entries: LEAF_ENTRIES,
             executor: None,
@@ -113,6 +121,7 @@ impl Default for SpOptions {
 impl SpOptions {
     fn admit(&self) -> Result<()> {
         let right = (1..=BUFFER_ENTRIES).contains(&self.buffer_entries)
+            && (1..=logs::MAX_LOGS).contains(&self.logs)
             && (4..=LEAF_ENTRIES).contains(&self.leaf_entries)
             && [1, 2, 4].contains(&self.filter_bits);
         if right { Ok(()) } else { Err(Error::invalid(format!("options of an SPTree: {self:?}"))) }
@@ -156,6 +165,7 @@ struct Core {
     top: FastFair,
     waiting: Waiting,
     rebuild: Rebuild,
+    debt: Debt,
     /// Held shared to merge, exclusively by walks that mark.
     merges: RwLock<()>,
     keys: AtomicI64,
@@ -202,7 +212,7 @@ impl SpTree {
     }
 
     /// Attaches to the tree under the root `root_name`, after a crash as after a clean close. It serves at once;
-    /// its layers in DRAM are rebuilt in the background. Only what is in logs is replayed first.
+    /// its layers in DRAM are rebuilt in the background, and so are write buffers from their logs.
     pub fn open(pool: &Pool, root_name: &str, options: &SpOptions) -> Result<Self> {
         options.admit()?;
         let header = pool
@@ -218,18 +228,24 @@ impl SpTree {
         for _ in 0..THREADS {
             core.spawn(Core::work_on_rebuild);
         }
+        if !core.debt.is_paid() {
+            for _ in 0..THREADS {
+                core.spawn(Core::work_on_debt);
+            }
+        }
         Ok(SpTree { core })
     }
 
     /// Whether the layers in DRAM are complete: at once after `create`, soon after `open`.
     pub fn is_rebuilt(&self) -> bool {
-        self.core.rebuild.is_whole()
+        self.core.rebuild.is_whole() && self.core.debt.is_paid()
     }
 
     /// Waits until the layers in DRAM are complete, lending a hand; an error if a leaf could not be read.
     pub fn rebuild(&self) -> Result<()> {
         self.core.finish_rebuild();
-        self.core.rebuild.failure().map_or(Ok(()), Err)
+        self.core.rebuild.failure().map_or(Ok(()), Err)?;
+        self.core.pay_debt()
     }
 
     /// Waits until the layers in DRAM are complete and nothing is left to be done in the background. Writers are at
@@ -305,6 +321,7 @@ impl Core {
             top,
             waiting: Waiting::default(),
             rebuild,
+            debt: Debt::new(options.logs),
             merges: RwLock::new(()),
             keys: AtomicI64::new(0),
             flushing: AtomicBool::new(false),
@@ -321,6 +338,13 @@ impl Core {
     }
 }
 
+impl Drop for Core {
+    /// What is reserved for keys in buffers goes back to the pool, which may live on.
+    fn drop(&mut self) {
+        self.arena.for_each(|node| self.give_back_reserved(&buffer::entries(node, &self.arena.shape)));
+    }
+}
+
 impl OrderedIndex for SpTree {
     fn get(&self, key: &[u8]) -> Result<Option<u64>> {
         admit(key, None)?;
@@ -332,6 +356,7 @@ impl OrderedIndex for SpTree {
 
     fn scan(&self, from: RangeBound<&[u8]>, reverse: bool, limit: usize, out: &mut ScanBatch) -> Result<()> {
         let end = out.len().saturating_add(limit);
+        self.core.pay_debt()?;
         let _here = self.core.limbo.enter();
         if reverse { self.core.scan_down(from, end, out) } else { self.core.scan_up(from, end, out) }
     }

@@ -14,6 +14,7 @@ impl Core {
     /// The word of `key`. The caller is present.
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<u64>> {
         let probe = Probe::new(key);
+        self.settle(key)?;
         loop {
             let (node, version) = self.locate(&probe)?;
             if let Some(buffered) = self.in_buffer(node, &probe, version) {

@@ -1,21 +1,12 @@
-//! Doing to the leaves what logs say, at an open.
+//! What logs say, sorted, and doing that to the leaves of a tree that is opened without buffers.
 //!
-//! Of the entries about a key the one with the highest number counts. They are sorted by their keys, so that what
-//! belongs to one leaf comes together: it goes into the buffer of the leaf's node and from there to the leaf, with two
-//! drains for all of it. Two threads have half of the keys each.
-
-use std::sync::atomic::Ordering;
+//! Of the entries about a key the one with the highest number counts.
 
 use terrace_base::Result;
 
 use super::Core;
-use super::buffer::{Entries, keep_key, store};
-use super::key::{INLINE_BYTES, Probe, word_of};
+use super::key::{INLINE_BYTES, word_of};
 use super::logs::Set;
-
-/// Entries from which on the nodes of all leaves are made first, one leaf after the other by all threads, which takes less
-/// time than looking for each leaf.
-const MANY: usize = 1 << 14;
 
 /// What logs say about one key.
 #[derive(Debug, Clone, Copy)]
@@ -28,19 +19,21 @@ struct Entry {
     number: u64,
     /// 0: it was removed.
     word: u64,
+    /// The number of the set it is in.
+    set: u64,
 }
 
 /// What logs say.
 #[derive(Default)]
-struct Said {
+pub(super) struct Said {
     entries: Vec<Entry>,
     keys: Vec<u8>,
 }
 
 impl Said {
-    fn add(&mut self, number: u64, word: u64, key: &[u8]) {
+    pub fn add(&mut self, number: u64, word: u64, key: &[u8], set: u64) {
         let prefix = word_of(&key[..key.len().min(INLINE_BYTES)]);
-        self.entries.push(Entry { prefix, at: self.keys.len(), len: key.len(), number, word });
+        self.entries.push(Entry { prefix, at: self.keys.len(), len: key.len(), number, word, set });
         self.keys.extend_from_slice(key);
     }
 
@@ -49,7 +42,7 @@ impl Said {
     }
 
     /// The last entry about each key, in the order of the keys.
-    fn settle(&mut self) {
+    pub fn settle(&mut self) {
         let mut entries = std::mem::take(&mut self.entries);
         entries.sort_unstable_by(|a, b| {
             let by_key = || self.key(a).cmp(self.key(b));
@@ -64,6 +57,24 @@ impl Said {
         });
         self.entries = entries;
     }
+
+    /// How many keys something is said about, once that is settled.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Where what is said about `key` is, once everything is settled.
+    pub fn find(&self, key: &[u8]) -> Option<usize> {
+        let prefix = word_of(&key[..key.len().min(INLINE_BYTES)]);
+        let order = |e: &Entry| e.prefix.cmp(&prefix).then_with(|| self.key(e).cmp(key));
+        self.entries.binary_search_by(order).ok()
+    }
+
+    /// Key, word and set of the entry at `i`.
+    pub fn entry(&self, i: usize) -> (&[u8], u64, u64) {
+        let entry = &self.entries[i];
+        (self.key(entry), entry.word, entry.set)
+    }
 }
 
 impl Core {
@@ -71,74 +82,18 @@ impl Core {
     pub(super) fn replay(&self, sets: &[Set]) -> Result<u64> {
         let (mut said, mut last) = (Said::default(), 0);
         for set in sets {
-            set.visit(&mut |number, word, key| {
+            self.visit_set(set, &mut |set, number, word, key| {
                 last = last.max(number);
-                said.add(number, word, key);
+                said.add(number, word, key, set);
             })?;
         }
         said.settle();
-        if said.entries.len() >= MANY {
-            self.executor.join(&mut || self.work_on_rebuild(), &mut || self.work_on_rebuild());
-            self.finish_rebuild();
+        for i in 0..said.len() {
+            let (key, word, _) = said.entry(i);
+            let new = (word != 0).then_some(word);
+            self.apply_to_leaf(key, &mut |now| (now != new).then_some(new))?;
         }
-        let (left, right) = said.entries.split_at(said.entries.len() / 2);
-        let (mut first, mut second) = (Ok(()), Ok(()));
-        self.executor.join(&mut || first = self.replay_part(&said, left), &mut || {
-            second = self.replay_part(&said, right);
-        });
-        first.and(second)?;
         Ok(last)
-    }
-
-    fn replay_part(&self, said: &Said, mut rest: &[Entry]) -> Result<()> {
-        let _here = self.limbo.enter();
-        while let Some(first) = rest.first() {
-            let done = if self.is_buffered() {
-                self.replay_leaf(said, rest)?
-            } else {
-                let new = (first.word != 0).then_some(first.word);
-                self.apply_to_leaf(said.key(first), &mut |now| (now != new).then_some(new))?;
-                1
-            };
-            rest = &rest[done..];
-        }
-        Ok(())
-    }
-
-    /// Brings the first entries to their leaf, by way of its node's buffer; how many. None if the leaf has been
-    /// split, or is somewhere else by now.
-    fn replay_leaf(&self, said: &Said, rest: &[Entry]) -> Result<usize> {
-        let probe = Probe::new(said.key(&rest[0]));
-        let (node, _) = self.locate(&probe)?;
-        let locked = node.lock();
-        let version = node.version();
-        let mut items = Entries::new();
-        for entry in rest.iter().take(self.buffer_entries()) {
-            let probe = Probe::new(said.key(entry));
-            if version.is_dead() || node.covers(&probe, version) != Some(true) {
-                break;
-            }
-            let (key_word, kind) = keep_key(&probe);
-            items.push((key_word, entry.word, kind));
-        }
-        if items.is_empty() {
-            return Ok(0);
-        }
-        let shape = &self.arena.shape;
-        let keys = || i64::from(node.bitmap.load(Ordering::Relaxed).count_ones());
-        let before = keys();
-        locked.change(version.is_sorted(), |node| store(node, shape, &items));
-        let flushed = self.flush_buffer(&locked);
-        if matches!(flushed, Ok(true)) {
-            self.keys.fetch_add(keys() - before, Ordering::Relaxed);
-            return Ok(items.len());
-        }
-        locked.change(node.version().is_sorted(), |node| store(node, shape, &[]));
-        self.retire_keys(&items);
-        if !flushed? {
-            self.split(locked, None)?;
-        }
-        Ok(0)
     }
 }
 
@@ -158,11 +113,13 @@ mod tests {
             (3, 30, b"a longer key"),
             (4, 40, b"b\0"),
         ];
-        entries.into_iter().for_each(|(number, word, key)| said.add(number, word, key));
+        entries.into_iter().for_each(|(number, word, key)| said.add(number, word, key, 1));
         said.settle();
         let found: Vec<_> = said.entries.iter().map(|e| (said.key(e), e.word)).collect();
         let wanted: [(&[u8], u64); 5] =
             [(b"", 10), (b"a longer key", 30), (b"a longer kez", 70), (b"b", 0), (b"b\0", 40)];
         assert_eq!(found, wanted);
+        assert_eq!(said.find(b"b").map(|i| said.entry(i).1), Some(0));
+        assert_eq!(said.find(b"a longer"), None);
     }
 }

@@ -50,7 +50,12 @@ impl<'c> Fresh<'c> {
 
     /// A flushed key record.
     pub fn record(&mut self, key: &[u8]) -> Result<u64> {
-        let slot = self.core.new_record(key)?;
+        self.record_in(None, key)
+    }
+
+    /// A flushed key record, in a slot that is reserved if there is one.
+    pub fn record_in(&mut self, reserved: Option<Slot>, key: &[u8]) -> Result<u64> {
+        let slot = self.core.new_record_in(reserved, key)?;
         self.slots.push(slot);
         Ok(slot.offset)
     }

@@ -11,6 +11,7 @@ use terrace_pmem::Slot;
 
 use super::key::Probe;
 use super::layout::{Item, OFFSET_BITS, OFFSET_MASK, RECORD, SLOTS};
+use super::logs::{Logs, is_full};
 use super::mnode::{Locked, Mnode};
 use super::{Core, Garbage};
 use crate::kinds;
@@ -27,8 +28,18 @@ enum Changed {
 impl Core {
     /// The primitive under insert, compare_exchange and remove; see `ordered::single_key_writes`.
     pub(super) fn apply(&self, key: &[u8], wish: &mut dyn FnMut(Option<u64>) -> Wish) -> Result<Option<u64>> {
-        let _here = self.limbo.enter();
-        self.apply_with(key, wish, self.is_buffered())
+        let mut attempt = || {
+            let _here = self.limbo.enter();
+            self.apply_with(key, &mut *wish, self.is_buffered())
+        };
+        match attempt() {
+            // What was unlinked to make room is given back once nobody is present, this thread included.
+            Err(e) if is_full(&e) && !self.limbo.is_empty() => {
+                self.limbo.drain();
+                attempt()
+            }
+            done => done,
+        }
     }
 
     /// [`apply`](Self::apply) past buffers, which say nothing of the key. The caller is present.
@@ -47,6 +58,9 @@ impl Core {
         buffered: bool,
     ) -> Result<Option<u64>> {
         let probe = Probe::new(key);
+        if buffered {
+            self.settle(key)?;
+        }
         loop {
             let (node, _) = self.locate(&probe)?;
             if !buffered {
@@ -57,11 +71,14 @@ impl Core {
             if version.is_dead() || node.covers(&probe, version) != Some(true) {
                 continue;
             }
-            if buffered {
-                match self.apply_buffered(locked, &probe, wish)? {
-                    Some(before) => return Ok(before),
-                    None => continue,
+            if buffered && self.logs.as_ref().is_some_and(Logs::is_on) {
+                match self.apply_buffered(locked, &probe, wish) {
+                    Ok(Some(before)) => return Ok(before),
+                    Ok(None) => continue,
+                    Err(e) if is_full(&e) => self.shed_logs()?,
+                    Err(e) => return Err(e),
                 }
+                continue;
             }
             let found = self.find(node, &probe, version)?.flatten();
             let before = found.map(|(_, item)| item.1);
@@ -75,6 +92,9 @@ impl Core {
             drop(locked);
             if new.is_none() && left < self.capacity / 4 {
                 self.merge_near(&probe)?;
+            }
+            if buffered {
+                self.resume_logs()?;
             }
             return Ok(before);
         }

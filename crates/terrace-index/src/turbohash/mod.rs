@@ -239,6 +239,12 @@ impl TurboHash {
         self.limbo.is_empty()
     }
 
+    /// Share of the usable slots that hold a key, without a walk.
+    pub fn load_factor(&self) -> f64 {
+        let buckets: usize = (0..self.views.len()).map(|shard| self.view(shard).len()).sum();
+        self.totals().live as f64 / (buckets * layout::USABLE_SLOTS).max(1) as f64
+    }
+
     /// [`insert`](HashIndex::insert) for the key that consists of the eight bytes of `key`, little-endian.
     #[inline]
     pub fn insert_u64(&self, key: u64, word: u64) -> Result<Option<u64>> {

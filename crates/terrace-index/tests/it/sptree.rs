@@ -11,7 +11,9 @@ use terrace_index::{OrderedIndex, ScanBatch, SpOptions, SpTree};
 use terrace_pmem::{Granularity, MemMedia, POff, Pool, PoolOptions};
 use terrace_sim::{World, WorldOptions};
 
-use crate::bed::{assert_no_leaks, create_in, memory_pool, memory_pool_of, open_in, options, survivors};
+use crate::bed::{
+    assert_no_leaks, create_in, memory_pool, memory_pool_of, open_in, options, survivors, world_options,
+};
 use crate::conformance::Constructor;
 
 /// Runs every job on the spot.
@@ -45,6 +47,7 @@ impl<const N: usize, const LAGS: bool, const BUFFER: usize> Sp<N, LAGS, BUFFER> 
             buffered: BUFFER > 0,
             buffer_entries: BUFFER.max(1),
             log_bytes: 400,
+            logs: 2,
             executor: Some(executor),
             ..SpOptions::default()
         }
@@ -405,36 +408,155 @@ fn a_flipped_bit_is_noticed_or_does_no_harm() {
     }
 }
 
+/// Fills the tree until the pool refuses; how many keys it has.
+fn fill(tree: &SpTree, name: fn(u64) -> Vec<u8>) -> u64 {
+    let mut n = 0;
+    loop {
+        match tree.insert(&name(n), n + 1) {
+            Ok(_) => n += 1,
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::PoolFull);
+                return n;
+            }
+        }
+    }
+}
+
 /// A full pool is an error, loses nothing, and is left again by removing.
 #[test]
 fn a_full_pool_refuses_and_loses_nothing() {
-    for buffered in [false, true] {
+    for (buffered, reopened, name) in [
+        (false, true, long_key as fn(u64) -> Vec<u8>),
+        (true, false, long_key),
+        (true, true, long_key),
+        (true, false, key),
+        (true, true, key),
+    ] {
         let pool = memory_pool_of(4 << 20);
         let options = SpOptions { buffered, leaf_entries: 8, log_bytes: 4000, ..SpOptions::default() };
-        let options = SpOptions { executor: Some(Arc::new(AtOnce)), ..options };
-        let tree = SpTree::create(&pool, "index", &options).unwrap();
-        let mut n = 0;
-        let refusal = loop {
-            match tree.insert(&long_key(n), n + 1) {
-                Ok(_) => n += 1,
-                Err(e) => break e,
-            }
-        };
-        assert_eq!(refusal.kind(), ErrorKind::PoolFull);
+        let options = SpOptions { executor: Some(Arc::new(AtOnce)), logs: 4, ..options };
+        let mut tree = SpTree::create(&pool, "index", &options).unwrap();
+        let n = fill(&tree, name);
         assert!(n > 300, "{n} keys in 4 MiB");
         for i in 0..n {
-            assert_eq!(tree.get(&long_key(i)).unwrap(), Some(i + 1));
+            assert_eq!(tree.get(&name(i)).unwrap(), Some(i + 1));
         }
         check(&tree);
-        if buffered {
-            // To remove is to write: it needs room in the log.
-            continue;
+        if reopened {
+            drop(tree);
+            tree = SpTree::open(&pool, "index", &options).unwrap();
         }
-        drop(tree);
-        let tree = SpTree::open(&pool, "index", &options).unwrap();
         assert_eq!(tree.len(), n);
-        (0..n).for_each(|i| assert_eq!(tree.remove(&long_key(i)).unwrap(), Some(i + 1)));
+        for i in 0..n {
+            assert_eq!(tree.remove(&name(i)).unwrap(), Some(i + 1));
+        }
         check(&tree);
+        assert_eq!(tree.len(), 0);
+        // There is room again.
+        let again = fill(&tree, name);
+        assert!(again > n / 2, "{again} keys after {n}");
+        for i in 0..again {
+            assert_eq!(tree.remove(&name(i)).unwrap(), Some(i + 1));
+        }
+        check(&tree);
+        assert_no_leaks(&pool, &tree, |marks| tree.mark(marks));
+    }
+}
+
+/// In a full pool, cut off wherever it may be, a tree opens, has what was there, and can be removed from.
+#[test]
+fn a_full_pool_is_left_wherever_it_is_cut_off() {
+    for name in [key as fn(u64) -> Vec<u8>, long_key] {
+        let world = World::new(11, WorldOptions::default());
+        let media = world.media();
+        let small = |world: &World| PoolOptions { max_size: 512 << 10, ..world_options(world) };
+        let pool = Pool::create_on(media, Path::new("pm"), &small(&world)).unwrap();
+        let tree = Sp::<8, false, 5>::create(&pool).unwrap();
+        // Until the first refusal within, which makes the tree do without logs, and then a few more.
+        let images = Arc::new(Mutex::new(std::collections::VecDeque::new()));
+        let acknowledged = Arc::new(Mutex::new(0u64));
+        let (sink, known) = (images.clone(), acknowledged.clone());
+        let events = Mutex::new(0u64);
+        world.on_event(Box::new(move |_, world| {
+            let mut events = events.lock();
+            *events += 1;
+            // Each of the last events, and some of those before.
+            if *events > 9000 || events.is_multiple_of(997) {
+                let mut images = sink.lock();
+                images.push_back((*known.lock(), world.capture()));
+            }
+        }));
+        let mut n = 0;
+        while tree.insert(&name(n), n + 1).is_ok() {
+            n += 1;
+            *acknowledged.lock() = n;
+        }
+        world.ignore_events();
+        let images = std::mem::take(&mut *images.lock());
+        let step = images.len().div_ceil(25).max(1);
+        for (known, image) in images.iter().step_by(step) {
+            for survivor in survivors(image, 1) {
+                let pool = Pool::open_on(survivor.media(), Path::new("pm"), &small(&survivor)).unwrap();
+                let tree = Sp::<8, false, 5>::open(&pool).unwrap();
+                for i in 0..*known {
+                    assert_eq!(tree.get(&name(i)).unwrap(), Some(i + 1), "{i} of {known}");
+                }
+                let there = tree.len();
+                assert!((*known..=known + 1).contains(&there));
+                for i in 0..there {
+                    assert_eq!(tree.remove(&name(i)).unwrap(), Some(i + 1));
+                }
+                (0..50).for_each(|i| assert_eq!(tree.insert(&name(i), 7).unwrap(), None));
+                check(&tree);
+                assert_no_leaks(&pool, &tree, |marks| tree.mark(marks));
+            }
+        }
+    }
+}
+
+/// After a kill nothing is replayed before a key is asked for, and then what its log says of it alone counts.
+#[test]
+fn a_buffered_tree_serves_before_its_logs_are_gone_through() {
+    for name in [key as fn(u64) -> Vec<u8>, long_key] {
+        let pool = memory_pool();
+        let mut options =
+            SpOptions { buffered: true, leaf_entries: 16, log_bytes: 30_000, ..SpOptions::default() };
+        options.executor = Some(Arc::new(AtOnce));
+        let tree = SpTree::create(&pool, "index", &options).unwrap();
+        (0..2000).for_each(|i| tree.insert(&name(i * 7 % 2000), i + 1).map(drop).unwrap());
+        (0..2000).step_by(3).for_each(|i| tree.insert(&name(i), i + 9000).map(drop).unwrap());
+        (0..2000).step_by(5).for_each(|i| tree.remove(&name(i)).map(drop).unwrap());
+        let want = all(&tree);
+        // Opened by three sessions that bring back some and write some, and end as if killed.
+        options.executor = Some(Arc::new(Inline::default()));
+        drop(tree);
+        let mut want: std::collections::BTreeMap<_, _> = want.into_iter().collect();
+        for session in 0..4u64 {
+            let tree = SpTree::open(&pool, "index", &options).unwrap();
+            assert!(!tree.is_rebuilt());
+            for i in (0..2000).step_by(11) {
+                assert_eq!(tree.get(&name(i)).unwrap(), want.get(&name(i)).copied(), "{i}");
+            }
+            for i in (session..2000).step_by(13) {
+                let word = (i % 4 != 0).then_some(i + 100 * session + 1);
+                let before = match word {
+                    Some(word) => tree.insert(&name(i), word).unwrap(),
+                    None => tree.remove(&name(i)).unwrap(),
+                };
+                let old = match word {
+                    Some(word) => want.insert(name(i), word),
+                    None => want.remove(&name(i)),
+                };
+                assert_eq!(before, old, "{i}");
+            }
+            if session == 2 {
+                assert_eq!(all(&tree), want.clone().into_iter().collect::<Vec<_>>());
+            }
+        }
+        let tree = SpTree::open(&pool, "index", &options).unwrap();
+        assert_eq!(tree.len(), want.len() as u64);
+        check(&tree);
+        assert_eq!(all(&tree), want.into_iter().collect::<Vec<_>>());
         assert_no_leaks(&pool, &tree, |marks| tree.mark(marks));
     }
 }

@@ -1,0 +1,167 @@
+//! What logs say and buffers do not yet, after an open.
+//!
+//! An open does not replay logs. Who asks for a key first brings back what its log says about it: the log, one of
+//! a few by the key's hash, is read and sorted when the first of its keys is asked for, and the key's last entry goes to
+//! its node's buffer, unless the leaf has it already. Meanwhile jobs bring back all the rest. The logs stay what they
+//! are, and are added to: nothing is written for all this.
+//!
+//! 1. Of a log that has not been read nothing is in a buffer, and nobody adds to it.
+//! 2. An entry comes back once, under the lock of its log's share, before anybody who asks for its key looks further.
+//! 3. The sets that were found are freed only after everything has come back.
+//!
+//! Lock order: a share, then a node. Scans, counts and walks wait until all is back.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+use terrace_base::Result;
+
+use super::Core;
+use super::key::Probe;
+use super::logs::log_of;
+use super::replay::Said;
+
+/// Entries that jobs bring back before others get at the share.
+const STRETCH: usize = 32;
+
+/// What is still to come back.
+#[derive(Default)]
+pub(super) struct Debt {
+    shares: Vec<Mutex<Share>>,
+    /// Shares of which something is left.
+    unpaid: AtomicUsize,
+    /// The share that the next job takes up.
+    next: AtomicUsize,
+}
+
+/// What one log of each set says.
+#[derive(Default)]
+struct Share {
+    said: Option<Said>,
+    /// Entries that are back, by their place; those before `at` all are.
+    back: Vec<bool>,
+    at: usize,
+    is_paid: bool,
+}
+
+impl Debt {
+    pub fn new(logs: usize) -> Debt {
+        Debt { shares: (0..logs).map(|_| Mutex::default()).collect(), ..Debt::default() }
+    }
+
+    /// Everything in the logs is owed from now on.
+    pub fn owe(&self) {
+        self.unpaid.store(self.shares.len(), Ordering::Release);
+    }
+
+    /// Whether everything is back.
+    #[inline]
+    pub fn is_paid(&self) -> bool {
+        self.unpaid.load(Ordering::Acquire) == 0
+    }
+}
+
+impl Core {
+    /// Brings back what logs say about a key. The caller is present and has nothing locked.
+    #[inline]
+    pub(super) fn settle(&self, key: &[u8]) -> Result<()> {
+        if self.debt.is_paid() { Ok(()) } else { self.settle_owed(key) }
+    }
+
+    #[cold]
+    fn settle_owed(&self, key: &[u8]) -> Result<()> {
+        let log = log_of(key, self.debt.shares.len());
+        let mut share = self.debt.shares[log].lock();
+        self.read_share(log, &mut share)?;
+        let Some((said, back)) = share.said.as_ref().zip(Some(&share.back)) else { return Ok(()) };
+        let Some(i) = said.find(key).filter(|i| !back[*i]) else { return Ok(()) };
+        self.bring_back(said, i)?;
+        share.back[i] = true;
+        Ok(())
+    }
+
+    /// Brings everything back, or waits for those who are at it. The caller has nothing locked.
+    pub(super) fn pay_debt(&self) -> Result<()> {
+        if self.debt.is_paid() {
+            return Ok(());
+        }
+        let _here = self.limbo.enter();
+        (0..self.debt.shares.len()).try_for_each(|log| self.pay_share(log, false))
+    }
+
+    /// Works on what is to come back until nothing is left to take, or the tree is closed.
+    pub(super) fn work_on_debt(&self) {
+        let _here = self.limbo.enter();
+        loop {
+            let log = self.debt.next.fetch_add(1, Ordering::Relaxed);
+            // What cannot be read now is met by those who ask for it.
+            if log >= self.debt.shares.len() || self.jobs.is_closed() || self.pay_share(log, true).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn pay_share(&self, log: usize, may_end: bool) -> Result<()> {
+        let mut share = self.debt.shares[log].lock();
+        self.read_share(log, &mut share)?;
+        while let Some(said) = &share.said {
+            let all = said.len();
+            let stretch = share.at..(share.at + STRETCH).min(all);
+            for i in stretch.clone() {
+                if !share.back[i] {
+                    self.bring_back(said, i)?;
+                }
+            }
+            share.at = stretch.end;
+            share.back[stretch].fill(true);
+            if share.at == all {
+                *share = Share { is_paid: true, ..Share::default() };
+                self.debt.unpaid.fetch_sub(1, Ordering::AcqRel);
+            } else if may_end && self.jobs.is_closed() {
+                return Ok(());
+            } else {
+                MutexGuard::bump(&mut share);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads and sorts what logs say, unless that has been done.
+    fn read_share(&self, log: usize, share: &mut Share) -> Result<()> {
+        if share.is_paid || share.said.is_some() {
+            return Ok(());
+        }
+        let mut said = Said::default();
+        let mut last = 0;
+        self.visit_log(log, &mut |set, number, word, key| {
+            last = last.max(number);
+            said.add(number, word, key, set);
+        })?;
+        said.settle();
+        if let Some(logs) = &self.logs {
+            // Of entries about a key the later one must have the higher number.
+            logs.next.fetch_max(last + 1, Ordering::Relaxed);
+        }
+        share.back = vec![false; said.len()];
+        share.said = Some(said);
+        Ok(())
+    }
+
+    /// Puts entry `i` into its node's buffer, unless its leaf has it.
+    fn bring_back(&self, said: &Said, i: usize) -> Result<()> {
+        let (key, word, set) = said.entry(i);
+        let probe = Probe::new(key);
+        loop {
+            let (node, _) = self.locate(&probe)?;
+            let locked = node.lock();
+            let version = node.version();
+            if version.is_dead() || node.covers(&probe, version) != Some(true) {
+                continue;
+            }
+            let before = self.find(node, &probe, version)?.flatten().map(|(_, item)| item.1);
+            if before.unwrap_or(0) == word || self.put_back(locked, &probe, (word, set), before)? {
+                return Ok(());
+            }
+        }
+    }
+}
