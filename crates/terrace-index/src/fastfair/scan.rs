@@ -1,5 +1,6 @@
 //! Scans in both directions: each leaf is copied consistently, the next place is found by its fences.
 
+use std::cmp::Ordering as Order;
 use std::ops::Bound;
 
 use terrace_base::Result;
@@ -13,42 +14,61 @@ use crate::ordered::ScanBatch;
 /// What a record with a short key takes.
 const RECORD_LINE: u64 = 64;
 
+/// The entries of a leaf in order, as of one moment.
+pub(super) struct Copied {
+    pub entries: Vec<CopiedEntry>,
+    /// Whether no writer was there and no crash has left anything: only then slices are what they should be.
+    steady: bool,
+}
+
+/// An entry of a leaf.
+pub(super) struct CopiedEntry {
+    slice: u64,
+    /// Where the entry lies in the pool.
+    link: u64,
+    pub record: u64,
+}
+
 impl<const N: usize> FastFair<N> {
     /// Appends keys upward from `from` on until `out` holds `end`.
     pub(super) fn scan_up(&self, from: Bound<&[u8]>, end: usize, out: &mut ScanBatch) -> Result<()> {
         let _here = self.limbo.enter();
-        let start = match from {
-            Bound::Included(key) | Bound::Excluded(key) => key,
-            Bound::Unbounded => &[],
-        };
-        let wanted = |key: &[u8]| match from {
-            Bound::Included(from) => key >= from,
-            Bound::Excluded(from) => key > from,
-            Bound::Unbounded => true,
+        let (start, mut passed) = match from {
+            Bound::Included(key) => (key, Some(Target::Before(key))),
+            Bound::Excluded(key) => (key, Some(Target::At(key))),
+            Bound::Unbounded => (&[][..], None),
         };
         let Some(mut leaf) = self.leaf_of(start)? else { return Ok(()) };
-        // A merge meanwhile may lead to a leaf that holds keys from before the last one's end again.
-        let mut from: Option<&[u8]> = None;
-        while out.len() < end {
-            let records = self.copy_leaf(leaf)?;
-            let first =
-                self.split_at(&records, |key| !from.map_or_else(|| wanted(key), |from| key >= from))?;
-            self.push_all(&records[first..], end, out)?;
+        let mut low: Option<&[u8]> = None;
+        loop {
+            let copied = self.copy_leaf(leaf);
+            let first = passed.map_or(Ok(0), |passed| self.reached(leaf, &copied, passed))?;
+            let wanted = &copied.entries[first..];
+            let next = if wanted.len() < end - out.len() { leaf.next() } else { 0 };
+            self.push_all(wanted, end, next, out)?;
+            if out.len() >= end {
+                return Ok(());
+            }
             let Some(high) = self.high_key(leaf)? else { return Ok(()) };
-            if from.is_some_and(|from| high <= from) {
+            if low.is_some_and(|low| high <= low) {
                 return Err(self.damaged(leaf.off, "leaves that ascend", "leaves that lead in circles"));
             }
-            leaf = match self.settle(leaf.next(), Target::At(high), false)? {
+            let target = Target::At(high);
+            let beside = match next {
+                0 => self.settle(leaf.next(), target, false)?,
+                next => self.settle_loaded(self.node(next)?, target, false)?,
+            };
+            leaf = match beside {
                 Some(next) => next,
                 // Cannot be: what is right of this leaf never begins after its high fence. Start over there.
-                None => match self.descend(Target::At(high), 0)? {
+                None => match self.descend(target, 0)? {
                     Some(arrival) => arrival.node,
                     None => return Ok(()),
                 },
             };
-            from = Some(high);
+            // A merge meanwhile may have led to a leaf that holds keys from before the last one's end again.
+            (low, passed) = (Some(high), Some(Target::Before(high)));
         }
-        Ok(())
     }
 
     /// Appends keys downward from `from` on until `out` holds `end`.
@@ -65,10 +85,10 @@ impl<const N: usize> FastFair<N> {
                 return Ok(());
             }
             let Some(arrival) = self.descend(target, 0)? else { return Ok(()) };
-            let mut records = self.copy_leaf(arrival.node)?;
-            records.truncate(self.split_at(&records, |key| target.reaches(key))?);
-            records.reverse();
-            self.push_all(&records, end, out)?;
+            let mut copied = self.copy_leaf(arrival.node);
+            copied.entries.truncate(self.reached(arrival.node, &copied, target)?);
+            copied.entries.reverse();
+            self.push_all(&copied.entries, end, 0, out)?;
             match self.low_key(arrival.node)? {
                 Some(low) if target.reaches(low) => target = Target::Before(low),
                 Some(_) => {
@@ -84,17 +104,18 @@ impl<const N: usize> FastFair<N> {
         Ok(())
     }
 
-    /// Appends `records` as long as `out` holds less than `end`.
-    fn push_all(&self, records: &[(u64, u64)], end: usize, out: &mut ScanBatch) -> Result<()> {
-        let mut rest = records;
+    /// Appends what `entries` refer to as long as `out` holds less than `end`, and has the node at `next` loaded
+    /// with it (0: none).
+    fn push_all(&self, entries: &[CopiedEntry], end: usize, next: u64, out: &mut ScanBatch) -> Result<()> {
+        let (mut rest, mut next) = (entries, next);
         // Dead records do not count; most often there are none, and this is done once.
-        while out.len() < end && !rest.is_empty() {
+        while out.len() < end && (!rest.is_empty() || next != 0) {
             let (now, later) = rest.split_at(rest.len().min(end - out.len()));
-            self.load_records(now);
-            for &(link, record) in now {
-                let word = self.cell(record)?.load(link);
+            self.load(now, std::mem::take(&mut next));
+            for entry in now {
+                let word = self.cell(entry.record)?.load(entry.link);
                 if word != 0 {
-                    out.push(self.record_key(record)?, word);
+                    out.push(self.record_key(entry.record)?, word);
                 }
             }
             rest = later;
@@ -102,23 +123,23 @@ impl<const N: usize> FastFair<N> {
         Ok(())
     }
 
-    /// How many of the `records`, which are in order, have keys that are `before`.
-    fn split_at(&self, records: &[(u64, u64)], before: impl Fn(&[u8]) -> bool) -> Result<usize> {
-        let is_before = |i: usize| -> Result<bool> {
-            self.pool.charge_read(records[i].1, RECORD_LINE);
-            Ok(before(self.record_key(records[i].1)?))
+    /// How many entries of `leaf`, the one that `target` belongs to, have keys that `target` reaches.
+    fn reached(&self, leaf: NodeRef<'_, N>, copied: &Copied, target: Target<'_>) -> Result<usize> {
+        let entries = &copied.entries;
+        let (mut from, mut to) = match self.against_prefix(leaf, target)? {
+            _ if !copied.steady => (0, entries.len()),
+            Order::Less => (0, 0),
+            Order::Greater => (entries.len(), entries.len()),
+            Order::Equal => {
+                let wanted = target.slice(leaf.skip());
+                let before = entries.partition_point(|entry| entry.slice < wanted);
+                (before, before + entries[before..].partition_point(|entry| entry.slice == wanted))
+            }
         };
-        let (mut from, mut to) = (0, records.len());
-        // Most leaves are wanted as a whole.
-        if to == 0 || !is_before(0)? {
-            return Ok(0);
-        }
-        if is_before(to - 1)? {
-            return Ok(to);
-        }
         while from < to {
             let middle = from.midpoint(to);
-            match is_before(middle)? {
+            self.pool.charge_read(entries[middle].record, RECORD_LINE);
+            match target.reaches(self.record_key(entries[middle].record)?) {
                 true => from = middle + 1,
                 false => to = middle,
             }
@@ -126,37 +147,39 @@ impl<const N: usize> FastFair<N> {
         Ok(from)
     }
 
-    /// Loads the records: they come at once instead of one after the other.
-    fn load_records(&self, records: &[(u64, u64)]) {
-        records.iter().for_each(|&(_, record)| self.pool.prefetch(record, RECORD_LINE));
-        self.pool.charge_reads(records.iter().map(|&(_, record)| (record, RECORD_LINE)));
+    /// Loads records, and the node at `next` (0: none): they come at once instead of one after the other.
+    fn load(&self, entries: &[CopiedEntry], next: u64) {
+        let node = (next, if next == 0 { 0 } else { Self::NODE_BYTES });
+        let ranges = || entries.iter().map(|entry| (entry.record, RECORD_LINE)).chain([node]);
+        ranges().for_each(|(off, len)| self.pool.prefetch(off, len));
+        self.pool.charge_reads(ranges());
     }
 
-    /// The records of a leaf in order, as of one moment, with the places of their entries.
-    pub(super) fn copy_leaf(&self, leaf: NodeRef<'_, N>) -> Result<Vec<(u64, u64)>> {
-        let mut out = Vec::with_capacity(N);
+    /// The entries of a leaf, which has been loaded.
+    pub(super) fn copy_leaf(&self, leaf: NodeRef<'_, N>) -> Copied {
+        let mut entries: Vec<CopiedEntry> = Vec::with_capacity(N);
         loop {
-            out.clear();
+            entries.clear();
             let before = leaf.version();
             let mut take = |i: usize| {
-                let ptr = leaf.ptr(i);
+                let (slice, record) = leaf.entry(i);
                 // A shift repeats the entry that it moves.
-                if ptr != 0 && out.last().is_none_or(|&(_, last)| last != ptr) {
-                    out.push((leaf.entry_at(i), ptr));
+                if record != 0 && entries.last().is_none_or(|last| last.record != record) {
+                    entries.push(CopiedEntry { slice, link: leaf.entry_at(i), record });
                 }
-                ptr != 0
+                record != 0
             };
             if lock::is_leftward(before) {
                 (0..N).rev().for_each(|i| {
                     take(i);
                 });
-                out.reverse();
+                entries.reverse();
             } else {
                 let _ = (0..N).try_for_each(|i| if take(i) { Ok(()) } else { Err(()) });
             }
-            if leaf.version() == before {
-                self.pool.charge_read(leaf.off, Self::NODE_BYTES);
-                return Ok(out);
+            let after = leaf.version();
+            if after == before {
+                return Copied { entries, steady: self.is_steady(before, after) };
             }
         }
     }

@@ -69,23 +69,33 @@ impl<const N: usize> FastFair<N> {
         }
     }
 
-    /// The node at `off`, on its way into the caches.
-    fn start(&self, off: u64) -> Result<NodeRef<'_, N>> {
+    /// The node at `off`, the whole of it asked for at once.
+    fn load_node(&self, off: u64) -> Result<NodeRef<'_, N>> {
         self.pool.prefetch(off, Self::NODE_BYTES);
-        self.node(off)
+        let node = self.node(off)?;
+        self.pool.charge_read(off, Self::NODE_BYTES);
+        Ok(node)
     }
 
     /// From the node at `off` to the living one of its level that `target` belongs to; `None` if that lies to the
     /// left. Fences are compared unless it is `sure`.
     pub(super) fn settle(&self, off: u64, target: Target<'_>, sure: bool) -> Result<Option<NodeRef<'_, N>>> {
-        let mut node = self.start(off)?;
+        self.settle_loaded(self.load_node(off)?, target, sure)
+    }
+
+    /// As [`settle`](Self::settle), from a node that has been loaded.
+    pub(super) fn settle_loaded<'t>(
+        &'t self,
+        first: NodeRef<'t, N>,
+        target: Target<'_>,
+        sure: bool,
+    ) -> Result<Option<NodeRef<'t, N>>> {
+        let mut node = first;
         let mut check = !sure;
         for _ in 0..MAX_RESTARTS {
-            // The whole of it, which has been asked for at once.
-            self.pool.charge_read(node.off, Self::NODE_BYTES);
             let forward = self.forward(node)?;
             if forward != 0 {
-                node = self.node(forward)?;
+                node = self.load_node(forward)?;
                 check = true;
                 continue;
             }
@@ -98,9 +108,9 @@ impl<const N: usize> FastFair<N> {
             if !self.high_key(node)?.is_some_and(|high| target.reaches(high)) {
                 return Ok(Some(node));
             }
-            node = self.node(node.next())?;
+            node = self.load_node(node.next())?;
         }
-        Err(self.damaged(off, "a node among its siblings", "siblings that lead in circles"))
+        Err(self.damaged(first.off, "a node among its siblings", "siblings that lead in circles"))
     }
 
     /// The entry of an inner node that leads to `target`: its index and child.
@@ -118,7 +128,7 @@ impl<const N: usize> FastFair<N> {
         }
     }
 
-    fn against_prefix(&self, node: NodeRef<'_, N>, target: Target<'_>) -> Result<Order> {
+    pub(super) fn against_prefix(&self, node: NodeRef<'_, N>, target: Target<'_>) -> Result<Order> {
         match node.n.prefix {
             0 => Ok(Order::Equal),
             prefix => Ok(target.against(self.key_bytes(prefix)?)),

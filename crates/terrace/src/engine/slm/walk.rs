@@ -8,7 +8,7 @@
 //!
 //! Values are read ahead once a walk has gone on for a few keys: those that lie together in a table, together.
 
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -31,6 +31,9 @@ const LONGEST_STRETCH: usize = 512;
 
 /// Entries read one by one: whoever reads more is likely to read on.
 const UNSUSPECTED: usize = 2;
+
+/// Values read ahead in one go: as many as have been taken, and at least this many.
+const SHORTEST_WINDOW: usize = 24;
 
 /// A walk; see the module's head.
 pub(super) struct SlmWalk {
@@ -114,8 +117,9 @@ struct IndexSide {
     /// Where the next stretch starts; `None` after the last.
     from: Option<Bound<Vec<u8>>>,
     stretch: usize,
-    /// What was read ahead of the batch's entries; empty before that.
+    /// What was read ahead of the batch's entries from `ahead_from` on.
     ahead: Vec<Option<Entry>>,
+    ahead_from: usize,
     /// Entries taken since the last seek.
     taken: usize,
 }
@@ -129,6 +133,7 @@ impl IndexSide {
             from: None,
             stretch: FIRST_STRETCH,
             ahead: Vec::new(),
+            ahead_from: 0,
             taken: 0,
         }
     }
@@ -168,10 +173,13 @@ impl IndexSide {
     /// The value read ahead of the entry at hand, if there is one that a reader at `at` sees.
     fn take_ahead(&mut self, slm: &Slm, at: u64) -> Option<Option<Bytes>> {
         self.taken += 1;
-        if self.taken > UNSUSPECTED && self.ahead.is_empty() {
-            self.ahead = read_ahead(slm, &self.batch, self.next);
+        let passed = self.ahead.is_empty() || self.next >= self.ahead_from + self.ahead.len();
+        if self.taken > UNSUSPECTED && passed {
+            let window = self.taken.max(SHORTEST_WINDOW).min(self.batch.len() - self.next);
+            self.ahead = read_ahead(slm, &self.batch, self.next..self.next + window);
+            self.ahead_from = self.next;
         }
-        let entry = self.ahead.get_mut(self.next)?.take()?;
+        let entry = self.ahead.get_mut(self.next.checked_sub(self.ahead_from)?)?.take()?;
         (entry.seq <= at).then(|| value_of(Some(entry)))
     }
 
@@ -180,11 +188,12 @@ impl IndexSide {
     }
 }
 
-/// Reads what the words of `batch` from `first` on name, table by table. What has moved meanwhile, or is in a
+/// Reads what the words of `batch` within `window` name, table by table. What has moved meanwhile, or is in a
 /// chain, is left out.
-fn read_ahead(slm: &Slm, batch: &ScanBatch, first: usize) -> Vec<Option<Entry>> {
-    let mut out = vec![None; batch.len()];
-    let mut places: Vec<(Position, usize)> = (first..batch.len())
+fn read_ahead(slm: &Slm, batch: &ScanBatch, window: Range<usize>) -> Vec<Option<Entry>> {
+    let mut out = vec![None; window.len()];
+    let first = window.start;
+    let mut places: Vec<(Position, usize)> = window
         .filter_map(|i| match Word::decode(batch.word(i)) {
             Some(Word::Position(position)) => Some((position, i)),
             _ => None,
@@ -196,7 +205,7 @@ fn read_ahead(slm: &Slm, batch: &ScanBatch, first: usize) -> Vec<Option<Entry>> 
         let Some(table) = tables.get(&run[0].0.number()) else { continue };
         let requests: Vec<(Position, &[u8])> = run.iter().map(|&(at, i)| (at, batch.key(i))).collect();
         for (&(_, i), entry) in run.iter().zip(table.get_ahead(&requests, u64::MAX)) {
-            out[i] = entry;
+            out[i - first] = entry;
         }
     }
     out
