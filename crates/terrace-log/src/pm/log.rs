@@ -118,6 +118,12 @@ impl PmLog {
         self.writer.segment().pm_bytes()
     }
 
+    /// Marks the extents of the log whose head lies at `head` as owned, without opening it: another may have it
+    /// open and append to it meanwhile, but not free it.
+    pub fn mark_at(pool: &Pool, head: u64, marks: &mut Marks) -> Result<()> {
+        PmSegment::outline(pool, head)?.mark(marks)
+    }
+
     /// Marks the log's extents as owned.
     pub fn mark(&self, marks: &mut Marks) -> Result<()> {
         self.writer.segment().mark(marks)

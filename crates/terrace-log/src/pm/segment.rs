@@ -76,6 +76,16 @@ impl PmSegment {
     /// their capacity until the reader of its records says where they end. Everything in it is durable
     /// when this returns.
     pub fn open(pool: &Pool, head: u64) -> Result<Self> {
+        let mut segment = Self::outline(pool, head)?;
+        // A process that died may have stored what it did not flush; readers act on it from now on.
+        segment.pieces.iter().for_each(|piece| pool.flush(piece.offset, piece.bytes));
+        pool.drain();
+        segment.len = segment.capacity();
+        Ok(segment)
+    }
+
+    /// The extents of the segment at `head`, which another may own and append to meanwhile.
+    pub(super) fn outline(pool: &Pool, head: u64) -> Result<Self> {
         let first = read_header(pool, head)?;
         let (id, kind) = (first.id, Kind(first.kind));
         let mut segment =
@@ -89,12 +99,8 @@ impl PmSegment {
                 return Err(pool.corruption(offset, format!("{expected:?}"), format!("{header:?}")));
             }
             segment.pieces.push(Piece { offset, bytes: header.bytes, start: segment.capacity() });
-            // A process that died may have stored what it did not flush; readers act on it from now on.
-            pool.flush(offset, header.bytes);
             next = segment.next_of(offset)?;
         }
-        pool.drain();
-        segment.len = segment.capacity();
         Ok(segment)
     }
 

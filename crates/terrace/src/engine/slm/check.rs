@@ -158,6 +158,7 @@ fn check_pool(slm: &Slm, report: &mut CheckReport) -> Result<()> {
 fn pool_problems(slm: &Slm) -> Result<Vec<String>> {
     let mut marks = slm.pool.marks();
     let _kept = slm.mark(&mut marks)?;
+    slm.mark_job_logs(&mut marks)?;
     Ok(slm.pool.check(&marks).into_iter().map(|p| format!("pool: {p}")).collect())
 }
 

@@ -201,22 +201,24 @@ impl Slm {
         self.collapse_chains()
     }
 
-    /// Marks everything of the pool that is reachable. What it returns keeps the memtables that it has marked
-    /// from being given back by a reader that lets go.
+    /// Marks everything of the pool that is reachable but for the logs of jobs, all of which are of this run: what
+    /// this run has allocated is not reclaimed. What it returns keeps the memtables that it has marked from
+    /// being given back by a reader that lets go.
     pub(super) fn mark(&self, marks: &mut Marks) -> Result<Vec<SkipList>> {
         self.index.mark(marks)?;
         let memtables = self.readable_memtables();
         memtables.iter().try_for_each(|list| list.mark(marks))?;
-        for root in JOB_ROOTS {
-            if let Some(head) = self.pool.root(root)? {
-                PmLog::open(&self.pool, head)?.mark(marks)?;
-            }
-        }
         self.each_word(|_, word| match Word::decode(word) {
             Some(Word::Chain(offset)) => marks.slot(offset),
             _ => Ok(()),
         })?;
         Ok(memtables)
+    }
+
+    /// Marks the logs of jobs that have not ended; none begins or ends meanwhile.
+    pub(super) fn mark_job_logs(&self, marks: &mut Marks) -> Result<()> {
+        let heads = JOB_ROOTS.iter().filter_map(|root| self.pool.root(root).transpose());
+        heads.into_iter().try_for_each(|head| PmLog::mark_at(&self.pool, head?, marks))
     }
 
     /// Calls `each` with every key and word of the index, in order.

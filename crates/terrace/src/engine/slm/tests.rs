@@ -7,6 +7,7 @@ use terrace_base::clock::ManualClock;
 use terrace_base::exec::Inline;
 use terrace_disk::RealFs;
 use terrace_index::OrderedIndex;
+use terrace_log::PmLog;
 use terrace_pmem::Profile;
 
 use super::Slm;
@@ -19,6 +20,9 @@ use crate::engine::{Engine, Group};
 use crate::env::{Env, RealPm};
 use crate::manifest::JobKind;
 use crate::options::{Options, PoolChoice};
+
+/// What comes before a log's bytes in the pool (`docs/formats/log.md`).
+const EXTENT_HEADER_BYTES: u64 = 64;
 
 fn options() -> Options {
     let profile = Profile::parse("dram").unwrap();
@@ -97,4 +101,27 @@ fn counts_are_true_after_a_kill_although_a_word_has_come_back() {
     drop(held);
     assert_clean(&slm);
     slm.close().unwrap();
+}
+
+/// What a kill left allocated is looked for while jobs run; a record that one of them is just writing to its log is
+/// no torn end that has to go.
+#[test]
+fn marking_leaves_the_logs_of_running_jobs_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let slm = open(dir.path());
+    let run = slm.start_job(JOB_ROOTS[2], JobKind::Compaction, Vec::new()).unwrap();
+    let head = slm.pool.root(JOB_ROOTS[2]).unwrap().unwrap();
+    let log = PmLog::open(&slm.pool, head).unwrap();
+    let last = head + EXTENT_HEADER_BYTES + log.len() - 1;
+    // SAFETY: nobody else looks at the log, whose only record is there.
+    let byte = unsafe { slm.pool.bytes(last, 1).unwrap()[0] };
+    slm.pool.write(last, &[!byte]);
+    let mut marks = slm.pool.marks();
+    let _kept = slm.mark(&mut marks).unwrap();
+    slm.mark_job_logs(&mut marks).unwrap();
+    assert!(slm.pool.check(&marks).is_empty());
+    slm.pool.write(last, &[byte]);
+    assert_eq!(log.check(), Vec::<String>::new());
+    run.give_up().unwrap();
+    assert_clean(&slm);
 }
