@@ -105,6 +105,8 @@ struct Attended<'a> {
     spec: &'a Spec,
     group: Option<MemoryGroup>,
     kill_at: Option<Duration>,
+    /// What lay on persistent memory at the last look.
+    pm_bytes: u64,
     /// Reads what the child says; ends when the child does.
     _reader: ThreadPool,
 }
@@ -135,7 +137,8 @@ fn attend(place: &Place, spec: &Spec, session: &mut Session, tick: &mut dyn FnMu
         }));
     }
     let clock = SystemClock::new();
-    let mut attended = Attended { child, events, clock, spec, group, kill_at: None, _reader: reader };
+    let mut attended =
+        Attended { child, events, clock, spec, group, kill_at: None, pm_bytes: 0, _reader: reader };
     let done = started.and_then(|()| attended.watch(session, tick));
     let ended = attended.end();
     match (done, ended) {
@@ -212,12 +215,15 @@ impl Attended<'_> {
         }
     }
 
-    fn look(&self, session: &mut Session) {
+    fn look(&mut self, session: &mut Session) {
         let own = machine::own_memory(self.child.id());
         session.dram_peak_bytes = session.dram_peak_bytes.max(own);
         if let (Some(group), Some(bound)) = (&self.group, self.spec.script.bound) {
-            // Emulated persistent memory is shared memory of this process, and would count.
-            let _ = group.bound(bound + machine::disk_usage(&self.spec.pm_dir));
+            // Emulated persistent memory is shared memory of this process, and would count. What it has grown by since
+            // the last look it may grow by before the next, or twice that.
+            let used = machine::disk_usage(&self.spec.pm_dir);
+            let _ = group.bound(bound + used + 2 * used.saturating_sub(self.pm_bytes));
+            self.pm_bytes = used;
         }
     }
 

@@ -35,6 +35,9 @@ const UNSUSPECTED: usize = 2;
 /// Values read ahead in one go: as many as have been taken, and at least this many.
 const SHORTEST_WINDOW: usize = 24;
 
+/// Versions of a key that a walk passes one by one before it searches for where they end.
+const WALKED_VERSIONS: usize = 8;
+
 /// A walk; see the module's head.
 pub(super) struct SlmWalk {
     slm: Arc<Slm>,
@@ -298,18 +301,57 @@ fn pass(
     direction: Direction,
 ) -> Result<Option<(u64, Option<Bytes>)>> {
     let mut newest = None;
+    let mut passed = 0;
     while cursor.valid() && cursor.key() == key {
-        let seq = cursor.seq();
-        // Going forward the first visible version is the newest, going backward the last.
-        if seq <= at && (newest.is_none() || direction == Direction::Backward) {
-            let put = cursor.kind() == Kind::Put as u8;
-            let value = if put { Some(Bytes::copy_from_slice(cursor.value()?)) } else { None };
-            newest = Some((seq, value));
+        // A key that is written all the time has thousands.
+        if passed == WALKED_VERSIONS {
+            return leap(cursor, key, at, direction, newest);
         }
+        // Going forward the first visible version is the newest, going backward the last.
+        if cursor.seq() <= at && (newest.is_none() || direction == Direction::Backward) {
+            newest = Some(version(cursor)?);
+        }
+        match direction {
+            Direction::Forward => cursor.next()?,
+            Direction::Backward => cursor.prev()?,
+        }
+        passed += 1;
+    }
+    Ok(newest)
+}
+
+/// What is left of [`pass`] by searches: for the newest version that `at` sees, unless going forward has met it, and for
+/// the first place that is not the key's.
+fn leap(
+    cursor: &mut ListCursor,
+    key: &[u8],
+    at: u64,
+    direction: Direction,
+    met: Option<(u64, Option<Bytes>)>,
+) -> Result<Option<(u64, Option<Bytes>)>> {
+    let mut newest = met;
+    if newest.is_none() || direction == Direction::Backward {
+        cursor.seek(key, at)?;
+        if cursor.valid() && cursor.key() == key {
+            newest = Some(version(cursor)?);
+        }
+    }
+    match direction {
+        Direction::Forward => cursor.seek(key, 0)?,
+        Direction::Backward => cursor.seek_back(key, u64::MAX)?,
+    }
+    while cursor.valid() && cursor.key() == key {
         match direction {
             Direction::Forward => cursor.next()?,
             Direction::Backward => cursor.prev()?,
         }
     }
     Ok(newest)
+}
+
+/// The version that `cursor` stands at, `None` for a deletion.
+fn version(cursor: &ListCursor) -> Result<(u64, Option<Bytes>)> {
+    let put = cursor.kind() == Kind::Put as u8;
+    let value = if put { Some(Bytes::copy_from_slice(cursor.value()?)) } else { None };
+    Ok((cursor.seq(), value))
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use terrace::Db;
+use terrace::{Db, Snapshot};
 
 use crate::harness::{Engine, Machine, Setup, Span, entries, setups};
 
@@ -30,6 +30,39 @@ fn every_floor(machine: &Machine) -> Db {
 
 fn keys(db: &Db, span: Span) -> String {
     entries(db.range::<Vec<u8>>(span).unwrap()).into_iter().map(|(key, _)| key[0] as char).collect()
+}
+
+/// A key written so often that passing its versions one by one would take long, between two others.
+pub fn keys_with_many_versions(engine: &Engine) {
+    if !engine.kind.is_ordered() {
+        return;
+    }
+    for setup in setups(engine) {
+        let machine = Machine::new(&setup);
+        let db = machine.open().unwrap();
+        let all = |snapshot: &Snapshot| {
+            let up = entries(snapshot.iter().unwrap());
+            let mut down: Vec<_> = snapshot.iter().unwrap().rev().map(Result::unwrap).collect();
+            down.reverse();
+            assert!(up.iter().map(|(k, v)| (&k[..], &v[..])).eq(down.iter().map(|(k, v)| (&k[..], &v[..]))));
+            up.into_iter().map(|(key, value)| (key[0] as char, value.len())).collect::<Vec<_>>()
+        };
+        for key in ["a", "z"] {
+            db.put(key.as_bytes(), b"1").unwrap();
+        }
+        let mut snapshots = Vec::new();
+        for n in 0..40usize {
+            snapshots.push((n, db.snapshot()));
+            db.put(b"k", &vec![0; n]).unwrap();
+        }
+        for (n, snapshot) in &snapshots {
+            let seen = n.checked_sub(1).map(|len| ('k', len));
+            let expected: Vec<_> = [('a', 1)].into_iter().chain(seen).chain([('z', 1)]).collect();
+            assert_eq!(all(snapshot), expected, "{}", setup.name);
+        }
+        db.delete(b"k").unwrap();
+        assert_eq!(all(&db.snapshot()), [('a', 1), ('z', 1)], "{}", setup.name);
+    }
 }
 
 pub fn bounds_and_directions(engine: &Engine) {
