@@ -113,7 +113,7 @@ impl Lines {
             .margin(8)
             .x_label_area_size(34)
             .y_label_area_size(54)
-            .build_cartesian_2d(0.0..right.max(1e-9) * 1.03, 0.0..top.max(1e-9) * 1.25)?;
+            .build_cartesian_2d(0.0..right.max(1e-9) * 1.03, 0.0..top.max(1e-9) * 1.4)?;
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
@@ -197,7 +197,12 @@ impl Bars {
         if self.series.len() > 1 {
             chart
                 .configure_series_labels()
-                .position(SeriesLabelPosition::UpperLeft)
+                // What is drawn over a logarithmic axis falls off to the right.
+                .position(if self.log {
+                    SeriesLabelPosition::UpperRight
+                } else {
+                    SeriesLabelPosition::UpperLeft
+                })
                 .background_style(WHITE.mix(0.85))
                 .border_style(TRANSPARENT)
                 .draw()?;
