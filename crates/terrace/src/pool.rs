@@ -159,11 +159,21 @@ pub(crate) fn is_unusable(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corruption | ErrorKind::InvalidFormat)
 }
 
+/// Whether an error says that another version of this program wrote what is there: it is sound, and not to be touched.
+pub(crate) fn is_of_another_version(error: &Error) -> bool {
+    matches!(error, Error::InvalidFormat { found, .. } if found.contains("version "))
+}
+
 /// Whether a torn pool does not say that it is another database's. Of its roots any may be missing; nothing in it
 /// is of use any more, but another's is left to it all the same.
 fn torn_may_be_ours(pool: &Pool, identity: &Identity) -> bool {
     let owner = pool.root(&owner_root(identity)).ok().flatten();
     owner.is_none_or(|owner| owner == owner_of(identity))
+}
+
+/// Whether a pool says that it is another database's.
+pub(crate) fn is_anothers(pool: &Pool, identity: &Identity) -> bool {
+    !torn_may_be_ours(pool, identity)
 }
 
 /// Says in the pool whose it is.

@@ -212,8 +212,8 @@ pub(super) fn low_crc(leaf: u64, low: u64, kind: u8) -> u32 {
 }
 
 /// The checksum in a tree header at `offset`.
-pub(super) fn header_crc(offset: u64, first: u64) -> u32 {
-    crc32c_append(crc32c_append(crc32c(&MAGIC.to_le_bytes()), &first.to_le_bytes()), &offset.to_le_bytes())
+pub(super) fn header_crc(magic: u64, offset: u64, first: u64) -> u32 {
+    crc32c_append(crc32c_append(crc32c(&magic.to_le_bytes()), &first.to_le_bytes()), &offset.to_le_bytes())
 }
 
 /// The bytes of a tree header at `offset`.
@@ -221,7 +221,7 @@ pub(super) fn encode_header(offset: u64, first: u64, logs: u64) -> [u8; TREE_HEA
     let mut out = [0; TREE_HEADER_BYTES as usize];
     out[0..8].copy_from_slice(&MAGIC.to_le_bytes());
     out[8..16].copy_from_slice(&first.to_le_bytes());
-    out[16..20].copy_from_slice(&header_crc(offset, first).to_le_bytes());
+    out[16..20].copy_from_slice(&header_crc(MAGIC, offset, first).to_le_bytes());
     out[24..32].copy_from_slice(&logs.to_le_bytes());
     out
 }

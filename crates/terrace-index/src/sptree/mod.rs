@@ -219,7 +219,16 @@ impl SpTree {
             .root(root_name)?
             .ok_or_else(|| Error::corruption(pool.path(), 0, format!("a root {root_name}"), "none"))?;
         let head = pool.get::<TreeHeader>(POff::new(header))?;
-        if head.magic != layout::MAGIC || head.crc != layout::header_crc(header, head.first) {
+        let (magic, own) = (head.magic.to_le_bytes(), layout::MAGIC.to_le_bytes());
+        let is_sound = head.crc == layout::header_crc(head.magic, header, head.first);
+        if magic != own && magic[..7] == own[..7] && is_sound {
+            return Err(Error::InvalidFormat {
+                file: pool.path().to_path_buf(),
+                found: format!("SPTree version {}", magic[7]),
+                supported: format!("SPTree version {}", own[7]),
+            });
+        }
+        if magic != own || !is_sound {
             return Err(pool.corruption(header, "an SPTree's header", "other bytes"));
         }
         let top = FastFair::open(pool, &top_name(root_name))?;

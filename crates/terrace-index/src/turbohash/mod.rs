@@ -176,6 +176,14 @@ impl TurboHash {
             .root(root_name)?
             .ok_or_else(|| Error::corruption(pool.path(), 0, format!("a root {root_name}"), "none"))?;
         let header = *pool.get::<TableHeader>(POff::new(at))?;
+        let (magic, own) = (header.magic.to_le_bytes(), MAGIC.to_le_bytes());
+        if magic != own && magic[..6] == own[..6] && header.is_sound() {
+            return Err(Error::InvalidFormat {
+                file: pool.path().to_path_buf(),
+                found: format!("TurboHash version {}", magic[6]),
+                supported: format!("TurboHash version {}", own[6]),
+            });
+        }
         if header.magic != MAGIC || !header.is_sound() || !(1..=SHARD_BITS_MAX).contains(&header.shard_bits) {
             return Err(pool.corruption(at, "a TurboHash table's header", "other bytes"));
         }

@@ -43,6 +43,26 @@ impl Pool {
         Ok(())
     }
 
+    /// Loads what is sound of the table and the slabs. Extents that seem to be free are not given out.
+    pub(crate) fn load_what_is_sound(&self) {
+        let mut space = Space { units: self.size() / self.extent_bytes(), ..Space::default() };
+        for unit in 0..space.units {
+            let Ok(Unit::Head { shape, kind, units }) = self.read_unit(unit) else { continue };
+            if self.check_head(&space, unit, kind, shape, units).is_err() {
+                continue;
+            }
+            if shape == Shape::Slab {
+                match Slab::load(self, unit, false) {
+                    Ok(slab) if slab.kind.0 == kind => self.adopt_slab(slab),
+                    _ => continue,
+                }
+            }
+            let live = Live { units, kind, shape, phase: Phase::Active, inherited: false };
+            space.live.insert(unit, live);
+        }
+        *self.inner.alloc.space.lock() = space;
+    }
+
     pub(super) fn read_unit(&self, unit: u64) -> Result<Unit> {
         let at = self.inner.alloc.table.word(unit);
         let stored = self.atomic_checked(at)?.load(Ordering::Acquire);

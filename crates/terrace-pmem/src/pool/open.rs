@@ -58,7 +58,10 @@ impl Pool {
             }
             session = session.read_only();
         }
-        let size = format::read_size(&raw, &superblock, media.len(), name)?;
+        let size = match format::read_size(&raw, &superblock, media.len(), name) {
+            Err(_) if options.salvage => media.len() / superblock.extent_bytes * superblock.extent_bytes,
+            size => size?,
+        };
         let parts = Parts { superblock, size, opened, session, unreclaimed: previous.unreclaimed() };
         if opened == Opened::SameBoot && media.power_safe() && media.granularity() == Granularity::CacheLine {
             // The dead process may have stored what it did not flush. This session sees it and will build on
@@ -67,7 +70,9 @@ impl Pool {
         }
         let pool = Pool::assemble(media.clone(), name, options, parts)?;
         // Written last, so that a damaged pool is left as it was found.
-        session.write(&raw)?;
+        if !options.salvage {
+            session.write(&raw)?;
+        }
         Ok(pool)
     }
 
@@ -88,7 +93,8 @@ impl Pool {
                 stats: Recorder::new(xplines),
                 alloc: Allocator::empty(&parts.superblock),
                 name: name.to_path_buf(),
-                max_size: options.max_size.max(parts.size).min(media.capacity()),
+                max_size: if options.salvage { parts.size } else { options.max_size.max(parts.size) }
+                    .min(media.capacity()),
                 media,
                 superblock: parts.superblock,
                 opened: parts.opened,
@@ -98,7 +104,9 @@ impl Pool {
                 roots: RwLock::new(()),
             }),
         };
-        if parts.opened != Opened::Torn {
+        if options.salvage {
+            pool.load_what_is_sound();
+        } else if parts.opened != Opened::Torn {
             pool.load_allocator(parts.unreclaimed)?;
         }
         Ok(pool)

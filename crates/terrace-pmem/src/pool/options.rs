@@ -33,6 +33,9 @@ pub struct PoolOptions {
     /// Whether to open the pool without beginning a session: nothing is stored in it, and the caller stores nothing.
     /// Only for a pool that was closed in order.
     pub read_only: bool,
+    /// Whether to open a pool that is damaged, to read what is sound of it: what the allocator makes no sense of holds
+    /// nothing, and no session begins, so that the pool must neither be changed nor closed.
+    pub salvage: bool,
     /// Stands in for the system's boot id (`/proc/sys/kernel/random/boot_id`).
     pub boot_id: Option<String>,
 }
@@ -47,6 +50,7 @@ impl Default for PoolOptions {
             prefault: true,
             count_xplines: true,
             read_only: false,
+            salvage: false,
             boot_id: None,
         }
     }

@@ -31,7 +31,7 @@ pub(super) const UNDO_HEAD_BYTES: u64 = 16;
 pub(super) const CHANGE_BYTES: u64 = 16;
 
 const MAGIC: [u8; 8] = *b"TERRAVER";
-const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 1;
 
 /// Bits of a word that are an offset or a number; the rest check or describe it.
 const VALUE_BITS: u32 = 48;
@@ -150,21 +150,22 @@ pub(super) fn encode_header(offset: u64, mark: u64) -> [u8; HEADER_BYTES as usiz
     let mut out = [0; HEADER_BYTES as usize];
     out[..8].copy_from_slice(&MAGIC);
     out[8..12].copy_from_slice(&VERSION.to_le_bytes());
-    out[12..16].copy_from_slice(&header_crc(offset).to_le_bytes());
+    out[12..16].copy_from_slice(&header_crc(VERSION, offset).to_le_bytes());
     out[MARK_AT as usize..MARK_AT as usize + 8].copy_from_slice(&seal(offset + MARK_AT, mark).to_le_bytes());
     out
 }
 
-/// Whether `front` is the front of a header at `offset`, of this version.
-pub(super) fn is_header(offset: u64, front: &[u8]) -> bool {
-    front.len() >= 16
-        && front[..8] == MAGIC
-        && front[8..12] == VERSION.to_le_bytes()
-        && front[12..16] == header_crc(offset).to_le_bytes()
+/// The version of the format that the header at `offset` with `front` is of, if it is one.
+pub(super) fn header_version(offset: u64, front: &[u8]) -> Option<u32> {
+    let (magic, rest) = front.split_first_chunk::<8>()?;
+    let (version, rest) = rest.split_first_chunk::<4>()?;
+    let (crc, _) = rest.split_first_chunk::<4>()?;
+    let version = u32::from_le_bytes(*version);
+    (*magic == MAGIC && *crc == header_crc(version, offset).to_le_bytes()).then_some(version)
 }
 
-fn header_crc(offset: u64) -> u32 {
-    crc32c_append(crc32c_append(crc32c(&MAGIC), &VERSION.to_le_bytes()), &offset.to_le_bytes())
+fn header_crc(version: u32, offset: u64) -> u32 {
+    crc32c_append(crc32c_append(crc32c(&MAGIC), &version.to_le_bytes()), &offset.to_le_bytes())
 }
 
 /// A word of the header at offset `at` that holds `value`, with a check.
@@ -256,7 +257,8 @@ mod tests {
     fn golden_header() {
         let bytes = encode_header(0x2000, 7);
         assert_eq!(hex(&bytes[..24]), GOLDEN_HEADER);
-        assert!(is_header(0x2000, &bytes) && !is_header(0x3000, &bytes) && bytes[24..] == [0; 40]);
+        assert_eq!((header_version(0x2000, &bytes), header_version(0x3000, &bytes)), (Some(1), None));
+        assert_eq!(bytes[24..], [0; 40]);
         let mark = u64::from_le_bytes(bytes[16..24].try_into().unwrap());
         assert_eq!((unseal(0x2010, mark), unseal(0x2018, mark)), (Some(7), None));
         (0..64).for_each(|bit| assert_eq!(unseal(0x2010, mark ^ 1 << bit), None));

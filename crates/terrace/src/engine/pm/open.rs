@@ -141,8 +141,16 @@ fn read_header<I: KeyIndex>(pool: &Pool) -> Result<(u64, u64)> {
     let damaged = || pool.corruption(at, "the header of an engine's records", "something else");
     // SAFETY: the front of a header never changes.
     let front = unsafe { pool.bytes(at, MARK_AT)? };
-    if !layout::is_header(at, front) {
-        return Err(damaged());
+    match layout::header_version(at, front) {
+        Some(layout::VERSION) => {}
+        Some(version) => {
+            return Err(Error::InvalidFormat {
+                file: pool.path().to_path_buf(),
+                found: format!("records version {version}"),
+                supported: format!("records version {}", layout::VERSION),
+            });
+        }
+        None => return Err(damaged()),
     }
     let word = pool.atomic_checked(POff::new(at + MARK_AT))?.load(std::sync::atomic::Ordering::Acquire);
     Ok((at, layout::unseal(at + MARK_AT, word).ok_or_else(damaged)?))

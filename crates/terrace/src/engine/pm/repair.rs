@@ -11,13 +11,14 @@ use std::sync::Arc;
 
 use terrace_base::{Error, Result};
 use terrace_index::ScanBatch;
-use terrace_pmem::Pool;
+use terrace_pmem::{Pool, PoolOptions};
 use terrace_table::TableOptions;
 
 use super::index::KeyIndex;
 use super::layout::{LINKED_KIND, RECORD_KIND, Word};
-use super::open::{self, Found};
+use super::open;
 use super::record::Record;
+use super::undo;
 use super::{PmStore, check};
 use crate::batch::Op;
 use crate::db::commit::Condition;
@@ -28,13 +29,17 @@ use crate::manifest::{Identity, Manifest};
 use crate::pool;
 use crate::salvage::Salvage;
 
-/// Keys with their newest value, or none for a deletion, and its number.
-type Gathered = BTreeMap<Vec<u8>, (u64, Option<Vec<u8>>)>;
+/// A number, and a value or none for a deletion.
+type Found = (u64, Option<Vec<u8>>);
+
+/// Keys with what was newest of each.
+type Gathered = BTreeMap<Vec<u8>, Found>;
 
 /// Repairs the database in `core.dir`, which nobody has open.
 pub(crate) fn repair<I: KeyIndex>(core: Arc<Core>) -> Result<RepairReport> {
     let mut base = Salvage::new(core.clone(), TableOptions::default());
     let known = base.known_state()?;
+    let is_known = known.is_some();
     base.reserve_numbers(known.as_ref())?;
     let identity = known.as_ref().map(|state| state.identity.clone());
     let identity = identity.unwrap_or_else(|| pool::new_identity(&core.options, I::KIND));
@@ -45,13 +50,20 @@ pub(crate) fn repair<I: KeyIndex>(core: Arc<Core>) -> Result<RepairReport> {
     let (path, media) = pool::request(&core, &identity)?;
     let options = pool::pool_options(&core, media);
     let opened = match core.env.pm.exists(&path)? {
-        true => core.env.pm.open(&path, &options),
+        true => core.env.pm.open(&path, &options).and_then(|pool| ours(&core, pool, &identity, is_known)),
         false => Err(Error::corruption(&path, 0, "the database's pool", "no such file")),
     };
     let gathered = match opened {
         Ok(pool) => {
-            pool::set_owner(&pool, &identity)?;
-            match attach::<I>(&core, manifest()?, pool.clone())? {
+            let owned = match pool::set_owner(&pool, &identity) {
+                Err(e) if pool::is_unusable(&e) => Err(e.to_string()),
+                done => Ok(done?),
+            };
+            let proved = match owned {
+                Ok(()) => attach::<I>(&core, manifest()?, pool.clone())?,
+                Err(problem) => Err(problem),
+            };
+            match proved {
                 Ok(keys) => {
                     base.report.keys = keys;
                     return Ok(base.report);
@@ -62,14 +74,43 @@ pub(crate) fn repair<I: KeyIndex>(core: Arc<Core>) -> Result<RepairReport> {
                 }
             }
         }
-        Err(e) if matches!(e, Error::Locked { .. } | Error::Io { .. }) => return Err(e),
-        Err(e) => {
-            base.lost(format!("{e}: everything"));
-            Gathered::new()
-        }
+        Err(e) if !pool::is_unusable(&e) || pool::is_of_another_version(&e) => return Err(e),
+        Err(e) => match salvage_pool(&core, &path, &options)
+            .and_then(|pool| ours(&core, pool, &identity, is_known))
+        {
+            Ok(pool) => {
+                base.did(format!("{e}: making the pool anew from what is sound"));
+                gather::<I>(&core, &pool, &mut base)
+            }
+            Err(_) => {
+                base.lost(format!("{e}: everything"));
+                Gathered::new()
+            }
+        },
     };
     renew::<I>(&core, &path, &identity, manifest()?, gathered, &mut base)?;
     Ok(base.report)
+}
+
+/// Opens what can be opened of a damaged pool.
+fn salvage_pool(core: &Core, path: &Path, options: &PoolOptions) -> Result<Pool> {
+    if !core.env.pm.exists(path)? {
+        return Err(Error::io(path, "open", std::io::ErrorKind::NotFound.into()));
+    }
+    core.env.pm.open(path, &PoolOptions { salvage: true, ..options.clone() })
+}
+
+/// `pool`, unless it is another database's; if this one's identity is not known it is taken for its own. Where somebody
+/// else may use it nothing is to be done about it.
+fn ours(core: &Core, pool: Pool, identity: &Identity, is_known: bool) -> Result<Pool> {
+    if !is_known || !pool::is_anothers(&pool, identity) {
+        return Ok(pool);
+    }
+    let path = pool.path();
+    match path.starts_with(&core.dir) {
+        true => Err(Error::corruption(path, 0, "the pool of this database", "another database's pool")),
+        false => Err(Error::invalid(format!("{} is the pool of another database", path.display()))),
+    }
 }
 
 /// Opens the pool and proves it; how many keys there are, or what is wrong.
@@ -78,13 +119,13 @@ fn attach<I: KeyIndex>(
     manifest: Manifest,
     pool: Pool,
 ) -> Result<std::result::Result<u64, String>> {
-    let proved = open::assemble::<I>(core.clone(), manifest, pool, Found::Doubtful).and_then(|store| {
+    let proved = open::assemble::<I>(core.clone(), manifest, pool, open::Found::Doubtful).and_then(|store| {
         let outcome = prove(&store);
         store.close()?;
         outcome
     });
     match proved {
-        Err(e) if pool::is_unusable(&e) => Ok(Err(e.to_string())),
+        Err(e) if pool::is_unusable(&e) && !pool::is_of_another_version(&e) => Ok(Err(e.to_string())),
         other => other,
     }
 }
@@ -104,6 +145,7 @@ fn prove<I: KeyIndex>(store: &PmStore<I>) -> Result<std::result::Result<u64, Str
 /// Everything that can still be read, the index's word first.
 fn gather<I: KeyIndex>(core: &Core, pool: &Pool, base: &mut Salvage) -> Gathered {
     let mut found = Gathered::new();
+    let before = before_the_group::<I>(pool, base);
     let whole = match I::open(pool, core) {
         Ok(index) => gather_named(pool, &index, &mut found, base),
         Err(e) => {
@@ -120,7 +162,42 @@ fn gather<I: KeyIndex>(core: &Core, pool: &Pool, base: &mut Salvage) -> Gathered
         ));
         base.lost("which of those keys had been deleted, or had a newer value, shortly before the end");
     }
+    for (key, before) in before {
+        match before {
+            Some(version) => drop(found.insert(key, version)),
+            None => drop(found.remove(&key)),
+        }
+    }
     found
+}
+
+/// What the keys of a group that was cut short had before it.
+fn before_the_group<I: KeyIndex>(pool: &Pool, base: &mut Salvage) -> BTreeMap<Vec<u8>, Option<Found>> {
+    let header = pool.root(I::HEADER_ROOT);
+    let changes = match header.and_then(|at| at.map_or(Ok(Vec::new()), |at| undo::pending(pool, at))) {
+        Ok(changes) => changes,
+        Err(e) => {
+            base.lost(format!("{e}: whether a group of batches was cut short, of which a part may be there"));
+            return BTreeMap::new();
+        }
+    };
+    let mut before = BTreeMap::new();
+    for change in changes {
+        // SAFETY: nobody else uses the pool.
+        let load = |bits| Word::decode(bits).and_then(|word| unsafe { Record::load(pool, word) }.ok());
+        let (new, old) = (load(change.new), load(change.old));
+        match (old, new) {
+            (Some(old), _) => drop(before.insert(old.key.to_vec(), Some(version(&old)))),
+            (None, Some(new)) if change.old == 0 => drop(before.insert(new.key.to_vec(), None)),
+            (None, new) => {
+                let key = new.map(|new| new.key.to_vec());
+                let named = key.as_ref().map_or("a key".into(), |key| key.escape_ascii().to_string());
+                base.lost(format!("the value that {named} had before a group of batches that was cut short"));
+                before.extend(key.map(|key| (key, None)));
+            }
+        }
+    }
+    before
 }
 
 /// What the index leads to; whether it could be read to its end.
@@ -168,7 +245,7 @@ fn gather_rest(pool: &Pool, found: &mut Gathered) {
     }
 }
 
-fn version(record: &Record<'_>) -> (u64, Option<Vec<u8>>) {
+fn version(record: &Record<'_>) -> Found {
     (record.number, (!record.word.is_tombstone()).then(|| record.value.to_vec()))
 }
 
@@ -186,7 +263,7 @@ fn renew<I: KeyIndex>(
     let pool = core.env.pm.create(path, &pool::pool_options(core, media))?;
     open::fill_pool::<I>(core, &pool)?;
     pool::set_owner(&pool, identity)?;
-    let store: Arc<PmStore<I>> = open::assemble(core.clone(), manifest, pool, Found::New)?;
+    let store: Arc<PmStore<I>> = open::assemble(core.clone(), manifest, pool, open::Found::New)?;
     for (key, (_, value)) in &gathered {
         if let Some(value) = value {
             store.write_single(&Op { kind: terrace_table::Kind::Put, key, value }, Condition::None)?;

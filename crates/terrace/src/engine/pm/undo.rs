@@ -65,6 +65,11 @@ fn named(pool: &Pool, header: u64) -> Result<Option<(u64, Vec<Change>)>> {
     Ok(Some((list, changes)))
 }
 
+/// What a group that was cut short was to change; nothing if there is none.
+pub(super) fn pending(pool: &Pool, header: u64) -> Result<Vec<Change>> {
+    Ok(named(pool, header)?.map_or_else(Vec::new, |(_, changes)| changes))
+}
+
 /// Whether a group was cut short.
 pub(super) fn is_armed(pool: &Pool, header: u64) -> Result<bool> {
     Ok(named(pool, header)?.is_some())

@@ -11,7 +11,7 @@ use terrace_disk::{Fs, SimFs};
 use terrace_index::kinds;
 use terrace_pmem::{Granularity, Media, MemMedia, Pool, PoolOptions};
 
-use crate::harness::tiny_lsm;
+use crate::harness::{tiny_lsm, tiny_sptree, tiny_turbo};
 
 /// The database directory.
 pub const DIR: &str = "/db";
@@ -22,8 +22,8 @@ const PM_BYTES: u64 = 1 << 20;
 /// Everything of a database that outlives its process.
 #[derive(Debug, Clone)]
 pub struct Image {
-    /// The engine that it is opened with.
-    pub engine: EngineKind,
+    /// What it is opened with.
+    pub options: Options,
     /// Its files, by name.
     pub files: BTreeMap<PathBuf, Vec<u8>>,
     /// Its pool; `None` if that is gone.
@@ -37,7 +37,7 @@ pub struct Image {
 /// A machine that starts with the bytes of an image.
 #[derive(Debug, Clone)]
 pub struct Bed {
-    engine: EngineKind,
+    options: Options,
     fs: SimFs,
     pm: Arc<PlainMemory>,
     granularity: Granularity,
@@ -46,15 +46,76 @@ pub struct Bed {
 /// A pool in memory of its own.
 #[derive(Debug)]
 struct PlainMemory {
-    media: Mutex<Option<Arc<MemMedia>>>,
+    media: Mutex<Option<Arc<Watched>>>,
     granularity: Granularity,
     boot: &'static str,
+    /// While it is `Some`: the pool's bytes before each drain.
+    film: Arc<Film>,
+}
+
+/// Pictures of a pool, while they are taken.
+type Film = Mutex<Option<Vec<Vec<u8>>>>;
+
+/// Memory that takes pictures.
+#[derive(Debug)]
+struct Watched {
+    memory: MemMedia,
+    film: Arc<Film>,
+}
+
+impl Media for Watched {
+    fn base(&self) -> *mut u8 {
+        self.memory.base()
+    }
+
+    fn len(&self) -> u64 {
+        self.memory.len()
+    }
+
+    fn capacity(&self) -> u64 {
+        self.memory.capacity()
+    }
+
+    fn grow(&self, len: u64) -> Result<()> {
+        self.memory.grow(len)
+    }
+
+    fn granularity(&self) -> Granularity {
+        self.memory.granularity()
+    }
+
+    fn flush(&self, offset: u64, len: u64) {
+        self.memory.flush(offset, len);
+    }
+
+    fn drain(&self) {
+        if let Some(film) = &mut *self.film.lock().unwrap() {
+            film.push(bytes_of(&self.memory));
+        }
+        self.memory.drain();
+    }
+
+    fn order(&self, offset: u64) {
+        self.memory.order(offset);
+    }
+
+    fn charge_read(&self, offset: u64, len: u64) {
+        self.memory.charge_read(offset, len);
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.memory.sync()
+    }
+
+    fn describe(&self) -> String {
+        self.memory.describe()
+    }
 }
 
 impl Image {
     /// No database yet.
-    pub fn empty(engine: EngineKind, granularity: Granularity) -> Image {
-        Image { engine, files: BTreeMap::new(), pool: None, granularity, boot: "the first boot" }
+    pub fn empty(options: Options, granularity: Granularity) -> Image {
+        Image { options, files: BTreeMap::new(), pool: None, granularity, boot: "the first boot" }
     }
 
     /// A machine with this on it.
@@ -64,9 +125,11 @@ impl Image {
         for (path, bytes) in &self.files {
             fs.plant(path, bytes).unwrap();
         }
-        let media = Mutex::new(self.pool.as_deref().map(|bytes| Arc::new(memory(bytes, self.granularity))));
-        let pm = PlainMemory { media, granularity: self.granularity, boot: self.boot };
-        Bed { engine: self.engine, fs, pm: Arc::new(pm), granularity: self.granularity }
+        let film = Arc::<Film>::default();
+        let watched = |bytes| Watched { memory: memory(bytes, self.granularity), film: film.clone() };
+        let media = Mutex::new(self.pool.as_deref().map(|bytes| Arc::new(watched(bytes))));
+        let pm = PlainMemory { media, granularity: self.granularity, boot: self.boot, film };
+        Bed { options: self.options.clone(), fs, pm: Arc::new(pm), granularity: self.granularity }
     }
 }
 
@@ -89,12 +152,12 @@ impl Image {
 impl Bed {
     /// Opens the database.
     pub fn open(&self) -> Result<Db> {
-        Db::open_in(self.env(), DIR, options(self.engine))
+        Db::open_in(self.env(), DIR, self.options.clone())
     }
 
     /// Repairs the database.
     pub fn repair(&self) -> Result<RepairReport> {
-        Db::repair_in(self.env(), DIR, options(self.engine))
+        Db::repair_in(self.env(), DIR, self.options.clone())
     }
 
     /// The pool alone.
@@ -119,25 +182,40 @@ impl Bed {
 
     /// All bytes at this moment, as a process finds them after this one was killed.
     pub fn image(&self) -> Image {
-        let pool = self.pm.media.lock().unwrap().as_ref().map(|media| bytes_of(media));
+        let pool = self.pm.media.lock().unwrap().as_ref().map(|media| bytes_of(&media.memory));
+        self.image_with(pool)
+    }
+
+    /// All bytes before each drain of the pool during `work`, which leaves the disk alone.
+    pub fn film(&self, work: impl FnOnce()) -> Vec<Image> {
+        *self.pm.film.lock().unwrap() = Some(Vec::new());
+        work();
+        let pools = self.pm.film.lock().unwrap().take().unwrap();
+        pools.into_iter().map(|pool| self.image_with(Some(pool))).collect()
+    }
+
+    fn image_with(&self, pool: Option<Vec<u8>>) -> Image {
         let mut files = self.fs.image();
         files.retain(|path, _| !path.ends_with("LOCK"));
-        Image { engine: self.engine, files, pool, granularity: self.granularity, boot: self.pm.boot }
+        let options = self.options.clone();
+        Image { options, files, pool, granularity: self.granularity, boot: self.pm.boot }
     }
 }
 
-/// Memtables and tables so small that a hundred keys fill many.
-fn options(engine: EngineKind) -> Options {
+/// Everything so small that a hundred keys fill many of each.
+pub fn options(engine: EngineKind) -> Options {
     let slm =
         SlmOptions { memtable_bytes: 4096, table_bytes: 2048, block_bytes: 256, ..SlmOptions::default() };
     let lsm = tiny_lsm();
-    let options = Options { engine, slm, lsm, pool_extent_bytes: 4096, ..Options::default() };
+    let (turbo, sptree) = (tiny_turbo(), tiny_sptree());
+    let options = Options { engine, slm, lsm, turbo, sptree, pool_extent_bytes: 4096, ..Options::default() };
     Options { memory_budget: 1 << 20, pm_bytes: PM_BYTES, ..options }
 }
 
 impl PmSpace for PlainMemory {
     fn create(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
-        let media = Arc::new(MemMedia::new(64 << 10, PM_BYTES, self.granularity)?);
+        let memory = MemMedia::new(64 << 10, PM_BYTES, self.granularity)?;
+        let media = Arc::new(Watched { memory, film: self.film.clone() });
         *self.media.lock().unwrap() = Some(media.clone());
         let boot_id = Some(self.boot.to_owned());
         Pool::create_on(media, path, &PoolOptions { boot_id, size: 64 << 10, ..options.clone() })

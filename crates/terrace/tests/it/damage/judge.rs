@@ -1,12 +1,13 @@
 //! What a damaged database may do: answer rightly, or say what is wrong.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use terrace::{Db, Error, ErrorKind, Result};
 
 use super::image::{Bed, Image};
 use super::sample::{Sample, all_keys};
-use crate::harness::{Map, entries};
+use crate::harness::{Contents, Map};
 
 /// What came of a damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -124,7 +125,7 @@ impl Judge<'_> {
         if !problems.is_empty() {
             return Err(format!("after a repair: {problems:?}"));
         }
-        let found: Map = entries(db.iter().map_err(|e| e.to_string())?).into_iter().collect();
+        let found: Map = db.try_all().map_err(|e| e.to_string())?.into_iter().collect();
         let right = &self.sample.right;
         let keys = all_keys();
         let differ: Vec<_> = keys.iter().filter(|key| found.get(*key) != right.get(*key)).collect();
@@ -166,12 +167,45 @@ fn typed(error: &Error) -> Judged<()> {
 }
 
 fn read_all(db: &Db) -> Result<Map> {
-    db.iter()?.map(|entry| entry.map(|(key, value)| (key.to_vec(), value.to_vec()))).collect()
+    Ok(db.try_all()?.into_iter().collect())
 }
 
 /// Reads everything in every way. Errors are given back, wrong answers are faults.
 fn compare(db: &Db, right: &Map) -> Judged<Vec<String>> {
     let mut errors = Vec::new();
+    match db.iter().map(drop) {
+        Ok(()) => compare_walks(db, right, &mut errors)?,
+        Err(e) if e.kind() == ErrorKind::Unsupported => compare_unordered(db, right, &mut errors)?,
+        Err(e) => return Err(e.to_string()),
+    }
+    for key in all_keys() {
+        note(&mut errors, db.get(&key), &key, |found| found.as_deref() == right.get(&key).map(|v| &v[..]))?;
+        note(&mut errors, db.contains_key(&key), &key, |found| *found == right.contains_key(&key))?;
+    }
+    Ok(errors)
+}
+
+/// A walk in no order gives every entry once, up to the first error.
+fn compare_unordered(db: &Db, right: &Map, errors: &mut Vec<String>) -> Judged<()> {
+    let mut left: BTreeMap<&[u8], &[u8]> = right.iter().map(|(k, v)| (&k[..], &v[..])).collect();
+    for entry in db.entries().map_err(|e| e.to_string())? {
+        match entry {
+            Ok((key, value)) if left.remove(&key[..]) == Some(&value[..]) => {}
+            Ok((key, _)) => return Err(format!("a walk gives {} wrongly", key.escape_ascii())),
+            Err(e) => {
+                typed(&e)?;
+                errors.push(e.to_string());
+                return Ok(());
+            }
+        }
+    }
+    match left.keys().next() {
+        Some(key) => Err(format!("a walk ends without {}", key.escape_ascii())),
+        None => Ok(()),
+    }
+}
+
+fn compare_walks(db: &Db, right: &Map, errors: &mut Vec<String>) -> Judged<()> {
     for backward in [false, true] {
         let mut expected: Vec<_> = right.iter().collect();
         if backward {
@@ -203,11 +237,7 @@ fn compare(db: &Db, right: &Map) -> Judged<Vec<String>> {
             }
         }
     }
-    for key in all_keys() {
-        note(&mut errors, db.get(&key), &key, |found| found.as_deref() == right.get(&key).map(|v| &v[..]))?;
-        note(&mut errors, db.contains_key(&key), &key, |found| *found == right.contains_key(&key))?;
-    }
-    Ok(errors)
+    Ok(())
 }
 
 fn note<T>(

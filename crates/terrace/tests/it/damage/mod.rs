@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use terrace_base::rng::Rng;
 
 use judge::{Judge, Outcome};
-use sample::{Sample, samples};
+use sample::{Sample, samples_in_memory, samples_with_tables};
 
 /// Bits flipped in each file, and in each pool.
 const FLIPS: (usize, usize) = (6, 120);
@@ -83,9 +83,18 @@ fn used_bytes(bytes: &[u8]) -> Vec<usize> {
 
 #[test]
 fn flipped_bits_are_told_or_harmless() {
+    flip(samples_with_tables());
+}
+
+#[test]
+fn flipped_bits_where_all_is_in_memory_are_told_or_harmless() {
+    flip(samples_in_memory());
+}
+
+fn flip(samples: Vec<Sample>) {
     let mut rng = Rng::new(number("TERRACE_DAMAGE_SEED", 1));
     let mut docket = Docket::default();
-    for sample in samples() {
+    for sample in samples {
         for (path, bit) in places(&sample, &mut rng) {
             let mut image = sample.image.clone();
             let (byte, mask) = (bit / 8, 1 << (bit % 8));
@@ -101,7 +110,8 @@ fn flipped_bits_are_told_or_harmless() {
             };
             // The tree's nodes and keys are proved by `check` and not each time they are read.
             let check_is_enough = ["node", "record", "key"].contains(&what);
-            let may_lose_the_newest = ["log", "manifest", "commit log"].contains(&what) && !sample.closed;
+            let may_lose_the_newest =
+                ["log", "manifest", "commit log", "sptree log"].contains(&what) && !sample.closed;
             let place = format!("{whose}, byte {byte:#x}, bit {}", bit % 8);
             let judge = Judge { sample: &sample, image: &image, may_lose_the_newest, check_is_enough };
             docket.hear(what, &place, &judge);

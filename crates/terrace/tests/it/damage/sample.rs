@@ -8,7 +8,7 @@ use terrace_disk::{FsEvent, Observer};
 use terrace_log::PmLog;
 use terrace_pmem::{Granularity, Kind};
 
-use super::image::{Bed, Image};
+use super::image::{Bed, Image, options};
 use crate::harness::{Contents, Map};
 
 /// Keys that any of the operations below writes, and some that none does.
@@ -36,6 +36,7 @@ pub fn all_keys() -> Vec<Vec<u8>> {
 pub fn key(i: u32) -> Vec<u8> {
     match i {
         7 => b"a rather long common prefix/".to_vec(),
+        i if i % 7 == 2 => format!("eight{i:03}").into_bytes(),
         i if i % 3 == 0 => format!("a rather long common prefix/{:05}", i / 3).into_bytes(),
         i => format!("k{i}").into_bytes(),
     }
@@ -48,8 +49,8 @@ pub fn value(i: u32, version: u32) -> Vec<u8> {
     value
 }
 
-/// Every sample.
-pub fn samples() -> Vec<Sample> {
+/// Samples of the engines with tables on the SSD.
+pub fn samples_with_tables() -> Vec<Sample> {
     let mut samples = samples_of_slm();
     let memory = build(EngineKind::Lsm, Granularity::CacheLine);
     let file = build(EngineKind::Lsm, Granularity::Page);
@@ -62,6 +63,77 @@ pub fn samples() -> Vec<Sample> {
         sample("log files, killed in a compaction", file.compaction),
     ]);
     samples
+}
+
+/// Samples of the engines that keep everything in persistent memory.
+pub fn samples_in_memory() -> Vec<Sample> {
+    let of = |(engine, buffered, names): (_, _, [_; 3])| {
+        names.into_iter().zip(build_in_memory(engine, buffered)).map(|(name, moment)| sample(name, moment))
+    };
+    MEMORY.into_iter().flat_map(of).collect()
+}
+
+/// Every sample.
+pub fn samples() -> Vec<Sample> {
+    let mut samples = samples_with_tables();
+    samples.extend(samples_in_memory());
+    samples
+}
+
+/// Databases that lie in persistent memory alone, with the names of their samples.
+const MEMORY: [(EngineKind, bool, [&str; 3]); 3] = [
+    (
+        EngineKind::Turbo,
+        false,
+        ["turbo, closed", "turbo, killed beside snapshots", "turbo, killed in a batch"],
+    ),
+    (
+        EngineKind::Sptree,
+        false,
+        ["sptree, closed", "sptree, killed beside snapshots", "sptree, killed in a batch"],
+    ),
+    (
+        EngineKind::Sptree,
+        true,
+        [
+            "sptree with buffers, closed",
+            "sptree with buffers, killed beside snapshots",
+            "sptree with buffers, killed in a batch",
+        ],
+    ),
+];
+
+/// One database at three moments: with older versions and deletions that snapshots need, with an undo list, closed.
+fn build_in_memory(engine: EngineKind, buffered: bool) -> [(Image, Map); 3] {
+    let mut options = options(engine);
+    (options.sptree.buffered, options.sptree.log_bytes) = (buffered, 4096);
+    let bed = Image::empty(options, Granularity::CacheLine).bed();
+    let (db, mut map) = (bed.open().unwrap(), Map::new());
+    let put = |map: &mut Map, i, version| {
+        db.put(&key(i), &value(i, version)).unwrap();
+        map.insert(key(i), value(i, version));
+    };
+    (0..KEYS).for_each(|i| put(&mut map, i, 0));
+    let mut held = vec![db.snapshot()];
+    (0..KEYS).filter(|i| i % 5 == 1).for_each(|i| put(&mut map, i, 1));
+    held.push(db.snapshot());
+    (0..KEYS).filter(|i| i % 10 == 1).for_each(|i| put(&mut map, i, 2));
+    for i in (0..KEYS).filter(|i| i % 11 == 3) {
+        db.delete(&key(i)).unwrap();
+        map.remove(&key(i));
+    }
+    let killed = (bed.image(), map.clone());
+    let mut batch = WriteBatch::new();
+    (40..46).for_each(|i| batch.put(&key(i), &value(i, 3)));
+    (46..50).for_each(|i| batch.delete(&key(i)));
+    let film = bed.film(|| db.write(batch).unwrap());
+    // Most of it is in the index, and it has not happened.
+    let in_a_batch = (film[film.len() * 3 / 4].clone(), map.clone());
+    (40..46).for_each(|i| drop(map.insert(key(i), value(i, 3))));
+    (46..50).for_each(|i| drop(map.remove(&key(i))));
+    drop(held);
+    db.close().unwrap();
+    [(bed.image(), map), killed, in_a_batch]
 }
 
 fn samples_of_slm() -> Vec<Sample> {
@@ -84,6 +156,7 @@ fn samples_of_slm() -> Vec<Sample> {
 
 fn sample(name: &'static str, (image, right): (Image, Map)) -> Sample {
     let db = image.bed().open().unwrap_or_else(|e| panic!("{name}: {e}"));
+    assert_eq!(name.ends_with("batch"), db.stats().opened.contains("took back"), "{name}");
     let found: Map = db.all().into_iter().collect();
     assert!(found == right, "{name}: the sample itself is not what was written");
     assert_eq!(db.check().unwrap().problems, Vec::<String>::new(), "{name}");
@@ -100,7 +173,7 @@ struct Moments {
 }
 
 fn build(engine: EngineKind, granularity: Granularity) -> Moments {
-    let bed = Image::empty(engine, granularity).bed();
+    let bed = Image::empty(options(engine), granularity).bed();
     let camera = Arc::new(Camera { engine, bed: bed.clone(), shots: Mutex::default() });
     let mut writer =
         Writer { db: bed.open().unwrap(), map: Map::new(), camera: camera.clone(), moments: BTreeMap::new() };

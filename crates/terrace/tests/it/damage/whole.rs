@@ -2,12 +2,16 @@
 
 use std::path::Path;
 
+use terrace::{EngineKind, ErrorKind};
+use terrace_base::checksum::crc32c;
 use terrace_base::rng::Rng;
+use terrace_index::kinds;
 
 use super::image::Image;
 use super::judge::Judge;
-use super::sample::{Sample, samples};
+use super::sample::{Sample, samples, samples_in_memory};
 use super::{Docket, number};
+use crate::harness::{Contents, Map};
 
 /// What a file is, by its name.
 pub fn kind_of(path: &Path) -> &'static str {
@@ -92,4 +96,64 @@ fn foreign_files_are_told() {
         }
     }
     docket.close();
+}
+
+/// A header in a pool with a version in it: where that is, and what sets its checksum right.
+type Header = (usize, Box<dyn Fn(&mut [u8])>);
+
+/// The checksum of `checked` bytes at `at`, followed by `at` if it `says_where` it is, lies at `crc_at`.
+fn header(version_at: usize, at: usize, checked: usize, says_where: bool, crc_at: usize) -> Header {
+    let seal = move |pool: &mut [u8]| {
+        let mut bytes = pool[at..at + checked].to_vec();
+        if says_where {
+            bytes.extend((at as u64).to_le_bytes());
+        }
+        pool[crc_at..crc_at + 4].copy_from_slice(&crc32c(&bytes).to_le_bytes());
+    };
+    (version_at, Box::new(seal))
+}
+
+fn headers(sample: &Sample) -> Vec<Vec<Header>> {
+    let pool = sample.image.bed().open_pool();
+    let records = pool.slots(kinds::VERSION_HEADER).next().unwrap().0 as usize;
+    let index = match sample.image.options.engine {
+        EngineKind::Turbo => {
+            let at = pool.root("turbo.index").unwrap().unwrap() as usize;
+            header(at + 6, at, 36, false, at + 36)
+        }
+        _ => {
+            let at = pool.root("sptree.index").unwrap().unwrap() as usize;
+            header(at + 7, at, 16, true, at + 16)
+        }
+    };
+    let superblock = [0, 4096].map(|at| header(at + 8, at, 124, false, at + 124));
+    vec![superblock.into(), vec![index], vec![header(records + 8, records, 12, true, records + 12)]]
+}
+
+/// What another version has written is refused by its number, and a repair leaves it alone.
+#[test]
+fn other_versions_are_refused() {
+    for sample in samples_in_memory().into_iter().filter(|sample| sample.closed) {
+        for headers in headers(&sample) {
+            for newer in [true, false] {
+                let mut image = sample.image.clone();
+                let pool = image.pool.as_mut().unwrap();
+                for (at, seal) in &headers {
+                    pool[*at] = if newer { pool[*at] + 1 } else { pool[*at] - 1 };
+                    seal(pool);
+                }
+                let bed = image.bed();
+                assert_eq!(bed.open().map(drop).unwrap_err().kind(), ErrorKind::InvalidFormat);
+                assert_eq!(bed.repair().map(drop).unwrap_err().kind(), ErrorKind::InvalidFormat);
+                let mut image = bed.image();
+                let pool = image.pool.as_mut().unwrap();
+                for (at, seal) in &headers {
+                    pool[*at] = sample.image.pool.as_ref().unwrap()[*at];
+                    seal(pool);
+                }
+                let found: Map = image.bed().open().unwrap().all().into_iter().collect();
+                assert!(found == sample.right, "{}", sample.name);
+            }
+        }
+    }
 }
