@@ -111,7 +111,7 @@ impl Fs for RealFs {
                 .open(path)
                 .map_err(|e| Error::io(path, "open", e))?;
             match retry(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)) {
-                Ok(()) if is_at(&file, path)? => return Ok(Box::new(RealLock { _file: file })),
+                Ok(()) if is_at(&file, path)? => return Ok(Box::new(RealLock { file })),
                 // Who held the lock has removed the file in between: another one counts.
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) => return Err(Error::Locked { path: path.to_path_buf() }),
@@ -175,10 +175,37 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Resu
     }
 }
 
-/// Holds the descriptor whose closing unlocks.
+/// A locked file, unlocked when this goes.
 #[derive(Debug)]
 struct RealLock {
-    _file: File,
+    file: File,
 }
 
 impl FileLock for RealLock {}
+
+impl Drop for RealLock {
+    fn drop(&mut self) {
+        // Closing would do, if it were the only descriptor: a process that another thread is just starting has it
+        // too until it runs its own program.
+        let _ = retry(|| rustix::fs::flock(&self.file, FlockOperation::Unlock));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_descriptor_that_a_starting_process_has_holds_no_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("LOCK");
+        let file = File::create(&path).unwrap();
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let inherited = file.try_clone().unwrap();
+        let lock = RealLock { file };
+        assert!(matches!(RealFs.lock(&path), Err(Error::Locked { .. })));
+        drop(lock);
+        RealFs.lock(&path).unwrap();
+        drop(inherited);
+    }
+}
