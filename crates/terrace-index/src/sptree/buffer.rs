@@ -259,7 +259,7 @@ impl Core {
         }
         self.count_change(before.is_some(), new.is_some());
         drop(locked);
-        self.keep_logs_short()?;
+        self.keep_logs_short();
         Ok(Some(before))
     }
 

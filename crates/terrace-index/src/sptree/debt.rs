@@ -104,17 +104,18 @@ impl Core {
     fn pay_share(&self, log: usize, may_end: bool) -> Result<()> {
         let mut share = self.debt.shares[log].lock();
         self.read_share(log, &mut share)?;
-        while let Some(said) = &share.said {
+        while let Share { said: Some(said), back, at, .. } = &mut *share {
             let all = said.len();
-            let stretch = share.at..(share.at + STRETCH).min(all);
-            for i in stretch.clone() {
-                if !share.back[i] {
+            let end = (*at + STRETCH).min(all);
+            for (i, is_back) in (*at..end).zip(&mut back[*at..end]) {
+                if !*is_back {
                     self.bring_back(said, i)?;
+                    // At once: should the next one fail, this one must not come back again.
+                    *is_back = true;
                 }
             }
-            share.at = stretch.end;
-            share.back[stretch].fill(true);
-            if share.at == all {
+            *at = end;
+            if end == all {
                 *share = Share { is_paid: true, ..Share::default() };
                 self.debt.unpaid.fetch_sub(1, Ordering::AcqRel);
             } else if may_end && self.jobs.is_closed() {

@@ -206,9 +206,18 @@ impl Set {
         Ok(())
     }
 
-    fn mark(&self, marks: &mut Marks) -> Result<()> {
+    /// An error if there are entries; nothing is stored for finding out.
+    fn admit_reader(&self, pool: &Pool) -> Result<()> {
+        let mut entry = |_, _: &[u8]| Err(Error::invalid("an SPTree that was not closed, for reading only"));
+        self.logs.iter().try_for_each(|log| PmLog::open_visiting(pool, log.head, &mut entry).map(drop))
+    }
+
+    fn mark(&self, pool: &Pool, marks: &mut Marks) -> Result<()> {
         marks.slot(self.off)?;
-        self.logs.iter().try_for_each(|log| log.log.lock().as_ref().map_or(Ok(()), |log| log.mark(marks)))
+        self.logs.iter().try_for_each(|place| match &*place.log.lock() {
+            Some(log) => log.mark(marks),
+            None => PmLog::mark_at(pool, place.head, marks),
+        })
     }
 
     fn pm_bytes(&self) -> u64 {
@@ -232,13 +241,12 @@ impl Core {
     /// Goes on with the sets that are there, or begins one; a tree without buffers replays and frees them.
     pub(super) fn open_logs(&self) -> Result<()> {
         let _here = self.limbo.enter();
-        let head = self.pool.get::<TreeHeader>(POff::new(self.header_off))?;
         // Stored by a process that was killed, perhaps not durable yet.
         self.pool.persist(self.header_off, super::layout::TREE_HEADER_BYTES);
-        let mut offs = vec![head.old_logs.load(Ordering::Acquire), head.logs.load(Ordering::Acquire)];
-        offs.retain(|off| *off != 0);
-        offs.dedup();
-        let mut sets = offs.into_iter().map(|off| Set::open(&self.pool, off)).collect::<Result<Vec<_>>>()?;
+        let mut sets = self.named_sets()?;
+        if self.read_only {
+            return sets.iter().try_for_each(|set| set.admit_reader(&self.pool));
+        }
         if let Some(logs) = &self.logs
             && sets.iter().all(|set| set.logs.len() == logs.count)
             && let Some(current) = sets.pop()
@@ -259,6 +267,15 @@ impl Core {
             self.begin_logs(number)?;
         }
         Ok(())
+    }
+
+    /// The sets that the header names, the old one first.
+    fn named_sets(&self) -> Result<Vec<Set>> {
+        let head = self.pool.get::<TreeHeader>(POff::new(self.header_off))?;
+        let mut offs = vec![head.old_logs.load(Ordering::Acquire), head.logs.load(Ordering::Acquire)];
+        offs.retain(|off| *off != 0);
+        offs.dedup();
+        offs.into_iter().map(|off| Set::open(&self.pool, off)).collect()
     }
 
     /// Begins the first set, if there is room for one; nobody else changes sets.
@@ -342,8 +359,16 @@ impl Core {
         (0..set.logs.len()).try_for_each(|log| set.visit(&self.pool, log, visit))
     }
 
+    /// [`try_keep_logs_short`](Self::try_keep_logs_short), after a write that has been made: no error may make it look as
+    /// if it had not been. What stands in the way is met by writes that need the room.
+    pub(super) fn keep_logs_short(&self) {
+        if self.try_keep_logs_short().is_err_and(|e| is_full(&e)) {
+            let _ = self.shed_logs();
+        }
+    }
+
     /// Begins a new set when the current one is long, and has the old one's entries flushed.
-    pub(super) fn keep_logs_short(&self) -> Result<()> {
+    fn try_keep_logs_short(&self) -> Result<()> {
         let Some(logs) = &self.logs else { return Ok(()) };
         let (bytes, has_old) = match &*logs.sets.read() {
             Some(sets) => (sets.current.bytes.load(Ordering::Relaxed), sets.old.is_some()),
@@ -459,13 +484,16 @@ impl Core {
     }
 
     pub(super) fn mark_logs(&self, marks: &mut Marks) -> Result<()> {
+        if self.read_only {
+            return self.named_sets()?.iter().try_for_each(|set| set.mark(&self.pool, marks));
+        }
         let Some(logs) = &self.logs else { return Ok(()) };
         // A log that has not been read does not know its extents.
         self.pay_debt()?;
         // Sets do not come and go while they are marked.
         let _turning = logs.turning.lock();
         let sets = logs.sets.read();
-        sets.iter().flat_map(Sets::all).try_for_each(|set| set.mark(marks))
+        sets.iter().flat_map(Sets::all).try_for_each(|set| set.mark(&self.pool, marks))
     }
 
     pub(super) fn log_bytes(&self) -> u64 {

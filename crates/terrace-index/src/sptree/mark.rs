@@ -53,7 +53,11 @@ impl Core {
             let records = page.items().iter().filter(|item| item.2 == RECORD);
             records.map(|item| item.0 & OFFSET_MASK).try_for_each(|record| marks.slot(record))
         })?;
-        self.top.mark(marks)
+        self.top.mark(marks)?;
+        // What a job had unlinked before the walk came by is in limbo afterwards: who looks there for what is still to be
+        // freed before he gives reclaimed memory out again must find it.
+        self.jobs.rest();
+        Ok(())
     }
 
     /// Bytes of the pool that the tree holds, as far as its leaves can be read.

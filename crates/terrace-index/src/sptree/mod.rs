@@ -157,6 +157,8 @@ struct Core {
     first: u64,
     /// Whether the session before ended without closing the pool.
     unclean: bool,
+    /// Whether nothing may be stored in the pool.
+    read_only: bool,
     /// Entries after which a leaf is split.
     capacity: usize,
     art: Art,
@@ -212,7 +214,8 @@ impl SpTree {
     }
 
     /// Attaches to the tree under the root `root_name`, after a crash as after a clean close. It serves at once;
-    /// its layers in DRAM are rebuilt in the background, and so are write buffers from their logs.
+    /// its layers in DRAM are rebuilt in the background, and so are write buffers from their logs. In a pool that is open
+    /// for reading only it has no buffers, stores nothing, and must have been closed.
     pub fn open(pool: &Pool, root_name: &str, options: &SpOptions) -> Result<Self> {
         options.admit()?;
         let header = pool
@@ -301,7 +304,9 @@ impl Core {
     ) -> Arc<Core> {
         // The top layer is written to in the background and read at opens alone.
         top.set_shortcut_limit(0);
-        let buffer_words = if options.buffered { buffer::WORDS } else { 0 };
+        let read_only = pool.is_read_only();
+        let buffered = options.buffered && !read_only;
+        let buffer_words = if buffered { buffer::WORDS } else { 0 };
         let arena = Arc::new(Arena::new(Shape { filter_words: options.filter_bits, buffer_words }));
         let (stock, free) = (arena.clone(), pool.clone());
         let limbo = Limbo::new(move |garbage| match garbage {
@@ -323,6 +328,7 @@ impl Core {
             header_off,
             first,
             unclean: !matches!(pool.opened(), Opened::Created | Opened::Clean),
+            read_only,
             capacity: options.leaf_entries,
             art: Art::new(),
             arena,
@@ -334,7 +340,7 @@ impl Core {
             merges: RwLock::new(()),
             keys: AtomicI64::new(0),
             flushing: AtomicBool::new(false),
-            logs: options.buffered.then(|| logs::Logs::new(options)),
+            logs: buffered.then(|| logs::Logs::new(options)),
             jobs: jobs::registry(),
             executor: options.executor.clone().unwrap_or_else(own),
         })

@@ -213,6 +213,9 @@ impl Core {
     /// Leaves the order of a page's slots in the leaf for later scans, unless somebody is changing it. It is
     /// never flushed, nor believed by a later open.
     fn keep_order(&self, node: &Mnode, version: Version, page: &Page) {
+        if self.read_only {
+            return;
+        }
         let Some(locked) = node.try_lock() else { return };
         let (true, Ok(leaf)) = (node.is_still(version), self.leaf(node.leaf())) else { return };
         locked.change(true, |_| {

@@ -30,6 +30,9 @@ pub(super) struct Waiting {
 impl Core {
     /// Lets the background enter a new leaf into the top layer.
     pub(super) fn announce(&self, low: Bound, leaf: u64) {
+        if self.read_only {
+            return;
+        }
         let waiting = {
             let mut queue = self.waiting.queue.lock();
             queue.push_back((low, leaf));

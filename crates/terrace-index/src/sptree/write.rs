@@ -94,7 +94,8 @@ impl Core {
                 self.merge_near(&probe)?;
             }
             if buffered {
-                self.resume_logs()?;
+                // The write has been made: without logs it goes on as before.
+                let _ = self.resume_logs();
             }
             return Ok(before);
         }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use terrace_base::exec::{Executor, Inline, Job};
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_index::{OrderedIndex, ScanBatch, SpOptions, SpTree};
-use terrace_pmem::{Granularity, MemMedia, POff, Pool, PoolOptions};
+use terrace_pmem::{Granularity, Kind, Media, MemMedia, POff, Pool, PoolOptions};
 use terrace_sim::{World, WorldOptions};
 
 use crate::bed::{
@@ -413,9 +413,13 @@ fn fill(tree: &SpTree, name: fn(u64) -> Vec<u8>) -> u64 {
     let mut n = 0;
     loop {
         match tree.insert(&name(n), n + 1) {
-            Ok(_) => n += 1,
+            Ok(before) => {
+                assert_eq!(before, None, "key {n} was not there");
+                n += 1;
+            }
             Err(e) => {
                 assert_eq!(e.kind(), ErrorKind::PoolFull);
+                assert_eq!(tree.get(&name(n)).unwrap(), None, "key {n} was refused");
                 return n;
             }
         }
@@ -558,6 +562,93 @@ fn a_buffered_tree_serves_before_its_logs_are_gone_through() {
         check(&tree);
         assert_eq!(all(&tree), want.into_iter().collect::<Vec<_>>());
         assert_no_leaks(&pool, &tree, |marks| tree.mark(marks));
+    }
+}
+
+/// A write that has been made is told of as it was made, also if behind it there is no room for the next logs.
+#[test]
+fn a_write_is_made_once_where_logs_cannot_be_renewed() {
+    let pool = memory_pool_of(2 << 20);
+    let options = SpOptions { buffered: true, log_bytes: 1000, logs: 4, ..SpOptions::default() };
+    let options = SpOptions { executor: Some(Arc::new(AtOnce)), ..options };
+    let tree = SpTree::create(&pool, "index", &options).unwrap();
+    (0..20).for_each(|i| tree.insert(&key(i), 1).map(drop).unwrap());
+    let others: Vec<_> = std::iter::from_fn(|| pool.reserve_extent(Kind(60), 1).ok()).collect();
+    for word in 1..20 {
+        for i in 0..20 {
+            assert_eq!(tree.compare_exchange(&key(i), Some(word), Some(word + 1)).unwrap(), Ok(()));
+        }
+    }
+    others.into_iter().for_each(|extent| pool.cancel(extent));
+    assert_eq!(tree.len(), 20);
+    check(&tree);
+    assert!(all(&tree).iter().all(|(_, word)| *word == 20));
+}
+
+/// What has come back from a log comes back once, also if what follows it in the log cannot.
+#[test]
+fn what_came_back_before_an_error_stays_what_it_is() {
+    let pool = memory_pool();
+    let options = SpOptions { buffered: true, leaf_entries: 16, logs: 1, ..SpOptions::default() };
+    let options = SpOptions { executor: Some(Arc::new(Inline::default())), ..options };
+    let tree = SpTree::create(&pool, "index", &options).unwrap();
+    (0..40).for_each(|i| tree.insert(&key(i), i + 1).map(drop).unwrap());
+    (0..40).step_by(9).for_each(|i| tree.insert(&key(i), i + 100).map(drop).unwrap());
+    let mut want = all(&tree);
+    drop(tree);
+
+    let word = |at: u64| pool.atomic(POff::new(at)).load(std::sync::atomic::Ordering::Relaxed);
+    let second = word(word(pool.root("index").unwrap().unwrap() + 8) + 192);
+    let tree = SpTree::open(&pool, "index", &options).unwrap();
+    flip(&pool, second, 3);
+    assert_eq!(try_all(&tree).unwrap_err().kind(), ErrorKind::Corruption);
+    assert_eq!(tree.insert(&key(0), 1000).unwrap(), Some(100));
+    assert_eq!(try_all(&tree).unwrap_err().kind(), ErrorKind::Corruption);
+    flip(&pool, second, 3);
+    want[0].1 = 1000;
+    assert_eq!(all(&tree), want);
+    assert_eq!(tree.len(), 40);
+    check(&tree);
+    tree.close().unwrap();
+    assert_eq!(all(&tree), want);
+}
+
+/// Whether the pool was closed by a tree with buffers or without: not a byte changes, whatever readers ask for.
+#[test]
+fn reading_only_stores_nothing() {
+    for (buffered, name) in [(false, key as fn(u64) -> Vec<u8>), (true, key), (true, long_key)] {
+        let media = Arc::new(MemMedia::new(1 << 20, 8 << 20, Granularity::CacheLine).unwrap());
+        // SAFETY: the medium lives on, and nobody uses the pool meanwhile.
+        let bytes = || unsafe { std::slice::from_raw_parts(media.base(), 1 << 20) }.to_vec();
+        let (path, read_only) = (Path::new("memory"), PoolOptions { read_only: true, ..options() });
+        let sp = SpOptions { buffered, leaf_entries: 8, log_bytes: 2000, logs: 2, ..SpOptions::default() };
+        let sp = SpOptions { executor: Some(Arc::new(AtOnce)), ..sp };
+        let pool = Pool::create_on(media.clone(), path, &options()).unwrap();
+        let tree = SpTree::create(&pool, "index", &sp).unwrap();
+        (0..300).for_each(|i| tree.insert(&name(i * 7 % 300), i + 1).map(drop).unwrap());
+        let want = all(&tree);
+        tree.close().unwrap();
+        drop(tree);
+        pool.close().unwrap();
+        drop(pool);
+
+        let before = bytes();
+        for buffered in [false, true] {
+            let pool = Pool::open_on(media.clone(), path, &read_only).unwrap();
+            let tree = SpTree::open(&pool, "index", &SpOptions { buffered, ..sp.clone() }).unwrap();
+            assert_eq!(all(&tree), want);
+            assert_eq!(tree.get(&name(8)).unwrap(), want.iter().find(|e| e.0 == name(8)).map(|e| e.1));
+            check(&tree);
+            let mut marks = pool.marks();
+            tree.mark(&mut marks).unwrap();
+            assert!(pool.check(&marks).is_empty());
+            drop(tree);
+            pool.close().unwrap();
+            drop(pool);
+            let now = bytes();
+            let changed = before.iter().zip(&now).position(|(a, b)| a != b);
+            assert_eq!(changed, None);
+        }
     }
 }
 

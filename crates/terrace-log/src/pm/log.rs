@@ -45,7 +45,8 @@ impl PmLog {
         Ok(PmLog { writer: LogWriter::create(segment, id)? })
     }
 
-    /// The log whose head lies at `head`. What a crash tore of its end is dropped, durably.
+    /// The log whose head lies at `head`. What a crash tore of its end is dropped, durably; in a pool that is open for
+    /// reading only nothing is stored.
     pub fn open(pool: &Pool, head: u64) -> Result<Self> {
         Self::open_visiting(pool, head, &mut |_, _| Ok(()))
     }

@@ -157,8 +157,13 @@ impl PmSegment {
         self.grow(self.len.checked_add(bytes).ok_or_else(|| Error::invalid("a log this long"))?)
     }
 
-    /// Ends the segment at `len`, durably: nothing of what lay behind is ever read as part of it.
+    /// Ends the segment at `len`, durably: nothing of what lay behind is ever read as part of it. Where nothing may be
+    /// stored nobody will write behind `len` either.
     pub(crate) fn truncate(&mut self, len: u64) -> Result<()> {
+        if self.pool.is_read_only() {
+            self.len = len;
+            return Ok(());
+        }
         let tail = self.read_from(len.min(self.len))?;
         if let Some(last) = tail.iter().rposition(|&b| b != 0) {
             self.store(len, &vec![0; last + 1]);

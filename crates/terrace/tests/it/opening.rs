@@ -96,6 +96,37 @@ fn reading_only_writes_nothing() {
 }
 
 #[test]
+fn reading_only_writes_nothing_whatever_the_engine() {
+    for (engine, buffered) in [
+        (EngineKind::Lsm, false),
+        (EngineKind::Turbo, false),
+        (EngineKind::Sptree, false),
+        (EngineKind::Sptree, true),
+    ] {
+        let mut options = emulated(Options { engine, pm_bytes: 16 << 20, ..options() });
+        (options.sptree.buffered, options.sptree.log_bytes) = (buffered, 4096);
+        (options.turbo.shards, options.turbo.initial_buckets) = (4, 16);
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(dir.path(), options.clone()).unwrap();
+        fill(&db);
+        fill(&db);
+        db.close().unwrap();
+        drop(db);
+        let before = files(dir.path());
+        let read_only = Options { read_only: true, ..options };
+        for _ in 0..2 {
+            let db = Db::open(dir.path(), read_only.clone()).unwrap();
+            assert_eq!(db.entries().unwrap().count(), 400, "{engine:?}");
+            assert_eq!(db.get(&7u32.to_be_bytes()).unwrap().unwrap(), 7u32.to_le_bytes().repeat(25));
+            assert_clean(&db);
+            db.close().unwrap();
+            drop(db);
+            assert_untouched(dir.path(), &before);
+        }
+    }
+}
+
+#[test]
 fn logs_that_were_only_begun_are_cleared_away() {
     let dir = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path(), options()).unwrap();

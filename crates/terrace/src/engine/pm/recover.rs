@@ -1,14 +1,16 @@
 //! What a crash leaves beside the index and its records: what was allocated and not named, or not named any more, and
 //! versions for snapshots that have died with their process. It is reclaimed in the background.
 
+use std::sync::atomic::Ordering;
+
 use terrace_base::Result;
 use terrace_index::ScanBatch;
 use terrace_pmem::Marks;
 
-use super::PmStore;
 use super::index::KeyIndex;
 use super::layout::Word;
 use super::open::Found;
+use super::{NO_GROUP, PmStore};
 
 /// Keys that are looked at in one turn.
 const CHUNK: usize = 256;
@@ -29,6 +31,16 @@ impl<I: KeyIndex> PmStore<I> {
     pub(super) fn reclaim(&self) -> Result<()> {
         let mut marks = self.pool.marks();
         let gone = self.mark(&mut marks)?;
+        {
+            // Who had unlinked something before the marks came by has retired it by now: it is in limbo, where it is looked
+            // for below, or has been freed.
+            let _alone = self.turns.alone();
+            if self.pending.load(Ordering::Relaxed) != NO_GROUP {
+                // A group could not be taken back: what the next open puts back is named by the undo list alone.
+                self.pool.leave_unreclaimed();
+                return Ok(());
+            }
+        }
         self.pool.reclaim(&marks)?;
         if self.give_back() {
             // Nothing that was unlinked before is still to be freed: what was reclaimed may be used again.

@@ -192,6 +192,9 @@ impl Slm {
     fn reclaim(&self) -> Result<()> {
         let mut marks = self.pool.marks();
         let _kept = self.mark(&mut marks)?;
+        // Who had unlinked a chain before the marks came by has retired it by now: it is in limbo, where it is looked for
+        // below, or has been freed.
+        drop(self.index_writer.lock());
         self.pool.reclaim(&marks)?;
         self.limbo.drain();
         if self.index.drain() && self.limbo.is_empty() {
