@@ -22,9 +22,6 @@ use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 /// Reader counters per parity; threads spread over them.
 const SHARDS: usize = 16;
 
-/// Things parked before a retiring thread tries to advance the epoch.
-const ADVANCE_EVERY: usize = 64;
-
 /// What frees a retired thing.
 type Free<T> = Box<dyn Fn(T) + Send + Sync>;
 
@@ -34,6 +31,9 @@ pub trait Readers {
     type Presence<'a>
     where
         Self: 'a;
+
+    /// Things parked before a retiring thread tries to advance the epoch.
+    const ADVANCE_EVERY: usize;
 
     /// Announces a reader. Readers may nest.
     fn enter(&self) -> Self::Presence<'_>;
@@ -61,6 +61,8 @@ impl Default for Counters {
 
 impl Readers for Counters {
     type Presence<'a> = Presence<'a>;
+
+    const ADVANCE_EVERY: usize = 64;
 
     fn enter(&self) -> Presence<'_> {
         loop {
@@ -92,7 +94,10 @@ impl Readers for Counters {
 /// Unlinked things of type `T` (offsets, lists, whole extents) waiting for their readers.
 pub struct Limbo<T: Send, R: Readers = Counters> {
     readers: R,
+    /// Ascending by epoch: it is read under the lock.
     parked: Mutex<Vec<(u64, T)>>,
+    /// Held while the epoch is moved on, which may take long; things are parked meanwhile.
+    advancing: Mutex<()>,
     free: Free<T>,
 }
 
@@ -116,7 +121,7 @@ impl<T: Send> Limbo<T> {
 impl<T: Send, R: Readers> Limbo<T, R> {
     /// A limbo with these readers, whose things are given back by `free`.
     pub fn with(readers: R, free: impl Fn(T) + Send + Sync + 'static) -> Self {
-        Limbo { readers, parked: Mutex::new(Vec::new()), free: Box::new(free) }
+        Limbo { readers, parked: Mutex::new(Vec::new()), advancing: Mutex::new(()), free: Box::new(free) }
     }
 
     /// Announces a reader. Cheap; readers may nest.
@@ -135,7 +140,7 @@ impl<T: Send, R: Readers> Limbo<T, R> {
     pub fn retire(&self, thing: T) {
         let mut parked = self.parked.lock();
         parked.push((self.readers.epoch(), thing));
-        let due = parked.len().is_multiple_of(ADVANCE_EVERY);
+        let due = parked.len().is_multiple_of(R::ADVANCE_EVERY);
         drop(parked);
         if due {
             self.advance();
@@ -144,8 +149,10 @@ impl<T: Send, R: Readers> Limbo<T, R> {
 
     /// Frees what can be freed now.
     pub fn advance(&self) {
-        let mut parked = self.parked.lock();
+        let advancing = self.advancing.lock();
         let Some(epoch) = self.readers.advance() else { return };
+        drop(advancing);
+        let mut parked = self.parked.lock();
         let kept = parked.partition_point(|(retired, _)| retired + 2 <= epoch);
         let ready: Vec<_> = parked.drain(..kept).collect();
         drop(parked);
