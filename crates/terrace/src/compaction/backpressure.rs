@@ -17,10 +17,10 @@ const LONGEST: Duration = Duration::from_millis(50);
 /// How far background work is behind.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Pressure {
-    /// Whether a memtable is waiting to be flushed or being flushed.
-    pub immutable_pending: bool,
+    /// How much of the memtable before the active one has been flushed, 0 to 1; `None` if there is none.
+    pub flushed: Option<f64>,
     /// The share of the active memtable that is used, 0 to 1. When it is full and the one before is
-    /// still pending, writers stop.
+    /// still being flushed, writers stop.
     pub memtable_fill: f64,
     /// The share of the pool, at its largest, that is used, 0 to 1.
     pub pool_fill: f64,
@@ -32,7 +32,8 @@ pub struct Pressure {
 
 /// Where each measure begins to matter, and where its delay is the longest.
 mod ramp {
-    pub const MEMTABLE: (f64, f64) = (0.5, 1.0);
+    /// The part of the way to a full memtable that writers are ahead of the flush by.
+    pub const MEMTABLE: (f64, f64) = (0.1, 1.0);
     pub const POOL: (f64, f64) = (0.8, 0.98);
     pub const GARBAGE: (f64, f64) = (1.0, 4.0);
 }
@@ -40,9 +41,8 @@ mod ramp {
 /// How long a group waits before it is written. Zero when nothing is behind; never decreasing in any of
 /// the measures, and without jumps; the longest of the three.
 pub fn delay(pressure: &Pressure) -> Duration {
-    let memtable = if pressure.immutable_pending { pressure.memtable_fill } else { 0.0 };
     let worst = [
-        climb(memtable, ramp::MEMTABLE),
+        climb(lead(pressure), ramp::MEMTABLE),
         climb(pressure.pool_fill, ramp::POOL),
         climb(pressure.garbage_debt, ramp::GARBAGE),
     ]
@@ -50,6 +50,15 @@ pub fn delay(pressure: &Pressure) -> Duration {
     .fold(0.0, f64::max);
     let seconds = worst * pressure.group_bytes as f64 / SLOWEST_BYTES_PER_SEC;
     Duration::from_secs_f64(seconds.min(LONGEST.as_secs_f64()))
+}
+
+/// How far writers are ahead of the flush, as a part of the way that is left to it: with none they fill the active
+/// memtable as fast as the one before is emptied, and slowed in proportion to it they settle there.
+fn lead(pressure: &Pressure) -> f64 {
+    match pressure.flushed {
+        Some(flushed) if flushed < 1.0 => (pressure.memtable_fill - flushed) / (1.0 - flushed),
+        _ => 0.0,
+    }
 }
 
 /// The square of how far `value` is from the beginning of the ramp to its end.
@@ -66,7 +75,7 @@ mod tests {
 
     /// Bytes that take ten milliseconds at the slowest.
     const GROUP: Pressure = Pressure {
-        immutable_pending: false,
+        flushed: None,
         memtable_fill: 0.0,
         pool_fill: 0.0,
         garbage_debt: 0.0,
@@ -90,14 +99,24 @@ mod tests {
 
     #[test]
     fn each_measure_alone_reaches_the_slowest_rate() {
-        let pending = Pressure { immutable_pending: true, memtable_fill: 1.0, ..GROUP };
+        let pending = Pressure { flushed: Some(0.9), memtable_fill: 1.0, ..GROUP };
         let pool = Pressure { pool_fill: 1.0, ..GROUP };
         let garbage = Pressure { garbage_debt: 9.0, ..GROUP };
         for pressure in [pending, pool, garbage] {
             assert!(close(delay(&pressure), SLOWEST));
         }
-        let half = Pressure { immutable_pending: true, memtable_fill: 0.75, ..GROUP };
+        let half = Pressure { flushed: Some(0.0), memtable_fill: 0.55, ..GROUP };
         assert!(close(delay(&half), SLOWEST / 4));
+    }
+
+    #[test]
+    fn who_keeps_pace_with_the_flush_is_not_slowed() {
+        for part in [0.0, 0.2, 0.5, 0.99, 1.0] {
+            let pace = Pressure { flushed: Some(part), memtable_fill: part, ..GROUP };
+            assert_eq!(delay(&pace), Duration::ZERO);
+        }
+        let ahead = |flushed| delay(&Pressure { flushed: Some(flushed), memtable_fill: 0.8, ..GROUP });
+        assert!(ahead(0.2) > ahead(0.5) && ahead(0.5) > ahead(0.7));
     }
 
     #[test]
@@ -111,10 +130,10 @@ mod tests {
     proptest! {
         #[test]
         fn more_pressure_never_shortens_the_delay(
-            pending: bool, a in 0.0..1.2f64, b in 0.0..1.2f64, c in 0.0..6.0f64, more in 0.0..0.5f64, which in 0..4,
+            flushed in proptest::option::of(0.0..1.0f64), a in 0.0..1.2f64, b in 0.0..1.2f64, c in 0.0..6.0f64, more in 0.0..0.5f64, which in 0..4,
         ) {
             let base = Pressure {
-                immutable_pending: pending, memtable_fill: a, pool_fill: b, garbage_debt: c, ..GROUP
+                flushed, memtable_fill: a, pool_fill: b, garbage_debt: c, ..GROUP
             };
             let mut worse = base;
             match which {
@@ -130,7 +149,7 @@ mod tests {
         #[test]
         fn a_small_step_is_a_small_delay(fill in 0.0..1.0f64, garbage in 0.0..5.0f64) {
             let at = |step: f64| delay(&Pressure {
-                immutable_pending: true,
+                flushed: Some(0.5),
                 memtable_fill: fill + step,
                 pool_fill: fill + step,
                 garbage_debt: garbage + step,

@@ -9,6 +9,7 @@
 //! was cut short is simply done again.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use terrace_base::Result;
@@ -23,6 +24,9 @@ use super::moves::CHUNK_KEYS;
 use super::output::{Finished, Outputs};
 use crate::db::snapshots::is_needed;
 use crate::manifest::{Edit, JobKind};
+
+/// Entries after which others hear how far a flush has come.
+const SEEN_AT_ONCE: u64 = 64;
 
 /// The right to flush. Whoever waits for room is told when it is given back, however that comes about.
 pub(super) struct Flushing<'a> {
@@ -71,6 +75,7 @@ fn run_alone(slm: &Slm) -> Result<()> {
 }
 
 fn flush(slm: &Slm, memtable: &Arc<MemTable>) -> Result<()> {
+    memtable.flush.begin();
     // Listed after everything in the memtable became visible: a later snapshot needs nothing older.
     let held = slm.core.snapshots.list();
     let job = slm.start_job(JOB_ROOTS[0], JobKind::Flush, Vec::new())?;
@@ -79,7 +84,7 @@ fn flush(slm: &Slm, memtable: &Arc<MemTable>) -> Result<()> {
     let bytes = run_job(
         job,
         |sink| write_tables(slm, id, memtable, &held, sink),
-        |job, finished| insert(job, finished, &held),
+        |job, finished| insert(job, finished, &held, &memtable.flush.indexed),
         |_| log_edit(slm, memtable).into_iter().chain([flushed]).collect(),
     )?;
     slm.core.counters.flushes.add(1);
@@ -142,7 +147,12 @@ fn write_tables(slm: &Slm, job: u64, memtable: &MemTable, held: &[u64], sink: Si
     let mut outputs = Outputs::new(slm, job);
     let mut cursor = memtable.list().cursor();
     cursor.seek_first()?;
+    let mut finish = |finished: Finished| {
+        memtable.flush.written.fetch_add(finished.len(), Ordering::Relaxed);
+        sink(finished);
+    };
     let (mut key, mut newer): (Vec<u8>, Option<u64>) = (Vec::new(), None);
+    let mut seen = 0;
     while cursor.valid() {
         if newer.is_none() || cursor.key() != key {
             key.clear();
@@ -156,12 +166,16 @@ fn write_tables(slm: &Slm, job: u64, memtable: &MemTable, held: &[u64], sink: Si
             && let Some(kind) = kind
             && keep(slm, &key, kind, held)?
         {
-            outputs.add(&key, seq, kind, cursor.value()?, None)?.into_iter().for_each(&mut *sink);
+            outputs.add(&key, seq, kind, cursor.value()?, None)?.into_iter().for_each(&mut finish);
         }
         newer = Some(seq);
         cursor.next()?;
+        seen += 1;
+        if seen % SEEN_AT_ONCE == 0 {
+            memtable.flush.seen.store(seen, Ordering::Relaxed);
+        }
     }
-    outputs.finish()?.into_iter().for_each(sink);
+    outputs.finish()?.into_iter().for_each(finish);
     Ok(outputs.bytes)
 }
 
@@ -171,8 +185,14 @@ fn keep(slm: &Slm, key: &[u8], kind: Kind, held: &[u64]) -> Result<bool> {
     Ok(kind == Kind::Put || !held.is_empty() || slm.index.get(key)?.is_some())
 }
 
-fn insert(job: &mut JobRun<'_>, finished: &Finished, held: &[u64]) -> Result<()> {
+fn insert(job: &mut JobRun<'_>, finished: &Finished, held: &[u64], indexed: &AtomicU64) -> Result<()> {
     let mut chunk: Vec<(Vec<u8>, Vec<Version>)> = Vec::with_capacity(CHUNK_KEYS);
+    let mut apply = |chunk: &mut Vec<(Vec<u8>, Vec<Version>)>| {
+        job.insert(chunk, held)?;
+        indexed.fetch_add(chunk.iter().map(|(_, versions)| versions.len() as u64).sum(), Ordering::Relaxed);
+        chunk.clear();
+        Ok(())
+    };
     for placed in finished.entries() {
         let position = (placed.kind == Kind::Put).then_some(placed.position);
         let version = Version { seq: placed.seq, exact: true, position };
@@ -180,12 +200,11 @@ fn insert(job: &mut JobRun<'_>, finished: &Finished, held: &[u64]) -> Result<()>
             Some((key, versions)) if key == placed.key => versions.push(version),
             _ => {
                 if chunk.len() == CHUNK_KEYS {
-                    job.insert(&chunk, held)?;
-                    chunk.clear();
+                    apply(&mut chunk)?;
                 }
                 chunk.push((placed.key.to_vec(), vec![version]));
             }
         }
     }
-    job.insert(&chunk, held)
+    apply(&mut chunk)
 }

@@ -29,6 +29,40 @@ pub(super) struct MemTable {
     slot: usize,
     /// The first commit log that holds writes of this memtable; zero before there is one.
     first_log: AtomicU64,
+    /// How far its flush has come.
+    pub flush: FlushProgress,
+}
+
+/// How far a flush has come, for who is slowed down to its pace.
+#[derive(Debug, Default)]
+pub(super) struct FlushProgress {
+    /// Entries that have been looked at.
+    pub seen: AtomicU64,
+    /// Entries that went into finished tables.
+    pub written: AtomicU64,
+    /// Those of them that are in the index.
+    pub indexed: AtomicU64,
+}
+
+impl FlushProgress {
+    /// Nothing is done yet, whatever an attempt before had done.
+    pub fn begin(&self) {
+        [&self.seen, &self.written, &self.indexed]
+            .into_iter()
+            .for_each(|done| done.store(0, Ordering::Relaxed));
+    }
+
+    /// The part of the work on `entries` that is done: half of it is writing, half indexing, and a little at the end is
+    /// making it known.
+    fn part(&self, entries: u64) -> f64 {
+        let of = |done: &AtomicU64, all: u64| match all {
+            0 => 0.0,
+            all => (done.load(Ordering::Relaxed) as f64 / all as f64).min(1.0),
+        };
+        let moved =
+            of(&self.seen, entries) * (1.0 + of(&self.indexed, self.written.load(Ordering::Relaxed))) / 2.0;
+        moved * 0.95
+    }
 }
 
 impl MemTable {
@@ -51,7 +85,7 @@ impl MemTable {
     }
 
     fn around(list: SkipList, slot: usize) -> MemTable {
-        MemTable { list, slot, first_log: AtomicU64::new(0) }
+        MemTable { list, slot, first_log: AtomicU64::new(0), flush: FlushProgress::default() }
     }
 
     /// The skiplist.
@@ -89,6 +123,11 @@ impl MemTable {
 
     pub fn is_empty(&self) -> bool {
         self.list().entries() == 0
+    }
+
+    /// How much of it has been flushed, 0 to 1.
+    pub fn flushed(&self) -> f64 {
+        self.flush.part(self.list().entries())
     }
 }
 

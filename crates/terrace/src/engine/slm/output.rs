@@ -169,6 +169,11 @@ impl Notes {
 }
 
 impl Finished {
+    /// How many entries it has.
+    pub fn len(&self) -> u64 {
+        self.notes.entries.len() as u64
+    }
+
     /// The entries in order, each with its place.
     pub fn entries(&self) -> impl Iterator<Item = Placed<'_>> {
         let mut blocks = self.blocks.iter().peekable();

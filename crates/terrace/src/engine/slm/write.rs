@@ -62,7 +62,8 @@ impl Slm {
             let mem = self.mem.load_full();
             let active = mem.active();
             if active.is_empty() || active.list().bytes_used() + need <= limit {
-                self.slow_down(active.list().bytes_used(), limit, group);
+                let flushed = mem.oldest_immutable().map(|memtable| memtable.flushed());
+                self.slow_down(active.list().bytes_used(), limit, flushed, group);
                 return Ok(());
             }
             if mem.free_slot().is_some() {
@@ -73,15 +74,14 @@ impl Slm {
         }
     }
 
-    /// Spreads the wait for a running flush over the writes before it: nothing below half a memtable,
-    /// then more with every write, so that no single one has to stop for long.
-    fn slow_down(&self, used: u64, limit: u64, group: &Group<'_>) {
+    /// Spreads the wait for a running flush over the writes beside it, so that no single one has to stop for long.
+    fn slow_down(&self, used: u64, limit: u64, flushed: Option<f64>, group: &Group<'_>) {
         let sixteenth = used * 16 / limit;
         if self.settled_at.swap(sixteenth, Ordering::Relaxed) != sixteenth {
             self.settle_memory();
         }
         let delay = delay(&Pressure {
-            immutable_pending: self.has_immutable(),
+            flushed,
             memtable_fill: used as f64 / limit as f64,
             pool_fill: self.pool.used_bytes() as f64 / self.pool.max_size() as f64,
             garbage_debt: 0.0,
