@@ -186,7 +186,7 @@ fn full() -> Vec<Script> {
         base("zipfian", "zipfian updates, then reads", 600_000, 1000, "load,updatezipfian,c"),
         base("burst", "a burst of writes, then reads", 600_000, 1000, "load,overwrite,readrandom"),
         base("series", "a series in time, the oldest deleted", 1_000_000, 200, "timeseries"),
-        base("queue", "a queue: append, take the first", 1_000_000, 200, "queue"),
+        base("queue", "a queue: append, take the first", 20_000, 200, "queue"),
         twice(synced(5_000)),
         twice(Script {
             kill: true,

@@ -111,6 +111,8 @@ pub(crate) struct Slm {
     noted: Mutex<BTreeSet<u64>>,
     /// Somebody has read a range since the last leaf scan.
     range_was_read: AtomicBool,
+    /// Whether the memtables hold so many deletions that a walk wants them flushed.
+    rotate_soon: AtomicBool,
     /// Held while index words or chains change.
     index_writer: Mutex<()>,
     /// Held by the one job that collapses chains.

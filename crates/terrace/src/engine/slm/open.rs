@@ -214,6 +214,7 @@ pub(super) fn assemble(
         choosing: Default::default(),
         noted: Default::default(),
         range_was_read: Default::default(),
+        rotate_soon: Default::default(),
         index_writer: Default::default(),
         collapsing: Default::default(),
         counting: Default::default(),

@@ -1,5 +1,6 @@
 //! What only a look inside can bring about.
 
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,10 +14,11 @@ use terrace_pmem::Profile;
 use super::Slm;
 use super::jobs::JOB_ROOTS;
 use super::open::open_slm;
+use super::walk::DELETED_PASSED;
 use crate::batch::WriteBatch;
 use crate::db::commit::{Condition, Request};
 use crate::db::core::Core;
-use crate::engine::{Engine, Group};
+use crate::engine::{Direction, Engine, Group};
 use crate::env::{Env, RealPm};
 use crate::manifest::JobKind;
 use crate::options::{Options, PoolChoice};
@@ -33,25 +35,34 @@ fn options() -> Options {
 }
 
 fn open(dir: &Path) -> Arc<Slm> {
+    open_with(dir, options())
+}
+
+fn open_with(dir: &Path, options: Options) -> Arc<Slm> {
     let env = Env {
         fs: Arc::new(RealFs),
         pm: Arc::new(RealPm),
         executor: Arc::new(Inline::default()),
         clock: Arc::new(ManualClock::default()),
     };
-    let core = Core::new(dir.to_path_buf(), options(), env).unwrap();
+    let core = Core::new(dir.to_path_buf(), options, env).unwrap();
     let (slm, last) = open_slm(core).unwrap();
     slm.core.snapshots.advance(last);
     slm
 }
 
+fn write(slm: &Slm, batch: WriteBatch) {
+    let request = Request { batch, condition: Condition::None, sync: false };
+    let first_seq = slm.core.snapshots.visible() + 1;
+    let last_seq = first_seq + request.batch.len() as u64 - 1;
+    slm.apply(Group { requests: &[&request], first_seq, sync: false }).unwrap();
+    slm.core.snapshots.advance(last_seq);
+}
+
 fn put_and_flush(slm: &Slm, key: &[u8], value: &[u8]) {
     let mut batch = WriteBatch::new();
     batch.put(key, value);
-    let request = Request { batch, condition: Condition::None, sync: false };
-    let first_seq = slm.core.snapshots.visible() + 1;
-    slm.apply(Group { requests: &[&request], first_seq, sync: false }).unwrap();
-    slm.core.snapshots.advance(first_seq);
+    write(slm, batch);
     slm.rotate().unwrap();
     slm.settle().unwrap();
 }
@@ -123,5 +134,33 @@ fn marking_leaves_the_logs_of_running_jobs_alone() {
     slm.pool.write(last, &[byte]);
     assert_eq!(log.check(), Vec::<String>::new());
     run.give_up().unwrap();
+    assert_clean(&slm);
+}
+
+/// Whoever takes from the head of a queue again and again does not pass all that was taken before.
+#[test]
+fn deletions_that_a_walk_passes_are_flushed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = options();
+    options.slm.memtable_bytes = 256 << 10;
+    let slm = open_with(dir.path(), options);
+    let mut batch = WriteBatch::new();
+    (0..DELETED_PASSED).for_each(|i| batch.delete(format!("{i:05}").as_bytes()));
+    write(&slm, batch);
+    let flushes = || slm.core.counters.flushes.get();
+    let walk = || {
+        let mut walk = slm.clone().walk(slm.core.snapshots.visible(), Direction::Forward).unwrap();
+        walk.seek(Bound::Unbounded).unwrap();
+        walk.next().unwrap().is_none()
+    };
+    assert!(walk() && flushes() == 0);
+    for key in [b"a", b"b"] {
+        let mut batch = WriteBatch::new();
+        batch.delete(key);
+        write(&slm, batch);
+    }
+    slm.settle().unwrap();
+    assert!(walk() && flushes() == 1, "{} flushes", flushes());
+    assert_eq!(slm.mem.load().active().list().entries(), 2);
     assert_clean(&slm);
 }

@@ -38,6 +38,10 @@ const SHORTEST_WINDOW: usize = 24;
 /// Versions of a key that a walk passes one by one before it searches for where they end.
 const WALKED_VERSIONS: usize = 8;
 
+/// Deleted keys that one walk passes in the memtables before it asks for their flush, which leaves nothing of them. A queue
+/// whose reader looks for its first record would otherwise pass all that it has taken since the last flush.
+pub(super) const DELETED_PASSED: usize = 250;
+
 /// A walk; see the module's head.
 pub(super) struct SlmWalk {
     slm: Arc<Slm>,
@@ -46,6 +50,8 @@ pub(super) struct SlmWalk {
     memory: MemorySide,
     index: IndexSide,
     scan: Option<RangeScan>,
+    /// Deleted keys passed in the memtables since a request for their flush.
+    deleted: usize,
 }
 
 impl SlmWalk {
@@ -53,7 +59,7 @@ impl SlmWalk {
         // The memtables are pinned first: what a flush moves out of them later is in both.
         let memory = MemorySide::new(&slm.mem.load(), at, direction);
         let scan = Some(RangeScan::new(&slm.compaction_options()));
-        SlmWalk { memory, index: IndexSide::new(direction), scan, slm, at, direction }
+        SlmWalk { memory, index: IndexSide::new(direction), scan, deleted: 0, slm, at, direction }
     }
 }
 
@@ -81,11 +87,22 @@ impl Walk for SlmWalk {
             if found.is_some() {
                 return Ok(found);
             }
+            if memory_leads {
+                self.note_deleted();
+            }
         }
     }
 }
 
 impl SlmWalk {
+    fn note_deleted(&mut self) {
+        self.deleted += 1;
+        if self.deleted == DELETED_PASSED {
+            self.deleted = 0;
+            self.slm.rotate_soon.store(true, Ordering::Relaxed);
+        }
+    }
+
     fn take_indexed(&mut self) -> Result<Option<(Bytes, Bytes)>> {
         let ahead = self.index.take_ahead(&self.slm, self.at);
         let Some(key) = self.index.key() else { return Ok(None) };

@@ -16,7 +16,7 @@ use std::time::Duration;
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_index::{Record, Staged};
 
-use super::memtable::{MemTable, NODE_OVERHEAD_BYTES};
+use super::memtable::{MemSet, MemTable, NODE_OVERHEAD_BYTES};
 use super::{Slm, flush};
 use crate::compaction::backpressure::{Pressure, delay};
 use crate::engine::Group;
@@ -61,7 +61,8 @@ impl Slm {
         loop {
             let mem = self.mem.load_full();
             let active = mem.active();
-            if active.is_empty() || active.list().bytes_used() + need <= limit {
+            let fits = active.is_empty() || active.list().bytes_used() + need <= limit;
+            if fits && !self.may_rotate_early(&mem) {
                 let flushed = mem.oldest_immutable().map(|memtable| memtable.flushed());
                 self.slow_down(active.list().bytes_used(), limit, flushed, group);
                 return Ok(());
@@ -72,6 +73,14 @@ impl Slm {
                 self.wait_for_flush()?;
             }
         }
+    }
+
+    /// Whether a walk has asked for a flush which can begin at once.
+    fn may_rotate_early(&self, mem: &MemSet) -> bool {
+        self.rotate_soon.load(Ordering::Relaxed)
+            && !mem.active().is_empty()
+            && mem.free_slot().is_some()
+            && self.rotate_soon.swap(false, Ordering::Relaxed)
     }
 
     /// Spreads the wait for a running flush over the writes beside it, so that no single one has to stop for long.
