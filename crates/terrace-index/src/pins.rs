@@ -82,9 +82,6 @@ impl Drop for Pin<'_> {
 impl Readers for Pins {
     type Presence<'a> = Pin<'a>;
 
-    /// The barrier interrupts every processor that runs a thread of this process.
-    const ADVANCE_EVERY: usize = 1024;
-
     #[inline]
     fn enter(&self) -> Pin<'_> {
         let Some(slots) = self.slots.get(thread_slot::current()) else { return self.enter_shared() };
