@@ -11,10 +11,10 @@
 //!    the buffer.
 //! 3. A key longer than eight bytes is a box of its own, retired when its entry leaves. With it goes what is reserved for
 //!    its record, if its leaf does not have the key.
+//! 4. A buffer changes with its node's version, so readers see buffer and leaf of one moment.
 //! 5. Items of the leaf and words in the buffer are together no more than a leaf may have: a flush finds room for what
 //!    was taken on, in the leaf and in the pool, whatever else has filled up. (After an open with other options, or in
 //!    a pool that was filled since, it may have to split, and be refused.)
-//! 4. A buffer changes with its node's version, so readers see buffer and leaf of one moment.
 
 use std::cmp::Ordering as Order;
 use std::sync::atomic::{AtomicU64, Ordering};
