@@ -60,9 +60,11 @@ impl<const N: usize> FastFair<N> {
         let above = parent.lock.node;
         let (at, _) = self.route(above, Target::At(key))?;
         let first = if at + 1 < above.count() { at } else { at - 1 };
-        let left = self.lock(self.node(above.ptr(first))?)?;
-        let right = self.lock(self.node(above.ptr(first + 1))?)?;
-        let (l, r) = (left.node, right.node);
+        let (l, r) = (self.child(above, first)?, self.child(above, first + 1)?);
+        if l.off == r.off {
+            return Err(self.damaged(above.off, "a parent of different children", "one of the same twice"));
+        }
+        let (left, right) = (self.lock(l)?, self.lock(r)?);
         if self.is_dead(l)? || self.is_dead(r)? {
             return Ok(false);
         }
@@ -95,6 +97,15 @@ impl<const N: usize> FastFair<N> {
         Ok(true)
     }
 
+    /// Child `i` of the locked `parent`, proven to be of a lower level: locks are taken downward.
+    fn child(&self, parent: NodeRef<'_, N>, i: usize) -> Result<NodeRef<'_, N>> {
+        let child = self.node(parent.ptr(i))?;
+        if child.level() >= parent.level() {
+            return Err(self.damaged(child.off, "a node of a lower level", "one as high as its parent"));
+        }
+        Ok(child)
+    }
+
     /// A durable node of what is in `l` and `r`.
     fn build_merged(&self, l: NodeRef<'_, N>, r: NodeRef<'_, N>, items: &[Item<'_>]) -> Result<u64> {
         let mut fresh = Fresh::new(&self.pool);
@@ -125,7 +136,7 @@ impl<const N: usize> FastFair<N> {
             if self.is_dead(root)? || root.count() != 1 {
                 return Ok(());
             }
-            let child = self.node(root.ptr(0))?;
+            let child = self.child(root, 0)?;
             if self.is_dead(child)? {
                 return Ok(());
             }

@@ -13,11 +13,13 @@ use super::build::{Fresh, Item, Plan};
 use super::key::{Target, slice};
 use super::layout::ROOT_AT;
 use super::node::NodeRef;
+use super::search::Restarts;
 use super::write::{Held, Parent};
 
 impl<const N: usize> FastFair<N> {
     /// Makes the parent of the node of `level` that `key` belongs to name that node, and its new siblings.
     pub(super) fn repair_parent(&self, key: &[u8], level: u8) -> Result<()> {
+        let mut restarts = Restarts::new();
         loop {
             let Some(held) = self.try_hold(key, level + 1)? else {
                 return self.repair_root();
@@ -25,6 +27,7 @@ impl<const N: usize> FastFair<N> {
             if self.repair_entry(held, key)? {
                 return Ok(());
             }
+            self.restart(&mut restarts)?;
         }
     }
 
@@ -82,11 +85,13 @@ impl<const N: usize> FastFair<N> {
             next => self.low_key(self.node(next)?)?,
         };
         let mut out = Vec::new();
+        let mut restarts = Restarts::new();
         let mut node = first;
         while let Some(high) = self.high_key(node)? {
             if end.is_some_and(|end| high >= end) {
                 break;
             }
+            self.restart(&mut restarts)?;
             node = self.live(node.next())?;
             out.push(node);
         }
@@ -96,7 +101,9 @@ impl<const N: usize> FastFair<N> {
     /// Makes the living left sibling of the dead `node` skip it.
     pub(super) fn repair_left(&self, node: NodeRef<'_, N>) -> Result<()> {
         let Some(low) = self.low_key(node)? else { return Ok(()) };
+        let mut restarts = Restarts::new();
         loop {
+            self.restart(&mut restarts)?;
             let Some(arrival) = self.descend(Target::Before(low), node.level())? else { return Ok(()) };
             let lock = self.lock(arrival.node)?;
             if self.is_dead(arrival.node)? {

@@ -24,8 +24,21 @@ pub(super) struct Arrival<'t, const N: usize> {
     pub direct: bool,
 }
 
-/// Restarts, or siblings passed, after which a descent is not unlucky but lost in damaged nodes.
-const MAX_RESTARTS: usize = 10_000;
+/// Siblings passed after which a descent is not unlucky but lost in damaged nodes.
+const MAX_SIBLINGS: usize = 10_000;
+
+/// How often an operation may have to begin again because another thread was faster, before it is known to be
+/// lost in damaged nodes: each time costs that other thread a change of the tree's structure.
+const MAX_RESTARTS: usize = 1_000;
+
+/// The fresh starts that an operation has left.
+pub(super) struct Restarts(usize);
+
+impl Restarts {
+    pub fn new() -> Restarts {
+        Restarts(MAX_RESTARTS)
+    }
+}
 
 impl<const N: usize> FastFair<N> {
     /// The living leaf that `key` belongs to.
@@ -40,12 +53,22 @@ impl<const N: usize> FastFair<N> {
 
     /// The living node of `level` that `target` belongs to; `None` if the tree is not that high.
     pub(super) fn descend(&self, target: Target<'_>, level: u8) -> Result<Option<Arrival<'_, N>>> {
-        for _ in 0..MAX_RESTARTS {
+        let mut restarts = Restarts::new();
+        loop {
             if let Some(found) = self.try_descend(target, level)? {
                 return Ok(found);
             }
+            self.restart(&mut restarts)?;
         }
-        Err(self.damaged(self.header_off, "a tree", "nodes that lead in circles"))
+    }
+
+    /// Takes one of the fresh starts that are left.
+    pub(super) fn restart(&self, left: &mut Restarts) -> Result<()> {
+        match left.0.checked_sub(1) {
+            Some(fewer) => left.0 = fewer,
+            None => return Err(self.damaged(self.header_off, "a tree", "nodes that lead in circles")),
+        }
+        Ok(())
     }
 
     /// One attempt; `None` if it went too far right.
@@ -92,7 +115,7 @@ impl<const N: usize> FastFair<N> {
     ) -> Result<Option<NodeRef<'t, N>>> {
         let mut node = first;
         let mut check = !sure;
-        for _ in 0..MAX_RESTARTS {
+        for _ in 0..MAX_SIBLINGS {
             let forward = self.forward(node)?;
             if forward != 0 {
                 node = self.load_node(forward)?;

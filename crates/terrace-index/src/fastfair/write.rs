@@ -11,6 +11,7 @@ use super::build::Fresh;
 use super::key::{Target, slice};
 use super::lock::Locked;
 use super::node::NodeRef;
+use super::search::Restarts;
 use crate::ordered::Wish;
 
 /// A locked node.
@@ -53,6 +54,7 @@ impl<const N: usize> FastFair<N> {
     ) -> Result<Option<u64>> {
         let _writing = self.totals.writing();
         let _here = self.limbo.enter();
+        let mut restarts = Restarts::new();
         loop {
             let leaf = match known.take() {
                 Some(leaf) => leaf,
@@ -70,7 +72,13 @@ impl<const N: usize> FastFair<N> {
             let before = (now != 0).then_some(now);
             let Some(new) = wish(before) else { return Ok(before) };
             let done = match (found, before, new) {
-                (Some((i, record)), Some(now), new) => self.swap(key, record, leaf.entry_at(i), now, new)?,
+                (Some((i, record)), Some(now), new) => {
+                    match self.swap(key, record, leaf.entry_at(i), now, new)? {
+                        true => true,
+                        // Overtaken by one who has got something done: no sign of damage, however often.
+                        false => continue,
+                    }
+                }
                 (None, _, Some(word)) => self.insert_absent(key, word, Some((leaf, seen)))?,
                 (Some(_), None, Some(word)) => self.insert_absent(key, word, None)?,
                 _ => true,
@@ -78,6 +86,7 @@ impl<const N: usize> FastFair<N> {
             if done {
                 return Ok(before);
             }
+            self.restart(&mut restarts)?;
         }
     }
 
@@ -104,6 +113,7 @@ impl<const N: usize> FastFair<N> {
             Some((leaf, seen)) => (self.hold_this(leaf, key)?, Some((leaf.off, seen))),
             None => (self.hold_leaf(key)?, None),
         };
+        let mut restarts = Restarts::new();
         loop {
             let missing = seen.take() == Some((held.lock.node.off, held.lock.before));
             match self.insert_into(held, missing, key, word, record, &mut fresh)? {
@@ -111,6 +121,7 @@ impl<const N: usize> FastFair<N> {
                 Inserted::Present => return Ok(false),
                 Inserted::Again => held = self.hold(key, 0)?,
             }
+            self.restart(&mut restarts)?;
         }
         self.totals.add_keys(1);
         Ok(true)
@@ -237,7 +248,9 @@ impl<const N: usize> FastFair<N> {
     /// [`hold`](Self::hold), `None` if the tree is not that high.
     pub(super) fn try_hold(&self, key: &[u8], level: u8) -> Result<Option<Held<'_, N>>> {
         let mut helped = false;
+        let mut restarts = Restarts::new();
         loop {
+            self.restart(&mut restarts)?;
             let Some(arrival) = self.descend(Target::At(key), level)? else { return Ok(None) };
             let lock = self.lock(arrival.node)?;
             if self.is_dead(arrival.node)? {
