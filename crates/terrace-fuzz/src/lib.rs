@@ -26,6 +26,7 @@ pub type Target = fn(&[u8]);
 pub const TARGETS: &[(&str, Target)] = &[
     ("batch", words::batch),
     ("block", table::block),
+    ("cceh", index::cceh),
     ("compaction_record", words::compaction_record),
     ("fastfair", index::fastfair),
     ("file_log", log::file),
@@ -34,8 +35,11 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("pm_log", log::pm),
     ("pool", pool::pool),
     ("skiplist", index::skiplist),
+    ("spot_on", index::spot_on),
+    ("sptree", index::sptree),
     ("table", table::table),
     ("text", text::records),
+    ("turbohash", index::turbohash),
 ];
 
 /// Runs the target called `name`.

@@ -24,10 +24,10 @@ pub fn files(files: &[(PathBuf, &[u8])]) -> SimFs {
     fs
 }
 
-fn pool_options() -> PoolOptions {
+fn pool_options(max_size: u64) -> PoolOptions {
     PoolOptions {
         size: 64 << 10,
-        max_size: MAX_POOL_BYTES,
+        max_size,
         extent_bytes: 4096,
         prefault: false,
         count_xplines: false,
@@ -38,8 +38,13 @@ fn pool_options() -> PoolOptions {
 
 /// A new pool.
 pub fn new_pool() -> Pool {
-    let media = MemMedia::new(64 << 10, MAX_POOL_BYTES, Granularity::CacheLine).unwrap();
-    Pool::create_on(Arc::new(media), Path::new("pool"), &pool_options()).unwrap()
+    new_pool_of(MAX_POOL_BYTES)
+}
+
+/// A new pool that may grow to `max` bytes.
+pub fn new_pool_of(max: u64) -> Pool {
+    let media = MemMedia::new(64 << 10, max, Granularity::CacheLine).unwrap();
+    Pool::create_on(Arc::new(media), Path::new("pool"), &pool_options(max)).unwrap()
 }
 
 /// Everything on the pool's medium.
@@ -51,10 +56,15 @@ pub fn image(pool: &Pool) -> Vec<u8> {
 
 /// The pool that `image` is.
 pub fn open_pool(image: &[u8]) -> Result<Pool> {
-    let len = (image.len() as u64).min(MAX_POOL_BYTES);
-    let media = MemMedia::new(len.max(1), MAX_POOL_BYTES, Granularity::CacheLine).unwrap();
+    open_pool_of(image, MAX_POOL_BYTES)
+}
+
+/// The pool that `image` is, which may grow to `max` bytes.
+pub fn open_pool_of(image: &[u8], max: u64) -> Result<Pool> {
+    let len = (image.len() as u64).min(max);
+    let media = MemMedia::new(len.max(1), max, Granularity::CacheLine).unwrap();
     media.copy_flush(0, &image[..len as usize]);
-    Pool::open_on(Arc::new(media), Path::new("pool"), &pool_options())
+    Pool::open_on(Arc::new(media), Path::new("pool"), &pool_options(max))
 }
 
 /// What a decoder may say of bytes that are not right; nothing else.

@@ -108,8 +108,9 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         if directory.depth == old.depth {
             directory = self.double(directory)?;
         }
-        let first = prefix(hash, old.depth) << (directory.depth - old.depth);
-        let half = 1 << (directory.depth - old.depth - 1);
+        let unused = self.unused(directory, old)?;
+        let first = prefix(hash, old.depth) << unused;
+        let half = 1 << (unused - 1);
         let depth = old.depth + 1;
         let middle = first + half;
         let [left, right] = new.map(|offset| Entry { offset, depth });
@@ -126,8 +127,8 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
     pub(super) fn publish_moved(&self, hash: u64, old: Entry, new: u64) -> Result<()> {
         let _alone = self.structure.lock();
         let directory = self.directory()?;
-        let first = prefix(hash, old.depth) << (directory.depth - old.depth);
-        let count = 1 << (directory.depth - old.depth);
+        let unused = self.unused(directory, old)?;
+        let (first, count) = (prefix(hash, old.depth) << unused, 1 << unused);
         let moved = Entry { offset: new, depth: old.depth };
         // The first entry decides, as the middle one does for a split.
         self.pool.publish(POff::new(directory.offset + first * 8), moved.encode(first));
@@ -135,6 +136,12 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         self.set_entries(directory, first + 1..first + count, moved);
         self.pool.drain();
         Ok(())
+    }
+
+    /// Bits of the directory's indexes that do not matter to a segment.
+    fn unused(&self, directory: Entry, segment: Entry) -> Result<u32> {
+        let unused = directory.depth.checked_sub(segment.depth);
+        unused.ok_or_else(|| self.damaged(directory.offset, "a depth in the directory's", "more"))
     }
 
     /// A directory with each entry of `old` twice, published.
@@ -166,17 +173,14 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
     /// else has the table.
     pub(super) fn recover(&self) -> Result<()> {
         let directory = self.directory()?;
+        let extents = self.pool.extents(kinds::CCEH).iter().map(|e| (e.offset, e.bytes)).collect();
         let mut used = BTreeSet::new();
         let mut first = 0;
         while first < 1 << directory.depth {
             let entry = self.entry_at(directory, first)?;
-            let Some(unused) = directory.depth.checked_sub(entry.depth) else {
-                return Err(self.damaged(directory.offset + first * 8, "a depth in the directory's", "more"));
-            };
-            let count = 1 << unused;
+            let count = 1 << self.unused(directory, entry)?;
             let aligned = first.is_multiple_of(count);
-            if !aligned || entry.offset + Self::SEGMENT_BYTES > self.pool.size() || !used.insert(entry.offset)
-            {
+            if !aligned || !self.space.admits(entry.offset, &extents) || !used.insert(entry.offset) {
                 return Err(self.damaged(directory.offset + first * 8, "a segment of its own", "another's"));
             }
             first += self.settle(directory, first, entry, count)?;
@@ -212,9 +216,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         let mut index = 0;
         while index < 1 << directory.depth {
             let entry = self.entry_at(directory, index)?;
-            let Some(unused) = directory.depth.checked_sub(entry.depth) else {
-                return Err(self.damaged(directory.offset + index * 8, "a depth in the directory's", "more"));
-            };
+            let unused = self.unused(directory, entry)?;
             visit(index, entry)?;
             index = ((index >> unused) + 1) << unused;
         }

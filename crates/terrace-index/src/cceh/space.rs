@@ -54,6 +54,16 @@ impl Space {
         (extent..extent + self.extent_bytes() / step * step).step_by(step as usize)
     }
 
+    /// Whether a segment may lie at `segment`, given the offset and length of each extent that the pool knows as one of
+    /// tables like this.
+    pub fn admits(&self, segment: u64, extents: &BTreeMap<u64, u64>) -> bool {
+        let extent = self.extent_of(segment);
+        let place = segment - extent;
+        extents.get(&extent) == Some(&self.extent_bytes())
+            && place.is_multiple_of(self.segment_bytes)
+            && place + self.segment_bytes <= self.extent_bytes()
+    }
+
     /// Takes over the extents of the segments in `used`, with everything else in them free.
     pub fn adopt(&self, used: &BTreeSet<u64>) {
         let mut state = self.state.lock();
@@ -74,6 +84,11 @@ impl Space {
             Some(&extent) => extent,
             None => {
                 let extent = self.pool.reserve_extent(kinds::CCEH, self.extent_bytes())?;
+                let before = state.free.range(..extent.offset + extent.bytes).next_back();
+                if before.is_some_and(|(held, _)| held + self.extent_bytes() > extent.offset) {
+                    self.pool.cancel(extent);
+                    return Err(self.pool.corruption(extent.offset, "a free extent", "one with segments"));
+                }
                 self.pool.activate(&extent);
                 let mut free: Vec<u64> = self.segments_of(extent.offset).collect();
                 free.reverse();

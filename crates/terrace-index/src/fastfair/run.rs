@@ -8,6 +8,7 @@ use super::build::{Fresh, Item, Plan};
 use super::key::separator;
 use super::lock::Locked;
 use super::restructure::Gathered;
+use super::search::Restarts;
 use super::write::Parent;
 use crate::ordered::OrderedIndex;
 use crate::spot_on::Change;
@@ -50,10 +51,15 @@ impl<const N: usize> FastFair<N> {
                 Some(_) => sets.push(*change),
             }
         }
-        let mut left = &sets[..];
+        let (mut left, mut restarts) = (&sets[..], Restarts::new());
         while let Some(first) = left.first() {
             let taken = self.merge_into_leaf(first.key, left, edge)?;
             left = &left[taken..];
+            if taken == 0 {
+                self.restart(&mut restarts)?;
+            } else {
+                restarts = Restarts::new();
+            }
         }
         Ok(())
     }
@@ -96,6 +102,9 @@ impl<const N: usize> FastFair<N> {
         low.iter().chain(&high).for_each(|fence| edge(fence));
         let own = changes.iter().take_while(|change| high.is_none_or(|high| change.key < high));
         let count = own.count().min(Self::MOST_LEAVES * Self::FULL - N);
+        if count == 0 {
+            return Err(self.damaged(leaf.off, "a leaf that ends behind its keys", "one that ends before"));
+        }
         self.replace_leaf(held.lock, &changes[..count], edge)?;
         Ok(count)
     }

@@ -58,6 +58,9 @@ impl SkipIndex {
         let list = self.list();
         let mut at = list.after(list.head);
         while at != 0 {
+            if list.node(at)?.head.seq != 0 {
+                return Err(list.damaged(at, "a node without a sequence number", "one with"));
+            }
             let present = self.cell(at)?.load(0) != 0;
             self.keys.fetch_add(u64::from(present), Ordering::Relaxed);
             at = list.after(at);
@@ -176,7 +179,7 @@ impl OrderedIndex for SkipIndex {
 
     fn scan(&self, from: Bound<&[u8]>, reverse: bool, limit: usize, out: &mut ScanBatch) -> Result<()> {
         let list = self.list();
-        let end = out.len() + limit;
+        let end = out.len().saturating_add(limit);
         let mut at = self.start(from, reverse)?;
         while at != 0 && out.len() < end {
             self.settled(at)?;

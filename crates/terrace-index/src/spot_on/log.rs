@@ -23,6 +23,7 @@ use terrace_log::PmLog;
 use terrace_pmem::{Marks, POff, Pool};
 
 use crate::kinds;
+use crate::ordered::MAX_KEY_BYTES;
 
 /// `TSPOT`, zeros, version 1.
 const MAGIC: u64 = u64::from_le_bytes(*b"TSPOT\x01\0\0");
@@ -30,8 +31,11 @@ const MAGIC: u64 = u64::from_le_bytes(*b"TSPOT\x01\0\0");
 const HEADER_BYTES: u64 = 32;
 const CURRENT_AT: u64 = 8;
 const PREVIOUS_AT: u64 = 16;
+const RESERVED_AT: u64 = 24;
 /// Bytes of a set before the heads of its logs: CRC-32C of what follows, number of logs.
 const SET_HEAD_BYTES: usize = 8;
+/// Most logs of a generation.
+const MAX_LANES: usize = 1024;
 /// Bytes of an entry before its key.
 const ENTRY_HEAD_BYTES: usize = 16;
 
@@ -87,9 +91,9 @@ impl WriteLog {
         if word(0)? != MAGIC {
             return Err(pool.corruption(header, "the header of a log of buffered changes", "other bytes"));
         }
+        let (current, previous, _) = (word(CURRENT_AT)?, word(PREVIOUS_AT)?, word(RESERVED_AT)?);
         // A killed process may have stored these words and no more.
         pool.persist(header, HEADER_BYTES);
-        let (current, previous) = (word(CURRENT_AT)?, word(PREVIOUS_AT)?);
         let current = Generation::open(pool, current)?;
         // The same in both: a turn was begun, and nothing was appended behind it.
         let previous = match previous {
@@ -232,9 +236,10 @@ impl WriteLog {
 impl Generation {
     /// Empty logs and the set that names them; durable, named by nobody.
     fn create(pool: &Pool, lanes: usize, limit: u64) -> Result<Self> {
+        let lanes = lanes.clamp(1, MAX_LANES);
         let mut logs = Vec::with_capacity(lanes);
-        let made = (0..lanes.max(1)).try_for_each(|_| {
-            logs.push(PmLog::create(pool, kinds::SPOT_ON_LOG, limit / lanes.max(1) as u64)?);
+        let made = (0..lanes).try_for_each(|_| {
+            logs.push(PmLog::create(pool, kinds::SPOT_ON_LOG, limit / lanes as u64)?);
             Ok(())
         });
         let heads: Vec<u64> = logs.iter().map(PmLog::head).collect();
@@ -261,11 +266,12 @@ impl Generation {
         for lane in &self.lanes {
             let log = lane.lock();
             log.visit(&mut |_, entry| {
-                let (Some(sequence), Some(word)) = (word_at(entry, 0), word_at(entry, 8)) else {
-                    return Err(pool.corruption(log.head(), "a buffered change", "a shorter entry"));
+                let entry = change_of(entry);
+                let Some((sequence, word, key)) = entry.filter(|(.., key)| key.len() <= MAX_KEY_BYTES) else {
+                    return Err(pool.corruption(log.head(), "buffered changes", "another entry"));
                 };
                 let word = (word != 0).then_some(word);
-                let found = last.entry(entry[ENTRY_HEAD_BYTES..].to_vec()).or_insert((sequence, word));
+                let found = last.entry(key.to_vec()).or_insert((sequence, word));
                 if found.0 < sequence {
                     *found = (sequence, word);
                 }
@@ -317,10 +323,15 @@ fn read_set(pool: &Pool, at: u64) -> Result<Vec<u64>> {
     let (crc, count) = (front as u32, front >> 32);
     // SAFETY: as above.
     let rest = unsafe { pool.bytes(at + 4, 4 + count * 8)? };
-    if count == 0 || crc32c(rest) != crc {
+    if !(1..=MAX_LANES as u64).contains(&count) || crc32c(rest) != crc {
         return Err(broken());
     }
     Ok(rest[4..].chunks_exact(8).filter_map(|word| word_at(word, 0)).collect())
+}
+
+/// Sequence number, word and key of an entry.
+fn change_of(entry: &[u8]) -> Option<(u64, u64, &[u8])> {
+    Some((word_at(entry, 0)?, word_at(entry, 8)?, entry.get(ENTRY_HEAD_BYTES..)?))
 }
 
 fn word_at(bytes: &[u8], at: usize) -> Option<u64> {

@@ -67,7 +67,7 @@ pub struct SpotOnOptions {
     /// Bytes of entries from which on a generation of the log is merged and freed, and at least as many as all
     /// buffers take.
     pub log_bytes: u64,
-    /// Logs of a generation. Threads beyond that share.
+    /// Logs of a generation, 1 to 1024. Threads beyond that share.
     pub lanes: usize,
 }
 

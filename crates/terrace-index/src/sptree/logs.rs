@@ -26,6 +26,7 @@ use super::key::Probe;
 use super::layout::{LOGS_AT, OLD_LOGS_AT, TreeHeader};
 use super::{Core, SpOptions};
 use crate::kinds;
+use crate::ordered::MAX_KEY_BYTES;
 
 /// Most logs of a set.
 pub(super) const MAX_LOGS: usize = 32;
@@ -187,16 +188,14 @@ impl Set {
     /// Hands every entry of a log to `visit`. The log is open afterwards.
     fn visit(&self, pool: &Pool, log: usize, visit: &mut VisitEntry<'_>) -> Result<()> {
         let mut bytes = 0;
+        let place = &self.logs[log];
         let mut each = |_, entry: &[u8]| {
-            let mut fields = Reader::new(entry);
-            let (Some(number), Some(word)) = (fields.u64(), fields.u64()) else {
-                return Err(Error::invalid("an entry of a buffer's log is too short"));
-            };
+            let (number, word, key) = entry_of(entry)
+                .ok_or_else(|| pool.corruption(place.head, "entries of a write buffer", "another"))?;
             bytes += entry.len() as u64 + TYPICAL_BYTES / 2;
-            visit(self.number, number, word, &entry[ENTRY_BYTES..]);
+            visit(self.number, number, word, key);
             Ok(())
         };
-        let place = &self.logs[log];
         let mut log = place.log.lock();
         match &*log {
             Some(log) => return log.visit(&mut each),
@@ -260,7 +259,7 @@ impl Core {
         // The old set first: replayed alone after the current one it would undo what that has done.
         self.name_set(OLD_LOGS_AT, 0);
         self.name_set(LOGS_AT, 0);
-        let number = sets.last().map_or(1, |set| set.number + 1);
+        let number = sets.last().map_or(1, |set| set.number.wrapping_add(1));
         sets.into_iter().try_for_each(|set| set.free(&self.pool))?;
         if let Some(logs) = &self.logs {
             logs.next.store(last + 1, Ordering::Relaxed);
@@ -404,7 +403,7 @@ impl Core {
     fn turn(&self) -> Result<()> {
         let Some(logs) = &self.logs else { return Ok(()) };
         let number = match &*logs.sets.read() {
-            Some(sets) if sets.old.is_none() => sets.current.number + 1,
+            Some(sets) if sets.old.is_none() => sets.current.number.wrapping_add(1),
             _ => return Ok(()),
         };
         let next = Set::create(&self.pool, number, logs.count)?;
@@ -505,6 +504,13 @@ impl Core {
     fn name_set(&self, at: u64, off: u64) {
         self.pool.publish(POff::new(self.header_off + at), off);
     }
+}
+
+/// Number, word and key of a log's entry, if it is one. There is always a greater number.
+fn entry_of(entry: &[u8]) -> Option<(u64, u64, &[u8])> {
+    let mut fields = Reader::new(entry);
+    let (number, word, key) = (fields.u64()?, fields.u64()?, &entry[ENTRY_BYTES..]);
+    (number != u64::MAX && key.len() <= MAX_KEY_BYTES).then_some((number, word, key))
 }
 
 /// Whether an error says that there is no room.

@@ -1,14 +1,18 @@
 //! Finding the node that a key belongs to, and reading.
 
 use crossbeam_utils::Backoff;
-use terrace_base::Result;
+use terrace_base::{Error, Result};
 
 use super::Core;
 use super::key::Probe;
 use super::mnode::{Mnode, Version};
 
 /// Attempts after which a search is not unlucky: the tree does not lead where it should.
-const MAX_RESTARTS: usize = 10_000_000;
+pub(super) const MAX_RESTARTS: usize = 1_000_000;
+
+/// Attempts that may be unlucky without anybody's changing a node meanwhile: beside changes the search tree may miss what
+/// is in it.
+const MAX_ASTRAY: usize = 100;
 
 impl Core {
     /// The word of `key`. The caller is present.
@@ -60,6 +64,7 @@ impl Core {
     #[cold]
     fn locate_slowly(&self, probe: &Probe<'_>, below: bool) -> Result<(&Mnode, Version)> {
         let backoff = Backoff::new();
+        let mut astray = 0;
         for _ in 0..MAX_RESTARTS {
             if !self.rebuild.is_whole() {
                 self.revive(probe, below)?;
@@ -67,8 +72,27 @@ impl Core {
             if let Some(found) = self.seek(probe, below) {
                 return Ok(found);
             }
+            astray += usize::from(self.leads_astray(probe, below));
+            if astray > MAX_ASTRAY {
+                break;
+            }
             backoff.snooze();
         }
-        Err(self.pool.corruption(self.header_off, "a leaf for every key", "none"))
+        Err(self.no_leaf())
+    }
+
+    #[cold]
+    pub(super) fn no_leaf(&self) -> Error {
+        self.pool.corruption(self.header_off, "a leaf for every key", "none")
+    }
+
+    /// Whether the search tree leads `probe`, whose leaf has a node, to a living node of another range that nobody is
+    /// changing: who splits or merges nodes has them locked until it leads to the right one.
+    fn leads_astray(&self, probe: &Probe<'_>, below: bool) -> bool {
+        let Some(node) = self.art.floor(probe.key, below).map(|at| self.node_at(at)) else { return true };
+        let Some(_alone) = node.try_lock() else { return false };
+        let version = node.version();
+        let fits = if below { node.covers_below(probe, version) } else { node.covers(probe, version) };
+        !version.is_dead() && fits == Some(false)
     }
 }

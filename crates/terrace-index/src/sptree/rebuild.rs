@@ -13,6 +13,7 @@
 //! A damaged leaf stays without a node: what belongs there is an error for whoever asks, and nothing is merged until
 //! the tree is opened anew.
 
+use std::collections::HashSet;
 use std::ops::Bound as RangeBound;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -130,23 +131,28 @@ impl Core {
     /// Makes the nodes of all leaves of a piece.
     fn revive_piece(&self, piece: &Piece) -> Result<()> {
         let _here = self.limbo.enter();
-        let mut failure = None;
+        let (mut failure, mut failed) = (None, HashSet::new());
         let mut named = piece.leaves.iter().copied().peekable();
         let mut leaf = named.next().unwrap_or(0);
         let (mut left, mut is_named) = (None, true);
-        let mut limit = self.pool.max_size() / layout::LEAF_BYTES;
         while leaf != 0 && leaf != piece.end {
             named.clone().take(AHEAD).for_each(|ahead| self.prefetch_leaf(ahead));
-            limit = limit.checked_sub(1).ok_or_else(|| {
-                self.pool.corruption(leaf, "a leaf among its siblings", "siblings that lead in circles")
-            })?;
+            let ascends = |node: &Mnode| left.is_none_or(|left: &Mnode| is_below(&left.low(), &node.low()));
             let next = match self.revive_leaf(leaf) {
+                Ok((node, _)) if !ascends(node) => {
+                    failure.get_or_insert(self.descending(leaf));
+                    break;
+                }
                 Ok((node, next)) => {
                     self.place(node, left.replace(node), is_named);
                     next
                 }
                 Err(e) => {
                     failure.get_or_insert(e);
+                    // Leaves that lead in circles do not all ascend.
+                    if !failed.insert(leaf) {
+                        break;
+                    }
                     left = None;
                     // On by its link if that is sound, else from the next leaf that is known.
                     match self.leaf_state(leaf) {
@@ -158,7 +164,8 @@ impl Core {
             is_named = named.next_if_eq(&next).is_some();
             leaf = next;
         }
-        match (failure, named.next()) {
+        let lost = named.next().or((leaf != piece.end).then_some(piece.end));
+        match (failure, lost) {
             (Some(e), _) => Err(e),
             (None, Some(lost)) => {
                 Err(self.pool.corruption(lost, "a leaf in the chain", "one that only the top layer names"))
@@ -192,22 +199,35 @@ impl Core {
         let mut batch = ScanBatch::new();
         let found = self.top.scan(from, true, 1, &mut batch);
         let mut leaf = if found.is_ok() && !batch.is_empty() { batch.word(0) } else { self.first };
-        let mut limit = self.pool.max_size() / layout::LEAF_BYTES;
+        let is_past = |low: &Bound| {
+            let order = low.cmp_key(probe);
+            order.is_lt() || below && order.is_eq()
+        };
+        let mut low = self.leaf_low(leaf)?.0;
+        if is_past(&low) {
+            return Err(self.pool.corruption(leaf, "a leaf that begins where it is looked for", "another"));
+        }
         loop {
             let next = self.next_leaf(leaf)?;
             if next == 0 {
                 break;
             }
-            let order = self.leaf_low(next)?.0.cmp_key(probe);
-            if order.is_lt() || below && order.is_eq() {
+            let next_low = self.leaf_low(next)?.0;
+            if is_past(&next_low) {
                 break;
             }
-            limit = limit.checked_sub(1).ok_or_else(|| {
-                self.pool.corruption(leaf, "a leaf among its siblings", "siblings that lead in circles")
-            })?;
-            leaf = next;
+            // So the walk ends.
+            if !is_below(&low, &next_low) {
+                return Err(self.descending(leaf));
+            }
+            (leaf, low) = (next, next_low);
         }
         self.revive_leaf(leaf).map(drop)
+    }
+
+    #[cold]
+    fn descending(&self, leaf: u64) -> Error {
+        self.pool.corruption(leaf, "leaves that ascend", "a leaf that begins after the next")
     }
 
     /// The node of a leaf, made if there is none yet, and the offset of the next leaf.
@@ -244,11 +264,7 @@ impl Core {
         }
         let high = if state.1 == 0 { Bound::None } else { self.leaf_low(state.1)?.0 };
         if high != Bound::None && !is_below(low, &high) {
-            return Err(self.pool.corruption(
-                leaf,
-                "leaves that ascend",
-                "a leaf that begins after the next",
-            ));
+            return Err(self.descending(leaf));
         }
         let mut items = Vec::with_capacity(layout::SLOTS);
         let mut left = state.0;

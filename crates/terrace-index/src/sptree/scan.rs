@@ -11,6 +11,7 @@ use super::key::Probe;
 use super::layout::Item;
 use super::mnode::{Mnode, Version, prefetch};
 use super::page::{Page, Part};
+use super::read::MAX_RESTARTS;
 use crate::ordered::ScanBatch;
 
 impl Core {
@@ -69,7 +70,7 @@ impl Core {
     fn scan_down_from_end(&self, end: usize, out: &mut ScanBatch) -> Result<()> {
         self.finish_rebuild();
         let mut page = Page::new();
-        loop {
+        for _ in 0..MAX_RESTARTS {
             let last = self.art.last().map(|last| self.node_at(last));
             let is_last = |node: &&Mnode| node.high(node.version()) == Some(Bound::None);
             let Some(node) = last.filter(is_last) else {
@@ -91,6 +92,7 @@ impl Core {
             let low = node.low().to_vec().unwrap_or_default();
             return self.scan_down(RangeBound::Excluded(&low), end, out);
         }
+        Err(self.no_leaf())
     }
 
     /// The node that `probe` belongs to: `hint` if that is right, else by a search.

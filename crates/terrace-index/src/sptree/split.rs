@@ -15,7 +15,7 @@ use terrace_base::Result;
 use terrace_pmem::Slot;
 
 use super::bound::Bound;
-use super::key::{INLINE_BYTES, separator, word_of};
+use super::key::{INLINE_BYTES, Probe, separator, word_of};
 use super::layout::{self, Item, LEAF_BYTES, RECORD};
 use super::mnode::{Locked, Mnode};
 use super::page::Page;
@@ -87,6 +87,11 @@ impl Core {
         let last = self.key_of(left[at - 1])?;
         let first = self.key_of(right[0])?;
         let low = separator(last.bytes(), first.bytes());
+        let place = Probe::plain(low);
+        if last.bytes() >= first.bytes() || node.low().cmp_key(&place).is_le() || high.cmp_key(&place).is_ge()
+        {
+            return Err(self.pool.corruption(node.leaf(), "a leaf of keys of its range", "other keys"));
+        }
 
         let old = (node.bitmap.load(Ordering::Relaxed), self.next_leaf(node.leaf())?);
         let leaf = self.write_leaf(low, old.1, right)?;

@@ -1,6 +1,6 @@
 //! Proving a table's invariants, marking what it owns, and its figures.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use terrace_base::Result;
 use terrace_pmem::Marks;
@@ -75,6 +75,7 @@ impl TurboHash {
     /// Every finding.
     pub(super) fn check_all(&self) -> Result<Vec<String>> {
         let mut findings = Vec::new();
+        let mut places = BTreeMap::new();
         for shard in 0..self.views.len() {
             let _here = self.limbo.enter();
             let view = self.view(shard);
@@ -85,6 +86,13 @@ impl TurboHash {
                     "shard {shard}: the directory says {described:?}, its mirror {mirrored:?}"
                 ));
                 continue;
+            }
+            if let Some((offset, _)) = described {
+                let before = places.range(..offset + view.bytes()).next_back();
+                if before.is_some_and(|(at, bytes)| at + bytes > offset) {
+                    findings.push(format!("shard {shard}: its buckets are another's, too"));
+                }
+                places.insert(offset, view.bytes());
             }
             match self.buckets_of(view) {
                 Ok(buckets) => self.check_shard(shard, view, &buckets, &mut findings),

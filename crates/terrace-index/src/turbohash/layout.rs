@@ -130,6 +130,13 @@ impl TableHeader {
     pub fn is_sound(&self) -> bool {
         self.encode()[36..] == self.crc.to_le_bytes()
     }
+
+    /// Whether a table may have this header.
+    pub fn is_admissible(&self) -> bool {
+        (1..=SHARD_BITS_MAX).contains(&self.shard_bits)
+            && self.initial_bits <= INITIAL_BITS_MAX
+            && (1..=SCOPE_MAX).contains(&self.scope)
+    }
 }
 
 /// The version word of shard `shard` at version `version`, with `set` in force.
@@ -356,6 +363,10 @@ pub(super) fn home_of(hash: u64, bits: u32) -> usize {
 pub(super) const SHARD_BITS_MAX: u32 = 24;
 /// See [`SHARD_BITS_MAX`].
 pub(super) const BUCKET_BITS_MAX: u32 = 32;
+/// Most bits of a new shard's buckets.
+pub(super) const INITIAL_BITS_MAX: u32 = 20;
+/// The widest probing scope.
+pub(super) const SCOPE_MAX: u32 = 1 << 20;
 
 /// The shard of a hash among `1 << bits`, at least two: the hash's upper bits, so that shards are ranges of hashes.
 #[inline(always)]

@@ -66,7 +66,10 @@ use crate::pins::Pins;
 
 use blocks::Blocks;
 use directory::{Content, Counts, View};
-use layout::{DESCRIPTOR_BYTES, MAGIC, SHARD_BITS_MAX, TABLE_HEADER_BYTES, TableHeader};
+use layout::{
+    DESCRIPTOR_BYTES, Descriptor, INITIAL_BITS_MAX, MAGIC, SCOPE_MAX, SHARD_BITS_MAX, TABLE_HEADER_BYTES,
+    TableHeader,
+};
 use probe::Sought;
 pub use scan::Visit;
 use simd::Level;
@@ -154,8 +157,8 @@ impl TurboHash {
             seed: options.seed,
             directory: directory_slot.offset,
             shard_bits,
-            initial_bits: bits(options.initial_buckets.min(1 << 20)),
-            scope: options.probing_scope.clamp(1, 1 << 20),
+            initial_bits: bits(options.initial_buckets.min(1 << INITIAL_BITS_MAX)),
+            scope: options.probing_scope.clamp(1, SCOPE_MAX),
             crc: 0,
         };
         let encoded = header.encode();
@@ -184,9 +187,11 @@ impl TurboHash {
                 supported: format!("TurboHash version {}", own[6]),
             });
         }
-        if header.magic != MAGIC || !header.is_sound() || !(1..=SHARD_BITS_MAX).contains(&header.shard_bits) {
+        if header.magic != MAGIC || !header.is_sound() || !header.is_admissible() {
             return Err(pool.corruption(at, "a TurboHash table's header", "other bytes"));
         }
+        let last = ((1 << header.shard_bits) - 1) * DESCRIPTOR_BYTES;
+        pool.get::<Descriptor>(POff::new(header.directory.saturating_add(last)))?;
         Self::over(pool, at, header, false)
     }
 

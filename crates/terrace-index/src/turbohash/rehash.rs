@@ -123,6 +123,7 @@ impl TurboHash {
         let scope = self.header.scope as usize;
         let mut bits = choose_bits(held.view, why, pairs.len(), self.header.initial_bits);
         let buckets = loop {
+            self.admit_buckets(bits)?;
             if let Some(buckets) = pack(&pairs, why, bits, scope) {
                 break buckets;
             }
@@ -134,6 +135,15 @@ impl TurboHash {
         let view = self.store_buckets(held, &buckets, bits)?;
         self.counts[held.shard].set(Content { live: pairs.len() as u64, deleted: 0, ..content });
         Ok(view)
+    }
+
+    /// An error if the pool could not have so many buckets: they are not made in DRAM first.
+    fn admit_buckets(&self, bits: u32) -> Result<()> {
+        let (requested, size) = (BUCKET_BYTES << bits.min(BUCKET_BITS_MAX), self.pool.max_size());
+        if requested <= size {
+            return Ok(());
+        }
+        Err(Error::PoolFull { path: self.pool.path().to_path_buf(), requested, size })
     }
 
     /// Writes buckets to PM and makes them those of the held shard.

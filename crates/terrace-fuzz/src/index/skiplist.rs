@@ -1,23 +1,15 @@
-//! The persistent structures: the memtable's list and the index tree.
+//! The memtable's list.
 
-use std::ops::Bound;
 use std::sync::OnceLock;
 
-use terrace_index::{FastFair, OrderedIndex, Record, ScanBatch, SkipList};
-use terrace_pmem::{Kind, Pool};
+use terrace_index::{Record, SkipList};
+use terrace_pmem::Kind;
 
+use super::{ROOT, key};
 use crate::memory::{image, new_pool, open_pool, typed};
 use crate::patched;
 
 const LIST_KIND: Kind = Kind(9);
-const ROOT: &str = "root";
-
-/// Small nodes, so that there are several levels.
-type Tree = FastFair<4>;
-
-fn key(i: u64) -> Vec<u8> {
-    format!("key/{:04}", i * 7919 % 1000).into_bytes()
-}
 
 fn sound_list() -> &'static [u8] {
     static SOUND: OnceLock<Vec<u8>> = OnceLock::new();
@@ -78,66 +70,5 @@ pub fn skiplist(data: &[u8]) {
     let record = Record { key: b"key/0500+", seq, kind: 1, value: b"v", batch_first: seq, batch_len: 1 };
     if seq < u64::MAX >> 8 && list.put_group(&[record]).is_ok() {
         assert_eq!(list.get(b"key/0500+", seq).unwrap().expect("what was put").seq(), seq);
-    }
-}
-
-fn sound_tree() -> &'static [u8] {
-    static SOUND: OnceLock<Vec<u8>> = OnceLock::new();
-    SOUND.get_or_init(|| {
-        let pool = new_pool();
-        let tree = Tree::create(&pool, ROOT).unwrap();
-        for i in 0..70 {
-            tree.insert(&key(i), i + 1).unwrap();
-        }
-        for i in (0..70).step_by(5) {
-            tree.remove(&key(i)).unwrap();
-        }
-        tree.close().unwrap();
-        image(&pool)
-    })
-}
-
-/// A tree answers or says what is wrong with it, whatever is asked.
-pub fn fastfair(data: &[u8]) {
-    let Some(pool) = typed(open_pool(&patched(sound_tree(), data))) else { return };
-    let Some(tree) = typed(Tree::open(&pool, ROOT)) else { return };
-    let healthy = typed(tree.check()).is_some_and(|findings| findings.is_empty());
-    let (up, down) = (scan(&pool, &tree, false), scan(&pool, &tree, true));
-    for i in 0..75 {
-        typed(tree.get(&key(i)));
-    }
-    typed(tree.mark(&mut pool.marks()));
-    let _ = (tree.len(), tree.pm_bytes());
-    if healthy {
-        let (up, mut down) = (up.expect("healthy"), down.expect("healthy"));
-        down.reverse();
-        assert_eq!(up, down);
-        assert!(up.is_sorted_by(|a, b| a.0 < b.0), "out of order");
-        for (key, word) in &up {
-            assert_eq!(tree.get(key).unwrap(), Some(*word));
-        }
-    }
-    for i in 60..90 {
-        // A full pool is the other thing that may be wrong.
-        let _ = tree.insert(&key(i), 1000 + i);
-        let _ = tree.remove(&key(i / 2));
-    }
-    let _ = tree.close();
-}
-
-/// Everything that a scan gives, in steps.
-fn scan(pool: &Pool, tree: &Tree, reverse: bool) -> Option<Vec<(Vec<u8>, u64)>> {
-    let most = pool.size() as usize / 16;
-    let mut all: Vec<(Vec<u8>, u64)> = Vec::new();
-    let mut batch = ScanBatch::new();
-    loop {
-        batch.clear();
-        let from = all.last().map_or(Bound::Unbounded, |(key, _)| Bound::Excluded(&key[..]));
-        typed(tree.scan(from, reverse, 16, &mut batch))?;
-        all.extend((0..batch.len()).map(|i| (batch.key(i).to_vec(), batch.word(i))));
-        assert!(all.len() <= most, "a scan without end");
-        if batch.len() < 16 {
-            return Some(all);
-        }
     }
 }
