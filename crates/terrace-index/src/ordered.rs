@@ -119,6 +119,19 @@ impl ScanBatch {
     }
 }
 
+/// Whether a scan from `from` on has led on: the last key of `out`, if more than `before` are there, is one that is to
+/// come. One comparison a scan; where keys are damaged, who goes on from the last one comes to an end.
+pub(crate) fn leads_on(from: Bound<&[u8]>, reverse: bool, before: usize, out: &ScanBatch) -> bool {
+    let Some(last) = (out.len() > before).then(|| out.key(out.len() - 1)) else { return true };
+    match (from, reverse) {
+        (Bound::Unbounded, _) => true,
+        (Bound::Included(key), false) => last >= key,
+        (Bound::Excluded(key), false) => last > key,
+        (Bound::Included(key), true) => last <= key,
+        (Bound::Excluded(key), true) => last < key,
+    }
+}
+
 /// An error unless `key` and `word` may be stored.
 pub(crate) fn admit(key: &[u8], word: Option<u64>) -> Result<()> {
     if key.len() > MAX_KEY_BYTES {
@@ -165,6 +178,22 @@ pub(crate) use single_key_writes;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_scan_ends_with_lies_where_it_went() {
+        let mut batch = ScanBatch::new();
+        batch.push(b"m", 1);
+        for (from, up, down) in [
+            (Bound::Unbounded, true, true),
+            (Bound::Included(&b"m"[..]), true, true),
+            (Bound::Excluded(&b"m"[..]), false, false),
+            (Bound::Excluded(&b"a"[..]), true, false),
+            (Bound::Included(&b"z"[..]), false, true),
+        ] {
+            assert_eq!((leads_on(from, false, 0, &batch), leads_on(from, true, 0, &batch)), (up, down));
+            assert!(leads_on(from, false, 1, &batch), "nothing has been added");
+        }
+    }
 
     #[test]
     fn a_batch_gives_back_what_was_pushed() {

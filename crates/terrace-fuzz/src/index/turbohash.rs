@@ -14,7 +14,7 @@ use crate::patched;
 const OPTIONS: TurboOptions = TurboOptions { shards: 4, initial_buckets: 1, probing_scope: 3, seed: 7 };
 
 /// More keys than the others are asked about, so that there are longer paths.
-const KEYS: u64 = 300;
+const KEYS: u64 = 150;
 
 fn new_table(pool: &Pool) -> TurboHash {
     let table = TurboHash::create(pool, ROOT, &OPTIONS).unwrap();

@@ -98,7 +98,7 @@ impl<const N: usize> FastFair<N> {
     }
 
     /// Child `i` of the locked `parent`, proven to be of a lower level: locks are taken downward.
-    fn child(&self, parent: NodeRef<'_, N>, i: usize) -> Result<NodeRef<'_, N>> {
+    pub(super) fn child(&self, parent: NodeRef<'_, N>, i: usize) -> Result<NodeRef<'_, N>> {
         let child = self.node(parent.ptr(i))?;
         if child.level() >= parent.level() {
             return Err(self.damaged(child.off, "a node of a lower level", "one as high as its parent"));

@@ -63,7 +63,7 @@ use terrace_pmem::{Kind, Marks, Opened, POff, Pool};
 
 use crate::kinds;
 use crate::limbo::Limbo;
-use crate::ordered::{OrderedIndex, ScanBatch, admit, single_key_writes};
+use crate::ordered::{OrderedIndex, ScanBatch, admit, leads_on, single_key_writes};
 use crate::word_cell::WordCell;
 
 pub use nearby::Nearby;
@@ -201,8 +201,16 @@ impl<const N: usize> OrderedIndex for FastFair<N> {
     single_key_writes!();
 
     fn scan(&self, from: Bound<&[u8]>, reverse: bool, limit: usize, out: &mut ScanBatch) -> Result<()> {
-        let end = out.len().saturating_add(limit);
-        if reverse { self.scan_down(from, end, out) } else { self.scan_up(from, end, out) }
+        let (before, end) = (out.len(), out.len().saturating_add(limit));
+        if reverse {
+            self.scan_down(from, end, out)?
+        } else {
+            self.scan_up(from, end, out)?
+        }
+        if leads_on(from, reverse, before, out) {
+            return Ok(());
+        }
+        Err(self.damaged(self.header_off, "leaves with keys of their own", "others' keys"))
     }
 
     /// Exact whenever writers are at rest. After an unclean end the first call counts, while writers wait.

@@ -19,9 +19,10 @@ use super::write::{Held, Parent};
 impl<const N: usize> FastFair<N> {
     /// Makes the parent of the node of `level` that `key` belongs to name that node, and its new siblings.
     pub(super) fn repair_parent(&self, key: &[u8], level: u8) -> Result<()> {
+        let above = self.above(level)?;
         let mut restarts = Restarts::new();
         loop {
-            let Some(held) = self.try_hold(key, level + 1)? else {
+            let Some(held) = self.try_hold(key, above)? else {
                 return self.repair_root();
             };
             if self.repair_entry(held, key)? {
@@ -31,11 +32,17 @@ impl<const N: usize> FastFair<N> {
         }
     }
 
+    /// The level above another.
+    fn above(&self, level: u8) -> Result<u8> {
+        let above = level.checked_add(1);
+        above.ok_or_else(|| self.damaged(self.header_off, "a tree of less than 256 levels", "more"))
+    }
+
     /// Repairs the entry of the held parent that leads to `key`; false if it had to be restructured first.
     fn repair_entry(&self, held: Held<'_, N>, key: &[u8]) -> Result<bool> {
         let parent = held.lock.node;
-        let (at, child) = self.route(parent, Target::At(key))?;
-        let child = self.node(child)?;
+        let (at, _) = self.route(parent, Target::At(key))?;
+        let child = self.child(parent, at)?;
         let target = self.live(child.off)?;
         if target.off == child.off {
             return Ok(true);
@@ -152,7 +159,8 @@ impl<const N: usize> FastFair<N> {
         }
         let mut fresh = Fresh::new(&self.pool);
         let off = self.place(&mut fresh)?;
-        let plan = Plan { level: first.level() + 1, low: 0, low_key: None, high: 0, high_key: None, next: 0 };
+        let level = self.above(first.level())?;
+        let plan = Plan { level, low: 0, low_key: None, high: 0, high_key: None, next: 0 };
         self.build(&mut fresh, off, &plan, &items, None)?;
         self.totals.add_bytes(fresh.keep() as i64);
         self.pool.drain();

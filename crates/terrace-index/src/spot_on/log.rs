@@ -133,6 +133,12 @@ impl WriteLog {
         self.header
     }
 
+    /// A corruption of the structure that the log belongs to.
+    #[cold]
+    pub fn damaged(&self, expected: &str, found: &str) -> Error {
+        self.pool.corruption(self.header, expected, found)
+    }
+
     /// Appends a change, durably, and tells `note` the number of the generation while that is the current one. The
     /// caller holds the key's lock.
     pub fn append(&self, key: &[u8], word: Option<u64>, note: impl FnOnce(u64)) -> Result<()> {

@@ -48,7 +48,7 @@ use terrace_base::{Error, Result};
 use terrace_pmem::{Marks, Pool};
 
 use crate::hashed::{HashCursor, HashFigures, HashIndex};
-use crate::ordered::{OrderedIndex, ScanBatch, admit, single_key_writes};
+use crate::ordered::{OrderedIndex, ScanBatch, admit, leads_on, single_key_writes};
 
 use log::WriteLog;
 use partition::{Partition, Partitions};
@@ -228,8 +228,16 @@ impl<B: Base + OrderedIndex> OrderedIndex for SpotOn<B> {
     single_key_writes!();
 
     fn scan(&self, from: Bound<&[u8]>, reverse: bool, limit: usize, out: &mut ScanBatch) -> Result<()> {
-        let end = out.len().saturating_add(limit);
-        if reverse { self.scan_down(from, end, out) } else { self.scan_up(from, end, out) }
+        let (before, end) = (out.len(), out.len().saturating_add(limit));
+        if reverse {
+            self.scan_down(from, end, out)?
+        } else {
+            self.scan_up(from, end, out)?
+        }
+        if leads_on(from, reverse, before, out) {
+            return Ok(());
+        }
+        Err(self.log.damaged("keys in their order below buffers", "keys out of it"))
     }
 
     fn len(&self) -> u64 {
