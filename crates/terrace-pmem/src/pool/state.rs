@@ -14,6 +14,9 @@ use super::Opened;
 use super::format::Raw;
 use crate::layout::{STATE_AT, STATE_CLEAN, STATE_POWER_SAFE, STATE_UNRECLAIMED, State};
 
+/// No pool has been opened so often: what counts so far is damaged.
+const MOST_SESSIONS: u64 = 1 << 62;
+
 /// The current session's view of the slots.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Session {
@@ -39,7 +42,9 @@ impl Previous {
     pub(super) fn read(raw: &Raw<'_>, name: &Path) -> Result<Previous> {
         let slots = STATE_AT.map(|at| {
             let bytes: [u8; 64] = raw.read(at);
-            (State::read_from_bytes(&bytes).ok().filter(State::is_sound), bytes == [0; 64])
+            let counts = |state: &State| state.sequence < MOST_SESSIONS && state.generation < MOST_SESSIONS;
+            let state = State::read_from_bytes(&bytes).ok().filter(State::is_sound).filter(counts);
+            (state, bytes == [0; 64])
         });
         let damaged = slots.iter().any(|(state, zero)| state.is_none() && !zero);
         let newest =
