@@ -54,6 +54,13 @@ impl<const N: usize> FastFair<N> {
         // whose high fence lies before the next separator (invariant 4).
         let missing = self.missing_siblings(parent, at, target)?;
         let mut count = parent.count();
+        if at >= count {
+            return Err(self.damaged(
+                parent.off,
+                "a parent that nobody else changes",
+                "one that lies under others",
+            ));
+        }
         let lows = missing.iter().map(|n| Ok(self.low_key(*n)?.unwrap_or_default()));
         let lows = lows.collect::<Result<Vec<_>>>()?;
         for low in &lows {
