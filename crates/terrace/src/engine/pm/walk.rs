@@ -33,6 +33,8 @@ struct Found {
     batch: ScanBatch,
     /// What of the batch was read.
     done: usize,
+    /// Whether no batch follows.
+    over: bool,
 }
 
 impl Found {
@@ -58,9 +60,25 @@ impl Found {
         Ok(())
     }
 
-    fn clear(&mut self) {
-        self.batch.clear();
-        self.done = 0;
+    /// The next entry that the snapshot `at` sees. `more` appends the keys that follow to the empty batch it is given,
+    /// and says whether they are the last.
+    fn next<I: KeyIndex>(
+        &mut self,
+        store: &PmStore<I>,
+        at: u64,
+        mut more: impl FnMut(&I, &mut ScanBatch) -> Result<bool>,
+    ) -> Result<Option<(Bytes, Bytes)>> {
+        while self.entries.is_empty() && !(self.over && self.rest_is_empty()) {
+            let _here = store.limbo.enter();
+            let fresh = self.rest_is_empty();
+            if fresh {
+                self.batch.clear();
+                self.done = 0;
+                self.over = more(&store.index, &mut self.batch)?;
+            }
+            self.read(store, at, fresh)?;
+        }
+        Ok(self.entries.pop_front())
     }
 }
 
@@ -73,7 +91,6 @@ pub(super) struct OrderedWalk<I: KeyIndex> {
     /// Where the next batch begins.
     from: Bound<Vec<u8>>,
     keys: usize,
-    over: bool,
     found: Found,
 }
 
@@ -81,40 +98,28 @@ impl<I: KeyIndex> OrderedWalk<I> {
     pub fn new(store: Arc<PmStore<I>>, at: u64, direction: Direction) -> Self {
         let reverse = direction == Direction::Backward;
         let found = Found::default();
-        OrderedWalk { store, at, reverse, from: Bound::Unbounded, keys: FIRST_KEYS, over: false, found }
-    }
-
-    fn fill(&mut self) -> Result<()> {
-        let store = self.store.clone();
-        let _here = store.limbo.enter();
-        if !self.found.rest_is_empty() {
-            return self.found.read(&store, self.at, false);
-        }
-        self.found.clear();
-        let from = self.from.as_ref().map(Vec::as_slice);
-        store.index.scan(from, self.reverse, self.keys, &mut self.found.batch)?;
-        let got = self.found.batch.len();
-        self.over = got < self.keys;
-        if let Some(last) = got.checked_sub(1) {
-            self.from = Bound::Excluded(self.found.batch.key(last).to_vec());
-        }
-        self.keys = (self.keys * 2).min(MOST_KEYS);
-        self.found.read(&store, self.at, true)
+        OrderedWalk { store, at, reverse, from: Bound::Unbounded, keys: FIRST_KEYS, found }
     }
 }
 
 impl<I: KeyIndex> Walk for OrderedWalk<I> {
     fn seek(&mut self, bound: Bound<&[u8]>) -> Result<()> {
         self.from = bound.map(<[u8]>::to_vec);
-        (self.keys, self.over, self.found) = (FIRST_KEYS, false, Found::default());
+        (self.keys, self.found) = (FIRST_KEYS, Found::default());
         Ok(())
     }
 
     fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
-        while self.found.entries.is_empty() && !(self.over && self.found.rest_is_empty()) {
-            self.fill()?;
-        }
-        Ok(self.found.entries.pop_front())
+        let OrderedWalk { store, at, reverse, from, keys, found } = self;
+        found.next(store, *at, |index, batch| {
+            index.scan(from.as_ref().map(Vec::as_slice), *reverse, *keys, batch)?;
+            let over = batch.len() < *keys;
+            if let Some(last) = batch.len().checked_sub(1) {
+                *from = Bound::Excluded(batch.key(last).to_vec());
+            }
+            *keys = (*keys * 2).min(MOST_KEYS);
+            Ok(over)
+        })
     }
 }
 
@@ -124,24 +129,12 @@ pub(super) struct FullWalk<I: KeyIndex> {
     store: Arc<PmStore<I>>,
     at: u64,
     cursor: I::Cursor,
-    over: bool,
     found: Found,
 }
 
 impl<I: KeyIndex> FullWalk<I> {
     pub fn new(store: Arc<PmStore<I>>, at: u64) -> Self {
-        FullWalk { store, at, cursor: I::Cursor::default(), over: false, found: Found::default() }
-    }
-
-    fn fill(&mut self) -> Result<()> {
-        let store = self.store.clone();
-        let _here = store.limbo.enter();
-        if !self.found.rest_is_empty() {
-            return self.found.read(&store, self.at, false);
-        }
-        self.found.clear();
-        self.over = !store.index.walk(&mut self.cursor, WALK_KEYS, &mut self.found.batch)?;
-        self.found.read(&store, self.at, true)
+        FullWalk { store, at, cursor: I::Cursor::default(), found: Found::default() }
     }
 }
 
@@ -149,7 +142,7 @@ impl<I: KeyIndex> Walk for FullWalk<I> {
     fn seek(&mut self, bound: Bound<&[u8]>) -> Result<()> {
         match bound {
             Bound::Unbounded => {
-                (self.cursor, self.over, self.found) = (I::Cursor::default(), false, Found::default());
+                (self.cursor, self.found) = (I::Cursor::default(), Found::default());
                 Ok(())
             }
             _ => Err(Error::Unsupported { engine: I::KIND.name(), operation: "ranges of keys" }),
@@ -157,9 +150,7 @@ impl<I: KeyIndex> Walk for FullWalk<I> {
     }
 
     fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
-        while self.found.entries.is_empty() && !(self.over && self.found.rest_is_empty()) {
-            self.fill()?;
-        }
-        Ok(self.found.entries.pop_front())
+        let FullWalk { store, at, cursor, found } = self;
+        found.next(store, *at, |index, batch| index.walk(cursor, WALK_KEYS, batch).map(|more| !more))
     }
 }
