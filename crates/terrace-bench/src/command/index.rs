@@ -8,7 +8,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use terrace_bench::index::pairs::Pairs;
 use terrace_bench::index::subject::{INDEXES, with_subject};
-use terrace_bench::index::{Place, Run, Runner, Spec, Step, plot, table};
+use terrace_bench::index::{Place, Run, Runner, Spec, Step, plot, store, table};
 use terrace_pmem::{Pool, Profile};
 
 use super::Outcome;
@@ -260,5 +260,6 @@ impl Drop for Removed<'_> {
     fn drop(&mut self) {
         // Best effort: a pool that stays is named by the next run.
         let _ = Pool::remove(self.0);
+        let _ = std::fs::remove_dir_all(store::directory(self.0));
     }
 }

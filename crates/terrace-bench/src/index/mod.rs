@@ -12,6 +12,7 @@ pub mod pairs;
 pub mod phase;
 pub mod plot;
 pub mod run;
+pub mod store;
 pub mod subject;
 pub mod table;
 

@@ -14,6 +14,7 @@ use terrace_index::{
 use terrace_pmem::Pool;
 
 use super::pairs::Pairs;
+use super::store::{SPTREE, Store, TURBO};
 
 /// The pool root that a measured index lies under.
 pub(super) const ROOT: &str = "bench";
@@ -133,6 +134,14 @@ pub const INDEXES: &[Entry] = &[
     Entry { name: "cceh-b", about: "the same with write buffers, merged in place" },
     Entry { name: "cceh-bo", about: "merged out of place" },
     Entry { name: "cceh-boc", about: "and with the directory in DRAM" },
+    Entry {
+        name: "store-turbo",
+        about: "a database of the engine turbo: what it costs beside the bare table",
+    },
+    Entry {
+        name: "store-sptree",
+        about: "a database of the engine sptree: what it costs beside the bare tree",
+    },
 ];
 
 /// Calls `visitor` for the subject of that name; `None` if there is none.
@@ -153,6 +162,8 @@ pub fn with_subject<V: Visitor>(name: &str, visitor: V) -> Option<V::Out> {
         "cceh-b" => visitor.visit::<Hashed<Spot<Cceh, IN_PLACE>>>(),
         "cceh-bo" => visitor.visit::<Hashed<Spot<Cceh, OUT_OF_PLACE>>>(),
         "cceh-boc" => visitor.visit::<Hashed<Spot<Cceh, CACHED>>>(),
+        "store-turbo" => visitor.visit::<Store<TURBO>>(),
+        "store-sptree" => visitor.visit::<Store<SPTREE>>(),
         _ => return None,
     })
 }
@@ -363,9 +374,9 @@ pub struct Hashed<M: Make> {
 }
 
 /// Bytes of a wide value.
-const WIDE_BYTES: usize = 15;
+pub(super) const WIDE_BYTES: usize = 15;
 
-fn widened(word: u64) -> [u8; WIDE_BYTES] {
+pub(super) fn widened(word: u64) -> [u8; WIDE_BYTES] {
     let mut value = [b'v'; WIDE_BYTES];
     value[..8].copy_from_slice(&word.to_le_bytes());
     value
