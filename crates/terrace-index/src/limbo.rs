@@ -22,9 +22,6 @@ use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 /// Reader counters per parity; threads spread over them.
 const SHARDS: usize = 16;
 
-/// Things parked before a retiring thread tries to advance the epoch.
-const ADVANCE_EVERY: usize = 64;
-
 /// What frees a retired thing.
 type Free<T> = Box<dyn Fn(T) + Send + Sync>;
 
@@ -34,6 +31,9 @@ pub trait Readers {
     type Presence<'a>
     where
         Self: 'a;
+
+    /// Things parked before a retiring thread tries to advance the epoch.
+    const ADVANCE_EVERY: usize;
 
     /// Announces a reader. Readers may nest.
     fn enter(&self) -> Self::Presence<'_>;
@@ -61,6 +61,7 @@ impl Default for Counters {
 
 impl Readers for Counters {
     type Presence<'a> = Presence<'a>;
+    const ADVANCE_EVERY: usize = 64;
 
     fn enter(&self) -> Presence<'_> {
         loop {
@@ -138,7 +139,7 @@ impl<T: Send, R: Readers> Limbo<T, R> {
     pub fn retire(&self, thing: T) {
         let mut parked = self.parked.lock();
         parked.push((self.readers.epoch(), thing));
-        let due = parked.len().is_multiple_of(ADVANCE_EVERY);
+        let due = parked.len().is_multiple_of(R::ADVANCE_EVERY);
         drop(parked);
         if due {
             self.advance();

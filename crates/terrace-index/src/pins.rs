@@ -81,6 +81,9 @@ impl Drop for Pin<'_> {
 
 impl Readers for Pins {
     type Presence<'a> = Pin<'a>;
+    /// A barrier in every thread takes tens of microseconds, which this many share. With more of them what is given
+    /// back has left the processor's cache when it is reused.
+    const ADVANCE_EVERY: usize = 128;
 
     #[inline]
     fn enter(&self) -> Pin<'_> {
