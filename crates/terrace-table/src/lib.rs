@@ -45,6 +45,7 @@ mod options;
 mod position;
 mod salvage;
 mod scan;
+mod scratch;
 mod source;
 mod table;
 mod verify;

@@ -19,6 +19,7 @@ use crate::index::decode_handle;
 use crate::meta::TableMeta;
 use crate::nested::{Handles, RootCursor};
 use crate::position::Position;
+use crate::scratch::with_scratch;
 
 /// Opening reads this much of the file's end at once: the footer, the figures, and most roots.
 const TAIL_BYTES: u64 = 8 << 10;
@@ -273,30 +274,34 @@ impl Table {
     }
 
     pub(crate) fn load_at(&self, position: Position) -> Result<Arc<Block>> {
-        let buf = self.read(position.offset(), self.first_read(position))?;
-        self.complete(position, buf)
+        with_scratch(self.first_read(position), |first| {
+            self.file.read_at(position.offset(), first)?;
+            self.complete(position, first)
+        })
     }
 
-    /// The block of which `buf` is the first read: reads the rest of a long one, checks and keeps it.
-    fn complete(&self, position: Position, mut buf: Vec<u8>) -> Result<Arc<Block>> {
+    /// The block of which `first` is the first read: reads the rest of a long one, checks and keeps it.
+    fn complete(&self, position: Position, first: &[u8]) -> Result<Arc<Block>> {
         let offset = position.offset();
         let at = |m: Malformed| m.at(self.path(), offset);
-        let header = Header::decode(&buf, offset).map_err(at)?;
+        let header = Header::decode(first, offset).map_err(at)?;
         let len = header.block_len();
-        if len > self.footer.data_end - offset || (len > buf.len() as u64 && !position.is_long()) {
+        if len > self.footer.data_end - offset || (len > first.len() as u64 && !position.is_long()) {
             return Err(at(Malformed::new("a block as long as its position says", format!("{len} bytes"))));
         }
-        let have = buf.len();
-        if len as usize > have {
-            let mut whole = vec![0; len as usize];
-            whole[..have].copy_from_slice(&buf);
-            self.file.read_at(offset + have as u64, &mut whole[have..])?;
-            buf = whole;
-        }
-        buf.truncate(len as usize);
-        // The length code rounds up by as much as a small record is long; the cache must not hold that too.
-        buf.shrink_to_fit();
-        let block = self.decode_block(Bytes::from(buf), Handle { offset, len }, BlockKind::Data)?;
+        // Copied to as many bytes as it has: the length code rounds up, and a buffer that was shrunk would leave a gap
+        // behind it that no other block fits into.
+        let bytes = match first.get(..len as usize) {
+            Some(whole) => Bytes::copy_from_slice(whole),
+            None => {
+                let mut whole = vec![0; len as usize];
+                let (front, rest) = whole.split_at_mut(first.len());
+                front.copy_from_slice(first);
+                self.file.read_at(offset + first.len() as u64, rest)?;
+                Bytes::from(whole)
+            }
+        };
+        let block = self.decode_block(bytes, Handle { offset, len }, BlockKind::Data)?;
         let block = Arc::new(block);
         self.keep(&block);
         Ok(block)
@@ -308,17 +313,23 @@ impl Table {
         missing.sort_by_key(|&i| requests[i].0);
         let mut firsts = missing.clone();
         firsts.dedup_by_key(|&mut i| requests[i].0.offset());
-        let mut bufs: Vec<Vec<u8>> =
-            firsts.iter().map(|&i| vec![0; self.first_read(requests[i].0)]).collect();
-        let mut reads: Vec<(u64, &mut [u8])> =
-            firsts.iter().zip(&mut bufs).map(|(&i, buf)| (requests[i].0.offset(), &mut buf[..])).collect();
-        match &mut reads[..] {
-            [] => return Ok(()),
-            reads => self.file.read_many(reads)?,
+        if firsts.is_empty() {
+            return Ok(());
         }
-        for (&i, buf) in firsts.iter().zip(bufs) {
-            blocks[i] = Some(self.complete(requests[i].0, buf)?);
-        }
+        let lens: Vec<usize> = firsts.iter().map(|&i| self.first_read(requests[i].0)).collect();
+        with_scratch(lens.iter().sum(), |mut rest| -> Result<()> {
+            let mut reads: Vec<(u64, &mut [u8])> = Vec::with_capacity(lens.len());
+            for (&i, &len) in firsts.iter().zip(&lens) {
+                let (buf, behind) = std::mem::take(&mut rest).split_at_mut(len);
+                reads.push((requests[i].0.offset(), buf));
+                rest = behind;
+            }
+            self.file.read_many(&mut reads)?;
+            for (&i, (_, buf)) in firsts.iter().zip(&reads) {
+                blocks[i] = Some(self.complete(requests[i].0, buf)?);
+            }
+            Ok(())
+        })?;
         // The sort is stable: the first of equal positions, which was read, comes before the others.
         for pair in missing.windows(2) {
             if blocks[pair[1]].is_none() {
