@@ -112,6 +112,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 }
 
-fn value(record: &Record<'_>) -> Option<Bytes> {
+/// The value of a version; `None`: the key is deleted.
+pub(super) fn value(record: &Record<'_>) -> Option<Bytes> {
     (!record.word.is_tombstone()).then(|| Bytes::copy_from_slice(record.value))
 }

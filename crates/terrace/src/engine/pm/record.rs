@@ -94,14 +94,34 @@ pub(super) struct Record<'p> {
 }
 
 impl<'p> Record<'p> {
-    /// The record that `word` names, which is not trusted; charged as a read.
+    /// [`peek`](Self::peek), charged as a read.
+    ///
+    /// # Safety
+    ///
+    /// As for [`peek`](Self::peek).
+    pub unsafe fn load(pool: &'p Pool, word: Word) -> Result<Self> {
+        // SAFETY: the caller's promise.
+        let record = unsafe { Record::peek(pool, word)? };
+        if pool.charges_reads() {
+            let (at, len) = record.range();
+            pool.charge_read(at, len);
+        }
+        Ok(record)
+    }
+
+    /// Where the record lies, and its length.
+    pub fn range(&self) -> (u64, u64) {
+        (self.word.offset(), self.word.before_key() + (self.key.len() + self.value.len()) as u64)
+    }
+
+    /// The record that `word` names, which is not trusted.
     ///
     /// # Safety
     ///
     /// If a record was there when the word was loaded, it is not freed for `'p`: the caller has been present in the
     /// store's limbo since before that, or holds all turns. A damaged word may lead anywhere, where bytes may
     /// change: what is read there is taken for a record only with its checksum.
-    pub unsafe fn load(pool: &'p Pool, word: Word) -> Result<Self> {
+    pub unsafe fn peek(pool: &'p Pool, word: Word) -> Result<Self> {
         let at = word.offset();
         // SAFETY: a record does not change but for its link, which is not in this range, and is not freed (the caller's
         // promise).
@@ -110,9 +130,6 @@ impl<'p> Record<'p> {
         let head = Head::decode(front);
         let before_key = word.before_key();
         let len = u64::from(head.key_len) + u64::from(head.value_len);
-        if pool.charges_reads() {
-            pool.charge_read(at, before_key + len);
-        }
         // SAFETY: as above; the link lies before this range.
         let rest = unsafe { pool.bytes(at + before_key, len)? };
         let (key, value) = rest.split_at(usize::from(head.key_len));

@@ -79,7 +79,13 @@ impl<I: KeyIndex> PmStore<I> {
     /// The version of `key` that a reader at `at` sees, given its newest. The caller is present.
     pub(super) fn version_at(&self, word: Word, key: &[u8], at: u64) -> Result<Option<Record<'_>>> {
         // SAFETY: the caller is present since before the word was loaded.
-        let mut record = unsafe { Record::load(&self.pool, word)? }.of(&self.pool, key)?;
+        let newest = unsafe { Record::load(&self.pool, word)? }.of(&self.pool, key)?;
+        self.version_from(newest, at)
+    }
+
+    /// The version that a reader at `at` sees of a key whose newest is `newest`. The caller is present.
+    pub(super) fn version_from<'p>(&'p self, newest: Record<'p>, at: u64) -> Result<Option<Record<'p>>> {
+        let mut record = newest;
         while record.number > at {
             let Some(next) = self.link(&record)? else { return Ok(None) };
             record = self.under(&record, next)?;

@@ -14,11 +14,18 @@ use terrace_index::ScanBatch;
 
 use super::PmStore;
 use super::index::KeyIndex;
+use super::layout::Word;
+use super::read::value;
+use super::record::Record;
 use crate::engine::{Direction, Walk};
 
 /// Keys of the first batch, and of later ones.
 const FIRST_KEYS: usize = 32;
 const MOST_KEYS: usize = 256;
+
+/// Records whose reading is begun together, and the bytes of each that are.
+const TOGETHER: usize = 16;
+const FRONT_BYTES: u64 = 128;
 
 /// Bytes of values after which a batch is left for later.
 const BATCH_BYTES: usize = 1 << 20;
@@ -47,17 +54,47 @@ impl Found {
     fn read<I: KeyIndex>(&mut self, store: &PmStore<I>, at: u64, fresh: bool) -> Result<()> {
         let mut bytes = 0;
         while self.done < self.batch.len() && bytes < BATCH_BYTES {
+            let end = self.batch.len().min(self.done + TOGETHER);
+            let mut words = [None; TOGETHER];
+            for (i, word) in (self.done..end).zip(&mut words) {
+                let bits =
+                    if fresh { Some(self.batch.word(i)) } else { store.index.get(self.batch.key(i))? };
+                *word = store.decode_some(bits)?;
+            }
+            bytes += self.read_together(store, at, &words[..end - self.done])?;
+        }
+        Ok(())
+    }
+
+    /// Reads the records of the next keys, whose newest versions are `words`: they come at once, instead of one after
+    /// the other. The bytes of their values. The caller is present since before the words were loaded.
+    fn read_together<I: KeyIndex>(
+        &mut self,
+        store: &PmStore<I>,
+        at: u64,
+        words: &[Option<Word>],
+    ) -> Result<usize> {
+        words.iter().flatten().for_each(|word| store.pool.prefetch(word.offset(), FRONT_BYTES));
+        let mut newest = [None; TOGETHER];
+        for (i, (word, record)) in words.iter().zip(&mut newest).enumerate() {
+            let Some(word) = *word else { continue };
+            // SAFETY: the caller's presence.
+            let found = unsafe { Record::peek(&store.pool, word)? };
+            *record = Some(found.of(&store.pool, self.batch.key(self.done + i))?);
+        }
+        store.pool.charge_reads(newest.iter().flatten().map(Record::range));
+        let mut bytes = 0;
+        for record in &newest[..words.len()] {
             let key = self.batch.key(self.done);
-            let bits = if fresh { Some(self.batch.word(self.done)) } else { store.index.get(key)? };
-            if let Some(word) = store.decode_some(bits)?
-                && let Some(value) = store.value_at(word, key, at)?
+            if let Some(record) = *record
+                && let Some(value) = store.version_from(record, at)?.as_ref().and_then(value)
             {
                 bytes += value.len();
                 self.entries.push_back((Bytes::copy_from_slice(key), value));
             }
             self.done += 1;
         }
-        Ok(())
+        Ok(bytes)
     }
 
     /// The next entry that the snapshot `at` sees. `more` appends the keys that follow to the empty batch it is given,
