@@ -41,6 +41,8 @@ struct Verifier<'a> {
     table: &'a Arc<Table>,
     filter: Option<Filter>,
     index: IndexCursor,
+    /// Another, for searches.
+    search: IndexCursor,
     low: Option<(Vec<u8>, u64)>,
     last: Option<(Vec<u8>, u64)>,
     seen: TableMeta,
@@ -57,6 +59,7 @@ impl<'a> Verifier<'a> {
             table,
             filter,
             index,
+            search: Nested::index(table, false),
             low: None,
             last: None,
             seen: TableMeta {
@@ -117,11 +120,23 @@ impl<'a> Verifier<'a> {
         if !cursor.valid() {
             return self.wrong(handle, "a data block with entries", "none");
         }
+        self.found_by_search(handle, &cursor)?;
         while cursor.valid() {
             self.entry(handle, &cursor)?;
-            cursor.next().map_err(|m| m.at(self.table.path(), handle.offset))?;
+            cursor.next().map_err(at)?;
         }
+        cursor.last().map_err(at)?;
+        self.found_by_search(handle, &cursor)?;
         self.step_index(handle)
+    }
+
+    /// Whether a search from the root leads to the block with the entry at `cursor`.
+    fn found_by_search(&mut self, handle: Handle, cursor: &BlockCursor) -> Result<()> {
+        Handles::seek(&mut self.search, cursor.key(), cursor.seq())?;
+        match self.search.handle()? {
+            Some(found) if found == handle => Ok(()),
+            other => self.wrong(handle, "a block that a search leads to", format!("{other:?} instead")),
+        }
     }
 
     fn entry(&mut self, handle: Handle, cursor: &BlockCursor) -> Result<()> {

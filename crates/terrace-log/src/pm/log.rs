@@ -55,8 +55,10 @@ impl PmLog {
     pub fn open_visiting(pool: &Pool, head: u64, visit: &mut Visit<'_>) -> Result<Self> {
         let mut segment = PmSegment::open(pool, head)?;
         let outline = outline(&segment, visit)?;
-        let Some(first_lsn) = outline.first_lsn else {
-            return Err(pool.corruption(head, "the header of a log segment", "none"));
+        let first_lsn = match outline.first_lsn {
+            Some(1) => 1,
+            Some(other) => return Err(pool.corruption(head, "a log from entry 1 on", other.to_string())),
+            None => return Err(pool.corruption(head, "the header of a log segment", "none")),
         };
         segment.truncate(outline.end)?;
         let header = SegmentHeader { id: segment.id(), first_lsn };
