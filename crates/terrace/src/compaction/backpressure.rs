@@ -8,8 +8,13 @@
 
 use std::time::Duration;
 
-/// The rate to which writers are slowed when any one measure is at its end.
+/// The rate to which writers are slowed when the pool or the garbage is at its end: what comes then is an error, or space
+/// that only slow work gives back.
 const SLOWEST_BYTES_PER_SEC: f64 = (4 << 20) as f64;
+
+/// The rate to which writers are slowed when they have filled a memtable before the flush is done: what comes then is a
+/// stop of milliseconds, so no single write need wait as long as that for its part of it.
+const SLOWEST_BESIDE_A_FLUSH: f64 = (16 << 20) as f64;
 
 /// No group waits longer than this, however large.
 const LONGEST: Duration = Duration::from_millis(50);
@@ -41,14 +46,14 @@ mod ramp {
 /// How long a group waits before it is written. Zero when nothing is behind; never decreasing in any of
 /// the measures, and without jumps; the longest of the three.
 pub fn delay(pressure: &Pressure) -> Duration {
-    let worst = [
-        climb(lead(pressure), ramp::MEMTABLE),
-        climb(pressure.pool_fill, ramp::POOL),
-        climb(pressure.garbage_debt, ramp::GARBAGE),
+    let seconds_a_byte = [
+        climb(lead(pressure), ramp::MEMTABLE) / SLOWEST_BESIDE_A_FLUSH,
+        climb(pressure.pool_fill, ramp::POOL) / SLOWEST_BYTES_PER_SEC,
+        climb(pressure.garbage_debt, ramp::GARBAGE) / SLOWEST_BYTES_PER_SEC,
     ]
     .into_iter()
     .fold(0.0, f64::max);
-    let seconds = worst * pressure.group_bytes as f64 / SLOWEST_BYTES_PER_SEC;
+    let seconds = seconds_a_byte * pressure.group_bytes as f64;
     Duration::from_secs_f64(seconds.min(LONGEST.as_secs_f64()))
 }
 
@@ -82,6 +87,7 @@ mod tests {
         group_bytes: (4 << 20) / 100,
     };
     const SLOWEST: Duration = Duration::from_millis(10);
+    const BESIDE_A_FLUSH: Duration = Duration::from_micros(2500);
 
     /// Within a microsecond of each other.
     fn close(a: Duration, b: Duration) -> bool {
@@ -102,11 +108,11 @@ mod tests {
         let pending = Pressure { flushed: Some(0.9), memtable_fill: 1.0, ..GROUP };
         let pool = Pressure { pool_fill: 1.0, ..GROUP };
         let garbage = Pressure { garbage_debt: 9.0, ..GROUP };
-        for pressure in [pending, pool, garbage] {
-            assert!(close(delay(&pressure), SLOWEST));
+        for (pressure, slowest) in [(pending, BESIDE_A_FLUSH), (pool, SLOWEST), (garbage, SLOWEST)] {
+            assert!(close(delay(&pressure), slowest));
         }
         let half = Pressure { flushed: Some(0.0), memtable_fill: 0.55, ..GROUP };
-        assert!(close(delay(&half), SLOWEST / 4));
+        assert!(close(delay(&half), BESIDE_A_FLUSH / 4));
     }
 
     #[test]
