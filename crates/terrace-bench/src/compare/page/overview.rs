@@ -7,7 +7,9 @@ use crate::compare::entrant::Entrant;
 use crate::compare::results::Results;
 
 const ROW: f64 = 17.0;
+/// Left of the axis at least, and for each character that stands there.
 const LEFT: f64 = 136.0;
+const CHARACTER: f64 = 5.9;
 const RIGHT: f64 = 330.0;
 
 /// The picture for the page, whose colours it uses.
@@ -28,7 +30,7 @@ pub fn picture(results: &Results) -> String {
         let _ = write!(
             svg,
             "<text x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\"><tspan class=\"soft\">{}</tspan> {}</text>",
-            LEFT - 6.0,
+            left(&rows) - 6.0,
             y + 4.0,
             escape(&row.script),
             escape(&row.step)
@@ -131,7 +133,14 @@ fn ends(rows: &[Row]) -> (i32, i32) {
 fn place(ratio: f64, rows: &[Row]) -> f64 {
     let (low, high) = ends(rows);
     let share = (ratio.log2() - f64::from(low)) / f64::from(high - low);
-    LEFT + 4.0 + (RIGHT - LEFT - 8.0) * share.clamp(0.0, 1.0)
+    let left = left(rows);
+    left + 4.0 + (RIGHT - left - 8.0) * share.clamp(0.0, 1.0)
+}
+
+/// Where the axis begins: to the right of the longest name.
+fn left(rows: &[Row]) -> f64 {
+    let longest = rows.iter().map(|row| row.script.chars().count() + 1 + row.step.chars().count()).max();
+    LEFT.max(8.0 + CHARACTER * longest.unwrap_or(0) as f64)
 }
 
 fn axis(svg: &mut String, rows: &[Row], top: f64, bottom: f64) {
