@@ -248,6 +248,9 @@ impl Drop for Mapping {
         drop(self.prefault.lock().take());
         // SAFETY: the reservation is this value's own (invariant 1) and nothing borrows from it any more.
         let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.reserved() as usize) };
+        // Closing would do, if it were the only descriptor: a process that another thread is just starting has it
+        // too until it runs its own program.
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
 
@@ -336,5 +339,18 @@ mod tests {
             unsafe { rustix::mm::munmap(base.cast(), 3 * PAGE_BYTES as usize) }.unwrap();
         }
         assert!(reserve_range(PAGE_BYTES, u64::MAX).is_err());
+    }
+
+    #[test]
+    fn a_descriptor_that_a_starting_process_has_holds_no_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool");
+        let open = || Mapping::open(&path, &path, PAGE_BYTES, PAGE_BYTES);
+        let map = open().unwrap();
+        let inherited = map.file.try_clone().unwrap();
+        assert!(matches!(open(), Err(Error::Locked { .. })));
+        drop(map);
+        drop(open().unwrap());
+        drop(inherited);
     }
 }
