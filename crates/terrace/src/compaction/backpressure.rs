@@ -14,7 +14,7 @@ const SLOWEST_BYTES_PER_SEC: f64 = (4 << 20) as f64;
 
 /// The rate to which writers are slowed when they have filled a memtable before the flush is done: what comes then is a
 /// stop of milliseconds, so no single write need wait as long as that for its part of it.
-const SLOWEST_BESIDE_A_FLUSH: f64 = (16 << 20) as f64;
+const SLOWEST_BESIDE_A_FLUSH: f64 = (32 << 20) as f64;
 
 /// No group waits longer than this, however large.
 const LONGEST: Duration = Duration::from_millis(50);
@@ -87,7 +87,7 @@ mod tests {
         group_bytes: (4 << 20) / 100,
     };
     const SLOWEST: Duration = Duration::from_millis(10);
-    const BESIDE_A_FLUSH: Duration = Duration::from_micros(2500);
+    const BESIDE_A_FLUSH: Duration = Duration::from_micros(1250);
 
     /// Within a microsecond of each other.
     fn close(a: Duration, b: Duration) -> bool {

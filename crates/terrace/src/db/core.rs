@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use terrace_base::Result;
 use terrace_disk::{Fs, MeteredFs};
@@ -46,6 +47,24 @@ impl Core {
     /// Blocks in memory.
     pub fn cache(&self) -> &Arc<BlockCache> {
         self.memory.cache()
+    }
+
+    /// Waits for `delay`, to slow a writer down, and counts it.
+    pub fn slow_down(&self, delay: Duration) {
+        if !delay.is_zero() {
+            self.counters.stalls.add(1);
+            self.counters.stall_nanos.add(delay.as_nanos() as u64);
+            self.env.clock.sleep(delay);
+        }
+    }
+
+    /// Does what a writer has to wait for, and counts how long it takes.
+    pub fn stalled(&self, wait: impl FnOnce() -> Result<()>) -> Result<()> {
+        let start = self.env.clock.now();
+        let outcome = wait();
+        self.counters.stalls.add(1);
+        self.counters.stall_nanos.add((self.env.clock.now() - start).as_nanos() as u64);
+        outcome
     }
 
     /// The metered file system.

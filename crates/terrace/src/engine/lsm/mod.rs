@@ -83,8 +83,6 @@ pub(crate) struct Lsm {
     debt_bytes: AtomicU64,
     /// Tables hold versions or tombstones that only snapshots keep.
     holds_garbage: AtomicBool,
-    /// Delay that writers owe and have not waited yet.
-    owed_nanos: AtomicU64,
     /// Where writers wait for a flush.
     room: Room,
     jobs: Arc<Background>,

@@ -192,7 +192,6 @@ pub(super) fn assemble_around(
         l0_tables: Default::default(),
         debt_bytes: Default::default(),
         holds_garbage: Default::default(),
-        owed_nanos: Default::default(),
         room: Default::default(),
         jobs,
         opened: Default::default(),

@@ -9,7 +9,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use terrace_base::{ErrorKind, Result};
 
@@ -17,9 +16,6 @@ use super::{Lsm, MemTable, Readable, compact, flush};
 use crate::compaction::leveled::{Limits, Load, delay};
 use crate::engine::Group;
 use crate::memtable::NODE_OVERHEAD_BYTES;
-
-/// Delays shorter than this are added up: to go to sleep and wake up takes some microseconds by itself.
-const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
 
 /// The share of the active memtable that may be filled while the others wait for their flush before writers are
 /// slowed down.
@@ -88,14 +84,7 @@ impl Lsm {
         let Some(delay) = delay(&load(), &limits) else {
             return self.wait_for_compactions(|| delay(&load(), &limits).is_some());
         };
-        let owed = Duration::from_nanos(self.owed_nanos.load(Ordering::Relaxed)) + delay;
-        let sleeps = owed >= SHORTEST_SLEEP;
-        self.owed_nanos.store(if sleeps { 0 } else { owed.as_nanos() as u64 }, Ordering::Relaxed);
-        if sleeps {
-            self.core.counters.stalls.add(1);
-            self.core.counters.stall_nanos.add(owed.as_nanos() as u64);
-            self.core.env.clock.sleep(owed);
-        }
+        self.core.slow_down(delay);
         Ok(())
     }
 
@@ -121,7 +110,7 @@ impl Lsm {
     pub(super) fn wait_for_flush(&self) -> Result<()> {
         let Some(waited_for) = self.readable().oldest_immutable().cloned() else { return Ok(()) };
         let gone = || !self.readable.load().has(&waited_for);
-        self.stalled(|| {
+        self.core.stalled(|| {
             while !gone() {
                 if self.core.env.executor.help() {
                     continue;
@@ -138,7 +127,7 @@ impl Lsm {
 
     /// Waits until compactions have come far enough; does them where nobody else can.
     fn wait_for_compactions(&self, enough: impl Fn() -> bool) -> Result<()> {
-        self.stalled(|| {
+        self.core.stalled(|| {
             while !enough() {
                 if self.core.env.executor.help() {
                     continue;
@@ -154,14 +143,6 @@ impl Lsm {
             }
             Ok(())
         })
-    }
-
-    fn stalled(&self, wait: impl FnOnce() -> Result<()>) -> Result<()> {
-        let start = self.core.env.clock.now();
-        let outcome = wait();
-        self.core.counters.stalls.add(1);
-        self.core.counters.stall_nanos.add((self.core.env.clock.now() - start).as_nanos() as u64);
-        outcome
     }
 
     pub(super) fn spawn_flush(&self) {

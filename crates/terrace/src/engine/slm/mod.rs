@@ -99,8 +99,6 @@ pub(crate) struct Slm {
     log: Mutex<Option<log::CommitLog>>,
     /// The commit log failed: nothing more is logged before what it held is in tables.
     log_broken: AtomicBool,
-    /// Delay that writers owe and have not waited yet.
-    owed_nanos: AtomicU64,
     /// Where writers wait for a flush.
     room: Room,
     /// Held by the one flush.

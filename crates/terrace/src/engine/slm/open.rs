@@ -208,7 +208,6 @@ pub(super) fn assemble(
         settled_at: Default::default(),
         log: Mutex::new(None),
         log_broken: Default::default(),
-        owed_nanos: Default::default(),
         room: Default::default(),
         flushing: Default::default(),
         choosing: Default::default(),

@@ -11,7 +11,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_index::{Record, Staged};
@@ -20,9 +19,6 @@ use super::memtable::{MemSet, MemTable, NODE_OVERHEAD_BYTES};
 use super::{Slm, flush};
 use crate::compaction::backpressure::{Pressure, delay};
 use crate::engine::Group;
-
-/// Delays shorter than this are added up: to go to sleep and wake up takes some microseconds by itself.
-const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
 
 impl Slm {
     pub(super) fn apply_group(&self, group: Group<'_>) -> Result<()> {
@@ -89,21 +85,13 @@ impl Slm {
         if self.settled_at.swap(sixteenth, Ordering::Relaxed) != sixteenth {
             self.settle_memory();
         }
-        let delay = delay(&Pressure {
+        self.core.slow_down(delay(&Pressure {
             flushed,
             memtable_fill: used as f64 / limit as f64,
             pool_fill: self.pool.used_bytes() as f64 / self.pool.max_size() as f64,
             garbage_debt: 0.0,
             group_bytes: group.bytes(),
-        });
-        let owed = self.owed_nanos.fetch_add(delay.as_nanos() as u64, Ordering::Relaxed);
-        let owed = Duration::from_nanos(owed) + delay;
-        if owed >= SHORTEST_SLEEP {
-            self.owed_nanos.store(0, Ordering::Relaxed);
-            self.core.counters.stalls.add(1);
-            self.core.counters.stall_nanos.add(owed.as_nanos() as u64);
-            self.core.env.clock.sleep(owed);
-        }
+        }));
     }
 
     /// Makes a new memtable the active one and has the old one flushed. What goes into the new one is in logs
@@ -128,21 +116,20 @@ impl Slm {
     /// cause if it fails.
     pub(super) fn wait_for_flush(&self) -> Result<()> {
         let Some(waited_for) = self.mem.load().oldest_immutable().cloned() else { return Ok(()) };
-        let start = self.core.env.clock.now();
         let gone = || !self.mem.load().iter().any(|m| Arc::ptr_eq(m, &waited_for));
-        while !gone() {
-            if self.core.env.executor.help() {
-                continue;
+        self.core.stalled(|| {
+            while !gone() {
+                if self.core.env.executor.help() {
+                    continue;
+                }
+                if self.flushing.is_locked() {
+                    self.room.wait_until(gone, || !self.flushing.is_locked());
+                } else {
+                    flush::run(self)?;
+                }
             }
-            if self.flushing.is_locked() {
-                self.room.wait_until(gone, || !self.flushing.is_locked());
-            } else {
-                flush::run(self)?;
-            }
-        }
-        self.core.counters.stalls.add(1);
-        self.core.counters.stall_nanos.add((self.core.env.clock.now() - start).as_nanos() as u64);
-        Ok(())
+            Ok(())
+        })
     }
 
     fn spawn_flush(&self) {
