@@ -78,7 +78,19 @@ impl<'a> Reader<'a> {
     }
 
     /// The next varint; `None` also for an encoding over ten bytes or over 64 bits.
+    #[inline]
     pub fn varint(&mut self) -> Option<u64> {
+        // Most are of one byte.
+        match self.rest {
+            [byte @ 0..0x80, rest @ ..] => {
+                self.rest = rest;
+                Some(u64::from(*byte))
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    fn long_varint(&mut self) -> Option<u64> {
         let mut value = 0u64;
         for (i, &byte) in self.rest.iter().take(10).enumerate() {
             let bits = u64::from(byte & 0x7f);

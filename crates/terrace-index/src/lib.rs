@@ -15,6 +15,7 @@ pub mod cceh;
 pub mod fastfair;
 mod guide;
 pub mod hashed;
+mod huge;
 pub mod kinds;
 pub mod limbo;
 pub mod ordered;

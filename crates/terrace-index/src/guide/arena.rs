@@ -3,6 +3,10 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use memmap2::MmapMut;
+
+use crate::huge;
+
 /// The address of the entry before all others, which has no key and the word 0; of no other thing.
 pub(super) const HEAD: u64 = 0;
 
@@ -15,18 +19,15 @@ const LINE_WORDS: u64 = 8;
 /// Words of the first segment; each further one is twice as long as the one before.
 const FIRST_SEGMENT_WORDS: u64 = 4096;
 
+/// From this size on a segment has huge pages: a search touches it at random. Less would be taken for much less.
+const HUGE_SEGMENT_BYTES: usize = 2 * huge::PAGE_BYTES;
+
 /// Segments at most: more than memory.
 const SEGMENTS: usize = 36;
 
-#[repr(align(64))]
-struct Line(
-    #[expect(dead_code, reason = "lines side by side are looked at as words")]
-    [AtomicU64; LINE_WORDS as usize],
-);
-
 /// Words by address. What is handed out is zero.
 pub(super) struct Arena {
-    segments: [OnceLock<Box<[Line]>>; SEGMENTS],
+    segments: [OnceLock<Segment>; SEGMENTS],
     /// The next free address.
     end: AtomicU64,
 }
@@ -45,7 +46,7 @@ impl Arena {
     #[inline]
     pub fn words(&self, at: u64) -> &[AtomicU64] {
         let (segment, start) = segment_of(at);
-        &words_of(self.segment(segment))[start..]
+        &self.segment(segment).words()[start..]
     }
 
     /// The address of `words` unused words of one segment.
@@ -74,23 +75,34 @@ impl Arena {
     }
 
     #[inline]
-    fn segment(&self, number: usize) -> &[Line] {
-        self.segments[number].get_or_init(|| {
-            let lines = (FIRST_SEGMENT_WORDS << number) / LINE_WORDS;
-            let lines = Box::<[Line]>::new_zeroed_slice(lines as usize);
-            // SAFETY: zero bytes are valid `AtomicU64`s. (Not filled in a loop, so that the system provides the
-            // pages one by one as they are used.)
-            unsafe { lines.assume_init() }
-        })
+    fn segment(&self, number: usize) -> &Segment {
+        self.segments[number].get_or_init(|| Segment::new(FIRST_SEGMENT_WORDS << number))
     }
 }
 
-#[inline]
-fn words_of(lines: &[Line]) -> &[AtomicU64] {
-    const { assert!(size_of::<Line>() == 8 * LINE_WORDS as usize) };
-    // SAFETY: a line is an array of words and nothing else, so that lines side by side are words side by side;
-    // the slice covers the same bytes for the same time.
-    unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * LINE_WORDS as usize) }
+/// Words side by side, from the beginning of a page on. The system provides the pages as they are used.
+struct Segment(MmapMut);
+
+impl Segment {
+    fn new(words: u64) -> Segment {
+        let bytes = words as usize * size_of::<AtomicU64>();
+        match MmapMut::map_anon(bytes) {
+            Ok(memory) => {
+                if bytes >= HUGE_SEGMENT_BYTES {
+                    huge::advise(memory.as_ptr(), bytes);
+                }
+                Segment(memory)
+            }
+            Err(_) => huge::out_of_memory(bytes),
+        }
+    }
+
+    #[inline]
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping begins at a page and lives as long as `self`; zeros are valid words, and
+        // nobody has it as bytes.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len() / size_of::<AtomicU64>()) }
+    }
 }
 
 /// The segment that holds `at`, and where in it.

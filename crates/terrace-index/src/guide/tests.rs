@@ -48,9 +48,11 @@ fn places_are_those_of_an_ordered_map() {
 fn appending_is_inserting_at_the_end() {
     let guide = Guide::new();
     let key = |n: u64| n.to_be_bytes().repeat(3);
+    let mut appender = guide.appender();
     for n in 1..=5000 {
-        guide.append(Target { key: &key(n), seq: 0 }, n).unwrap();
+        appender.append(Target { key: &key(n), seq: 0 }, n).unwrap();
     }
+    drop(appender);
     assert_eq!(guide.check(&(1..=5000).collect::<Vec<_>>()), None);
     let trail = guide.find(Target { key: &key(70), seq: 1 }, &|_, _| Ok(Order::Equal)).unwrap();
     let place = guide.place(&trail);

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use parking_lot::MutexGuard;
 use terrace_base::Result;
 
 use super::arena::HEAD;
@@ -23,13 +24,9 @@ impl Guide {
         Ok(())
     }
 
-    /// Enters `word` under `target`, which comes after all others.
-    pub fn append(&self, target: Target<'_>, word: u64) -> Result<()> {
-        let _writer = self.writer.lock();
-        self.admit(target.key);
-        let path = self.path_by(|node| Ok(node.len()))?;
-        self.insert_along(&path, entry::create(&self.arena, target, word));
-        Ok(())
+    /// Enters many, one after the other.
+    pub fn appender(&self) -> Appender<'_> {
+        Appender { guide: self, last: HEAD, _writer: self.writer.lock() }
     }
 
     /// Makes `key` one that begins like all others.
@@ -210,5 +207,35 @@ impl Guide {
         let root = self.root.load(Ordering::Relaxed) == first.at;
         (!root && firsts != above)
             .then(|| format!("level {} of the guide is not below the next", first.level()))
+    }
+}
+
+/// Enters words in ascending order; nobody else writes meanwhile.
+pub(crate) struct Appender<'a> {
+    guide: &'a Guide,
+    /// The last leaf, or [`HEAD`].
+    last: u64,
+    _writer: MutexGuard<'a, ()>,
+}
+
+impl Appender<'_> {
+    /// Enters `word` under `target`, which comes after all others.
+    pub fn append(&mut self, target: Target<'_>, word: u64) -> Result<()> {
+        let arena = &self.guide.arena;
+        self.guide.admit(target.key);
+        let entry = entry::create(arena, target, word);
+        if self.last != HEAD {
+            let leaf = NodeRef::at(arena, self.last);
+            if leaf.len() < SLOTS {
+                self.guide.insert_into(leaf, leaf.len(), entry, 0);
+                return Ok(());
+            }
+        }
+        let path = self.guide.path_by(|node| Ok(node.len()))?;
+        self.guide.insert_along(&path, entry);
+        if let Some((leaf, _)) = path.last() {
+            self.last = leaf.right().map_or(leaf.at, |right| right.at);
+        }
+        Ok(())
     }
 }

@@ -15,7 +15,7 @@ use crate::word_cell::{CELL_BYTES, state_in_flight};
 impl SkipIndex {
     /// Makes all `changes`, which ascend by key, durably. A crash leaves any part of them.
     pub(crate) fn merge_batch(&self, changes: &[Change<'_>]) -> Result<()> {
-        let mut staged: Vec<(Staged, &[u8], u64)> = Vec::new();
+        let mut staged: Vec<(Staged<'_>, &[u8], u64)> = Vec::new();
         for &Change { key, word, is_new, .. } in changes {
             match word {
                 None if is_new => {}
@@ -45,12 +45,12 @@ impl SkipIndex {
     }
 
     /// A node for a key that is not there, written and flushed.
-    pub(super) fn stage_new(&self, key: &[u8], word: u64) -> Result<Staged> {
+    pub(super) fn stage_new<'k>(&self, key: &'k [u8], word: u64) -> Result<Staged<'k>> {
         let mut value = [0; CELL_BYTES as usize];
         value[..8].copy_from_slice(&word.to_le_bytes());
         // The node is durable before others may use its cell (`lookup` settles), so nothing is in flight.
         value[8..].copy_from_slice(&(state_in_flight(self.generation) - 1).to_le_bytes());
         let record = Record { key, seq: 0, kind: INDEX_KIND, value: &value, batch_first: 0, batch_len: 1 };
-        self.list().stage(&record)
+        self.list().stage(key, &record)
     }
 }

@@ -64,7 +64,9 @@ impl Inner {
     pub fn recover(&self, with_batches: bool) -> Result<Recovered> {
         let extents = self.extents_by_offset()?;
         let chain = self.checked_chain(&extents)?;
+        self.flush_links(&chain);
         let mut walk = self.start_walk(&extents);
+        let mut guide = self.guide.appender();
         let mut batches = Batches::default();
         for (i, &at) in chain.iter().enumerate() {
             if let Some(&later) = chain.get(i + AHEAD) {
@@ -75,13 +77,11 @@ impl Inner {
                 let found = "one of another length with its number";
                 return Err(self.damaged(at, "a record of the batch that others belong to", found));
             }
-            walk.take(self, &node, with_batches)?;
+            guide.append(Target { key: node.key, seq: node.head.seq }, at)?;
+            walk.take(self, &node, with_batches);
             self.count(node.head.seq);
-            // What a killed process stored may not have been written back; later records rely on it.
-            self.pool.flush(at, 8);
         }
-        self.pool.flush(self.head, 8);
-        self.pool.drain();
+        drop(guide);
         if !batches.are_whole() {
             self.drop_partial_batches(&batches)?;
             return Ok(Recovered::Shorter);
@@ -92,6 +92,14 @@ impl Inner {
         }
         walk.finish(self);
         Ok(Recovered::Ready)
+    }
+
+    /// Makes all links durable: what a killed process stored may not have been written back, and later records rely on
+    /// it. Apart from the rest, whose atomic operations would each wait for a flush.
+    fn flush_links(&self, chain: &[u64]) {
+        self.pool.flush(self.head, 8);
+        chain.iter().for_each(|&at| self.pool.flush(at, 8));
+        self.pool.drain();
     }
 
     /// The extents, by where they lie.
@@ -137,18 +145,16 @@ impl Inner {
 }
 
 impl Walk<'_> {
-    /// Adds `node`, the next of the chain, to the guide and to what is used.
-    fn take(&mut self, list: &Inner, node: &Node<'_>, with_batches: bool) -> Result<()> {
+    /// Adds `node`, the next of the chain, to what is used.
+    fn take(&mut self, list: &Inner, node: &Node<'_>, with_batches: bool) {
         if !with_batches {
             list.mark_settled(node.offset);
         }
-        list.guide.append(Target { key: node.key, seq: node.head.seq }, node.offset)?;
         let fields = node.head.fields();
         let end = (node.offset + fields.above()).next_multiple_of(8);
         self.used += end - (node.offset - OWNER_BYTES);
         let i = self.extents.partition_point(|e| e.offset <= node.offset) - 1;
         self.ends[i] = self.ends[i].max(end);
-        Ok(())
     }
 
     /// Lets allocation go on where most room is left.

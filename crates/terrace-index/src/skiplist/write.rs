@@ -15,8 +15,14 @@ use super::{Inner, Record, SkipList};
 use crate::guide::{Place, Target, Trail};
 
 /// A record that lies in the arena and is not in the list yet. Dropping it leaves it out for good.
+///
+/// What linking needs to know of it lies here: its lines have just been flushed, and to look at them again would be a
+/// wait for memory.
 #[must_use = "a staged record is in the list only once it is linked"]
-pub struct Staged {
+pub struct Staged<'k> {
+    target: Target<'k>,
+    /// The token of the thread that staged it, which its owner word holds.
+    owner: u64,
     offset: u64,
     /// Where it belonged when it was staged; the record's durable link names `place.next`.
     place: Place,
@@ -35,15 +41,15 @@ pub(super) enum Linked {
 
 impl SkipList {
     /// Copies a record into the arena and starts writing it back. The caller drains before it links.
-    pub fn stage(&self, record: &Record<'_>) -> Result<Staged> {
-        self.inner.stage(record)
+    pub fn stage<'k>(&self, record: &Record<'k>) -> Result<Staged<'k>> {
+        self.inner.stage(record.key, record)
     }
 
     /// Links a staged record, whose contents the calling thread has drained, and starts writing the link
     /// back: once the caller has drained again the record is durable. Readers see it at once.
     ///
     /// A second record with the same key and sequence number is refused.
-    pub fn link(&self, staged: Staged) -> Result<()> {
+    pub fn link(&self, staged: Staged<'_>) -> Result<()> {
         match self.inner.link(staged)? {
             Linked::New => Ok(()),
             Linked::Exists(at) => Err(Error::invalid(format!(
@@ -71,9 +77,10 @@ impl SkipList {
 }
 
 impl Inner {
-    pub fn stage(&self, record: &Record<'_>) -> Result<Staged> {
-        let klen = u16::try_from(record.key.len())
-            .map_err(|_| Error::invalid("a key is longer than 65,535 bytes"))?;
+    /// Stages `record`, whose key is `key`.
+    pub fn stage<'k>(&self, key: &'k [u8], record: &Record<'_>) -> Result<Staged<'k>> {
+        let klen =
+            u16::try_from(key.len()).map_err(|_| Error::invalid("a key is longer than 65,535 bytes"))?;
         let vlen =
             u32::try_from(record.value.len()).map_err(|_| Error::invalid("a value is 4 GiB or longer"))?;
         let fields = NodeFields {
@@ -84,14 +91,17 @@ impl Inner {
             klen,
             kind: record.kind,
         };
-        let (trail, place) = self.guided(record.key, record.seq)?;
+        let target = Target { key, seq: record.seq };
+        let (trail, place) = self.guided(key, record.seq)?;
         // Linking looks at it and changes it.
         let prev = self.pool.start_read(place.prev, 8);
         let offset = self.arena.allocate(OWNER_BYTES + fields.above())? + OWNER_BYTES;
         let covered = if record.kind == super::index::INDEX_KIND { &[][..] } else { record.value };
-        let crc = fields.crc(self.id, offset, record.key, covered);
+        let crc = fields.crc(self.id, offset, key, covered);
         self.pool.write(offset, &fields.encode(place.next, crc));
-        self.pool.write(offset + super::layout::NODE_BYTES, record.key);
+        self.pool.write(offset + super::layout::NODE_BYTES, key);
+        let owner = token();
+        self.owner(offset).store(owner, Ordering::Relaxed);
         let value_at = offset + value_offset(klen);
         if record.value.len() >= 256 {
             self.pool.flush(offset, value_at - offset);
@@ -100,15 +110,14 @@ impl Inner {
             self.pool.write(value_at, record.value);
             self.pool.flush(offset, fields.above());
         }
-        self.owner(offset).store(token(), Ordering::Relaxed);
-        Ok(Staged { offset, place, trail, prev })
+        Ok(Staged { target, owner, offset, place, trail, prev })
     }
 
-    pub fn link(&self, staged: Staged) -> Result<Linked> {
-        let Staged { offset, mut place, trail, prev } = staged;
-        let node = self.node(offset)?;
-        let (key, seq) = (node.key, node.head.seq);
-        self.owner(offset).store(token(), Ordering::Relaxed);
+    pub fn link(&self, staged: Staged<'_>) -> Result<Linked> {
+        let Staged { target: target @ Target { key, seq }, owner, offset, mut place, trail, prev } = staged;
+        if owner != token() {
+            self.owner(offset).store(token(), Ordering::Relaxed);
+        }
         self.pool.await_read(prev);
         loop {
             let now = self.advance(place, key, seq)?;
@@ -127,7 +136,7 @@ impl Inner {
             }
         }
         self.count(seq);
-        self.guide.insert(&trail, Target { key, seq }, offset, &|at, key| self.compare_key(at, key))?;
+        self.guide.insert(&trail, target, offset, &|at, key| self.compare_key(at, key))?;
         Ok(Linked::New)
     }
 
@@ -211,14 +220,14 @@ impl Inner {
     }
 }
 
-impl Staged {
+impl Staged<'_> {
     /// Where the record lies.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
 }
 
-impl std::fmt::Debug for Staged {
+impl std::fmt::Debug for Staged<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Staged").field("offset", &self.offset).finish()
     }

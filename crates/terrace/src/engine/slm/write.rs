@@ -39,7 +39,7 @@ impl Slm {
     }
 
     /// Stages the group; a full pool is given the chance to empty a memtable first.
-    fn stage_with_retry(&self, group: &Group<'_>) -> Result<(Arc<MemTable>, Vec<Staged>)> {
+    fn stage_with_retry<'g>(&self, group: &Group<'g>) -> Result<(Arc<MemTable>, Vec<Staged<'g>>)> {
         loop {
             let memtable = self.mem.load().active().clone();
             match stage(&memtable, group) {
@@ -142,7 +142,7 @@ impl Slm {
 
 /// Stages the records of a group in the order of the list, so that linking them in turn finds each
 /// one's predecessor linked by this same group or long ago.
-fn stage(memtable: &MemTable, group: &Group<'_>) -> Result<Vec<Staged>> {
+fn stage<'g>(memtable: &MemTable, group: &Group<'g>) -> Result<Vec<Staged<'g>>> {
     let mut records = Vec::with_capacity(group.ops() as usize);
     let mut seq = group.first_seq;
     for request in group.requests {
