@@ -16,6 +16,9 @@ use super::layout::{
 use super::mnode::{Mnode, Version, prefetch};
 use crate::kinds;
 
+/// What a record with a short key takes.
+const RECORD_LINE: u64 = 64;
+
 /// The bytes of a key in a slot.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum KeyRef<'t> {
@@ -105,6 +108,22 @@ impl Core {
         Ok(KeyRef::Inline(inline_bytes(key_word), kind.min(8)))
     }
 
+    /// The key in a slot whose record has been loaded.
+    pub(super) fn loaded_key_of(&self, item: Item) -> Result<KeyRef<'_>> {
+        match item.2 {
+            RECORD => Ok(KeyRef::Record(self.loaded_key(item.0 & OFFSET_MASK)?)),
+            _ => self.key_of(item),
+        }
+    }
+
+    /// Loads the key records of items: they come at once instead of one after the other.
+    pub(super) fn load_records(&self, items: &[Item]) {
+        let records = items.iter().filter(|item| item.2 == RECORD);
+        let ranges = records.map(|item| (item.0 & OFFSET_MASK, RECORD_LINE));
+        ranges.clone().for_each(|(off, len)| self.pool.prefetch(off, len));
+        self.pool.charge_reads(ranges);
+    }
+
     /// The hash of the key in a slot.
     pub(super) fn hash_of((key_word, _, kind): Item) -> u16 {
         if kind == RECORD {
@@ -139,10 +158,15 @@ impl Core {
     /// The key of the record at `off`, checked.
     pub(super) fn record_key(&self, off: u64) -> Result<&[u8]> {
         let head = self.pool.get::<KeyHead>(POff::new(off))?;
-        let len = u64::from(head.klen);
-        self.pool.charge_read(off, KEY_HEAD_BYTES + len);
+        self.pool.charge_read(off, KEY_HEAD_BYTES + u64::from(head.klen));
+        self.loaded_key(off)
+    }
+
+    /// The key of the record at `off`, which has been loaded, checked.
+    fn loaded_key(&self, off: u64) -> Result<&[u8]> {
+        let head = self.pool.get::<KeyHead>(POff::new(off))?;
         // SAFETY: a record never changes, and the caller's presence keeps it from being freed.
-        let key = unsafe { self.pool.bytes(off + KEY_HEAD_BYTES, len)? };
+        let key = unsafe { self.pool.bytes(off + KEY_HEAD_BYTES, u64::from(head.klen))? };
         if layout::key_crc(key) != head.crc {
             return Err(self.pool.corruption(off, "a key record with its checksum", "another checksum"));
         }

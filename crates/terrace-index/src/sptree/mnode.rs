@@ -198,6 +198,13 @@ impl Mnode {
         unsafe { copy_bound(self.low.load(Ordering::Relaxed), len) }
     }
 
+    /// Whether the low bound is `probe`'s key.
+    pub fn is_low(&self, probe: &Probe<'_>) -> bool {
+        let len = self.lens.load(Ordering::Relaxed) as u32;
+        // SAFETY: as in `low`.
+        unsafe { cmp_bound(probe, self.low.load(Ordering::Relaxed), len) }.is_eq()
+    }
+
     /// The high bound, of this version; `None` if it has moved on.
     pub fn high(&self, version: Version) -> Option<Bound> {
         let (word, len) =

@@ -41,6 +41,7 @@ mod logs;
 mod mark;
 mod merge;
 mod mnode;
+mod order;
 mod page;
 mod read;
 mod rebuild;

@@ -15,6 +15,7 @@ use super::layout::Leaf;
 use super::layout::{self, Item, RECORD, SLOTS};
 use super::leaf::load;
 use super::mnode::{Mnode, Version};
+use super::order;
 
 /// What is looked at in a leaf at once: the items of its slots, in the order of their keys.
 pub(super) struct Page {
@@ -153,8 +154,12 @@ impl Core {
         if !read_order(leaf, bitmap, page) {
             return Ok(node.is_still(version).then_some(false));
         }
-        // By halves: what lies below `low` is before the bound, what lies from `high` on is not.
-        let (mut low, mut high) = (0, page.len);
+        // By halves: what lies below `low` is before the bound, what lies from `high` on is not. A scan that comes from
+        // the leaf beside this one wants all of it.
+        let (mut low, mut high) = match (part.including, part.reverse) {
+            (true, false) if node.is_low(part.probe) => (0, 0),
+            _ => (0, page.len),
+        };
         while low < high {
             let mid = (low + high) / 2;
             let slot = usize::from(page.slots[mid]);
@@ -194,16 +199,16 @@ impl Core {
             }
         };
         if page.items().iter().all(|item| item.2 != RECORD) {
-            // One number each, which is compared without branches.
-            let mut order = [0u128; SLOTS];
-            for (i, (key_word, _, kind)) in page.items().iter().enumerate() {
-                order[i] = u128::from(*key_word) << 16 | u128::from(*kind) << 8 | i as u128;
+            let mut words = [u64::MAX; SLOTS];
+            words.iter_mut().zip(page.items()).for_each(|(word, item)| *word = item.0);
+            if let Some(order) = order::ascending(&words, len) {
+                put(page, &mut order[..len].iter().map(|place| usize::from(*place)));
+                return Ok(());
             }
-            order[..len].sort_unstable();
-            put(page, &mut order[..len].iter().map(|number| *number as usize & 0xff));
-            return Ok(());
+            // Keys that differ in zeros at their ends alone.
         }
-        let keys = page.items().iter().map(|item| self.key_of(*item)).collect::<Result<Vec<_>>>()?;
+        self.load_records(page.items());
+        let keys = page.items().iter().map(|item| self.loaded_key_of(*item)).collect::<Result<Vec<_>>>()?;
         let mut order: Vec<usize> = (0..len).collect();
         order.sort_unstable_by(|a, b| keys[*a].bytes().cmp(keys[*b].bytes()));
         put(page, &mut order.into_iter());

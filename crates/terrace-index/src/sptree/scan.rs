@@ -7,7 +7,7 @@ use terrace_base::Result;
 
 use super::Core;
 use super::bound::Bound;
-use super::key::Probe;
+use super::key::{INLINE_BYTES, Probe, inline_bytes};
 use super::layout::Item;
 use super::mnode::{Mnode, Version, prefetch};
 use super::page::{Page, Part};
@@ -39,7 +39,7 @@ impl Core {
             if let (Some(next), true) = (hint, page.len < part.limit) {
                 self.prefetch_leaf(next.leaf());
             }
-            page.items().iter().try_for_each(|item| self.push(*item, out))?;
+            self.push_all(page.items().iter(), &page, out)?;
             if high == Bound::None {
                 return Ok(());
             }
@@ -61,7 +61,7 @@ impl Core {
             let (node, version) = if including { self.locate(&probe)? } else { self.locate_below(&probe)? };
             let part = Part { probe: &probe, including, reverse: true, limit: end - out.len() };
             let Some(()) = self.part(node, version, &part, &mut page)? else { continue };
-            page.items().iter().rev().try_for_each(|item| self.push(*item, out))?;
+            self.push_all(page.items().iter().rev(), &page, out)?;
             (cursor, including) = (node.low().to_vec().unwrap_or_default(), false);
         }
         Ok(())
@@ -83,11 +83,9 @@ impl Core {
                 continue;
             }
             let Some(()) = self.read_page(node, version, &mut page)? else { continue };
-            for item in page.items().iter().rev() {
-                if out.len() == end {
-                    return Ok(());
-                }
-                self.push(*item, out)?;
+            self.push_all(page.items().iter().rev().take(end - out.len()), &page, out)?;
+            if out.len() == end {
+                return Ok(());
             }
             let low = node.low().to_vec().unwrap_or_default();
             return self.scan_down(RangeBound::Excluded(&low), end, out);
@@ -106,8 +104,22 @@ impl Core {
         self.locate(probe)
     }
 
-    fn push(&self, item: Item, out: &mut ScanBatch) -> Result<()> {
-        out.push(self.key_of(item)?.bytes(), item.1);
-        Ok(())
+    /// Appends `items`, those of `page` in some order.
+    fn push_all<'i>(
+        &self,
+        mut items: impl Iterator<Item = &'i Item>,
+        page: &'i Page,
+        out: &mut ScanBatch,
+    ) -> Result<()> {
+        self.load_records(page.items());
+        items.try_for_each(|&item| {
+            let (key_word, word, kind) = item;
+            // Short keys without the detour by a reference to either sort.
+            match usize::from(kind) {
+                len @ 0..=INLINE_BYTES => out.push(&inline_bytes(key_word)[..len], word),
+                _ => out.push(self.loaded_key_of(item)?.bytes(), word),
+            }
+            Ok(())
+        })
     }
 }

@@ -68,8 +68,9 @@ impl Core {
         let key = low.to_vec().unwrap_or_default();
         let (node, _) = self.locate(&Probe::new(&key))?;
         let locked = node.lock();
-        // Merged away meanwhile, or entered by another: nothing to do.
-        if !node.is_dead() && node.leaf() == leaf && !node.in_top() && !key.is_empty() {
+        // Merged away meanwhile, perhaps with its place taken by another leaf, or entered by another: nothing to do.
+        let is_it = node.leaf() == leaf && node.low() == *low;
+        if !node.is_dead() && is_it && !node.in_top() && !key.is_empty() {
             self.top.insert(&key, leaf)?;
             locked.set_in_top(true);
         }
@@ -83,5 +84,45 @@ impl Core {
             locked.set_in_top(false);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Bound as RangeBound;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use terrace_pmem::{Granularity, MemMedia, Pool, PoolOptions};
+
+    use super::*;
+    use crate::ordered::ScanBatch;
+    use crate::sptree::{SpOptions, SpTree};
+
+    #[test]
+    fn a_leaf_in_the_place_of_one_that_waited_is_not_entered_by_the_other_key() {
+        let media = MemMedia::new(1 << 20, 16 << 20, Granularity::CacheLine).unwrap();
+        let options = PoolOptions { max_size: 16 << 20, extent_bytes: 4096, ..PoolOptions::default() };
+        let pool = Pool::create_on(Arc::new(media), Path::new("memory"), &options).unwrap();
+        let tree =
+            SpTree::create(&pool, "tree", &SpOptions { leaf_entries: 4, ..SpOptions::default() }).unwrap();
+        for i in 1..100u64 {
+            tree.insert(&(i * 10).to_be_bytes(), i).unwrap();
+        }
+        let core = &tree.core;
+        core.enter_waiting();
+        let mut named = ScanBatch::new();
+        core.top.scan(RangeBound::Unbounded, false, 2, &mut named).unwrap();
+        let leaf = named.word(1);
+        let low = named.key(1).to_vec();
+        // As if the leaf, not entered yet, were new in the place of one that began further right.
+        let node = core.locate(&Probe::new(&low)).unwrap().0;
+        core.forget(&node.lock(), &Bound::new(&low)).unwrap();
+        let stale = u64::from_be_bytes(low.as_slice().try_into().unwrap()) + 1;
+        core.announce(Bound::new(&stale.to_be_bytes()), leaf);
+        core.announce(Bound::new(&low), leaf);
+        core.enter_waiting();
+        assert!(node.in_top());
+        assert_eq!(tree.check().unwrap(), Vec::<String>::new());
     }
 }
