@@ -15,7 +15,6 @@ pub mod cceh;
 pub mod fastfair;
 mod guide;
 pub mod hashed;
-mod huge;
 pub mod kinds;
 pub mod limbo;
 pub mod ordered;

@@ -1,11 +1,10 @@
 //! The guide's memory: words that are handed out once and never taken back.
 
+use std::alloc::{Layout, handle_alloc_error};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::MmapMut;
-
-use crate::huge;
 
 /// The address of the entry before all others, which has no key and the word 0; of no other thing.
 pub(super) const HEAD: u64 = 0;
@@ -18,9 +17,6 @@ const LINE_WORDS: u64 = 8;
 
 /// Words of the first segment; each further one is twice as long as the one before.
 const FIRST_SEGMENT_WORDS: u64 = 4096;
-
-/// From this size on a segment has huge pages: a search touches it at random. Less would be taken for much less.
-const HUGE_SEGMENT_BYTES: usize = 2 * huge::PAGE_BYTES;
 
 /// Segments at most: more than memory.
 const SEGMENTS: usize = 36;
@@ -80,20 +76,19 @@ impl Arena {
     }
 }
 
-/// Words side by side, from the beginning of a page on. The system provides the pages as they are used.
+/// Words side by side, from the beginning of a page on. The system provides the pages as they are used: a writer who
+/// needs the next segment does not wait until all of it is zero.
 struct Segment(MmapMut);
 
 impl Segment {
     fn new(words: u64) -> Segment {
         let bytes = words as usize * size_of::<AtomicU64>();
         match MmapMut::map_anon(bytes) {
-            Ok(memory) => {
-                if bytes >= HUGE_SEGMENT_BYTES {
-                    huge::advise(memory.as_ptr(), bytes);
-                }
-                Segment(memory)
+            Ok(memory) => Segment(memory),
+            // As any allocation ends for which there is no memory.
+            Err(_) => {
+                handle_alloc_error(Layout::array::<AtomicU64>(words as usize).unwrap_or(Layout::new::<u64>()))
             }
-            Err(_) => huge::out_of_memory(bytes),
         }
     }
 

@@ -8,10 +8,22 @@ use parking_lot::Mutex;
 
 use super::bound::Bytes;
 use super::mnode::{MNODE_BYTES, Mnode};
-use crate::huge;
 
 /// Nodes allocated at once, at first.
 const FIRST_CHUNK: usize = 64;
+
+/// From which size on chunks are huge pages, as far as the system has them: a search touches nodes at random, and
+/// would miss in the translation buffers as often as in the caches.
+const HUGE_BYTES: usize = 2 << 20;
+
+/// Asks for huge pages, which are faster to find things in; without them all is as well.
+fn advise_huge(at: NonNull<u8>, bytes: usize) {
+    #[cfg(target_os = "linux")]
+    // SAFETY: the range is ours, and advice of this sort changes nothing of what is in it.
+    let _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), bytes, rustix::mm::Advice::LinuxHugepage) };
+    #[cfg(not(target_os = "linux"))]
+    let _ = (at, bytes);
+}
 
 /// What lies behind each node of an arena.
 #[derive(Debug, Clone, Copy)]
@@ -73,7 +85,7 @@ impl Arena {
             Some((chunk, nodes)) if stock.used < *nodes => (*chunk, *nodes),
             last => {
                 let before = last.map_or(0, |(_, nodes)| *nodes);
-                let huge = huge::PAGE_BYTES / self.shape.node_bytes();
+                let huge = HUGE_BYTES / self.shape.node_bytes();
                 let nodes = (before * 2).clamp(FIRST_CHUNK, huge);
                 let chunk = self.chunk(nodes);
                 stock.chunks.push((chunk, nodes));
@@ -94,9 +106,9 @@ impl Arena {
         // SAFETY: the layout has a size.
         let at = unsafe { alloc(layout) };
         let Some(at) = NonNull::new(at) else { handle_alloc_error(layout) };
-        if layout.align() == huge::PAGE_BYTES {
+        if layout.align() == HUGE_BYTES {
             // Before anything touches it.
-            huge::advise(at.as_ptr(), layout.size());
+            advise_huge(at, layout.size());
         }
         // SAFETY: ours, and as large as the layout.
         unsafe { at.write_bytes(0, layout.size()) };
@@ -164,8 +176,7 @@ impl Arena {
 
     fn layout(&self, nodes: usize) -> Layout {
         let bytes = self.shape.node_bytes() * nodes;
-        match Layout::from_size_align(bytes, if bytes > huge::PAGE_BYTES / 2 { huge::PAGE_BYTES } else { 64 })
-        {
+        match Layout::from_size_align(bytes, if bytes > HUGE_BYTES / 2 { HUGE_BYTES } else { 64 }) {
             Ok(layout) => layout,
             Err(_) => Layout::new::<[Mnode; FIRST_CHUNK]>(),
         }
