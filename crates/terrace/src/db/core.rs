@@ -4,10 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use terrace_base::Result;
 use terrace_disk::{Fs, MeteredFs};
 use terrace_table::BlockCache;
 
+use crate::background::Room;
 use crate::db::health::Health;
 use crate::db::memory::Memory;
 use crate::db::snapshots::Snapshots;
@@ -65,6 +67,30 @@ impl Core {
         self.counters.stalls.add(1);
         self.counters.stall_nanos.add((self.env.clock.now() - start).as_nanos() as u64);
         outcome
+    }
+
+    /// Waits until a memtable that awaits its flush is `gone`. If nobody has `flushing` locked, because the background
+    /// threads are busy or the flush has failed before, it is flushed right here, and the caller gets its cause if it fails.
+    pub fn wait_for_flush(
+        &self,
+        gone: impl Fn() -> bool,
+        flushing: &Mutex<()>,
+        room: &Room,
+        flush: impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        self.stalled(|| {
+            while !gone() {
+                if self.env.executor.help() {
+                    continue;
+                }
+                if flushing.is_locked() {
+                    room.wait_until(&gone, || !flushing.is_locked());
+                } else {
+                    flush()?;
+                }
+            }
+            Ok(())
+        })
     }
 
     /// The metered file system.

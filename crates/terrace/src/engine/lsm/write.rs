@@ -105,24 +105,11 @@ impl Lsm {
         self.readable.load().oldest_immutable().is_some()
     }
 
-    /// Waits until the oldest immutable memtable is flushed. If nobody is at it, because the background threads are
-    /// busy or the flush has failed before, it is done right here, and the caller gets its cause if it fails.
+    /// Waits until the oldest immutable memtable is flushed.
     pub(super) fn wait_for_flush(&self) -> Result<()> {
         let Some(waited_for) = self.readable().oldest_immutable().cloned() else { return Ok(()) };
         let gone = || !self.readable.load().has(&waited_for);
-        self.core.stalled(|| {
-            while !gone() {
-                if self.core.env.executor.help() {
-                    continue;
-                }
-                if self.flushing.is_locked() {
-                    self.room.wait_until(gone, || !self.flushing.is_locked());
-                } else {
-                    flush::run(self)?;
-                }
-            }
-            Ok(())
-        })
+        self.core.wait_for_flush(gone, &self.flushing, &self.room, || flush::run(self))
     }
 
     /// Waits until compactions have come far enough; does them where nobody else can.
