@@ -58,9 +58,7 @@ fn loads() -> [Load; 3] {
     let mut small = Options { memory_budget: (96 << 20) * scale(), ..Options::default() };
     small.slm.memtable_bytes = 4 << 20;
     small.slm.table_bytes = 4 << 20;
-    let mut usual = Options { memory_budget: (32 << 20) * scale(), ..Options::default() };
-    // Blocks of 1 KiB, the default, cost the C library's allocator more than this budget leaves it.
-    usual.slm.block_bytes = 4096;
+    let usual = Options { memory_budget: (32 << 20) * scale(), ..Options::default() };
     let mut levels = Options { engine: EngineKind::Lsm, ..small.clone() };
     levels.lsm.memtable_bytes = 4 << 20;
     levels.lsm.table_bytes = 4 << 20;
