@@ -171,9 +171,41 @@ fn torn_may_be_ours(pool: &Pool, identity: &Identity) -> bool {
     owner.is_none_or(|owner| owner == owner_of(identity))
 }
 
+/// Opens what lies in the pool's place for a repair, which will replace what cannot be used: that is the inner error. The
+/// outer one says that it is not this database's to replace. Where the identity is not known, the pool is taken for its own.
+pub(crate) fn open_to_repair(
+    core: &Core,
+    path: &Path,
+    options: &PoolOptions,
+    identity: Option<&Identity>,
+) -> Result<Result<Pool>> {
+    let elsewhere = !path.starts_with(&core.dir);
+    // Opening to salvage stores nothing: another's pool stays as it was closed.
+    let looked_at = core.env.pm.open(path, &PoolOptions { salvage: true, ..options.clone() });
+    if let (Ok(pool), Some(identity)) = (looked_at, identity)
+        && is_anothers(&pool, identity)
+    {
+        let (expected, found) = ("the pool of this database", "another database's pool");
+        return match elsewhere {
+            true => Err(Error::invalid(format!("{} is {found}", path.display()))),
+            false => Ok(Err(Error::corruption(path, 0, expected, found))),
+        };
+    }
+    match core.env.pm.open(path, options) {
+        Err(e) if !is_unusable(&e) || is_of_another_version(&e) => Err(e),
+        Err(e @ Error::InvalidFormat { .. }) if elsewhere => {
+            Err(Error::invalid(format!("{e}; move it away to repair the database without it")))
+        }
+        opened => Ok(opened),
+    }
+}
+
 /// Whether a pool says that it is another database's.
-pub(crate) fn is_anothers(pool: &Pool, identity: &Identity) -> bool {
-    !torn_may_be_ours(pool, identity)
+fn is_anothers(pool: &Pool, identity: &Identity) -> bool {
+    let (root, own) = (owner_root(identity), owner_of(identity));
+    let other =
+        |(name, owner): &(String, u64)| name.ends_with(OWNER_ROOT) && (*name != root || *owner != own);
+    pool.roots().is_ok_and(|roots| roots.iter().any(other))
 }
 
 /// Says in the pool whose it is.
@@ -181,9 +213,12 @@ pub(crate) fn set_owner(pool: &Pool, identity: &Identity) -> Result<()> {
     pool.set_root(&owner_root(identity), owner_of(identity))
 }
 
+/// How the names of roots end that say whose a pool is.
+const OWNER_ROOT: &str = ".store";
+
 /// The root that says whose pool this is: the first six bytes of the store's identity.
 fn owner_root(identity: &Identity) -> String {
-    format!("{}.store", identity.engine)
+    format!("{}{OWNER_ROOT}", identity.engine)
 }
 
 fn owner_of(identity: &Identity) -> u64 {

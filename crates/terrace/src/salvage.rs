@@ -11,11 +11,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use terrace_base::{Error, Result};
 use terrace_disk::Access;
+use terrace_log::LogReader;
 use terrace_table::{Kind, Table, TableBuilder, TableMeta, TableOptions, salvage};
 
 use crate::db::core::Core;
 use crate::db::report::RepairReport;
 use crate::manifest::{FileName, Manifest, State};
+use crate::pool;
 
 /// A repair under way.
 pub(crate) struct Salvage {
@@ -50,8 +52,18 @@ impl Salvage {
         self.report.lost.push(what.into());
     }
 
-    /// The manifest's state, or what can still be read of it.
-    pub fn known_state(&mut self) -> Result<Option<State>> {
+    /// The manifest's state, or what can still be read of it; new files are numbered past all others.
+    ///
+    /// An error if there is nothing that says that this is a database, and if another version wrote any of it: that is
+    /// sound, and not to be touched.
+    pub fn begin(&mut self) -> Result<Option<State>> {
+        let known = self.known_state()?;
+        self.reserve_numbers(known.as_ref())?;
+        self.files()?.into_iter().try_for_each(|file| self.admit_version(file))?;
+        Ok(known)
+    }
+
+    fn known_state(&mut self) -> Result<Option<State>> {
         match Manifest::open(self.core.fs.clone(), &self.core.dir) {
             Ok(manifest) => Ok(Some((*manifest.state()).clone())),
             Err(e) => {
@@ -62,6 +74,23 @@ impl Salvage {
                 Ok(state)
             }
         }
+    }
+
+    fn admit_version(&self, file: FileName) -> Result<()> {
+        let (fs, path) = (self.core.fs(), file.path(&self.core.dir));
+        let outcome = match file {
+            FileName::Table(number) => {
+                let cache = self.core.cache().clone();
+                Table::open(fs, &path, number, cache, Access::Sequential).map(drop)
+            }
+            FileName::Log(number) => {
+                let read = |bytes: Vec<u8>| LogReader::read_file(&bytes, &path, number, &mut |_, _| Ok(()));
+                fs.read(&path).and_then(read).map(drop)
+            }
+            _ => Ok(()),
+        };
+        // Everything else is dealt with where it is met.
+        outcome.or_else(|e| if pool::is_of_another_version(&e) { Err(e) } else { Ok(()) })
     }
 
     fn files(&self) -> Result<Vec<FileName>> {
@@ -75,8 +104,7 @@ impl Salvage {
         Ok(self.files()?.into_iter().filter_map(number).collect())
     }
 
-    /// Has new files numbered past all others; an error if there is nothing that says that this is a database.
-    pub fn reserve_numbers(&mut self, known: Option<&State>) -> Result<()> {
+    fn reserve_numbers(&mut self, known: Option<&State>) -> Result<()> {
         let highest = self.files()?.into_iter().map(|name| match name {
             FileName::Table(n) | FileName::Log(n) => n,
             _ => 0,

@@ -14,15 +14,18 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use terrace_base::Result;
+use terrace_base::{Error, Result};
 
 use super::Core;
 use super::key::Probe;
-use super::logs::log_of;
+use super::logs::{is_full, log_of};
 use super::replay::Said;
 
 /// Entries that jobs bring back before others get at the share.
 const STRETCH: usize = 32;
+
+/// A pool of which less than one such part is free is short of room.
+const SHORT_OF_ROOM: u64 = 8;
 
 /// What is still to come back.
 #[derive(Default)]
@@ -62,22 +65,49 @@ impl Debt {
 }
 
 impl Core {
-    /// Brings back what logs say about a key. The caller is present and has nothing locked.
+    /// Brings back what logs say about a key that is to be written to. The caller is present and has nothing locked.
     #[inline]
     pub(super) fn settle(&self, key: &[u8]) -> Result<()> {
-        if self.debt.is_paid() { Ok(()) } else { self.settle_owed(key) }
+        if self.debt.is_paid() { Ok(()) } else { self.settle_to_write(key) }
     }
 
     #[cold]
-    fn settle_owed(&self, key: &[u8]) -> Result<()> {
+    fn settle_to_write(&self, key: &[u8]) -> Result<()> {
+        let room = self.pool.free_bytes() + self.pool.max_size().saturating_sub(self.pool.size());
+        if room < self.pool.max_size() / SHORT_OF_ROOM {
+            // Before somebody takes the room for its records. What has none now may have it for this key all the same.
+            self.pay_debt().or_else(|e| if is_full(&e) { Ok(()) } else { Err(e) })?;
+        }
+        self.settle_or(key, &mut |_, e| Err(e)).map(drop)
+    }
+
+    /// Brings back what logs say about a key that is to be read. Where there is no room for that, what they say is the
+    /// answer, 0 for a key that was removed: who writes to it settles first.
+    #[inline]
+    pub(super) fn settle_to_read(&self, key: &[u8]) -> Result<Option<u64>> {
+        if self.debt.is_paid() {
+            return Ok(None);
+        }
+        self.settle_or(key, &mut |word, e| if is_full(&e) { Ok(Some(word)) } else { Err(e) })
+    }
+
+    /// Brings back what logs say about a key; where that fails, `otherwise` is told what it is, and why.
+    #[cold]
+    fn settle_or(
+        &self,
+        key: &[u8],
+        otherwise: &mut dyn FnMut(u64, Error) -> Result<Option<u64>>,
+    ) -> Result<Option<u64>> {
         let log = log_of(key, self.debt.shares.len());
         let mut share = self.debt.shares[log].lock();
         self.read_share(log, &mut share)?;
-        let Some((said, back)) = share.said.as_ref().zip(Some(&share.back)) else { return Ok(()) };
-        let Some(i) = said.find(key).filter(|i| !back[*i]) else { return Ok(()) };
-        self.bring_back(said, i)?;
+        let Some((said, back)) = share.said.as_ref().zip(Some(&share.back)) else { return Ok(None) };
+        let Some(i) = said.find(key).filter(|i| !back[*i]) else { return Ok(None) };
+        if let Err(e) = self.bring_back(said, i) {
+            return otherwise(said.entry(i).1, e);
+        }
         share.back[i] = true;
-        Ok(())
+        Ok(None)
     }
 
     /// Brings everything back, or waits for those who are at it. The caller has nothing locked.

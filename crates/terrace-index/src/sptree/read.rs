@@ -18,7 +18,9 @@ impl Core {
     /// The word of `key`. The caller is present.
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<u64>> {
         let probe = Probe::new(key);
-        self.settle(key)?;
+        if let Some(word) = self.settle_to_read(key)? {
+            return Ok((word != 0).then_some(word));
+        }
         loop {
             let (node, version) = self.locate(&probe)?;
             if let Some(buffered) = self.in_buffer(node, &probe, version) {

@@ -157,8 +157,18 @@ impl Manifest {
 
     /// What the newest readable manifest in `dir` still tells: an identity and hints for `repair`, to be
     /// checked against the tables that are really there.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidFormat` if another version wrote one: it is no case for `repair`.
     pub fn salvage(fs: &dyn Fs, dir: &Path) -> Result<Option<Salvaged>> {
         let mut numbers = files::manifests(fs, dir)?;
+        for number in &numbers {
+            match replay::read(fs, dir, *number) {
+                Err(e @ Error::InvalidFormat { .. }) => return Err(e),
+                _ => {}
+            }
+        }
         if let Ok(Some(current)) = locate(fs, dir) {
             numbers.push(current);
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrace::env::{PmSpace, RealPm};
-use terrace::{Db, Env, ErrorKind, Options, Result};
+use terrace::{Db, EngineKind, Env, ErrorKind, Options, PoolChoice, Profile, Result};
 use terrace_base::clock::ManualClock;
 use terrace_base::exec::Inline;
 use terrace_base::rng::Rng;
@@ -224,4 +224,34 @@ fn a_damaged_log_is_repaired_up_to_the_damage() {
     assert!(report.lost.iter().any(|line| line.contains(".log")), "{:?}", report.lost);
     let db = Db::open_in(env("two"), dir.path(), options()).unwrap();
     assert_prefix(&db, &left.states, 0, "a damaged log");
+}
+
+/// A repair that is told of a pool which is not the database's, or of a file which is no pool at all, does nothing to it.
+#[test]
+fn a_repair_leaves_what_is_not_its_own() {
+    let home = tempfile::tempdir().unwrap();
+    let at = |name: &str| home.path().join(name);
+    let letter = at("letter");
+    std::fs::write(&letter, b"This is a letter to nobody in particular. ".repeat(200)).unwrap();
+    let with = |engine, pool: &Path| {
+        let pool = PoolChoice::Emulated { path: Some(pool.into()), profile: Profile::parse("dram").unwrap() };
+        Options { engine, pool, ..options() }
+    };
+    let engines = [EngineKind::Slm, EngineKind::Lsm, EngineKind::Turbo, EngineKind::Sptree];
+    let dbs = engines.map(|engine| (engine, at(&format!("{engine:?}")), at(&format!("{engine:?}.pool"))));
+    for (engine, dir, pool) in &dbs {
+        let db = Db::open(dir, with(*engine, pool)).unwrap();
+        db.put(b"whose", format!("{engine:?}").as_bytes()).unwrap();
+    }
+    for (engine, dir, own) in &dbs {
+        for other in dbs.iter().map(|(_, _, pool)| pool).filter(|pool| *pool != own).chain([&letter]) {
+            let before = std::fs::read(other).unwrap();
+            let error = Db::repair(dir, with(*engine, other)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+            assert!(std::fs::read(other).unwrap() == before, "{engine:?} changed {}", other.display());
+        }
+        assert_eq!(Db::repair(dir, with(*engine, own)).unwrap().lost, Vec::<String>::new());
+        let db = Db::open(dir, with(*engine, own)).unwrap();
+        assert_eq!(db.get(b"whose").unwrap().as_deref(), Some(format!("{engine:?}").as_bytes()));
+    }
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use terrace_base::ErrorKind;
-use terrace_index::{OrderedIndex, SpOptions, SpTree};
+use terrace_index::{OrderedIndex, SpOptions, SpTree, kinds};
 use terrace_pmem::{Kind, Pool, PoolOptions};
 use terrace_sim::{World, WorldOptions};
 
-use super::{AtOnce, Sp, all, check, key, long_key};
+use super::{AtOnce, Lagging, Sp, all, check, key, long_key};
 use crate::bed::{assert_no_leaks, memory_pool_of, survivors, world_options};
 use crate::conformance::Constructor;
 
@@ -141,4 +141,46 @@ fn a_write_is_made_once_where_logs_cannot_be_renewed() {
     assert_eq!(tree.len(), 20);
     check(&tree);
     assert!(all(&tree).iter().all(|(_, word)| *word == 20));
+}
+
+/// What logs say is read, too, where buffers have become so small that it would have to go to leaves, and there is no room.
+#[test]
+fn what_cannot_come_back_for_want_of_room_is_read_from_the_logs() {
+    let pool = memory_pool_of(2 << 20);
+    let options =
+        SpOptions { buffered: true, logs: 2, executor: Some(Arc::new(AtOnce)), ..SpOptions::default() };
+    let tree = SpTree::create(&pool, "index", &options).unwrap();
+    let is_there = |i: u64| !i.is_multiple_of(5);
+    // Last some that are new to every leaf: nothing else needs room, and what is removed makes none.
+    let is_late = |i: &u64| i % 8 == 1;
+    (0..2000).filter(|i| !is_late(i)).for_each(|i| tree.insert(&long_key(i), i + 1).map(drop).unwrap());
+    (0..2000).step_by(5).for_each(|i| tree.remove(&long_key(i)).map(drop).unwrap());
+    (0..2000)
+        .filter(is_late)
+        .filter(|i| is_there(*i))
+        .for_each(|i| tree.insert(&long_key(i), i + 1).map(drop).unwrap());
+    drop(tree);
+    let mut others = Vec::new();
+    // The slabs of the tree's own kinds have slots left, of whatever size.
+    for bytes in (0..=pool.extent_bytes()).rev().step_by(16) {
+        for kind in [Kind(60), kinds::SPTREE_KEY, kinds::SPTREE_LEAF] {
+            others.extend(std::iter::from_fn(|| pool.reserve(kind, bytes).ok()));
+        }
+    }
+    let tree = Lagging::<64, 1>::open(&pool).unwrap();
+    let read = |tree: &SpTree| {
+        for i in 0..2000 {
+            assert_eq!(tree.get(&long_key(i)).unwrap(), is_there(i).then_some(i + 1), "{i}");
+        }
+    };
+    read(&tree);
+    let refused = tree.rebuild().map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::PoolFull, "else there was room after all");
+    others.into_iter().for_each(|slot| pool.cancel(slot));
+    read(&tree);
+    for i in 0..2000 {
+        assert_eq!(tree.remove(&long_key(i)).unwrap(), is_there(i).then_some(i + 1));
+    }
+    assert_eq!(tree.len(), 0);
+    check(&tree);
 }

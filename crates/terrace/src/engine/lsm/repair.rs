@@ -32,10 +32,11 @@ pub(crate) fn repair(core: Arc<Core>) -> Result<RepairReport> {
         ..TableOptions::default()
     };
     let mut base = Salvage::new(core, options);
-    let known = base.known_state()?;
-    base.reserve_numbers(known.as_ref())?;
+    let known = base.begin()?;
     let (identity, tables) = gather_tables(&mut base, known.as_ref())?;
-    let gathered = if open::is_on_pm(&identity) { Some(gather_logs(&mut base, &identity)?) } else { None };
+    let is_known = known.is_some();
+    let gathered =
+        open::is_on_pm(&identity).then(|| gather_logs(&mut base, &identity, is_known)).transpose()?;
     let flushed = tables.iter().map(|(_, meta, sound)| if *sound { meta.max_seq } else { 0 }).max();
     let flushed = flushed.unwrap_or(0).max(known.as_ref().map_or(0, |s| s.flushed_seq));
     let first_log = known.map_or(0, |s| s.log_number);
@@ -80,16 +81,16 @@ fn unknown_identity(base: &Salvage) -> Result<Identity> {
 }
 
 /// Reads the logs in the pool, as far as they can be.
-fn gather_logs(base: &mut Salvage, identity: &Identity) -> Result<Gathered> {
+fn gather_logs(base: &mut Salvage, identity: &Identity, is_known: bool) -> Result<Gathered> {
     let core = base.core.clone();
     let (path, media) = pool::request(&core, identity)?;
     if !core.env.pm.exists(&path)? {
         base.lost("the pool is missing: writes since the last flush");
         return Ok(Gathered::default());
     }
-    let pool = match core.env.pm.open(&path, &pool::pool_options(&core, media)) {
+    let (options, owner) = (pool::pool_options(&core, media), is_known.then_some(identity));
+    let pool = match pool::open_to_repair(&core, &path, &options, owner)? {
         Ok(pool) => pool,
-        Err(e) if matches!(e, Error::Locked { .. } | Error::Io { .. }) => return Err(e),
         Err(e) => {
             base.lost(format!("{e}: writes since the last flush"));
             return Ok(Gathered::default());

@@ -33,6 +33,11 @@ pub(crate) trait KeyIndex: Debug + Send + Sync + Sized + 'static {
     /// Attaches to the index.
     fn open(pool: &Pool, core: &Core) -> Result<Self>;
 
+    /// Attaches to the index of a pool that is damaged, to read what is sound of it.
+    fn open_to_salvage(pool: &Pool, core: &Core) -> Result<Self> {
+        Self::open(pool, core)
+    }
+
     /// Whether every write drains what its thread has flushed before it publishes a word.
     fn drains_first(&self) -> bool;
 

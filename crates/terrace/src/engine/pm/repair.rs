@@ -38,9 +38,8 @@ type Gathered = BTreeMap<Vec<u8>, Found>;
 /// Repairs the database in `core.dir`, which nobody has open.
 pub(crate) fn repair<I: KeyIndex>(core: Arc<Core>) -> Result<RepairReport> {
     let mut base = Salvage::new(core.clone(), TableOptions::default());
-    let known = base.known_state()?;
+    let known = base.begin()?;
     let is_known = known.is_some();
-    base.reserve_numbers(known.as_ref())?;
     let identity = known.as_ref().map(|state| state.identity.clone());
     let identity = identity.unwrap_or_else(|| pool::new_identity(&core.options, I::KIND));
     let mut state = Manifest::state_of(identity.clone(), &[], 0)?;
@@ -49,8 +48,9 @@ pub(crate) fn repair<I: KeyIndex>(core: Arc<Core>) -> Result<RepairReport> {
     let manifest = || Manifest::rebuild(core.fs.clone(), &core.dir, state.clone());
     let (path, media) = pool::request(&core, &identity)?;
     let options = pool::pool_options(&core, media);
+    let owner = is_known.then_some(&identity);
     let opened = match core.env.pm.exists(&path)? {
-        true => core.env.pm.open(&path, &options).and_then(|pool| ours(&core, pool, &identity, is_known)),
+        true => pool::open_to_repair(&core, &path, &options, owner)?,
         false => Err(Error::corruption(&path, 0, "the database's pool", "no such file")),
     };
     let gathered = match opened {
@@ -74,10 +74,7 @@ pub(crate) fn repair<I: KeyIndex>(core: Arc<Core>) -> Result<RepairReport> {
                 }
             }
         }
-        Err(e) if !pool::is_unusable(&e) || pool::is_of_another_version(&e) => return Err(e),
-        Err(e) => match salvage_pool(&core, &path, &options)
-            .and_then(|pool| ours(&core, pool, &identity, is_known))
-        {
+        Err(e) => match salvage_pool(&core, &path, &options, owner)? {
             Ok(pool) => {
                 base.did(format!("{e}: making the pool anew from what is sound"));
                 gather::<I>(&core, &pool, &mut base)
@@ -93,24 +90,16 @@ pub(crate) fn repair<I: KeyIndex>(core: Arc<Core>) -> Result<RepairReport> {
 }
 
 /// Opens what can be opened of a damaged pool.
-fn salvage_pool(core: &Core, path: &Path, options: &PoolOptions) -> Result<Pool> {
+fn salvage_pool(
+    core: &Core,
+    path: &Path,
+    options: &PoolOptions,
+    owner: Option<&Identity>,
+) -> Result<Result<Pool>> {
     if !core.env.pm.exists(path)? {
-        return Err(Error::io(path, "open", std::io::ErrorKind::NotFound.into()));
+        return Ok(Err(Error::io(path, "open", std::io::ErrorKind::NotFound.into())));
     }
-    core.env.pm.open(path, &PoolOptions { salvage: true, ..options.clone() })
-}
-
-/// `pool`, unless it is another database's; if this one's identity is not known it is taken for its own. Where somebody
-/// else may use it nothing is to be done about it.
-fn ours(core: &Core, pool: Pool, identity: &Identity, is_known: bool) -> Result<Pool> {
-    if !is_known || !pool::is_anothers(&pool, identity) {
-        return Ok(pool);
-    }
-    let path = pool.path();
-    match path.starts_with(&core.dir) {
-        true => Err(Error::corruption(path, 0, "the pool of this database", "another database's pool")),
-        false => Err(Error::invalid(format!("{} is the pool of another database", path.display()))),
-    }
+    pool::open_to_repair(core, path, &PoolOptions { salvage: true, ..options.clone() }, owner)
 }
 
 /// Opens the pool and proves it; how many keys there are, or what is wrong.
@@ -146,7 +135,7 @@ fn prove<I: KeyIndex>(store: &PmStore<I>) -> Result<std::result::Result<u64, Str
 fn gather<I: KeyIndex>(core: &Core, pool: &Pool, base: &mut Salvage) -> Gathered {
     let mut found = Gathered::new();
     let before = before_the_group::<I>(pool, base);
-    let whole = match I::open(pool, core) {
+    let whole = match I::open_to_salvage(pool, core) {
         Ok(index) => gather_named(pool, &index, &mut found, base),
         Err(e) => {
             base.lost(format!("{e}: the index"));

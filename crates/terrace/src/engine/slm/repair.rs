@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use terrace_base::{Error, Result};
+use terrace_base::Result;
 use terrace_index::SkipList;
 use terrace_pmem::{Opened, Pool};
 use terrace_table::{Kind, TableMeta, TableOptions};
@@ -28,16 +28,16 @@ use crate::salvage::{Entries, Salvage};
 /// Repairs the database in `core.dir`, which nobody has open.
 pub(crate) fn repair(core: Arc<Core>) -> Result<RepairReport> {
     let mut work = Repair { base: Salvage::new(core, TableOptions::default()), flushed: 0, first_log: 0 };
-    let known = work.base.known_state()?;
-    work.base.reserve_numbers(known.as_ref())?;
+    let known = work.base.begin()?;
     let wanted = work.base.wanted_tables(known.as_ref())?;
     let sound = work.base.sound_tables(wanted)?;
     let mut tables = sound.into_iter().map(|(_, meta)| (0, meta)).collect();
     work.flushed = known.as_ref().map_or(0, |s| s.flushed_seq);
     work.first_log = known.as_ref().map_or(0, |s| s.log_number);
+    let is_known = known.is_some();
     let mut identity =
         known.map_or_else(|| pool::new_identity(&work.base.core.options, EngineKind::Slm), |s| s.identity);
-    let pool_path = work.salvage_memtables(&identity, &mut tables)?;
+    let pool_path = work.salvage_memtables((&identity, is_known), &mut tables)?;
     work.finish(&mut identity, tables, pool_path)
 }
 
@@ -53,7 +53,7 @@ impl Repair {
     /// Turns what the old pool's memtables hold into tables. Returns the pool's path.
     fn salvage_memtables(
         &mut self,
-        identity: &Identity,
+        (identity, is_known): (&Identity, bool),
         tables: &mut Vec<(u32, TableMeta)>,
     ) -> Result<PathBuf> {
         let (path, media) = pool::request(&self.base.core, identity)?;
@@ -62,9 +62,9 @@ impl Repair {
             self.base.lost("the pool is missing: writes since the last flush, unless a log has them");
             return Ok(path);
         }
-        let pool = match self.base.core.env.pm.open(&path, &options) {
+        let owner = is_known.then_some(identity);
+        let pool = match pool::open_to_repair(&self.base.core, &path, &options, owner)? {
             Ok(pool) => pool,
-            Err(e) if matches!(e, Error::Locked { .. } | Error::Io { .. }) => return Err(e),
             Err(e) => {
                 self.base.lost(format!("{e}: writes since the last flush, unless a log has them"));
                 return Ok(path);

@@ -59,6 +59,13 @@ impl KeyIndex for SptreeIndex {
         Ok(SptreeIndex { buffered: options.buffered, read_only, tree: SpTree::open(pool, ROOT, &options)? })
     }
 
+    /// What is in logs comes back into buffers as large as they can be, so nothing has to be put anywhere in the pool.
+    fn open_to_salvage(pool: &Pool, core: &Core) -> Result<Self> {
+        let leaf_entries = SpOptions::default().leaf_entries;
+        let options = SpOptions { buffered: true, leaf_entries, ..options(core) };
+        Ok(SptreeIndex { buffered: true, read_only: false, tree: SpTree::open(pool, ROOT, &options)? })
+    }
+
     /// A leaf's slot is drained before the bitmap that makes it count. A write buffer's entry is durable with the log's
     /// record, before which nothing is drained.
     fn drains_first(&self) -> bool {
