@@ -1,5 +1,6 @@
 //! Whole files that are damaged: cut, missing, another's, of another version.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use terrace::{EngineKind, ErrorKind};
@@ -180,7 +181,7 @@ fn age(path: &Path, file: &mut [u8]) {
 
 #[test]
 fn other_versions_of_files_are_refused() {
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for sample in samples() {
         for (path, bytes) in sample.image.files.iter().filter(|(path, _)| kind_of(path) != "CURRENT") {
             let mut image = sample.image.clone();
@@ -213,5 +214,29 @@ fn other_versions_of_pools_are_refused() {
         let bed = image.bed();
         assert_refused(&bed);
         assert!(bed.image().pool == image.pool, "{}", sample.name);
+    }
+}
+
+/// Of a pool that does not open a repair brings back what is in the logs of write buffers alone, whether it is told of
+/// buffers or not.
+#[test]
+fn a_repair_reads_the_logs_of_write_buffers() {
+    let is_buffered = |sample: &Sample| sample.image.options.sptree.buffered && !sample.closed;
+    for sample in samples_in_memory().into_iter().filter(is_buffered) {
+        let pool = sample.image.bed().open_pool();
+        let slabs: BTreeSet<u64> = pool.slots(kinds::VERSION).map(|(at, _)| at / 4096 * 4096).collect();
+        for (told, slab) in
+            [true, false].into_iter().flat_map(|told| slabs.iter().map(move |slab| (told, slab)))
+        {
+            let mut image = sample.image.clone();
+            image.options.sptree.buffered = told;
+            image.pool.as_mut().unwrap()[*slab as usize] ^= 0x10;
+            let bed = image.bed();
+            assert_eq!(bed.open().map(drop).unwrap_err().kind(), ErrorKind::Corruption);
+            let report = bed.repair().unwrap();
+            assert_eq!(report.lost, Vec::<String>::new(), "{:?}", report.actions);
+            let found: Map = bed.open().unwrap().all().into_iter().collect();
+            assert!(found == sample.right, "{}: {:?}", sample.name, report.actions);
+        }
     }
 }
