@@ -149,6 +149,10 @@ pub(crate) fn attach(core: &Core, path: &Path, options: &PoolOptions, identity: 
         _ => pool.root(&owner_root(identity))? == Some(owner_of(identity)),
     };
     if !ours {
+        if pool.opened() == Opened::Clean {
+            // As its owner left it.
+            pool.close()?;
+        }
         return Err(Error::corruption(path, 0, "the pool of this database", "another database's pool"));
     }
     Ok(pool)
@@ -198,6 +202,19 @@ pub(crate) fn open_to_repair(
         }
         opened => Ok(opened),
     }
+}
+
+/// An error if what lies in the pool's place, and is of no use to this database, may be somebody else's.
+pub(crate) fn admit_replacing(
+    core: &Core,
+    path: &Path,
+    options: &PoolOptions,
+    identity: &Identity,
+) -> Result<()> {
+    if path.starts_with(&core.dir) || !core.env.pm.exists(path)? {
+        return Ok(());
+    }
+    open_to_repair(core, path, options, Some(identity)).map(drop)
 }
 
 /// Whether a pool says that it is another database's.

@@ -226,13 +226,27 @@ fn a_damaged_log_is_repaired_up_to_the_damage() {
     assert_prefix(&db, &left.states, 0, "a damaged log");
 }
 
+/// What lies outside of a database's directory and is not its own: a file that is no pool at all.
+fn letter(home: &Path) -> std::path::PathBuf {
+    let letter = home.join("letter");
+    std::fs::write(&letter, b"This is a letter to nobody in particular. ".repeat(200)).unwrap();
+    letter
+}
+
+#[track_caller]
+fn assert_left_alone<T>(file: &Path, work: impl FnOnce() -> Result<T>) {
+    let before = std::fs::read(file).unwrap();
+    let error = work().map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    assert!(std::fs::read(file).unwrap() == before, "{} was changed", file.display());
+}
+
 /// A repair that is told of a pool which is not the database's, or of a file which is no pool at all, does nothing to it.
 #[test]
 fn a_repair_leaves_what_is_not_its_own() {
     let home = tempfile::tempdir().unwrap();
     let at = |name: &str| home.path().join(name);
-    let letter = at("letter");
-    std::fs::write(&letter, b"This is a letter to nobody in particular. ".repeat(200)).unwrap();
+    let letter = letter(home.path());
     let with = |engine, pool: &Path| {
         let pool = PoolChoice::Emulated { path: Some(pool.into()), profile: Profile::parse("dram").unwrap() };
         Options { engine, pool, ..options() }
@@ -245,13 +259,33 @@ fn a_repair_leaves_what_is_not_its_own() {
     }
     for (engine, dir, own) in &dbs {
         for other in dbs.iter().map(|(_, _, pool)| pool).filter(|pool| *pool != own).chain([&letter]) {
-            let before = std::fs::read(other).unwrap();
-            let error = Db::repair(dir, with(*engine, other)).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
-            assert!(std::fs::read(other).unwrap() == before, "{engine:?} changed {}", other.display());
+            assert_left_alone(other, || Db::repair(dir, with(*engine, other)));
         }
         assert_eq!(Db::repair(dir, with(*engine, own)).unwrap().lost, Vec::<String>::new());
         let db = Db::open(dir, with(*engine, own)).unwrap();
         assert_eq!(db.get(b"whose").unwrap().as_deref(), Some(format!("{engine:?}").as_bytes()));
+    }
+}
+
+/// An ordinary file is made anew where it cannot be trusted, but only if it is the database's own.
+#[test]
+fn opening_replaces_no_file_that_is_not_its_own() {
+    let home = tempfile::tempdir().unwrap();
+    let with = |pool: &Path| Options { pool: PoolChoice::Path(pool.into()), ..options() };
+    let [one, two] =
+        ["one", "two"].map(|name| (home.path().join(name), home.path().join(name).with_extension("pool")));
+    for (dir, pool) in [&one, &two] {
+        Db::open(dir, with(pool)).unwrap().put(b"whose", dir.as_os_str().as_encoded_bytes()).unwrap();
+    }
+    let letter = letter(home.path());
+    assert_left_alone(&letter, || Db::open(&one.0, with(&letter)));
+    assert_left_alone(&letter, || Db::repair(&one.0, with(&letter)));
+    assert_left_alone(&two.1, || Db::repair(&one.0, with(&two.1)));
+    let error = Db::open(&one.0, with(&two.1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    for (dir, pool) in [&one, &two] {
+        let db = Db::open(dir, with(pool)).unwrap();
+        assert!(db.stats().opened.contains("clean"), "{}", db.stats().opened);
+        assert_eq!(db.get(b"whose").unwrap().as_deref(), Some(dir.as_os_str().as_encoded_bytes()));
     }
 }

@@ -150,6 +150,7 @@ fn open_pool(core: &Core, identity: &Identity) -> Result<(Pool, Attached)> {
         },
         // An ordinary file of our own holds nothing that tables and log do not.
         Err(e) if may_replace(core, identity) && pool::is_unusable(&e) => {
+            pool::admit_replacing(core, &path, &options, identity)?;
             tracing::warn!(error = %e, "the pool is unusable and is made anew");
             replace_pool(core, &path, &options)
         }
