@@ -21,6 +21,27 @@ pub(super) const CHUNK_END_BYTES: u64 = 11;
 /// Bytes after which moves go into a further record.
 const RECORD_BYTES: usize = 8 << 10;
 
+/// The first record: the job's number in the manifest, and what logs before this one told of the counts.
+pub(super) fn encode_start(id: u64, counts: &BTreeMap<u64, i64>) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_varint(&mut out, id);
+    for (number, delta) in counts {
+        put_varint(&mut out, *number);
+        put_varint(&mut out, *delta as u64);
+    }
+    out
+}
+
+fn decode_start(payload: &[u8]) -> Option<(u64, BTreeMap<u64, i64>)> {
+    let mut r = Reader::new(payload);
+    let id = r.varint()?;
+    let mut counts = BTreeMap::new();
+    while !r.is_empty() {
+        counts.insert(r.varint()?, r.varint()? as i64);
+    }
+    Some((id, counts))
+}
+
 /// The records of a chunk's moves, several to a record.
 pub(super) fn encode_moves<'m, 'k: 'm>(moves: impl Iterator<Item = &'m Move<'k>>) -> Vec<Vec<u8>> {
     let mut records = Vec::new();
@@ -71,22 +92,23 @@ fn decode_chunk_end(payload: &[u8]) -> Option<u64> {
 /// What a compaction log tells of the counts, added up record by record; see invariant 2.
 pub(super) struct LoggedJob<'a> {
     slm: &'a Slm,
-    /// What the first record says: the job's number in the manifest.
+    /// The job's number in the manifest, once the first record has been taken; none if that says nothing.
     id: Option<Option<u64>>,
-    deltas: BTreeMap<u64, i64>,
+    counts: BTreeMap<u64, i64>,
     /// Moves of the chunk that has not ended yet.
     chunk: Vec<u8>,
 }
 
 impl<'a> LoggedJob<'a> {
     pub fn new(slm: &'a Slm) -> Self {
-        LoggedJob { slm, id: None, deltas: BTreeMap::new(), chunk: Vec::new() }
+        LoggedJob { slm, id: None, counts: BTreeMap::new(), chunk: Vec::new() }
     }
 
     /// Takes the next record.
     pub fn take(&mut self, payload: &[u8]) {
         if self.id.is_none() {
-            self.id = Some(Reader::new(payload).varint());
+            let (id, counts) = decode_start(payload).unzip();
+            (self.id, self.counts) = (Some(id), counts.unwrap_or_default());
         } else if let Some(applied) = decode_chunk_end(payload) {
             self.end_chunk(usize::try_from(applied).unwrap_or(usize::MAX));
         } else {
@@ -96,7 +118,7 @@ impl<'a> LoggedJob<'a> {
 
     fn end_chunk(&mut self, applied: usize) {
         for moved in moves_in(&self.chunk).take(applied) {
-            moved.count(&mut self.deltas);
+            moved.count(&mut self.counts);
         }
         self.chunk.clear();
     }
@@ -105,13 +127,13 @@ impl<'a> LoggedJob<'a> {
     pub fn finish(mut self) -> Result<(u64, BTreeMap<u64, i64>)> {
         for moved in moves_in(&self.chunk) {
             if moved.was_applied(self.slm)? {
-                moved.count(&mut self.deltas);
+                moved.count(&mut self.counts);
             }
         }
         let id = self.id.flatten().ok_or_else(|| {
             Error::corruption(self.slm.pool.path(), 0, "a compaction log's job number", "none")
         })?;
-        Ok((id, self.deltas))
+        Ok((id, self.counts))
     }
 }
 
@@ -165,9 +187,9 @@ impl<'r> LoggedMove<'r> {
         Some(LoggedMove { in_chain, old, new, born, died, key })
     }
 
-    fn count(&self, deltas: &mut BTreeMap<u64, i64>) {
-        self.born.iter().for_each(|n| *deltas.entry(n).or_default() += 1);
-        self.died.iter().for_each(|n| *deltas.entry(n).or_default() -= 1);
+    fn count(&self, counts: &mut BTreeMap<u64, i64>) {
+        self.born.iter().for_each(|n| *counts.entry(n).or_default() += 1);
+        self.died.iter().for_each(|n| *counts.entry(n).or_default() -= 1);
     }
 
     /// Whether the move, of a chunk without an end, was published before the crash; see invariant 2.
@@ -181,8 +203,11 @@ impl<'r> LoggedMove<'r> {
     }
 }
 
-/// Reads any record of a compaction log; says whether it is one.
+/// Reads any record of a compaction log; says whether it is one behind the first.
 pub(crate) fn read_compaction_record(payload: &[u8]) -> bool {
+    if let Some((id, counts)) = decode_start(payload) {
+        assert_eq!(decode_start(&encode_start(id, &counts)), Some((id, counts)));
+    }
     let end = decode_chunk_end(payload).is_some();
     let mut r = Reader::new(payload);
     let mut moved = !payload.is_empty();
@@ -217,6 +242,18 @@ mod tests {
         }
         assert!(read_compaction_record(&[&bytes[..], &bytes[..]].concat()));
         assert!(!read_compaction_record(&[&bytes[..], &[0]].concat()));
+    }
+
+    #[test]
+    fn the_first_record_is_the_documented_bytes_and_comes_back() {
+        let counts = BTreeMap::from([(3, 200), (300, -1)]);
+        let minus_one = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
+        let bytes = [&[7, 3, 0xc8, 0x01, 0xac, 0x02][..], &minus_one].concat();
+        assert_eq!(encode_start(7, &counts), bytes);
+        assert_eq!(decode_start(&bytes), Some((7, counts)));
+        assert_eq!(decode_start(&[7]), Some((7, BTreeMap::new())));
+        assert_eq!(decode_start(&[]), None);
+        assert_eq!(decode_start(&[7, 3]), None);
     }
 
     #[test]

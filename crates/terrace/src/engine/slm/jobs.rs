@@ -13,21 +13,22 @@
 //!    has touched a key: after a crash one of its moves has been applied exactly if the key's word is no longer
 //!    the recorded one. Of other chunks that cannot be told from the words, which later jobs may have put back: the
 //!    offset of a chain that was freed is soon another chain's.
-//! 3. Counts go into the manifest in one group with the job's end. Where that group fails the job is unsettled:
+//! 3. What a chunk with that record tells is its effect on the counts alone. So a log that has become long gives way to a
+//!    new one which begins with the sum: the root is switched by one store, and a crash takes the one or the other.
+//! 4. Counts go into the manifest in one group with the job's end. Where that group fails the job is unsettled:
 //!    its log stays, and no other job begins before the group has been made good.
 
 use std::collections::BTreeMap;
 
 use parking_lot::MutexGuard;
-use terrace_base::Result;
-use terrace_base::codec::put_varint;
+use terrace_base::{Error, Result};
 use terrace_index::kinds;
 use terrace_log::PmLog;
 use terrace_pmem::Kind as PmKind;
 
 use super::Slm;
 use super::chain::Version;
-use super::job_log::{CHUNK_END_BYTES, encode_chunk_end, encode_moves};
+use super::job_log::{CHUNK_END_BYTES, encode_chunk_end, encode_moves, encode_start};
 use super::moves::{Moves, Relocation};
 use super::output::Finished;
 use crate::manifest::{Edit, JobKind, State};
@@ -43,6 +44,12 @@ pub(super) const JOB_ROOTS: [&str; 5] =
 /// First reservation of a compaction log.
 const LOG_BYTES: u64 = 64 << 10;
 
+/// A log gives way to a new one when it is as long as this part of a memtable, so that an open has little to read.
+const MEMTABLE_LOGS: u64 = 32;
+
+/// And not before it is as long as this.
+const SHORT_LOG_BYTES: u64 = 2 << 10;
+
 /// A running job: its number, its log, and what it has done to the counts.
 #[derive(Debug)]
 pub(super) struct JobRun<'a> {
@@ -50,6 +57,8 @@ pub(super) struct JobRun<'a> {
     pub id: u64,
     root: &'static str,
     log: PmLog,
+    /// What its logs tell of the counts.
+    told: BTreeMap<u64, i64>,
     deltas: BTreeMap<u64, i64>,
     /// Tables that this job wrote: puts in them, and how many of those are in the index.
     outputs: BTreeMap<u64, (u64, u64)>,
@@ -74,20 +83,28 @@ impl Slm {
     ) -> Result<JobRun<'_>> {
         self.settle_endings()?;
         let id = self.new_file_number();
-        let mut log = PmLog::create(&self.pool, JOB_LOG_KIND, LOG_BYTES)?;
-        let mut first = Vec::new();
-        put_varint(&mut first, id);
-        let linked = log
-            .append(&first)
-            .and_then(|_| log.persist())
-            .and_then(|_| self.pool.set_root(root, log.head()))
-            .and_then(|_| self.manifest.apply(&[Edit::JobStarted { id, kind, inputs }]));
-        if let Err(e) = linked {
+        let log = self.begin_log(root, id, &BTreeMap::new())?;
+        if let Err(e) = self.manifest.apply(&[Edit::JobStarted { id, kind, inputs }]) {
             self.pool.clear_root(root)?;
             log.free()?;
             return Err(e);
         }
-        Ok(JobRun { slm: self, id, root, log, deltas: BTreeMap::new(), outputs: BTreeMap::new() })
+        let (told, deltas, outputs) = Default::default();
+        Ok(JobRun { slm: self, id, root, log, told, deltas, outputs })
+    }
+
+    /// A log of the job `id` whose logs before told `counts`; it hangs from `root` in place of what did. Where that
+    /// fails everything is as before.
+    fn begin_log(&self, root: &str, id: u64, counts: &BTreeMap<u64, i64>) -> Result<PmLog> {
+        let mut log = PmLog::create(&self.pool, JOB_LOG_KIND, LOG_BYTES)?;
+        let linked = log
+            .append(&encode_start(id, counts))
+            .and_then(|_| log.persist())
+            .and_then(|_| self.pool.set_root(root, log.head()));
+        match linked {
+            Ok(()) => Ok(log),
+            Err(e) => log.free().and(Err(e)),
+        }
     }
 }
 
@@ -155,6 +172,7 @@ impl<'a> JobRun<'a> {
         if moves.planned.is_empty() {
             return Ok(());
         }
+        self.keep_log_short()?;
         let records = encode_moves(moves.planned.iter().map(|(_, one)| one));
         let bytes: usize = records.iter().map(Vec::len).sum();
         // For the record that ends the chunk, too: once there are others it must not fail.
@@ -168,11 +186,28 @@ impl<'a> JobRun<'a> {
         outcome.and(ended)
     }
 
+    /// Begins the log anew if it is long. The caller holds the index-writer lock, between two chunks.
+    fn keep_log_short(&mut self) -> Result<()> {
+        if self.log.len() < (self.slm.memtable_bytes / MEMTABLE_LOGS).max(SHORT_LOG_BYTES) {
+            return Ok(());
+        }
+        match self.slm.begin_log(self.root, self.id, &self.told) {
+            Ok(log) => std::mem::replace(&mut self.log, log).free(),
+            // The long one does as well.
+            Err(Error::PoolFull { .. } | Error::NoSpace { .. }) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
     fn publish_in_turn(&mut self, moves: &mut Moves<'_, '_>, applied: &mut u64) -> Result<()> {
         while let Some((i, one)) = moves.planned.front() {
             self.slm.publish_move(&moves.near, *i, one)?;
-            one.born.iter().for_each(|number| self.arrived(number));
+            for number in one.born.iter() {
+                *self.told.entry(number).or_default() += 1;
+                self.arrived(number);
+            }
             for number in one.died.iter() {
+                *self.told.entry(number).or_default() -= 1;
                 *self.deltas.entry(number).or_default() -= 1;
             }
             moves.planned.pop_front();
