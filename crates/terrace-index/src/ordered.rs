@@ -1,7 +1,7 @@
 //! What every ordered index of this crate does, and how scans hand their results over.
 
 use std::fmt::Debug;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 
 use terrace_base::{Error, Result};
 use terrace_pmem::Marks;
@@ -97,8 +97,17 @@ impl ScanBatch {
 
     /// Key `i`, below [`len`](Self::len).
     pub fn key(&self, i: usize) -> &[u8] {
-        let start = i.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.arena[start..self.ends[i]]
+        &self.arena[self.key_range(i)]
+    }
+
+    /// Where key `i` lies in [`keys`](Self::keys).
+    pub fn key_range(&self, i: usize) -> Range<usize> {
+        i.checked_sub(1).map_or(0, |before| self.ends[before])..self.ends[i]
+    }
+
+    /// All keys, one behind the other.
+    pub fn keys(&self) -> &[u8] {
+        &self.arena
     }
 
     /// Word `i`, below [`len`](Self::len).

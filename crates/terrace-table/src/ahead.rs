@@ -3,9 +3,10 @@
 //! What is read here does not go into the cache, which is left to point reads: a long scan would displace all that
 //! they profit from.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use terrace_base::Result;
 
 use crate::block::Block;
@@ -20,20 +21,76 @@ const GAP_BYTES: u64 = 4 << 10;
 /// Most bytes read at once. Values share what they were read with, so that holding one holds as much.
 const WINDOW_BYTES: u64 = 64 << 10;
 
+/// Buffers that are kept for further reads, at most.
+const BUFFERS: usize = 8;
+
+/// Bytes of the smallest of them.
+const SMALLEST_BUFFER_BYTES: usize = 4 << 10;
+
+/// What a scan reads into again and again: a buffer is taken up once no value shares it any more. The allocator would
+/// hand out others each time, which are not in the processor's cache and have to be cleared.
+#[derive(Debug, Default)]
+pub struct ReadBuffers {
+    used: Vec<Bytes>,
+}
+
+impl ReadBuffers {
+    /// At least `len` bytes of whatever was there.
+    fn take(&mut self, len: usize) -> BytesMut {
+        let fits = |buffer: &Bytes| buffer.len() >= len && buffer.is_unique();
+        let again = self.used.iter().position(fits).map(|i| self.used.swap_remove(i));
+        let again = again.and_then(|buffer| buffer.try_into_mut().ok());
+        again.unwrap_or_else(|| BytesMut::zeroed(len.next_power_of_two().max(SMALLEST_BUFFER_BYTES)))
+    }
+
+    /// Bytes that have been read.
+    fn share(&mut self, buffer: BytesMut, len: usize) -> Bytes {
+        if self.used.len() == BUFFERS {
+            self.used.remove(0);
+        }
+        let buffer = buffer.freeze();
+        let bytes = buffer.slice(..len);
+        self.used.push(buffer);
+        bytes
+    }
+}
+
 /// Blocks next to one another that one read fetches.
 struct Window {
     start: u64,
     end: u64,
     bytes: Option<Bytes>,
     /// The block last asked for.
-    block: Option<Arc<Block>>,
+    block: Option<Held>,
+}
+
+/// A block of the cache, or one that nobody else has.
+enum Held {
+    Cached(Arc<Block>),
+    Own(Block),
+}
+
+impl Deref for Held {
+    type Target = Block;
+
+    fn deref(&self) -> &Block {
+        match self {
+            Held::Cached(block) => block,
+            Held::Own(block) => block,
+        }
+    }
 }
 
 impl Table {
     /// As [`get_many`](Table::get_many), for positions in ascending order whose entries are wanted soon but perhaps
     /// not at all: what cannot be read now is left out, and whoever then asks for it hears why. Values
-    /// share up to 64 KiB that were read with them.
-    pub fn get_ahead(&self, requests: &[(Position, &[u8])], max_seq: u64) -> Vec<Option<Entry>> {
+    /// share up to 64 KiB that were read with them, in one of `buffers`.
+    pub fn get_ahead(
+        &self,
+        requests: &[(Position, &[u8])],
+        max_seq: u64,
+        buffers: &mut ReadBuffers,
+    ) -> Vec<Option<Entry>> {
         let mut out = Vec::with_capacity(requests.len());
         let mut window: Option<Window> = None;
         for (i, &(position, key)) in requests.iter().enumerate() {
@@ -41,8 +98,8 @@ impl Table {
                 window = self.check_position(position).ok().map(|()| self.window(&requests[i..]));
             }
             let found = window.as_mut().map(|window| {
-                let block = self.block_ahead(window, position)?;
-                self.find_or_follow(&block, key, max_seq)
+                let block = self.block_ahead(window, position, buffers)?;
+                self.find_or_follow(block, key, max_seq)
             });
             out.push(found.and_then(|found| found.ok().flatten()));
         }
@@ -65,36 +122,43 @@ impl Table {
         Window { start, end, bytes: None, block: None }
     }
 
-    fn block_ahead(&self, window: &mut Window, position: Position) -> Result<Arc<Block>> {
+    fn block_ahead<'w>(
+        &self,
+        window: &'w mut Window,
+        position: Position,
+        buffers: &mut ReadBuffers,
+    ) -> Result<&'w Block> {
         let offset = position.offset();
-        if let Some(block) = window.block.as_ref().filter(|block| block.offset == offset) {
-            return Ok(block.clone());
-        }
-        let block = match &window.bytes {
-            Some(bytes) => self.cut(bytes, window.start, position)?,
+        let block = match (window.block.take(), &window.bytes) {
+            (Some(block), _) if block.offset == offset => block,
+            (_, Some(bytes)) => self.cut(bytes, window.start, position)?,
             // A block in the cache is likely to have its neighbours there; one that is not, is not.
-            None => match self.cached(offset) {
-                Some(block) => block,
+            (_, None) => match self.cached(offset) {
+                Some(block) => Held::Cached(block),
                 None => {
-                    let bytes = Bytes::from(self.read(offset, (window.end - offset) as usize)?);
+                    let len = (window.end - offset) as usize;
+                    let mut buffer = buffers.take(len);
+                    self.read_into(offset, &mut buffer[..len])?;
                     window.start = offset;
-                    self.cut(window.bytes.insert(bytes), offset, position)?
+                    self.cut(window.bytes.insert(buffers.share(buffer, len)), offset, position)?
                 }
             },
         };
-        Ok(window.block.insert(block).clone())
+        Ok(window.block.insert(block))
     }
 
     /// The block at `position` in `bytes`, which were read from `start` on; by a read of its own if it does not
     /// end in them.
-    fn cut(&self, bytes: &Bytes, start: u64, position: Position) -> Result<Arc<Block>> {
+    fn cut(&self, bytes: &Bytes, start: u64, position: Position) -> Result<Held> {
         let offset = position.offset();
-        let rest = bytes.slice((offset - start) as usize..);
-        let header = Header::decode(&rest, offset).map_err(|m| m.at(self.path(), offset))?;
+        let at = (offset - start) as usize;
+        let rest = &bytes[at..];
+        let header = Header::decode(rest, offset).map_err(|m| m.at(self.path(), offset))?;
         let handle = Handle { offset, len: header.block_len() };
         if handle.len > rest.len() as u64 {
-            return self.load_at(position);
+            return self.load_at(position).map(Held::Cached);
         }
-        self.decode_block(rest.slice(..handle.len as usize), handle, BlockKind::Data).map(Arc::new)
+        let block = bytes.slice(at..at + handle.len as usize);
+        self.decode_block(block, handle, BlockKind::Data).map(Held::Own)
     }
 }

@@ -50,6 +50,7 @@ mod source;
 mod table;
 mod verify;
 
+pub use ahead::ReadBuffers;
 pub use builder::{BlockSpan, Built, TableBuilder};
 pub use cache::{BlockCache, CacheStats};
 pub use cursor::{Cursor, TableCursor};

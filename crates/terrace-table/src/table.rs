@@ -247,8 +247,13 @@ impl Table {
     /// Reads `len` bytes; the caller has bounded them by the file's length.
     pub(crate) fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
         let mut buf = vec![0; len];
-        self.file.read_at(offset, &mut buf)?;
+        self.read_into(offset, &mut buf)?;
         Ok(buf)
+    }
+
+    /// Fills `buf`; the caller has bounded it by the file's length.
+    pub(crate) fn read_into(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.file.read_at(offset, buf)
     }
 
     /// The block at `handle` from the cache or the file, kept in the cache.

@@ -32,8 +32,9 @@ proptest! {
         }
         let mut ascending = positions.clone();
         ascending.sort_by_key(|(position, _)| *position);
+        let mut buffers = ReadBuffers::default();
         for part in [&ascending[..], &ascending[ascending.len() / 2..], &positions[..positions.len().min(1)]] {
-            for ((_, key), found) in part.iter().zip(table.get_ahead(part, u64::MAX)) {
+            for ((_, key), found) in part.iter().zip(table.get_ahead(part, u64::MAX, &mut buffers)) {
                 assert_entry(found.as_ref(), expected(&items, key, u64::MAX));
             }
         }

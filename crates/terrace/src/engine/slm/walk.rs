@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use terrace_base::Result;
 use terrace_index::{ListCursor, OrderedIndex, ScanBatch};
-use terrace_table::{Entry, Kind, Position};
+use terrace_table::{Entry, Kind, Position, ReadBuffers};
 
 use super::Slm;
 use super::chain::Word;
@@ -111,7 +111,7 @@ impl SlmWalk {
             Some(value) => value,
             None => self.slm.get_at_word(key, word, self.at)?,
         };
-        let found = value.map(|value| (Bytes::copy_from_slice(key), value));
+        let found = value.map(|value| (self.index.shared_key(), value));
         if let Some(scan) = &mut self.scan {
             scan.feed(file_of(word));
         }
@@ -133,6 +133,8 @@ impl Drop for SlmWalk {
 struct IndexSide {
     direction: Direction,
     batch: ScanBatch,
+    /// The batch's keys, which those that are given out share.
+    keys: Bytes,
     next: usize,
     /// Where the next stretch starts; `None` after the last.
     from: Option<Bound<Vec<u8>>>,
@@ -140,6 +142,7 @@ struct IndexSide {
     /// What was read ahead of the batch's entries from `ahead_from` on.
     ahead: Vec<Option<Entry>>,
     ahead_from: usize,
+    buffers: ReadBuffers,
     /// Entries taken since the last seek.
     taken: usize,
 }
@@ -149,11 +152,13 @@ impl IndexSide {
         IndexSide {
             direction,
             batch: ScanBatch::default(),
+            keys: Bytes::new(),
             next: 0,
             from: None,
             stretch: FIRST_STRETCH,
             ahead: Vec::new(),
             ahead_from: 0,
+            buffers: ReadBuffers::default(),
             taken: 0,
         }
     }
@@ -173,6 +178,7 @@ impl IndexSide {
         let reverse = self.direction == Direction::Backward;
         self.batch.clear();
         slm.index.scan(from.as_ref().map(Vec::as_slice), reverse, self.stretch, &mut self.batch)?;
+        self.keys = Bytes::copy_from_slice(self.batch.keys());
         self.next = 0;
         self.ahead.clear();
         if self.batch.len() == self.stretch {
@@ -186,6 +192,10 @@ impl IndexSide {
         (self.next < self.batch.len()).then(|| self.batch.key(self.next))
     }
 
+    fn shared_key(&self) -> Bytes {
+        self.keys.slice(self.batch.key_range(self.next))
+    }
+
     fn word(&self) -> u64 {
         self.batch.word(self.next)
     }
@@ -196,7 +206,9 @@ impl IndexSide {
         let passed = self.ahead.is_empty() || self.next >= self.ahead_from + self.ahead.len();
         if self.taken > UNSUSPECTED && passed {
             let window = self.taken.max(SHORTEST_WINDOW).min(self.batch.len() - self.next);
-            self.ahead = read_ahead(slm, &self.batch, self.next..self.next + window);
+            // Gone first: what they share may be read into again.
+            self.ahead.clear();
+            self.ahead = read_ahead(slm, &self.batch, self.next..self.next + window, &mut self.buffers);
             self.ahead_from = self.next;
         }
         let entry = self.ahead.get_mut(self.next.checked_sub(self.ahead_from)?)?.take()?;
@@ -210,7 +222,12 @@ impl IndexSide {
 
 /// Reads what the words of `batch` within `window` name, table by table. What has moved meanwhile, or is in a
 /// chain, is left out.
-fn read_ahead(slm: &Slm, batch: &ScanBatch, window: Range<usize>) -> Vec<Option<Entry>> {
+fn read_ahead(
+    slm: &Slm,
+    batch: &ScanBatch,
+    window: Range<usize>,
+    buffers: &mut ReadBuffers,
+) -> Vec<Option<Entry>> {
     let mut out = vec![None; window.len()];
     let first = window.start;
     let mut places: Vec<(Position, usize)> = window
@@ -224,7 +241,7 @@ fn read_ahead(slm: &Slm, batch: &ScanBatch, window: Range<usize>) -> Vec<Option<
     for run in places.chunk_by(|a, b| a.0.number() == b.0.number()) {
         let Some(table) = tables.get(&run[0].0.number()) else { continue };
         let requests: Vec<(Position, &[u8])> = run.iter().map(|&(at, i)| (at, batch.key(i))).collect();
-        for (&(_, i), entry) in run.iter().zip(table.get_ahead(&requests, u64::MAX)) {
+        for (&(_, i), entry) in run.iter().zip(table.get_ahead(&requests, u64::MAX, buffers)) {
             out[i - first] = entry;
         }
     }
