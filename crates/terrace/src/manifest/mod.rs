@@ -164,9 +164,8 @@ impl Manifest {
     pub fn salvage(fs: &dyn Fs, dir: &Path) -> Result<Option<Salvaged>> {
         let mut numbers = files::manifests(fs, dir)?;
         for number in &numbers {
-            match replay::read(fs, dir, *number) {
-                Err(e @ Error::InvalidFormat { .. }) => return Err(e),
-                _ => {}
+            if let Err(e @ Error::InvalidFormat { .. }) = replay::read(fs, dir, *number) {
+                return Err(e);
             }
         }
         if let Ok(Some(current)) = locate(fs, dir) {
