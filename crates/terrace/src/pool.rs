@@ -197,9 +197,9 @@ pub(crate) fn open_to_repair(
     }
     match core.env.pm.open(path, options) {
         Err(e) if !is_unusable(&e) || is_of_another_version(&e) => Err(e),
-        Err(e @ Error::InvalidFormat { .. }) if elsewhere => {
-            Err(Error::invalid(format!("{e}; move it away to repair the database without it")))
-        }
+        Err(e @ Error::InvalidFormat { .. }) if elsewhere => Err(Error::invalid(format!(
+            "{e}; name the pool of this database, or move that away to go on without one"
+        ))),
         opened => Ok(opened),
     }
 }

@@ -149,6 +149,9 @@ impl TurboHash {
         }
         let home = home_of(sought.hash, view.bits());
         let mask = view.len() - 1;
+        // Which slot it is is known when the header is there: by then all of them shall be.
+        // SAFETY: the caller is present in limbo and the view was loaded since.
+        self.prefetch(unsafe { view.bucket(home) });
         let mut found = None;
         let mut probed = 0;
         while probed < self.scope(view) {
