@@ -5,6 +5,10 @@
 //! is nearly lost, along a square: the delay and its slope start at zero, so that writers settle where
 //! they are as fast as the background work. The delay is in proportion to the bytes written, so that one
 //! large batch pays what many small writes of the same size pay.
+//!
+//! Of a flush it is known how long it takes, and writers who are ahead of it are slowed in proportion to that. A delay by
+//! bytes alone would be too short for small records, of which a flush has more to do for each byte: writers would fill
+//! their memtable all the same, and stop.
 
 use std::time::Duration;
 
@@ -12,9 +16,9 @@ use std::time::Duration;
 /// that only slow work gives back.
 const SLOWEST_BYTES_PER_SEC: f64 = (4 << 20) as f64;
 
-/// The rate to which writers are slowed when they have filled a memtable before the flush is done: what comes then is a
-/// stop of milliseconds, so no single write need wait as long as that for its part of it.
-const SLOWEST_BESIDE_A_FLUSH: f64 = (32 << 20) as f64;
+/// Writers who have nearly filled a memtable before the flush is done are slowed to this part of its pace. That is enough
+/// for those who are ten times as fast as it; with less they stop, with more they are slowed for longer than they would stop.
+const SLOWEST_BESIDE_A_FLUSH: f64 = 0.2;
 
 /// No group waits longer than this, however large.
 const LONGEST: Duration = Duration::from_millis(50);
@@ -24,9 +28,13 @@ const LONGEST: Duration = Duration::from_millis(50);
 pub struct Pressure {
     /// How much of the memtable before the active one has been flushed, 0 to 1; `None` if there is none.
     pub flushed: Option<f64>,
+    /// How long all of that flush takes, in seconds; 0 if nothing is known of it yet.
+    pub flush_seconds: f64,
     /// The share of the active memtable that is used, 0 to 1. When it is full and the one before is
     /// still being flushed, writers stop.
     pub memtable_fill: f64,
+    /// The share of the active memtable that the group is about to take.
+    pub group_fill: f64,
     /// The share of the pool, at its largest, that is used, 0 to 1.
     pub pool_fill: f64,
     /// Dead entries in tables for every live one.
@@ -46,20 +54,23 @@ mod ramp {
 /// How long a group waits before it is written. Zero when nothing is behind; never decreasing in any of
 /// the measures, and without jumps; the longest of the three.
 pub fn delay(pressure: &Pressure) -> Duration {
-    let seconds_a_byte = [
-        climb(lead(pressure), ramp::MEMTABLE) / SLOWEST_BESIDE_A_FLUSH,
-        climb(pressure.pool_fill, ramp::POOL) / SLOWEST_BYTES_PER_SEC,
-        climb(pressure.garbage_debt, ramp::GARBAGE) / SLOWEST_BYTES_PER_SEC,
-    ]
-    .into_iter()
-    .fold(0.0, f64::max);
-    let seconds = seconds_a_byte * pressure.group_bytes as f64;
+    let seconds_a_byte = [(pressure.pool_fill, ramp::POOL), (pressure.garbage_debt, ramp::GARBAGE)]
+        .map(|(value, ramp)| climb(value, ramp) / SLOWEST_BYTES_PER_SEC)
+        .into_iter()
+        .fold(0.0, f64::max);
+    let seconds = (seconds_a_byte * pressure.group_bytes as f64).max(beside_a_flush(pressure));
     Duration::from_secs_f64(seconds.min(LONGEST.as_secs_f64()))
+}
+
+/// Seconds: at most so many times what the flush takes for as much as the group is.
+fn beside_a_flush(pressure: &Pressure) -> f64 {
+    let slowest = pressure.flush_seconds / SLOWEST_BESIDE_A_FLUSH;
+    climb(lead(pressure), ramp::MEMTABLE) * slowest * pressure.group_fill
 }
 
 /// How far writers are ahead of the flush, as a part of the way that is left to it: with none they fill the active
 /// memtable as fast as the one before is emptied, and slowed in proportion to it they settle there.
-fn lead(pressure: &Pressure) -> f64 {
+pub fn lead(pressure: &Pressure) -> f64 {
     match pressure.flushed {
         Some(flushed) if flushed < 1.0 => (pressure.memtable_fill - flushed) / (1.0 - flushed),
         _ => 0.0,
@@ -78,16 +89,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Bytes that take ten milliseconds at the slowest.
+    /// Bytes that take ten milliseconds at the slowest, and one at the pace of the flush.
     const GROUP: Pressure = Pressure {
         flushed: None,
+        flush_seconds: 1.0,
         memtable_fill: 0.0,
+        group_fill: 0.001,
         pool_fill: 0.0,
         garbage_debt: 0.0,
         group_bytes: (4 << 20) / 100,
     };
     const SLOWEST: Duration = Duration::from_millis(10);
-    const BESIDE_A_FLUSH: Duration = Duration::from_micros(1250);
+    const PACE: Duration = Duration::from_millis(1);
 
     /// Within a microsecond of each other.
     fn close(a: Duration, b: Duration) -> bool {
@@ -108,11 +121,12 @@ mod tests {
         let pending = Pressure { flushed: Some(0.9), memtable_fill: 1.0, ..GROUP };
         let pool = Pressure { pool_fill: 1.0, ..GROUP };
         let garbage = Pressure { garbage_debt: 9.0, ..GROUP };
-        for (pressure, slowest) in [(pending, BESIDE_A_FLUSH), (pool, SLOWEST), (garbage, SLOWEST)] {
+        for (pressure, slowest) in [(pending, PACE * 5), (pool, SLOWEST), (garbage, SLOWEST)] {
             assert!(close(delay(&pressure), slowest));
         }
         let half = Pressure { flushed: Some(0.0), memtable_fill: 0.55, ..GROUP };
-        assert!(close(delay(&half), BESIDE_A_FLUSH / 4));
+        assert!(close(delay(&half), PACE * 5 / 4));
+        assert_eq!(delay(&Pressure { flush_seconds: 0.0, ..half }), Duration::ZERO);
     }
 
     #[test]
@@ -133,10 +147,24 @@ mod tests {
         assert_eq!(delay(&Pressure { group_bytes: 0, ..full }), Duration::ZERO);
     }
 
+    /// Writers who are one to twenty times as fast as the flush hardly fill their memtable before it is done.
+    #[test]
+    fn writers_settle_at_the_pace_of_the_flush() {
+        for alone in [0.05, 0.3, 0.9] {
+            let (mut seconds, mut pressure) = (0.0, GROUP);
+            while seconds < GROUP.flush_seconds {
+                pressure.flushed = Some(seconds / GROUP.flush_seconds);
+                seconds += alone * GROUP.group_fill + delay(&pressure).as_secs_f64();
+                pressure.memtable_fill += GROUP.group_fill;
+            }
+            assert!((0.9..1.01).contains(&pressure.memtable_fill), "{alone}: {}", pressure.memtable_fill);
+        }
+    }
+
     proptest! {
         #[test]
         fn more_pressure_never_shortens_the_delay(
-            flushed in proptest::option::of(0.0..1.0f64), a in 0.0..1.2f64, b in 0.0..1.2f64, c in 0.0..6.0f64, more in 0.0..0.5f64, which in 0..4,
+            flushed in proptest::option::of(0.0..1.0f64), a in 0.0..1.2f64, b in 0.0..1.2f64, c in 0.0..6.0f64, more in 0.0..0.5f64, which in 0..6,
         ) {
             let base = Pressure {
                 flushed, memtable_fill: a, pool_fill: b, garbage_debt: c, ..GROUP
@@ -146,6 +174,8 @@ mod tests {
                 0 => worse.memtable_fill += more,
                 1 => worse.pool_fill += more,
                 2 => worse.garbage_debt += more,
+                3 => worse.flush_seconds += more,
+                4 => worse.group_fill += more,
                 _ => worse.group_bytes += 1,
             }
             prop_assert!(delay(&worse) >= delay(&base));

@@ -75,7 +75,8 @@ fn run_alone(slm: &Slm) -> Result<()> {
 }
 
 fn flush(slm: &Slm, memtable: &Arc<MemTable>) -> Result<()> {
-    memtable.flush.begin();
+    let clock = &slm.core.env.clock;
+    memtable.flush.begin(clock.now());
     // Listed after everything in the memtable became visible: a later snapshot needs nothing older.
     let held = slm.core.snapshots.list();
     let job = slm.start_job(JOB_ROOTS[0], JobKind::Flush, Vec::new())?;
@@ -89,6 +90,7 @@ fn flush(slm: &Slm, memtable: &Arc<MemTable>) -> Result<()> {
     )?;
     slm.core.counters.flushes.add(1);
     slm.core.counters.flush_bytes.add(bytes);
+    slm.flush_pace.note(memtable.flush.seconds(clock.now()), memtable.list().entries());
     slm.forget(memtable)
 }
 

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use terrace_base::Result;
 use terrace_index::{SkipList, kinds};
@@ -42,14 +43,25 @@ pub(super) struct FlushProgress {
     pub written: AtomicU64,
     /// Those of them that are in the index.
     pub indexed: AtomicU64,
+    /// When it began, in nanoseconds of the clock; 0 before.
+    began: AtomicU64,
 }
 
 impl FlushProgress {
-    /// Nothing is done yet, whatever an attempt before had done.
-    pub fn begin(&self) {
+    /// Nothing is done yet `now`, whatever an attempt before had done.
+    pub fn begin(&self, now: Duration) {
         [&self.seen, &self.written, &self.indexed]
             .into_iter()
             .for_each(|done| done.store(0, Ordering::Relaxed));
+        self.began.store(now.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// Seconds since it began; none before.
+    pub fn seconds(&self, now: Duration) -> f64 {
+        match self.began.load(Ordering::Relaxed) {
+            0 => 0.0,
+            began => (now.as_nanos() as u64).saturating_sub(began) as f64 / 1e9,
+        }
     }
 
     /// The part of the work on `entries` that is done: half of it is writing, half indexing, and a little at the end is
@@ -62,6 +74,36 @@ impl FlushProgress {
         let moved =
             of(&self.seen, entries) * (1.0 + of(&self.indexed, self.written.load(Ordering::Relaxed))) / 2.0;
         moved * 0.95
+    }
+}
+
+/// How long flushes take.
+#[derive(Debug, Default)]
+pub(super) struct FlushPace {
+    /// Nanoseconds that the last one took for each entry; 0 before the first.
+    nanos_an_entry: AtomicU64,
+}
+
+impl FlushPace {
+    /// What a flush has to have done before its own pace is known.
+    const KNOWN: f64 = 0.1;
+
+    /// Notes a flush that is done.
+    pub fn note(&self, seconds: f64, entries: u64) {
+        self.nanos_an_entry.store((seconds * 1e9 / entries.max(1) as f64) as u64, Ordering::Relaxed);
+    }
+
+    /// Seconds that all of the memtable's flush takes: the less is done of it, the more by what the last one took. 0 if
+    /// nothing is known.
+    pub fn seconds(&self, memtable: &MemTable, now: Duration) -> f64 {
+        let last =
+            self.nanos_an_entry.load(Ordering::Relaxed) as f64 / 1e9 * memtable.list().entries() as f64;
+        let done = memtable.flushed();
+        if done < Self::KNOWN {
+            return last;
+        }
+        let by_itself = memtable.flush.seconds(now) / done;
+        if last > 0.0 { last + (by_itself - last) * done } else { by_itself }
     }
 }
 

@@ -64,7 +64,7 @@ pub(crate) use open::open;
 pub(crate) use repair::repair;
 
 use crate::background::Room;
-use memtable::{MemSet, MemTable};
+use memtable::{FlushPace, MemSet, MemTable};
 use tables::Tables;
 
 /// The index over all keys.
@@ -103,6 +103,7 @@ pub(crate) struct Slm {
     room: Room,
     /// Held by the one flush.
     flushing: Mutex<()>,
+    flush_pace: FlushPace,
     /// What compactions are chosen by.
     choosing: Mutex<Choosing>,
     /// Tables noted since the last compaction; the manifest has those from before.

@@ -211,6 +211,7 @@ pub(super) fn assemble(
         log_broken: Default::default(),
         room: Default::default(),
         flushing: Default::default(),
+        flush_pace: Default::default(),
         choosing: Default::default(),
         noted: Default::default(),
         range_was_read: Default::default(),

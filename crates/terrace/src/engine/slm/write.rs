@@ -17,8 +17,13 @@ use terrace_index::{Record, Staged};
 
 use super::memtable::{MemSet, MemTable, NODE_OVERHEAD_BYTES};
 use super::{Slm, flush};
-use crate::compaction::backpressure::{Pressure, delay};
+use crate::compaction::backpressure::{Pressure, delay, lead};
 use crate::engine::Group;
+
+/// What a group takes of a memtable, at most.
+fn room_for(group: &Group<'_>) -> u64 {
+    group.bytes() + group.ops() * NODE_OVERHEAD_BYTES
+}
 
 impl Slm {
     pub(super) fn apply_group(&self, group: Group<'_>) -> Result<()> {
@@ -52,15 +57,14 @@ impl Slm {
 
     /// Rotates when the active memtable is full, waits when both are, and slows down before that.
     fn make_room(&self, group: &Group<'_>) -> Result<()> {
-        let need = group.bytes() + group.ops() * NODE_OVERHEAD_BYTES;
+        let need = room_for(group);
         let limit = self.memtable_bytes;
         loop {
             let mem = self.mem.load_full();
             let active = mem.active();
             let fits = active.is_empty() || active.list().bytes_used() + need <= limit;
             if fits && !self.may_rotate_early(&mem) {
-                let flushed = mem.oldest_immutable().map(|memtable| memtable.flushed());
-                self.slow_down(active.list().bytes_used(), limit, flushed, group);
+                self.slow_down(active.list().bytes_used(), mem.oldest_immutable(), group);
                 return Ok(());
             }
             if mem.free_slot().is_some() {
@@ -80,18 +84,26 @@ impl Slm {
     }
 
     /// Spreads the wait for a running flush over the writes beside it, so that no single one has to stop for long.
-    fn slow_down(&self, used: u64, limit: u64, flushed: Option<f64>, group: &Group<'_>) {
+    fn slow_down(&self, used: u64, flushing: Option<&Arc<MemTable>>, group: &Group<'_>) {
+        let limit = self.memtable_bytes;
         let sixteenth = used * 16 / limit;
         if self.settled_at.swap(sixteenth, Ordering::Relaxed) != sixteenth {
             self.settle_memory();
         }
-        self.core.slow_down(delay(&Pressure {
-            flushed,
+        let mut pressure = Pressure {
+            flushed: flushing.map(|memtable| memtable.flushed()),
+            flush_seconds: 0.0,
             memtable_fill: used as f64 / limit as f64,
+            group_fill: room_for(group) as f64 / limit as f64,
             pool_fill: self.pool.used_bytes() as f64 / self.pool.max_size() as f64,
             garbage_debt: 0.0,
             group_bytes: group.bytes(),
-        }));
+        };
+        // Only who is ahead need look at the clock.
+        if let Some(memtable) = flushing.filter(|_| lead(&pressure) > 0.0) {
+            pressure.flush_seconds = self.flush_pace.seconds(memtable, self.core.env.clock.now());
+        }
+        self.core.slow_down(delay(&pressure));
     }
 
     /// Makes a new memtable the active one and has the old one flushed. What goes into the new one is in logs
