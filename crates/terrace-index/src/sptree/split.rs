@@ -2,11 +2,13 @@
 //!
 //! 1. The right half is written to a new leaf whose next is the full leaf's next, and drained. A crash until here
 //!    leaves a leaf that belongs to nobody.
-//! 2. The full leaf's next becomes the new leaf: from that store on the new leaf's range is its own, since a leaf's
+//! 2. The search tree learns of the new leaf's node, which is locked: before the leaf is in the chain, where those who
+//!    rebuild the layers in DRAM would find it and make another node for it.
+//! 3. The full leaf's next becomes the new leaf: from that store on the new leaf's range is its own, since a leaf's
 //!    range ends where the next one's begins. In the same line, and so after it on the media too, follows the
 //!    bitmap without the slots that have moved. A crash between leaves slots whose keys lie outside the
 //!    leaf's range: its proof says so, and they are dropped when the leaf is next looked at.
-//! 3. The nodes in DRAM follow, the new one locked until the old one knows its new bound. The top layer in
+//! 4. The old node follows; the new one stays locked until it knows its new bound. The top layer in
 //!    PM learns of the new leaf in the background; until then it is found by walking right.
 
 use std::sync::atomic::Ordering;
@@ -86,26 +88,25 @@ impl Core {
         let (left, right) = page.items().split_at(at);
         let last = self.key_of(left[at - 1])?;
         let first = self.key_of(right[0])?;
-        let low = separator(last.bytes(), first.bytes());
-        let place = Probe::plain(low);
+        let place = Probe::plain(separator(last.bytes(), first.bytes()));
         if last.bytes() >= first.bytes() || node.low().cmp_key(&place).is_le() || high.cmp_key(&place).is_ge()
         {
             return Err(self.pool.corruption(node.leaf(), "a leaf of keys of its range", "other keys"));
         }
 
-        let old = (node.bitmap.load(Ordering::Relaxed), self.next_leaf(node.leaf())?);
-        let leaf = self.write_leaf(low, old.1, right)?;
-        let moved = page.slots[at..page.len].iter().fold(0u64, |moved, slot| moved | 1 << slot);
-        let new = (old.0 & !moved, leaf);
-        self.store_state(node.leaf(), old, (old.0, leaf), new);
-
-        let low = Bound::new(low);
+        let low = Bound::new(place.key);
         let (stay, go) = self.part_buffer(node, &low)?;
+        let old = (node.bitmap.load(Ordering::Relaxed), self.next_leaf(node.leaf())?);
+        let leaf = self.write_leaf(place.key, old.1, right)?;
         let right = self.new_node(leaf, &low, &high, right);
         super::buffer::store(right.0, &self.arena.shape, &go);
         right.set_oldest_odd(node.oldest_odd());
         right.0.next.store(node.next.load(Ordering::Relaxed), Ordering::Release);
         self.enter(&low, right.0);
+
+        let moved = page.slots[at..page.len].iter().fold(0u64, |moved, slot| moved | 1 << slot);
+        let new = (old.0 & !moved, leaf);
+        self.store_state(node.leaf(), old, (old.0, leaf), new);
         self.shrink(&locked, new.0, &low, right.0, (left, &stay));
         drop((right, locked));
         self.announce(low, leaf);

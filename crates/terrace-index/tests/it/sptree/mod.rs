@@ -3,6 +3,7 @@
 mod crash;
 mod damage;
 mod logs;
+mod rebuild;
 mod room;
 
 use std::ops::Bound;
