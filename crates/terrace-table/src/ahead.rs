@@ -21,8 +21,8 @@ const GAP_BYTES: u64 = 4 << 10;
 /// Most bytes read at once. Values share what they were read with, so that holding one holds as much.
 const WINDOW_BYTES: u64 = 64 << 10;
 
-/// Buffers that are kept for further reads, at most.
-const BUFFERS: usize = 8;
+/// Bytes of buffers that are kept for further reads, at most.
+const BUFFERS_BYTES: usize = 128 << 10;
 
 /// Bytes of the smallest of them.
 const SMALLEST_BUFFER_BYTES: usize = 4 << 10;
@@ -38,14 +38,17 @@ impl ReadBuffers {
     /// At least `len` bytes of whatever was there.
     fn take(&mut self, len: usize) -> BytesMut {
         let fits = |buffer: &Bytes| buffer.len() >= len && buffer.is_unique();
-        let again = self.used.iter().position(fits).map(|i| self.used.swap_remove(i));
+        let smallest =
+            (0..self.used.len()).filter(|i| fits(&self.used[*i])).min_by_key(|i| self.used[*i].len());
+        let again = smallest.map(|i| self.used.swap_remove(i));
         let again = again.and_then(|buffer| buffer.try_into_mut().ok());
         again.unwrap_or_else(|| BytesMut::zeroed(len.next_power_of_two().max(SMALLEST_BUFFER_BYTES)))
     }
 
     /// Bytes that have been read.
     fn share(&mut self, buffer: BytesMut, len: usize) -> Bytes {
-        if self.used.len() == BUFFERS {
+        let held = |used: &[Bytes]| used.iter().map(Bytes::len).sum::<usize>();
+        while !self.used.is_empty() && held(&self.used) + buffer.len() > BUFFERS_BYTES {
             self.used.remove(0);
         }
         let buffer = buffer.freeze();

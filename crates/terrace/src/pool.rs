@@ -5,7 +5,7 @@
 //! 2. A pool that lies outside of the database's directory is replaced only if it is nobody's or this database's.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use terrace_base::rng::Rng;
 use terrace_base::{Error, ErrorKind, Result};
@@ -20,6 +20,9 @@ pub(crate) const MEDIA: &str = "pool.media";
 
 /// The value of [`MEDIA`] for an ordinary file.
 pub(crate) const PAGE: &str = "page";
+
+/// What an identity calls the place of the pool, where that was asked for.
+const PATH: &str = "pool.path";
 
 /// Initial size of a pool file; it grows by itself.
 const INITIAL_POOL_BYTES: u64 = 16 << 20;
@@ -39,7 +42,7 @@ pub(crate) fn new_identity(options: &Options, engine: EngineKind) -> Identity {
         }
     };
     if let Some(path) = path {
-        fixed.insert("pool.path".into(), path.display().to_string());
+        fixed.insert(PATH.into(), path.display().to_string());
     }
     Identity { uuid, engine: engine.name().into(), options: fixed }
 }
@@ -63,7 +66,7 @@ pub(crate) fn request(core: &Core, identity: &Identity) -> Result<(PathBuf, Medi
     let recorded = |name: &str| identity.options.get(name);
     let emulated = recorded("pool.emulated");
     let path = |asked: &Option<PathBuf>| {
-        let recorded = recorded("pool.path").map(PathBuf::from);
+        let recorded = recorded(PATH).map(PathBuf::from);
         asked.clone().or(recorded).unwrap_or_else(|| core.dir.join("pool"))
     };
     match (&core.options.pool, emulated) {
@@ -111,7 +114,7 @@ pub(crate) fn pool_options(core: &Core, media: MediaRequest) -> PoolOptions {
 pub(crate) fn fresh(core: &Core, identity: &Identity, roots: &[&str]) -> Result<Pool> {
     let (path, media) = request(core, identity)?;
     let options = pool_options(core, media);
-    let elsewhere = !path.starts_with(&core.dir);
+    let elsewhere = !is_inside(&path, &core.dir);
     if elsewhere && core.env.pm.exists(&path)? && !is_leftover(core, &path, &options, identity, roots)? {
         return Err(Error::invalid(format!("{} is the pool of another database", path.display())));
     }
@@ -127,9 +130,10 @@ fn is_leftover(
     identity: &Identity,
     roots: &[&str],
 ) -> Result<bool> {
-    let pool = core.env.pm.open(path, options)?;
+    // To look at it alone: it stays as its owner left it.
+    let pool = core.env.pm.open(path, &PoolOptions { salvage: true, ..options.clone() })?;
     if pool.opened() == Opened::Torn {
-        return Ok(torn_may_be_ours(&pool, identity));
+        return Ok(!is_anothers(&pool, identity));
     }
     let owner = owner_root(identity);
     Ok(pool.roots()?.iter().all(|(name, value)| match name {
@@ -145,7 +149,8 @@ pub(crate) fn attach(core: &Core, path: &Path, options: &PoolOptions, identity: 
     }
     let pool = core.env.pm.open(path, options)?;
     let ours = match pool.opened() {
-        Opened::Torn => torn_may_be_ours(&pool, identity),
+        // Of its roots any may be missing; nothing in it is of use any more, but another's is left to it all the same.
+        Opened::Torn => !is_anothers(&pool, identity),
         _ => pool.root(&owner_root(identity))? == Some(owner_of(identity)),
     };
     if !ours {
@@ -168,25 +173,20 @@ pub(crate) fn is_of_another_version(error: &Error) -> bool {
     matches!(error, Error::InvalidFormat { found, .. } if found.contains("version "))
 }
 
-/// Whether a torn pool does not say that it is another database's. Of its roots any may be missing; nothing in it
-/// is of use any more, but another's is left to it all the same.
-fn torn_may_be_ours(pool: &Pool, identity: &Identity) -> bool {
-    let owner = pool.root(&owner_root(identity)).ok().flatten();
-    owner.is_none_or(|owner| owner == owner_of(identity))
-}
-
 /// Opens what lies in the pool's place for a repair, which will replace what cannot be used: that is the inner error. The
-/// outer one says that it is not this database's to replace. Where the identity is not known, the pool is taken for its own.
+/// outer one says that it is not this database's to replace. Where the identity is not known the pool is taken for its own,
+/// and told so: should the repair not come to its end, the next one knows it.
 pub(crate) fn open_to_repair(
     core: &Core,
     path: &Path,
     options: &PoolOptions,
-    identity: Option<&Identity>,
+    (identity, is_known): (&Identity, bool),
 ) -> Result<Result<Pool>> {
-    let elsewhere = !path.starts_with(&core.dir);
-    // Opening to salvage stores nothing: another's pool stays as it was closed.
+    let elsewhere = !is_inside(path, &core.dir);
+    // Opening to salvage begins no session: another's pool stays as it was closed.
     let looked_at = core.env.pm.open(path, &PoolOptions { salvage: true, ..options.clone() });
-    if let (Ok(pool), Some(identity)) = (looked_at, identity)
+    if is_known
+        && let Ok(pool) = looked_at
         && is_anothers(&pool, identity)
     {
         let (expected, found) = ("the pool of this database", "another database's pool");
@@ -195,11 +195,17 @@ pub(crate) fn open_to_repair(
             false => Ok(Err(Error::corruption(path, 0, expected, found))),
         };
     }
+    let is_recorded = identity.options.get(PATH).is_some_and(|recorded| Path::new(recorded) == path);
     match core.env.pm.open(path, options) {
         Err(e) if !is_unusable(&e) || is_of_another_version(&e) => Err(e),
-        Err(e @ Error::InvalidFormat { .. }) if elsewhere => Err(Error::invalid(format!(
+        Err(e @ Error::InvalidFormat { .. }) if elsewhere && !is_recorded => Err(Error::invalid(format!(
             "{e}; name the pool of this database, or move that away to go on without one"
         ))),
+        Ok(pool) if !is_known && !options.salvage && pool.opened() != Opened::Torn => {
+            // Where not even that can be noted there is something to be salvaged all the same.
+            set_owner(&pool, identity).or_else(|e| if is_unusable(&e) { Ok(()) } else { Err(e) })?;
+            Ok(Ok(pool))
+        }
         opened => Ok(opened),
     }
 }
@@ -211,18 +217,25 @@ pub(crate) fn admit_replacing(
     options: &PoolOptions,
     identity: &Identity,
 ) -> Result<()> {
-    if path.starts_with(&core.dir) || !core.env.pm.exists(path)? {
+    if is_inside(path, &core.dir) || !core.env.pm.exists(path)? {
         return Ok(());
     }
-    open_to_repair(core, path, options, Some(identity)).map(drop)
+    open_to_repair(core, path, options, (identity, true)).map(drop)
 }
 
-/// Whether a pool says that it is another database's.
+/// Whether a path leads into a directory, and not out of it again.
+fn is_inside(path: &Path, dir: &Path) -> bool {
+    let absolute = std::path::absolute(path).ok().zip(std::path::absolute(dir).ok());
+    let leads_out = path.components().any(|part| part == Component::ParentDir);
+    !leads_out && absolute.is_some_and(|(path, dir)| path.starts_with(dir))
+}
+
+/// Whether a pool says that it is another database's. Damage to some of its roots does not hide what others say.
 fn is_anothers(pool: &Pool, identity: &Identity) -> bool {
-    let (root, own) = (owner_root(identity), owner_of(identity));
-    let other =
-        |(name, owner): &(String, u64)| name.ends_with(OWNER_ROOT) && (*name != root || *owner != own);
-    pool.roots().is_ok_and(|roots| roots.iter().any(other))
+    EngineKind::ALL.iter().any(|engine| {
+        let owner = pool.root(&owner_root_of(engine.name())).ok().flatten();
+        owner.is_some_and(|owner| engine.name() != identity.engine || owner != owner_of(identity))
+    })
 }
 
 /// Says in the pool whose it is.
@@ -230,12 +243,13 @@ pub(crate) fn set_owner(pool: &Pool, identity: &Identity) -> Result<()> {
     pool.set_root(&owner_root(identity), owner_of(identity))
 }
 
-/// How the names of roots end that say whose a pool is.
-const OWNER_ROOT: &str = ".store";
-
 /// The root that says whose pool this is: the first six bytes of the store's identity.
 fn owner_root(identity: &Identity) -> String {
-    format!("{}{OWNER_ROOT}", identity.engine)
+    owner_root_of(&identity.engine)
+}
+
+fn owner_root_of(engine: &str) -> String {
+    format!("{engine}.store")
 }
 
 fn owner_of(identity: &Identity) -> u64 {

@@ -1,12 +1,12 @@
 //! What logs say and buffers do not yet, after an open.
 //!
-//! An open does not replay logs. Who asks for a key first brings back what its log says about it: the log, one of
-//! a few by the key's hash, is read and sorted when the first of its keys is asked for, and the key's last entry goes to
-//! its node's buffer, unless the leaf has it already. Meanwhile jobs bring back all the rest. The logs stay what they
+//! An open does not replay logs. The log of a key, one of a few by its hash, is read and sorted when the first of its keys is
+//! asked for. Who reads a key takes what its log says last. Who writes to it brings that back first: into its node's
+//! buffer, unless the leaf has it already. Meanwhile jobs bring back all the rest. The logs stay what they
 //! are, and are added to: nothing is written for all this.
 //!
 //! 1. Of a log that has not been read nothing is in a buffer, and nobody adds to it.
-//! 2. An entry comes back once, under the lock of its log's share, before anybody who asks for its key looks further.
+//! 2. An entry comes back once, under the lock of its log's share, before anybody who writes to its key looks further.
 //! 3. The sets that were found are freed only after everything has come back.
 //!
 //! Lock order: a share, then a node. Scans, counts and walks wait until all is back.
@@ -14,18 +14,15 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use terrace_base::{Error, Result};
+use terrace_base::Result;
 
 use super::Core;
 use super::key::Probe;
-use super::logs::{is_full, log_of};
+use super::logs::log_of;
 use super::replay::Said;
 
 /// Entries that jobs bring back before others get at the share.
 const STRETCH: usize = 32;
-
-/// A pool of which less than one such part is free is short of room.
-const SHORT_OF_ROOM: u64 = 8;
 
 /// What is still to come back.
 #[derive(Default)]
@@ -45,6 +42,14 @@ struct Share {
     back: Vec<bool>,
     at: usize,
     is_paid: bool,
+}
+
+impl Share {
+    /// The entry about a key, and its place, unless it is back.
+    fn owed(&self, key: &[u8]) -> Option<(&Said, usize)> {
+        let said = self.said.as_ref()?;
+        said.find(key).filter(|i| !self.back[*i]).map(|i| (said, i))
+    }
 }
 
 impl Debt {
@@ -68,46 +73,33 @@ impl Core {
     /// Brings back what logs say about a key that is to be written to. The caller is present and has nothing locked.
     #[inline]
     pub(super) fn settle(&self, key: &[u8]) -> Result<()> {
-        if self.debt.is_paid() { Ok(()) } else { self.settle_to_write(key) }
+        if self.debt.is_paid() { Ok(()) } else { self.settle_owed(key) }
     }
 
     #[cold]
-    fn settle_to_write(&self, key: &[u8]) -> Result<()> {
-        let room = self.pool.free_bytes() + self.pool.max_size().saturating_sub(self.pool.size());
-        if room < self.pool.max_size() / SHORT_OF_ROOM {
-            // Before somebody takes the room for its records. What has none now may have it for this key all the same.
-            self.pay_debt().or_else(|e| if is_full(&e) { Ok(()) } else { Err(e) })?;
-        }
-        self.settle_or(key, &mut |_, e| Err(e)).map(drop)
-    }
-
-    /// Brings back what logs say about a key that is to be read. Where there is no room for that, what they say is the
-    /// answer, 0 for a key that was removed: who writes to it settles first.
-    #[inline]
-    pub(super) fn settle_to_read(&self, key: &[u8]) -> Result<Option<u64>> {
-        if self.debt.is_paid() {
-            return Ok(None);
-        }
-        self.settle_or(key, &mut |word, e| if is_full(&e) { Ok(Some(word)) } else { Err(e) })
-    }
-
-    /// Brings back what logs say about a key; where that fails, `otherwise` is told what it is, and why.
-    #[cold]
-    fn settle_or(
-        &self,
-        key: &[u8],
-        otherwise: &mut dyn FnMut(u64, Error) -> Result<Option<u64>>,
-    ) -> Result<Option<u64>> {
+    fn settle_owed(&self, key: &[u8]) -> Result<()> {
         let log = log_of(key, self.debt.shares.len());
         let mut share = self.debt.shares[log].lock();
         self.read_share(log, &mut share)?;
-        let Some((said, back)) = share.said.as_ref().zip(Some(&share.back)) else { return Ok(None) };
-        let Some(i) = said.find(key).filter(|i| !back[*i]) else { return Ok(None) };
-        if let Err(e) = self.bring_back(said, i) {
-            return otherwise(said.entry(i).1, e);
-        }
+        let Some((said, i)) = share.owed(key) else { return Ok(()) };
+        self.bring_back(said, i)?;
         share.back[i] = true;
-        Ok(None)
+        Ok(())
+    }
+
+    /// What logs say about a key and is not back, 0 if it was removed: that is its word, since whoever writes to the key
+    /// has it brought back first. A reader has no need of that, nor of the room that it may take.
+    #[inline]
+    pub(super) fn owed(&self, key: &[u8]) -> Result<Option<u64>> {
+        if self.debt.is_paid() { Ok(None) } else { self.look_up_owed(key) }
+    }
+
+    #[cold]
+    fn look_up_owed(&self, key: &[u8]) -> Result<Option<u64>> {
+        let log = log_of(key, self.debt.shares.len());
+        let mut share = self.debt.shares[log].lock();
+        self.read_share(log, &mut share)?;
+        Ok(share.owed(key).map(|(said, i)| said.entry(i).1))
     }
 
     /// Brings everything back, or waits for those who are at it. The caller has nothing locked.

@@ -260,6 +260,8 @@ fn a_repair_leaves_what_is_not_its_own() {
     for (engine, dir, own) in &dbs {
         for other in dbs.iter().map(|(_, _, pool)| pool).filter(|pool| *pool != own).chain([&letter]) {
             assert_left_alone(other, || Db::repair(dir, with(*engine, other)));
+            let around = dir.join("..").join(other.file_name().unwrap());
+            assert_left_alone(other, || Db::repair(dir, with(*engine, &around)));
         }
         assert_eq!(Db::repair(dir, with(*engine, own)).unwrap().lost, Vec::<String>::new());
         let db = Db::open(dir, with(*engine, own)).unwrap();

@@ -88,7 +88,7 @@ fn gather_logs(base: &mut Salvage, identity: &Identity, is_known: bool) -> Resul
         base.lost("the pool is missing: writes since the last flush");
         return Ok(Gathered::default());
     }
-    let (options, owner) = (pool::pool_options(&core, media), is_known.then_some(identity));
+    let (options, owner) = (pool::pool_options(&core, media), (identity, is_known));
     let pool = match pool::open_to_repair(&core, &path, &options, owner)? {
         Ok(pool) => pool,
         Err(e) => {

@@ -48,7 +48,7 @@ pub(crate) fn repair<I: KeyIndex>(core: Arc<Core>) -> Result<RepairReport> {
     let manifest = || Manifest::rebuild(core.fs.clone(), &core.dir, state.clone());
     let (path, media) = pool::request(&core, &identity)?;
     let options = pool::pool_options(&core, media);
-    let owner = is_known.then_some(&identity);
+    let owner = (&identity, is_known);
     let opened = match core.env.pm.exists(&path)? {
         true => pool::open_to_repair(&core, &path, &options, owner)?,
         false => Err(Error::corruption(&path, 0, "the database's pool", "no such file")),
@@ -94,7 +94,7 @@ fn salvage_pool(
     core: &Core,
     path: &Path,
     options: &PoolOptions,
-    owner: Option<&Identity>,
+    owner: (&Identity, bool),
 ) -> Result<Result<Pool>> {
     if !core.env.pm.exists(path)? {
         return Ok(Err(Error::io(path, "open", std::io::ErrorKind::NotFound.into())));

@@ -44,10 +44,10 @@ pub(super) const JOB_ROOTS: [&str; 5] =
 /// First reservation of a compaction log.
 const LOG_BYTES: u64 = 64 << 10;
 
-/// A log gives way to a new one when it is as long as this part of a memtable, so that an open has little to read.
+/// A log gives way to a new one when it has grown by this part of a memtable, so that an open has little to read.
 const MEMTABLE_LOGS: u64 = 32;
 
-/// And not before it is as long as this.
+/// And not before it has grown by this.
 const SHORT_LOG_BYTES: u64 = 2 << 10;
 
 /// A running job: its number, its log, and what it has done to the counts.
@@ -57,8 +57,8 @@ pub(super) struct JobRun<'a> {
     pub id: u64,
     root: &'static str,
     log: PmLog,
-    /// What its logs tell of the counts.
-    told: BTreeMap<u64, i64>,
+    /// The length at which the log gives way to a new one.
+    limit: u64,
     deltas: BTreeMap<u64, i64>,
     /// Tables that this job wrote: puts in them, and how many of those are in the index.
     outputs: BTreeMap<u64, (u64, u64)>,
@@ -89,8 +89,13 @@ impl Slm {
             log.free()?;
             return Err(e);
         }
-        let (told, deltas, outputs) = Default::default();
-        Ok(JobRun { slm: self, id, root, log, told, deltas, outputs })
+        let limit = self.log_limit(&log);
+        Ok(JobRun { slm: self, id, root, log, limit, deltas: BTreeMap::new(), outputs: BTreeMap::new() })
+    }
+
+    /// The length at which a log that has just been begun gives way to a new one.
+    fn log_limit(&self, log: &PmLog) -> u64 {
+        log.len() + (self.memtable_bytes / MEMTABLE_LOGS).max(SHORT_LOG_BYTES)
     }
 
     /// A log of the job `id` whose logs before told `counts`; it hangs from `root` in place of what did. Where that
@@ -188,26 +193,38 @@ impl<'a> JobRun<'a> {
 
     /// Begins the log anew if it is long. The caller holds the index-writer lock, between two chunks.
     fn keep_log_short(&mut self) -> Result<()> {
-        if self.log.len() < (self.slm.memtable_bytes / MEMTABLE_LOGS).max(SHORT_LOG_BYTES) {
+        if self.log.len() < self.limit {
             return Ok(());
         }
-        match self.slm.begin_log(self.root, self.id, &self.told) {
-            Ok(log) => std::mem::replace(&mut self.log, log).free(),
+        match self.slm.begin_log(self.root, self.id, &self.told()) {
+            Ok(log) => {
+                self.limit = self.slm.log_limit(&log);
+                std::mem::replace(&mut self.log, log).free()
+            }
             // The long one does as well.
-            Err(Error::PoolFull { .. } | Error::NoSpace { .. }) => Ok(()),
+            Err(Error::PoolFull { .. } | Error::NoSpace { .. }) => {
+                self.limit *= 2;
+                Ok(())
+            }
             Err(e) => Err(e),
         }
+    }
+
+    /// What the moves in the log add up to: what arrived in the index, less what died. What was dead when it arrived is
+    /// in both, and in no move.
+    fn told(&self) -> BTreeMap<u64, i64> {
+        let mut told = self.deltas.clone();
+        for (number, (_, arrived)) in &self.outputs {
+            *told.entry(*number).or_default() += *arrived as i64;
+        }
+        told
     }
 
     fn publish_in_turn(&mut self, moves: &mut Moves<'_, '_>, applied: &mut u64) -> Result<()> {
         while let Some((i, one)) = moves.planned.front() {
             self.slm.publish_move(&moves.near, *i, one)?;
-            for number in one.born.iter() {
-                *self.told.entry(number).or_default() += 1;
-                self.arrived(number);
-            }
+            one.born.iter().for_each(|number| self.arrived(number));
             for number in one.died.iter() {
-                *self.told.entry(number).or_default() -= 1;
                 *self.deltas.entry(number).or_default() -= 1;
             }
             moves.planned.pop_front();

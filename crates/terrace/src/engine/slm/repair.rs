@@ -53,16 +53,15 @@ impl Repair {
     /// Turns what the old pool's memtables hold into tables. Returns the pool's path.
     fn salvage_memtables(
         &mut self,
-        (identity, is_known): (&Identity, bool),
+        owner: (&Identity, bool),
         tables: &mut Vec<(u32, TableMeta)>,
     ) -> Result<PathBuf> {
-        let (path, media) = pool::request(&self.base.core, identity)?;
+        let (path, media) = pool::request(&self.base.core, owner.0)?;
         let options = pool::pool_options(&self.base.core, media);
         if !self.base.core.env.pm.exists(&path)? {
             self.base.lost("the pool is missing: writes since the last flush, unless a log has them");
             return Ok(path);
         }
-        let owner = is_known.then_some(identity);
         let pool = match pool::open_to_repair(&self.base.core, &path, &options, owner)? {
             Ok(pool) => pool,
             Err(e) => {

@@ -29,6 +29,9 @@ use crate::engine::{Direction, Walk};
 const FIRST_STRETCH: usize = 8;
 const LONGEST_STRETCH: usize = 512;
 
+/// Keys that are given out share so many bytes at most: who keeps one keeps all.
+const SHARED_KEYS_BYTES: usize = 16 << 10;
+
 /// Entries read one by one: whoever reads more is likely to read on.
 const UNSUSPECTED: usize = 2;
 
@@ -111,7 +114,7 @@ impl SlmWalk {
             Some(value) => value,
             None => self.slm.get_at_word(key, word, self.at)?,
         };
-        let found = value.map(|value| (self.index.shared_key(), value));
+        let found = value.map(|value| (self.index.key_to_give(), value));
         if let Some(scan) = &mut self.scan {
             scan.feed(file_of(word));
         }
@@ -133,7 +136,7 @@ impl Drop for SlmWalk {
 struct IndexSide {
     direction: Direction,
     batch: ScanBatch,
-    /// The batch's keys, which those that are given out share.
+    /// The batch's keys, which those that are given out share; none if they are long.
     keys: Bytes,
     next: usize,
     /// Where the next stretch starts; `None` after the last.
@@ -174,11 +177,20 @@ impl IndexSide {
         if self.next < self.batch.len() {
             return Ok(());
         }
-        let Some(from) = self.from.take() else { return Ok(()) };
+        let Some(from) = self.from.take() else {
+            self.buffers = ReadBuffers::default();
+            return Ok(());
+        };
         let reverse = self.direction == Direction::Backward;
         self.batch.clear();
-        slm.index.scan(from.as_ref().map(Vec::as_slice), reverse, self.stretch, &mut self.batch)?;
-        self.keys = Bytes::copy_from_slice(self.batch.keys());
+        let scanned =
+            slm.index.scan(from.as_ref().map(Vec::as_slice), reverse, self.stretch, &mut self.batch);
+        if scanned.is_err() {
+            self.batch.clear();
+        }
+        scanned?;
+        let shared = self.batch.keys().len() <= SHARED_KEYS_BYTES;
+        self.keys = if shared { Bytes::copy_from_slice(self.batch.keys()) } else { Bytes::new() };
         self.next = 0;
         self.ahead.clear();
         if self.batch.len() == self.stretch {
@@ -192,8 +204,11 @@ impl IndexSide {
         (self.next < self.batch.len()).then(|| self.batch.key(self.next))
     }
 
-    fn shared_key(&self) -> Bytes {
-        self.keys.slice(self.batch.key_range(self.next))
+    fn key_to_give(&self) -> Bytes {
+        match self.keys.is_empty() {
+            true => Bytes::copy_from_slice(self.batch.key(self.next)),
+            false => self.keys.slice(self.batch.key_range(self.next)),
+        }
     }
 
     fn word(&self) -> u64 {
