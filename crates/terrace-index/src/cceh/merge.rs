@@ -248,7 +248,8 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
                 image.slots[at][1] = self.new_pair(image, wanted.key, word)?;
             }
             (Some(word), None, None) => {
-                let Some(at) = spots.free else { return Ok(false) };
+                let make_room = || Self::make_room(&mut image.slots, wanted.hash, &mut vec![false; BUCKETS]);
+                let Some(at) = spots.free.or_else(make_room) else { return Ok(false) };
                 image.slots[at] = match wanted.inline {
                     Some(key_word) => [key_word, word],
                     None => [wanted.record, self.new_pair(image, wanted.key, word)?],
@@ -257,6 +258,28 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             }
         }
         Ok(true)
+    }
+
+    /// Frees a slot in the full window of `hash`, by moving others within theirs; `None` if there is no way to. Looks
+    /// at the buckets not `seen` yet.
+    fn make_room(slots: &mut [[u64; 2]], hash: u64, seen: &mut [bool]) -> Option<usize> {
+        for bucket in Self::window(hash) {
+            if std::mem::replace(&mut seen[bucket], true) {
+                continue;
+            }
+            for at in (0..BUCKET_SLOTS).map(|slot| SlotAt { bucket, slot }.number()) {
+                let held = slots[at];
+                let free = Self::window(held[0])
+                    .flat_map(|bucket| (0..BUCKET_SLOTS).map(move |slot| SlotAt { bucket, slot }.number()))
+                    .find(|at| slots[*at][0] == 0);
+                if let Some(to) = free.or_else(|| Self::make_room(slots, held[0], seen)) {
+                    slots[to] = held;
+                    slots[at] = [0, 0];
+                    return Some(at);
+                }
+            }
+        }
+        None
     }
 
     fn new_pair<'p>(&'p self, image: &mut Image<'p>, key: &[u8], word: u64) -> Result<u64> {

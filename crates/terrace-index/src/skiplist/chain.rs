@@ -115,15 +115,23 @@ impl Inner {
 
     /// The node at `at`, wholly inside the arena and sound.
     fn checked_node(&self, extents: &[Extent], at: u64) -> Result<Node<'_>> {
-        if !at.is_multiple_of(8) || at == self.head || !is_inside(extents, at, at) {
+        if !self.may_be_node(extents, at) {
             return Err(self.damaged(at, "a link into the list's arena", "a link out of it"));
         }
-        let node = self.node(at)?;
+        self.sound_node(extents, at)
+            .ok_or_else(|| self.damaged(at, "a record with its checksum", "other bytes"))
+    }
+
+    fn may_be_node(&self, extents: &[Extent], at: u64) -> bool {
+        at.is_multiple_of(8) && at != self.head && is_inside(extents, at, at)
+    }
+
+    /// The node at a place that may be one's, if it is wholly inside the arena and sound.
+    fn sound_node(&self, extents: &[Extent], at: u64) -> Option<Node<'_>> {
+        let node = self.node(at).ok()?;
         let above = node.head.fields().above();
-        if !is_inside(extents, at - OWNER_BYTES, at + above) || !self.is_sound(&node)? {
-            return Err(self.damaged(at, "a record with its checksum", "other bytes"));
-        }
-        Ok(node)
+        let inside = is_inside(extents, at - OWNER_BYTES, at + above);
+        (inside && self.is_sound(&node).is_ok_and(|sound| sound)).then_some(node)
     }
 
     /// Records all over the arena: the first in each of some places that has one.
@@ -145,7 +153,7 @@ impl Inner {
             // Most of what is no record shows by its link, before the checksum is computed.
             let next = self.after(at);
             let may_be = next < self.pool.size() && next.is_multiple_of(8);
-            may_be && self.checked_node(extents, at).is_ok()
+            may_be && self.may_be_node(extents, at) && self.sound_node(extents, at).is_some()
         })
     }
 }

@@ -133,7 +133,7 @@ impl SkipIndex {
     ) -> Result<Option<Option<u64>>> {
         let Some(Some(word)) = wish(None) else { return Ok(Some(None)) };
         let list = self.list();
-        let staged = self.stage_new(key, word)?;
+        let staged = self.stage_new(key, word, |record| list.stage(key, record))?;
         let at = staged.offset();
         list.pool.drain();
         match list.link(staged)? {

@@ -1,56 +1,112 @@
-//! Many changes of an index at once: all new nodes are written before the first is linked, so that two drains make
-//! them durable.
+//! Many changes of an index at once. New nodes for one gap of the list name each other, so that one store links them
+//! all; and all are written before the first is linked, so that two drains make them durable.
 
+use std::slice;
 use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
+use terrace_pmem::StartedRead;
 
 use super::Record;
 use super::index::{INDEX_KIND, SkipIndex};
 use super::write::{Linked, Staged};
+use crate::guide::Place;
 use crate::ordered::OrderedIndex;
 use crate::spot_on::Change;
 use crate::word_cell::{CELL_BYTES, state_in_flight};
 
+/// New nodes for one gap of the list.
+struct Chain<'k> {
+    gap: Place,
+    /// The node before the gap, on its way into the caches.
+    prev: StartedRead,
+    nodes: Vec<Staged<'k>>,
+}
+
+/// What linking came to.
+#[derive(Default)]
+struct Outcome<'k> {
+    /// Nodes that are in the list.
+    linked: Vec<u64>,
+    /// Keys that had a node, which only a damaged list does not show before.
+    present: Vec<&'k [u8]>,
+}
+
 impl SkipIndex {
     /// Makes all `changes`, which ascend by key, durably. A crash leaves any part of them.
     pub(crate) fn merge_batch(&self, changes: &[Change<'_>]) -> Result<()> {
-        let mut staged: Vec<(Staged<'_>, &[u8], u64)> = Vec::new();
-        for &Change { key, word, is_new, .. } in changes {
-            match word {
-                None if is_new => {}
-                None => drop(self.remove(key)?),
-                // A key that was there once has its node still: linking finds out.
-                Some(word) if is_new || self.lookup(key)? == 0 => {
-                    staged.push((self.stage_new(key, word)?, key, word));
-                }
-                Some(word) => drop(self.insert(key, word)?),
+        let mut chains = Vec::new();
+        // From the last on, since a node names the one behind it.
+        for change in changes.iter().rev() {
+            match change.word {
+                None if change.is_new => {}
+                None => drop(self.remove(change.key)?),
+                Some(word) => self.put_or_chain(&mut chains, change, word)?,
             }
         }
         let list = self.list();
         list.pool.drain();
-        let mut linked = Vec::with_capacity(staged.len());
-        let mut present = Vec::new();
-        for (node, key, word) in staged {
-            let at = node.offset();
-            match list.link(node)? {
-                Linked::New => linked.push(at),
-                Linked::Exists(_) => present.push((key, word)),
-            }
-        }
+        let mut outcome = Outcome::default();
+        chains.into_iter().try_for_each(|chain| self.link_nodes(chain, &mut outcome))?;
         list.pool.drain();
-        linked.iter().for_each(|at| list.mark_settled(*at));
-        self.keys.fetch_add(linked.len() as u64, Ordering::Relaxed);
-        present.into_iter().try_for_each(|(key, word)| self.insert(key, word).map(drop))
+        outcome.linked.iter().for_each(|at| list.mark_settled(*at));
+        self.keys.fetch_add(outcome.linked.len() as u64, Ordering::Relaxed);
+        for Change { key, word, .. } in changes.iter().filter(|change| outcome.present.contains(&change.key))
+        {
+            word.map(|word| self.insert(key, word)).transpose()?;
+        }
+        Ok(())
     }
 
-    /// A node for a key that is not there, written and flushed.
-    pub(super) fn stage_new<'k>(&self, key: &'k [u8], word: u64) -> Result<Staged<'k>> {
+    /// Makes a change in its key's node, or puts a new one in front of the chain for its gap.
+    fn put_or_chain<'k>(&self, chains: &mut Vec<Chain<'k>>, change: &Change<'k>, word: u64) -> Result<()> {
+        let list = self.list();
+        let at = list.guided(change.key, 0)?;
+        // A key that was there once has its node still.
+        if at.1.exact || (!change.is_new && self.lookup(change.key)? != 0) {
+            return self.insert(change.key, word).map(drop);
+        }
+        let gap = at.1;
+        if chains.last().is_none_or(|chain| chain.gap != gap) {
+            chains.push(Chain { gap, prev: list.pool.start_read(gap.prev, 8), nodes: Vec::new() });
+        }
+        let Some(chain) = chains.last_mut() else { return Ok(()) };
+        let next = chain.nodes.last().map_or(gap.next, Staged::offset);
+        let place = Place { next, ..gap };
+        chain.nodes.push(self.stage_new(change.key, word, |record| {
+            list.stage_at(change.key, record, (at.0, place), chain.prev)
+        })?);
+        Ok(())
+    }
+
+    /// Links the nodes of a chain.
+    fn link_nodes<'k>(&self, mut chain: Chain<'k>, outcome: &mut Outcome<'k>) -> Result<()> {
+        chain.nodes.reverse();
+        let offsets = chain.nodes.iter().map(Staged::offset);
+        if let Linked::New = self.list().link_chain(&chain.nodes)? {
+            outcome.linked.extend(offsets);
+            return Ok(());
+        }
+        for node in &chain.nodes {
+            match self.list().link_chain(slice::from_ref(node))? {
+                Linked::New => outcome.linked.push(node.offset()),
+                Linked::Exists(_) => outcome.present.push(node.key()),
+            }
+        }
+        Ok(())
+    }
+
+    /// A node for a key that is not there, as `stage` writes and flushes it.
+    pub(super) fn stage_new<'k>(
+        &self,
+        key: &'k [u8],
+        word: u64,
+        stage: impl FnOnce(&Record<'_>) -> Result<Staged<'k>>,
+    ) -> Result<Staged<'k>> {
         let mut value = [0; CELL_BYTES as usize];
         value[..8].copy_from_slice(&word.to_le_bytes());
         // The node is durable before others may use its cell (`lookup` settles), so nothing is in flight.
         value[8..].copy_from_slice(&(state_in_flight(self.generation) - 1).to_le_bytes());
-        let record = Record { key, seq: 0, kind: INDEX_KIND, value: &value, batch_first: 0, batch_len: 1 };
-        self.list().stage(key, &record)
+        stage(&Record { key, seq: 0, kind: INDEX_KIND, value: &value, batch_first: 0, batch_len: 1 })
     }
 }

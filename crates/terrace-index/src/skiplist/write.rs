@@ -11,6 +11,7 @@ use terrace_base::{Error, Result};
 use terrace_pmem::{POff, StartedRead};
 
 use super::layout::{NodeFields, OWNER_BYTES, value_offset};
+use super::read::compare;
 use super::{Inner, Record, SkipList};
 use crate::guide::{Place, Target, Trail};
 
@@ -79,6 +80,20 @@ impl SkipList {
 impl Inner {
     /// Stages `record`, whose key is `key`.
     pub fn stage<'k>(&self, key: &'k [u8], record: &Record<'_>) -> Result<Staged<'k>> {
+        let (trail, place) = self.guided(key, record.seq)?;
+        // Linking looks at it and changes it.
+        let prev = self.pool.start_read(place.prev, 8);
+        self.stage_at(key, record, (trail, place), prev)
+    }
+
+    /// Stages `record`, whose key is `key`, at its place.
+    pub fn stage_at<'k>(
+        &self,
+        key: &'k [u8],
+        record: &Record<'_>,
+        (trail, place): (Trail, Place),
+        prev: StartedRead,
+    ) -> Result<Staged<'k>> {
         let klen =
             u16::try_from(key.len()).map_err(|_| Error::invalid("a key is longer than 65,535 bytes"))?;
         let vlen =
@@ -92,9 +107,6 @@ impl Inner {
             kind: record.kind,
         };
         let target = Target { key, seq: record.seq };
-        let (trail, place) = self.guided(key, record.seq)?;
-        // Linking looks at it and changes it.
-        let prev = self.pool.start_read(place.prev, 8);
         let offset = self.arena.allocate(OWNER_BYTES + fields.above())? + OWNER_BYTES;
         let covered = if record.kind == super::index::INDEX_KIND { &[][..] } else { record.value };
         let crc = fields.crc(self.id, offset, key, covered);
@@ -114,30 +126,46 @@ impl Inner {
     }
 
     pub fn link(&self, staged: Staged<'_>) -> Result<Linked> {
-        let Staged { target: target @ Target { key, seq }, owner, offset, mut place, trail, prev } = staged;
-        if owner != token() {
-            self.owner(offset).store(token(), Ordering::Relaxed);
+        self.link_chain(&[staged])
+    }
+
+    /// Links staged records that name each other, in the order of the list, by one store: if there is nothing in the
+    /// list from the first one's place to the last one's.
+    pub fn link_chain(&self, chain: &[Staged<'_>]) -> Result<Linked> {
+        let [first, ..] = chain else { return Ok(Linked::New) };
+        let last = chain.last().unwrap_or(first);
+        for staged in chain.iter().filter(|staged| staged.owner != token()) {
+            self.owner(staged.offset).store(token(), Ordering::Relaxed);
         }
-        self.pool.await_read(prev);
+        self.pool.await_read(first.prev);
+        let mut place = Place { next: last.place.next, ..first.place };
         loop {
-            let now = self.advance(place, key, seq)?;
-            if now.exact {
+            let now = self.advance(place, first.target.key, first.target.seq)?;
+            if now.exact || (now.next != place.next && self.is_at_or_before(now.next, last)?) {
                 return Ok(Linked::Exists(now.next));
             }
             if now.next != place.next {
-                self.rename_successor(offset, place.next, now.next)?;
+                self.rename_successor(last.offset, place.next, now.next)?;
             }
             place = now;
             self.settle_before(place.prev)?;
             let word = self.link_word(place.prev);
-            if word.compare_exchange(place.next, offset, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            if word.compare_exchange(place.next, first.offset, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                 self.pool.flush(place.prev, 8);
                 break;
             }
         }
-        self.count(seq);
-        self.guide.insert(&trail, target, offset, &|at, key| self.compare_key(at, key))?;
+        for Staged { target, offset, trail, .. } in chain {
+            self.count(target.seq);
+            self.guide.insert(trail, *target, *offset, &|at, key| self.compare_key(at, key))?;
+        }
         Ok(Linked::New)
+    }
+
+    /// Whether the node at `offset`, if there is one, is not behind the place of `staged`.
+    fn is_at_or_before(&self, offset: u64, staged: &Staged<'_>) -> Result<bool> {
+        let Target { key, seq } = staged.target;
+        Ok(offset != 0 && compare(&self.node(offset)?, key, seq).is_le())
     }
 
     /// Makes the record at `offset`, not linked yet, name `next` instead of `named` as its successor.
@@ -220,10 +248,15 @@ impl Inner {
     }
 }
 
-impl Staged<'_> {
+impl<'k> Staged<'k> {
     /// Where the record lies.
     pub(super) fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// Its key.
+    pub(super) fn key(&self) -> &'k [u8] {
+        self.target.key
     }
 }
 

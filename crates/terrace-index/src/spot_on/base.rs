@@ -194,8 +194,8 @@ impl Base for SkipIndex {
 }
 
 impl<const BUCKETS: usize, const PROBE: usize> Base for Cceh<BUCKETS, PROBE> {
-    /// Half a segment.
-    const CAPACITY: usize = BUCKETS * 2;
+    /// Three quarters of a segment, which merges out of place fill to four fifths: each puts two in the place of one.
+    const CAPACITY: usize = BUCKETS * 3;
 
     forwards!(HashIndex);
 

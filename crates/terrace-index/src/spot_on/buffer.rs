@@ -165,6 +165,11 @@ impl Buffer {
         }
     }
 
+    /// Asks of each key anew whether the structure below has it.
+    pub fn look_below(&mut self, has: impl Fn(&[u8]) -> bool) {
+        self.below.iter_mut().zip(&self.entries).for_each(|(below, entry)| *below = has(entry.key()));
+    }
+
     fn surplus_of(&self, at: usize) -> i64 {
         i64::from(self.entries[at].word != 0) - i64::from(self.below[at])
     }

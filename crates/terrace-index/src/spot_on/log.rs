@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
 use terrace_base::checksum::crc32c;
-use terrace_base::{Error, Result};
+use terrace_base::{Error, ErrorKind, Result};
 use terrace_log::PmLog;
 use terrace_pmem::{Marks, POff, Pool};
 
@@ -69,11 +69,20 @@ pub(super) struct WriteLog {
 /// The last word, or none, of each key that was changed.
 pub(super) type Replayed = BTreeMap<Vec<u8>, Option<u64>>;
 
+/// The number of the first generation that there is when a log is opened.
+pub(super) const OPENED_GENERATION: u64 = 1;
+
 impl WriteLog {
     /// An empty log, durable. The caller publishes [`header`](Self::header).
     pub fn create(pool: &Pool, lanes: usize, limit: u64) -> Result<Self> {
-        let current = Generation::create(pool, lanes, limit)?;
         let slot = pool.reserve(kinds::SPOT_ON, HEADER_BYTES)?;
+        let current = match Generation::create(pool, lanes, limit) {
+            Ok(current) => current,
+            Err(e) => {
+                pool.cancel(slot);
+                return Err(e);
+            }
+        };
         let mut image = [0; HEADER_BYTES as usize];
         image[..8].copy_from_slice(&MAGIC.to_le_bytes());
         image[8..16].copy_from_slice(&current.set.to_le_bytes());
@@ -84,7 +93,7 @@ impl WriteLog {
         Ok(Self::over(pool, slot.offset, (lanes, limit), current, None))
     }
 
-    /// The log at `header`, with what must be merged before anything is appended; `reset` empties it then.
+    /// The log at `header`, with what it holds; `reset` empties it when that has been merged.
     pub fn open(pool: &Pool, header: u64, lanes: usize, limit: u64) -> Result<(Self, Replayed)> {
         let word =
             |at: u64| Ok::<_, Error>(pool.atomic_checked(POff::new(header + at))?.load(Ordering::Acquire));
@@ -98,15 +107,18 @@ impl WriteLog {
         // The same in both: a turn was begun, and nothing was appended behind it.
         let previous = match previous {
             0 => None,
-            same if same == current.set => None,
+            same if same == current.set => {
+                pool.publish(POff::new(header + PREVIOUS_AT), 0);
+                None
+            }
             other => Some(Generation::open(pool, other)?),
         };
-        let mut last = BTreeMap::new();
-        for generation in previous.iter().chain([&current]) {
-            generation.collect(pool, &mut last)?;
-        }
+        let last = last_changes(pool, previous.iter().chain([&current]))?;
+        let next = last.values().map(|(sequence, _)| sequence + 1).max().unwrap_or(1);
         let replayed = last.into_iter().map(|(key, (_, word))| (key, word)).collect();
-        Ok((Self::over(pool, header, (lanes, limit), current, previous), replayed))
+        let log = Self::over(pool, header, (lanes, limit), current, previous);
+        log.sequence.store(next, Ordering::Relaxed);
+        Ok((log, replayed))
     }
 
     fn over(
@@ -122,7 +134,11 @@ impl WriteLog {
             lanes,
             room: limit,
             limit: AtomicU64::new(limit),
-            state: RwLock::new(Generations { number: 1, current, previous }),
+            state: RwLock::new(Generations {
+                number: OPENED_GENERATION + u64::from(previous.is_some()),
+                current,
+                previous,
+            }),
             bytes: AtomicU64::new(0),
             sequence: CachePadded::new(AtomicU64::new(1)),
         }
@@ -169,6 +185,13 @@ impl WriteLog {
         self.bytes.load(Ordering::Relaxed) >= self.limit.load(Ordering::Relaxed)
     }
 
+    /// Whether what holds up the previous generation should be merged now, to be gone when it is time. Most buffers
+    /// will have been merged until then because they were full.
+    #[inline]
+    pub fn is_soon_due(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) >= self.limit.load(Ordering::Relaxed) / 4 * 3
+    }
+
     /// Lets generations become as old as it takes for `entries` changes, but not younger than at first.
     pub fn make_room_for(&self, entries: usize) {
         let bytes = (entries * (ENTRY_HEAD_BYTES + 8)) as u64;
@@ -176,8 +199,8 @@ impl WriteLog {
     }
 
     /// Begins a new generation if it is time and the previous one is gone; the number of the one that has become the
-    /// previous one. Nobody appends meanwhile.
-    pub fn turn(&self) -> Result<Option<u64>> {
+    /// previous one. `hand_over` is told it while nobody appends.
+    pub fn turn(&self, hand_over: impl FnOnce(u64)) -> Result<Option<u64>> {
         let mut state = self.state.write();
         if !self.is_due() || state.previous.is_some() {
             return Ok(None);
@@ -185,36 +208,62 @@ impl WriteLog {
         let next = Generation::create(&self.pool, self.lanes, self.room)?;
         // In this order: a crash between the two leaves one set named twice.
         self.pool.publish(POff::new(self.header + PREVIOUS_AT), state.current.set);
-        self.pool.publish(POff::new(self.header + CURRENT_AT), next.set);
-        let old = std::mem::replace(&mut state.current, next);
-        state.previous = Some(old);
-        state.number += 1;
-        self.bytes.store(0, Ordering::Relaxed);
+        state.previous = Some(self.begin(&mut state, next));
+        hand_over(state.number - 1);
         Ok(Some(state.number - 1))
     }
 
-    /// Lets the previous generation go: everything in it has been merged, durably.
-    pub fn cut(&self) -> Result<()> {
+    /// Publishes `next` as the current generation; the one before.
+    fn begin(&self, state: &mut Generations, next: Generation) -> Generation {
+        self.pool.publish(POff::new(self.header + CURRENT_AT), next.set);
+        state.number += 1;
+        self.bytes.store(0, Ordering::Relaxed);
+        std::mem::replace(&mut state.current, next)
+    }
+
+    /// Whether there is a previous generation.
+    pub fn has_previous(&self) -> bool {
+        self.state.read().previous.is_some()
+    }
+
+    /// Lets the previous generation go if it is `generation`: everything in it has been merged, durably.
+    pub fn cut(&self, generation: u64) -> Result<()> {
         let mut state = self.state.write();
+        match state.number == generation + 1 {
+            true => self.free_previous(&mut state),
+            false => Ok(()),
+        }
+    }
+
+    fn free_previous(&self, state: &mut Generations) -> Result<()> {
         let Some(old) = state.previous.take() else { return Ok(()) };
         self.pool.publish(POff::new(self.header + PREVIOUS_AT), 0);
         old.free(&self.pool)
     }
 
-    /// Lets everything go, if all of it has been merged, durably: `merged` says so, while nobody appends.
+    /// Lets everything go, if all of it has been merged, durably: `merged` says so, while nobody appends. In a pool
+    /// without room for another generation the current one stays: replaying it once more changes nothing.
     pub fn reset(&self, merged: impl FnOnce() -> bool) -> Result<()> {
         let mut state = self.state.write();
-        if !merged() || (state.previous.is_none() && state.current.is_empty()) {
+        if !merged() {
             return Ok(());
         }
-        let next = Generation::create(&self.pool, self.lanes, self.room)?;
-        self.pool.publish(POff::new(self.header + PREVIOUS_AT), 0);
-        self.pool.publish(POff::new(self.header + CURRENT_AT), next.set);
-        let old = std::mem::replace(&mut state.current, next);
-        let older = state.previous.take();
-        state.number += 1;
-        self.bytes.store(0, Ordering::Relaxed);
-        older.into_iter().chain([old]).try_for_each(|generation| generation.free(&self.pool))
+        self.free_previous(&mut state)?;
+        if state.current.is_empty() {
+            return Ok(());
+        }
+        match Generation::create(&self.pool, self.lanes, self.room) {
+            Ok(next) => self.begin(&mut state, next).free(&self.pool),
+            Err(e) if e.kind() == ErrorKind::PoolFull => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Gives everything back. Nobody has been told of the header.
+    pub fn free(self) -> Result<()> {
+        let Generations { current, previous, .. } = self.state.into_inner();
+        self.pool.free(self.header, kinds::SPOT_ON)?;
+        previous.into_iter().chain([current]).try_for_each(|generation| generation.free(&self.pool))
     }
 
     /// Marks what the log owns.
@@ -222,6 +271,13 @@ impl WriteLog {
         let state = self.state.read();
         marks.slot(self.header)?;
         state.previous.iter().chain([&state.current]).try_for_each(|generation| generation.mark(marks))
+    }
+
+    /// The last word, or none, of each key that has changed since the oldest entry.
+    pub fn last_words(&self) -> Result<Replayed> {
+        let state = self.state.read();
+        let last = last_changes(&self.pool, state.previous.iter().chain([&state.current]))?;
+        Ok(last.into_iter().map(|(key, (_, word))| (key, word)).collect())
     }
 
     /// What is wrong with the logs.
@@ -268,7 +324,7 @@ impl Generation {
     }
 
     /// Adds the entries to `last`, of each key the one with the highest number.
-    fn collect(&self, pool: &Pool, last: &mut BTreeMap<Vec<u8>, (u64, Option<u64>)>) -> Result<()> {
+    fn collect(&self, pool: &Pool, last: &mut LastChanges) -> Result<()> {
         for lane in &self.lanes {
             let log = lane.lock();
             log.visit(&mut |_, entry| {
@@ -300,6 +356,17 @@ impl Generation {
         pool.free(self.set, kinds::SPOT_ON)?;
         self.lanes.into_iter().try_for_each(|lane| lane.into_inner().into_inner().free())
     }
+}
+
+/// The last change of each key, with its number.
+type LastChanges = BTreeMap<Vec<u8>, (u64, Option<u64>)>;
+
+fn last_changes<'g>(pool: &Pool, generations: impl Iterator<Item = &'g Generation>) -> Result<LastChanges> {
+    let mut last = BTreeMap::new();
+    for generation in generations {
+        generation.collect(pool, &mut last)?;
+    }
+    Ok(last)
 }
 
 fn write_set(pool: &Pool, heads: &[u64]) -> Result<u64> {
@@ -355,6 +422,11 @@ fn lane() -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use terrace_pmem::{Granularity, MemMedia, PoolOptions};
+
     use super::*;
 
     #[test]
@@ -362,5 +434,41 @@ mod tests {
         let set = encode_set(&[0x1_0000, 0x2_0000]);
         assert_eq!(set[4..], [2, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0]);
         assert_eq!(set[..4], crc32c(&set[4..]).to_le_bytes());
+    }
+
+    fn log() -> WriteLog {
+        let media = MemMedia::new(1 << 20, 1 << 20, Granularity::CacheLine).unwrap();
+        let options = PoolOptions { size: 1 << 20, prefault: false, ..PoolOptions::default() };
+        let pool = Pool::create_on(Arc::new(media), Path::new("memory"), &options).unwrap();
+        WriteLog::create(&pool, 1, 100).unwrap()
+    }
+
+    fn fill(log: &WriteLog) {
+        while !log.is_due() {
+            log.append(b"some key", Some(1), |_| ()).unwrap();
+        }
+    }
+
+    #[test]
+    fn nobody_appends_or_resets_while_a_turn_is_handed_over() {
+        let log = log();
+        fill(&log);
+        let mut alone = false;
+        assert_eq!(log.turn(|_| alone = log.state.try_read().is_none()).unwrap(), Some(1));
+        assert!(alone);
+    }
+
+    #[test]
+    fn a_late_cut_leaves_a_later_generation_alone() {
+        let log = log();
+        fill(&log);
+        let old = log.turn(|_| ()).unwrap().unwrap();
+        log.reset(|| true).unwrap();
+        fill(&log);
+        let newer = log.turn(|_| ()).unwrap().unwrap();
+        log.cut(old).unwrap();
+        assert_eq!(log.last_words().unwrap().len(), 1, "{newer} waits for nobody and is still there");
+        log.cut(newer).unwrap();
+        assert!(log.last_words().unwrap().is_empty());
     }
 }

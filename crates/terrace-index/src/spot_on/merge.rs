@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use terrace_base::Result;
+use terrace_base::{ErrorKind, Result};
 
 use super::buffer::Place;
-use super::log::Replayed;
+use super::log::{OPENED_GENERATION, Replayed};
 use super::partition::{Body, Partition};
 use super::{Base, Change, SpotOn};
 use crate::ordered::Wish;
@@ -60,21 +60,20 @@ impl<B: Base> SpotOn<B> {
         self.log.append(key, word, |generation| {
             if oldest.is_none() {
                 *oldest = Some(generation);
-                self.dirty.lock().push((generation, partition.clone()));
+                self.backlog.note(generation, partition.clone());
             }
         })
     }
 
     /// Merges a locked partition's buffer into the base, and cuts the partition where nodes begin.
     fn merge_partition(&self, partition: &Partition, body: &mut Body) -> Result<()> {
-        let changes: Vec<Change<'_>> = body.buffer.changes().collect();
-        let mut edges = Vec::new();
-        self.base.merge(&changes, self.merge, &mut |head, key| {
-            let low = (partition.low.head, &*partition.low.key);
-            if low < (head, key) && body.holds(head, key) {
-                edges.push(Place::new(head, key));
+        let mut edges = match self.merge_buffer(partition, body) {
+            Ok(edges) => edges,
+            Err(e) => {
+                self.look_below(body);
+                return Err(e);
             }
-        })?;
+        };
         self.surplus.fetch_sub(body.buffer.surplus(), Ordering::Relaxed);
         body.buffer.clear(false);
         body.oldest = None;
@@ -89,50 +88,61 @@ impl<B: Base> SpotOn<B> {
         Ok(())
     }
 
-    /// Turns the log to a new generation if it is time, and merges a few buffers that hold up the old one. What
-    /// fails here is tried again by the next write: this one's change is durable already.
+    /// Merges a buffer into the base; where nodes begin within the partition.
+    fn merge_buffer(&self, partition: &Partition, body: &Body) -> Result<Vec<Place>> {
+        let changes: Vec<Change<'_>> = body.buffer.changes().collect();
+        let mut edges = Vec::new();
+        self.base.merge(&changes, self.merge, &mut |head, key| {
+            let low = (partition.low.head, &*partition.low.key);
+            if low < (head, key) && body.holds(head, key) {
+                edges.push(Place::new(head, key));
+            }
+        })?;
+        Ok(edges)
+    }
+
+    /// Finds out anew which keys of a buffer the base has: a merge that has failed may have put any of them there. A
+    /// key that cannot be looked up is taken for one.
+    fn look_below(&self, body: &mut Body) {
+        let before = body.buffer.surplus();
+        body.buffer.look_below(|key| self.base.get(key).map_or(true, |word| word.is_some()));
+        self.surplus.fetch_add(body.buffer.surplus() - before, Ordering::Relaxed);
+    }
+
+    /// Turns the log to a new generation if it is time, and shortly before merges buffers that hold up the old one, a
+    /// few at a time. What fails here is tried again by the next write: this one's change is durable already.
     fn look_after_log(&self) {
-        if self.log.is_due() && self.stale_left.load(Ordering::Acquire) == 0 {
+        if self.log.is_due() && self.backlog.left() == 0 {
             let _ = self.turn_log();
         }
-        if self.stale_left.load(Ordering::Acquire) > 0 {
+        if self.backlog.left() > 0 && self.log.is_soon_due() {
             let _ = self.help_stale(HELPED);
         }
     }
 
     fn turn_log(&self) -> Result<()> {
-        let Some(old) = self.log.turn()? else { return Ok(()) };
-        // Whoever appended to the old generation has noted it by now; only the thread that has turned is here.
-        let mut dirty = self.dirty.lock();
-        let (stale, kept): (Vec<_>, Vec<_>) = dirty.drain(..).partition(|(generation, _)| *generation <= old);
-        *dirty = kept;
-        drop(dirty);
-        if stale.is_empty() {
-            return self.log.cut();
+        let mut waits = false;
+        match self.log.turn(|old| waits = self.backlog.turn(old))? {
+            Some(old) if !waits => self.log.cut(old),
+            _ => Ok(()),
         }
-        self.stale_generation.store(old, Ordering::Release);
-        let mut queue = self.stale.lock();
-        self.stale_left.store(stale.len(), Ordering::Release);
-        *queue = stale.into_iter().map(|(_, partition)| partition).collect();
-        Ok(())
     }
 
     /// Merges up to `count` buffers with entries of the previous generation; the last lets that go.
     fn help_stale(&self, count: usize) -> Result<()> {
         for _ in 0..count {
-            let Some(partition) = self.stale.lock().pop() else { return Ok(()) };
-            let old = self.stale_generation.load(Ordering::Acquire);
+            let Some((old, partition)) = self.backlog.take() else { return Ok(()) };
             let mut body = partition.body.write();
             if body.oldest.is_some_and(|oldest| oldest <= old)
                 && let Err(e) = self.merge_partition(&partition, &mut body)
             {
                 drop(body);
-                self.stale.lock().push(partition);
+                self.backlog.put_back(partition);
                 return Err(e);
             }
             drop(body);
-            if self.stale_left.fetch_sub(1, Ordering::AcqRel) == 1 {
-                self.log.cut()?;
+            if self.backlog.settled() {
+                self.log.cut(old)?;
             }
         }
         Ok(())
@@ -140,38 +150,48 @@ impl<B: Base> SpotOn<B> {
 
     /// Merges everything that is buffered when it is called.
     pub fn flush(&self) -> Result<()> {
-        while !self.stale.lock().is_empty() {
-            self.help_stale(usize::MAX)?;
-        }
+        self.help_stale(usize::MAX)?;
         for partition in self.partitions.all()? {
             let mut body = partition.body.write();
             if !body.buffer.is_empty() {
                 self.merge_partition(&partition, &mut body)?;
             }
         }
-        self.log.reset(|| {
-            // Who writes meanwhile has locked its partition, or is in `dirty` with what it has written.
-            let mut dirty = self.dirty.lock();
-            let clean = self.stale_left.load(Ordering::Acquire) == 0
-                && dirty.iter().all(|(_, p)| p.body.try_read().is_some_and(|body| body.oldest.is_none()));
-            if clean {
-                dirty.clear();
-            }
-            clean
-        })
+        self.log.reset(|| self.backlog.clear_if_clean())
     }
 
-    /// Merges what the log held when it was opened, and empties it.
+    /// Merges what the log held when it was opened, and empties it. In a full pool that stays in the log and, by one
+    /// partition, in its buffer.
     pub(super) fn replay(&self, replayed: &Replayed) -> Result<()> {
-        let head = |key: &[u8]| self.base.head(key);
-        let change = |(key, word): (&'_ Vec<u8>, &Option<u64>)| (head(key), key.clone(), *word);
+        let change = |(key, word): (&'_ Vec<u8>, &Option<u64>)| (self.base.head(key), key.clone(), *word);
         let mut all: Vec<_> = replayed.iter().map(change).collect();
         all.sort_unstable();
         let changes: Vec<Change<'_>> = all
             .iter()
             .map(|(head, key, word)| Change { head: *head, key, word: *word, is_new: false })
             .collect();
-        self.base.merge(&changes, self.merge, &mut |_, _| {})?;
-        self.log.reset(|| true)
+        match self.base.merge(&changes, self.merge, &mut |_, _| {}) {
+            Ok(()) => self.log.reset(|| true),
+            Err(e) if e.kind() == ErrorKind::PoolFull => self.hold(&changes),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Takes replayed changes, which the log keeps, into the buffer of the only partition.
+    fn hold(&self, changes: &[Change<'_>]) -> Result<()> {
+        let whole = self.partitions.find(0, &[])?;
+        let mut body = whole.body.write();
+        for &Change { head, key, word, .. } in changes {
+            let below = self.base.get(key)?.is_some();
+            let place = body.buffer.search(head, key);
+            let more = body.buffer.put(place, (head, key), word, below);
+            self.surplus.fetch_add(more, Ordering::Relaxed);
+        }
+        body.oldest = Some(OPENED_GENERATION);
+        self.backlog.note(OPENED_GENERATION, whole.clone());
+        if self.log.has_previous() {
+            self.backlog.turn(OPENED_GENERATION);
+        }
+        Ok(())
     }
 }

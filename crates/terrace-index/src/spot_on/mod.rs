@@ -13,13 +13,13 @@
 //! ```text
 //! write: partition of the key -> lock -> log, durable -> buffer        read: partition -> buffer, else base
 //! full:  buffer -> base (in or out of place), durable -> buffer empty -> partition cut where nodes begin
-//! log:   old enough -> new generation; buffers with entries of the old one are merged, a few with each write;
-//!        then the old one is freed by one publish
+//! log:   old enough -> new generation; when that is nearly as old, buffers that still have entries of the old one
+//!        are merged, a few with each write; then the old one is freed by one publish
 //! ```
 //!
 //! Thread safety: every method may be called from any thread at any time. Writers of a partition exclude each other
 //! and its readers; readers of one do not exclude each other. Locks are taken in this order: a partition, the
-//! log, a lane of it; a partition, the base's own.
+//! log, a lane of it or the backlog; a partition, the base's own.
 //!
 //! What always holds:
 //!
@@ -31,6 +31,7 @@
 //! 5. The base is changed by merges alone. So replaying the log into it, at opening, is right however much of the
 //!    log had been merged already.
 
+mod backlog;
 mod base;
 mod buffer;
 mod log;
@@ -40,16 +41,15 @@ mod scan;
 
 use std::fmt;
 use std::ops::Bound;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 
-use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 use terrace_pmem::{Marks, Pool};
 
 use crate::hashed::{HashCursor, HashFigures, HashIndex};
 use crate::ordered::{OrderedIndex, ScanBatch, admit, leads_on, single_key_writes};
 
+use backlog::Backlog;
 use log::WriteLog;
 use partition::{Partition, Partitions};
 
@@ -86,23 +86,30 @@ pub struct SpotOn<B: Base> {
     capacity: usize,
     /// Keys more than the base has.
     surplus: AtomicI64,
-    /// Partitions with entries, by the generation of the oldest when they were noted.
-    dirty: Mutex<Vec<(u64, Arc<Partition>)>>,
-    /// Those with entries of the previous generation, as far as nobody has taken them on, and how many are left to
-    /// merge, those taken on included.
-    stale: Mutex<Vec<Arc<Partition>>>,
-    stale_left: AtomicUsize,
-    /// The previous generation, while there is something left.
-    stale_generation: AtomicU64,
+    backlog: Backlog,
 }
 
 impl<B: Base> SpotOn<B> {
     /// Makes an empty base, and an empty log, under the root `root_name` of at most 18 bytes.
     pub fn create(pool: &Pool, root_name: &str, options: &SpotOnOptions) -> Result<Self> {
-        let base = B::create(pool, &base_root(root_name))?;
         let log = WriteLog::create(pool, options.lanes, options.log_bytes)?;
-        pool.set_root(root_name, log.header())?;
-        Ok(Self::over(base, log, options))
+        let base = Self::create_base(pool, root_name);
+        match base.and_then(|base| pool.set_root(root_name, log.header()).map(|()| base)) {
+            Ok(base) => Ok(Self::over(base, log, options)),
+            Err(e) => {
+                log.free()?;
+                Err(e)
+            }
+        }
+    }
+
+    /// An empty base: the one that is there if a creation got no further, since without a log nobody has changed it.
+    fn create_base(pool: &Pool, root_name: &str) -> Result<B> {
+        let base = base_root(root_name);
+        match (pool.root(root_name)?, pool.root(&base)?) {
+            (None, Some(_)) => B::open(pool, &base),
+            _ => B::create(pool, &base),
+        }
     }
 
     /// Opens what lies under the root `root_name`, and merges what the log holds into the base: time in proportion
@@ -127,10 +134,7 @@ impl<B: Base> SpotOn<B> {
             merge: options.merge,
             capacity: options.capacity.unwrap_or(B::CAPACITY).max(1),
             surplus: AtomicI64::new(0),
-            dirty: Mutex::default(),
-            stale: Mutex::default(),
-            stale_left: AtomicUsize::new(0),
-            stale_generation: AtomicU64::new(0),
+            backlog: Backlog::default(),
         }
     }
 
@@ -168,6 +172,7 @@ impl<B: Base> SpotOn<B> {
         findings.extend(self.log.check());
         let all = self.partitions.all()?;
         let nexts = all.iter().skip(1).map(|next| Some(next.low.clone())).chain([None]);
+        let logged = self.log.last_words()?;
         let mut surplus = 0;
         for (partition, next) in all.iter().zip(nexts) {
             let body = partition.body.read();
@@ -179,6 +184,9 @@ impl<B: Base> SpotOn<B> {
                 findings.push(format!("the partition at {:?} does not know its oldest entry", partition.low));
             }
             let entries = body.buffer.entries();
+            if entries.iter().any(|entry| logged.get(entry.key()) != Some(&entry.word())) {
+                findings.push(format!("the buffer at {:?} has an entry that the log has not", partition.low));
+            }
             let place = |at: usize| (entries[at].head, entries[at].key());
             let ordered = (1..entries.len()).all(|at| place(at - 1) < place(at));
             let low = (partition.low.head, &*partition.low.key);

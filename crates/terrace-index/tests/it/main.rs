@@ -9,6 +9,7 @@ mod bed;
 mod conformance;
 mod fastfair;
 mod skiplist;
+mod spot_on;
 mod sptree;
 mod turbohash;
 

@@ -91,7 +91,7 @@ impl<const B: usize, const P: usize> HashConstructor for Extendible<B, P> {
 }
 
 /// Write buffers so small, and a log so short, that merges, cuts and turns come up at every few changes.
-fn tight(merge: Merge) -> SpotOnOptions {
+pub fn tight(merge: Merge) -> SpotOnOptions {
     let cache = merge == Merge::OutOfPlace;
     SpotOnOptions { merge, cache, capacity: Some(3), log_bytes: 300, lanes: 2 }
 }

@@ -47,8 +47,8 @@ pub trait Case: Send + Sync + 'static {
 
 pub struct Ordered<C>(PhantomData<C>);
 pub struct Hashed<C>(PhantomData<C>);
-pub struct OrderedSubject<I>(I);
-pub struct HashedSubject<I>(I);
+pub struct OrderedSubject<I>(pub I);
+pub struct HashedSubject<I>(pub I);
 
 impl<C: Constructor> Case for Ordered<C> {
     type Index = OrderedSubject<C::Index>;
