@@ -30,6 +30,32 @@ pub fn crc16(data: &[u8]) -> u16 {
     }
 }
 
+/// Bits of value in a word of [`seal48`].
+const SEALED_BITS: u32 = 48;
+
+/// A word of a value below 2^48 and a check over it and `seed`: where the word lies, or what it belongs to. Never 0,
+/// so that a word that was never written is not one.
+///
+/// ```
+/// use terrace_base::checksum::{seal48, unseal48};
+/// let word = seal48(4096, 7);
+/// assert_eq!(unseal48(4096, word), Some(7));
+/// assert_eq!((unseal48(4104, word), unseal48(4096, word ^ 1), unseal48(4096, 0)), (None, None, None));
+/// ```
+pub fn seal48(seed: u64, value: u64) -> u64 {
+    debug_assert!(value >> SEALED_BITS == 0);
+    let mut both = [0; 16];
+    both[..8].copy_from_slice(&seed.to_le_bytes());
+    both[8..].copy_from_slice(&value.to_le_bytes());
+    value | u64::from(crc16(&both)) << SEALED_BITS
+}
+
+/// The value of a word, if it is one that [`seal48`] makes with `seed`.
+pub fn unseal48(seed: u64, word: u64) -> Option<u64> {
+    let value = word & ((1 << SEALED_BITS) - 1);
+    (seal48(seed, value) == word).then_some(value)
+}
+
 /// XXH3 of `data`, 64 bits.
 pub fn hash64(data: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(data)

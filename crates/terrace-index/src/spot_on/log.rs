@@ -2,7 +2,7 @@
 //! everything in it has been merged.
 //!
 //! ```text
-//! header -> current set -> a log for each lane       header -> previous set, or none
+//! header -> current set -> a log for each lane       header -> previous set, or none; checked words
 //! entry   = sequence number, word (0: removed), key
 //! ```
 //!
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
-use terrace_base::checksum::crc32c;
+use terrace_base::checksum::{crc32c, seal48, unseal48};
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_log::PmLog;
 use terrace_pmem::{Marks, POff, Pool};
@@ -25,8 +25,10 @@ use terrace_pmem::{Marks, POff, Pool};
 use crate::kinds;
 use crate::ordered::MAX_KEY_BYTES;
 
-/// `TSPOT`, zeros, version 1.
-const MAGIC: u64 = u64::from_le_bytes(*b"TSPOT\x01\0\0");
+/// `TSPOT`, version, zeros.
+const MAGIC: u64 = u64::from_le_bytes(*b"TSPOT\x02\0\0");
+/// What the version takes of it.
+const VERSION_SHIFT: u32 = 40;
 /// Bytes of the header: magic, current, previous, reserved.
 const HEADER_BYTES: u64 = 32;
 const CURRENT_AT: u64 = 8;
@@ -83,10 +85,7 @@ impl WriteLog {
                 return Err(e);
             }
         };
-        let mut image = [0; HEADER_BYTES as usize];
-        image[..8].copy_from_slice(&MAGIC.to_le_bytes());
-        image[8..16].copy_from_slice(&current.set.to_le_bytes());
-        pool.write(slot.offset, &image);
+        pool.write(slot.offset, &encode_header(slot.offset, current.set));
         pool.flush(slot.offset, HEADER_BYTES);
         pool.activate(&slot);
         pool.drain();
@@ -95,12 +94,13 @@ impl WriteLog {
 
     /// The log at `header`, with what it holds; `reset` empties it when that has been merged.
     pub fn open(pool: &Pool, header: u64, lanes: usize, limit: u64) -> Result<(Self, Replayed)> {
-        let word =
-            |at: u64| Ok::<_, Error>(pool.atomic_checked(POff::new(header + at))?.load(Ordering::Acquire));
-        if word(0)? != MAGIC {
-            return Err(pool.corruption(header, "the header of a log of buffered changes", "other bytes"));
-        }
-        let (current, previous, _) = (word(CURRENT_AT)?, word(PREVIOUS_AT)?, word(RESERVED_AT)?);
+        let word = |at| Ok::<_, Error>(pool.atomic_checked(POff::new(header + at))?.load(Ordering::Acquire));
+        check_magic(pool, header, word(0)?)?;
+        let set = |at| {
+            let damaged = || pool.corruption(header + at, "the place of a set of logs", "another word");
+            unseal48(header + at, word(at)?).ok_or_else(damaged)
+        };
+        let (current, previous, _) = (set(CURRENT_AT)?, set(PREVIOUS_AT)?, word(RESERVED_AT)?);
         // A killed process may have stored these words and no more.
         pool.persist(header, HEADER_BYTES);
         let current = Generation::open(pool, current)?;
@@ -108,7 +108,7 @@ impl WriteLog {
         let previous = match previous {
             0 => None,
             same if same == current.set => {
-                pool.publish(POff::new(header + PREVIOUS_AT), 0);
+                publish(pool, header + PREVIOUS_AT, 0);
                 None
             }
             other => Some(Generation::open(pool, other)?),
@@ -207,7 +207,7 @@ impl WriteLog {
         }
         let next = Generation::create(&self.pool, self.lanes, self.room)?;
         // In this order: a crash between the two leaves one set named twice.
-        self.pool.publish(POff::new(self.header + PREVIOUS_AT), state.current.set);
+        publish(&self.pool, self.header + PREVIOUS_AT, state.current.set);
         state.previous = Some(self.begin(&mut state, next));
         hand_over(state.number - 1);
         Ok(Some(state.number - 1))
@@ -215,7 +215,7 @@ impl WriteLog {
 
     /// Publishes `next` as the current generation; the one before.
     fn begin(&self, state: &mut Generations, next: Generation) -> Generation {
-        self.pool.publish(POff::new(self.header + CURRENT_AT), next.set);
+        publish(&self.pool, self.header + CURRENT_AT, next.set);
         state.number += 1;
         self.bytes.store(0, Ordering::Relaxed);
         std::mem::replace(&mut state.current, next)
@@ -237,7 +237,7 @@ impl WriteLog {
 
     fn free_previous(&self, state: &mut Generations) -> Result<()> {
         let Some(old) = state.previous.take() else { return Ok(()) };
-        self.pool.publish(POff::new(self.header + PREVIOUS_AT), 0);
+        publish(&self.pool, self.header + PREVIOUS_AT, 0);
         old.free(&self.pool)
     }
 
@@ -358,6 +358,33 @@ impl Generation {
     }
 }
 
+/// Publishes the place of a set, or 0, in the header's word at `at`.
+fn publish(pool: &Pool, at: u64, set: u64) {
+    pool.publish(POff::new(at), seal48(at, set));
+}
+
+fn encode_header(at: u64, current: u64) -> [u8; HEADER_BYTES as usize] {
+    let mut image = [0; HEADER_BYTES as usize];
+    let words = [MAGIC, seal48(at + CURRENT_AT, current), seal48(at + PREVIOUS_AT, 0), 0];
+    image.chunks_exact_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+    image
+}
+
+fn check_magic(pool: &Pool, at: u64, magic: u64) -> Result<()> {
+    let version = |magic: u64| (magic >> VERSION_SHIFT) as u8;
+    if magic == MAGIC {
+        return Ok(());
+    }
+    if magic ^ MAGIC == u64::from(version(magic ^ MAGIC)) << VERSION_SHIFT {
+        return Err(Error::InvalidFormat {
+            file: pool.path().to_path_buf(),
+            found: format!("a log of buffered changes of version {}", version(magic)),
+            supported: format!("version {}", version(MAGIC)),
+        });
+    }
+    Err(pool.corruption(at, "the header of a log of buffered changes", "other bytes"))
+}
+
 /// The last change of each key, with its number.
 type LastChanges = BTreeMap<Vec<u8>, (u64, Option<u64>)>;
 
@@ -428,6 +455,16 @@ mod tests {
     use terrace_pmem::{Granularity, MemMedia, PoolOptions};
 
     use super::*;
+
+    #[test]
+    fn golden_header() {
+        let header = encode_header(0x2000, 0x1_0000);
+        assert_eq!(header[..8], *b"TSPOT\x02\0\0");
+        assert_eq!(header[8..14], [0, 0, 1, 0, 0, 0]);
+        assert_eq!(header[16..22], [0; 6]);
+        assert_eq!([header[14], header[15], header[22], header[23]], [16, 255, 98, 227], "checks");
+        assert_eq!(header[24..], [0; 8]);
+    }
 
     #[test]
     fn golden_set() {

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_base::ErrorKind;
 use terrace_base::rng::Rng;
 use terrace_index::spot_on::{Base, Merge, SpotOn, SpotOnOptions};
-use terrace_index::{Cceh, FastFair, HashIndex, OrderedIndex, SkipIndex};
-use terrace_pmem::{Granularity, MemMedia, Pool};
+use terrace_index::{Cceh, FastFair, HashIndex, OrderedIndex, SkipIndex, kinds};
+use terrace_pmem::{Granularity, MemMedia, POff, Pool};
+use terrace_sim::{Survival, World, WorldOptions};
 
-use crate::bed::{assert_marked, memory_pool, memory_pool_of, options};
+use crate::bed::{assert_marked, create_in, memory_pool, memory_pool_of, open_in, options};
 use crate::conformance::{Buffered, Case, Hashed, Ordered, Replaced, Subject, tight};
 
 type Tree = FastFair<4>;
@@ -194,4 +195,55 @@ fn segments_merged_out_of_place_are_fuller() {
         assert_eq!(HashIndex::get(&index, &i.to_le_bytes()).unwrap(), Some(i + 1));
     }
     assert_eq!(HashIndex::check(&index).unwrap(), Vec::<String>::new());
+}
+
+/// Any bit of the header, the set and what is used of the logs may be flipped: the right answers or an error. What was
+/// appended last is as good as torn off if it is damaged.
+fn flipped_bits<C: Case>(name: &str) {
+    const KEYS: u64 = 40;
+    let world = World::new(3, WorldOptions::default());
+    let pool = create_in(&world).unwrap();
+    let index = C::create(&pool).unwrap();
+    // What the last merge has left is not the base's alone.
+    (0..KEYS).for_each(|i| drop(index.insert(&key(i), i + 1).map(drop)));
+    (0..KEYS).step_by(3).for_each(|i| drop(index.insert(&key(i), i + 100).map(drop)));
+    (0..KEYS).step_by(7).for_each(|i| drop(index.remove(&key(i)).map(drop)));
+    let wanted: Vec<_> = (0..KEYS).map(|i| index.get(&key(i)).unwrap()).collect();
+    index.insert(b"the last one", 1).unwrap();
+    let whole = world.capture();
+    let slots = pool.slots(kinds::SPOT_ON);
+    let logs = pool.extents(kinds::SPOT_ON_LOG).into_iter().map(|extent| (extent.offset, 600));
+    let mut rng = Rng::new(5);
+    let (mut told, mut harmless) = (0, 0);
+    for at in slots.chain(logs).flat_map(|(at, bytes)| (at..at + bytes).step_by(7)) {
+        let world = whole.power_cut(Survival::Everything);
+        let pool = open_in(&world).unwrap();
+        let bit = (at & 7) * 8 + rng.below(8);
+        pool.atomic(POff::new(at & !7)).fetch_xor(1 << bit, Ordering::Relaxed);
+        let damaged = |e: terrace_base::Error| {
+            let told = [ErrorKind::Corruption, ErrorKind::InvalidFormat].contains(&e.kind());
+            assert!(told, "{name}: byte {at:#x}: {e}");
+        };
+        match C::open(&pool) {
+            Err(e) => {
+                damaged(e);
+                told += 1;
+            }
+            Ok(index) => {
+                for (i, wanted) in (0..).zip(&wanted) {
+                    assert_eq!(index.get(&key(i)).unwrap(), *wanted, "{name}: key {i}, byte {at:#x} flipped");
+                }
+                assert_eq!(index.check().unwrap(), Vec::<String>::new(), "{name}: byte {at:#x}");
+                harmless += 1;
+            }
+        }
+    }
+    assert!(told > 30 && harmless > 30, "{name}: {told} told, {harmless} harmless");
+}
+
+#[test]
+fn a_flipped_bit_of_the_log_is_an_error_or_harmless() {
+    flipped_bits::<Ordered<Replaced<Tree>>>("FAST&FAIR");
+    flipped_bits::<Ordered<Buffered<SkipIndex>>>("skiplist");
+    flipped_bits::<Hashed<Replaced<Table>>>("CCEH");
 }

@@ -1,6 +1,6 @@
 //! The line at the front of every extent of a log on PM (`docs/formats/log.md`).
 
-use terrace_base::checksum::{crc16, crc32c, crc32c_append};
+use terrace_base::checksum::{crc32c, crc32c_append, seal48, unseal48};
 use terrace_base::codec::Reader;
 
 /// Bytes of the header, one cache line.
@@ -14,9 +14,6 @@ const MAGIC: [u8; 8] = *b"TERRAPML";
 
 /// The version of the format written here, and the only one read.
 const VERSION: u32 = 1;
-
-/// Bits of a word that hold an offset; the rest check them.
-const OFFSET_BITS: u32 = 48;
 
 /// What never changes of an extent while it belongs to a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,24 +69,16 @@ fn check_of(front: &[u8]) -> u32 {
 
 /// The word that links `offset` from an extent of the log `id`: never 0, which links nothing.
 pub(crate) fn link_word(id: u64, offset: u64) -> u64 {
-    offset | u64::from(link_check(id, offset)) << OFFSET_BITS
+    seal48(id, offset)
 }
 
 /// The offset that `word` links: `Ok(None)` for nothing, `Err` if the word is damaged.
 pub(crate) fn linked(id: u64, word: u64) -> Result<Option<u64>, ()> {
-    let offset = word & ((1 << OFFSET_BITS) - 1);
-    match word {
-        0 => Ok(None),
-        _ if offset != 0 && word == link_word(id, offset) => Ok(Some(offset)),
+    match (word, unseal48(id, word)) {
+        (0, _) => Ok(None),
+        (_, Some(offset)) if offset != 0 => Ok(Some(offset)),
         _ => Err(()),
     }
-}
-
-fn link_check(id: u64, offset: u64) -> u16 {
-    let mut both = [0; 16];
-    both[..8].copy_from_slice(&id.to_le_bytes());
-    both[8..].copy_from_slice(&offset.to_le_bytes());
-    crc16(&both)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What lies in the pool beside the index: one header, a record for each version, and the undo list of a group that is
 //! being applied. `docs/formats/versions.md` tells it byte by byte.
 
-use terrace_base::checksum::{crc16, crc32c, crc32c_append};
+use terrace_base::checksum::{crc32c, crc32c_append, seal48};
 use terrace_index::kinds;
 use terrace_pmem::Kind as PmKind;
 
@@ -151,7 +151,8 @@ pub(super) fn encode_header(offset: u64, mark: u64) -> [u8; HEADER_BYTES as usiz
     out[..8].copy_from_slice(&MAGIC);
     out[8..12].copy_from_slice(&VERSION.to_le_bytes());
     out[12..16].copy_from_slice(&header_crc(VERSION, offset).to_le_bytes());
-    out[MARK_AT as usize..MARK_AT as usize + 8].copy_from_slice(&seal(offset + MARK_AT, mark).to_le_bytes());
+    out[MARK_AT as usize..MARK_AT as usize + 8]
+        .copy_from_slice(&seal48(offset + MARK_AT, mark).to_le_bytes());
     out
 }
 
@@ -166,21 +167,6 @@ pub(super) fn header_version(offset: u64, front: &[u8]) -> Option<u32> {
 
 fn header_crc(version: u32, offset: u64) -> u32 {
     crc32c_append(crc32c_append(crc32c(&MAGIC), &version.to_le_bytes()), &offset.to_le_bytes())
-}
-
-/// A word of the header at offset `at` that holds `value`, with a check.
-pub(super) fn seal(at: u64, value: u64) -> u64 {
-    debug_assert!(value & !VALUE_MASK == 0);
-    let mut both = [0; 16];
-    both[..8].copy_from_slice(&at.to_le_bytes());
-    both[8..].copy_from_slice(&value.to_le_bytes());
-    value | u64::from(crc16(&both)) << VALUE_BITS
-}
-
-/// The value of the word at `at`, if its check is right.
-pub(super) fn unseal(at: u64, word: u64) -> Option<u64> {
-    let value = word & VALUE_MASK;
-    (seal(at, value) == word).then_some(value)
 }
 
 /// One key's words before and after a group; 0 for none.
@@ -225,6 +211,8 @@ pub(super) fn decode_undo(offset: u64, bytes: &[u8]) -> Option<Vec<Change>> {
 
 #[cfg(test)]
 mod tests {
+    use terrace_base::checksum::unseal48;
+
     use super::*;
 
     fn hex(bytes: &[u8]) -> String {
@@ -260,8 +248,8 @@ mod tests {
         assert_eq!((header_version(0x2000, &bytes), header_version(0x3000, &bytes)), (Some(1), None));
         assert_eq!(bytes[24..], [0; 40]);
         let mark = u64::from_le_bytes(bytes[16..24].try_into().unwrap());
-        assert_eq!((unseal(0x2010, mark), unseal(0x2018, mark)), (Some(7), None));
-        (0..64).for_each(|bit| assert_eq!(unseal(0x2010, mark ^ 1 << bit), None));
+        assert_eq!((unseal48(0x2010, mark), unseal48(0x2018, mark)), (Some(7), None));
+        (0..64).for_each(|bit| assert_eq!(unseal48(0x2010, mark ^ 1 << bit), None));
     }
 
     #[test]

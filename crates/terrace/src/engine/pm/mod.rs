@@ -47,6 +47,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use terrace_base::checksum::seal48;
 use terrace_base::{Error, Result};
 use terrace_index::limbo::Limbo;
 use terrace_index::pins::Pins;
@@ -147,7 +148,7 @@ impl<I: KeyIndex> PmStore<I> {
     /// Sets numbers up to `mark` aside, durably.
     fn set_mark(&self, mark: u64) {
         let at = self.header + layout::MARK_AT;
-        self.pool.publish(POff::new(at), layout::seal(at, mark));
+        self.pool.publish(POff::new(at), seal48(at, mark));
         self.mark.store(mark, Ordering::Release);
     }
 

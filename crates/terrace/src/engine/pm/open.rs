@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
 use arc_swap::ArcSwapOption;
+use terrace_base::checksum::unseal48;
 use terrace_base::{Error, Result};
 use terrace_index::limbo::Limbo;
 use terrace_index::pins::Pins;
@@ -153,7 +154,7 @@ fn read_header<I: KeyIndex>(pool: &Pool) -> Result<(u64, u64)> {
         None => return Err(damaged()),
     }
     let word = pool.atomic_checked(POff::new(at + MARK_AT))?.load(std::sync::atomic::Ordering::Acquire);
-    Ok((at, layout::unseal(at + MARK_AT, word).ok_or_else(damaged)?))
+    Ok((at, unseal48(at + MARK_AT, word).ok_or_else(damaged)?))
 }
 
 /// Wires the engine around what has been opened, takes back a group that was cut short, and has what a crash left

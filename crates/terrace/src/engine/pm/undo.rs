@@ -7,6 +7,7 @@
 //! While the header names a list nothing that its words name is freed, and nobody writes but who applies the group.
 
 use terrace_base::Result;
+use terrace_base::checksum::{seal48, unseal48};
 use terrace_pmem::{POff, Pool, Slot};
 
 use super::index::KeyIndex;
@@ -41,7 +42,7 @@ impl<'p> Armed<'p> {
 
 fn name(pool: &Pool, header: u64, list: u64) {
     let at = header + UNDO_AT;
-    pool.publish(POff::new(at), layout::seal(at, list));
+    pool.publish(POff::new(at), seal48(at, list));
 }
 
 /// The changes of the list that the header names, and where it is.
@@ -52,7 +53,7 @@ fn named(pool: &Pool, header: u64) -> Result<Option<(u64, Vec<Change>)>> {
     if word == 0 {
         return Ok(None);
     }
-    let list = layout::unseal(at, word).ok_or_else(|| damaged(at))?;
+    let list = unseal48(at, word).ok_or_else(|| damaged(at))?;
     if list == 0 {
         return Ok(None);
     }
@@ -78,9 +79,9 @@ pub(super) fn is_armed(pool: &Pool, header: u64) -> Result<bool> {
 /// Takes back what the session before has left of a group; the number of keys. Nobody else is there.
 pub(super) fn take_back<I: KeyIndex>(pool: &Pool, header: u64, index: &I) -> Result<u64> {
     let Some((list, changes)) = named(pool, header)? else { return Ok(0) };
-    for change in &changes {
-        put_back(pool, index, *change)?;
-    }
+    // Keys that the group has added go first, so that in a full pool there is room for those that it has removed.
+    let (added, others): (Vec<Change>, Vec<Change>) = changes.iter().partition(|change| change.old == 0);
+    added.into_iter().chain(others).try_for_each(|change| put_back(pool, index, change))?;
     // What was put back is durable, as every write of an index.
     name(pool, header, 0);
     pool.free(list, UNDO_KIND)?;
