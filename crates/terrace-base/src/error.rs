@@ -137,6 +137,11 @@ impl Error {
         matches!(self.kind(), ErrorKind::NoSpace | ErrorKind::PoolFull | ErrorKind::Locked)
     }
 
+    /// Whether the pool or the disk has no room. Nothing has been lost, and there may be room later.
+    pub fn is_out_of_space(&self) -> bool {
+        matches!(self.kind(), ErrorKind::NoSpace | ErrorKind::PoolFull)
+    }
+
     /// Wraps a system error; a full disk becomes [`Error::NoSpace`].
     pub fn io(path: &Path, operation: &'static str, source: io::Error) -> Self {
         match source.kind() {

@@ -15,7 +15,7 @@
 
 use std::sync::atomic::Ordering;
 
-use terrace_base::{Error, Result};
+use terrace_base::Result;
 use terrace_pmem::POff;
 
 use super::FastFair;
@@ -30,7 +30,7 @@ impl<const N: usize> FastFair<N> {
     /// and goes on upward. A pool without room for the new node leaves things as they are.
     pub(super) fn try_merge(&self, key: &[u8], level: u8) -> Result<()> {
         match self.merge_upward(key, level) {
-            Err(Error::PoolFull { .. } | Error::NoSpace { .. }) => Ok(()),
+            Err(e) if e.is_out_of_space() => Ok(()),
             other => other,
         }
     }

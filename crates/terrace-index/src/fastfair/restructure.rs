@@ -39,7 +39,7 @@ impl<const N: usize> FastFair<N> {
         let key = self.fence(low)?.unwrap_or_default();
         match self.repair_parent(key, old.level()) {
             // The tree is whole as it is; whoever comes by when there is room will see to the parent.
-            Err(terrace_base::Error::PoolFull { .. } | terrace_base::Error::NoSpace { .. }) => Ok(()),
+            Err(e) if e.is_out_of_space() => Ok(()),
             other => other,
         }
     }

@@ -1,7 +1,7 @@
 //! Merging a run of changes into leaves, in place one by one or out of place: the leaf and the changes become one
 //! or more new leaves, which take its place by one publish.
 
-use terrace_base::{Error, Result};
+use terrace_base::Result;
 
 use super::FastFair;
 use super::build::{Fresh, Item, Plan};
@@ -141,7 +141,7 @@ impl<const N: usize> FastFair<N> {
         let key = self.fence(low)?.unwrap_or_default();
         match self.repair_parent(key, 0) {
             // The tree is whole as it is; whoever comes by when there is room will see to the parent.
-            Err(Error::PoolFull { .. } | Error::NoSpace { .. }) => Ok(()),
+            Err(e) if e.is_out_of_space() => Ok(()),
             other => other,
         }
     }

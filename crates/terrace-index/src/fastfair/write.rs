@@ -4,7 +4,7 @@
 //! is what makes it happen, and then sweeps the entry out. A new key is a new record, persisted, then linked by
 //! one shift under its leaf's lock.
 
-use terrace_base::{Error, Result};
+use terrace_base::Result;
 
 use super::FastFair;
 use super::build::Fresh;
@@ -263,8 +263,8 @@ impl<const N: usize> FastFair<N> {
             drop(lock);
             helped = true;
             match self.repair_parent(key, level) {
-                Ok(()) | Err(Error::PoolFull { .. } | Error::NoSpace { .. }) => {}
-                Err(e) => return Err(e),
+                Err(e) if !e.is_out_of_space() => return Err(e),
+                _ => {}
             }
         }
     }

@@ -33,24 +33,20 @@ struct Outcome<'k> {
 }
 
 impl SkipIndex {
-    /// Makes all `changes`, which ascend by key, durably. A crash leaves any part of them.
+    /// Makes all `changes`, which ascend by key, durably. A crash leaves any part of them, and so does an error: what
+    /// has been staged until then is linked, or each attempt in a full pool would use up room for nothing.
     pub(crate) fn merge_batch(&self, changes: &[Change<'_>]) -> Result<()> {
         let mut chains = Vec::new();
         // From the last on, since a node names the one behind it.
-        for change in changes.iter().rev() {
-            match change.word {
-                None if change.is_new => {}
-                None => drop(self.remove(change.key)?),
-                Some(word) => self.put_or_chain(&mut chains, change, word)?,
-            }
-        }
+        let staged = changes.iter().rev().try_for_each(|change| self.stage_change(&mut chains, change));
         let list = self.list();
         list.pool.drain();
         let mut outcome = Outcome::default();
-        chains.into_iter().try_for_each(|chain| self.link_nodes(chain, &mut outcome))?;
+        let linked = chains.into_iter().try_for_each(|chain| self.link_nodes(chain, &mut outcome));
         list.pool.drain();
         outcome.linked.iter().for_each(|at| list.mark_settled(*at));
         self.keys.fetch_add(outcome.linked.len() as u64, Ordering::Relaxed);
+        staged.and(linked)?;
         for Change { key, word, .. } in changes.iter().filter(|change| outcome.present.contains(&change.key))
         {
             word.map(|word| self.insert(key, word)).transpose()?;
@@ -59,6 +55,14 @@ impl SkipIndex {
     }
 
     /// Makes a change in its key's node, or puts a new one in front of the chain for its gap.
+    fn stage_change<'k>(&self, chains: &mut Vec<Chain<'k>>, change: &Change<'k>) -> Result<()> {
+        match change.word {
+            None if change.is_new => Ok(()),
+            None => self.remove(change.key).map(drop),
+            Some(word) => self.put_or_chain(chains, change, word),
+        }
+    }
+
     fn put_or_chain<'k>(&self, chains: &mut Vec<Chain<'k>>, change: &Change<'k>, word: u64) -> Result<()> {
         let list = self.list();
         let at = list.guided(change.key, 0)?;

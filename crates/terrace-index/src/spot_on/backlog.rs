@@ -62,9 +62,9 @@ impl Backlog {
         Some((state.generation, partition))
     }
 
-    /// The partition that was taken could not be merged.
+    /// The partition that was taken could not be merged. Others come first.
     pub fn put_back(&self, partition: Arc<Partition>) {
-        self.state.lock().stale.push(partition);
+        self.state.lock().stale.insert(0, partition);
     }
 
     /// The partition that was taken has been merged; whether it was the last.

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
 use terrace_base::checksum::{crc32c, seal48, unseal48};
-use terrace_base::{Error, ErrorKind, Result};
+use terrace_base::{Error, Result};
 use terrace_log::PmLog;
 use terrace_pmem::{Marks, POff, Pool};
 
@@ -116,8 +116,10 @@ impl WriteLog {
         let last = last_changes(pool, previous.iter().chain([&current]))?;
         let next = last.values().map(|(sequence, _)| sequence + 1).max().unwrap_or(1);
         let replayed = last.into_iter().map(|(key, (_, word))| (key, word)).collect();
+        let bytes = current.collect(pool, &mut BTreeMap::new())?;
         let log = Self::over(pool, header, (lanes, limit), current, previous);
         log.sequence.store(next, Ordering::Relaxed);
+        log.bytes.store(bytes, Ordering::Relaxed);
         Ok((log, replayed))
     }
 
@@ -254,7 +256,7 @@ impl WriteLog {
         }
         match Generation::create(&self.pool, self.lanes, self.room) {
             Ok(next) => self.begin(&mut state, next).free(&self.pool),
-            Err(e) if e.kind() == ErrorKind::PoolFull => Ok(()),
+            Err(e) if e.is_out_of_space() => Ok(()),
             Err(e) => Err(e),
         }
     }
@@ -323,11 +325,13 @@ impl Generation {
         Ok(Generation { set, lanes: logs.collect::<Result<_>>()? })
     }
 
-    /// Adds the entries to `last`, of each key the one with the highest number.
-    fn collect(&self, pool: &Pool, last: &mut LastChanges) -> Result<()> {
+    /// Adds the entries to `last`, of each key the one with the highest number; how many bytes they have.
+    fn collect(&self, pool: &Pool, last: &mut LastChanges) -> Result<u64> {
+        let mut bytes = 0;
         for lane in &self.lanes {
             let log = lane.lock();
             log.visit(&mut |_, entry| {
+                bytes += entry.len() as u64;
                 let entry = change_of(entry);
                 let Some((sequence, word, key)) = entry.filter(|(.., key)| key.len() <= MAX_KEY_BYTES) else {
                     return Err(pool.corruption(log.head(), "buffered changes", "another entry"));
@@ -340,7 +344,7 @@ impl Generation {
                 Ok(())
             })?;
         }
-        Ok(())
+        Ok(bytes)
     }
 
     fn is_empty(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use terrace_base::{ErrorKind, Result};
+use terrace_base::Result;
 
 use super::buffer::Place;
 use super::log::{OPENED_GENERATION, Replayed};
@@ -33,8 +33,12 @@ impl<B: Base> SpotOn<B> {
                 }
             };
             let Some(new) = wish(before) else { return Ok(before) };
-            if place.is_err() && body.buffer.len() >= self.capacity {
-                self.merge_partition(&partition, &mut body)?;
+            if place.is_err() && body.buffer.len() >= self.capacity.max(body.put_off) {
+                match self.merge_partition(&partition, &mut body) {
+                    // As long as the log has room writes go on, and so do removals, which make room.
+                    Err(e) if e.is_out_of_space() => body.put_off = body.buffer.len() + self.capacity,
+                    done => done?,
+                }
                 continue;
             }
             self.log_change(&partition, &mut body, key, new)?;
@@ -76,7 +80,7 @@ impl<B: Base> SpotOn<B> {
         };
         self.surplus.fetch_sub(body.buffer.surplus(), Ordering::Relaxed);
         body.buffer.clear(false);
-        body.oldest = None;
+        (body.oldest, body.put_off) = (None, 0);
         edges.sort_unstable();
         edges.dedup();
         if edges.is_empty() {
@@ -172,7 +176,7 @@ impl<B: Base> SpotOn<B> {
             .collect();
         match self.base.merge(&changes, self.merge, &mut |_, _| {}) {
             Ok(()) => self.log.reset(|| true),
-            Err(e) if e.kind() == ErrorKind::PoolFull => self.hold(&changes),
+            Err(e) if e.is_out_of_space() => self.hold(&changes),
             Err(e) => Err(e),
         }
     }
@@ -188,6 +192,7 @@ impl<B: Base> SpotOn<B> {
             self.surplus.fetch_add(more, Ordering::Relaxed);
         }
         body.oldest = Some(OPENED_GENERATION);
+        body.put_off = body.buffer.len() + self.capacity;
         self.backlog.note(OPENED_GENERATION, whole.clone());
         if self.log.has_previous() {
             self.backlog.turn(OPENED_GENERATION);

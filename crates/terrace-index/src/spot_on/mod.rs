@@ -93,22 +93,22 @@ impl<B: Base> SpotOn<B> {
     /// Makes an empty base, and an empty log, under the root `root_name` of at most 18 bytes.
     pub fn create(pool: &Pool, root_name: &str, options: &SpotOnOptions) -> Result<Self> {
         let log = WriteLog::create(pool, options.lanes, options.log_bytes)?;
-        let base = Self::create_base(pool, root_name);
-        match base.and_then(|base| pool.set_root(root_name, log.header()).map(|()| base)) {
+        let made = B::create(pool, &base_root(root_name)).and_then(|base| {
+            match pool.set_root(root_name, log.header()) {
+                Ok(()) => Ok(base),
+                Err(e) => {
+                    // A base without a log is nobody's: its memory comes back with the next reclaim.
+                    pool.clear_root(&base_root(root_name))?;
+                    Err(e)
+                }
+            }
+        });
+        match made {
             Ok(base) => Ok(Self::over(base, log, options)),
             Err(e) => {
                 log.free()?;
                 Err(e)
             }
-        }
-    }
-
-    /// An empty base: the one that is there if a creation got no further, since without a log nobody has changed it.
-    fn create_base(pool: &Pool, root_name: &str) -> Result<B> {
-        let base = base_root(root_name);
-        match (pool.root(root_name)?, pool.root(&base)?) {
-            (None, Some(_)) => B::open(pool, &base),
-            _ => B::create(pool, &base),
         }
     }
 

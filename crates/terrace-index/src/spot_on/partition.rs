@@ -27,6 +27,8 @@ pub(super) struct Body {
     pub buffer: Buffer,
     /// The generation of the oldest entry, if there is one.
     pub oldest: Option<u64>,
+    /// Entries up to which no merge is tried, since one has found no room.
+    pub put_off: usize,
 }
 
 impl Body {

@@ -282,7 +282,7 @@ impl Core {
         let Some(logs) = &self.logs else { return Ok(()) };
         let current = match Set::create(&self.pool, number, logs.count) {
             Ok(set) => set,
-            Err(e) if is_full(&e) => return Ok(()),
+            Err(e) if e.is_out_of_space() => return Ok(()),
             Err(e) => return Err(e),
         };
         self.name_set(LOGS_AT, current.off);
@@ -361,7 +361,7 @@ impl Core {
     /// [`try_keep_logs_short`](Self::try_keep_logs_short), after a write that has been made: no error may make it look as
     /// if it had not been. What stands in the way is met by writes that need the room.
     pub(super) fn keep_logs_short(&self) {
-        if self.try_keep_logs_short().is_err_and(|e| is_full(&e)) {
+        if self.try_keep_logs_short().is_err_and(|e| e.is_out_of_space()) {
             let _ = self.shed_logs();
         }
     }
@@ -477,7 +477,7 @@ impl Core {
         };
         match turned {
             Ok(()) => self.flush_old(),
-            Err(e) if is_full(&e) => self.shed_logs(),
+            Err(e) if e.is_out_of_space() => self.shed_logs(),
             Err(e) => Err(e),
         }
     }
@@ -511,11 +511,6 @@ fn entry_of(entry: &[u8]) -> Option<(u64, u64, &[u8])> {
     let mut fields = Reader::new(entry);
     let (number, word, key) = (fields.u64()?, fields.u64()?, &entry[ENTRY_BYTES..]);
     (number != u64::MAX && key.len() <= MAX_KEY_BYTES).then_some((number, word, key))
-}
-
-/// Whether an error says that there is no room.
-pub(super) fn is_full(error: &Error) -> bool {
-    matches!(error, Error::PoolFull { .. } | Error::NoSpace { .. })
 }
 
 fn encode_set(off: u64, number: u64, heads: &[u64]) -> Vec<u8> {

@@ -12,7 +12,7 @@
 
 use std::sync::atomic::Ordering;
 
-use terrace_base::{Error, Result};
+use terrace_base::Result;
 
 use super::bound::Bound;
 use super::key::Probe;
@@ -66,7 +66,7 @@ impl Core {
         match self.merge(left, right) {
             Ok(()) => Ok(true),
             // It was worth a try.
-            Err(Error::PoolFull { .. } | Error::NoSpace { .. }) => Ok(false),
+            Err(e) if e.is_out_of_space() => Ok(false),
             Err(e) => Err(e),
         }
     }

@@ -11,7 +11,7 @@ use terrace_pmem::Slot;
 
 use super::key::Probe;
 use super::layout::{Item, OFFSET_BITS, OFFSET_MASK, RECORD, SLOTS};
-use super::logs::{Logs, is_full};
+use super::logs::Logs;
 use super::mnode::{Locked, Mnode};
 use super::{Core, Garbage};
 use crate::kinds;
@@ -34,7 +34,7 @@ impl Core {
         };
         match attempt() {
             // What was unlinked to make room is given back once nobody is present, this thread included.
-            Err(e) if is_full(&e) && !self.limbo.is_empty() => {
+            Err(e) if e.is_out_of_space() && !self.limbo.is_empty() => {
                 self.limbo.drain();
                 attempt()
             }
@@ -75,7 +75,7 @@ impl Core {
                 match self.apply_buffered(locked, &probe, wish) {
                     Ok(Some(before)) => return Ok(before),
                     Ok(None) => continue,
-                    Err(e) if is_full(&e) => self.shed_logs()?,
+                    Err(e) if e.is_out_of_space() => self.shed_logs()?,
                     Err(e) => return Err(e),
                 }
                 continue;

@@ -21,7 +21,7 @@ use super::layout::{Change, Word};
 use super::record::NewRecord;
 use super::undo::{Armed, put_back};
 use super::write::Old;
-use super::{NO_GROUP, PmStore, is_full};
+use super::{NO_GROUP, PmStore};
 use crate::batch::Op;
 use crate::engine::Group;
 
@@ -63,7 +63,7 @@ impl<I: KeyIndex> PmStore<I> {
         self.admit()?;
         let number = self.next_number();
         match self.try_group(&last, number) {
-            Err(e) if is_full(&e) && self.pending.load(Ordering::Relaxed) == NO_GROUP => {
+            Err(e) if e.is_out_of_space() && self.pending.load(Ordering::Relaxed) == NO_GROUP => {
                 self.give_back();
                 self.try_group(&last, number)
             }
@@ -151,7 +151,7 @@ impl<I: KeyIndex> PmStore<I> {
             let mut attempts = 0;
             while let Err(e) = put_back(&self.pool, &self.index, *change) {
                 attempts += 1;
-                if !is_full(&e) || attempts == ATTEMPTS {
+                if !e.is_out_of_space() || attempts == ATTEMPTS {
                     return Err(e);
                 }
                 self.give_back();

@@ -175,11 +175,6 @@ impl<I: KeyIndex> PmStore<I> {
     }
 }
 
-/// Whether there may be room once what was unlinked is given back.
-fn is_full(error: &Error) -> bool {
-    matches!(error, Error::PoolFull { .. } | Error::NoSpace { .. })
-}
-
 impl<I: KeyIndex> Engine for PmStore<I> {
     fn write_one(&self, op: Op<'_>, condition: Condition) -> Option<Result<bool>> {
         Some(self.write_single(&op, condition))

@@ -11,10 +11,10 @@ use std::sync::atomic::Ordering;
 use terrace_base::Result;
 use terrace_table::Kind;
 
+use super::PmStore;
 use super::index::KeyIndex;
 use super::layout::Word;
 use super::record::{NewRecord, Record, Version};
-use super::{PmStore, is_full};
 use crate::batch::Op;
 use crate::db::commit::Condition;
 
@@ -48,7 +48,7 @@ impl<I: KeyIndex> PmStore<I> {
         let _turn = self.turns.share();
         self.admit()?;
         match self.try_single(op, condition) {
-            Err(e) if is_full(&e) => {
+            Err(e) if e.is_out_of_space() => {
                 // Perhaps what waits for readers is enough.
                 self.give_back();
                 self.try_single(op, condition)
