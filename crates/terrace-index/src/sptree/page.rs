@@ -23,6 +23,8 @@ pub(super) struct Page {
     /// The slots that a leaf's items are from; of no meaning once a buffer's items are among them.
     pub slots: [u8; SLOTS],
     pub len: usize,
+    /// Whether the records of its items are loaded, or on their way.
+    loaded: bool,
 }
 
 /// Most items of a page: those of a leaf and of a buffer.
@@ -50,7 +52,7 @@ impl Part<'_> {
 
 impl Page {
     pub fn new() -> Page {
-        Page { items: [(0, 0, 0); PAGE], slots: [0; SLOTS], len: 0 }
+        Page { items: [(0, 0, 0); PAGE], slots: [0; SLOTS], len: 0, loaded: false }
     }
 
     pub fn items(&self) -> &[Item] {
@@ -80,6 +82,7 @@ impl Core {
         self.pool.charge_read(off, layout::LEAF_BYTES);
         let bitmap = node.bitmap.load(Ordering::Relaxed);
         let mut metas = [0; SLOTS];
+        page.loaded = false;
         let sorted = version.is_sorted() && read_order(leaf, bitmap, page);
         if !sorted {
             page.len = 0;
@@ -160,6 +163,17 @@ impl Core {
             (true, false) if node.is_low(part.probe) => (0, 0),
             _ => (0, page.len),
         };
+        let mut metas = [0; SLOTS];
+        page.loaded = false;
+        // One record after the other would be waited for: they are loaded together.
+        let records = low < high && is_record(leaf, page.slots[0]);
+        if records {
+            load_items(leaf, page, &mut metas);
+            if !node.is_still(version) {
+                return Ok(None);
+            }
+            self.load_page(page);
+        }
         while low < high {
             let mid = (low + high) / 2;
             let slot = usize::from(page.slots[mid]);
@@ -168,19 +182,29 @@ impl Core {
                 return Ok(None);
             }
             self.verify(off, slot, item, meta)?;
-            if part.is_before(self.cmp_item(item, part.probe)?) { low = mid + 1 } else { high = mid }
+            let order = match records {
+                true => self.loaded_key_of(item)?.bytes().cmp(part.probe.key),
+                false => self.cmp_item(item, part.probe)?,
+            };
+            if part.is_before(order) { low = mid + 1 } else { high = mid }
         }
         let (mut from, mut end) = if part.reverse { (0, low) } else { (low, page.len) };
         part.limit(&mut from, &mut end);
         page.slots.copy_within(from..end, 0);
         page.len = end - from;
-        let mut metas = [0; SLOTS];
         load_items(leaf, page, &mut metas);
         if !node.is_still(version) {
             return Ok(None);
         }
         self.verify_items(off, page, &metas)?;
         Ok(Some(ascends(page.items())))
+    }
+
+    /// Loads the records of a page's items, together.
+    pub(super) fn load_page(&self, page: &mut Page) {
+        if !std::mem::replace(&mut page.loaded, true) {
+            self.load_records(page.items());
+        }
     }
 
     fn verify_items(&self, off: u64, page: &Page, metas: &[u16; SLOTS]) -> Result<()> {
@@ -207,7 +231,7 @@ impl Core {
             }
             // Keys that differ in zeros at their ends alone.
         }
-        self.load_records(page.items());
+        self.load_page(page);
         let keys = page.items().iter().map(|item| self.loaded_key_of(*item)).collect::<Result<Vec<_>>>()?;
         let mut order: Vec<usize> = (0..len).collect();
         order.sort_unstable_by(|a, b| keys[*a].bytes().cmp(keys[*b].bytes()));
@@ -243,6 +267,10 @@ fn read_order(leaf: &Leaf, bitmap: u64, page: &mut Page) -> bool {
     }
     page.len = count;
     seen == bitmap
+}
+
+fn is_record(leaf: &Leaf, slot: u8) -> bool {
+    load(leaf, usize::from(slot)).0.2 == RECORD
 }
 
 /// Loads the items of a page's slots.

@@ -39,7 +39,8 @@ impl Core {
             if let (Some(next), true) = (hint, page.len < part.limit) {
                 self.prefetch_leaf(next.leaf());
             }
-            self.push_all(page.items().iter(), &page, out)?;
+            self.load_page(&mut page);
+            self.push_all(page.items().iter(), out)?;
             if high == Bound::None {
                 return Ok(());
             }
@@ -61,7 +62,8 @@ impl Core {
             let (node, version) = if including { self.locate(&probe)? } else { self.locate_below(&probe)? };
             let part = Part { probe: &probe, including, reverse: true, limit: end - out.len() };
             let Some(()) = self.part(node, version, &part, &mut page)? else { continue };
-            self.push_all(page.items().iter().rev(), &page, out)?;
+            self.load_page(&mut page);
+            self.push_all(page.items().iter().rev(), out)?;
             (cursor, including) = (node.low().to_vec().unwrap_or_default(), false);
         }
         Ok(())
@@ -83,7 +85,8 @@ impl Core {
                 continue;
             }
             let Some(()) = self.read_page(node, version, &mut page)? else { continue };
-            self.push_all(page.items().iter().rev().take(end - out.len()), &page, out)?;
+            self.load_page(&mut page);
+            self.push_all(page.items().iter().rev().take(end - out.len()), out)?;
             if out.len() == end {
                 return Ok(());
             }
@@ -104,14 +107,8 @@ impl Core {
         self.locate(probe)
     }
 
-    /// Appends `items`, those of `page` in some order.
-    fn push_all<'i>(
-        &self,
-        mut items: impl Iterator<Item = &'i Item>,
-        page: &'i Page,
-        out: &mut ScanBatch,
-    ) -> Result<()> {
-        self.load_records(page.items());
+    /// Appends `items`, whose records are loaded.
+    fn push_all<'i>(&self, mut items: impl Iterator<Item = &'i Item>, out: &mut ScanBatch) -> Result<()> {
         items.try_for_each(|&item| {
             let (key_word, word, kind) = item;
             // Short keys without the detour by a reference to either sort.
