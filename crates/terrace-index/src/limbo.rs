@@ -168,6 +168,11 @@ impl<T: Send, R: Readers> Limbo<T, R> {
         self.len() == 0
     }
 
+    /// Calls `visit` with everything that is parked.
+    pub fn for_each(&self, visit: impl FnMut(&T)) {
+        self.parked.lock().iter().map(|(_, thing)| thing).for_each(visit);
+    }
+
     /// Frees as much as present readers allow; everything when there are none.
     pub fn drain(&self) {
         for _ in 0..3 {

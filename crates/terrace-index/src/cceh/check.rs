@@ -6,11 +6,11 @@ use std::sync::atomic::{Ordering, fence};
 use terrace_base::Result;
 use terrace_pmem::Marks;
 
-use super::Cceh;
 use super::directory::Route;
 use super::layout::{BUCKET_SLOTS, Entry, inline_word, names_record, prefix, record_word};
 use super::lock::is_busy;
 use super::probe::{SlotAt, Value, key_word, value_word};
+use super::{Cceh, Garbage};
 use crate::hashed::{HashCursor, HashFigures};
 use crate::pair::Pair;
 
@@ -156,12 +156,11 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         Ok(findings)
     }
 
-    /// Entries of a segment agree, each segment is named by one range of hashes and lies in an extent of ours.
+    /// Entries of a segment agree, each segment is named by one range of hashes, and no part of our extents is lost.
     fn check_directory(&self) -> Result<Vec<String>> {
         let mut findings = Vec::new();
         let mut places = BTreeMap::new();
         let directory = self.directory()?;
-        let extents: HashSet<u64> = self.space.extents().into_iter().collect();
         for index in 0..1u64 << directory.depth {
             let entry = self.entry_at(directory, index)?;
             let Some(unused) = directory.depth.checked_sub(entry.depth) else {
@@ -172,10 +171,8 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             if *places.entry(entry.offset).or_insert(range) != range {
                 findings.push(format!("entry {index}: segment {:#x} has other hashes too", entry.offset));
             }
-            if !extents.contains(&self.space.extent_of(entry.offset)) {
-                findings.push(format!("entry {index}: segment {:#x} is nobody's", entry.offset));
-            }
         }
+        findings.extend(self.check_space(places.keys().copied().collect()));
         // With the first entry of each range its segment is fixed, so that all of the range must agree.
         let mut owners = BTreeMap::new();
         for (offset, range) in places {
@@ -184,6 +181,17 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             }
         }
         Ok(findings)
+    }
+
+    /// Every segment is one of those that are `named`, or in limbo, or free.
+    fn check_space(&self, named: Vec<u64>) -> Vec<String> {
+        let mut waiting = Vec::new();
+        self.limbo.for_each(|garbage| {
+            if let Garbage::Segment(at) = garbage {
+                waiting.push(*at);
+            }
+        });
+        self.space.check(&named, &waiting)
     }
 
     /// Every living slot lies in its window, and no key twice. Keys in the segment.

@@ -6,6 +6,7 @@
 //! 1. An extent is the table's as long as it is listed here. It is activated and drained before a directory entry
 //!    that names one of its segments is published.
 //! 2. When the last segment of an extent is given back, the extent goes back to the pool.
+//! 3. While writers are at rest each segment of these extents is free, or named by the directory, or in limbo.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -119,6 +120,39 @@ impl Space {
         state.partial.remove(&extent);
         // What cannot be freed is unreachable, and found by the pool's check.
         let _ = self.pool.free_extent(extent, kinds::CCEH);
+    }
+
+    /// Gives all extents back: those of a table that nothing leads to.
+    pub fn give_all(&self) {
+        let held = std::mem::take(&mut *self.state.lock());
+        for extent in held.free.into_keys() {
+            // What cannot be freed is unreachable, and found by the pool's check.
+            let _ = self.pool.free_extent(extent, kinds::CCEH);
+        }
+    }
+
+    /// What is wrong with the segments of the extents held: each is free, or the directory has named it, or it is
+    /// waiting in limbo. None is in use outside these extents.
+    pub fn check(&self, named: &[u64], waiting: &[u64]) -> Vec<String> {
+        let state = self.state.lock();
+        let segments = state.free.keys().flat_map(|extent| self.segments_of(*extent));
+        let mut uses: BTreeMap<u64, Vec<&str>> = segments.map(|segment| (segment, Vec::new())).collect();
+        let free: Vec<u64> = state.free.values().flatten().copied().collect();
+        let mut findings = Vec::new();
+        for (how, those) in [("free", &free[..]), ("named", named), ("in limbo", waiting)] {
+            for segment in those {
+                match uses.get_mut(segment) {
+                    Some(uses) => uses.push(how),
+                    None => findings.push(format!("segment {segment:#x} is {how} and nobody's")),
+                }
+            }
+        }
+        uses.retain(|_, uses| uses.len() != 1);
+        findings.extend(uses.into_iter().map(|(segment, uses)| match uses[..] {
+            [] => format!("segment {segment:#x} is lost: it is neither free nor named nor in limbo"),
+            _ => format!("segment {segment:#x} is {}", uses.join(" and ")),
+        }));
+        findings
     }
 
     /// The extents held, ascending.

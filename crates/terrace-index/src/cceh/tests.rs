@@ -128,3 +128,28 @@ fn a_damaged_directory_is_told() {
     pool.atomic(at).store(word, Ordering::Relaxed);
     sound(&pool, &table);
 }
+
+#[test]
+fn a_segment_that_is_lost_or_given_out_twice_is_found() {
+    let pool = pool_on(&media());
+    let table = Cceh::<2, 1>::create_for(&pool, "t", 64).unwrap();
+    (0..100u64).for_each(|k| assert_eq!(table.insert(&k.to_le_bytes(), k + 1).unwrap(), None));
+    let finding = |what: &str| {
+        let findings = table.check().unwrap();
+        assert!(matches!(&findings[..], [one] if one.contains(what)), "{findings:?}");
+    };
+    let segment = table.space.take().unwrap();
+    finding("is lost");
+    // What waits for readers is not lost.
+    let reader = table.limbo.enter();
+    table.limbo.retire(Garbage::Segment(segment));
+    table.limbo.drain();
+    assert_eq!((table.limbo.is_empty(), table.check().unwrap()), (false, Vec::new()));
+    drop(reader);
+    sound(&pool, &table);
+    let named = table.entry_at(table.directory().unwrap(), 0).unwrap().offset;
+    table.space.give(named);
+    finding("is free and named");
+    while table.space.take().unwrap() != named {}
+    assert!(table.check().unwrap().iter().all(|finding| finding.contains("is lost")));
+}

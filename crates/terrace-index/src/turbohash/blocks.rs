@@ -5,7 +5,7 @@
 //! in use because a descriptor names it, so nothing has to be persisted for it, and opening learns it from the
 //! directory. The extent itself is active before any part of it is given out, and is freed with its last part.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
 use terrace_base::Result;
@@ -141,6 +141,31 @@ impl Blocks {
             return Err(self.pool.corruption(offset, "a shard with memory of its own", "another's"));
         }
         Ok(())
+    }
+
+    /// What is wrong with the parts of shared extents, where `blocks` are all that shards have or that wait in limbo,
+    /// with their bytes: each part that was given out is one of them, and each of them was given out, once.
+    pub fn check(&self, blocks: &[(u64, u64)]) -> Vec<String> {
+        let splits = self.splits.lock();
+        let (mut findings, mut seen) = (Vec::new(), BTreeSet::new());
+        for &(offset, bytes) in blocks.iter().filter(|(_, bytes)| self.is_part(*bytes)) {
+            let extent = self.owner(offset, bytes);
+            let split = splits.get(&extent).filter(|split| split.bytes == bytes);
+            let part = ((offset - extent) / bytes) as usize;
+            if split.is_none_or(|split| split.used.get(part) != Some(&true)) {
+                findings.push(format!("buckets at {offset:#x}: in use, and free too"));
+            }
+            if !seen.insert(offset) {
+                findings.push(format!("buckets at {offset:#x}: in use twice"));
+            }
+        }
+        for (extent, split) in splits.iter() {
+            let used = (0..split.used.len()).filter(|part| split.used[*part]);
+            let given_out = used.map(|part| extent + part as u64 * split.bytes);
+            let lost = given_out.filter(|offset| !seen.contains(offset));
+            findings.extend(lost.map(|offset| format!("buckets at {offset:#x}: lost, no shard has them")));
+        }
+        findings
     }
 
     /// The slot of the pool in which a block lies.

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashSet};
 use terrace_base::Result;
 use terrace_pmem::Marks;
 
-use super::TurboHash;
 use super::directory::{Content as ShardContent, View};
 use super::layout::{SLOTS, USABLE_SLOTS, home_of, shard_of, tag_of};
 use super::probe::{Content, Header};
+use super::{Garbage, TurboHash};
 use crate::hashed::HashFigures;
 use crate::pair::Pair;
 
@@ -99,6 +99,13 @@ impl TurboHash {
                 Err(e) => findings.push(format!("shard {shard}: {e}")),
             }
         }
+        let mut blocks: Vec<_> = places.into_iter().collect();
+        self.limbo.for_each(|garbage| {
+            if let Garbage::Shard { offset, bytes } = *garbage {
+                blocks.push((offset, bytes));
+            }
+        });
+        findings.extend(self.blocks.check(&blocks));
         Ok(findings)
     }
 

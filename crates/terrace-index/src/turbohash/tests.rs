@@ -8,7 +8,7 @@ use terrace_base::rng::Rng;
 use terrace_pmem::{Granularity, MemMedia, Pool, PoolOptions};
 
 use super::simd::Level;
-use super::{TurboHash, TurboOptions};
+use super::{Garbage, TurboHash, TurboOptions};
 use crate::{ByteMap, HashIndex};
 
 fn table(options: &TurboOptions) -> TurboHash {
@@ -57,4 +57,28 @@ fn a_table_made_for_its_keys_fills_well_and_probes_little() {
     assert!(peak >= 0.85, "{peak}");
     assert!(figures.mean_hit() < 1.02 && figures.mean_miss() < 1.1, "{figures:?}");
     assert!(table.put(b"long", &[7; 1000]).is_ok_and(|existed| !existed));
+}
+
+#[test]
+fn a_part_of_an_extent_that_is_lost_or_given_out_twice_is_found() {
+    // Shards of 4 buckets have a quarter of an extent each.
+    let table = table(&TurboOptions { shards: 8, initial_buckets: 4, ..TurboOptions::default() });
+    (0..100).for_each(|key| assert_eq!(table.insert_u64(key, 7).unwrap(), None));
+    let finding = |what: &str| {
+        let findings = table.check().unwrap();
+        assert!(matches!(&findings[..], [one] if one.contains(what)), "{findings:?}");
+    };
+    let bytes = table.view(0).bytes();
+    assert_eq!((bytes, table.check().unwrap()), (1024, Vec::new()));
+    let offset = table.blocks.reserve(bytes).unwrap().offset;
+    finding("lost");
+    // What waits for readers is not lost.
+    let reader = table.limbo.enter();
+    table.limbo.retire(Garbage::Shard { offset, bytes });
+    assert_eq!((table.drain(), table.check().unwrap()), (false, Vec::new()));
+    drop(reader);
+    assert_eq!((table.drain(), table.check().unwrap()), (true, Vec::new()));
+    let named = table.offset_of(table.view(0).address(0));
+    table.blocks.free(named, bytes).unwrap();
+    finding("free too");
 }
