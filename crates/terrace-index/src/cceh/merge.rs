@@ -210,7 +210,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
                     spots.free = spots.free.or(Some(at));
                 } else if Some(word) == wanted.inline {
                     spots.inline = Some(at);
-                } else if word == wanted.record && self.pair_of(value, wanted.key)?.is_some() {
+                } else if word == wanted.record && self.pair_of(value, wanted)?.is_some() {
                     spots.record = Some(at);
                 }
             }

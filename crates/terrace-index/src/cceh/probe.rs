@@ -126,7 +126,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
                     break 'window;
                 }
                 if word == wanted.record && pair.is_none() {
-                    pair = self.pair_of(value_word(&segment[bucket], slot), wanted.key)?;
+                    pair = self.pair_of(value_word(&segment[bucket], slot), wanted)?;
                     if pair.is_some() && wanted.inline.is_none() {
                         break 'window;
                     }
@@ -137,11 +137,15 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         Ok(found.or(pair.map(Value::Pair)))
     }
 
-    /// The record at `at` if it is that of `key`. The caller is present in limbo since before it read `at`.
-    pub(super) fn pair_of(&self, at: u64, key: &[u8]) -> Result<Option<Pair<'_>>> {
+    /// The record at `at`, from a slot with the key word of `wanted`'s record, if it is that; another one must be of a
+    /// key with that word. The caller is present in limbo since before it read `at`.
+    pub(super) fn pair_of(&self, at: u64, wanted: &Wanted<'_>) -> Result<Option<Pair<'_>>> {
         // SAFETY: the caller is present in the limbo in which records wait; `at` was read after that.
         let pair = unsafe { Pair::read(&self.pool, at)? };
-        Ok((pair.key == key).then_some(pair))
+        if pair.key == wanted.key {
+            return Ok(Some(pair));
+        }
+        if record_word(self.hash.of(pair.key)) == wanted.record { Ok(None) } else { Err(self.stranger(at)) }
     }
 
     fn charge_window(&self, offset: u64, hash: u64, buckets: usize) {

@@ -123,7 +123,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
                     survey.inline = Some((at, value_word(&segment[bucket], slot)));
                 } else if word == wanted.record && survey.pair.is_none() {
                     let record = value_word(&segment[bucket], slot);
-                    let pair = self.pair_of(record, wanted.key)?;
+                    let pair = self.pair_of(record, wanted)?;
                     survey.pair = pair.map(|pair| PairSlot { at, record, pair });
                 }
             }
