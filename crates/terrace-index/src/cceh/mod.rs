@@ -58,6 +58,7 @@ use crate::hashed::{ByteMap, HashCursor, HashFigures, HashIndex, admit_pair};
 use crate::kinds;
 use crate::limbo::Limbo;
 use crate::ordered::{ScanBatch, Wish, admit, single_key_writes};
+use crate::reserved::Reserved;
 
 use hash::KeyHash;
 use layout::{BUCKET_BYTES, BUCKET_SLOTS, Bucket, Entry, HEADER_BYTES, HEADER_INDEX, Header};
@@ -115,29 +116,38 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         const { assert!(BUCKETS.is_power_of_two() && PROBE >= 1 && PROBE <= BUCKETS) };
         let wanted = keys.div_ceil((BUCKETS * BUCKET_SLOTS) as u64).max(1);
         let depth = wanted.ilog2();
-        let slots = [
-            pool.reserve(kinds::CCEH, HEADER_BYTES)?,
-            pool.reserve(kinds::CCEH, Self::directory_bytes(depth))?,
-        ];
-        let [header, directory] = slots.map(|s| s.offset);
-        let space = Space::new(pool, Self::SEGMENT_BYTES);
+        let mut reserved = Reserved::new(pool);
+        let header = reserved.take(kinds::CCEH, HEADER_BYTES)?;
+        let directory = reserved.take(kinds::CCEH, Self::directory_bytes(depth))?;
+        let directory = Entry { offset: directory, depth };
+        let table = Self::over(pool, header, SEED, directory, Space::new(pool, Self::SEGMENT_BYTES));
+        let named = table.fill_directory(directory).and_then(|()| {
+            pool.write(header, &layout::encode_header(BUCKETS as u32, PROBE as u32, SEED, directory));
+            pool.flush(header, HEADER_BYTES);
+            reserved.activate();
+            reserved.name(root_name, header)
+        });
+        if let Err(e) = named {
+            table.space.give_all();
+            return Err(e);
+        }
+        reserved.keep();
+        table.totals.set(0, 0);
+        Ok(table)
+    }
+
+    /// Writes and flushes a new directory with an empty segment for each entry.
+    fn fill_directory(&self, directory: Entry) -> Result<()> {
+        let (pool, depth) = (&self.pool, directory.depth);
         let mut image = vec![0; Self::directory_bytes(depth) as usize];
         let empty = vec![0; Self::SEGMENT_BYTES as usize];
         for (index, word) in image.chunks_exact_mut(8).take(1 << depth).enumerate() {
-            let segment = space.take()?;
+            let segment = self.space.take()?;
             pool.copy_flush(segment, &empty);
             word.copy_from_slice(&Entry { offset: segment, depth }.encode(index as u64).to_le_bytes());
         }
-        let directory = Entry { offset: directory, depth };
         pool.copy_flush(directory.offset, &image);
-        pool.write(header, &layout::encode_header(BUCKETS as u32, PROBE as u32, SEED, directory));
-        pool.flush(header, HEADER_BYTES);
-        slots.iter().for_each(|s| pool.activate(s));
-        pool.drain();
-        pool.set_root(root_name, header)?;
-        let table = Self::over(pool, header, SEED, directory, space);
-        table.totals.set(0, 0);
-        Ok(table)
+        Ok(())
     }
 
     /// Attaches to the table under the root `root_name`, after a crash as after a clean close. Walks the

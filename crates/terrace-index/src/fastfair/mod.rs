@@ -64,6 +64,7 @@ use terrace_pmem::{Kind, Marks, Opened, POff, Pool};
 use crate::kinds;
 use crate::limbo::Limbo;
 use crate::ordered::{OrderedIndex, ScanBatch, admit, leads_on, single_key_writes};
+use crate::reserved::Reserved;
 use crate::word_cell::WordCell;
 
 pub use nearby::Nearby;
@@ -97,23 +98,33 @@ pub struct FastFair<const N: usize = FANOUT> {
 impl<const N: usize> FastFair<N> {
     /// Makes an empty tree under the root `root_name`.
     pub fn create(pool: &Pool, root_name: &str) -> Result<Self> {
+        let mut reserved = Reserved::new(pool);
+        let tree = Self::make(pool, &mut reserved)?;
+        reserved.activate();
+        tree.name(&mut reserved, root_name)?;
+        reserved.keep();
+        Ok(tree)
+    }
+
+    /// Makes an empty tree of slots that are `reserved`, and flushes it. They are to be activated, and the tree to be
+    /// named.
+    pub(crate) fn make(pool: &Pool, reserved: &mut Reserved<'_>) -> Result<Self> {
         const { assert!(N >= 4, "a node that splits leaves two entries on each side") };
-        let slots = [
-            pool.reserve(kinds::FASTFAIR_NODE, TREE_HEADER_BYTES)?,
-            pool.reserve(kinds::FASTFAIR_NODE, Self::NODE_BYTES)?,
-        ];
-        let [header, root] = slots.map(|s| s.offset);
+        let header = reserved.take(kinds::FASTFAIR_NODE, TREE_HEADER_BYTES)?;
+        let root = reserved.take(kinds::FASTFAIR_NODE, Self::NODE_BYTES)?;
         let fields = NodeFields { level: 0, skip: 0, low: 0, high: 0, prefix: 0 };
         pool.write(root, &fields.encode(root, 0, pool.generation() << 32, &[], N));
         pool.flush(root, Self::NODE_BYTES);
         pool.write(header, &layout::encode_header(root, N as u32));
         pool.flush(header, TREE_HEADER_BYTES);
-        slots.iter().for_each(|s| pool.activate(s));
-        pool.drain();
-        pool.set_root(root_name, header)?;
         let tree = Self::over(pool, header);
         tree.totals.set(0, TREE_HEADER_BYTES + Self::NODE_BYTES);
         Ok(tree)
+    }
+
+    /// Lets the root `root_name` lead to a tree of slots that are `reserved`, durably.
+    pub(crate) fn name(&self, reserved: &mut Reserved<'_>, root_name: &str) -> Result<()> {
+        reserved.name(root_name, self.header_off)
     }
 
     /// Attaches to the tree under the root `root_name`, after a crash as after a clean close, in constant

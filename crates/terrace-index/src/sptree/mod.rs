@@ -65,6 +65,7 @@ use crate::FastFair;
 use crate::kinds;
 use crate::limbo::Limbo;
 use crate::ordered::{OrderedIndex, ScanBatch, admit, single_key_writes};
+use crate::reserved::Reserved;
 
 use arena::{Arena, Shape};
 use art::{Art, Node};
@@ -195,22 +196,22 @@ impl SpTree {
     /// Makes an empty tree under the root `root_name`, and its top layer under that name with `.top` behind it.
     pub fn create(pool: &Pool, root_name: &str, options: &SpOptions) -> Result<Self> {
         options.admit()?;
-        let top = FastFair::create(pool, &top_name(root_name))?;
-        let slots = [
-            pool.reserve(kinds::SPTREE_HEADER, TREE_HEADER_BYTES)?,
-            pool.reserve(kinds::SPTREE_LEAF, layout::LEAF_BYTES)?,
-        ];
-        let [header, first] = slots.map(|slot| slot.offset);
+        let mut reserved = Reserved::new(pool);
+        let header = reserved.take(kinds::SPTREE_HEADER, TREE_HEADER_BYTES)?;
+        let first = reserved.take(kinds::SPTREE_LEAF, layout::LEAF_BYTES)?;
+        let top = FastFair::make(pool, &mut reserved)?;
         pool.write(first, &layout::encode_leaf(first, 0, 0, 0, &[]));
         pool.flush(first, layout::LEAF_BYTES);
         pool.write(header, &layout::encode_header(header, first, 0));
         pool.flush(header, TREE_HEADER_BYTES);
-        slots.iter().for_each(|slot| pool.activate(slot));
-        pool.drain();
+        reserved.activate();
         let core = Core::new(pool, (header, first), top, Rebuild::from(first), options);
         core.finish_rebuild();
+        // First what an open asks for once there is a tree; last the logs, whose slots the header names.
+        core.top.name(&mut reserved, &top_name(root_name))?;
+        reserved.name(root_name, header)?;
         core.open_logs()?;
-        pool.set_root(root_name, header)?;
+        reserved.keep();
         Ok(SpTree { core })
     }
 

@@ -63,6 +63,7 @@ use crate::limbo::Limbo;
 use crate::ordered::{ScanBatch, admit};
 use crate::pair::{NewPair, word_of};
 use crate::pins::Pins;
+use crate::reserved::Reserved;
 
 use blocks::Blocks;
 use directory::{Content, Counts, View};
@@ -144,18 +145,13 @@ impl TurboHash {
         let bits = |n: u32| n.max(1).next_power_of_two().trailing_zeros();
         let shard_bits = bits(options.shards.clamp(2, 1 << SHARD_BITS_MAX));
         let directory = layout::encode_directory(1 << shard_bits);
-        let header_slot = pool.reserve(kinds::TURBOHASH, TABLE_HEADER_BYTES)?;
-        let directory_slot = match pool.reserve(kinds::TURBOHASH, directory.len() as u64) {
-            Ok(slot) => slot,
-            Err(e) => {
-                pool.cancel(header_slot);
-                return Err(e);
-            }
-        };
+        let mut reserved = Reserved::new(pool);
+        let header_at = reserved.take(kinds::TURBOHASH, TABLE_HEADER_BYTES)?;
+        let directory_at = reserved.take(kinds::TURBOHASH, directory.len() as u64)?;
         let mut header = TableHeader {
             magic: MAGIC,
             seed: options.seed,
-            directory: directory_slot.offset,
+            directory: directory_at,
             shard_bits,
             initial_bits: bits(options.initial_buckets.min(1 << INITIAL_BITS_MAX)),
             scope: options.probing_scope.clamp(1, SCOPE_MAX),
@@ -163,13 +159,13 @@ impl TurboHash {
         };
         let encoded = header.encode();
         header.crc = u32::from_le_bytes([encoded[36], encoded[37], encoded[38], encoded[39]]);
-        pool.copy_flush(directory_slot.offset, &directory);
-        pool.copy_flush(header_slot.offset, &encoded);
-        pool.activate(&directory_slot);
-        pool.activate(&header_slot);
-        pool.drain();
-        pool.set_root(root_name, header_slot.offset)?;
-        Self::over(pool, header_slot.offset, header, true)
+        pool.copy_flush(directory_at, &directory);
+        pool.copy_flush(header_at, &encoded);
+        reserved.activate();
+        let table = Self::over(pool, header_at, header, true)?;
+        reserved.name(root_name, header_at)?;
+        reserved.keep();
+        Ok(table)
     }
 
     /// Attaches to the table under the root `root_name`, after a crash as after a clean close. Reads the directory;

@@ -7,6 +7,7 @@
 
 mod bed;
 mod conformance;
+mod create;
 mod fastfair;
 mod skiplist;
 mod spot_on;
