@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, which the lint cannot see")]
 
 mod bed;
+mod cceh;
 mod conformance;
 mod create;
 mod fastfair;
