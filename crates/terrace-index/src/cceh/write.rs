@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use terrace_base::Result;
+use terrace_base::{Error, Result};
 use terrace_pmem::POff;
 
 use super::layout::{BUCKET_SLOTS, SLOT_BYTES};
@@ -87,8 +87,20 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         })
     }
 
-    /// Calls `attempt` with the locked segment of `key` and what it holds of it, after a split again if need be.
+    /// Calls `attempt` with the locked segment of `key` and what it holds of it; again after a split, and if there was no
+    /// room.
     fn change<R>(&self, key: &[u8], attempt: &mut Attempt<'_, R>) -> Result<R> {
+        match self.try_change(key, attempt) {
+            Err(Error::PoolFull { .. }) => {
+                // Perhaps what waits for readers is enough.
+                self.limbo.drain();
+                self.try_change(key, attempt)
+            }
+            other => other,
+        }
+    }
+
+    fn try_change<R>(&self, key: &[u8], attempt: &mut Attempt<'_, R>) -> Result<R> {
         let hash = self.hash.of(key);
         let wanted = Wanted::new(key, hash);
         let _counted = self.totals.writing();

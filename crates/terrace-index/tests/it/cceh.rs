@@ -322,6 +322,10 @@ fn a_full_pool_is_an_error_and_loses_nothing() {
         assert_eq!(full.kind(), ErrorKind::PoolFull);
         assert!(n > 5000, "{n}");
         holds(&table, n, n);
+        // What is deleted makes room at once.
+        (0..5u64).for_each(|i| assert!(table.delete(&i.to_le_bytes()).unwrap()));
+        (0..5u64).for_each(|i| assert!(!table.put(&i.to_le_bytes(), &value(i)).unwrap()));
+        holds(&table, n, n);
         table.close().unwrap();
         drop(table);
         pool.close().unwrap();
