@@ -87,8 +87,8 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         })
     }
 
-    /// Calls `attempt` with the locked segment of `key` and what it holds of it; again after a split, and if there was no
-    /// room.
+    /// Calls `attempt` with the locked segment of `key` and what it holds of it; again after a split, and if there was
+    /// no room.
     fn change<R>(&self, key: &[u8], attempt: &mut Attempt<'_, R>) -> Result<R> {
         match self.try_change(key, attempt) {
             Err(Error::PoolFull { .. }) => {
