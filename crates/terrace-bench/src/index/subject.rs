@@ -126,7 +126,7 @@ pub const INDEXES: &[Entry] = &[
     Entry { name: "fastfair-boc", about: "and with shortcuts to all leaves in DRAM" },
     Entry { name: "skiplist", about: "persistent skiplist, with its guide in DRAM" },
     Entry { name: "skiplist-b", about: "the same with write buffers, merged one by one" },
-    Entry { name: "skiplist-bo", about: "merged a buffer at a time" },
+    Entry { name: "skiplist-bo", about: "merged a buffer at a time; its guide is the cache of a -boc" },
     Entry { name: "sptree", about: "SPTree: inner nodes and filters in DRAM over unsorted leaves" },
     Entry { name: "sptree-b", about: "the same with its own write buffers and logs" },
     Entry { name: "turbohash", about: "TurboHash, shards of 256-byte buckets that grow by themselves" },

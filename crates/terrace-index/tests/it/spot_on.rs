@@ -140,7 +140,7 @@ fn a_creation_that_fails_leaves_nothing() {
         }
         pool.drain();
         taken.drain(taken.len() - filled as usize..).for_each(|at| pool.free(at, filler).unwrap());
-        let create = || SpotOn::<Tree>::create(&pool, "index", &tight(Merge::OutOfPlace));
+        let create = || SpotOn::<Tree>::create(&pool, "index", &tight(Merge::OutOfPlace, true));
         let Err(e) = create() else { continue };
         assert_eq!(e.kind(), ErrorKind::PoolFull);
         refused += 1;
@@ -159,7 +159,7 @@ fn a_creation_that_fails_leaves_nothing() {
 #[test]
 fn removed_keys_of_a_skiplist_come_back_where_they_were() {
     let pool = memory_pool();
-    let index = SpotOn::<SkipIndex>::create(&pool, "index", &tight(Merge::OutOfPlace)).unwrap();
+    let index = SpotOn::<SkipIndex>::create(&pool, "index", &tight(Merge::OutOfPlace, true)).unwrap();
     let round = || {
         for i in 0..500u64 {
             OrderedIndex::insert(&index, &key(i), i + 1).unwrap();

@@ -91,41 +91,43 @@ impl<const B: usize, const P: usize> HashConstructor for Extendible<B, P> {
 }
 
 /// Write buffers so small, and a log so short, that merges, cuts and turns come up at every few changes.
-pub fn tight(merge: Merge) -> SpotOnOptions {
-    let cache = merge == Merge::OutOfPlace;
+pub fn tight(merge: Merge, cache: bool) -> SpotOnOptions {
     SpotOnOptions { merge, cache, capacity: Some(3), log_bytes: 300, lanes: 2 }
 }
 
 /// Merging in place.
 pub struct Buffered<B>(std::marker::PhantomData<B>);
+/// Merging out of place.
+pub struct Uncached<B>(std::marker::PhantomData<B>);
 /// Merging out of place, with the inner part cached.
 pub struct Replaced<B>(std::marker::PhantomData<B>);
 
 macro_rules! spot_on_constructor {
-    ($variant:ident, $merge:expr) => {
+    ($variant:ident, $merge:expr, $cache:expr) => {
         impl<B: Base + OrderedIndex> Constructor for $variant<B> {
             type Index = SpotOn<B>;
             fn create(pool: &Pool) -> Result<SpotOn<B>> {
-                SpotOn::create(pool, "index", &tight($merge))
+                SpotOn::create(pool, "index", &tight($merge, $cache))
             }
             fn open(pool: &Pool) -> Result<SpotOn<B>> {
-                SpotOn::open(pool, "index", &tight($merge))
+                SpotOn::open(pool, "index", &tight($merge, $cache))
             }
         }
 
         impl<B: Base + HashIndex> HashConstructor for $variant<B> {
             type Index = SpotOn<B>;
             fn create(pool: &Pool) -> Result<SpotOn<B>> {
-                SpotOn::create(pool, "index", &tight($merge))
+                SpotOn::create(pool, "index", &tight($merge, $cache))
             }
             fn open(pool: &Pool) -> Result<SpotOn<B>> {
-                SpotOn::open(pool, "index", &tight($merge))
+                SpotOn::open(pool, "index", &tight($merge, $cache))
             }
         }
     };
 }
-spot_on_constructor!(Buffered, Merge::InPlace);
-spot_on_constructor!(Replaced, Merge::OutOfPlace);
+spot_on_constructor!(Buffered, Merge::InPlace, false);
+spot_on_constructor!(Uncached, Merge::OutOfPlace, false);
+spot_on_constructor!(Replaced, Merge::OutOfPlace, true);
 
 /// The suite for an ordered index.
 macro_rules! conformance {
