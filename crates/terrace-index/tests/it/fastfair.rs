@@ -11,6 +11,9 @@ use terrace_pmem::{Granularity, MemMedia, Pool, PoolOptions};
 use terrace_sim::{Survival, World, WorldOptions};
 
 use crate::bed::{assert_no_leaks, create_in, memory_pool, memory_pool_of, open_in, options, survivors};
+use crate::conformance::{
+    Case, Fair, Ordered, StructureChange, Subject, crash_in_each_event_of, inserts, removes,
+};
 
 type Small = FastFair<4>;
 
@@ -106,73 +109,59 @@ fn what_a_delete_has_shifted_is_durable() {
     }
 }
 
+type Tree = Ordered<Fair<4>>;
+
+fn bytes(tree: &<Tree as Case>::Index, _: &World) -> u64 {
+    tree.pm_bytes()
+}
+
 /// Prototype: after a crash in a root split the right half had no parent, and was lost when the left half grew.
 #[test]
 fn a_root_split_that_was_cut_off_is_taken_up_again() {
-    crash_in_each_event_of(
-        (0..4).map(key).collect(),
-        |tree| tree.insert(&key(4), 5).map(drop).unwrap(),
-        |tree| (10..60).for_each(|i| tree.insert(&key(i), i + 1).map(drop).unwrap()),
-    );
+    crash_in_each_event_of::<Tree, _>(StructureChange {
+        seed: 7,
+        before: inserts(1, (0..4).map(key)),
+        change: inserts(5, [key(4)]),
+        sight: bytes,
+        proof: |bytes| bytes[1] > bytes[0],
+    });
+}
+
+/// The root becomes the parent of two inner nodes.
+#[test]
+fn a_split_of_an_inner_root_is_taken_up_again() {
+    crash_in_each_event_of::<Tree, _>(StructureChange {
+        seed: 8,
+        before: inserts(1, (0..12).map(key)),
+        change: inserts(13, (12..18).map(key)),
+        sight: bytes,
+        // At least once more nodes than a leaf and its half.
+        proof: |bytes| bytes.windows(2).any(|b| b[1] - b[0] > bytes[1] - bytes[0]),
+    });
 }
 
 /// Prototype: merging was not atomic.
 #[test]
 fn a_merge_is_there_or_not() {
-    crash_in_each_event_of(
-        (0..40).map(key).collect(),
-        |tree| (4..30).for_each(|i| tree.remove(&key(i)).map(drop).unwrap()),
-        |tree| (0..60).for_each(|i| tree.insert(&key(i), i + 1).map(drop).unwrap()),
-    );
+    crash_in_each_event_of::<Tree, _>(StructureChange {
+        seed: 7,
+        before: inserts(1, (0..40).map(key)),
+        change: removes((4..30).map(key)),
+        sight: bytes,
+        proof: |bytes| bytes.last() < bytes.first(),
+    });
 }
 
 /// Prototype: a key inserted where another was just deleted was lost by a crash between the two.
 #[test]
 fn a_crash_between_delete_and_insert_takes_neither_neighbour() {
-    crash_in_each_event_of(
-        (0..4).map(|i| key(i * 10)).collect(),
-        |tree| {
-            tree.remove(&key(10)).unwrap();
-            tree.insert(&key(5), 6).unwrap();
-        },
-        |tree| {
-            tree.remove(&key(0)).unwrap();
-            tree.insert(&key(25), 26).unwrap();
-        },
-    );
-}
-
-/// Runs `change` on a tree of `keys`, crashing at each event; `untouched` keys (there before and after) must be
-/// there in every survivor, and further writes must find the tree whole.
-fn crash_in_each_event_of(keys: Vec<Vec<u8>>, change: impl Fn(&Small), later: impl Fn(&Small) + Sync) {
-    let world = World::new(7, WorldOptions::default());
-    let pool = create_in(&world).unwrap();
-    let tree = Small::create(&pool, "tree").unwrap();
-    keys.iter().enumerate().for_each(|(i, k)| tree.insert(k, i as u64 + 1).map(drop).unwrap());
-    let before = all(&tree);
-    let images = Arc::new(parking_lot::Mutex::new(Vec::new()));
-    let sink = images.clone();
-    world.on_event(Box::new(move |_, world| sink.lock().push(world.capture())));
-    change(&tree);
-    world.ignore_events();
-    let after = all(&tree);
-    let untouched: Vec<_> = before.iter().filter(|e| after.contains(e)).collect();
-    let images = std::mem::take(&mut *images.lock());
-    assert!(!images.is_empty());
-    for image in &images {
-        for survivor in survivors(image, 6) {
-            let pool = open_in(&survivor).unwrap();
-            let tree = Small::open(&pool, "tree").unwrap();
-            let found = all(&tree);
-            untouched.iter().for_each(|e| assert!(found.contains(e), "{e:?} is lost"));
-            assert!(found.iter().all(|e| before.contains(e) || after.contains(e)));
-            check(&tree);
-            later(&tree);
-            check(&tree);
-            assert_eq!(tree.len(), all(&tree).len() as u64);
-            assert_no_leaks(&pool, &tree, |marks| tree.mark(marks));
-        }
-    }
+    crash_in_each_event_of::<Tree, _>(StructureChange {
+        seed: 7,
+        before: inserts(1, (0..4).map(|i| key(i * 10))),
+        change: [removes([key(10)]), inserts(6, [key(5)])].concat(),
+        sight: |tree, _| tree.len(),
+        proof: |len| *len == [4, 3, 4],
+    });
 }
 
 /// A reader must not return what a power cut can take back: at each event of a writer another thread reads,

@@ -7,6 +7,7 @@
 
 mod bed;
 mod cceh;
+mod changes;
 mod conformance;
 mod create;
 mod fastfair;

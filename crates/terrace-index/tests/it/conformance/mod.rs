@@ -11,10 +11,12 @@ use terrace_index::spot_on::{Base, Merge, SpotOn, SpotOnOptions};
 use terrace_index::{Cceh, FastFair, HashIndex, OrderedIndex, SkipIndex, TurboHash, TurboOptions};
 use terrace_pmem::Pool;
 
-pub use crash::survives_crashes;
+pub use crash::{
+    Op, StructureChange, crash_in_each_event_of, inserts, removes, survives_crashes, try_each_event,
+};
 pub use histories::is_linearizable;
 pub use model::agrees_with_a_map;
-pub use subject::{Case, Hashed, Ordered, Subject};
+pub use subject::{Case, Hashed, HashedSubject, Ordered, OrderedSubject, Subject};
 pub use threads::{
     counts_by_compare_exchange, loses_no_insert, marks_beside_writers, shows_what_is_always_there,
 };

@@ -8,82 +8,78 @@ use terrace_sim::{World, WorldOptions};
 
 use super::{Lagging, Sp, all, check, key, long_key};
 use crate::bed::{assert_no_leaks, create_in, open_in, survivors};
-use crate::conformance::Constructor;
+use crate::conformance::{
+    Case, Constructor, Op, Ordered, OrderedSubject, StructureChange, Subject as _, crash_in_each_event_of,
+    inserts, removes,
+};
 
-/// Runs `change` on a tree of `keys`, crashing at each event. Keys that are the same before and after must be
-/// there in every survivor, nothing may be there that is in neither; further writes must find the tree whole.
-fn crash_in_each_event_of<C: Constructor<Index = SpTree>>(keys: &[Vec<u8>], change: impl Fn(&SpTree)) {
-    let world = World::new(7, WorldOptions::default());
-    let pool = create_in(&world).unwrap();
-    let tree = C::create(&pool).unwrap();
-    keys.iter().enumerate().for_each(|(i, k)| tree.insert(k, i as u64 + 1).map(drop).unwrap());
-    let before = all(&tree);
-    let images = Arc::new(Mutex::new(Vec::new()));
-    let sink = images.clone();
-    world.on_event(Box::new(move |_, world| sink.lock().push(world.capture())));
-    change(&tree);
-    world.ignore_events();
-    let after = all(&tree);
-    let untouched: Vec<_> = before.iter().filter(|e| after.contains(e)).collect();
-    let images = std::mem::take(&mut *images.lock());
-    assert!(!images.is_empty());
-    for image in &images {
-        for survivor in survivors(image, 5) {
-            let pool = open_in(&survivor).unwrap();
-            let tree = C::open(&pool).unwrap();
-            let found = all(&tree);
-            untouched.iter().for_each(|e| assert!(found.contains(e), "{e:?} is lost"));
-            assert!(found.iter().all(|e| before.contains(e) || after.contains(e)), "{found:?}");
-            check(&tree);
-            (20..50).for_each(|i| tree.insert(&key(i), i + 1).map(drop).unwrap());
-            (0..40).for_each(|i| tree.remove(&key(i)).map(drop).unwrap());
-            check(&tree);
-            assert_eq!(tree.len(), all(&tree).len() as u64);
-            assert_no_leaks(&pool, &tree, |marks| tree.mark(marks));
-        }
-    }
+type Tree<const N: usize, const LAGS: bool, const BUFFER: usize> = Ordered<Sp<N, LAGS, BUFFER>>;
+type Subject = OrderedSubject<SpTree>;
+
+fn leaves(tree: &Subject, _: &World) -> u64 {
+    tree.0.leaves().unwrap()
 }
 
 /// Prototype: a split was not atomic, and a leaf still on its way to the top layer was lost.
 #[test]
 fn a_split_is_there_or_not_wherever_it_is_cut_off() {
-    let keys: Vec<_> = (0..4).map(key).collect();
-    crash_in_each_event_of::<Sp<4, false, 0>>(&keys, |tree| {
-        tree.insert(&key(9), 10).unwrap();
-    });
-    crash_in_each_event_of::<Lagging<4, 0>>(&keys, |tree| {
-        tree.insert(b"k00001+", 10).unwrap();
-    });
-    let keys: Vec<_> = (0..4).map(long_key).collect();
-    crash_in_each_event_of::<Sp<4, false, 0>>(&keys, |tree| {
-        tree.insert(&long_key(2), 10).unwrap();
+    fn split<C: Case<Index = Subject>>(seed: u64, name: fn(u64) -> Vec<u8>, split_by: Vec<u8>) {
+        crash_in_each_event_of::<C, _>(StructureChange {
+            seed,
+            before: inserts(1, (0..4).map(name)),
+            change: inserts(10, [split_by]),
+            sight: leaves,
+            proof: |leaves| leaves[1] > leaves[0],
+        });
+    }
+    split::<Tree<4, false, 0>>(7, key, key(9));
+    split::<Tree<4, true, 0>>(8, key, b"k00001+".to_vec());
+    split::<Tree<4, false, 0>>(9, long_key, [&long_key(2)[..], b"+"].concat());
+}
+
+#[test]
+fn a_word_in_a_full_leaf_is_the_old_one_or_the_new_one() {
+    crash_in_each_event_of::<Tree<4, false, 0>, _>(StructureChange {
+        seed: 7,
+        before: inserts(1, (0..4).map(long_key)),
+        change: inserts(10, [long_key(2)]),
+        sight: |tree, world| (leaves(tree, world), tree.get(&long_key(2)).unwrap()),
+        proof: |seen| *seen == [(1, Some(3)), (1, Some(10))],
     });
 }
 
 #[test]
 fn a_merge_is_there_or_not_wherever_it_is_cut_off() {
-    for name in [key, long_key] {
-        let keys: Vec<_> = (0..12).map(name).collect();
-        let thin_out = |tree: &SpTree| {
-            (2..11).for_each(|i| {
-                tree.remove(&name(i)).unwrap();
-            })
-        };
-        crash_in_each_event_of::<Sp<4, false, 0>>(&keys, thin_out);
-        crash_in_each_event_of::<Lagging<4, 0>>(&keys, thin_out);
+    fn merge<C: Case<Index = Subject>>(seed: u64, name: fn(u64) -> Vec<u8>) {
+        crash_in_each_event_of::<C, _>(StructureChange {
+            seed,
+            before: inserts(1, (0..12).map(name)),
+            change: removes((2..11).map(name)),
+            sight: leaves,
+            proof: |leaves| leaves.last() < leaves.first(),
+        });
     }
+    merge::<Tree<4, false, 0>>(7, key);
+    merge::<Tree<4, true, 0>>(8, key);
+    merge::<Tree<4, false, 0>>(9, long_key);
+    merge::<Tree<4, true, 0>>(10, long_key);
 }
 
 #[test]
 fn a_flush_of_a_buffer_is_there_or_not_wherever_it_is_cut_off() {
-    for name in [key, long_key] {
-        let keys: Vec<_> = (0..7).map(name).collect();
-        crash_in_each_event_of::<Sp<6, false, 3>>(&keys, |tree| {
-            tree.remove(&name(1)).unwrap();
-            tree.insert(&name(3), 40).unwrap();
-            (8..11).for_each(|i| {
-                tree.insert(&name(i), i + 1).unwrap();
-            });
+    for (seed, name) in [(7, key as fn(u64) -> Vec<u8>), (8, long_key)] {
+        let mut change = removes([name(1)]);
+        change.extend(inserts(40, [name(3)]));
+        change.extend(inserts(9, (8..11).map(name)));
+        crash_in_each_event_of::<Tree<6, false, 3>, _>(StructureChange {
+            seed,
+            before: inserts(1, (0..7).map(name)),
+            change,
+            // What is in a buffer has taken one drain; a leaf is written with several.
+            sight: |_, world| world.events(),
+            proof: |events| {
+                events.windows(2).any(|e| e[1] - e[0] == 1) && events.windows(2).any(|e| e[1] - e[0] > 2)
+            },
         });
     }
 }
@@ -91,12 +87,16 @@ fn a_flush_of_a_buffer_is_there_or_not_wherever_it_is_cut_off() {
 /// Long enough that logs are begun, flushed and freed several times; then everything goes to the leaves.
 #[test]
 fn no_log_is_cut_before_its_entries_are_in_leaves() {
-    let keys: Vec<_> = (0..10).map(key).collect();
-    crash_in_each_event_of::<Sp<8, false, 6>>(&keys, |tree| {
-        (0..40).for_each(|i| {
-            tree.insert(&key(i % 13), 100).unwrap();
-        });
-        tree.close().unwrap();
+    let again = (0..40).map(|i| Op::Insert(key(i % 13), 100 + i));
+    crash_in_each_event_of::<Tree<8, false, 6>, _>(StructureChange {
+        seed: 7,
+        before: inserts(1, (0..10).map(key)),
+        change: again.chain([Op::Close]).collect(),
+        sight: |tree, _| tree.pm_bytes(),
+        // Begun twice, and freed.
+        proof: |bytes| {
+            bytes.windows(2).filter(|b| b[1] > b[0]).count() > 1 && bytes.windows(2).any(|b| b[1] < b[0])
+        },
     });
 }
 

@@ -1,0 +1,78 @@
+//! CCEH: slots, splits in place, and the directory.
+
+use terrace_index::{Cceh, HashIndex};
+use terrace_sim::World;
+
+use super::{falls, long, rises, short};
+use crate::conformance::{
+    Extendible, Hashed, HashedSubject, StructureChange, crash_in_each_event_of, inserts, removes,
+};
+
+type Table<const B: usize, const P: usize> = HashedSubject<Cceh<B, P>>;
+type Tables<const B: usize, const P: usize> = Hashed<Extendible<B, P>>;
+
+/// Buckets of all segments, and bytes of the directory, of a table without records. Segments come in extents of whole
+/// pages, and the header is as long as a line.
+fn parts<const B: usize, const P: usize>(table: &Table<B, P>, _: &World) -> [u64; 2] {
+    [table.0.figures().unwrap().buckets, table.0.pm_bytes() % 4096 - 64]
+}
+
+/// Buckets and keys.
+fn content<const B: usize, const P: usize>(table: &Table<B, P>, _: &World) -> [u64; 2] {
+    let figures = table.0.figures().unwrap();
+    [figures.buckets, figures.keys]
+}
+
+#[test]
+fn a_slot_changes_in_one_step() {
+    for (seed, key) in [(1, short as fn(u64) -> Vec<u8>), (2, long)] {
+        let change = [
+            inserts(10, (4..8).map(key)),
+            inserts(20, (0..6).map(key)),
+            removes((1..5).map(key)),
+            inserts(30, (0..3).map(key)),
+        ];
+        crash_in_each_event_of::<Tables<4, 2>, _>(StructureChange {
+            seed,
+            before: inserts(1, (0..4).map(key)),
+            change: change.concat(),
+            sight: |table, world| (content(table, world), table.0.pm_bytes()),
+            proof: |seen| {
+                seen[0].0[1] == 4 && rises(seen.iter().map(|s| s.0[1])) && falls(seen.iter().map(|s| s.0[1]))
+            },
+        });
+    }
+}
+
+/// The directory is doubled where the segment has as many bits as it has.
+#[test]
+fn a_split_has_happened_or_not() {
+    fn split(seed: u64, key: fn(u64) -> Vec<u8>) {
+        crash_in_each_event_of::<Tables<2, 1>, _>(StructureChange {
+            seed,
+            before: inserts(1, (0..4).map(key)),
+            change: inserts(5, (4..24).map(key)),
+            sight: content,
+            proof: |seen| seen.windows(2).filter(|s| s[1][0] > s[0][0]).count() > 3,
+        });
+    }
+    split(1, short);
+    split(2, long);
+}
+
+/// Beyond eight entries the directory is longer than the least there is. Other segments are split in a directory that
+/// is large enough, some of them with many entries each.
+#[test]
+fn a_directory_is_doubled_or_not() {
+    crash_in_each_event_of::<Tables<1, 1>, _>(StructureChange {
+        seed: 1,
+        before: inserts(1, (0..4).map(short)),
+        change: inserts(5, (4..40).map(short)),
+        sight: parts,
+        proof: |seen| {
+            let doubled = seen.windows(2).filter(|s| s[1][1] > s[0][1]).count();
+            let split = seen.windows(2).filter(|s| s[1][1] == s[0][1] && s[1][0] > s[0][0]).count();
+            doubled > 1 && split > 4
+        },
+    });
+}

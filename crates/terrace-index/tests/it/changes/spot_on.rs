@@ -1,0 +1,121 @@
+//! Write buffers: merges into each base, in place and out of place, and the log's turns, cuts and resets.
+
+use terrace_index::spot_on::{Base, SpotOn};
+use terrace_index::{Cceh, FastFair, HashIndex, OrderedIndex, SkipIndex};
+use terrace_sim::World;
+
+use super::{falls, long, rises, short};
+use crate::conformance::{
+    Buffered, Case, Hashed, HashedSubject, Op, Ordered, OrderedSubject, Replaced, StructureChange,
+    crash_in_each_event_of, inserts, removes,
+};
+
+/// What is seen of an index behind write buffers.
+#[derive(Debug)]
+struct Seen {
+    /// Keys that the base has.
+    merged: u64,
+    /// Bytes of logs: twice as many while there is a previous generation.
+    log_bytes: u64,
+}
+
+fn seen_of<B: Base>(index: &SpotOn<B>, pm_bytes: u64) -> Seen {
+    Seen { merged: index.base().len(), log_bytes: pm_bytes - index.base().pm_bytes() }
+}
+
+fn ordered<B: Base + OrderedIndex>(index: &OrderedSubject<SpotOn<B>>, _: &World) -> Seen {
+    seen_of(&index.0, index.0.pm_bytes())
+}
+
+fn hashed<B: Base + HashIndex>(index: &HashedSubject<SpotOn<B>>, _: &World) -> Seen {
+    seen_of(&index.0, index.0.pm_bytes())
+}
+
+/// Buffers are merged, the log turns and is cut; at last everything is merged and the log is reset.
+fn merged_turned_cut_and_reset(seen: &[Seen]) -> bool {
+    let Some((last, seen)) = seen.split_last() else { return false };
+    let log = seen.iter().map(|s| s.log_bytes);
+    let buffered = seen.last().is_some_and(|s| s.merged != last.merged);
+    rises(seen.iter().map(|s| s.merged)) && rises(log.clone()) && falls(log) && buffered
+}
+
+fn change_everything<C: Case>(sight: fn(&C::Index, &World) -> Seen) {
+    for (seed, key) in [(1, short as fn(u64) -> Vec<u8>), (2, long)] {
+        let change = [inserts(5, (4..17).map(key)), removes((2..6).map(key)), inserts(30, (15..21).map(key))];
+        crash_in_each_event_of::<C, _>(StructureChange {
+            seed,
+            before: inserts(1, (0..4).map(key)),
+            change: [change.concat(), vec![Op::Close]].concat(),
+            sight,
+            proof: merged_turned_cut_and_reset,
+        });
+    }
+}
+
+/// The least that has it all: a list's arena is searched through at every opening, which takes long here.
+fn change_a_list<C: Case>(sight: fn(&C::Index, &World) -> Seen) {
+    let change = [inserts(3, (2..9).map(long)), removes([long(0)]), inserts(30, (8..11).map(long))];
+    crash_in_each_event_of::<C, _>(StructureChange {
+        seed: 1,
+        before: inserts(1, (0..2).map(long)),
+        change: [change.concat(), vec![Op::Close]].concat(),
+        sight,
+        proof: merged_turned_cut_and_reset,
+    });
+}
+
+#[test]
+fn fastfair_in_place() {
+    change_everything::<Ordered<Buffered<FastFair<4>>>>(ordered);
+}
+
+#[test]
+fn fastfair_out_of_place() {
+    change_everything::<Ordered<Replaced<FastFair<4>>>>(ordered);
+}
+
+#[test]
+fn skiplist_in_place() {
+    change_a_list::<Ordered<Buffered<SkipIndex>>>(ordered);
+}
+
+#[test]
+fn skiplist_out_of_place() {
+    change_a_list::<Ordered<Replaced<SkipIndex>>>(ordered);
+}
+
+#[test]
+fn cceh_in_place() {
+    change_everything::<Hashed<Buffered<Cceh<2, 1>>>>(hashed);
+}
+
+#[test]
+fn cceh_out_of_place() {
+    change_everything::<Hashed<Replaced<Cceh<2, 1>>>>(hashed);
+}
+
+/// Keys and buckets of the base.
+fn content<const B: usize, const P: usize>(index: &HashedSubject<SpotOn<Cceh<B, P>>>, _: &World) -> [u64; 2] {
+    let figures = index.0.base().figures().unwrap();
+    [figures.keys, figures.buckets]
+}
+
+/// A merge out of place writes the segment anew, in two halves if one has no room; other segments' entries and the
+/// directory are as they were. A segment takes eight keys, and each buffer three.
+#[test]
+fn a_segment_that_is_replaced_is_the_old_one_or_the_new_ones() {
+    for (seed, key) in [(1, short as fn(u64) -> Vec<u8>), (2, long)] {
+        crash_in_each_event_of::<Hashed<Replaced<Cceh<2, 2>>>, _>(StructureChange {
+            seed,
+            before: inserts(1, (0..3).map(key)),
+            change: [inserts(4, (3..26).map(key)), inserts(40, (0..9).map(key)), vec![Op::Close]].concat(),
+            sight: content,
+            proof: |seen| {
+                let merges = |is_split: bool| {
+                    seen.windows(2).filter(|s| s[1][0] > s[0][0] && (s[1][1] > s[0][1]) == is_split).count()
+                };
+                merges(false) > 1 && merges(true) > 1
+            },
+        });
+    }
+}
