@@ -58,8 +58,8 @@ pub fn runs_on(engine: EngineKind, granularity: Granularity) -> bool {
 }
 
 /// Of the images of a scenario only one in so many is looked at. The engines that keep everything in persistent memory
-/// have few structures, and random histories with kills and power cuts in their conformance besides; all of it takes
-/// minutes, and is done if `TERRACE_CRASH_MEMORY` is set.
+/// have few structures, and random histories with kills and power cuts in their conformance besides, and `batches` tries
+/// every event; all of it takes minutes, and is done if `TERRACE_CRASH_MEMORY` is set.
 pub fn share(engine: EngineKind) -> u64 {
     let whole = !engine.needs_memory() || std::env::var_os("TERRACE_CRASH_MEMORY").is_some();
     if whole { 1 } else { 8 }

@@ -2,6 +2,7 @@
 //!
 //! `docs/simulator.md` tells how the simulator works and how to replay a failure.
 
+mod batches;
 mod env;
 mod faults;
 mod judge;
