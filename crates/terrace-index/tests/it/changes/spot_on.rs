@@ -41,7 +41,9 @@ fn merged_turned_cut_and_reset(seen: &[Seen]) -> bool {
 
 fn change_everything<C: Case>(sight: fn(&C::Index, &World) -> Seen) {
     for (seed, key) in [(1, short as fn(u64) -> Vec<u8>), (2, long)] {
-        let change = [inserts(5, (4..17).map(key)), removes((2..6).map(key)), inserts(30, (15..21).map(key))];
+        let first = [inserts(5, (4..17).map(key)), removes((2..6).map(key))].concat();
+        let again = [inserts(50, (6..18).map(key)), inserts(70, (6..12).map(key))].concat();
+        let change = [first, again, inserts(30, (15..23).map(key))];
         crash_in_each_event_of::<C, _>(StructureChange {
             seed,
             before: inserts(1, (0..4).map(key)),
@@ -54,7 +56,7 @@ fn change_everything<C: Case>(sight: fn(&C::Index, &World) -> Seen) {
 
 /// The least that has it all: a list's arena is searched through at every opening, which takes long here.
 fn change_a_list<C: Case>(sight: fn(&C::Index, &World) -> Seen) {
-    let change = [inserts(3, (2..9).map(long)), removes([long(0)]), inserts(30, (8..11).map(long))];
+    let change = [inserts(3, (2..9).map(long)), removes([long(0)]), inserts(30, (5..11).map(long))];
     crash_in_each_event_of::<C, _>(StructureChange {
         seed: 1,
         before: inserts(1, (0..2).map(long)),
