@@ -2,6 +2,7 @@
 //! with the trees.
 
 mod cceh;
+mod skiplist;
 mod spot_on;
 mod turbohash;
 mod values;
