@@ -23,6 +23,7 @@
 //! A run is repeatable up to the interleaving of threads: the same seed draws the same operations.
 
 pub mod compare;
+pub mod count;
 pub mod db;
 pub mod distribution;
 pub mod index;

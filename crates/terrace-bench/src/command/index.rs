@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use terrace_bench::count;
 use terrace_bench::index::pairs::Pairs;
 use terrace_bench::index::subject::{INDEXES, with_subject};
 use terrace_bench::index::{Place, Run, Runner, Spec, Step, plot, store, table};
@@ -24,10 +25,10 @@ pub struct Index {
     #[arg(long, value_name = "LIST", default_value = "fastfair", value_delimiter = ',')]
     index: Vec<String>,
     /// Pairs that an insert step inserts, such as 16M; several for several runs
-    #[arg(long, value_name = "LIST", default_value = "1M", value_delimiter = ',', value_parser = count)]
+    #[arg(long, value_name = "LIST", default_value = "1M", value_delimiter = ',', value_parser = count::parse)]
     num: Vec<u64>,
     /// Most operations of a read or miss step, and pairs of a scan step [default: num]
-    #[arg(long, value_name = "N", value_parser = count)]
+    #[arg(long, value_name = "N", value_parser = count::parse)]
     reads: Option<u64>,
     /// Numbers of threads, separated by commas
     #[arg(long, value_name = "LIST", default_value = "1", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=256))]
@@ -53,7 +54,7 @@ pub struct Index {
     #[arg(long, value_name = "POOL", default_value = "emulated:dram@/dev/shm/terrace-bench.pool", value_parser = place, verbatim_doc_comment)]
     pool: Place,
     /// Bytes of the pool to touch beforehand [default: 128 a pair]
-    #[arg(long, value_name = "BYTES", value_parser = count)]
+    #[arg(long, value_name = "BYTES", value_parser = count::parse)]
     pool_size: Option<u64>,
     /// Changes that a write buffer takes, for the variants with buffers [default: the structure's own]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -101,18 +102,6 @@ fn help_text() -> String {
          --pool emulated:optane@/dev/shm/p --json out.json\n",
     );
     text
-}
-
-/// A number with an optional decimal `k`, `M` or `G`.
-fn count(text: &str) -> Result<u64, String> {
-    let (digits, unit) = match text.char_indices().next_back() {
-        Some((at, 'k' | 'K')) => (&text[..at], 1_000),
-        Some((at, 'm' | 'M')) => (&text[..at], 1_000_000),
-        Some((at, 'g' | 'G')) => (&text[..at], 1_000_000_000),
-        _ => (text, 1),
-    };
-    let number = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit)).filter(|n| *n > 0);
-    number.ok_or_else(|| format!("{text} is no number such as 16M"))
 }
 
 fn shape(text: &str) -> Result<Pairs, String> {

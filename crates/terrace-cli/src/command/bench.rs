@@ -45,10 +45,10 @@ pub struct Bench {
     )]
     pub benchmarks: String,
     /// Records that a fill writes, and operations of everything else
-    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    #[arg(long, value_name = "N", default_value = "1M", value_parser = terrace_bench::count::parse)]
     pub num: u64,
     /// Operations of benchmarks that do not fill [default: num]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = terrace_bench::count::parse)]
     pub reads: Option<u64>,
     /// Run benchmarks that do not fill for so many seconds instead
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]

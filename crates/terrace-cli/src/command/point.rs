@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use terrace::{Db, Error};
 
 use crate::args::{bytes_of, file_of};
 use crate::escape;
@@ -38,7 +39,7 @@ impl Get {
     pub fn run(&self, open: &OpenArgs, out: &mut dyn Write) -> CommandResult {
         let key = bytes_of("the key", &self.key, self.hex)?;
         let db = open.open(&self.dir, Intent::Read)?;
-        let Some(value) = db.get(&key)? else { return Err(not_found(&key)) };
+        let Some(value) = db.get(&key)? else { return Err(not_found(&db, &key)) };
         if self.raw {
             return Ok(out.write_all(&value)?);
         }
@@ -50,9 +51,12 @@ fn shown(bytes: &[u8], hex: bool) -> String {
     if hex { escape::hex(bytes) } else { escape::escaped(bytes) }
 }
 
-fn not_found(key: &[u8]) -> Failure {
-    Failure::new(exit::NOT_FOUND, format!("there is no key \"{}\"", escape::preview(key, 200)))
-        .hint("`terrace scan DIR --from KEY --limit 10` shows the keys from there on")
+fn not_found(db: &Db, key: &[u8]) -> Failure {
+    let hint = match db.iter() {
+        Err(Error::Unsupported { .. }) => "`terrace export DIR` shows all keys",
+        _ => "`terrace scan DIR --from KEY --limit 10` shows the keys from there on",
+    };
+    Failure::new(exit::NOT_FOUND, format!("there is no key \"{}\"", escape::preview(key, 200))).hint(hint)
 }
 
 /// Writes a record, making the database if there is none.

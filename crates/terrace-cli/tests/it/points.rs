@@ -15,6 +15,14 @@ fn a_record_is_put_read_and_deleted() {
 }
 
 #[test]
+fn a_key_that_is_missing_where_there_is_no_order_is_not_looked_for_by_scans() {
+    let bed = Bed::new();
+    let pool = format!("emulated:dram@{}", bed.path("pool").display());
+    bed.run("put", &["key", "value", "--engine", "turbo", "--pool", &pool]).text();
+    bed.run("get", &["other"]).fails(1, &["there is no key \"other\"", "terrace export"]);
+}
+
+#[test]
 fn a_database_knows_its_engine() {
     let bed = Bed::new();
     bed.run("put", &["key", "value", "--engine", "lsm"]).text();
