@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use terrace::Db;
+use terrace::{Db, PoolChoice};
 use terrace_base::Error;
 use terrace_base::rng::Rng;
 use terrace_bench::suite::Contents;
@@ -278,6 +278,21 @@ impl<'a> Databases<'a> {
         Ok(Arc::new(TerraceStore::new(db)))
     }
 
+    /// Removes the pool of the database of before if that is a file somewhere else. That it opens with it shows that it is
+    /// its own.
+    fn remove_pool(&self, database: &Path) -> StoreResult<()> {
+        let mut options = self.open.options();
+        options.create_if_missing = false;
+        let (PoolChoice::Path(path) | PoolChoice::Emulated { path: Some(path), .. }) = options.pool.clone()
+        else {
+            return Ok(());
+        };
+        if !path.is_file() || Db::open(database, options).is_err() {
+            return Ok(());
+        }
+        Ok(fs::remove_file(&path).map_err(|e| Error::io(&path, "remove", e))?)
+    }
+
     fn mark(&self, contents: Option<Contents>) -> StoreResult<()> {
         let path = self.dir.join(MARKER);
         let text = serde_json::to_string(&contents)?;
@@ -290,6 +305,7 @@ impl Provider for Databases<'_> {
         self.mark(None)?;
         let database = self.dir.join(DATABASE);
         if database.exists() {
+            self.remove_pool(&database)?;
             fs::remove_dir_all(&database).map_err(|e| Error::io(&database, "remove", e))?;
         }
         self.open(Intent::Create)

@@ -23,6 +23,21 @@ fn figures_come_as_lines_a_table_and_json() {
 }
 
 #[test]
+fn each_fill_begins_anew_with_the_pool_that_is_asked_for() {
+    let bed = Bed::new();
+    for engine in ["slm", "turbo"] {
+        let pool = format!("emulated:dram@{}", bed.path(&format!("{engine}.pool")).display());
+        let args = ["--benchmarks", "fillseq,fillrandom", "--num", "1k", "--engine", engine, "--pool", &pool];
+        let text = bed.run("bench", &args).text();
+        assert!(text.contains("fillrandom"), "{text}");
+        // And over what the last run has left.
+        assert!(bed.run("bench", &args).text().contains("fillrandom"));
+        std::fs::remove_dir_all(bed.path("db")).unwrap();
+        std::fs::remove_file(bed.path(&format!("{engine}.pool"))).unwrap();
+    }
+}
+
+#[test]
 fn what_cannot_be_measured_is_explained() {
     let bed = Bed::new();
     bed.run("bench", &["--benchmarks", "quicksort"]).fails(2, &["quicksort", "bench --help"]);
