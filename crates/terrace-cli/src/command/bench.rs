@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use terrace::{Db, PoolChoice};
+use terrace::{Db, EngineKind, PoolChoice};
 use terrace_base::Error;
 use terrace_base::rng::Rng;
 use terrace_bench::suite::Contents;
@@ -26,6 +26,10 @@ use crate::progress;
 const MARKER: &str = "terrace-bench.json";
 const DATABASE: &str = "db";
 
+/// What is run unless something is asked for, and what only engines with an order run.
+const UNORDERED: &str = "fillseq,fillrandom,overwrite,readrandom,readmissing";
+const ORDERED: &str = "readseq,readreverse,seekrandom";
+
 /// Measures a database made for the purpose, with db_bench's and YCSB's workloads.
 ///
 /// DIR must be empty, not there, or from an earlier bench: fills start with an empty database. An
@@ -38,12 +42,11 @@ pub struct Bench {
     /// The directory to work in
     pub dir: PathBuf,
     /// What to run, in this order, separated by commas
-    #[arg(
-        long,
-        value_name = "LIST",
-        default_value = "fillseq,fillrandom,overwrite,readrandom,readmissing,readseq,readreverse,seekrandom"
-    )]
-    pub benchmarks: String,
+    ///
+    /// By default: fillseq,fillrandom,overwrite,readrandom,readmissing,readseq,readreverse,seekrandom, the last three
+    /// only where the engine keeps an order.
+    #[arg(long, value_name = "LIST")]
+    pub benchmarks: Option<String>,
     /// Records that a fill writes, and operations of everything else
     #[arg(long, value_name = "N", default_value = "1M", value_parser = terrace_bench::count::parse)]
     pub num: u64,
@@ -102,10 +105,15 @@ fn help_text() -> String {
 impl Bench {
     /// Runs the command.
     pub fn run(&self, open: &OpenArgs, out: &mut dyn Write) -> CommandResult {
-        let workloads = Workload::parse_list(&self.benchmarks).map_err(|stranger| {
-            Failure::usage(format!("there is no benchmark \"{stranger}\""))
-                .hint("`terrace bench --help` lists them")
-        })?;
+        let usual = match open.engine {
+            Some(EngineKind::Turbo) => UNORDERED.to_string(),
+            _ => format!("{UNORDERED},{ORDERED}"),
+        };
+        let workloads =
+            Workload::parse_list(self.benchmarks.as_ref().unwrap_or(&usual)).map_err(|stranger| {
+                Failure::usage(format!("there is no benchmark \"{stranger}\""))
+                    .hint("`terrace bench --help` lists them")
+            })?;
         let plan = self.plan()?;
         let suite = Suite { workloads: &workloads, plan };
         if workloads.iter().any(|w| w.action == Action::Replay) && self.trace.is_none() {

@@ -32,6 +32,9 @@ fn each_fill_begins_anew_with_the_pool_that_is_asked_for() {
         assert!(text.contains("fillrandom"), "{text}");
         // And over what the last run has left.
         assert!(bed.run("bench", &args).text().contains("fillrandom"));
+        // Unless told otherwise, what the engine can do.
+        let usual = bed.run("bench", &args[2..]).text();
+        assert_eq!(usual.contains("readseq"), engine == "slm", "{usual}");
         std::fs::remove_dir_all(bed.path("db")).unwrap();
         std::fs::remove_file(bed.path(&format!("{engine}.pool"))).unwrap();
     }
