@@ -65,12 +65,11 @@ impl SkipIndex {
 
     fn put_or_chain<'k>(&self, chains: &mut Vec<Chain<'k>>, change: &Change<'k>, word: u64) -> Result<()> {
         let list = self.list();
-        let at = list.guided(change.key, 0)?;
+        let (trail, gap) = list.guided(change.key, 0)?;
         // A key that was there once has its node still.
-        if at.1.exact || (!change.is_new && self.lookup(change.key)? != 0) {
+        if gap.exact || (!change.is_new && self.lookup(change.key)? != 0) {
             return self.insert(change.key, word).map(drop);
         }
-        let gap = at.1;
         if chains.last().is_none_or(|chain| chain.gap != gap) {
             chains.push(Chain { gap, prev: list.pool.start_read(gap.prev, 8), nodes: Vec::new() });
         }
@@ -78,7 +77,7 @@ impl SkipIndex {
         let next = chain.nodes.last().map_or(gap.next, Staged::offset);
         let place = Place { next, ..gap };
         chain.nodes.push(self.stage_new(change.key, word, |record| {
-            list.stage_at(change.key, record, (at.0, place), chain.prev)
+            list.stage_at(change.key, record, (trail, place), chain.prev)
         })?);
         Ok(())
     }

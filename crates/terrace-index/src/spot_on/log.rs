@@ -34,6 +34,7 @@ const HEADER_BYTES: u64 = 32;
 const CURRENT_AT: u64 = 8;
 const PREVIOUS_AT: u64 = 16;
 const RESERVED_AT: u64 = 24;
+const _: () = assert!(HEADER_BYTES == RESERVED_AT + 8);
 /// Bytes of a set before the heads of its logs: CRC-32C of what follows, number of logs.
 const SET_HEAD_BYTES: usize = 8;
 /// Most logs of a generation.
