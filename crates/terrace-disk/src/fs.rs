@@ -84,6 +84,14 @@ pub trait Fs: Send + Sync + Debug {
 
     /// Bytes free to this user where `path` lies.
     fn free_bytes(&self, path: &Path) -> Result<u64>;
+
+    /// Names the page cache through which files of the directory `dir` are read and written. As long as it stays the
+    /// same, what was written is read back, synced or not; after a power cut, or a mount, it is another. Zero where
+    /// that is not known.
+    fn epoch(&self, dir: &Path) -> u64 {
+        let _ = dir;
+        0
+    }
 }
 
 /// An `Arc` of a file system is one.
@@ -138,6 +146,10 @@ impl<F: Fs + ?Sized> Fs for Arc<F> {
 
     fn free_bytes(&self, path: &Path) -> Result<u64> {
         (**self).free_bytes(path)
+    }
+
+    fn epoch(&self, dir: &Path) -> u64 {
+        (**self).epoch(dir)
     }
 }
 

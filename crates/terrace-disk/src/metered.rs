@@ -178,6 +178,10 @@ impl Fs for MeteredFs {
     fn free_bytes(&self, path: &Path) -> Result<u64> {
         self.inner.free_bytes(path)
     }
+
+    fn epoch(&self, dir: &Path) -> u64 {
+        self.inner.epoch(dir)
+    }
 }
 
 #[derive(Debug)]

@@ -5,21 +5,30 @@ use std::path::{Path, PathBuf};
 use terrace_base::Result;
 use terrace_disk::Fs;
 
+use crate::frame::Origin;
 use crate::segment::FileSegment;
 use crate::writer::LogWriter;
 
 /// Creates the log file `path`, its name and header durable when this returns.
 ///
 /// It is made under another name ([`unfinished_path`]) and renamed, so that no crash leaves a file
-/// named `path` whose header is not whole. A leftover of such a crash is replaced.
-pub fn create_log_file(fs: &dyn Fs, path: &Path, id: u64, first_lsn: u64) -> Result<LogWriter<FileSegment>> {
+/// named `path` whose header is not whole. A leftover of such a crash is replaced. `database` is what the log belongs
+/// to, zero where that is not known.
+pub fn create_log_file(
+    fs: &dyn Fs,
+    path: &Path,
+    (id, first_lsn): (u64, u64),
+    database: u64,
+) -> Result<LogWriter<FileSegment>> {
+    let dir = path.parent().unwrap_or(Path::new(""));
+    let origin = Origin { epoch: fs.epoch(dir), database };
     let unfinished = unfinished_path(path);
     if fs.exists(&unfinished)? {
         fs.remove(&unfinished)?;
     }
-    let writer = LogWriter::create_at(FileSegment(fs.create(&unfinished)?), id, first_lsn)?;
+    let writer = LogWriter::create_of(FileSegment(fs.create(&unfinished)?), id, first_lsn, origin)?;
     fs.rename(&unfinished, path)?;
-    fs.sync_dir(path.parent().unwrap_or(Path::new("")))?;
+    fs.sync_dir(dir)?;
     Ok(writer)
 }
 

@@ -9,7 +9,10 @@ use terrace_base::codec::Reader;
 use terrace_base::{Error, Result};
 
 /// Bytes of the header at the front of every segment.
-pub(crate) const SEGMENT_HEADER_BYTES: usize = 32;
+pub(crate) const SEGMENT_HEADER_BYTES: usize = 64;
+
+/// Bytes of the header of version 1, which is only refused.
+const FIRST_HEADER_BYTES: usize = 32;
 
 /// Bytes of the header in front of every payload.
 pub(crate) const RECORD_HEADER_BYTES: usize = 24;
@@ -18,7 +21,7 @@ pub(crate) const RECORD_HEADER_BYTES: usize = 24;
 pub(crate) const SEGMENT_MAGIC: [u8; 8] = *b"TERRALOG";
 
 /// The version of the format written here, and the only one read.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// The last bytes of every record header; a search looks for them.
 const MARKER: [u8; 3] = *b"TLG";
@@ -36,11 +39,21 @@ pub(crate) enum RecordKind {
     End = 2,
 }
 
+/// Where a segment comes from. Zero stands for not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Origin {
+    /// The page cache that it was written through, as [`Fs::epoch`](terrace_disk::Fs::epoch) names it.
+    pub epoch: u64,
+    /// The database that it belongs to.
+    pub database: u64,
+}
+
 /// The front of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) id: u64,
     pub(crate) first_lsn: u64,
+    pub(crate) origin: Origin,
 }
 
 impl SegmentHeader {
@@ -50,6 +63,8 @@ impl SegmentHeader {
         out[8..12].copy_from_slice(&VERSION.to_le_bytes());
         out[16..24].copy_from_slice(&self.id.to_le_bytes());
         out[24..32].copy_from_slice(&self.first_lsn.to_le_bytes());
+        out[32..40].copy_from_slice(&self.origin.epoch.to_le_bytes());
+        out[40..48].copy_from_slice(&self.origin.database.to_le_bytes());
         let check = header_check(&out);
         out[12..16].copy_from_slice(&check.to_le_bytes());
         out
@@ -57,18 +72,25 @@ impl SegmentHeader {
 
     /// The version and the header, if these bytes are a header of any version.
     pub(crate) fn decode(data: &[u8]) -> Option<(u32, SegmentHeader)> {
-        let front = data.get(..SEGMENT_HEADER_BYTES)?;
-        let mut fields = Reader::new(front);
+        let mut fields = Reader::new(data);
         let magic = fields.take(8)?;
         let (version, check) = (fields.u32()?, fields.u32()?);
-        let header = SegmentHeader { id: fields.u64()?, first_lsn: fields.u64()? };
-        (magic == SEGMENT_MAGIC && check == header_check(front)).then_some((version, header))
+        let (id, first_lsn) = (fields.u64()?, fields.u64()?);
+        let front = data.get(..if version == 1 { FIRST_HEADER_BYTES } else { SEGMENT_HEADER_BYTES })?;
+        if magic != SEGMENT_MAGIC || check != header_check(front) {
+            return None;
+        }
+        let mut origin = Origin::default();
+        if version != 1 {
+            origin = Origin { epoch: fields.u64()?, database: fields.u64()? };
+        }
+        Some((version, SegmentHeader { id, first_lsn, origin }))
     }
 }
 
 /// The check covers everything but itself.
 fn header_check(front: &[u8]) -> u32 {
-    crc32c_append(crc32c(&front[..12]), &front[16..SEGMENT_HEADER_BYTES])
+    crc32c_append(crc32c(&front[..12]), &front[16..])
 }
 
 /// A record's header.
@@ -176,12 +198,25 @@ mod tests {
 
     #[test]
     fn golden_segment_header() {
-        let header = SegmentHeader { id: 7, first_lsn: 100 };
+        let header =
+            SegmentHeader { id: 7, first_lsn: 100, origin: Origin { epoch: 0x0201, database: 0x0403 } };
         let bytes = header.encode();
-        assert_eq!(&bytes[..12], b"TERRALOG\x01\0\0\0");
+        assert_eq!(&bytes[..12], b"TERRALOG\x02\0\0\0");
         assert_eq!(bytes[12..16], GOLDEN_SEGMENT_CHECK);
-        assert_eq!(&bytes[16..], b"\x07\0\0\0\0\0\0\0\x64\0\0\0\0\0\0\0");
+        assert_eq!(&bytes[16..32], b"\x07\0\0\0\0\0\0\0\x64\0\0\0\0\0\0\0");
+        assert_eq!(&bytes[32..48], b"\x01\x02\0\0\0\0\0\0\x03\x04\0\0\0\0\0\0");
+        assert_eq!(bytes[48..], [0; 16]);
         assert_eq!(SegmentHeader::decode(&bytes), Some((VERSION, header)));
+    }
+
+    /// Of version 1 nothing is read but that it is version 1.
+    #[test]
+    fn the_first_version_is_known_by_its_header() {
+        let mut bytes = [0; FIRST_HEADER_BYTES];
+        bytes[..12].copy_from_slice(b"TERRALOG\x01\0\0\0");
+        bytes[16..32].copy_from_slice(b"\x07\0\0\0\0\0\0\0\x64\0\0\0\0\0\0\0");
+        bytes[12..16].copy_from_slice(&[0x6f, 0x6a, 0x25, 0x14]);
+        assert_eq!(SegmentHeader::decode(&bytes).unwrap().0, 1);
     }
 
     #[test]
@@ -229,6 +264,6 @@ mod tests {
         assert!(find_header(&out, usize::MAX, seed_of(7)).is_none());
     }
 
-    const GOLDEN_SEGMENT_CHECK: [u8; 4] = [0x6f, 0x6a, 0x25, 0x14];
+    const GOLDEN_SEGMENT_CHECK: [u8; 4] = [0xf1, 0x9b, 0xa7, 0x25];
     const GOLDEN_RECORD_CHECKS: [u8; 8] = [0x84, 0x76, 0x3f, 0x02, 0x3c, 0xcf, 0x93, 0xe5];
 }

@@ -20,6 +20,7 @@ mod segment;
 mod writer;
 
 pub use file::{create_log_file, unfinished_path};
+pub use frame::Origin;
 pub use group::GroupLog;
 pub use pm::{PmLog, PmSegment};
 pub use reader::{LogReader, Outline, Tail, Visit};

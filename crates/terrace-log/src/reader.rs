@@ -9,6 +9,10 @@
 //!
 //! What cannot be told apart, then, is damage within the very last group synced and nothing written
 //! after it. A sealed log has no such group.
+//!
+//! While the page cache through which a file was written is still there, nothing of it was lost, synced or
+//! not. A process that is killed within a write leaves the first part of that. So whatever follows the
+//! whole records must be such a part, and everything else is damage.
 
 use std::ops::Range;
 use std::path::Path;
@@ -16,7 +20,7 @@ use std::path::Path;
 use terrace_base::{Error, Result};
 use terrace_disk::Fs;
 
-use crate::frame::{Record, RecordHeader, decode_record, find_header, seed_of};
+use crate::frame::{Origin, RECORD_HEADER_BYTES, Record, RecordHeader, decode_record, find_header, seed_of};
 use crate::frame::{RecordKind, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentHeader, VERSION};
 
 /// How a log ended.
@@ -54,11 +58,23 @@ impl LogReader {
 
     /// As [`read_file`](Self::read_file), and says more of what was found.
     pub fn outline(data: &[u8], path: &Path, id: u64, visit: &mut Visit<'_>) -> Result<Outline> {
+        Self::outline_in(data, path, id, 0, visit)
+    }
+
+    /// As [`outline`](Self::outline), where the files are now read through the page cache `epoch`: if they were written
+    /// through it, too, only what a killed process had not finished writing may be missing.
+    pub fn outline_in(
+        data: &[u8],
+        path: &Path,
+        id: u64,
+        epoch: u64,
+        visit: &mut Visit<'_>,
+    ) -> Result<Outline> {
         let Some(header) = check_header(data, path, id)? else {
-            return Ok(Outline { tail: torn(data, 0), first_lsn: None, records: 0, end: 0, sealed: false });
+            return Ok(Outline { tail: torn(data, 0), ..Outline::NONE });
         };
         let seed = seed_of(id);
-        let (mut end, mut records, mut sealed) = (SEGMENT_HEADER_BYTES, 0, false);
+        let (mut end, mut records, mut sealed, mut durable) = (SEGMENT_HEADER_BYTES, 0, false, 0);
         while !sealed {
             let Some(record) = decode_record(&data[end..], seed).filter(|r| r.header.ordinal == records)
             else {
@@ -68,14 +84,25 @@ impl LogReader {
                 RecordKind::Data => visit(header.first_lsn + u64::from(records), record.payload)?,
                 RecordKind::End => sealed = true,
             }
+            durable = record.header.durable;
             end += record.header.record_bytes();
             records += 1;
         }
         if end < data.len() {
             check_tail(data, path, end, records, seed)?;
+            if header.origin.epoch != 0 && header.origin.epoch == epoch {
+                check_unbroken_tail(data, path, end, (records, sealed), seed)?;
+            }
         }
-        let first_lsn = Some(header.first_lsn);
-        Ok(Outline { tail: torn(data, end), first_lsn, records, end: end as u64, sealed })
+        Ok(Outline {
+            tail: torn(data, end),
+            first_lsn: Some(header.first_lsn),
+            records,
+            end: end as u64,
+            sealed,
+            synced: if sealed { records } else { durable.saturating_sub(1) },
+            origin: header.origin,
+        })
     }
 
     /// Hands every record of the segment `id` that is whole to `visit`, in order, those behind damage too:
@@ -101,11 +128,30 @@ impl LogReader {
         Ok(damaged)
     }
 
-    /// Reads the log at `path`, having made it durable first: what a dead process left unsynced is
-    /// read here and acted upon, so a power cut must not take it afterwards.
-    pub fn recover(fs: &dyn Fs, path: &Path, id: u64, visit: &mut Visit<'_>) -> Result<Tail> {
+    /// Reads the log file that [`create_log_file`](crate::create_log_file) made at `path`.
+    ///
+    /// It is made durable first: what a dead process left unsynced is read here and acted upon. That is no proof,
+    /// though. Where that process had been told that a sync failed, this one may succeed and do nothing, so who must be
+    /// sure writes what was read to another file.
+    ///
+    /// # Errors
+    ///
+    /// `Corruption` as above, and where the header, which was durable before the file had its name, is not whole.
+    pub fn recover(fs: &dyn Fs, path: &Path, id: u64, visit: &mut Visit<'_>) -> Result<Outline> {
         fs.sync_file(path)?;
-        Self::read_file(&fs.read(path)?, path, id, visit)
+        Self::look(fs, path, id, visit)
+    }
+
+    /// As [`recover`](Self::recover), and changes nothing.
+    pub fn look(fs: &dyn Fs, path: &Path, id: u64, visit: &mut Visit<'_>) -> Result<Outline> {
+        let data = fs.read(path)?;
+        let epoch = fs.epoch(path.parent().unwrap_or(Path::new("")));
+        let outline = Self::outline_in(&data, path, id, epoch, visit)?;
+        if outline.first_lsn.is_none() {
+            let found = format!("{} bytes without it", data.len());
+            return Err(Error::corruption(path, 0, "the header of a log file", found));
+        }
+        Ok(outline)
     }
 }
 
@@ -122,6 +168,23 @@ pub struct Outline {
     pub end: u64,
     /// Whether it was sealed, after which nothing can have been torn.
     pub sealed: bool,
+    /// How many of its first records were durable when the last one was written; all if it was sealed.
+    pub synced: u32,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
+impl Outline {
+    /// Of what was never begun.
+    const NONE: Outline = Outline {
+        tail: Tail::Clean,
+        first_lsn: None,
+        records: 0,
+        end: 0,
+        sealed: false,
+        synced: 0,
+        origin: Origin { epoch: 0, database: 0 },
+    };
 }
 
 fn torn(data: &[u8], at: usize) -> Tail {
@@ -173,6 +236,27 @@ fn check_unfinished(data: &[u8], path: &Path, id: u64) -> Result<()> {
             Err(Error::corruption(path, 0, format!("a {magic} header"), found))
         }
     }
+}
+
+/// Fails if what follows the whole records is not the first part of one more.
+fn check_unbroken_tail(
+    data: &[u8],
+    path: &Path,
+    end: usize,
+    (records, sealed): (u32, bool),
+    seed: u32,
+) -> Result<()> {
+    let rest = &data[end..];
+    let begun = || RecordHeader::decode(rest, seed).filter(|h| h.ordinal == records);
+    let unfinished =
+        rest.len() < RECORD_HEADER_BYTES || begun().is_some_and(|h| h.record_bytes() > rest.len());
+    if unfinished && !sealed {
+        return Ok(());
+    }
+    let expected =
+        if sealed { "the end of a sealed log".into() } else { format!("record {records} of the segment") };
+    let found = format!("{} bytes of something else, and no power cut since they were written", rest.len());
+    Err(Error::corruption(path, end as u64, expected, found))
 }
 
 /// Fails if a header behind `end` knows the record `broken`, which should start there, for durable.

@@ -2,7 +2,7 @@
 
 use terrace_base::{Error, Result};
 
-use crate::frame::{RecordKind, SegmentHeader, put_record, seed_of};
+use crate::frame::{Origin, RecordKind, SegmentHeader, put_record, seed_of};
 use crate::segment::Segment;
 
 /// The lsn of a log's first record when nobody chose another.
@@ -121,11 +121,16 @@ impl<S: Segment> LogWriter<S> {
     }
 
     /// As [`create`](Self::create), with the lsn of the first record.
-    pub fn create_at(mut segment: S, id: u64, first_lsn: u64) -> Result<Self> {
+    pub fn create_at(segment: S, id: u64, first_lsn: u64) -> Result<Self> {
+        Self::create_of(segment, id, first_lsn, Origin::default())
+    }
+
+    /// As [`create_at`](Self::create_at), and says where the log comes from.
+    pub fn create_of(mut segment: S, id: u64, first_lsn: u64, origin: Origin) -> Result<Self> {
         if !segment.is_empty() || !(1..1 << 63).contains(&first_lsn) {
             return Err(Error::invalid("a log starts in an empty segment, at an lsn from 1 to 2^63 - 1"));
         }
-        let header = SegmentHeader { id, first_lsn };
+        let header = SegmentHeader { id, first_lsn, origin };
         segment.append(&header.encode())?;
         // Durable before any record: a damaged header is then never mistaken for an unfinished one.
         segment.sync()?;

@@ -1,11 +1,10 @@
 //! The disk's side of a world: its events through the world's gate, its survivors by the world's seeds.
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use terrace_base::rng::Rng;
-use terrace_disk::{Fault, Fs, FsEvent, Observer, SimFs};
+use terrace_disk::{Fault, FsEvent, Observer, SimFs};
 
 use crate::event::EventKind;
 use crate::pm::Survival;
@@ -20,9 +19,6 @@ impl Observer for Watch {
     fn before(&self, event: FsEvent<'_>) {
         // A disk that outlives its world has no events.
         let Some(world) = World::upgrade(&self.0) else { return };
-        if let FsEvent::CreateDir { path } = event {
-            world.note_directory(path);
-        }
         if world.pass(kind(event)) {
             world.fs().inject(Some(Fault { after: 0, only_changes: true, sticky: false }));
         }
@@ -34,27 +30,13 @@ pub(crate) fn watch(fs: &SimFs, world: Weak<Inner>) {
     fs.observe(Some(Arc::new(Watch(world))));
 }
 
-/// The disk after a power cut; `dirs` are its directories.
-pub(crate) fn crashed(fs: &SimFs, dirs: &BTreeSet<PathBuf>, survival: Survival) -> SimFs {
+/// The disk after a power cut.
+pub(crate) fn crashed(fs: &SimFs, survival: Survival) -> SimFs {
     match survival {
         Survival::Nothing | Survival::Wiped | Survival::OnlyPm => fs.crash_losing_all(),
-        Survival::Everything | Survival::OnlyDisk => all_kept(fs, dirs),
+        Survival::Everything | Survival::OnlyDisk => fs.crash_keeping_all(),
         Survival::Seeded(seed) => fs.crash(&mut Rng::new(mix(seed, 6))),
     }
-}
-
-/// The disk with everything that was pending made durable: files by replacing them with durable ones of
-/// the same bytes, names by syncing every directory.
-fn all_kept(fs: &SimFs, dirs: &BTreeSet<PathBuf>) -> SimFs {
-    let kept = fs.fork();
-    for (path, bytes) in fs.image() {
-        kept.plant(&path, &bytes).expect("a file that the disk names can be replaced");
-    }
-    for dir in dirs {
-        // One whose creation was made to fail is not there, and has nothing pending.
-        let _ = kept.sync_dir(dir);
-    }
-    kept
 }
 
 fn kind(event: FsEvent<'_>) -> EventKind {

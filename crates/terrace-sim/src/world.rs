@@ -8,12 +8,9 @@
 //! Thread safety: a world may be used from any thread, but capture it only while no other thread stores to
 //! its persistent memory.
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 use terrace_disk::SimFs;
 use terrace_pmem::{Media, PoolOptions};
@@ -57,8 +54,6 @@ pub(crate) struct Inner {
     recovery: AtomicU64,
     pm: Arc<SimPm>,
     fs: SimFs,
-    /// Every directory made so far; the disk does not list them.
-    dirs: Mutex<BTreeSet<PathBuf>>,
     gate: Gate,
 }
 
@@ -66,22 +61,14 @@ impl World {
     /// A new world with empty media.
     pub fn new(seed: u64, options: WorldOptions) -> World {
         let origin = Origin { seed, boot_id: boot_id(mix(seed, 0)), lost_power: false };
-        let dirs = ["/".into(), PathBuf::new()].into();
-        World::assemble(origin, SimPm::new(options.pm), SimFs::new(), dirs)
+        World::assemble(origin, SimPm::new(options.pm), SimFs::new())
     }
 
-    fn assemble(origin: Origin, pm: SimPm, fs: SimFs, dirs: BTreeSet<PathBuf>) -> World {
+    fn assemble(origin: Origin, pm: SimPm, fs: SimFs) -> World {
         let inner = Arc::new_cyclic(|weak: &Weak<Inner>| {
             let world = weak.clone();
             pm.set_hook(Box::new(move |op| World::before_pm(&world, op)));
-            Inner {
-                origin,
-                recovery: AtomicU64::new(STILL),
-                pm: Arc::new(pm),
-                fs,
-                dirs: Mutex::new(dirs),
-                gate: Gate::default(),
-            }
+            Inner { origin, recovery: AtomicU64::new(STILL), pm: Arc::new(pm), fs, gate: Gate::default() }
         });
         disk::watch(&inner.fs, Arc::downgrade(&inner));
         World { inner }
@@ -147,12 +134,7 @@ impl World {
 
     /// Captures both media at this moment.
     pub fn capture(&self) -> Snapshot {
-        Snapshot {
-            origin: self.inner.origin.clone(),
-            pm: self.inner.pm.capture(),
-            fs: self.inner.fs.fork(),
-            dirs: self.inner.dirs.lock().clone(),
-        }
+        Snapshot { origin: self.inner.origin.clone(), pm: self.inner.pm.capture(), fs: self.inner.fs.fork() }
     }
 
     /// The world after a power cut at this moment, an arbitrary part of what was pending having survived.
@@ -211,11 +193,6 @@ impl World {
         Some(World { inner: weak.upgrade()? })
     }
 
-    /// Remembers that a directory and its parents are being made.
-    pub(crate) fn note_directory(&self, path: &Path) {
-        self.inner.dirs.lock().extend(path.ancestors().map(Path::to_path_buf));
-    }
-
     /// Numbers and reports an event; whether its operation must fail.
     pub(crate) fn pass(&self, kind: EventKind) -> bool {
         let fallible = !matches!(kind, EventKind::Drain | EventKind::End);
@@ -242,7 +219,6 @@ pub struct Snapshot {
     origin: Origin,
     pm: PmSnapshot,
     fs: SimFs,
-    dirs: BTreeSet<PathBuf>,
 }
 
 impl Snapshot {
@@ -263,13 +239,13 @@ impl Snapshot {
         };
         let seed = mix(self.origin.seed, salt);
         let origin = Origin { seed, boot_id: boot_id(mix(seed, 0)), lost_power: true };
-        let fs = disk::crashed(&self.fs, &self.dirs, survival);
-        World::assemble(origin, self.pm.power_cut(survival), fs, self.dirs.clone())
+        let fs = disk::crashed(&self.fs, survival);
+        World::assemble(origin, self.pm.power_cut(survival), fs)
     }
 
     /// The world after the process died at the captured moment.
     pub fn kill(&self) -> World {
         let origin = Origin { seed: mix(self.origin.seed, 7), ..self.origin.clone() };
-        World::assemble(origin, self.pm.kill(), self.fs.fork(), self.dirs.clone())
+        World::assemble(origin, self.pm.kill(), self.fs.fork())
     }
 }

@@ -3,6 +3,7 @@
 //! Nothing is kept in memory but open descriptors: every call goes to the system, and every error
 //! says which file and which operation.
 
+mod epoch;
 mod read;
 mod write;
 
@@ -129,6 +130,10 @@ impl Fs for RealFs {
             }
             Err(e) => Err(Error::io(path, "statvfs", e.into())),
         }
+    }
+
+    fn epoch(&self, dir: &Path) -> u64 {
+        epoch::of(dir)
     }
 }
 

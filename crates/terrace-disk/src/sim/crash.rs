@@ -50,8 +50,14 @@ pub(super) fn least_survivor(state: &State) -> State {
     build(state, &mut Rng::new(0), Fate::Least, Fate::Least)
 }
 
+/// The disk on which nothing is lost.
+pub(super) fn most_survivor(state: &State) -> State {
+    build(state, &mut Rng::new(0), Fate::Most, Fate::Most)
+}
+
 fn build(state: &State, rng: &mut Rng, names: Fate, contents: Fate) -> State {
     let mut next = state.clone();
+    next.epoch += 1;
     for dir in next.dirs.values_mut() {
         if !dir.pending.is_empty() {
             *dir = Arc::new(surviving_names(dir, rng, names));

@@ -98,6 +98,17 @@ impl SimFs {
         SimFs::with_state(crash::least_survivor(&state))
     }
 
+    /// The disk after a power cut that takes nothing.
+    pub fn crash_keeping_all(&self) -> SimFs {
+        let state = self.shared.disk.lock().state.clone();
+        SimFs::with_state(crash::most_survivor(&state))
+    }
+
+    /// Gives its page cache another name, as if the machine had been booted so many times.
+    pub fn set_epoch(&self, epoch: u64) {
+        self.shared.disk.lock().state.epoch = epoch;
+    }
+
     /// Has `observer` told of every change to this disk; `None` ends it.
     pub fn observe(&self, observer: Option<Arc<dyn Observer>>) {
         *self.shared.observer.lock() = observer;
@@ -285,5 +296,9 @@ impl Fs for SimFs {
             let capacity = disk.state.capacity.unwrap_or(UNLIMITED_BYTES);
             Ok(capacity.saturating_sub(disk.state.used(&disk.open)))
         })
+    }
+
+    fn epoch(&self, _dir: &Path) -> u64 {
+        self.shared.disk.lock().state.epoch
     }
 }

@@ -84,12 +84,14 @@ pub(super) struct State {
     /// The contents of the file removed last: what a disk's unwritten blocks may show.
     pub(super) removed: Content,
     pub(super) capacity: Option<u64>,
+    /// Names the page cache; a power cut changes it.
+    pub(super) epoch: u64,
 }
 
 impl State {
     pub(super) fn new() -> Self {
         let roots = ["", "/"].map(|root| (PathBuf::from(root), Arc::default()));
-        State { dirs: roots.into(), ..State::default() }
+        State { dirs: roots.into(), epoch: 1, ..State::default() }
     }
 
     /// The directory and the last component of `path`.

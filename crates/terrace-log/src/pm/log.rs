@@ -4,7 +4,7 @@ use terrace_base::{Error, Result};
 use terrace_pmem::{Kind, Marks, Pool};
 
 use super::segment::PmSegment;
-use crate::frame::{RECORD_HEADER_BYTES, SegmentHeader};
+use crate::frame::{Origin, RECORD_HEADER_BYTES, SegmentHeader};
 use crate::reader::{LogReader, Outline, Visit};
 use crate::segment::Segment;
 use crate::writer::LogWriter;
@@ -61,7 +61,7 @@ impl PmLog {
             None => return Err(pool.corruption(head, "the header of a log segment", "none")),
         };
         segment.truncate(outline.end)?;
-        let header = SegmentHeader { id: segment.id(), first_lsn };
+        let header = SegmentHeader { id: segment.id(), first_lsn, origin: Origin::default() };
         Ok(PmLog { writer: LogWriter::resume(segment, header, outline.records) })
     }
 

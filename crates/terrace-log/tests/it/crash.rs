@@ -101,7 +101,7 @@ proptest! {
     #[test]
     fn what_was_synced_is_read_back(ops in prop::collection::vec(op(), 1..40), seed: u64) {
         let fs = used_disk();
-        let mut log = create_log_file(&fs, Path::new(LOG), ID, 1).unwrap();
+        let mut log = create_log_file(&fs, Path::new(LOG), (ID, 1), 0).unwrap();
         let (mut model, mut rng) = (Model::default(), Rng::new(seed));
         for op in &ops {
             model.apply(&mut log, op);
@@ -119,7 +119,7 @@ proptest! {
     #[test]
     fn what_was_recovered_stays(ops in prop::collection::vec(op(), 1..30), seed: u64) {
         let fs = used_disk();
-        let mut log = create_log_file(&fs, Path::new(LOG), ID, 1).unwrap();
+        let mut log = create_log_file(&fs, Path::new(LOG), (ID, 1), 0).unwrap();
         let (mut model, mut rng) = (Model::default(), Rng::new(seed));
         ops.iter().for_each(|op| model.apply(&mut log, op));
         for next in [fs.fork(), fs.crash(&mut rng)] {
@@ -156,7 +156,7 @@ fn a_log_file_is_there_whole_or_not_at_all() {
         let fs = used_disk();
         fs.plant(&unfinished_path(Path::new(LOG)), b"left by an earlier crash").unwrap();
         fs.inject(Some(terrace_disk::Fault { after: steps, only_changes: true, sticky: true }));
-        let created = create_log_file(&fs, Path::new(LOG), ID, 9);
+        let created = create_log_file(&fs, Path::new(LOG), (ID, 9), 0);
         let mut rng = Rng::new(steps);
         for _ in 0..50 {
             let disk = fs.crash(&mut rng);
@@ -165,7 +165,7 @@ fn a_log_file_is_there_whole_or_not_at_all() {
                 assert_eq!((records, tail.unwrap()), (Vec::new(), Tail::Clean));
             } else {
                 assert!(created.is_err());
-                create_log_file(&disk, Path::new(LOG), ID, 9).unwrap();
+                create_log_file(&disk, Path::new(LOG), (ID, 9), 0).unwrap();
             }
         }
     }
@@ -174,7 +174,7 @@ fn a_log_file_is_there_whole_or_not_at_all() {
 #[test]
 fn a_hole_among_unsynced_records_is_a_torn_tail() {
     let fs = SimFs::new();
-    let mut log = create_log_file(&fs, Path::new(LOG), ID, 1).unwrap();
+    let mut log = create_log_file(&fs, Path::new(LOG), (ID, 1), 0).unwrap();
     log.append(b"synced").unwrap();
     log.sync().unwrap();
     let at = log.len() as usize;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use terrace_base::{Error, ErrorKind};
 use terrace_disk::{Fs, SimFs};
-use terrace_log::{FileSegment, LogReader, LogWriter, Tail};
+use terrace_log::{FileSegment, LogReader, LogWriter, Origin, Tail, create_log_file};
 
 use crate::{Entry, ID, read};
 
@@ -109,7 +109,7 @@ fn tails_of_zeros_and_of_garbage_are_dropped() {
     let (written, _) = read(&data);
     let (other, _) = small_log(ID + 1, true);
     let markers = b"TLG".repeat(1000);
-    for tail in [&[0; 5000][..], &[0xff; 77], b"T", &markers, &other, &other[32..], &data[..20]] {
+    for tail in [&[0; 5000][..], &[0xff; 77], b"T", &markers, &other, &other[64..], &data[..20]] {
         let (records, found) = read(&[&data, tail].concat());
         assert_eq!(records, written);
         let (at, dropped) = (data.len() as u64, tail.len() as u64);
@@ -144,7 +144,7 @@ fn a_payload_that_looks_like_a_log_is_a_payload() {
     // Torn within the payload, whose records are of this very id: no proof of anything.
     let (records, tail) = read(&whole[..whole.len() - 1]);
     assert!(records.is_empty());
-    assert!(matches!(tail.unwrap(), Tail::Torn { at: 32, .. }));
+    assert!(matches!(tail.unwrap(), Tail::Torn { at: 64, .. }));
 }
 
 #[test]
@@ -169,13 +169,13 @@ fn empty_short_and_zero_files_hold_nothing() {
 #[test]
 fn a_later_version_says_so() {
     let (mut data, _) = small_log(ID, false);
-    data[8] = 2;
+    data[8] = 3;
     let check =
-        terrace_base::checksum::crc32c_append(terrace_base::checksum::crc32c(&data[..12]), &data[16..32]);
+        terrace_base::checksum::crc32c_append(terrace_base::checksum::crc32c(&data[..12]), &data[16..64]);
     data[12..16].copy_from_slice(&check.to_le_bytes());
     let error = read(&data).1.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidFormat);
-    assert!(error.to_string().contains("version 2"), "{error}");
+    assert!(error.to_string().contains("version 3"), "{error}");
 }
 
 #[test]
@@ -204,7 +204,8 @@ fn an_outline_tells_what_there_is() {
 fn golden_segment() {
     let fs = SimFs::new();
     let file = FileSegment(fs.create(Path::new(LOG)).unwrap());
-    let mut log = LogWriter::create_at(file, 7, 100).unwrap();
+    let origin = Origin { epoch: 0x0201, database: 0x0403 };
+    let mut log = LogWriter::create_of(file, 7, 100, origin).unwrap();
     log.append(b"put k v").unwrap();
     log.append(b"del k").unwrap();
     log.sync().unwrap();
@@ -217,4 +218,63 @@ fn golden_segment() {
         .map(|byte| u8::from_str_radix(byte, 16).unwrap())
         .collect();
     assert_eq!(bytes, fs.read(Path::new(LOG)).unwrap());
+}
+
+/// Where the page cache is still the one that the log was written through, every flipped bit is damage: what a killed
+/// process leaves unfinished is less than a record, or more than the file.
+#[test]
+fn within_one_epoch_every_flipped_bit_is_damage_or_a_shorter_record() {
+    let fs = SimFs::new();
+    let mut log = create_log_file(&fs, Path::new(LOG), (ID, 1), 9).unwrap();
+    for payload in [&b"first"[..], b"", b"third record", &[0; 20], b"TLG fifth"] {
+        log.append(payload).unwrap();
+    }
+    let data = fs.read(Path::new(LOG)).unwrap();
+    for bit in 0..data.len() * 8 {
+        let mut bad = data.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        fs.plant(Path::new(LOG), &bad).unwrap();
+        let look = || LogReader::look(&fs, Path::new(LOG), ID, &mut |_, _| Ok(()));
+        fs.set_epoch(1);
+        let error = look().unwrap_err();
+        assert!(
+            matches!(error.kind(), ErrorKind::Corruption | ErrorKind::InvalidFormat),
+            "bit {bit}: {error}"
+        );
+        // After a power cut none of them was promised. The header was.
+        fs.set_epoch(2);
+        assert_eq!(look().is_ok(), bit / 8 >= 64, "bit {bit}");
+    }
+}
+
+#[test]
+fn within_one_epoch_a_log_may_end_within_a_record_and_not_in_anything_else() {
+    let fs = SimFs::new();
+    let mut log = create_log_file(&fs, Path::new(LOG), (ID, 1), 9).unwrap();
+    let mut starts = vec![log.len() as usize];
+    for payload in [&b"one"[..], &[7; 100], b"three"] {
+        log.append(payload).unwrap();
+        starts.push(log.len() as usize);
+    }
+    let data = fs.read(Path::new(LOG)).unwrap();
+    let look = |bytes: &[u8]| {
+        fs.plant(Path::new(LOG), bytes).unwrap();
+        LogReader::look(&fs, Path::new(LOG), ID, &mut |_, _| Ok(()))
+    };
+    for len in 64..data.len() {
+        let whole = starts.iter().filter(|&&start| start <= len).count() - 1;
+        assert_eq!(look(&data[..len]).unwrap().records as usize, whole, "cut to {len}");
+    }
+    for len in 0..64 {
+        assert_eq!(look(&data[..len]).unwrap_err().kind(), ErrorKind::Corruption, "cut to {len}");
+    }
+    for tail in [&[0; 24][..], &[0; 5000], b"TLGTLGTLGTLGTLGTLGTLGTLG", &data[starts[0]..]] {
+        assert_eq!(look(&[&data, tail].concat()).unwrap_err().kind(), ErrorKind::Corruption);
+    }
+    assert!(look(&[&data, &[0; 23][..]].concat()).is_ok());
+    log.seal().unwrap();
+    let origin = Origin { epoch: fs.epoch(Path::new("/")), database: 9 };
+    let whole = LogReader::look(&fs, Path::new(LOG), ID, &mut |_, _| Ok(()));
+    // What was planted is another file than the one that is still written.
+    assert_eq!(whole.unwrap().origin, origin);
 }

@@ -13,7 +13,7 @@ const LOG: &str = "/log";
 /// Writes until done or refused; says which records were synced.
 fn write_some(fs: &SimFs) -> Result<Vec<Entry>> {
     let mut synced = Vec::new();
-    let mut log = create_log_file(fs, Path::new(LOG), ID, 1)?;
+    let mut log = create_log_file(fs, Path::new(LOG), (ID, 1), 0)?;
     for round in 0..4u8 {
         let mut group = Vec::new();
         for i in 0..3 {
@@ -89,7 +89,7 @@ impl Synced for SimFs {
 #[test]
 fn a_groups_error_stays() {
     let fs = SimFs::new();
-    let log = GroupLog::new(create_log_file(&fs, Path::new(LOG), ID, 1).unwrap());
+    let log = GroupLog::new(create_log_file(&fs, Path::new(LOG), (ID, 1), 0).unwrap());
     let kept = log.append(b"kept").unwrap();
     log.commit(kept).unwrap();
     let lost = log.append(b"lost").unwrap();
@@ -116,7 +116,7 @@ fn misuse_is_an_argument_error() {
         let file = FileSegment(fs.create(&Path::new("/").join(lsn.to_string())).unwrap());
         assert_eq!(LogWriter::create_at(file, ID, lsn).unwrap_err().kind(), ErrorKind::InvalidArgument);
     }
-    let log = GroupLog::new(create_log_file(&fs, Path::new("/group"), ID, 5).unwrap());
+    let log = GroupLog::new(create_log_file(&fs, Path::new("/group"), (ID, 5), 0).unwrap());
     assert_eq!(log.commit(5).unwrap_err().kind(), ErrorKind::InvalidArgument);
     log.commit(4).unwrap();
     log.seal().unwrap();

@@ -26,7 +26,7 @@ fn payload(thread: u64, i: u64) -> Vec<u8> {
 fn every_committed_record_is_there_in_order() {
     let sim = SimFs::new();
     let fs = MeteredFs::new(Arc::new(sim.clone()));
-    let log = GroupLog::new(create_log_file(&fs, Path::new(LOG), ID, 1).unwrap());
+    let log = GroupLog::new(create_log_file(&fs, Path::new(LOG), (ID, 1), 0).unwrap());
     let committed = Mutex::new(BTreeMap::new());
     std::thread::scope(|scope| {
         for t in 0..THREADS {

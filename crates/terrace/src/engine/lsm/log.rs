@@ -281,7 +281,7 @@ fn create_file(fs: &dyn Fs, dir: &Path, number: u64, first: &Record) -> Result<C
     let path = log_path(dir, number);
     let mut record = Vec::new();
     first.encode(&mut record);
-    let created = create_log_file(fs, &path, number, FIRST_LSN).and_then(|mut writer| {
+    let created = create_log_file(fs, &path, (number, FIRST_LSN), 0).and_then(|mut writer| {
         writer.append(&record)?;
         Ok(CommitLog::File { number, writer, unsynced: true })
     });

@@ -46,7 +46,7 @@ pub(super) struct CommitLog {
 
 impl CommitLog {
     fn create(fs: &dyn Fs, dir: &Path, number: u64) -> Result<CommitLog> {
-        let writer = create_log_file(fs, &log_path(dir, number), number, FIRST_LSN)?;
+        let writer = create_log_file(fs, &log_path(dir, number), (number, FIRST_LSN), 0)?;
         Ok(CommitLog { writer, buffered: Vec::new(), ends: Vec::new() })
     }
 
@@ -231,7 +231,7 @@ pub(super) fn replay(
     number: u64,
     each: &mut dyn FnMut(u64, WriteBatch) -> Result<()>,
 ) -> Result<Tail> {
-    LogReader::recover(fs, path, number, &mut |_, payload| {
+    let outline = LogReader::recover(fs, path, number, &mut |_, payload| {
         let mut reader = Reader::new(payload);
         let seq = reader.varint();
         let batch = WriteBatch::decode(reader.rest());
@@ -239,5 +239,6 @@ pub(super) fn replay(
             (Some(seq), Some(batch)) => each(seq, batch),
             _ => Err(Error::corruption(path, 0, "a batch", "bytes that do not decode")),
         }
-    })
+    });
+    outline.map(|outline| outline.tail)
 }

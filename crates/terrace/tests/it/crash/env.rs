@@ -224,4 +224,8 @@ impl Fs for ProcessFs {
     fn free_bytes(&self, path: &Path) -> Result<u64> {
         self.fs.free_bytes(path)
     }
+
+    fn epoch(&self, dir: &Path) -> u64 {
+        self.fs.epoch(dir)
+    }
 }

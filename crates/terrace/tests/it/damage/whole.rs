@@ -174,7 +174,7 @@ fn age(path: &Path, file: &mut [u8]) {
         let end = file.len();
         file[end - 64 + 40] += 1;
     } else {
-        let checked = [&file[..12], &file[16..32]].concat();
+        let checked = [&file[..12], &file[16..64]].concat();
         file[12..16].copy_from_slice(&crc32c(&checked).to_le_bytes());
     }
 }
