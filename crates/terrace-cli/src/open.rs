@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use terrace::manifest::Manifest;
-use terrace::{Compression, Db, EngineKind, Error, Options, PoolChoice, Profile};
+use terrace::{Compression, Db, EngineKind, Error, Options, PoolChoice, Profile, Whose};
 use terrace_disk::RealFs;
 
 use crate::failure::{CommandResult, Failure};
@@ -157,8 +157,9 @@ impl OpenArgs {
 
     /// Opens the database in `dir`.
     pub fn open(&self, dir: &Path, intent: Intent) -> CommandResult<Db> {
-        if intent != Intent::Create {
-            require_database(dir)?;
+        match intent {
+            Intent::Create => refuse_another(dir)?,
+            Intent::Read | Intent::Write => require_database(dir)?,
         }
         let mut options = self.options_for(dir);
         options.create_if_missing = intent == Intent::Create;
@@ -196,12 +197,24 @@ impl OpenArgs {
 
 /// The engine that the database in `dir` belongs to, as far as its manifest can be read.
 fn engine_of(dir: &Path) -> Option<EngineKind> {
+    if !matches!(Whose::is(&RealFs, dir), Ok(Whose::Terrace)) {
+        return None;
+    }
     let salvaged = Manifest::salvage(&RealFs, dir).ok()??;
     EngineKind::parse(&salvaged.state.identity.engine).ok()
 }
 
-/// Refuses a directory that is not there or is empty, before anything is made in it.
+/// Refuses what another store has made.
+fn refuse_another(dir: &Path) -> CommandResult {
+    let Ok(Whose::Another(name)) = Whose::is(&RealFs, dir) else { return Ok(()) };
+    let dir = dir.display();
+    Err(Failure::error(format!("{dir} holds a {name} database and not one of Terrace"))
+        .hint("nothing in it was changed; use the tools of its own store"))
+}
+
+/// Refuses a directory that is not there, is empty or another store's, before anything is made in it.
 pub fn require_database(dir: &Path) -> CommandResult {
+    refuse_another(dir)?;
     let problem = match std::fs::read_dir(dir) {
         Ok(mut entries) => match entries.next() {
             Some(_) => return Ok(()),

@@ -14,6 +14,7 @@ pub mod manifest;
 mod memtable;
 mod options;
 mod pool;
+mod repair;
 mod salvage;
 mod stats;
 mod sync;
@@ -27,6 +28,7 @@ pub use options::{
     Compression, EngineKind, LogPlace, LsmOptions, Options, PoolChoice, SlmOptions, SptreeOptions,
     TurboOptions, WriteOptions,
 };
+pub use repair::Whose;
 pub use stats::{Counts, DramStats, PmFloor, SsdStats, Stats};
 pub use terrace_base::{Error, ErrorKind, Result};
 pub use terrace_pmem::Profile;

@@ -183,12 +183,12 @@ pub(crate) fn open_to_repair(
     (identity, is_known): (&Identity, bool),
 ) -> Result<Result<Pool>> {
     let elsewhere = !is_inside(path, &core.dir);
-    // Opening to salvage begins no session: another's pool stays as it was closed.
-    let looked_at = core.env.pm.open(path, &PoolOptions { salvage: true, ..options.clone() });
-    if is_known
-        && let Ok(pool) = looked_at
-        && is_anothers(&pool, identity)
-    {
+    // Opening to salvage begins no session: another's pool stays as it was closed. It is locked only as long as that.
+    let is_others = is_known && {
+        let looked_at = core.env.pm.open(path, &PoolOptions { salvage: true, ..options.clone() });
+        looked_at.is_ok_and(|pool| is_anothers(&pool, identity))
+    };
+    if is_others {
         let (expected, found) = ("the pool of this database", "another database's pool");
         return match elsewhere {
             true => Err(Error::invalid(format!("{} is {found}", path.display()))),

@@ -6,5 +6,6 @@ mod bench;
 mod points;
 mod processes;
 mod scans;
+mod strangers;
 mod support;
 mod transfer;

@@ -30,6 +30,7 @@ use crate::db::traces::Traces;
 use crate::engine::{self, Engine, Group};
 use crate::env::Env;
 use crate::options::{Options, WriteOptions};
+use crate::repair;
 use crate::stats::Stats;
 
 pub use iter::{DbIter, Entries};
@@ -82,7 +83,7 @@ impl Db {
     ///
     /// `Locked` if another process (or another handle in this one) has it open, `Corruption` if it is
     /// damaged, `InvalidFormat` if another version wrote it, `InvalidArgument` if there is none and none
-    /// is to be made, or if it was created with other fixed options.
+    /// is to be made, if it was created with other fixed options, or if another store's lies there.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let env = Env::real(options.background_threads);
         Self::open_in(env, path, options)
@@ -92,6 +93,7 @@ impl Db {
     pub fn open_in(env: Env, path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let dir = path.as_ref().to_path_buf();
         let fs = env.fs.clone();
+        repair::admit(&*fs, &dir)?;
         let traces = Traces::make(&*fs, &dir, &dir.join(LOCK_FILE), &options)?;
         let lock = fs.lock(&dir.join(LOCK_FILE))?;
         let opened = Core::new(dir, options, env).and_then(|core| Ok((core.clone(), engine::open(core)?)));
@@ -123,6 +125,7 @@ impl Db {
         if !env.fs.exists(&dir)? {
             return Err(Error::invalid(format!("there is no database in {}", dir.display())));
         }
+        repair::admit_repair(&env, &dir, &options.pool)?;
         let _lock = env.fs.lock(&dir.join(LOCK_FILE))?;
         engine::repair(Core::new(dir, options, env)?)
     }

@@ -1,0 +1,212 @@
+//! Whose the files in a directory are.
+//!
+//! Names prove nothing: RocksDB and LevelDB call their files as Terrace does. What a file begins or ends with does. A
+//! directory of another store is not touched, and a repair touches nothing where no file is Terrace's. Looking
+//! writes nothing and makes no file.
+
+use std::path::{Path, PathBuf};
+
+use terrace_base::{Error, ErrorKind, Result};
+use terrace_disk::{Access, Fs, ReadFile};
+use terrace_pmem::{MediaRequest, PoolOptions};
+
+use crate::env::Env;
+use crate::manifest::{self, FileName};
+use crate::options::PoolChoice;
+
+/// What Terrace's files begin with: tables, manifests and logs, pools.
+const OURS: [&[u8]; 3] = [b"TERRTBL\n", b"TERRALOG", b"TERRPOOL"];
+
+/// What a table ends with.
+const TABLE_END: &[u8] = b"\nLBTRRET";
+
+/// Where a pool has its second superblock.
+const SECOND_SUPERBLOCK_AT: u64 = 4096;
+
+/// What files of other stores begin with, where in the file, and whose they are. The name of the file is given where only
+/// that makes it certain.
+const THEIRS: [(Option<&str>, u64, &[u8], &str); 6] = [
+    (None, 0, b"redb\x1a\x0a\xa9\x0d\x0a", "redb"),
+    (None, 0, b"SQLite format 3\0", "SQLite"),
+    (Some("version"), 0, b"FJL", "fjall"),
+    (Some("data.mdb"), 16, &[0xde, 0xc0, 0xef, 0xbe], "LMDB"),
+    (Some("data.mdb"), 16, &[0xbe, 0xef, 0xc0, 0xde], "LMDB"),
+    (Some("data.mdb"), 24, &[0xde, 0xc0, 0xef, 0xbe], "LMDB"),
+];
+
+/// What tables of other stores end with.
+const TABLE_ENDS: [(&[u8], &str); 2] = [
+    (&[0xf7, 0xcf, 0xf4, 0x85, 0xb7, 0x41, 0xe2, 0x88], "RocksDB"),
+    (&[0x57, 0xfb, 0x80, 0x8b, 0x24, 0x75, 0x47, 0xdb], "LevelDB"),
+];
+
+/// Longer than any text of a pointer file.
+const POINTER_BYTES: u64 = 64;
+
+/// Whose a directory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// A file in it is Terrace's beyond doubt.
+    Terrace,
+    /// Another store's, by its name.
+    Another(&'static str),
+    /// Nothing in it tells.
+    Unknown,
+}
+
+impl Whose {
+    /// Looks at what lies in `dir`, or at `dir` itself where that is a file. What cannot be read tells nothing.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be listed.
+    pub fn is(fs: &dyn Fs, dir: &Path) -> Result<Whose> {
+        if !fs.exists(dir)? {
+            return Ok(Whose::Unknown);
+        }
+        if matches!(manifest::locate(fs, dir), Ok(Some(_))) {
+            return Ok(Whose::Terrace);
+        }
+        let files = match fs.list(dir) {
+            Ok(files) => files,
+            Err(e) => return another(fs, dir).map_or(Err(e), |name| Ok(Whose::Another(name))),
+        };
+        if files.iter().any(|path| is_ours(fs, path)) {
+            return Ok(Whose::Terrace);
+        }
+        let name = of_many(fs, &files).or_else(|| files.iter().find_map(|path| another(fs, path)));
+        Ok(name.map_or(Whose::Unknown, Whose::Another))
+    }
+}
+
+/// An error if the directory is another store's.
+pub(crate) fn admit(fs: &dyn Fs, dir: &Path) -> Result<()> {
+    match Whose::is(fs, dir)? {
+        Whose::Another(name) => {
+            let dir = dir.display();
+            Err(Error::invalid(format!(
+                "{dir} holds a {name} database and not one of Terrace; it is left as it is"
+            )))
+        }
+        Whose::Terrace | Whose::Unknown => Ok(()),
+    }
+}
+
+/// An error if nothing in the directory is proof of a database, and neither is its pool, which may lie elsewhere.
+pub(crate) fn admit_repair(env: &Env, dir: &Path, pool: &PoolChoice) -> Result<()> {
+    let fs = &*env.fs;
+    admit(fs, dir)?;
+    if Whose::is(fs, dir)? == Whose::Terrace || has_pool(env, dir, pool)? {
+        return Ok(());
+    }
+    let found = if fs.list(dir)?.is_empty() { "it is empty" } else { "no file in it is one of Terrace's" };
+    Err(Error::invalid(format!("there is no database in {}: {found}", dir.display())))
+}
+
+/// Whether a pool lies where the options say.
+fn has_pool(env: &Env, dir: &Path, choice: &PoolChoice) -> Result<bool> {
+    let (path, media) = match choice {
+        PoolChoice::Auto => (None, MediaRequest::Auto),
+        PoolChoice::Path(path) => (Some(path), MediaRequest::Auto),
+        PoolChoice::Emulated { path, profile } => (path.as_ref(), MediaRequest::Emulated(*profile)),
+    };
+    let path = path.cloned().unwrap_or_else(|| dir.join("pool"));
+    if !env.pm.exists(&path)? {
+        return Ok(false);
+    }
+    let options = PoolOptions { media, salvage: true, prefault: false, ..PoolOptions::default() };
+    match env.pm.open(&path, &options) {
+        Err(e @ Error::Locked { .. }) => Err(e),
+        // That of another version is one, too.
+        Err(Error::InvalidFormat { found, .. }) => Ok(found.contains("version ")),
+        Err(e) => Ok(e.kind() == ErrorKind::Corruption),
+        Ok(_) => Ok(true),
+    }
+}
+
+fn is_ours(fs: &dyn Fs, path: &Path) -> bool {
+    let Ok(file) = fs.open(path, Access::Random) else { return false };
+    let begins = |at| OURS.iter().any(|magic| has(&*file, at, magic));
+    let ends = file.len().checked_sub(TABLE_END.len() as u64).is_some_and(|at| has(&*file, at, TABLE_END));
+    begins(0) || ends || has(&*file, SECOND_SUPERBLOCK_AT, OURS[2])
+}
+
+/// Whose a file is, if it is known to be another store's.
+fn another(fs: &dyn Fs, path: &Path) -> Option<&'static str> {
+    let file = fs.open(path, Access::Random).ok()?;
+    let is_named = |name: Option<&str>| name.is_none_or(|name| path.file_name().is_some_and(|n| n == name));
+    let begun = THEIRS.iter().find(|(name, at, magic, _)| is_named(*name) && has(&*file, *at, magic));
+    let end = file.len().saturating_sub(8);
+    let ended = || TABLE_ENDS.iter().find(|(magic, _)| has(&*file, end, magic));
+    begun.map(|(.., whose)| *whose).or_else(|| ended().map(|(_, whose)| *whose))
+}
+
+/// Whose a directory is by its files together: RocksDB's and LevelDB's pointer names a manifest and nothing else.
+fn of_many(fs: &dyn Fs, files: &[PathBuf]) -> Option<&'static str> {
+    let names: Vec<&str> = files.iter().filter_map(|path| path.file_name()?.to_str()).collect();
+    if names.iter().any(|name| is_numbered(name, "OPTIONS-")) {
+        return Some("RocksDB");
+    }
+    let current = files.iter().find(|path| FileName::parse(path) == Some(FileName::Current))?;
+    let file = fs.open(current, Access::Random).ok().filter(|file| file.len() <= POINTER_BYTES)?;
+    let mut text = vec![0; file.len() as usize];
+    file.read_at(0, &mut text).ok()?;
+    let manifest = std::str::from_utf8(&text).ok()?.strip_suffix('\n')?;
+    let is_theirs = is_numbered(manifest, "MANIFEST-") && names.contains(&manifest);
+    is_theirs.then(|| if names.contains(&"IDENTITY") { "RocksDB" } else { "LevelDB" })
+}
+
+fn is_numbered(name: &str, prefix: &str) -> bool {
+    name.strip_prefix(prefix).is_some_and(|rest| rest.len() >= 6 && rest.bytes().all(|b| b.is_ascii_digit()))
+}
+
+fn has(file: &dyn ReadFile, at: u64, magic: &[u8]) -> bool {
+    let mut found = vec![0; magic.len()];
+    at.checked_add(magic.len() as u64).is_some_and(|end| end <= file.len())
+        && file.read_at(at, &mut found).is_ok()
+        && found == magic
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_disk::SimFs;
+
+    use super::*;
+
+    fn whose(files: &[(&str, &[u8])]) -> Whose {
+        let (fs, dir) = (SimFs::new(), Path::new("/d"));
+        fs.create_dir_all(dir).unwrap();
+        files.iter().for_each(|(name, bytes)| fs.plant(&dir.join(name), bytes).unwrap());
+        Whose::is(&fs, dir).unwrap()
+    }
+
+    #[test]
+    fn other_stores_are_told_by_what_they_write() {
+        let manifest = ("MANIFEST-000005", &b"whatever"[..]);
+        let pointer = ("CURRENT", &b"MANIFEST-000005\n"[..]);
+        let lmdb = [&[0; 16][..], &[0xde, 0xc0, 0xef, 0xbe]].concat();
+        let table = [&[1; 90][..], TABLE_ENDS[0].0].concat();
+        let cases: [(&[(&str, &[u8])], Whose); 9] = [
+            (&[manifest, pointer], Whose::Another("LevelDB")),
+            (&[manifest, pointer, ("IDENTITY", b"x")], Whose::Another("RocksDB")),
+            (&[("OPTIONS-000007", b"[Version]")], Whose::Another("RocksDB")),
+            (&[("000009.sst", &table)], Whose::Another("RocksDB")),
+            (&[("data.mdb", &lmdb)], Whose::Another("LMDB")),
+            (&[("version", b"FJL\x03")], Whose::Another("fjall")),
+            (&[("mine", b"redb\x1a\x0a\xa9\x0d\x0a and more")], Whose::Another("redb")),
+            (&[("CURRENT", b"MANIFEST-000005\n")], Whose::Unknown),
+            (&[], Whose::Unknown),
+        ];
+        for (files, expected) in cases {
+            assert_eq!(whose(files), expected, "{files:?}");
+        }
+    }
+
+    #[test]
+    fn one_file_of_ours_is_proof() {
+        let pool = [&[0; 4096][..], b"TERRPOOL"].concat();
+        for bytes in [&b"TERRTBL\n"[..], b"TERRALOG....", b"....\nLBTRRET", &pool] {
+            assert_eq!(whose(&[("a", bytes), ("CURRENT", b"")]), Whose::Terrace);
+        }
+    }
+}
