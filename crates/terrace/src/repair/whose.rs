@@ -173,7 +173,10 @@ mod tests {
 
     use super::*;
 
-    fn whose(files: &[(&str, &[u8])]) -> Whose {
+    /// A file's name and bytes.
+    type File<'a> = (&'a str, &'a [u8]);
+
+    fn whose(files: &[File<'_>]) -> Whose {
         let (fs, dir) = (SimFs::new(), Path::new("/d"));
         fs.create_dir_all(dir).unwrap();
         files.iter().for_each(|(name, bytes)| fs.plant(&dir.join(name), bytes).unwrap());
@@ -186,7 +189,7 @@ mod tests {
         let pointer = ("CURRENT", &b"MANIFEST-000005\n"[..]);
         let lmdb = [&[0; 16][..], &[0xde, 0xc0, 0xef, 0xbe]].concat();
         let table = [&[1; 90][..], TABLE_ENDS[0].0].concat();
-        let cases: [(&[(&str, &[u8])], Whose); 9] = [
+        let cases: [(&[File<'_>], Whose); 9] = [
             (&[manifest, pointer], Whose::Another("LevelDB")),
             (&[manifest, pointer, ("IDENTITY", b"x")], Whose::Another("RocksDB")),
             (&[("OPTIONS-000007", b"[Version]")], Whose::Another("RocksDB")),
