@@ -14,3 +14,4 @@ mod opening;
 mod pools;
 mod races;
 mod smoke;
+mod unwritable;

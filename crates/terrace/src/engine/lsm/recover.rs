@@ -155,6 +155,14 @@ fn judge(error: Error, damaged: &mut dyn FnMut(Error) -> Result<()>, replayed: &
     damaged(error)
 }
 
+/// A disk without room is no reason not to open.
+fn unless_full(outcome: Result<()>) -> Result<()> {
+    match outcome {
+        Err(e) if e.kind() == ErrorKind::NoSpace => Ok(()),
+        outcome => outcome,
+    }
+}
+
 /// A log is removed when its memtable is in tables and the manifest says so. If what came before the first is in
 /// neither, the manifest has lost its newest group, or a log is missing.
 fn lost_predecessor(path: &Path, before: u64, flushed: u64) -> Error {
@@ -193,7 +201,8 @@ impl Lsm {
         self.remove_tables(listing.dead_tables.into_iter());
         self.remove_leftovers()?;
         if replayed.gap {
-            self.restart_log()?;
+            // Without room for it every write begins with another attempt.
+            unless_full(self.restart_log())?;
         }
         self.drop_old_logs()?;
         if logs.len() > FEW_LOGS && !self.readable().active().list.is_empty() {
@@ -333,7 +342,8 @@ impl Lsm {
             self.set_active_aside();
             self.readable().active().logged_from(number);
             if !self.core.options.read_only {
-                flush::run(self)?;
+                // Without room it stays in memory, and in its logs.
+                unless_full(flush::run(self))?;
             }
         }
         let readable = self.readable();

@@ -28,6 +28,7 @@ fn room_for(group: &Group<'_>) -> u64 {
 impl Slm {
     pub(super) fn apply_group(&self, group: Group<'_>) -> Result<()> {
         self.core.health.check()?;
+        self.settle_opening()?;
         self.mend_log()?;
         self.make_room(&group)?;
         let (memtable, staged) = self.stage_with_retry(&group)?;
