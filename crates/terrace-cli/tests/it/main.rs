@@ -3,9 +3,11 @@
 
 mod admin;
 mod bench;
+mod clumsy;
 mod points;
 mod processes;
 mod scans;
 mod strangers;
 mod support;
 mod transfer;
+mod unwritable;
