@@ -4,6 +4,7 @@
 mod admin;
 mod bench;
 mod clumsy;
+mod damage;
 mod points;
 mod processes;
 mod scans;
