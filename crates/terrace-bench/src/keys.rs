@@ -67,11 +67,16 @@ impl KeyMaker {
         &self.buffer
     }
 
-    fn write(&mut self, number: u64) {
-        let mut bits = match self.order {
+    /// Where the key of `number` lies among all: keys sort as their places do.
+    pub fn place(&self, number: u64) -> u64 {
+        match self.order {
             KeyOrder::Ordered => number,
             KeyOrder::Hashed => mix(number, 4 * self.digits as u32),
-        };
+        }
+    }
+
+    fn write(&mut self, number: u64) {
+        let mut bits = self.place(number);
         let end = self.buffer.len() - 1;
         for byte in self.buffer[end - self.digits..end].iter_mut().rev() {
             *byte = HEX[(bits & 15) as usize];
@@ -111,6 +116,19 @@ mod tests {
         assert!(keys.is_sorted());
         assert!(maker.absent(5).to_vec() > maker.key(5).to_vec());
         assert!(maker.absent(5).to_vec() < maker.key(6).to_vec());
+    }
+
+    #[test]
+    fn keys_sort_as_their_places_do() {
+        for order in [KeyOrder::Ordered, KeyOrder::Hashed] {
+            for width in [6, 16, 24] {
+                let mut maker = KeyMaker::new(width, order);
+                let mut numbers: Vec<u64> = (0..1000).collect();
+                numbers.sort_by_key(|&number| maker.place(number));
+                let keys: Vec<Vec<u8>> = numbers.iter().map(|&number| maker.key(number).to_vec()).collect();
+                assert!(keys.is_sorted(), "{order:?} {width}");
+            }
+        }
     }
 
     #[test]

@@ -12,9 +12,10 @@
 //! | [`distribution`] | which key number comes next: uniform, zipfian, latest |
 //! | [`workload`] | the benchmarks as data: db_bench's names and YCSB's load and A to F |
 //! | [`trace`] | recorded operations, as text |
-//! | [`space`] | which key numbers exist while several threads insert |
+//! | [`space`] | which key numbers exist while several threads insert, and which a read must find |
 //! | [`stream`] | one thread's operations, drawn from a workload |
-//! | [`run`](mod@run) | a workload on a store by several threads, measured |
+//! | [`run`](mod@run) | a workload on a store by several threads, measured; reads that miss what they must find end it |
+//! | [`tally`] | what killed threads had been told is written |
 //! | [`suite`] | several workloads one after the other, with the databases they need |
 //! | [`outcome`], [`report`] | what was measured, and how it is printed |
 //! | [`compare`] | engines and peers side by side, and the report: the `terrace-bench compare` command |
@@ -26,6 +27,7 @@ pub mod compare;
 pub mod count;
 pub mod db;
 pub mod distribution;
+mod draw;
 pub mod index;
 pub mod keys;
 pub mod outcome;
@@ -36,8 +38,10 @@ pub mod space;
 pub mod store;
 pub mod stream;
 pub mod suite;
+pub mod tally;
 pub mod trace;
 pub mod values;
+mod worker;
 pub mod workload;
 
 pub use db::TerraceStore;

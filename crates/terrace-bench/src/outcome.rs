@@ -191,6 +191,15 @@ pub struct Counts {
     pub found: u64,
     /// Point reads that found none.
     pub missing: u64,
+    /// Records that reads had to find: of point reads the record, of a scan its first, of a walk all.
+    #[serde(default)]
+    pub due: u64,
+    /// Those of them that were not found, and records that scans ended before.
+    #[serde(default)]
+    pub lost: u64,
+    /// Reads that found a record which was never written.
+    #[serde(default)]
+    pub unwritten: u64,
     /// Records that scans and walks returned.
     pub scanned: u64,
     /// Key and value bytes written.
@@ -205,6 +214,9 @@ impl Counts {
         self.operations += other.operations;
         self.found += other.found;
         self.missing += other.missing;
+        self.due += other.due;
+        self.lost += other.lost;
+        self.unwritten += other.unwritten;
         self.scanned += other.scanned;
         self.bytes_written += other.bytes_written;
         self.bytes_read += other.bytes_read;

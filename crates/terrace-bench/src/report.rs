@@ -29,7 +29,10 @@ fn notes(workload: &Workload, outcome: &Outcome) -> Vec<String> {
     let mut notes = Vec::new();
     let reads = counts.found + counts.missing;
     if reads > 0 {
-        notes.push(format!("found {} of {}", grouped(counts.found), grouped(reads)));
+        // A run that missed one of those has no outcome.
+        let sure =
+            if counts.due > 0 { format!(", {} of them had to be", grouped(counts.due)) } else { "".into() };
+        notes.push(format!("found {} of {}{sure}", grouped(counts.found), grouped(reads)));
     }
     if counts.scanned > 0 && !matches!(workload.action, Action::Walk(_)) {
         notes.push(format!("{} records scanned", grouped(counts.scanned)));

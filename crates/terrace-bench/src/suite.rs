@@ -7,7 +7,7 @@ use crate::outcome::Outcome;
 use crate::run::{Plan, Watch, run};
 use crate::space::KeySpace;
 use crate::store::{Store, StoreResult};
-use crate::workload::{Start, Workload};
+use crate::workload::{Action, Start, Workload};
 
 /// Makes and opens the databases of a suite.
 pub trait Provider {
@@ -75,7 +75,7 @@ impl Suite<'_> {
                 (Start::Existing, None) => self.reopen(provider, workload)?,
                 (Start::Fresh(order), previous) => {
                     drop(previous);
-                    Open { store: provider.fresh()?, space: Arc::new(KeySpace::new(0, order)) }
+                    Open { store: provider.fresh()?, space: Arc::new(self.empty(workload, order)) }
                 }
             };
             let watch = begin(workload, self.plan.operations(workload));
@@ -91,9 +91,18 @@ impl Suite<'_> {
             if stopped {
                 break;
             }
-            open = Some(Open { store, space: Arc::new(KeySpace::new(records, contents.order)) });
+            open = Some(Open { store, space: Arc::new(space.grown(records)) });
         }
         Ok(outcomes)
+    }
+
+    /// The key numbers of a database that `workload` is about to fill.
+    fn empty(&self, workload: &Workload, order: KeyOrder) -> KeySpace {
+        match workload.action {
+            Action::Operations { mix, .. } if mix.update > 0 => KeySpace::marked(self.plan.num, order),
+            Action::Replay => KeySpace::unknown(0, order),
+            _ => KeySpace::new(0, order),
+        }
     }
 
     fn reopen(&self, provider: &mut dyn Provider, workload: &Workload) -> StoreResult<Open> {
@@ -111,6 +120,7 @@ impl Suite<'_> {
             )
             .into());
         }
-        Ok(Open { store, space: Arc::new(KeySpace::new(contents.records, contents.order)) })
+        // It may have been filled with repeats, or have had records deleted.
+        Ok(Open { store, space: Arc::new(KeySpace::unknown(contents.records, contents.order)) })
     }
 }

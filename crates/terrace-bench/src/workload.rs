@@ -106,6 +106,11 @@ impl Mix {
         self.scan > 0 || self.pop > 0
     }
 
+    /// Whether no operation changes a record or takes one away.
+    pub fn only_adds(&self) -> bool {
+        self.read + self.insert + self.scan == 100
+    }
+
     /// Whether all operations are of one kind, so that none need be drawn.
     pub fn has_one_kind(&self) -> bool {
         self.shares().contains(&100)

@@ -9,12 +9,13 @@ use super::script::Script;
 use crate::outcome::Outcome;
 use crate::peers::Settings;
 use crate::store::StoreResult;
+use crate::tally::Kept;
 
 /// The file in a comparison's directory.
 pub const FILE: &str = "results.json";
 
 /// What this module reads and writes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// A whole comparison.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -99,10 +100,8 @@ pub struct Reopening {
     pub open_seconds: f64,
     /// Seconds of the first read after that.
     pub first_read_seconds: f64,
-    /// Acknowledged records that were looked for.
-    pub sampled: u64,
-    /// Those of them that were not there.
-    pub missing: u64,
+    /// What it still had of what it had acknowledged.
+    pub kept: Kept,
 }
 
 impl Step {

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::tally;
 use crate::workload::Workload;
 
 /// A database and what is done with it, in order, by one process.
@@ -37,6 +38,10 @@ pub struct Script {
     /// How often each store does it.
     pub rounds: u32,
 }
+
+/// Why a script cannot be killed.
+pub const NOT_DRAWN_AGAIN: &str =
+    "what was acknowledged before a kill is known of two steps only, a fill and then updates alone";
 
 /// How much a comparison does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,6 +123,10 @@ impl Script {
     pub fn validate(&self) -> Result<(), String> {
         for name in &self.steps {
             Workload::find(name).ok_or_else(|| format!("{}: there is no benchmark {name:?}", self.name))?;
+        }
+        let workloads: Vec<_> = self.steps.iter().filter_map(|name| Workload::find(name)).collect();
+        if self.kill && !tally::can_be_drawn_again(&workloads) {
+            return Err(format!("{}: {NOT_DRAWN_AGAIN}", self.name));
         }
         let first = self.steps.first().and_then(|name| Workload::find(name));
         match first {
@@ -251,5 +260,8 @@ mod tests {
         let script = |steps| Script::new("x", "x", 1, 1, steps).validate().unwrap_err();
         assert!(script("load,dance").contains("dance"));
         assert!(script("readrandom").contains("does not fill"));
+        let killed = |steps| Script { kill: true, ..Script::new("x", "x", 1, 1, steps) }.validate();
+        assert!(killed("load,a").unwrap_err().contains("updates alone"));
+        assert!(killed("load,overwrite,overwrite").is_err() && killed("fillrandom,updatezipfian").is_ok());
     }
 }

@@ -16,16 +16,17 @@ use terrace_base::clock::{Clock, SystemClock};
 use super::entrant::{Entrant, PmSetup};
 use super::machine::{self, Counters};
 use super::results::{Reopening, Step};
-use super::script::Script;
+use super::script::{NOT_DRAWN_AGAIN, Script};
 use crate::keys::{KeyMaker, KeyOrder};
 use crate::outcome::Outcome;
-use crate::peers::{Settings, Setup};
+use crate::peers::{Opened, Settings, Setup, honest};
 use crate::run::{Plan, Watch};
 use crate::store::{Store, StoreResult};
 use crate::suite::{Contents, Provider, Suite};
+use crate::tally::{History, Tally};
 use crate::trace::Trace;
 use crate::values::Sizes;
-use crate::workload::{Action, KeyChoice, Start, Workload};
+use crate::workload::{Action, KeyChoice, Workload};
 
 /// What a child is to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -80,8 +81,6 @@ pub enum Event {
     Failed(String),
 }
 
-/// Records looked for after a kill.
-const SAMPLES: u64 = 2000;
 /// Seconds that the step goes on in which the parent kills the child.
 const UNTIL_KILLED_SECONDS: f64 = 120.0;
 
@@ -242,7 +241,7 @@ impl Provider for Folders<'_, '_> {
         }
         self.made += 1;
         let clock = SystemClock::new();
-        let opened = self.entrant.open(&self.setup(), &pm_setup(self.spec))?;
+        let opened = open(self.entrant, &self.setup(), &pm_setup(self.spec))?;
         let seconds = clock.now().as_secs_f64();
         self.stage.borrow_mut().say(&Event::Opened { settings: opened.settings, seconds })?;
         Ok(opened.store)
@@ -258,6 +257,13 @@ impl Provider for Folders<'_, '_> {
         stage.settle(&self.spec.script, (&setup.dir, &setup.pm_dir), contents);
         stage.failure.take().map_or(Ok(()), |failure| Err(failure.into()))
     }
+}
+
+/// Opens a store, unless it is not as its users have it.
+fn open(entrant: Entrant, setup: &Setup, pm: &PmSetup) -> StoreResult<Opened> {
+    let opened = entrant.open(setup, pm)?;
+    honest(entrant.name(), &opened.settings)?;
+    Ok(opened)
 }
 
 fn plan(spec: &Spec) -> StoreResult<Plan> {
@@ -277,8 +283,12 @@ fn plan(spec: &Spec) -> StoreResult<Plan> {
 
 fn work(spec: &Spec, stage: &Rc<RefCell<Stage<'_>>>) -> StoreResult<()> {
     let entrant = Entrant::parse(&spec.entrant)?;
-    let workloads = Workload::parse_list(&spec.script.steps.join(","))?;
-    let suite = Suite { workloads: &workloads, plan: plan(spec)? };
+    let workloads = workloads(spec)?;
+    let mut plan = plan(spec)?;
+    if spec.script.kill {
+        plan.tally = Some(Arc::new(Tally::create(&spec.dir, plan.threads)?));
+    }
+    let suite = Suite { workloads: &workloads, plan };
     suite.validate()?;
     let mut folders = Folders { spec, entrant, made: 0, stage: stage.clone() };
     let bounded = spec.script.bound.is_some();
@@ -305,31 +315,24 @@ fn work(spec: &Spec, stage: &Rc<RefCell<Stage<'_>>>) -> StoreResult<()> {
 
 /// Opens what a killed child left and looks whether what it had acknowledged is there.
 fn reopen(spec: &Spec, stage: &Rc<RefCell<Stage<'_>>>) -> StoreResult<()> {
+    let [fill, update] = workloads(spec)?[..] else { return Err(NOT_DRAWN_AGAIN.into()) };
+    let plan = plan(spec)?;
+    let mut history = History::draw(fill, update, &plan, &spec.dir)?;
     let entrant = Entrant::parse(&spec.entrant)?;
     let clock = SystemClock::new();
-    let opened = entrant.open(&setup(spec, 1), &pm_setup(spec))?;
+    let opened = open(entrant, &setup(spec, 1), &pm_setup(spec))?;
     let open = clock.now();
-    let first = spec.script.steps.first().and_then(|name| Workload::find(name));
-    let order = match first.map(|w| w.start) {
-        Some(Start::Fresh(order)) => order,
-        _ => KeyOrder::Hashed,
-    };
-    let mut keys = KeyMaker::new(spec.script.key_size, order);
-    let sampled = SAMPLES.min(spec.script.records);
-    let (mut missing, mut first_read) = (0, Duration::ZERO);
-    for i in 0..sampled {
-        let number = i * (spec.script.records / sampled.max(1));
-        if !opened.store.get(keys.key(number), &mut |_| {})? {
-            missing += 1;
-        }
-        if i == 0 {
-            first_read = clock.now().saturating_sub(open);
-        }
-    }
+    let mut keys = KeyMaker::new(plan.key_size, KeyOrder::Hashed);
+    opened.store.get(keys.key(0), &mut |_| {})?;
+    let first_read = clock.now().saturating_sub(open);
+    let kept = history.look_for(&*opened.store)?;
     stage.borrow_mut().say(&Event::Reopened(Reopening {
         open_seconds: open.as_secs_f64(),
         first_read_seconds: first_read.as_secs_f64(),
-        sampled,
-        missing,
+        kept,
     }))
+}
+
+fn workloads(spec: &Spec) -> StoreResult<Vec<&'static Workload>> {
+    Ok(Workload::parse_list(&spec.script.steps.join(","))?)
 }

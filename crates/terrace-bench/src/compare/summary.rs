@@ -48,12 +48,7 @@ const MIB: f64 = 1024.0 * 1024.0;
 
 /// Everything that is told of a step.
 pub const METRICS: &[Metric] = &[
-    Metric {
-        name: "ops/s",
-        about: "operations a second",
-        more_is_better: true,
-        of: |s| Some(s.outcome.throughput()),
-    },
+    higher("ops/s", "operations a second", |s| Some(s.outcome.throughput())),
     lower("p50 µs", "half of the operations took at most this", |s| micros(s.outcome.latency.p50_ns)),
     lower("p99 µs", "99 in 100 took at most this", |s| micros(s.outcome.latency.p99_ns)),
     lower("p99.9 µs", "999 in 1000 took at most this", |s| micros(s.outcome.latency.p999_ns)),
@@ -61,6 +56,11 @@ pub const METRICS: &[Metric] = &[
     lower("max µs", "the longest", |s| micros(s.outcome.latency.max_ns)),
     lower("stalled s", "seconds spent in operations of more than 10 ms", |s| {
         Some(s.outcome.stalled.as_secs_f64())
+    }),
+    higher("found", "point reads that found a record", |s| reads(s).map(|_| s.outcome.counts.found as f64)),
+    higher("found %", "of all point reads", |s| Some(100.0 * s.outcome.counts.found as f64 / reads(s)?)),
+    higher("had to", "records that reads had to find, and did: else there is no figure", |s| {
+        Some(s.outcome.counts.due as f64).filter(|due| *due > 0.0)
     }),
     lower("WA", "SSD bytes written (kernel's count) per byte written", Step::write_amplification),
     lower("WA store", "SSD bytes written by the store's own count", |s| s.outcome.ssd_write_amplification()),
@@ -74,6 +74,15 @@ pub const METRICS: &[Metric] = &[
     lower("PM MiB", "persistent memory at the end", |s| Some(s.pm_bytes as f64 / MIB)),
     lower("SSD MiB", "files at the end", |s| Some(s.ssd_bytes as f64 / MIB)),
 ];
+
+fn reads(step: &Step) -> Option<f64> {
+    let counts = &step.outcome.counts;
+    Some((counts.found + counts.missing) as f64).filter(|reads| *reads > 0.0)
+}
+
+const fn higher(name: &'static str, about: &'static str, of: fn(&Step) -> Option<f64>) -> Metric {
+    Metric { name, about, more_is_better: true, of }
+}
 
 const fn lower(name: &'static str, about: &'static str, of: fn(&Step) -> Option<f64>) -> Metric {
     Metric { name, about, more_is_better: false, of }

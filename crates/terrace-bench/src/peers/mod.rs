@@ -153,6 +153,25 @@ pub fn open(peer: Peer, setup: &Setup) -> StoreResult<Opened> {
     }
 }
 
+/// Settings without which a figure would not be what the store's users get, and how they begin.
+const HONEST: [(&str, &str); 2] = [("fast CRC32", "Supported"), ("statistics", "off")];
+
+/// Refuses a store that is not as its users have it.
+///
+/// # Errors
+/// The setting that is not as it must be, and what to do.
+pub fn honest(name: &str, settings: &Settings) -> Result<(), String> {
+    for (setting, must) in HONEST {
+        let is = settings.iter().find(|(name, _)| name == setting).map(|(_, is)| is);
+        if let Some(is) = is.filter(|is| !is.starts_with(must)) {
+            return Err(format!(
+                "{name} is not as its users have it: {setting} is {is:?}; scripts/make-peers.sh builds it as they do"
+            ));
+        }
+    }
+    Ok(())
+}
+
 #[allow(dead_code, reason = "a build without peers describes none")]
 fn settings(pairs: &[(&str, String)]) -> Settings {
     pairs.iter().map(|(name, value)| (name.to_string(), value.clone())).collect()
@@ -167,4 +186,21 @@ fn mib(bytes: u64) -> String {
 #[allow(dead_code, reason = "a build without peers describes none")]
 fn page_cache_durability(sync: bool) -> String {
     if sync { "each write survives a power cut" } else { "each write survives a crash of the process" }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_was_built_badly_is_refused() {
+        let fast = |is: &str| settings(&[("version", "1".into()), ("fast CRC32", is.into())]);
+        assert_eq!(honest("rocksdb", &fast("Supported on x86")), Ok(()));
+        for bad in ["Not supported on x86", "unknown", ""] {
+            let error = honest("rocksdb", &fast(bad)).unwrap_err();
+            assert!(error.contains("fast CRC32") && error.contains("make-peers"), "{error}");
+        }
+        assert!(honest("rocksdb", &settings(&[("statistics", "on".into())])).is_err());
+        assert_eq!(honest("lmdb", &settings(&[])), Ok(()));
+    }
 }

@@ -80,11 +80,16 @@ impl Store for Model {
     }
 }
 
+/// What is done to the records of a model.
+pub type Tamper = fn(&mut BTreeMap<Vec<u8>, Vec<u8>>);
+
 /// Hands out models and remembers the last.
 #[derive(Default)]
 pub struct Models {
     pub last: Option<Arc<Model>>,
     pub contents: Option<Contents>,
+    /// Done after each workload.
+    pub tamper: Option<Tamper>,
 }
 
 impl Provider for Models {
@@ -103,6 +108,9 @@ impl Provider for Models {
 
     fn note(&mut self, contents: Contents) -> StoreResult<()> {
         self.contents = Some(contents);
+        if let (Some(tamper), Some(model)) = (self.tamper, &self.last) {
+            tamper(&mut model.records.write());
+        }
         Ok(())
     }
 }

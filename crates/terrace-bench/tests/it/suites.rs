@@ -6,7 +6,7 @@ use std::time::Duration;
 use terrace_bench::outcome::Kind;
 use terrace_bench::{Outcome, Plan, Suite, Watch, Workload};
 
-use crate::model::Models;
+use crate::model::{Models, Tamper};
 
 fn plan() -> Plan {
     Plan { num: 2000, value_size: 20, ..Plan::default() }
@@ -51,6 +51,90 @@ fn reads_find_what_was_written_and_nothing_else() {
     let outcomes = run("fillseq,readrandom,readmissing,load,c", plan(), &mut Models::default());
     let found: Vec<(u64, u64)> = outcomes.iter().map(|o| (o.counts.found, o.counts.missing)).collect();
     assert_eq!(found, [(0, 0), (2000, 0), (0, 2000), (0, 0), (2000, 0)]);
+}
+
+#[test]
+fn what_must_be_found_is_known_of_every_fill() {
+    let list = "fillrandom,readrandom,a,c,seekrandom,readseq,load,e,c,readreverse,queue";
+    for threads in [1, 3] {
+        let plan = Plan { threads, ..plan() };
+        for o in run(list, plan, &mut Models::default()) {
+            let counts = &o.counts;
+            match o.name.as_str() {
+                "fillrandom" | "load" => assert_eq!(counts.due, 0),
+                // Of these it is known of each key whether it was written.
+                "readrandom" | "c" | "readseq" | "readreverse" => {
+                    assert_eq!(counts.due, counts.found + counts.scanned, "{} {counts:?}", o.name);
+                }
+                name => assert!(counts.due > 0, "{name} {counts:?}"),
+            }
+            assert_eq!((counts.lost, counts.unwritten), (0, 0), "{}", o.name);
+        }
+    }
+}
+
+/// How `list` ends on a store whose records are tampered with after each workload.
+fn tampered(list: &str, tamper: Tamper) -> Result<Vec<Outcome>, String> {
+    let workloads = Workload::parse_list(list).unwrap();
+    let suite = Suite { workloads: &workloads, plan: Plan { reads: Some(40_000), ..plan() } };
+    let mut models = Models { tamper: Some(tamper), ..Models::default() };
+    let outcomes = suite.run(&mut models, &mut |_, _| Arc::new(Watch::default()), &mut |_, _| {});
+    outcomes.map_err(|e| e.to_string())
+}
+
+#[test]
+fn a_store_that_has_lost_records_has_no_outcome() {
+    let one: Tamper = |records| {
+        let key = records.keys().nth(records.len() / 2).cloned();
+        records.remove(&key.unwrap());
+    };
+    let last: Tamper = |records| {
+        records.pop_last();
+    };
+    let half: Tamper = |records| {
+        let mut at = 0;
+        records.retain(|_, _| {
+            at += 1;
+            at % 2 == 0
+        });
+    };
+    for (list, tamper) in [
+        ("load,readrandom", one),
+        ("fillrandom,readrandom", one),
+        ("fillrandom,a,readrandom", one),
+        ("fillrandom,readseq", one),
+        ("load,readreverse", one),
+        ("queue,readseq", one),
+        ("fillseq,seekrandom", last),
+        ("load,c", half),
+        ("load,f", half),
+        ("load,e", half),
+    ] {
+        let error = tampered(list, tamper).expect_err(list);
+        assert!(error.contains("not found"), "{list}: {error}");
+    }
+}
+
+#[test]
+fn a_store_that_makes_records_up_has_no_outcome() {
+    let error = tampered("fillrandom,readrandom", |records| {
+        for number in 0..2000 {
+            records.entry(format!("{number:016x}").into_bytes()).or_default();
+        }
+    });
+    assert!(error.unwrap_err().contains("never written"));
+    let absent = tampered("load,readmissing", |records| {
+        let keys: Vec<Vec<u8>> = records.keys().map(|key| [&key[..], b"."].concat()).collect();
+        records.extend(keys.into_iter().map(|key| (key, Vec::new())));
+    });
+    assert!(absent.unwrap_err().contains("never written"));
+}
+
+#[test]
+fn after_deletions_nothing_has_to_be_found() {
+    let outcomes = run("load,deleterandom,readrandom,readseq", plan(), &mut Models::default());
+    assert!(outcomes[2].counts.missing > 0);
+    assert!(outcomes.iter().all(|o| o.counts.due == 0));
 }
 
 #[test]

@@ -34,6 +34,16 @@ pub fn tables(results: &Results) -> String {
             |_, _, _, stat| number(stat.median),
         ));
     }
+    text.push_str(
+        "\nPoint reads that found a record, in percent. Of each key it is known whether it had to be there: a benchmark in which \
+         one was missing has no figures.\n\n",
+    );
+    if let Some(found) = metric("found %") {
+        let reads = |script: &Script, step: &str| {
+            results.entrants.iter().any(|name| results.stat(&script.name, name, step, found).is_some())
+        };
+        text.push_str(&by_step(results, reads, found, |_, _, _, stat| number(stat.median)));
+    }
     for name in ["WA", "SA", "CPU µs/op", "DRAM MiB", "PM MiB"] {
         let Some(metric) = METRICS.iter().find(|m| m.name == name) else { continue };
         let _ = write!(text, "\n{name} ({}) of the first step:\n\n", metric.about);
@@ -106,9 +116,9 @@ fn reopenings(results: &Results) -> String {
             let _ = writeln!(text, "| {title} | {} |", cells.collect::<Vec<String>>().join(" | "));
         };
         row("open again, ms", |r| r.open_seconds * 1e3);
-        row("acknowledged records missing, of those looked for, %", |r| {
-            100.0 * r.missing as f64 / r.sampled.max(1) as f64
-        });
+        row("keys with acknowledged overwrites, all looked for", |r| r.kept.updated as f64);
+        row("loaded keys looked for beside", |r| r.kept.filled as f64);
+        row("of both, without their last acknowledged value", |r| r.kept.lost() as f64);
     }
     text
 }

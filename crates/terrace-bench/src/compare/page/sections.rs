@@ -316,7 +316,16 @@ fn writing(results: &Results, script: &Script, steps: &[String]) -> String {
 }
 
 fn reopenings(results: &Results, script: &Script) -> String {
-    let head = ["store", "open, ms", "first read, ms", "acknowledged records looked for", "missing"];
+    let head = [
+        "store",
+        "open, ms",
+        "first read, ms",
+        "overwritten keys looked for",
+        "other keys looked for",
+        "missing",
+        "with an older value",
+        "with a value never theirs",
+    ];
     let mut rows = vec![head.map(str::to_string).to_vec()];
     for name in &results.entrants {
         let of = |get: fn(&super::super::results::Reopening) -> f64| {
@@ -328,8 +337,11 @@ fn reopenings(results: &Results, script: &Script) -> String {
             name.clone(),
             number(open.median),
             cell(of(|r| r.first_read_seconds * 1e3)),
-            cell(of(|r| r.sampled as f64)),
-            cell(of(|r| r.missing as f64)),
+            cell(of(|r| r.kept.updated as f64)),
+            cell(of(|r| r.kept.filled as f64)),
+            cell(of(|r| r.kept.missing as f64)),
+            cell(of(|r| r.kept.stale as f64)),
+            cell(of(|r| r.kept.wrong as f64)),
         ]);
     }
     table::plain(&rows)
@@ -421,6 +433,7 @@ fn method(results: &Results) -> String {
         "Persistent memory is emulated on tmpfs with the latency and bandwidth of the profile named above; it is no real medium. rocksdb-pm is RocksDB with its log directory there, written through the file system as it would be.".to_string(),
         "WA counts the pages that the process dirtied on block devices and did not throw away (the kernel’s count); data still in memory at the end of a benchmark is not in it. Device counters include whatever else the machine wrote.".to_string(),
         "With bounded memory, process and page cache together stay below the bound; emulated persistent memory is not counted. Caches are dropped between its benchmarks. LMDB has no cache but the page cache, so that only a bound limits it.".to_string(),
+        "Of every key it is known whether it had been written when it was read. A benchmark in which a read did not find what was there, or a range ended too early, has no figures: it is listed under “Not everything worked”.".to_string(),
         "“stalled” is time spent inside operations of more than 10 ms, by the benchmark’s clock, for every store alike.".to_string(),
         format!("Load averages: {} before, {} after: other work on the machine makes figures worse and spreads wider.", m.load_before, m.load_after),
         format!("The comparison took {:.0} minutes.", results.seconds / 60.0),

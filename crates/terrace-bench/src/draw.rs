@@ -1,0 +1,59 @@
+//! What the threads of a workload do and write: the same for the same plan, whoever draws it.
+
+use std::sync::Arc;
+
+use terrace_base::checksum::hash64;
+use terrace_base::rng::Rng;
+
+use crate::run::Plan;
+use crate::space::KeySpace;
+use crate::stream::{Stream, StreamMaker};
+use crate::values::ValuePool;
+use crate::workload::{Action, ONE_RECORD, Workload};
+
+/// The operations and the values of a workload under a plan.
+#[derive(Debug)]
+pub(crate) struct Draw {
+    streams: Option<StreamMaker>,
+    /// The bytes that are written.
+    pub values: ValuePool,
+    /// What random numbers of this workload start from.
+    pub seed: u64,
+}
+
+impl Draw {
+    pub fn new(workload: &Workload, plan: &Plan, space: &Arc<KeySpace>) -> Self {
+        // Else what is read would be what was written, in the same order.
+        let seed = plan.seed ^ hash64(workload.name.as_bytes());
+        let longest = plan.trace.as_ref().map_or(0, |trace| trace.longest_value()).max(plan.value_size);
+        let values = match workload.action {
+            Action::Replay => ValuePool::new(longest, plan.random_share, plan.seed),
+            _ => ValuePool::mixed(workload.sizes, plan.value_size, plan.random_share, plan.seed),
+        };
+        Draw { streams: streams(workload, plan, space), values, seed }
+    }
+
+    /// The operations of thread `index`, whose stretch begins at number `first`; `None` where the workload draws none.
+    pub fn stream(&self, index: usize, first: u64) -> Option<Stream> {
+        // Far apart, so that threads do not draw alike.
+        let mut seed = Rng::new(self.seed ^ (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        Some(self.streams.as_ref()?.stream(seed.next_u64(), first))
+    }
+}
+
+fn streams(workload: &Workload, plan: &Plan, space: &Arc<KeySpace>) -> Option<StreamMaker> {
+    let Action::Operations { mix, keys, scan_records } = workload.action else { return None };
+    let operations = plan.operations(workload);
+    let expected = if operations == u64::MAX { 0 } else { operations };
+    let fill = workload.fills().then_some(plan.num);
+    let seek = (plan.seek_records, plan.seek_records);
+    let scan_records = if scan_records == ONE_RECORD { seek } else { scan_records };
+    Some(StreamMaker::new(mix, keys, scan_records, space.clone(), expected, fill))
+}
+
+/// Splits `total` operations: where each thread's stretch begins, and its length.
+pub(crate) fn shares(total: u64, threads: usize) -> Vec<(u64, u64)> {
+    let threads = threads as u64;
+    let (each, more) = (total / threads, total % threads);
+    (0..threads).map(|t| (t * each + t.min(more), each + u64::from(t < more))).collect()
+}
