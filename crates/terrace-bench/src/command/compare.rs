@@ -18,12 +18,13 @@ use terrace_bench::StoreResult;
 
 /// Measures engines beside the stores people use, each in a process of its own, and draws a report.
 ///
-/// Quick takes less than ten minutes, full less than two hours. The report is DIR/index.html, one file that needs no network;
-/// every raw figure is in DIR/results.json. Run it as root for bounded memory and for dropped caches; without, it says what
+/// Quick takes about ten minutes, full less than two hours. The report is DIR/index.html, the machine without persistent memory, and
+/// DIR/pm.html, the one with it: files that need no network. Every raw figure is in DIR/results.json. Run it as root for bounded memory and for dropped caches; without, it says what
 /// was not possible.
 #[derive(Debug, Args)]
 pub struct Compare {
-    /// Engines, separated by commas [default: all of this build]
+    /// Engines, separated by commas: slm and lsm have no persistent memory, slm-pm, lsm-pm, turbo and sptree an emulated one
+    /// [default: all of them]
     #[arg(long, value_name = "LIST")]
     engines: Option<String>,
     /// Peers, separated by commas; an empty list for none [default: all of this build]
@@ -127,9 +128,10 @@ impl Compare {
     }
 
     fn entrants(&self) -> StoreResult<Vec<Entrant>> {
-        let all = |list: String| Entrant::parse_engines(&list);
-        let engines = terrace::EngineKind::ALL.iter().map(|e| e.name()).collect::<Vec<_>>().join(",");
-        let mut entrants = all(self.engines.clone().unwrap_or(engines))?;
+        let mut entrants = match &self.engines {
+            Some(list) => Entrant::parse_engines(list)?,
+            None => Entrant::engines(),
+        };
         match &self.peers {
             Some(list) => entrants.extend(Entrant::parse_peers(list)?),
             None => {

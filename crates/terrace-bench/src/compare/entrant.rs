@@ -1,4 +1,7 @@
 //! Whoever takes part in a comparison: an engine of this build, or a peer.
+//!
+//! An engine that can work without persistent memory takes part twice: under its own name with its pool in an ordinary
+//! file, as it is installed, and as `NAME-pm` with emulated persistent memory. One that cannot has its name for that.
 
 use std::sync::Arc;
 
@@ -12,7 +15,12 @@ use crate::store::StoreResult;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entrant {
     /// Terrace with this engine.
-    Engine(EngineKind),
+    Engine {
+        /// The engine.
+        kind: EngineKind,
+        /// Whether it is given persistent memory; always so where it needs it.
+        on_pm: bool,
+    },
     /// A store of somebody else.
     Peer(Peer),
 }
@@ -20,44 +28,63 @@ pub enum Entrant {
 /// The store that others are measured by.
 pub const BASELINE: &str = "rocksdb";
 
+/// Engines that work with persistent memory and without, and their names with it.
+const BOTH: [(EngineKind, &str); 2] = [(EngineKind::Slm, "slm-pm"), (EngineKind::Lsm, "lsm-pm")];
+
 impl Entrant {
+    /// All engines of this build: first those without persistent memory.
+    pub fn engines() -> Vec<Entrant> {
+        let of = |on_pm| move |&kind: &EngineKind| Entrant::Engine { kind, on_pm };
+        let ordinary = EngineKind::ALL.iter().filter(|kind| !kind.needs_memory()).map(of(false));
+        ordinary.chain(EngineKind::ALL.iter().map(of(true))).collect()
+    }
+
     /// Its name in reports.
     pub fn name(self) -> &'static str {
         match self {
-            Entrant::Engine(kind) => kind.name(),
+            Entrant::Engine { kind, on_pm: true } => {
+                BOTH.iter().find(|both| both.0 == kind).map_or(kind.name(), |both| both.1)
+            }
+            Entrant::Engine { kind, .. } => kind.name(),
             Entrant::Peer(peer) => peer.name(),
         }
+    }
+
+    /// Whether it is one of Terrace's engines.
+    pub fn is_ours(self) -> bool {
+        matches!(self, Entrant::Engine { .. })
+    }
+
+    /// Whether it has persistent memory.
+    pub fn is_on_pm(self) -> bool {
+        matches!(self, Entrant::Engine { on_pm: true, .. } | Entrant::Peer(Peer::RocksDbPm))
     }
 
     /// Whether it keeps keys in order.
     pub fn is_ordered(self) -> bool {
         match self {
-            Entrant::Engine(kind) => kind.is_ordered(),
+            Entrant::Engine { kind, .. } => kind.is_ordered(),
             Entrant::Peer(_) => true,
         }
     }
 
     /// The entrant called `name`.
     pub fn parse(name: &str) -> Result<Entrant, String> {
-        if let Some(peer) = Peer::parse(name) {
-            return Ok(Entrant::Peer(peer));
-        }
-        let engine = EngineKind::ALL.iter().copied().find(|e| e.name() == name);
-        engine.map(Entrant::Engine).ok_or_else(|| {
-            let engines = EngineKind::ALL.iter().map(|e| e.name());
-            let known: Vec<_> = engines.chain(Peer::ALL.iter().map(|p| p.name())).collect();
+        let all = || Entrant::engines().into_iter().chain(Peer::ALL.map(Entrant::Peer));
+        all().find(|entrant| entrant.name() == name).ok_or_else(|| {
+            let known: Vec<_> = all().map(Entrant::name).collect();
             format!("there is no store {name:?}; there are: {}", known.join(", "))
         })
     }
 
     /// The engines in a list of names separated by commas.
     pub fn parse_engines(list: &str) -> Result<Vec<Entrant>, String> {
-        Self::parse_kind(list, "engine", |e| matches!(e, Entrant::Engine(_)))
+        Self::parse_kind(list, "engine", |e| e.is_ours())
     }
 
     /// The peers in a list of names separated by commas.
     pub fn parse_peers(list: &str) -> Result<Vec<Entrant>, String> {
-        Self::parse_kind(list, "peer", |e| matches!(e, Entrant::Peer(_)))
+        Self::parse_kind(list, "peer", |e| !e.is_ours())
     }
 
     fn parse_kind(list: &str, kind: &str, is: fn(&Entrant) -> bool) -> Result<Vec<Entrant>, String> {
@@ -78,7 +105,7 @@ impl Entrant {
     /// Whether this build has it.
     pub fn is_built(self) -> bool {
         match self {
-            Entrant::Engine(_) => true,
+            Entrant::Engine { .. } => true,
             Entrant::Peer(peer) => peer.is_built(),
         }
     }
@@ -86,7 +113,7 @@ impl Entrant {
     /// Opens it, making it if there is none.
     pub fn open(self, setup: &Setup, pm: &PmSetup) -> StoreResult<Opened> {
         match self {
-            Entrant::Engine(kind) => open_engine(kind, setup, pm),
+            Entrant::Engine { kind, on_pm } => open_engine(options(kind, setup, on_pm.then_some(pm))?, setup),
             Entrant::Peer(peer) => peers::open(peer, setup),
         }
     }
@@ -101,22 +128,37 @@ pub struct PmSetup {
     pub bytes: u64,
 }
 
-fn open_engine(kind: EngineKind, setup: &Setup, pm: &PmSetup) -> StoreResult<Opened> {
-    std::fs::create_dir_all(&setup.pm_dir)?;
+/// What an engine is opened with, on persistent memory where `pm` is given.
+fn options(kind: EngineKind, setup: &Setup, pm: Option<&PmSetup>) -> StoreResult<Options> {
     let mut options = Options {
         engine: kind,
         memory_budget: setup.memory,
-        pm_bytes: pm.bytes,
         sync: setup.sync,
         background_threads: BACKGROUND_THREADS,
-        pool: PoolChoice::Emulated {
-            path: Some(setup.pm_dir.join("pool")),
-            profile: Profile::parse(&pm.profile)?,
-        },
         ..Options::default()
     };
     options.lsm.memtable_bytes = setup.write_buffer();
     options.lsm.memtables = WRITE_BUFFERS as usize;
+    match pm {
+        Some(pm) => {
+            std::fs::create_dir_all(&setup.pm_dir)?;
+            let profile = Profile::parse(&pm.profile)?;
+            options.pool = PoolChoice::Emulated { path: Some(setup.pm_dir.join("pool")), profile };
+            options.pm_bytes = pm.bytes;
+        }
+        None => {
+            // Memtables of this engine lie in the pool, whose pages are memory here and not in its budget. It wants
+            // that much of a budget for memtables of this size.
+            options.slm.memtable_bytes = setup.memory * 3 / 16;
+            if kind == EngineKind::Slm {
+                options.memory_budget = setup.memory - WRITE_BUFFERS * options.slm.memtable_bytes;
+            }
+        }
+    }
+    Ok(options)
+}
+
+fn open_engine(options: Options, setup: &Setup) -> StoreResult<Opened> {
     let db = Db::open(&setup.dir, options.clone())?;
     let settings = describe(&db, &options);
     Ok(Opened { store: Arc::new(TerraceStore::new(db)), settings })
@@ -142,7 +184,9 @@ fn describe(db: &Db, options: &Options) -> Settings {
             pairs.push(("block_bytes", lsm.block_bytes.to_string()));
         }
         EngineKind::Slm => {
-            pairs.push(("memtable_bytes", format!("2 x {} (on PM)", mib(options.slm.memtable_bytes))));
+            let place = if options.pool == PoolChoice::Auto { "the pool's file" } else { "PM" };
+            let most = mib(options.slm.memtable_bytes);
+            pairs.push(("memtable_bytes", format!("{WRITE_BUFFERS} x at most {most} (in {place})")));
             pairs.push(("filter", "none: its index holds every key".to_string()));
             pairs.push(("block_bytes", options.slm.block_bytes.to_string()));
         }
@@ -157,8 +201,22 @@ mod tests {
 
     #[test]
     fn every_name_leads_back_to_its_entrant() {
+        let engines = Entrant::engines();
+        for entrant in &engines {
+            assert_eq!(Entrant::parse(entrant.name()), Ok(*entrant));
+        }
+        // Each engine is there with persistent memory, and without where it can be.
         for &kind in EngineKind::ALL {
-            assert_eq!(Entrant::parse(kind.name()), Ok(Entrant::Engine(kind)));
+            let places: Vec<bool> = (engines.iter())
+                .filter_map(|e| {
+                    if let Entrant::Engine { kind: k, on_pm } = e {
+                        (*k == kind).then_some(*on_pm)
+                    } else {
+                        None
+                    }
+                })
+                .collect();
+            assert_eq!(places, if kind.needs_memory() { vec![true] } else { vec![false, true] }, "{kind:?}");
         }
         for peer in Peer::ALL {
             assert_eq!(Entrant::parse(peer.name()), Ok(Entrant::Peer(peer)));

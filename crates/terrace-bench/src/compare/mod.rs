@@ -13,7 +13,8 @@
 //! | [`results`] | every raw figure of a run, as JSON |
 //! | [`summary`] | medians and spread over the rounds |
 //! | [`changes`] | what differs between two runs beyond their noise |
-//! | [`page`] | the report: one HTML file and the pictures in it |
+//! | [`view`] | a run's two parts: the machine without persistent memory, and the one with it |
+//! | [`page`] | the report: HTML files, the pictures in them, tables |
 
 pub mod changes;
 pub mod child;
@@ -25,3 +26,4 @@ pub mod run;
 pub mod script;
 pub mod session;
 pub mod summary;
+pub mod view;

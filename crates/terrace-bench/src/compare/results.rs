@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::entrant::Entrant;
 use super::machine::{Counters, Machine};
 use super::script::Script;
 use crate::outcome::Outcome;
@@ -148,6 +149,16 @@ impl Results {
         let path = dir.join(FILE);
         let text = serde_json::to_string(self)?;
         std::fs::write(&path, text + "\n").map_err(|e| format!("{}: {e}", path.display()).into())
+    }
+
+    /// Those of the entrants that `keep` names.
+    pub fn only(&self, keep: impl Fn(Entrant) -> bool) -> Results {
+        let kept = |name: &String| Entrant::parse(name).is_ok_and(&keep);
+        Results {
+            entrants: self.entrants.iter().filter(|name| kept(name)).cloned().collect(),
+            sessions: self.sessions.iter().filter(|session| kept(&session.entrant)).cloned().collect(),
+            ..self.clone()
+        }
     }
 
     /// The script called `name`.

@@ -6,10 +6,17 @@ use super::{number, short, times};
 use crate::compare::results::Results;
 use crate::compare::script::Script;
 use crate::compare::summary::{METRICS, Metric, Stat, THROUGHPUT, metric};
+use crate::compare::view::View;
 
-/// Throughput of every step, then tails, amplification, memory and reopening.
-pub fn tables(results: &Results) -> String {
-    let mut text = machine(results);
+/// The machine, and the tables of each view.
+pub fn tables(results: &Results, views: &[View]) -> String {
+    let views = views.iter().map(|view| format!("\n## {}\n{}", view.title, of_view(&view.results)));
+    machine(results) + &views.collect::<String>()
+}
+
+/// Throughput of every step, then tails, what reads found, amplification, memory and reopening.
+fn of_view(results: &Results) -> String {
+    let mut text = String::new();
     let base = results.baseline();
     let _ = write!(text, "\nOperations a second, and as a multiple of {base}'s:\n\n");
     text.push_str(&by_step(

@@ -1,10 +1,11 @@
-//! The report: one HTML file that needs nothing else, the picture of it that a README shows, and its tables as
-//! Markdown.
+//! The report: an HTML file for each machine that needs nothing else, the picture of it that a README shows, and the
+//! tables as Markdown.
 //!
 //! Pictures are SVG in the page itself, 340 units wide, so that on a phone one of them fills the width and its text
 //! keeps its size; colours are CSS variables with a second set for dark mode. A little script sorts and filters the table
 //! and dims a store whose name in the legend is pressed; without it the page is whole.
 
+mod about;
 mod chart;
 mod markdown;
 mod overview;
@@ -15,12 +16,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use super::results::Results;
+use super::view::{self, View};
 use crate::store::StoreResult;
 
-/// The page's file in a comparison's directory.
-pub const FILE: &str = "index.html";
-/// The picture's.
-pub const PICTURE: &str = "overview.svg";
 /// The tables'.
 pub const TABLES: &str = "figures.md";
 
@@ -31,8 +29,13 @@ const COLOURS: &str = include_str!("colours.css");
 
 /// Draws the report of `results` into `dir`; the files made.
 pub fn write(results: &Results, dir: &Path) -> StoreResult<Vec<PathBuf>> {
-    let files =
-        [(FILE, html(results)), (PICTURE, overview::alone(results)), (TABLES, markdown::tables(results))];
+    let views = view::views(results);
+    let mut files: Vec<(String, String)> = Vec::new();
+    for view in &views {
+        files.push((view.file().to_string(), html(view, &views)));
+        files.push((view.picture(), overview::alone(view)));
+    }
+    files.push((TABLES.to_string(), markdown::tables(results, &views)));
     let mut made = Vec::new();
     for (name, text) in files {
         let path = dir.join(name);
@@ -42,12 +45,10 @@ pub fn write(results: &Results, dir: &Path) -> StoreResult<Vec<PathBuf>> {
     Ok(made)
 }
 
-/// The whole page.
-pub fn html(results: &Results) -> String {
-    let mut body = String::new();
-    for section in sections::all(results) {
-        body.push_str(&section);
-    }
+/// The page of `view`, one of `views`.
+fn html(view: &View, views: &[View]) -> String {
+    let results = &view.results;
+    let body = sections::all(view, views).concat();
     let mut dimmed = String::new();
     for i in 0..results.entrants.len() {
         let _ = write!(dimmed, ".dim-{i} .s{i}{{opacity:.07}}.dim-{i} .key{i}{{opacity:.4}}");

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::{COLOURS, chart, escape};
 use crate::compare::entrant::Entrant;
 use crate::compare::results::Results;
+use crate::compare::view::View;
 
 const ROW: f64 = 17.0;
 /// Left of the axis at least, and for each character that stands there.
@@ -53,7 +54,8 @@ pub fn picture(results: &Results) -> String {
 }
 
 /// The picture as a file of its own, with its colours, a ground and the names of the stores.
-pub fn alone(results: &Results) -> String {
+pub fn alone(view: &View) -> String {
+    let results = &view.results;
     let inner = picture(results);
     let body = inner.split_once('>').map_or("", |(_, body)| body).trim_end_matches("</svg>");
     let below = ROW * rows(results).len() as f64 + 34.0;
@@ -77,9 +79,10 @@ pub fn alone(results: &Results) -> String {
     let height = y + 10.0;
     format!(
         "<svg viewBox=\"0 0 340 {height:.0}\" width=\"680\" xmlns=\"http://www.w3.org/2000/svg\" role=\"img\">\
-         <title>Throughput as a multiple of {}'s</title><style>{COLOURS}</style>\
+         <title>Throughput as a multiple of {}'s, {}</title><style>{COLOURS}</style>\
          <rect width=\"340\" height=\"{height:.0}\" fill=\"var(--card)\"/>{body}{legend}</svg>\n",
-        escape(results.baseline())
+        escape(results.baseline()),
+        view.title.to_lowercase()
     )
 }
 
@@ -106,7 +109,7 @@ fn rows(results: &Results) -> Vec<Row> {
         for step in results.step_names(&script.name) {
             let dot = |(series, name): (usize, &String)| {
                 let ratio = results.ratio(&script.name, name, &step, base)?;
-                let ours = matches!(Entrant::parse(name), Ok(Entrant::Engine(_)));
+                let ours = Entrant::parse(name).is_ok_and(Entrant::is_ours);
                 (ratio > 0.0).then(|| Dot { series, name: name.clone(), ratio, ours })
             };
             let mut dots: Vec<Dot> = results.entrants.iter().enumerate().filter_map(dot).collect();

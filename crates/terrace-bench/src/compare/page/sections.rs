@@ -3,17 +3,19 @@
 use std::fmt::Write as _;
 
 use super::chart::{self, Axis, Bar, Line};
-use super::{escape, number, overview, short, table, times};
+use super::{about, escape, number, overview, short, table, times};
 use crate::compare::entrant::Entrant;
-use crate::compare::results::{Results, Session};
+use crate::compare::results::Results;
 use crate::compare::script::Script;
 use crate::compare::summary::{Stat, THROUGHPUT, metric};
+use crate::compare::view::View;
 use crate::outcome::{CURVE, SLICE};
 
 /// All sections.
-pub fn all(results: &Results) -> Vec<String> {
+pub fn all(view: &View, others: &[View]) -> Vec<String> {
+    let results = &view.results;
     let mut parts = vec![
-        head(results),
+        about::head(view, others),
         legend(results),
         "<main>".to_string(),
         "<section class=\"pair\">".to_string(),
@@ -22,7 +24,7 @@ pub fn all(results: &Results) -> Vec<String> {
         "</section>".to_string(),
     ];
     parts.extend(results.scripts.iter().map(|script| script_section(results, script)));
-    parts.push(whole_sessions(results));
+    parts.push(about::whole_sessions(results));
     parts.push(section(
         "Every figure",
         &format!(
@@ -30,8 +32,8 @@ pub fn all(results: &Results) -> Vec<String> {
             table::figures(results)
         ),
     ));
-    parts.push(settings(results));
-    parts.push(method(results));
+    parts.push(about::settings(results));
+    parts.push(about::method(results));
     parts.push("</main><footer>All raw figures are in results.json beside this page. `terrace-bench report DIR` draws it again.</footer>".to_string());
     parts
 }
@@ -40,25 +42,9 @@ fn part(title: &str, body: &str) -> String {
     format!("<div><h2>{}</h2>{body}</div>", escape(title))
 }
 
-fn section(title: &str, body: &str) -> String {
+/// A section of the page.
+pub fn section(title: &str, body: &str) -> String {
     format!("<section><h2>{}</h2>{body}</section>", escape(title))
-}
-
-fn head(results: &Results) -> String {
-    let m = &results.machine;
-    let gib = m.memory_bytes as f64 / f64::from(1 << 30);
-    format!(
-        "<header><h1>Terrace and its peers</h1><p class=\"soft\">Suite {}, {} on {} · {} cores, {gib:.0} GiB, Linux {} · files on {} · \
-         persistent memory emulated as <b>{}</b> on {}</p></header>",
-        escape(&results.suite),
-        escape(&results.began),
-        escape(&m.cpu),
-        m.cores,
-        escape(&m.kernel),
-        escape(&m.ssd),
-        escape(&results.pm_profile),
-        escape(&m.pm),
-    )
 }
 
 fn legend(results: &Results) -> String {
@@ -83,7 +69,7 @@ fn glance(results: &Results) -> String {
 
 /// Steps in which the best engine is slower than the best peer, the worst first.
 fn behind(results: &Results) -> String {
-    let engine = |name: &String| matches!(Entrant::parse(name), Ok(Entrant::Engine(_)));
+    let engine = |name: &String| Entrant::parse(name).is_ok_and(Entrant::is_ours);
     let best = |script: &Script, step: &str, ours: bool| {
         let of =
             |name: &String| Some((results.stat(&script.name, name, step, THROUGHPUT)?.median, name.clone()));
@@ -345,103 +331,4 @@ fn reopenings(results: &Results, script: &Script) -> String {
         ]);
     }
     table::plain(&rows)
-}
-
-/// What is of a whole process: memory, processor, bytes of the kernel's and the device's count, errors.
-fn whole_sessions(results: &Results) -> String {
-    let head = [
-        "store",
-        "script",
-        "peak DRAM, MiB",
-        "CPU, s",
-        "SSD written, MiB",
-        "WA of all",
-        "device wrote, MiB",
-        "SSD read, MiB",
-        "open, ms",
-        "close, ms",
-    ];
-    let mut rows = vec![head.map(str::to_string).to_vec()];
-    let mib = |bytes: f64| number(bytes / f64::from(1 << 20));
-    for script in results.scripts.iter().filter(|s| !s.kill) {
-        for name in &results.entrants {
-            let of = |get: fn(&Session) -> f64| {
-                Stat::of(results.sessions_of(&script.name, name).map(get)).map(|s| s.median)
-            };
-            let Some(peak) = of(|s| s.dram_peak_bytes as f64) else { continue };
-            let text = |value: Option<f64>| value.map_or("–".to_string(), number);
-            rows.push(vec![
-                name.clone(),
-                script.name.clone(),
-                mib(peak),
-                text(of(|s| s.total.cpu_seconds)),
-                of(|s| s.total.written_bytes as f64).map_or("–".to_string(), mib),
-                text(of(|s| s.total.written_bytes as f64 / s.user_bytes.max(1) as f64)),
-                of(|s| s.total.device_written_bytes.unwrap_or(0) as f64).map_or("–".to_string(), mib),
-                of(|s| s.total.read_bytes as f64).map_or("–".to_string(), mib),
-                text(of(|s| s.open_seconds * 1e3)),
-                text(of(|s| s.close_seconds * 1e3)),
-            ]);
-        }
-    }
-    let mut html = format!(
-        "<details><summary>Memory, processor and bytes of whole processes</summary>{}</details>",
-        table::plain(&rows)
-    );
-    let failures: Vec<&Session> = results.sessions.iter().filter(|s| s.error.is_some()).collect();
-    if !failures.is_empty() {
-        html.push_str("<p class=\"bad\">Not everything worked:</p><ul>");
-        for s in failures {
-            let error = s.error.as_deref().unwrap_or_default();
-            let _ = write!(
-                html,
-                "<li>{} {} round {}: {}</li>",
-                escape(&s.script),
-                escape(&s.entrant),
-                s.round + 1,
-                escape(error)
-            );
-        }
-        html.push_str("</ul>");
-    }
-    section("Whole processes", &html)
-}
-
-fn settings(results: &Results) -> String {
-    let mut html =
-        "<p class=\"soft\">As each store had them in the first script; equal where a store lets them be.</p>"
-            .to_string();
-    for (series, name) in results.entrants.iter().enumerate() {
-        let Some(session) = results.sessions.iter().find(|s| s.entrant == *name && !s.settings.is_empty())
-        else {
-            continue;
-        };
-        let _ = write!(html, "<details><summary class=\"s{series}\">{}</summary><dl>", escape(name));
-        for (what, value) in &session.settings {
-            let _ = write!(html, "<dt>{}</dt><dd>{}</dd>", escape(what), escape(value));
-        }
-        html.push_str("</dl></details>");
-    }
-    section("Settings", &html)
-}
-
-fn method(results: &Results) -> String {
-    let m = &results.machine;
-    let mut notes = vec![
-        "Each store runs alone in a fresh process with a database of its own; rounds go through all stores before any is measured again. Figures are medians, whiskers and “spread” go from the least to the greatest.".to_string(),
-        "Nothing waits for the medium at each write, except in the script “sync”: then a write survives a crash of the process, not a power cut. Engines on persistent memory are power-safe at each write all the same; LMDB, RocksDB, LevelDB and fjall are not, and redb loses its last transactions even when the process alone dies (see Settings).".to_string(),
-        "Persistent memory is emulated on tmpfs with the latency and bandwidth of the profile named above; it is no real medium. rocksdb-pm is RocksDB with its log directory there, written through the file system as it would be.".to_string(),
-        "WA counts the pages that the process dirtied on block devices and did not throw away (the kernel’s count); data still in memory at the end of a benchmark is not in it. Device counters include whatever else the machine wrote.".to_string(),
-        "With bounded memory, process and page cache together stay below the bound; emulated persistent memory is not counted. Caches are dropped between its benchmarks. LMDB has no cache but the page cache, so that only a bound limits it.".to_string(),
-        "Of every key it is known whether it had been written when it was read. A benchmark in which a read did not find what was there, or a range ended too early, has no figures: it is listed under “Not everything worked”.".to_string(),
-        "“stalled” is time spent inside operations of more than 10 ms, by the benchmark’s clock, for every store alike.".to_string(),
-        format!("Load averages: {} before, {} after: other work on the machine makes figures worse and spreads wider.", m.load_before, m.load_after),
-        format!("The comparison took {:.0} minutes.", results.seconds / 60.0),
-    ];
-    notes.extend(results.notes.iter().cloned());
-    let mut html = "<ul>".to_string();
-    for note in notes {
-        let _ = write!(html, "<li>{}</li>", escape(&note));
-    }
-    section("How it was measured", &(html + "</ul>"))
 }
