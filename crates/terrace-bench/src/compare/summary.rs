@@ -1,5 +1,6 @@
 //! Medians and spread over the rounds.
 
+use super::entrant::Entrant;
 use super::results::{Results, Session, Step};
 
 /// Several measurements of one thing.
@@ -139,6 +140,15 @@ impl Results {
         let of = |name| self.stat(script, name, step, THROUGHPUT).map(|s| s.median);
         let base = of(baseline).filter(|base| *base > 0.0)?;
         Some(of(entrant)? / base)
+    }
+
+    /// The fastest store at a step, and its throughput: of Terrace's engines if `ours`, of the peers if not.
+    pub fn fastest(&self, script: &str, step: &str, ours: bool) -> Option<(f64, &str)> {
+        let those =
+            self.entrants.iter().filter(|name| Entrant::parse(name).is_ok_and(|e| e.is_ours() == ours));
+        let rates =
+            those.filter_map(|name| Some((self.stat(script, name, step, THROUGHPUT)?.median, name.as_str())));
+        rates.max_by(|a, b| a.0.total_cmp(&b.0))
     }
 
     /// The store that others are measured by: the usual one, or the first.

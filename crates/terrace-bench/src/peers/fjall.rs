@@ -25,7 +25,7 @@ pub(super) fn open(setup: &Setup) -> StoreResult<Opened> {
         KeyspaceCreateOptions::default()
             .max_memtable_size(setup.write_buffer())
             .data_block_size_policy(BlockSizePolicy::all(BLOCK_BYTES as u32))
-            .filter_policy(FilterPolicy::all(bloom.clone()))
+            .filter_policy(FilterPolicy::all(bloom))
     })?;
     let settings = settings(&[
         ("version", "fjall 3.1".into()),

@@ -146,6 +146,7 @@ fn a_report_is_whole_and_needs_nothing_else() {
     }
     assert!(ordinary.contains("href=\"pm.html\"") && pm.contains("href=\"index.html\""));
     assert!(!ordinary.contains("emulated") && pm.contains("emulated as"));
+    assert!(tables.contains("| 1k load | lsm ") && tables.contains("| 1k load | slm-pm "));
     assert!(tables.find("## Without persistent").unwrap() < tables.find("## With persistent").unwrap());
 }
 

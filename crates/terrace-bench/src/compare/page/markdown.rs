@@ -16,7 +16,7 @@ pub fn tables(results: &Results, views: &[View]) -> String {
 
 /// Throughput of every step, then tails, what reads found, amplification, memory and reopening.
 fn of_view(results: &Results) -> String {
-    let mut text = String::new();
+    let mut text = fastest(results);
     let base = results.baseline();
     let _ = write!(text, "\nOperations a second, and as a multiple of {base}'s:\n\n");
     text.push_str(&by_step(
@@ -59,6 +59,25 @@ fn of_view(results: &Results) -> String {
         text.push_str(&by_step(results, first, metric, |_, _, _, stat| number(stat.median)));
     }
     text + &reopenings(results)
+}
+
+/// The fastest engine of Terrace beside the fastest peer at each step, operations a second.
+fn fastest(results: &Results) -> String {
+    let names = ["the fastest of Terrace", "the fastest peer", "ratio"].map(str::to_string);
+    let mut text = String::new();
+    for script in results.scripts.iter().filter(|s| !s.kill) {
+        for step in results.step_names(&script.name) {
+            let best = |ours| results.fastest(&script.name, &step, ours);
+            let (Some(ours), Some(theirs)) = (best(true), best(false)) else { continue };
+            let ratio = ours.0 / theirs.0;
+            // Where the peer wins stands out.
+            let ratio = if ratio < 1.0 { format!("**{}**", times(ratio)) } else { times(ratio) };
+            let cell = |best: (f64, &str)| format!("{} {}", best.1, short(best.0));
+            let _ =
+                writeln!(text, "| {} {step} | {} | {} | {ratio} |", script.name, cell(ours), cell(theirs));
+        }
+    }
+    if text.is_empty() { text } else { format!("\n{}{text}", head("operations a second", &names)) }
 }
 
 /// Steps whose tails are shown: those that write, and one that only reads.

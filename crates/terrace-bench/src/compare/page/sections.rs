@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use super::chart::{self, Axis, Bar, Line};
 use super::{about, escape, number, overview, short, table, times};
-use crate::compare::entrant::Entrant;
 use crate::compare::results::Results;
 use crate::compare::script::Script;
 use crate::compare::summary::{Stat, THROUGHPUT, metric};
@@ -69,21 +68,13 @@ fn glance(results: &Results) -> String {
 
 /// Steps in which the best engine is slower than the best peer, the worst first.
 fn behind(results: &Results) -> String {
-    let engine = |name: &String| Entrant::parse(name).is_ok_and(Entrant::is_ours);
-    let best = |script: &Script, step: &str, ours: bool| {
-        let of =
-            |name: &String| Some((results.stat(&script.name, name, step, THROUGHPUT)?.median, name.clone()));
-        let those = results.entrants.iter().filter(|name| engine(name) == ours);
-        those.filter_map(of).max_by(|a, b| a.0.total_cmp(&b.0))
-    };
     let mut losses = Vec::new();
     for script in &results.scripts {
         for step in results.step_names(&script.name) {
-            let (Some(ours), Some(theirs)) = (best(script, &step, true), best(script, &step, false)) else {
-                continue;
-            };
+            let best = |ours| results.fastest(&script.name, &step, ours);
+            let (Some(ours), Some(theirs)) = (best(true), best(false)) else { continue };
             if ours.0 < theirs.0 {
-                losses.push((ours.0 / theirs.0, script.name.clone(), step, ours, theirs));
+                losses.push((ours.0 / theirs.0, script.name.clone(), step.clone(), ours, theirs));
             }
         }
     }
@@ -99,9 +90,9 @@ fn behind(results: &Results) -> String {
             "<li><b>{}</b> {}: {} {}/s, {} {}/s: <span class=\"bad\">{}</span></li>",
             escape(&script),
             escape(&step),
-            escape(&ours.1),
+            escape(ours.1),
             short(ours.0),
-            escape(&theirs.1),
+            escape(theirs.1),
             short(theirs.0),
             times(ratio)
         );
