@@ -5,11 +5,12 @@
 //! 1. Bytes appended or written are durable only after `sync` of that file. Before it, any part of
 //!    them may survive, in any order, torn anywhere.
 //! 2. A file's name (creation, removal, rename) is durable only after `sync_dir` of its directory.
-//!    Before it, each such change may or may not survive, in order within one directory.
+//!    Before it, each such change may or may not survive, whatever became of those before it. Two changes
+//!    of one name keep their order.
 //! 3. `rename` replaces its target atomically.
 //! 4. After a failed `sync` nothing may be assumed of what it covered, and the file refuses every
 //!    later `append` and `sync` with the same error: a second `fsync` that succeeds after a failed
-//!    one proves nothing.
+//!    one proves nothing. Not even a reader finds what was not synced: the system may have dropped it.
 //! 5. After a failed `append` the file is as it was before, or refuses every later `append` with the
 //!    same error. `NoSpace` is always the former: the append may be tried again.
 //! 6. A reader sees the file as it was when it was opened, for as long as it is held, whatever is
@@ -82,13 +83,6 @@ pub trait Fs: Send + Sync + Debug {
     /// the guard unlocks. Who holds the lock may remove the file.
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>>;
 
-    /// Locks `path` for one who only reads, beside others who do so, against whoever holds [`lock`](Self::lock). That
-    /// needs no permission to write. `None` if the file is not there and the file system cannot be written to: then
-    /// nobody changes anything through it. A file system that knows no such lock takes the other one.
-    fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
-        self.lock(path).map(Some)
-    }
-
     /// Bytes free to this user where `path` lies.
     fn free_bytes(&self, path: &Path) -> Result<u64>;
 
@@ -151,10 +145,6 @@ impl<F: Fs + ?Sized> Fs for Arc<F> {
         (**self).lock(path)
     }
 
-    fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
-        (**self).lock_to_read(path)
-    }
-
     fn free_bytes(&self, path: &Path) -> Result<u64> {
         (**self).free_bytes(path)
     }
@@ -174,6 +164,10 @@ pub trait WriteFile: Send + Debug {
 
     /// Makes everything appended durable (`fdatasync`).
     fn sync(&mut self) -> Result<()>;
+
+    /// Takes back what was appended behind byte `len`, after a failure too: who opens the file from now on does not find
+    /// it. After a power cut it may be there again until a later `sync` has succeeded.
+    fn cut(&mut self, len: u64) -> Result<()>;
 
     /// Bytes appended so far, including what the file held when opened.
     fn len(&self) -> u64;

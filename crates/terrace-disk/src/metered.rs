@@ -175,10 +175,6 @@ impl Fs for MeteredFs {
         self.inner.lock(path)
     }
 
-    fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
-        self.inner.lock_to_read(path)
-    }
-
     fn free_bytes(&self, path: &Path) -> Result<u64> {
         self.inner.free_bytes(path)
     }
@@ -209,6 +205,10 @@ impl WriteFile for MeteredWrite {
         self.counters.syncs.fetch_add(1, Relaxed);
         self.synced = self.inner.len();
         Ok(())
+    }
+
+    fn cut(&mut self, len: u64) -> Result<()> {
+        self.inner.cut(len)
     }
 
     fn len(&self) -> u64 {

@@ -3,7 +3,7 @@
 use terrace_base::{Error, Result};
 
 use crate::frame::{Origin, RecordKind, SegmentHeader, put_record, seed_of};
-use crate::segment::Segment;
+use crate::segment::{FileSegment, Segment};
 
 /// The lsn of a log's first record when nobody chose another.
 pub const FIRST_LSN: u64 = 1;
@@ -79,8 +79,8 @@ impl Framer {
 ///
 /// 1. A record whose `append` returned is in the segment whole: a crash of the process keeps it.
 /// 2. A record is safe from a power cut once a `sync` after it has returned `Ok`.
-/// 3. After a failed sync everything is refused with its error. A failed append leaves no trace, and
-///    its lsn goes to the next record.
+/// 3. After a failed sync everything is refused with its error: what it covered may be durable, or gone, and another
+///    sync that succeeds proves nothing. A failed append leaves no trace, and its lsn goes to the next record.
 ///
 /// ```
 /// use std::path::Path;
@@ -226,5 +226,14 @@ impl<S: Segment> LogWriter<S> {
     /// The segment written to.
     pub fn segment(&self) -> &S {
         &self.segment
+    }
+}
+
+impl LogWriter<FileSegment> {
+    /// Ends the log at byte `len`, after a failure too, and takes nothing more. Who reads the file from now on finds
+    /// nothing behind; after a power cut it may be there again.
+    pub fn cut(&mut self, len: u64) -> Result<()> {
+        self.failed.get_or_insert_with(|| Error::invalid("the log was cut"));
+        self.segment.0.cut(len)
     }
 }

@@ -48,6 +48,7 @@ fn kind(event: FsEvent<'_>) -> EventKind {
         FsEvent::Rename { from, to } => EventKind::Rename(own(from), own(to)),
         FsEvent::Remove { path } => EventKind::Remove(own(path)),
         FsEvent::SyncDir { path } => EventKind::SyncDir(own(path)),
+        FsEvent::Lock { path } => EventKind::Lock(own(path)),
         FsEvent::CreateDir { path } => EventKind::CreateDir(own(path)),
     }
 }

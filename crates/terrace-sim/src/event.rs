@@ -47,6 +47,8 @@ pub enum EventKind {
     Remove(PathBuf),
     /// The names of a directory are made durable.
     SyncDir(PathBuf),
+    /// A file is locked, and made if it is not there.
+    Lock(PathBuf),
     /// A directory and its parents are made.
     CreateDir(PathBuf),
     /// The scenario is over; nothing more happens.
@@ -65,6 +67,7 @@ impl fmt::Display for EventKind {
             EventKind::Rename(from, to) => write!(f, "rename {} to {}", from.display(), to.display()),
             EventKind::Remove(path) => write!(f, "remove {}", path.display()),
             EventKind::SyncDir(path) => write!(f, "sync directory {}", path.display()),
+            EventKind::Lock(path) => write!(f, "lock {}", path.display()),
             EventKind::CreateDir(path) => write!(f, "create directory {}", path.display()),
             EventKind::End => write!(f, "end"),
         }

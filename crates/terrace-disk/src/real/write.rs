@@ -64,6 +64,14 @@ impl WriteFile for RealWriteFile {
         })
     }
 
+    fn cut(&mut self, len: u64) -> Result<()> {
+        let len = len.min(self.len);
+        retry(|| rustix::fs::ftruncate(&self.file, len))
+            .map_err(|e| Error::io(&self.path, "truncate", e.into()))?;
+        self.len = len;
+        Ok(())
+    }
+
     fn len(&self) -> u64 {
         self.len
     }
@@ -130,6 +138,18 @@ mod tests {
         let error = write_all(&mut to, b"abcdefgh").unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         assert_eq!(to.taken, b"abc");
+    }
+
+    #[test]
+    fn what_is_cut_is_gone_and_the_file_goes_on_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = RealWriteFile::create(&dir.path().join("f")).unwrap();
+        file.append(b"kept and refused").unwrap();
+        file.cut(4).unwrap();
+        file.cut(9).unwrap();
+        assert_eq!((std::fs::read(file.path()).unwrap(), file.len()), (b"kept".to_vec(), 4));
+        file.append(b", and on").unwrap();
+        assert_eq!(std::fs::read(file.path()).unwrap(), b"kept, and on");
     }
 
     #[test]

@@ -5,7 +5,8 @@
 //!
 //! 1. A file's synced bytes are there, unchanged. Of the bytes after them there may be all, none, a
 //!    prefix, or pieces with holes of zeros or of old bytes between, up to the length that was written.
-//! 2. Of a directory's pending changes a prefix has happened.
+//!    Of a file that was cut, all that was there before the cut may be back.
+//! 2. Of a directory's pending changes any have happened: those of one name in their order.
 //!
 //! The survivor holds nothing pending: what it shows is what lies on its disk.
 
@@ -58,6 +59,7 @@ pub(super) fn most_survivor(state: &State) -> State {
 fn build(state: &State, rng: &mut Rng, names: Fate, contents: Fate) -> State {
     let mut next = state.clone();
     next.epoch += 1;
+    next.dropped_pages = false;
     for dir in next.dirs.values_mut() {
         if !dir.pending.is_empty() {
             *dir = Arc::new(surviving_names(dir, rng, names));
@@ -65,7 +67,7 @@ fn build(state: &State, rng: &mut Rng, names: Fate, contents: Fate) -> State {
     }
     next.forget_unreachable(&Default::default());
     for inode in next.files.values_mut() {
-        if inode.synced < inode.content.len() {
+        if inode.is_pending() {
             *inode = Arc::new(surviving_bytes(inode, rng, contents, &state.removed));
         }
     }
@@ -73,17 +75,33 @@ fn build(state: &State, rng: &mut Rng, names: Fate, contents: Fate) -> State {
 }
 
 fn surviving_names(dir: &Dir, rng: &mut Rng, fate: Fate) -> Dir {
-    let done = match fate {
-        Fate::Least => 0,
-        Fate::Most => dir.pending.len(),
-        Fate::Any => rng.below(dir.pending.len() as u64 + 1) as usize,
-    };
+    // Often a first part, as of a journal, and sometimes each by itself.
+    let by_itself = fate == Fate::Any && rng.one_in(2);
+    let first = if fate == Fate::Any { rng.below(dir.pending.len() as u64 + 1) as usize } else { 0 };
     let mut durable = dir.durable.clone();
-    dir.pending[..done].iter().for_each(|change| change.apply(&mut durable));
+    for (at, change) in dir.pending.iter().enumerate() {
+        let done = match fate {
+            Fate::Least => false,
+            Fate::Most => true,
+            Fate::Any => {
+                if by_itself {
+                    rng.one_in(2)
+                } else {
+                    at < first
+                }
+            }
+        };
+        if done {
+            change.apply(&mut durable);
+        }
+    }
     Dir { now: durable.clone(), durable, pending: Vec::new() }
 }
 
 fn surviving_bytes(inode: &Inode, rng: &mut Rng, fate: Fate, old: &Content) -> Inode {
+    let uncut = inode.uncut.as_ref().filter(|_| fate == Fate::Any && rng.one_in(2));
+    let before = uncut.map(|content| Inode { content: content.clone(), synced: inode.synced, uncut: None });
+    let inode = before.as_ref().unwrap_or(inode);
     let pending = inode.synced..inode.content.len();
     let content = match fate {
         Fate::Least => inode.content.prefix(pending.start),
@@ -95,7 +113,7 @@ fn surviving_bytes(inode: &Inode, rng: &mut Rng, fate: Fate, old: &Content) -> I
             _ => pieces(inode, rng, &pending, old),
         },
     };
-    Inode { synced: content.len(), content }
+    Inode { synced: content.len(), content, uncut: None }
 }
 
 /// The file grew before its bytes arrived.

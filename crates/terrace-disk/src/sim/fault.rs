@@ -43,6 +43,11 @@ pub enum FsEvent<'a> {
         /// The directory.
         path: &'a Path,
     },
+    /// `path` will be locked, and made if it is not there.
+    Lock {
+        /// The file.
+        path: &'a Path,
+    },
     /// Directory `path` and its parents will be made, durably.
     CreateDir {
         /// The directory.
@@ -67,6 +72,15 @@ pub struct Fault {
     pub sticky: bool,
 }
 
+/// How a sync fails.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SyncFailure {
+    /// With the error of a full disk, which is met only now.
+    pub(super) full: bool,
+    /// Having dropped some of the pages that were not durable, which ones by this seed.
+    pub(super) drops: Option<u64>,
+}
+
 /// Counts operations and says which one fails.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
@@ -79,6 +93,14 @@ pub(super) struct Faults {
 impl Faults {
     pub(super) fn plan(&mut self, fault: Option<Fault>) {
         self.planned = fault;
+    }
+
+    /// What a sync that is made to fail does, by turns.
+    pub(super) fn sync_failure(&self) -> SyncFailure {
+        SyncFailure {
+            full: self.changes.is_multiple_of(3),
+            drops: (!self.changes.is_multiple_of(2)).then_some(self.changes),
+        }
     }
 
     /// Counts an operation, or fails it.

@@ -72,12 +72,26 @@ impl WriteFile for SimWriteFile {
 
     fn sync(&mut self) -> Result<()> {
         self.usable()?;
-        let synced = self.shared.change(FsEvent::Sync { path: &self.path }, &self.path, "sync", |disk| {
-            disk.state.sync_file(self.id);
-            Ok(())
-        });
+        let synced = self.shared.sync(&self.path, true, |_| Ok(self.id));
         self.failed = synced.as_ref().err().cloned();
         synced
+    }
+
+    fn cut(&mut self, len: u64) -> Result<()> {
+        let len = len.min(self.len);
+        self.shared.change(
+            FsEvent::Write { path: &self.path, bytes: 0 },
+            &self.path,
+            "truncate",
+            |disk| {
+                if let Some(inode) = disk.state.inode_mut(self.id) {
+                    inode.cut(len);
+                }
+                Ok(())
+            },
+        )?;
+        self.len = len;
+        Ok(())
     }
 
     fn len(&self) -> u64 {

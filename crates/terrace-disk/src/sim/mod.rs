@@ -104,6 +104,11 @@ impl SimFs {
         SimFs::with_state(crash::most_survivor(&state))
     }
 
+    /// Whether a failed sync has dropped pages since the machine was booted.
+    pub fn has_dropped_pages(&self) -> bool {
+        self.shared.disk.lock().state.dropped_pages
+    }
+
     /// Gives its page cache another name, as if the machine had been booted so many times.
     pub fn set_epoch(&self, epoch: u64) {
         self.shared.disk.lock().state.epoch = epoch;
@@ -157,7 +162,8 @@ impl SimFs {
         if disk.state.is_file(path) {
             disk.state.remove(path)?;
         }
-        disk.state.create(path, Inode { content: Content::new(data), synced: data.len() as u64 })?;
+        let (content, synced) = (Content::new(data), data.len() as u64);
+        disk.state.create(path, Inode { content, synced, uncut: None })?;
         disk.state.sync_dir(path.parent().unwrap_or(Path::new("")))
     }
 
@@ -199,6 +205,23 @@ impl Shared {
         let mut disk = self.disk.lock();
         disk.faults.step(path, operation, true)?;
         make(&mut disk)
+    }
+
+    /// Makes the file that `find` finds durable. When it is made to fail this is as on a disk that is full only now, or, if
+    /// it `may_drop`, pages that were not durable are gone.
+    fn sync(&self, path: &Path, may_drop: bool, find: impl FnOnce(&State) -> Result<FileId>) -> Result<()> {
+        self.announce(FsEvent::Sync { path });
+        let mut disk = self.disk.lock();
+        let id = find(&disk.state)?;
+        let Err(error) = disk.faults.step(path, "sync", true) else {
+            disk.state.sync_file(id);
+            return Ok(());
+        };
+        let failure = disk.faults.sync_failure();
+        if let Some(seed) = failure.drops.filter(|_| may_drop) {
+            disk.state.fail_sync(id, seed);
+        }
+        Err(if failure.full { Error::NoSpace { path: path.to_path_buf() } } else { error })
     }
 
     fn announce(&self, event: FsEvent<'_>) {
@@ -248,11 +271,7 @@ impl Fs for SimFs {
     }
 
     fn sync_file(&self, path: &Path) -> Result<()> {
-        self.shared.change(FsEvent::Sync { path }, path, "sync", |disk| {
-            let id = disk.state.lookup(path, "sync")?;
-            disk.state.sync_file(id);
-            Ok(())
-        })
+        self.shared.sync(path, false, |state| state.lookup(path, "sync"))
     }
 
     fn sync_dir(&self, path: &Path) -> Result<()> {
@@ -279,7 +298,7 @@ impl Fs for SimFs {
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        self.shared.look(path, "lock", |disk| {
+        self.shared.change(FsEvent::Lock { path }, path, "lock", |disk| {
             if !disk.state.is_file(path) {
                 disk.state.create(path, Inode::default())?;
             }

@@ -11,6 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use terrace_base::rng::Rng;
 use terrace_base::{Error, Result};
 
 use super::content::Content;
@@ -23,14 +24,57 @@ pub(super) type FileId = u64;
 pub(super) struct Inode {
     pub(super) content: Content,
     pub(super) synced: u64,
+    /// What it held before it was cut, where that is not durable.
+    pub(super) uncut: Option<Content>,
 }
+
+impl Inode {
+    /// Whether a power cut may leave another.
+    pub(super) fn is_pending(&self) -> bool {
+        self.synced < self.content.len() || self.uncut.is_some()
+    }
+
+    /// Cuts it to `len` bytes.
+    pub(super) fn cut(&mut self, len: u64) {
+        if len < self.content.len() {
+            let content = self.content.prefix(len);
+            let before = std::mem::replace(&mut self.content, content);
+            self.uncut.get_or_insert(before);
+            self.synced = self.synced.min(len);
+        }
+    }
+
+    /// Loses pages that were not durable, as a failed sync may: some, drawn by `rng`, and at least one. They read as
+    /// they lie on the disk, as zeros where nothing was.
+    pub(super) fn drop_pages(&mut self, rng: &mut Rng) {
+        let pending = self.synced..self.content.len();
+        let pages: Vec<u64> = (pending.start / PAGE_BYTES..pending.end.div_ceil(PAGE_BYTES)).collect();
+        if pending.is_empty() {
+            return;
+        }
+        let sure = rng.below(pages.len() as u64) as usize;
+        let mut content = self.content.prefix(pending.start);
+        for (at, page) in pages.into_iter().enumerate() {
+            let range = content.len()..((page + 1) * PAGE_BYTES).min(pending.end);
+            if at == sure || rng.one_in(2) {
+                content.append(&vec![0; (range.end - range.start) as usize]);
+            } else {
+                content.append(&self.content.range(range));
+            }
+        }
+        self.content = content;
+    }
+}
+
+/// What a system keeps or drops whole.
+const PAGE_BYTES: u64 = 4096;
 
 /// A change of one directory's names.
 #[derive(Clone, Debug)]
 pub(super) enum NameChange {
     Link(OsString, FileId),
     Unlink(OsString),
-    Rename { from: OsString, to: OsString },
+    Rename { from: OsString, to: OsString, id: FileId },
 }
 
 impl NameChange {
@@ -42,10 +86,12 @@ impl NameChange {
             NameChange::Unlink(name) => {
                 names.remove(name);
             }
-            NameChange::Rename { from, to } => {
-                if let Some(id) = names.remove(from) {
-                    names.insert(to.clone(), id);
+            NameChange::Rename { from, to, id } => {
+                // The name it had may never have become durable, or may be another file's.
+                if names.get(from) == Some(id) {
+                    names.remove(from);
                 }
+                names.insert(to.clone(), *id);
             }
         }
     }
@@ -68,8 +114,8 @@ impl Dir {
     /// Every file that some crash could leave a name of, and those named now.
     fn reachable(&self) -> impl Iterator<Item = FileId> + '_ {
         let linked = self.pending.iter().filter_map(|c| match c {
-            NameChange::Link(_, id) => Some(*id),
-            _ => None,
+            NameChange::Link(_, id) | NameChange::Rename { id, .. } => Some(*id),
+            NameChange::Unlink(_) => None,
         });
         self.now.values().chain(self.durable.values()).copied().chain(linked)
     }
@@ -86,6 +132,8 @@ pub(super) struct State {
     pub(super) capacity: Option<u64>,
     /// Names the page cache; a power cut changes it.
     pub(super) epoch: u64,
+    /// A failed sync has dropped pages, since the machine was booted.
+    pub(super) dropped_pages: bool,
 }
 
 impl State {
@@ -151,7 +199,7 @@ impl State {
         let (to_dir, to_name) = State::split(to)?;
         let (from_name, to_name) = (from_name.to_owned(), to_name.to_owned());
         if from_dir == to_dir {
-            let change = NameChange::Rename { from: from_name, to: to_name };
+            let change = NameChange::Rename { from: from_name, to: to_name, id };
             self.dir_mut(from_dir, "rename")?.change(change);
         } else {
             self.dir_mut(to_dir, "rename")?.change(NameChange::Link(to_name, id));
@@ -163,6 +211,16 @@ impl State {
     pub(super) fn sync_file(&mut self, id: FileId) {
         if let Some(inode) = self.inode_mut(id) {
             inode.synced = inode.content.len();
+            inode.uncut = None;
+        }
+    }
+
+    /// The sync of a file fails.
+    pub(super) fn fail_sync(&mut self, id: FileId, seed: u64) {
+        let pending = self.files.get(&id).is_some_and(|inode| inode.synced < inode.content.len());
+        if let Some(inode) = self.inode_mut(id).filter(|_| pending) {
+            inode.drop_pages(&mut Rng::new(seed));
+            self.dropped_pages = true;
         }
     }
 

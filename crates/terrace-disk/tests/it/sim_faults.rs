@@ -1,5 +1,6 @@
 //! Errors on demand, a full disk, and being watched.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -72,6 +73,68 @@ fn a_failed_sync_is_never_made_good() {
     assert_eq!(fs.crash_losing_all().read(Path::new("/f")).unwrap(), b"synced");
 }
 
+/// A failed sync may have dropped pages: then nobody reads them any more, and a sync through another handle is well
+/// and makes nothing of them durable. It may also be where a full disk is met.
+#[test]
+fn a_failed_sync_may_drop_pages_and_the_next_is_well() {
+    let (mut dropped, mut kept, mut full) = (0, 0, 0);
+    for after in 0..12 {
+        let fs = SimFs::new();
+        let mut file = fs.create(Path::new("/f")).unwrap();
+        for _ in 0..after {
+            file.append(b"a").unwrap();
+        }
+        file.append(&[b's'; 5000]).unwrap();
+        file.sync().unwrap();
+        fs.sync_dir(Path::new("/")).unwrap();
+        let durable = fs.read(Path::new("/f")).unwrap();
+        file.append(&[b'x'; 20_000]).unwrap();
+        fs.inject(Some(Fault { after: 0, only_changes: true, sticky: false }));
+        full += u32::from(file.sync().unwrap_err().kind() == ErrorKind::NoSpace);
+        let now = fs.read(Path::new("/f")).unwrap();
+        assert_eq!((&now[..durable.len()], now.len()), (&durable[..], durable.len() + 20_000));
+        let gone = now[durable.len()..].iter().filter(|&&b| b == 0).count();
+        assert_eq!(fs.has_dropped_pages(), gone > 0);
+        *if gone > 0 { &mut dropped } else { &mut kept } += 1;
+        fs.sync_file(Path::new("/f")).unwrap();
+        assert_eq!(fs.crash_losing_all().read(Path::new("/f")).unwrap(), now);
+        assert!(file.sync().is_err() && file.append(b"more").is_err());
+    }
+    assert!(dropped > 2 && kept > 2 && full > 2, "{dropped} {kept} {full}");
+}
+
+#[test]
+fn what_is_cut_is_back_only_after_a_power_cut() {
+    let fs = SimFs::new();
+    let mut file = fs.create(Path::new("/f")).unwrap();
+    file.append(b"synced").unwrap();
+    file.sync().unwrap();
+    fs.sync_dir(Path::new("/")).unwrap();
+    file.append(b" refused").unwrap();
+    fs.inject(Some(Fault { after: 0, only_changes: true, sticky: false }));
+    assert!(file.sync().is_err());
+    file.cut(6).unwrap();
+    assert_eq!((fs.fork().read(Path::new("/f")).unwrap(), file.len()), (b"synced".to_vec(), 6));
+    let lengths: BTreeSet<usize> =
+        (0..60).map(|seed| fs.crash(&mut Rng::new(seed)).read(Path::new("/f")).unwrap().len()).collect();
+    assert!(lengths.contains(&6) && lengths.contains(&14), "{lengths:?}");
+    fs.sync_file(Path::new("/f")).unwrap();
+    for seed in 0..60 {
+        assert_eq!(fs.crash(&mut Rng::new(seed)).read(Path::new("/f")).unwrap(), b"synced");
+    }
+}
+
+#[test]
+fn a_lock_may_fail() {
+    let fs = SimFs::new();
+    fs.inject(Some(Fault { after: 0, only_changes: true, sticky: false }));
+    assert_eq!(fs.lock(Path::new("/LOCK")).map(drop).unwrap_err().kind(), ErrorKind::Io);
+    let held = fs.lock(Path::new("/LOCK")).unwrap();
+    assert_eq!(fs.lock(Path::new("/LOCK")).map(drop).unwrap_err().kind(), ErrorKind::Locked);
+    drop(held);
+    fs.lock(Path::new("/LOCK")).unwrap();
+}
+
 #[test]
 fn a_failed_append_leaves_nothing_or_ends_the_file() {
     let mut outcomes = [false; 2];
@@ -135,6 +198,7 @@ impl Observer for Diary {
             FsEvent::Rename { from, to } => format!("rename {} {}", from.display(), to.display()),
             FsEvent::Remove { path } => format!("remove {}", path.display()),
             FsEvent::SyncDir { path } => format!("sync_dir {}", path.display()),
+            FsEvent::Lock { path } => format!("lock {}", path.display()),
             FsEvent::CreateDir { path } => format!("create_dir {}", path.display()),
         };
         // The observer may use the disk; nothing of the event has happened.

@@ -181,7 +181,13 @@ impl SimPm {
     /// Makes every store durable.
     fn settle(&self, durable: &mut Durable) {
         durable.journal.clear();
-        for index in 0..durable.image.pages().len() {
+        self.settle_pages(durable, 0..self.len());
+    }
+
+    /// Makes the pages that `range` touches durable.
+    fn settle_pages(&self, durable: &mut Durable, range: std::ops::Range<u64>) {
+        let last = (range.end as usize).div_ceil(PAGE_BYTES).min(durable.image.pages().len());
+        for index in range.start as usize / PAGE_BYTES..last {
             let now = self.current_page(index);
             if durable.image.pages()[index].as_ref() != now {
                 *durable.image.page_mut(index) = *now;
@@ -276,6 +282,18 @@ impl Media for SimPm {
         let mut durable = self.durable.lock();
         durable.image.resize(self.len());
         self.settle(&mut durable);
+        Ok(())
+    }
+
+    /// On an ordinary file the pages of the range, and no others.
+    fn sync_range(&self, offset: u64, len: u64) -> Result<()> {
+        if self.granularity != Granularity::Page {
+            return self.sync();
+        }
+        self.before(PmOp::Sync)?;
+        let mut durable = self.durable.lock();
+        durable.image.resize(self.len());
+        self.settle_pages(&mut durable, offset..offset.saturating_add(len).min(self.len()));
         Ok(())
     }
 

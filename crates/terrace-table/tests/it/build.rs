@@ -106,6 +106,9 @@ fn a_failed_write_fails_every_later_call() {
         fn sync(&mut self) -> terrace_base::Result<()> {
             Ok(())
         }
+        fn cut(&mut self, _: u64) -> terrace_base::Result<()> {
+            Ok(())
+        }
         fn len(&self) -> u64 {
             0
         }

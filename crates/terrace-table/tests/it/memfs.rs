@@ -107,6 +107,10 @@ impl WriteFile for MemFile {
     fn sync(&mut self) -> Result<()> {
         Ok(())
     }
+    fn cut(&mut self, len: u64) -> Result<()> {
+        self.data.write().truncate(len as usize);
+        Ok(())
+    }
     fn len(&self) -> u64 {
         self.data.read().len() as u64
     }
