@@ -27,6 +27,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("batch", words::batch),
     ("block", table::block),
     ("cceh", index::cceh),
+    ("commit_record", words::commit_record),
     ("compaction_record", words::compaction_record),
     ("fastfair", index::fastfair),
     ("file_log", log::file),

@@ -1,4 +1,5 @@
 use crate::batch::WriteBatch;
+use crate::commit_log::Record;
 use crate::engine::slm::read_compaction_record;
 
 /// A batch as a commit log holds it: what decodes is made up of operations that encode to the same.
@@ -17,6 +18,15 @@ pub fn batch(data: &[u8]) {
     // Lengths may have been written in more bytes than they need, once.
     let third = WriteBatch::decode(again.encoded()).map(|third| third.encoded().to_vec());
     assert_eq!(third.as_deref(), Some(again.encoded()));
+}
+
+/// A record of the commit log: what decodes encodes to what decodes to the same.
+pub fn commit_record(data: &[u8]) {
+    let Some(record) = Record::decode(data) else { return };
+    let bytes = record.bytes();
+    // Numbers may have been written in more bytes than they need, once.
+    assert!(bytes.len() <= data.len());
+    assert_eq!(Record::decode(&bytes).map(|again| again.bytes()), Some(bytes));
 }
 
 /// A record of a compaction log.

@@ -5,6 +5,7 @@
 
 mod background;
 mod batch;
+mod commit_log;
 pub mod compaction;
 mod db;
 mod engine;
@@ -16,8 +17,6 @@ mod options;
 mod pool;
 mod repair;
 mod salvage;
-mod scratch;
-mod settings;
 mod stats;
 mod sync;
 

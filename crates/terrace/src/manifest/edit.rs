@@ -89,6 +89,14 @@ pub enum Edit {
     NextFile(u64),
     /// Logs numbered below this are no longer needed.
     LogNumber(u64),
+    /// The log that was sealed last, and how long it is; zeros if none was. As long as it is needed it is there, with this
+    /// end.
+    LogEnd {
+        /// Its file number.
+        number: u64,
+        /// Bytes in it.
+        bytes: u64,
+    },
     /// The snapshot that begins a manifest file is complete; written by the manifest itself.
     SnapshotEnd,
 }
@@ -129,6 +137,7 @@ mod tag {
     pub const LOG_NUMBER: u8 = 10;
     pub const SNAPSHOT_END: u8 = 11;
     pub const MOVE_TABLE: u8 = 12;
+    pub const LOG_END: u8 = 13;
 }
 
 /// The payload of the record that holds `edits`.
@@ -200,6 +209,11 @@ impl Edit {
             Edit::FlushedSeq(seq) => number_body(out, *seq, tag::FLUSHED_SEQ),
             Edit::NextFile(number) => number_body(out, *number, tag::NEXT_FILE),
             Edit::LogNumber(number) => number_body(out, *number, tag::LOG_NUMBER),
+            Edit::LogEnd { number, bytes } => {
+                put_varint(out, *number);
+                put_varint(out, *bytes);
+                tag::LOG_END
+            }
             Edit::SnapshotEnd => tag::SNAPSHOT_END,
         }
     }
@@ -241,8 +255,9 @@ fn decode_body(tag: u8, mut body: Reader<'_>) -> Result<Edit, FaultKind> {
         tag::FLUSHED_SEQ => Edit::FlushedSeq(number(&mut body)?),
         tag::NEXT_FILE => Edit::NextFile(number(&mut body)?),
         tag::LOG_NUMBER => Edit::LogNumber(number(&mut body)?),
+        tag::LOG_END => Edit::LogEnd { number: number(&mut body)?, bytes: number(&mut body)? },
         tag::SNAPSHOT_END => Edit::SnapshotEnd,
-        other => return Err(foreign(format!("edit tag {other}"), "edit tags 1 to 12")),
+        other => return Err(foreign(format!("edit tag {other}"), "edit tags 1 to 13")),
     };
     if !body.is_empty() {
         return Err(FaultKind::Malformed("the end of the edit's body"));
@@ -348,6 +363,7 @@ impl fmt::Display for Edit {
             Edit::FlushedSeq(seq) => write!(f, "flushed up to sequence number {seq}"),
             Edit::NextFile(number) => write!(f, "next file {number}"),
             Edit::LogNumber(number) => write!(f, "logs from {number}"),
+            Edit::LogEnd { number, bytes } => write!(f, "log {number} was sealed at byte {bytes}"),
             Edit::SnapshotEnd => f.write_str("end of snapshot"),
         }
     }

@@ -68,6 +68,8 @@ pub struct State {
     pub next_file: u64,
     /// Logs numbered below this are no longer needed.
     pub log_number: u64,
+    /// The log that was sealed last and the bytes in it; zeros if there was none.
+    pub log_end: Option<(u64, u64)>,
 }
 
 impl State {
@@ -81,6 +83,7 @@ impl State {
             flushed_seq: 0,
             next_file: 1,
             log_number: 0,
+            log_end: None,
         }
     }
 
@@ -117,6 +120,7 @@ impl State {
             Edit::FlushedSeq(seq) => self.flushed_seq = self.flushed_seq.max(*seq),
             Edit::NextFile(number) => self.next_file = self.next_file.max(*number),
             Edit::LogNumber(number) => self.log_number = self.log_number.max(*number),
+            Edit::LogEnd { number, bytes } => self.log_end = Some((*number, *bytes)),
         }
         Ok(())
     }
@@ -166,6 +170,7 @@ impl State {
         edits.push(Edit::FlushedSeq(self.flushed_seq));
         edits.push(Edit::NextFile(self.next_file));
         edits.push(Edit::LogNumber(self.log_number));
+        edits.extend(self.log_end.map(|(number, bytes)| Edit::LogEnd { number, bytes }));
         edits
     }
 }

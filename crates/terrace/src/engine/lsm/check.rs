@@ -102,12 +102,10 @@ fn check_manifest(lsm: &Lsm, report: &mut CheckReport) -> Result<()> {
 }
 
 fn check_pool(lsm: &Lsm, report: &mut CheckReport) -> Result<()> {
+    report.problems.extend(lsm.log.check(&lsm.manifest)?.into_iter().map(|p| format!("log: {p}")));
     let Some(pool) = &lsm.pool else { return Ok(()) };
-    let logs = lsm.log.lock();
-    report.problems.extend(logs.check().into_iter().map(|p| format!("log: {p}")));
-    let mut marks = pool.marks();
-    logs.mark(&mut marks)?;
-    report.problems.extend(pool.check(&marks).into_iter().map(|p| format!("pool: {p}")));
+    let problems = lsm.log.with_marked(pool.marks(), |marks| Ok(pool.check(marks)))?;
+    report.problems.extend(problems.into_iter().map(|p| format!("pool: {p}")));
     report.pm_bytes = pool.used_bytes();
     Ok(())
 }

@@ -73,7 +73,7 @@ fn flush(lsm: &Lsm, memtable: &Arc<MemTable>) -> Result<()> {
     lsm.install(&change, Some(memtable))?;
     lsm.core.counters.flushes.add(1);
     lsm.core.counters.flush_bytes.add(bytes);
-    lsm.drop_old_logs()
+    lsm.log.drop_old(&lsm.manifest)
 }
 
 fn write_tables(lsm: &Lsm, memtable: &MemTable) -> Result<Vec<Written>> {

@@ -14,14 +14,13 @@
 //!    leave in the same step in which their tables come.
 //! 3. A reader takes `readable` before it asks what is visible. Of what it then may see nothing is missing: merges
 //!    drop no version that was the newest when it took it.
-//! 4. Lock order: `flushing`, `choosing`, `log`, `changing`, then what the parts lock.
+//! 4. Lock order: `flushing`, `choosing`, the log's, `changing`, then what the parts lock.
 //!
 //! `docs/engines/lsm.md` tells the design, its parameters and what it is good and bad at.
 
 mod check;
 mod compact;
 mod flush;
-mod log;
 mod open;
 mod read;
 mod recover;
@@ -41,6 +40,7 @@ use terrace_pmem::Pool;
 use terrace_table::Table;
 
 use crate::background::{Background, Room};
+use crate::commit_log::CommitLog;
 use crate::compaction::leveled::{LeveledOptions, Targets, debt};
 use crate::db::core::Core;
 use crate::db::report::CheckReport;
@@ -54,8 +54,6 @@ use crate::stats::Stats;
 pub(crate) use open::open;
 pub(crate) use repair::repair;
 
-use log::Logs;
-
 /// An open database of the `lsm` engine.
 #[derive(Debug)]
 pub(crate) struct Lsm {
@@ -67,9 +65,7 @@ pub(crate) struct Lsm {
     readable: ArcSwap<Readable>,
     /// Held while `readable` and the manifest change together.
     changing: Mutex<()>,
-    log: Mutex<Logs>,
-    /// The log failed: nothing more is logged before what it held is in another.
-    log_broken: AtomicBool,
+    log: CommitLog,
     /// The last sequence number in a memtable or table.
     applied: AtomicU64,
     /// Held by the one flush.
@@ -314,12 +310,11 @@ impl Engine for Lsm {
         if self.readable().active().list.is_empty() {
             return Ok(());
         }
-        self.mend_log()?;
+        self.log.mend(self)?;
         while self.readable().memtables.len() >= self.core.options.lsm.memtables {
             self.wait_for_flush()?;
         }
-        self.rotate_memtable();
-        Ok(())
+        self.rotate_memtable()
     }
 
     fn settle(&self) -> Result<()> {
@@ -337,7 +332,8 @@ impl Engine for Lsm {
     }
 
     fn sync(&self) -> Result<()> {
-        self.sync_log()
+        self.log.mend(self)?;
+        self.log.sync().inspect_err(|_| self.log.try_to_mend(self))
     }
 
     fn get(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
@@ -376,8 +372,8 @@ impl Engine for Lsm {
             return Ok(());
         }
         if !self.core.options.read_only {
-            self.mend_log()?;
-            self.seal_logs()?;
+            self.log.mend(self)?;
+            self.log.seal(&self.manifest)?;
             self.manifest.seal()?;
         }
         self.pool.as_ref().map_or(Ok(()), Pool::close)

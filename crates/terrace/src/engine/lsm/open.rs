@@ -7,10 +7,9 @@ use arc_swap::ArcSwap;
 use terrace_base::{Error, Result};
 use terrace_pmem::{Granularity, Opened, Pool};
 
-use super::log::{LOG_ROOTS, Logs};
-use super::recover::Gathered;
 use super::{Lsm, MemTable, Readable};
 use crate::background::Background;
+use crate::commit_log::{CommitLog, Gathered, LOG_ROOTS, Policy};
 use crate::db::core::Core;
 use crate::engine::Engine;
 use crate::levels::Levels;
@@ -107,7 +106,7 @@ fn open_existing(core: &Core) -> Result<(Manifest, Option<Pool>, Found)> {
         return Err(Error::invalid(format!("this database belongs to engine {}", identity.engine)));
     }
     if core.options.read_only && !manifest.is_sealed() {
-        return Err(Error::NotClosed { path: core.dir.clone() });
+        return Err(Error::invalid("the database was not closed in order; open it for writing once"));
     }
     let on_pm = is_on_pm(&identity);
     match (core.options.lsm.log, on_pm) {
@@ -136,7 +135,7 @@ fn open_existing(core: &Core) -> Result<(Manifest, Option<Pool>, Found)> {
 
 /// A pool in the database's own directory that no log lies in is the rest of a creation that was cut off.
 fn remove_leftover_pool(core: &Core) -> Result<()> {
-    let path = core.dir.join(pool::POOL_NAME);
+    let path = core.dir.join("pool");
     let mine = core.options.pool == PoolChoice::Auto && !core.options.read_only;
     if mine && core.env.pm.exists(&path)? { core.env.pm.remove(&path) } else { Ok(()) }
 }
@@ -150,6 +149,15 @@ fn check_media(pool: &Pool, path: &Path) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// More than this is flushed, and not copied to another log.
+const COPY_BYTES: u64 = 4 << 20;
+
+/// Memtables lie in DRAM, so everything is handed to the system at once; what a flush writes is shown when all of it is
+/// there.
+fn log_policy(memtable_bytes: u64) -> Policy {
+    Policy { buffer_bytes: 0, each_complete: false, copy_bytes: COPY_BYTES.min(memtable_bytes / 2) }
 }
 
 /// Wires the engine around what has been opened, and brings it to rest. For a repair: with logs that lie elsewhere,
@@ -171,8 +179,10 @@ pub(super) fn assemble_around(
     let memtable_bytes = core.options.lsm.memtable_bytes;
     // A log is a little shorter than the memtable's nodes, but must not take most of a small pool.
     let most = pool.as_ref().map_or(0, |pool| pool.max_size() / 8);
-    let mut logs = Logs::new(pool.as_ref(), (memtable_bytes + memtable_bytes / 16 + 4096).min(most));
-    logs.open_in_pool()?;
+    let log_bytes = (memtable_bytes + memtable_bytes / 16 + 4096).min(most);
+    let in_pool = pool.as_ref().map(|pool| (pool, log_bytes));
+    let log = CommitLog::new(core.clone(), &manifest, in_pool, log_policy(memtable_bytes));
+    log.open_in_pool()?;
     let readable = Readable { memtables: vec![MemTable::new(memtable_bytes)], levels: Arc::new(levels) };
     let slots = core.options.background_threads.saturating_sub(1).max(1);
     let jobs = Background::new(core.clone(), slots);
@@ -183,8 +193,7 @@ pub(super) fn assemble_around(
         manifest,
         readable: ArcSwap::from_pointee(readable),
         changing: Default::default(),
-        log: parking_lot::Mutex::new(logs),
-        log_broken: Default::default(),
+        log,
         applied: Default::default(),
         flushing: Default::default(),
         choosing: Default::default(),

@@ -11,9 +11,8 @@ use terrace_base::{Error, Result};
 use terrace_log::PmLog;
 use terrace_table::{TableMeta, TableOptions};
 
-use super::log::{LOG_ROOTS, number_of};
 use super::open::{self, Found};
-use super::recover::Gathered;
+use crate::commit_log::{Gathered, LOG_ROOTS, number_of};
 use crate::db::core::Core;
 use crate::db::report::RepairReport;
 use crate::engine::Engine;
@@ -39,11 +38,11 @@ pub(crate) fn repair(core: Arc<Core>) -> Result<RepairReport> {
         open::is_on_pm(&identity).then(|| gather_logs(&mut base, &identity, is_known)).transpose()?;
     let flushed = tables.iter().map(|(_, meta, sound)| if *sound { meta.max_seq } else { 0 }).max();
     let flushed = flushed.unwrap_or(0).max(known.as_ref().map_or(0, |s| s.flushed_seq));
-    let first_log = known.map_or(0, |s| s.log_number);
+    let (first_log, log_end) = known.map_or((0, None), |s| (s.log_number, s.log_end));
     let tables: Vec<(u32, TableMeta)> = tables.into_iter().map(|(level, meta, _)| (level, meta)).collect();
     let mut state = Manifest::state_of(identity, &tables, flushed)?;
     state.next_file = state.next_file.max(base.next);
-    state.log_number = first_log;
+    (state.log_number, state.log_end) = (first_log, log_end);
     // What a table's entries beside the newest of their key are for is not known: it is looked at again.
     state.candidates = state.tables.keys().copied().collect();
     finish(base, state, gathered)

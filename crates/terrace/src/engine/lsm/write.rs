@@ -11,11 +11,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use terrace_base::{ErrorKind, Result};
+use terrace_table::{Cursor, Kind};
 
 use super::{Lsm, MemTable, Readable, compact, flush};
+use crate::batch::WriteBatch;
+use crate::commit_log::{Entry, Logged};
 use crate::compaction::leveled::{Limits, Load, delay};
 use crate::engine::Group;
-use crate::memtable::NODE_OVERHEAD_BYTES;
+use crate::manifest::Manifest;
+use crate::memtable::{MemCursor, NODE_OVERHEAD_BYTES};
 
 /// The share of the active memtable that may be filled while the others wait for their flush before writers are
 /// slowed down.
@@ -24,7 +28,7 @@ const MEMTABLE_FILL: f64 = 0.5;
 impl Lsm {
     pub(super) fn apply_group(&self, group: Group<'_>) -> Result<()> {
         self.core.health.check()?;
-        self.mend_log()?;
+        self.log.mend(self)?;
         self.make_room(&group)?;
         self.log_with_retry(&group)?;
         let readable = self.readable.load();
@@ -41,9 +45,9 @@ impl Lsm {
     /// Logs the group; a full pool is given the chance to let go of a flushed memtable's log first.
     fn log_with_retry(&self, group: &Group<'_>) -> Result<()> {
         loop {
-            match self.append_to_log(group) {
+            match self.log.append(self, group) {
                 Err(e) if e.kind() == ErrorKind::PoolFull && self.has_immutable() => self.wait_for_flush()?,
-                outcome => return outcome,
+                outcome => return outcome.inspect_err(|_| self.log.try_to_mend(self)),
             }
         }
     }
@@ -60,7 +64,7 @@ impl Lsm {
             drop(readable);
             match (full, full_set) {
                 (false, _) => return self.slow_down(used as f64 / limit as f64, full_set, group),
-                (true, false) => self.rotate_memtable(),
+                (true, false) => self.rotate_memtable()?,
                 (true, true) => self.wait_for_flush()?,
             }
         }
@@ -90,8 +94,8 @@ impl Lsm {
 
     /// Makes a new memtable the active one and has the old one flushed. What goes into the new one is logged from
     /// the next log on.
-    pub(super) fn rotate_memtable(&self) {
-        self.log.lock().rotate();
+    pub(super) fn rotate_memtable(&self) -> Result<()> {
+        self.log.rotate()?;
         let next = MemTable::new(self.core.options.lsm.memtable_bytes);
         self.readable.rcu(|now| {
             let memtables = std::iter::once(&next).chain(&now.memtables).cloned().collect();
@@ -99,6 +103,7 @@ impl Lsm {
         });
         self.settle_memory();
         self.spawn_flush();
+        Ok(())
     }
 
     pub(super) fn has_immutable(&self) -> bool {
@@ -139,15 +144,77 @@ impl Lsm {
         });
     }
 
-    /// The log from which on the memtables after `memtable` are logged. Where there is no such log yet a number is
-    /// taken for it: under the log's lock, so that the log to come has a higher one.
+    /// The log from which on the memtables after `memtable` are logged.
     pub(super) fn first_log_after(&self, memtable: &Arc<MemTable>) -> u64 {
-        let _log = self.log.lock();
-        let readable = self.readable();
-        let newer = readable.memtables.iter().take_while(|m| !Arc::ptr_eq(m, memtable));
-        match newer.map(|m| m.first_log()).filter(|&n| n > 0).last() {
-            Some(number) => number,
-            None => self.new_file_number(),
+        self.log.first_after(&self.manifest, || {
+            let readable = self.readable();
+            let newer = readable.memtables.iter().take_while(|m| !Arc::ptr_eq(m, memtable));
+            newer.map(|m| m.first_log()).filter(|&n| n > 0).last()
+        })
+    }
+}
+
+impl Entry for MemCursor {
+    fn seq(&self) -> u64 {
+        Cursor::seq(self)
+    }
+
+    fn put_into(&self, ops: &mut WriteBatch) -> Result<()> {
+        match self.kind() {
+            Kind::Put => ops.put(self.key(), self.value_bytes()),
+            Kind::Delete => ops.delete(self.key()),
         }
+        Ok(())
+    }
+}
+
+impl Logged for Lsm {
+    type Entry = MemCursor;
+
+    fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    fn last_applied(&self) -> u64 {
+        self.applied.load(Ordering::Acquire)
+    }
+
+    fn logged_from(&self, number: u64) {
+        self.readable.load().active().logged_from(number);
+    }
+
+    fn unflushed(&self, flushed: u64) -> Result<Vec<MemCursor>> {
+        let mut records = Vec::new();
+        for memtable in &self.readable().memtables {
+            let mut cursor = memtable.list.cursor();
+            cursor.seek_first()?;
+            while cursor.valid() {
+                if Cursor::seq(&cursor) > flushed {
+                    records.push(cursor.clone());
+                }
+                cursor.next()?;
+            }
+        }
+        Ok(records)
+    }
+
+    fn memtable_bytes(&self) -> u64 {
+        self.readable().memtables.iter().map(|m| m.list.bytes_used()).sum()
+    }
+
+    fn flush_all(&self) -> Result<()> {
+        if !self.readable().active().list.is_empty() {
+            self.rotate_memtable()?;
+        }
+        while self.has_immutable() {
+            self.wait_for_flush()?;
+        }
+        Ok(())
+    }
+
+    fn relogged(&self, number: u64) -> bool {
+        let readable = self.readable();
+        readable.memtables.iter().filter(|m| !m.list.is_empty()).for_each(|m| m.relogged(number));
+        !readable.active().list.is_empty()
     }
 }

@@ -35,6 +35,9 @@ pub(super) fn check(slm: &Slm) -> Result<CheckReport> {
         report.problems.extend(memtable.list().check()?.into_iter().map(|p| format!("memtable: {p}")));
     }
     check_pool(slm, &mut report)?;
+    if slm.logs_writes() {
+        report.problems.extend(slm.log.check(&slm.manifest)?.into_iter().map(|p| format!("log: {p}")));
+    }
     for number in slm.manifest.listing()?.missing_tables {
         report.problems.push(format!("{number:06}.sst: missing"));
     }

@@ -24,7 +24,6 @@ mod compact;
 mod flush;
 mod job_log;
 mod jobs;
-mod log;
 mod memtable;
 mod moves;
 mod open;
@@ -52,6 +51,7 @@ use terrace_index::limbo::Limbo;
 use terrace_index::{FastFair, OrderedIndex, SkipList, WeakSkipList};
 use terrace_pmem::{Granularity, Pool};
 
+use crate::commit_log::CommitLog;
 use crate::compaction::{LeafScan, Pins};
 use crate::db::core::Core;
 use crate::db::report::CheckReport;
@@ -96,12 +96,7 @@ pub(crate) struct Slm {
     settled_at: AtomicU64,
     /// Flushed memtables that readers may still keep.
     retired: Mutex<Vec<WeakSkipList>>,
-    log: Mutex<Option<log::CommitLog>>,
-    /// The commit log failed: nothing more is logged before what it held is in tables.
-    log_broken: AtomicBool,
-    /// What opening found no room to settle: nothing is written before it is.
-    unsettled: Mutex<Option<open::Attached>>,
-    is_unsettled: AtomicBool,
+    log: CommitLog,
     /// Where writers wait for a flush.
     room: Room,
     /// Held by the one flush.
@@ -217,10 +212,6 @@ impl Slm {
 
     /// Starts a compaction in the background if a slot is free; a running one goes on by itself.
     fn spawn_compaction(&self) {
-        // A job that a crash cut short is ended before another begins.
-        if self.core.is_scratch || self.is_unsettled.load(Ordering::Acquire) {
-            return;
-        }
         let Some(number) = self.free_slot().map(Slot::keep) else { return };
         let claimed = self.spawn(move |slm| {
             let slot = Slot { slm, number };
@@ -342,16 +333,13 @@ impl Slm {
         self.manifest.take_numbers(1).start
     }
 
-    /// The log from which on the memtables after `memtable` are logged. Where there is no such log yet a
-    /// number is taken for it: under the log's lock, so that the log to come has a higher one.
+    /// The log from which on the memtables after `memtable` are logged.
     fn first_log_after(&self, memtable: &Arc<MemTable>) -> u64 {
-        let _log = self.log.lock();
-        let mem = self.mem.load();
-        let first = mem.iter().take_while(|m| !Arc::ptr_eq(m, memtable)).map(|m| m.first_log()).last();
-        match first {
-            Some(number @ 1..) => number,
-            _ => self.new_file_number(),
-        }
+        self.log.first_after(&self.manifest, || {
+            let mem = self.mem.load();
+            let newer = mem.iter().take_while(|m| !Arc::ptr_eq(m, memtable));
+            newer.map(|m| m.first_log()).last().filter(|&number| number > 0)
+        })
     }
 
     /// A flushed memtable leaves: root, readers and extents, then its logs. The root is cleared while the
@@ -364,7 +352,7 @@ impl Slm {
         drop(retired);
         self.mem.rcu(|mem| mem.without(memtable));
         memtable.free()?;
-        self.remove_old_logs()
+        self.log.drop_old(&self.manifest)
     }
 }
 
@@ -414,26 +402,28 @@ impl Engine for Slm {
     }
 
     fn rotate(&self) -> Result<()> {
-        self.settle_opening()?;
         if self.mem.load().active().is_empty() {
             return Ok(());
         }
-        self.mend_log()?;
+        self.log.mend(self)?;
         self.wait_for_flush()?;
         self.rotate_memtable(0)
     }
 
     fn settle(&self) -> Result<()> {
         match self.hold_open() {
-            Ok(_open) => self.wait_for_flush(),
+            Ok(_open) => {
+                self.log.mend(self)?;
+                self.wait_for_flush()
+            }
             Err(e) if self.has_immutable() => Err(e),
             Err(_) => Ok(()),
         }
     }
 
     fn sync(&self) -> Result<()> {
-        self.settle_opening()?;
-        self.sync_log()
+        self.log.mend(self)?;
+        self.log.sync().inspect_err(|_| self.log.try_to_mend(self))
     }
 
     fn get(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
@@ -454,8 +444,7 @@ impl Engine for Slm {
     }
 
     fn released(&self) {
-        let unsettled = self.is_unsettled.load(Ordering::Acquire) || self.core.options.read_only;
-        let wanted = self.chains.load(Ordering::Acquire) > 0 && !unsettled;
+        let wanted = self.chains.load(Ordering::Acquire) > 0 && !self.core.options.read_only;
         if wanted && !self.is_closing() && !self.jobs.collapse_pending.swap(true, Ordering::AcqRel) {
             self.spawn(|slm| {
                 slm.jobs.collapse_pending.store(false, Ordering::Release);
@@ -472,13 +461,10 @@ impl Engine for Slm {
     }
 
     fn check(&self) -> Result<CheckReport> {
-        self.settle_opening()?;
         check::check(self)
     }
 
     fn close(&self) -> Result<()> {
-        // What cannot be settled now is left as a crash leaves it, for the next opening.
-        let settled = if self.is_closing() { Ok(()) } else { self.settle_opening() };
         {
             let _running = self.jobs.running.lock();
             self.jobs.closing.store(true, Ordering::Release);
@@ -487,7 +473,6 @@ impl Engine for Slm {
         if self.jobs.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        settled?;
         self.limbo.drain();
         if self.core.options.read_only {
             self.index.drain();
@@ -500,8 +485,10 @@ impl Engine for Slm {
             self.pool.leave_unreclaimed();
         }
         // A pool that is closed in order is taken for one whose logs are whole.
-        self.mend_log()?;
-        self.finish_log()?;
+        self.log.mend(self)?;
+        if self.logs_writes() {
+            self.log.seal(&self.manifest)?;
+        }
         self.manifest.seal()?;
         self.pool.close()
     }

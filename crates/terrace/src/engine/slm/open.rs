@@ -21,6 +21,7 @@ use super::chain::CHAIN_KIND;
 use super::memtable::{MEMTABLES, MemSet, MemTable};
 use super::tables::{TableMap, Tables, table_path};
 use super::{LocationIndex, NAME, Slm};
+use crate::commit_log::{CommitLog, Policy};
 use crate::db::core::Core;
 use crate::engine::Engine;
 use crate::manifest::{self, Identity, Manifest};
@@ -29,6 +30,10 @@ use crate::pool::{self, MEDIA, PAGE};
 
 /// The root of the index.
 pub(super) const INDEX_ROOT: &str = "slm.index";
+
+/// Memtables outlive the process, so what they hold may be logged late. A flush shows what it writes table by table: all of
+/// it must be in logs before that, so memtables are never flushed in place of being logged.
+const LOG_POLICY: Policy = Policy { buffer_bytes: 256 << 10, each_complete: true, copy_bytes: u64::MAX };
 
 /// A memtable takes at most this part of the pool.
 const MEMTABLE_SHARE: u64 = 16;
@@ -195,6 +200,7 @@ pub(super) fn assemble(
         Limbo::new(move |offset| drop(pool.free(offset, CHAIN_KIND)))
     };
     let chains = pool.slots(CHAIN_KIND).count() as i64;
+    let log = CommitLog::new(core.clone(), &manifest, None, LOG_POLICY);
     Ok(Arc::new_cyclic(|me| Slm {
         limbo,
         me: me.clone(),
@@ -207,10 +213,7 @@ pub(super) fn assemble(
         memtable_bytes,
         table_bytes,
         settled_at: Default::default(),
-        log: Mutex::new(None),
-        log_broken: Default::default(),
-        unsettled: Default::default(),
-        is_unsettled: Default::default(),
+        log,
         room: Default::default(),
         flushing: Default::default(),
         flush_pace: Default::default(),
@@ -270,8 +273,7 @@ fn open_memtables(core: &Core, pool: &Pool, memtable_bytes: u64) -> Result<MemSe
     }
     if found.is_empty() {
         if core.options.read_only {
-            // What a creation that was cut off has left.
-            return Err(Error::NotClosed { path: core.dir.clone() });
+            return Err(pool.corruption(0, "a memtable, as a database that was closed in order has", "none"));
         }
         found.push(Arc::new(MemTable::create(pool, 0, memtable_bytes)?));
     }

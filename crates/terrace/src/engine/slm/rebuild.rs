@@ -6,19 +6,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use terrace_base::{Error, ErrorKind, Result};
+use terrace_base::{Error, Result};
 use terrace_index::{OrderedIndex, Record};
-use terrace_log::Tail;
 use terrace_table::{Cursor, Kind, merge};
 
 use super::chain::Word;
 use super::memtable::NODE_OVERHEAD_BYTES;
-use super::tables::log_path;
-use super::{Slm, flush, log};
+use super::{Slm, flush};
 use crate::batch::{Op, WriteBatch};
+use crate::commit_log::replay;
 
 /// Bytes read ahead from each table, at most.
 const READAHEAD_BYTES: usize = 256 << 10;
@@ -82,46 +80,17 @@ impl Slm {
         Ok(keys)
     }
 
-    /// Replays the logs in order. One that is torn may be followed only by one that stands for it. Returns how many
-    /// there were, and how many writes of them were not in tables.
+    /// Replays the logs in order. Returns how many there were, and how many writes of them were not in tables.
     fn replay_logs(&self, damaged: &mut dyn FnMut(Error) -> Result<()>) -> Result<(u64, u64)> {
-        let (mut logs, mut writes) = (0, 0);
-        let mut replayed = self.manifest.state().flushed_seq;
-        let mut torn: Option<(PathBuf, u64)> = None;
-        for number in self.manifest.listing()?.logs {
-            let path = log_path(&self.core.dir, number);
-            logs += 1;
-            let outcome = log::replay(self.core.fs(), &path, number, &mut |seq, batch| {
-                if batch.is_empty() {
-                    torn = None;
-                } else if let Some((path, at)) = &torn {
-                    return Err(Error::corruption(
-                        path,
-                        *at,
-                        "a complete log",
-                        "a torn one with a successor",
-                    ));
-                } else if seq > replayed {
-                    self.replay_batch(number, seq, &batch)?;
-                    replayed = seq + batch.len() as u64 - 1;
-                    writes += batch.len() as u64;
-                }
-                Ok(())
-            });
-            match outcome {
-                Ok(Tail::Torn { at, .. }) => drop(torn.get_or_insert((path, at))),
-                Ok(_) => {}
-                Err(e) if e.kind() == ErrorKind::Corruption => {
-                    damaged(e)?;
-                    torn.get_or_insert((path, 0));
-                }
-                Err(e) => return Err(e),
-            }
-        }
-        Ok((logs, writes))
+        let files = self.log.files(self.manifest.listing()?.logs);
+        let state = self.manifest.state();
+        let replayed = replay(&files, &state, damaged, &mut |number, first, ops, reached| {
+            self.replay_group(number, first, ops, reached)
+        })?;
+        Ok((replayed.logs as u64, replayed.writes))
     }
 
-    fn replay_batch(&self, number: u64, first: u64, batch: &WriteBatch) -> Result<()> {
+    fn replay_group(&self, number: u64, first: u64, batch: &WriteBatch, reached: u64) -> Result<()> {
         let need = batch.encoded().len() as u64 + batch.len() as u64 * NODE_OVERHEAD_BYTES;
         let full = {
             let mem = self.mem.load();
@@ -135,7 +104,7 @@ impl Slm {
         let memtable = Arc::clone(self.mem.load().active());
         memtable.logged_from(number);
         let mut wanted = Vec::with_capacity(batch.len());
-        for (op, seq) in batch.ops().zip(first..) {
+        for (op, seq) in batch.ops().zip(first..).filter(|(_, seq)| *seq > reached) {
             if !self.superseded(op.key, seq)? {
                 wanted.push((op, seq));
             }

@@ -3,15 +3,11 @@
 //!
 //! Nothing here is in proportion to the data but what runs in the background and what a rebuild
 //! needs; opening after a crash reads manifest, roots, extent table and memtables.
-//!
-//! Readers need nothing of it. So a disk without room does not keep a database from being opened: what could not be
-//! settled is before the next write, and refuses it until there is room.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::sync::atomic::Ordering;
 
-use terrace_base::{Error, ErrorKind, Result};
+use terrace_base::{Error, Result};
 use terrace_index::{OrderedIndex, ScanBatch, SkipList};
 use terrace_log::PmLog;
 use terrace_pmem::Marks;
@@ -45,38 +41,6 @@ impl Slm {
             // writes, and readers do not mind that.
             return Ok(self.last_seq());
         }
-        match self.settle_opening_as(attached, damaged) {
-            Err(e) if e.kind() == ErrorKind::NoSpace && attached != Attached::Rebuild => {
-                *self.unsettled.lock() = Some(attached);
-                self.is_unsettled.store(true, Ordering::Release);
-                self.core.health.fail(e);
-            }
-            settled => settled?,
-        }
-        Ok(self.last_seq())
-    }
-
-    /// Settles what opening found no room for. Called by the leader, before anything is written.
-    pub(super) fn settle_opening(&self) -> Result<()> {
-        if !self.is_unsettled.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let mut unsettled = self.unsettled.lock();
-        if let Some(attached) = *unsettled {
-            self.settle_opening_as(attached, &mut Err)?;
-            *unsettled = None;
-            self.is_unsettled.store(false, Ordering::Release);
-            self.core.health.recover();
-        }
-        Ok(())
-    }
-
-    /// All that has to be settled; begun again where it could not be ended.
-    fn settle_opening_as(
-        &self,
-        attached: Attached,
-        damaged: &mut dyn FnMut(Error) -> Result<()>,
-    ) -> Result<()> {
         self.drop_flushed_memtables()?;
         self.settle_jobs()?;
         let mut dead = self.dead_tables()?;
@@ -105,16 +69,17 @@ impl Slm {
             // Snapshots that were held at the close are gone.
             self.released();
         }
-        if self.has_immutable() {
+        // What is flushed is in logs before.
+        if self.has_immutable() && !self.log.is_broken() {
             self.spawn(|slm| {
                 // Kept in `health`; writers that need the room get it.
                 let _ = flush::run(slm);
             });
         }
-        Ok(())
+        Ok(self.last_seq())
     }
 
-    fn last_seq(&self) -> u64 {
+    pub(super) fn last_seq(&self) -> u64 {
         let state = self.manifest.state();
         let tables = state.tables.values().map(|t| t.meta.max_seq);
         let mem = self.mem.load();
@@ -208,14 +173,29 @@ impl Slm {
     }
 
     /// A killed process leaves the log without its newest records, a power cut leaves it torn: before
-    /// anything else is logged or flushed there is one that is whole.
+    /// anything else is logged or flushed there is one that is whole. Where the disk has no room for it now that is made
+    /// before the first write.
     fn renew_log(&self) -> Result<()> {
-        if self.logs_writes() { self.restart_log() } else { Ok(()) }
+        if !self.logs_writes() {
+            return Ok(());
+        }
+        self.log.distrust();
+        match self.log.mend(self) {
+            Err(e) if e.is_out_of_space() => Ok(()),
+            outcome => outcome,
+        }
     }
 
     /// The memtables at hand rest on every log that is left.
     fn note_logs(&self) -> Result<()> {
-        if let Some(&first) = self.manifest.listing()?.logs.first()
+        let logs = self.manifest.listing()?.logs;
+        let _ = self.log.files(logs.clone());
+        if self.logs_writes() && !self.log.end_is_there(&self.manifest)? {
+            // Nothing is lost: the memtables are there. The next power cut would find the damage.
+            tracing::warn!("the commit log had lost its end, and is begun anew");
+            return self.renew_log();
+        }
+        if let Some(&first) = logs.first()
             && !self.mem.load().active().is_empty()
         {
             self.mem.load().iter().for_each(|m| m.logged_from(first));

@@ -27,13 +27,15 @@ use crate::salvage::{Entries, Salvage};
 
 /// Repairs the database in `core.dir`, which nobody has open.
 pub(crate) fn repair(core: Arc<Core>) -> Result<RepairReport> {
-    let mut work = Repair { base: Salvage::new(core, TableOptions::default()), flushed: 0, first_log: 0 };
+    let mut work =
+        Repair { base: Salvage::new(core, TableOptions::default()), flushed: 0, first_log: 0, log_end: None };
     let known = work.base.begin()?;
     let wanted = work.base.wanted_tables(known.as_ref())?;
     let sound = work.base.sound_tables(wanted)?;
     let mut tables = sound.into_iter().map(|(_, meta)| (0, meta)).collect();
     work.flushed = known.as_ref().map_or(0, |s| s.flushed_seq);
     work.first_log = known.as_ref().map_or(0, |s| s.log_number);
+    work.log_end = known.as_ref().and_then(|s| s.log_end);
     let is_known = known.is_some();
     let mut identity =
         known.map_or_else(|| pool::new_identity(&work.base.core.options, EngineKind::Slm), |s| s.identity);
@@ -47,6 +49,8 @@ struct Repair {
     flushed: u64,
     /// Logs before this one are no longer needed, and may tell of writes that were refused.
     first_log: u64,
+    /// The log that was sealed last, and its length.
+    log_end: Option<(u64, u64)>,
 }
 
 impl Repair {
@@ -102,7 +106,7 @@ impl Repair {
         let options = pool::pool_options(&self.base.core, media);
         let mut state = Manifest::state_of(identity.clone(), &tables, self.flushed)?;
         state.next_file = state.next_file.max(self.base.next);
-        state.log_number = self.first_log;
+        (state.log_number, state.log_end) = (self.first_log, self.log_end);
         let manifest = Manifest::rebuild(self.base.core.fs.clone(), &self.base.core.dir, state)?;
         self.base.core.env.pm.remove(&pool_path)?;
         let pool = open::create_pool(&self.base.core, &pool_path, &options)?;

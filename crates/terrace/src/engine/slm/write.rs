@@ -13,12 +13,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, ErrorKind, Result};
-use terrace_index::{Record, Staged};
+use terrace_index::{ListCursor, Record, Staged};
+use terrace_pmem::Granularity;
+use terrace_table::Kind;
 
 use super::memtable::{MemSet, MemTable, NODE_OVERHEAD_BYTES};
 use super::{Slm, flush};
+use crate::batch::WriteBatch;
+use crate::commit_log::{Entry, Logged};
 use crate::compaction::backpressure::{Pressure, delay, lead};
-use crate::engine::Group;
+use crate::engine::{Engine, Group};
+use crate::manifest::Manifest;
 
 /// What a group takes of a memtable, at most.
 fn room_for(group: &Group<'_>) -> u64 {
@@ -28,12 +33,11 @@ fn room_for(group: &Group<'_>) -> u64 {
 impl Slm {
     pub(super) fn apply_group(&self, group: Group<'_>) -> Result<()> {
         self.core.health.check()?;
-        self.settle_opening()?;
-        self.mend_log()?;
+        self.log.mend(self)?;
         self.make_room(&group)?;
         let (memtable, staged) = self.stage_with_retry(&group)?;
         if self.logs_writes() {
-            self.append_to_log(&memtable, &group)?;
+            self.log.append(self, &group).inspect_err(|_| self.log.try_to_mend(self))?;
         }
         self.pool.drain();
         for node in staged {
@@ -42,6 +46,11 @@ impl Slm {
         self.pool.drain();
         memtable.list().settled(group.first_seq + group.ops() - 1);
         Ok(())
+    }
+
+    /// Whether writes need a log beside the pool: it survives the process but not a power cut.
+    pub(super) fn logs_writes(&self) -> bool {
+        self.pool.granularity() == Granularity::Page
     }
 
     /// Stages the group; a full pool is given the chance to empty a memtable first.
@@ -112,7 +121,7 @@ impl Slm {
     pub(super) fn rotate_memtable(&self, first_log: u64) -> Result<()> {
         let mem = self.mem.load_full();
         let slot = mem.free_slot().ok_or_else(|| Error::invalid("no memtable is free to rotate to"))?;
-        self.finish_log()?;
+        self.log.rotate()?;
         let next = Arc::new(MemTable::create(&self.pool, slot, self.memtable_bytes)?);
         next.logged_from(first_log);
         self.mem.store(Arc::new(mem.rotated(next)));
@@ -136,6 +145,66 @@ impl Slm {
             // The failure is kept in `health`; writers that need the room get it.
             let _ = flush::run(slm);
         });
+    }
+}
+
+impl Entry for ListCursor {
+    fn seq(&self) -> u64 {
+        ListCursor::seq(self)
+    }
+
+    fn put_into(&self, ops: &mut WriteBatch) -> Result<()> {
+        match Kind::from_u8(self.kind()) {
+            Some(Kind::Put) => ops.put(self.key(), self.value()?),
+            _ => ops.delete(self.key()),
+        }
+        Ok(())
+    }
+}
+
+impl Logged for Slm {
+    type Entry = ListCursor;
+
+    fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    fn last_applied(&self) -> u64 {
+        self.last_seq()
+    }
+
+    fn logged_from(&self, number: u64) {
+        self.mem.load().active().logged_from(number);
+    }
+
+    fn unflushed(&self, flushed: u64) -> Result<Vec<ListCursor>> {
+        let mut records = Vec::new();
+        for memtable in self.mem.load_full().iter() {
+            let mut cursor = memtable.list().cursor();
+            cursor.seek_first()?;
+            while cursor.valid() {
+                if cursor.seq() > flushed {
+                    records.push(cursor.clone());
+                }
+                cursor.next()?;
+            }
+        }
+        Ok(records)
+    }
+
+    fn memtable_bytes(&self) -> u64 {
+        self.mem.load().iter().map(|m| m.list().bytes_used()).sum()
+    }
+
+    fn flush_all(&self) -> Result<()> {
+        self.rotate()?;
+        self.settle()
+    }
+
+    fn relogged(&self, number: u64) -> bool {
+        let mem = self.mem.load();
+        mem.iter().filter(|m| !m.is_empty()).for_each(|m| m.relogged(number));
+        !mem.active().is_empty()
     }
 }
 

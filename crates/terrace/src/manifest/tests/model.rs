@@ -18,6 +18,7 @@ enum Op {
     Flushed(u64),
     Next(u64),
     Log(u64),
+    End(u64, u64),
 }
 
 impl Op {
@@ -33,6 +34,7 @@ impl Op {
             Op::Flushed(seq) => Edit::FlushedSeq(seq),
             Op::Next(number) => Edit::NextFile(number),
             Op::Log(number) => Edit::LogNumber(number),
+            Op::End(number, bytes) => Edit::LogEnd { number, bytes },
         }
     }
 }
@@ -47,6 +49,7 @@ struct Model {
     flushed: u64,
     next: u64,
     log: u64,
+    end: Option<(u64, u64)>,
 }
 
 impl Model {
@@ -79,6 +82,7 @@ impl Model {
             Op::Done(id) => return self.jobs.remove(&id).is_some(),
             Op::Flushed(seq) => self.flushed = self.flushed.max(seq),
             Op::Next(number) => self.next = self.next.max(number),
+            Op::End(number, bytes) => self.end = Some((number, bytes)),
             Op::Log(number) => self.log = self.log.max(number),
         }
         true
@@ -98,6 +102,7 @@ impl Model {
             flushed: state.flushed_seq,
             next: state.next_file,
             log: state.log_number,
+            end: state.log_end,
         }
     }
 }
@@ -116,6 +121,7 @@ fn ops() -> impl Strategy<Value = Op> {
         1 => any::<u64>().prop_map(Op::Flushed),
         1 => (0u64..100).prop_map(Op::Next),
         1 => any::<u64>().prop_map(Op::Log),
+        1 => (0u64..9, 0u64..999).prop_map(|(number, bytes)| Op::End(number, bytes)),
     ]
 }
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use terrace::{EngineKind, Options};
+use terrace::{Db, EngineKind, Options};
 use terrace_base::rng::Rng;
 use terrace_sim::{KvModel, Map, Survival, World};
 
-use super::env::tiny;
+use super::env::{DIR, Process, tiny};
 use super::ops::{Mix, Op, draw, key};
 use super::run::{Errors, Ledger, Session, contents};
 
@@ -50,7 +50,13 @@ pub fn judge_failing(options: &Options, world: &World, model: &KvModel) -> Resul
 
 /// Opens the survivor, compares it with the model, lets background work finish, proves it, and uses it.
 fn first_look(options: &Options, world: &World, model: &KvModel) -> Result<Map, String> {
-    let mut session = Session::open(world, options, Errors::Fail)?;
+    let mut session = match Session::open(world, options, Errors::Fail) {
+        // The process died when a failed sync had dropped what was to survive it, and before that was elsewhere.
+        Err(e) if world.fs().has_dropped_pages() && e.contains("corruption") => {
+            return repaired(options, world, model);
+        }
+        opened => opened?,
+    };
     let found = contents(session.db()).map_err(|e| format!("reading: {e}"))?;
     model.accepts_in(world, &found)?;
     no_others(&session, &found)?;
@@ -63,6 +69,20 @@ fn first_look(options: &Options, world: &World, model: &KvModel) -> Result<Map, 
         session.carry_out(&op, &mut ledger)?;
     }
     let found = contents(session.db()).map_err(|e| format!("reading at last: {e}"))?;
+    prove(&session)?;
+    Ok(found)
+}
+
+/// What a repair brings back of a log that has lost pages: a prefix of the history with every synced write.
+fn repaired(options: &Options, world: &World, model: &KvModel) -> Result<Map, String> {
+    let report =
+        Db::repair_in(Process::new(world).env, DIR, options.clone()).map_err(|e| format!("repair: {e}"))?;
+    if report.lost.is_empty() {
+        return Err(format!("a repair of what has lost pages says nothing of it: {:?}", report.actions));
+    }
+    let session = Session::open(world, options, Errors::Fail)?;
+    let found = contents(session.db()).map_err(|e| format!("reading what was repaired: {e}"))?;
+    model.accepts_prefix(&found)?;
     prove(&session)?;
     Ok(found)
 }

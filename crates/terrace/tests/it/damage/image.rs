@@ -16,6 +16,9 @@ use crate::harness::{tiny_lsm, tiny_sptree, tiny_turbo};
 /// The database directory.
 pub const DIR: &str = "/db";
 
+/// The boot in which every image is made.
+pub const FIRST_BOOT: &str = "the first boot";
+
 /// Size to which a pool may grow.
 const PM_BYTES: u64 = 1 << 20;
 
@@ -115,12 +118,14 @@ impl Media for Watched {
 impl Image {
     /// No database yet.
     pub fn empty(options: Options, granularity: Granularity) -> Image {
-        Image { options, files: BTreeMap::new(), pool: None, granularity, boot: "the first boot" }
+        Image { options, files: BTreeMap::new(), pool: None, granularity, boot: FIRST_BOOT }
     }
 
     /// A machine with this on it.
     pub fn bed(&self) -> Bed {
         let fs = SimFs::new();
+        // The files of a machine that was booted since were not written through the page cache of now.
+        fs.set_epoch(if self.boot == FIRST_BOOT { 1 } else { 2 });
         fs.create_dir_all(Path::new(DIR)).unwrap();
         for (path, bytes) in &self.files {
             fs.plant(path, bytes).unwrap();

@@ -59,6 +59,7 @@ pub fn samples_with_tables() -> Vec<Sample> {
         sample("a log in persistent memory, killed in a flush", memory.flush),
         sample("a log in persistent memory, killed in a compaction", memory.compaction),
         sample("log files, closed", file.closed),
+        sample("log files, power cut in a flush", rebooted(&file.flush)),
         sample("log files, killed in a flush", file.flush),
         sample("log files, killed in a compaction", file.compaction),
     ]);
@@ -136,12 +137,15 @@ fn build_in_memory(engine: EngineKind, buffered: bool) -> [(Image, Map); 3] {
     [(bed.image(), map), killed, in_a_batch]
 }
 
+/// The same after a power cut, which happened to take nothing.
+fn rebooted((image, map): &(Image, Map)) -> (Image, Map) {
+    (Image { boot: "the second boot", ..image.clone() }, map.clone())
+}
+
 fn samples_of_slm() -> Vec<Sample> {
     let memory = build(EngineKind::Slm, Granularity::CacheLine);
     let file = build(EngineKind::Slm, Granularity::Page);
-    let torn =
-        |(image, map): &(Image, Map)| (Image { boot: "the second boot", ..image.clone() }, map.clone());
-    let (torn_flush, torn_compaction) = (torn(&file.flush), torn(&file.compaction));
+    let (torn_flush, torn_compaction) = (rebooted(&file.flush), rebooted(&file.compaction));
     vec![
         sample("persistent memory, closed", memory.closed),
         sample("persistent memory, killed in a flush", memory.flush),

@@ -30,8 +30,9 @@ pub fn kind_of(path: &Path) -> &'static str {
 /// Judges `image`, in which the file at `path` (or the pool) is not what it was.
 fn hear(docket: &mut Docket, sample: &Sample, path: Option<&Path>, place: &str, image: &Image) {
     let what = path.map_or("pool", kind_of);
-    // A file that was not closed and ends early may always have ended there.
-    let may_lose_the_newest = ["log", "manifest"].contains(&what);
+    // A file that was not closed and ends early may always have ended there. Of a log that was closed the manifest knows
+    // the end.
+    let may_lose_the_newest = what == "manifest" || what == "log" && !sample.closed;
     let judge = Judge { sample, image, may_lose_the_newest, check_is_enough: false };
     docket.hear(what, &format!("{}, {place}", path.unwrap_or(Path::new("pool")).display()), &judge);
 }

@@ -66,6 +66,11 @@ impl Setup {
         Setup { name, granularity: Granularity::CacheLine, background: Background::Inline, options }
     }
 
+    /// The same on other persistent memory, or on none.
+    pub fn on(self, granularity: Granularity) -> Setup {
+        self.with(|s| s.granularity = granularity)
+    }
+
     fn with(mut self, change: impl FnOnce(&mut Setup)) -> Setup {
         change(&mut self);
         self

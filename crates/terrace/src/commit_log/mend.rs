@@ -1,0 +1,107 @@
+//! Going on after a failure: what memtables hold goes elsewhere, and the logs before are needed no more.
+
+use std::sync::atomic::Ordering;
+
+use terrace_base::{Error, Result};
+
+use super::file::{FileLog, log_path, remove_attempt};
+use super::{CommitLog, Log, Logged, Record, Series, some_ops};
+use crate::batch::WriteBatch;
+use crate::manifest::Edit;
+
+/// Bytes of operations in one record of a log that begins with what memtables hold.
+const RECORD_BYTES: usize = 256 << 10;
+
+/// What a new log takes beside what it holds: headers, and whole blocks for its name.
+const ROOM_BYTES: u64 = 64 << 10;
+
+/// A record of a memtable, on its way into another log.
+pub(crate) trait Entry {
+    /// Its sequence number.
+    fn seq(&self) -> u64;
+
+    /// Adds the operation to a batch.
+    fn put_into(&self, ops: &mut WriteBatch) -> Result<()>;
+}
+
+impl CommitLog {
+    /// After a failure of the log: brings everything that it may have lost elsewhere. Refused at once, with nothing
+    /// written, while the disk has no room for it.
+    pub fn mend(&self, host: &impl Logged) -> Result<()> {
+        if !self.is_broken() {
+            return Ok(());
+        }
+        let bytes = host.memtable_bytes();
+        let free = self.core.fs().free_bytes(&self.core.dir)?;
+        if free < bytes.saturating_add(ROOM_BYTES) {
+            return Err(Error::NoSpace { path: self.core.dir.clone() });
+        }
+        if bytes > self.policy.copy_bytes {
+            host.flush_all()?;
+        }
+        self.begin_anew(host)
+    }
+
+    /// [`mend`](Self::mend), for a write that was refused just now: what does not succeed here is done before the next.
+    pub fn try_to_mend(&self, host: &impl Logged) {
+        if let Err(error) = self.mend(host) {
+            tracing::warn!(%error, "the commit log could not be begun anew");
+        }
+    }
+
+    /// Begins a log with everything that the memtables hold and drops those before it.
+    fn begin_anew(&self, host: &impl Logged) -> Result<()> {
+        let mut series = self.series.lock();
+        if !self.is_broken() {
+            return Ok(());
+        }
+        let manifest = host.manifest();
+        let number = manifest.take_numbers(1).start;
+        // In this order: what is flushed meanwhile is in the log twice rather than not at all.
+        let flushed = manifest.state().flushed_seq;
+        let mut records = host.unflushed(flushed)?;
+        records.sort_unstable_by_key(Entry::seq);
+        let copied = if records.is_empty() { None } else { Some(self.copy(number, flushed, &records)?) };
+        manifest.apply(&[Edit::LogNumber(number)])?;
+        self.go_on(&mut series, host, copied);
+        self.broken.store(false, Ordering::Release);
+        drop(series);
+        self.drop_old(manifest)
+    }
+
+    fn go_on(&self, series: &mut Series, host: &impl Logged, copied: Option<FileLog>) {
+        series.older.clear();
+        series.current = None;
+        let Some(log) = copied else { return };
+        series.previous = log.number;
+        // An empty memtable begins a log of its own.
+        if host.relogged(log.number) {
+            series.current = Some(Log::File(log));
+        } else {
+            series.older.push(Log::File(log));
+        }
+    }
+
+    /// A log that begins with `records`, in order, and stands for all before it; durable.
+    fn copy<E: Entry>(&self, number: u64, flushed: u64, records: &[E]) -> Result<FileLog> {
+        let (fs, dir) = (self.core.fs(), &self.core.dir);
+        let copied = (|| {
+            let first = Record::Restart { number, flushed };
+            let mut log = FileLog::create(fs, dir, number, self.database, &first)?;
+            let mut append = |record: Record, sync| {
+                log.append(&record.bytes(), 0, sync).map_err(|failure| failure.error().clone())
+            };
+            for run in records.chunk_by(|a, b| a.seq() + 1 == b.seq()) {
+                let mut rest = run;
+                while !rest.is_empty() {
+                    let (ops, taken) = some_ops(rest, RECORD_BYTES)?;
+                    append(Record::Batch { first_seq: rest[0].seq(), ops }, false)?;
+                    rest = &rest[taken..];
+                }
+            }
+            append(Record::Complete, true)?;
+            Ok(log)
+        })();
+        copied.inspect_err(|_: &Error| remove_attempt(fs, &log_path(dir, number)))
+    }
+}

@@ -1,0 +1,419 @@
+//! The commit log: what makes writes durable that memtables alone would not.
+//!
+//! There is one series of logs, numbered upward by the manifest's file numbers; each begins where a memtable does, and
+//! goes when everything in it is in tables. They lie in a pool, where that is persistent memory, or in files. In the pool
+//! every group is durable when it is acknowledged. In files it is durable when somebody syncs; where memtables lie in
+//! DRAM it has been handed to the system by then, so that a killed process loses nothing, and where they outlive the
+//! process some of it may be kept back for a while. A power cut leaves a prefix of the history: `replay` says how.
+//!
+//! What is promised of files, whatever fails:
+//!
+//! 1. **A refused write does not come back.** Its error is returned with the log as it was before, or with the log cut
+//!    back to its last acknowledged record and left. A process that is then killed leaves no trace of the write. A power
+//!    cut may bring it back as long as no other log could be begun.
+//! 2. **A full disk refuses what does not fit, and nothing else.** An append without room leaves the log usable.
+//! 3. **A failed sync proves nothing, and neither does the next.** Whatever had not been synced may be gone from the
+//!    disk, and from the page cache too. So after it, and after an append that failed for any other reason, the log is left,
+//!    and nothing is logged before everything that memtables hold is elsewhere ([`CommitLog::mend`]): in a new log that
+//!    stands for all before it, durable and complete before it counts; or, where that is much and tables may be written
+//!    without a log, in tables.
+//! 4. **A failed attempt costs little.** Nothing is begun before the disk shows room for all of it.
+//! 5. **What a dead process left is not taken for durable.** Its last sync may have failed. What it logged is read, and
+//!    goes elsewhere, as under 3, before anything is logged that rests on it.
+//! 6. Who syncs a log syncs those before it first.
+//!
+//! The leader alone appends, syncs and mends, and removal happens beside it. `docs/formats/commit_log.md` has the records.
+
+mod file;
+mod mend;
+mod pool;
+mod record;
+mod replay;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use terrace_base::checksum::hash64;
+use terrace_base::{Error, Result};
+use terrace_disk::Access;
+use terrace_log::{LogReader, PmLog};
+use terrace_pmem::{Marks, Pool};
+
+use crate::batch::WriteBatch;
+use crate::db::core::Core;
+use crate::engine::Group;
+use crate::manifest::{Edit, FileName, Manifest};
+use file::{Failure, FileLog};
+use pool::PoolLog;
+use record::put_batch_head;
+
+pub(crate) use mend::Entry;
+pub(crate) use pool::{Gathered, LOG_ROOTS, number_of};
+pub(crate) use record::Record;
+use replay::Files;
+pub(crate) use replay::{Replayed, Source, replay};
+
+/// What the logs need of the engine whose memtables they make durable.
+pub(crate) trait Logged {
+    /// A record of a memtable.
+    type Entry: Entry;
+
+    /// The manifest.
+    fn manifest(&self) -> &Manifest;
+
+    /// The last sequence number in a memtable or table.
+    fn last_applied(&self) -> u64;
+
+    /// Notes that what goes into the active memtable is logged from log `number` on, unless it is from an earlier one.
+    fn logged_from(&self, number: u64);
+
+    /// The records of memtables after `flushed`, in any order.
+    fn unflushed(&self, flushed: u64) -> Result<Vec<Self::Entry>>;
+
+    /// Bytes that memtables hold, at most.
+    fn memtable_bytes(&self) -> u64;
+
+    /// Brings everything that memtables hold into tables.
+    fn flush_all(&self) -> Result<()>;
+
+    /// Notes that log `number` stands for all before it, of every memtable that is not empty; whether the active one goes
+    /// on in it.
+    fn relogged(&self, number: u64) -> bool;
+}
+
+/// What an engine asks of its logs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Policy {
+    /// Bytes kept in DRAM before they are handed to the file system.
+    pub buffer_bytes: usize,
+    /// A log is complete and synced before the next is begun, because flushing begins to show what is in tables before
+    /// all of it is.
+    pub each_complete: bool,
+    /// Memtables that hold more are flushed in place of being copied to another log.
+    pub copy_bytes: u64,
+}
+
+/// The logs of a database.
+#[derive(Debug)]
+pub(crate) struct CommitLog {
+    core: Arc<Core>,
+    policy: Policy,
+    /// The store, in the headers of files.
+    database: u64,
+    series: Mutex<Series>,
+    /// What lies in the files cannot be relied upon: nothing more is logged before it is elsewhere.
+    broken: AtomicBool,
+}
+
+/// The log being written, and those before it that are still needed.
+#[derive(Debug)]
+struct Series {
+    place: Place,
+    current: Option<Log>,
+    older: Vec<Log>,
+    /// The log before the one to come; zero if there was none.
+    previous: u64,
+    /// A record being put together.
+    record: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Place {
+    Pool { pool: Pool, log_bytes: u64 },
+    Files,
+}
+
+/// One log.
+#[derive(Debug)]
+enum Log {
+    Pool(PoolLog),
+    File(FileLog),
+}
+
+impl Log {
+    fn number(&self) -> u64 {
+        match self {
+            Log::Pool(log) => log.number,
+            Log::File(log) => log.number,
+        }
+    }
+
+    fn append(&mut self, record: &[u8], buffer_bytes: usize, sync: bool) -> Result<(), Failure> {
+        match self {
+            Log::Pool(log) => log.append(record).map_err(Failure::Refused),
+            Log::File(log) => log.append(record, buffer_bytes, sync),
+        }
+    }
+
+    fn sync(&mut self) -> Result<(), Failure> {
+        match self {
+            // Durable since it was appended.
+            Log::Pool(_) => Ok(()),
+            Log::File(log) => log.sync(),
+        }
+    }
+}
+
+impl CommitLog {
+    /// No logs yet; they are to lie in the pool, so many bytes reserved for each, or in files.
+    pub fn new(
+        core: Arc<Core>,
+        manifest: &Manifest,
+        pool: Option<(&Pool, u64)>,
+        policy: Policy,
+    ) -> CommitLog {
+        let place = match pool {
+            Some((pool, log_bytes)) => Place::Pool { pool: pool.clone(), log_bytes },
+            None => Place::Files,
+        };
+        let series = Series { place, current: None, older: Vec::new(), previous: 0, record: Vec::new() };
+        let database = hash64(&manifest.state().identity.uuid).max(1);
+        CommitLog { core, policy, database, series: Mutex::new(series), broken: AtomicBool::new(false) }
+    }
+
+    /// Opens the logs in the pool, oldest first.
+    pub fn open_in_pool(&self) -> Result<()> {
+        let mut series = self.series.lock();
+        let Place::Pool { pool, .. } = &series.place else { return Ok(()) };
+        let logs = PoolLog::open_all(pool)?;
+        series.older.extend(logs.into_iter().map(Log::Pool));
+        Ok(())
+    }
+
+    /// What the logs in the pool hold; none if there is no pool.
+    pub fn gather(&self) -> Option<Gathered> {
+        let series = self.series.lock();
+        let Place::Pool { pool, .. } = &series.place else { return None };
+        let logs = series.older.iter().filter_map(|log| match log {
+            Log::Pool(log) => Some((log.number, &log.log)),
+            Log::File(_) => None,
+        });
+        Some(Gathered::from_pool(pool, logs))
+    }
+
+    /// The logs in files numbered `numbers`, to be replayed.
+    pub fn files(&self, numbers: Vec<u64>) -> impl Source + '_ {
+        let (each_complete, read_only) = (self.policy.each_complete, self.core.options.read_only);
+        self.series.lock().previous = numbers.last().copied().unwrap_or(0);
+        Files { fs: self.core.fs(), dir: &self.core.dir, numbers, each_complete, read_only }
+    }
+
+    /// Appends the group, and makes it as durable as it is asked to be. It is refused wholly or not at all.
+    pub fn append(&self, host: &impl Logged, group: &Group<'_>) -> Result<()> {
+        let mut series = self.series.lock();
+        if series.current.is_none() {
+            let log = self.begin(&series, host)?;
+            series.previous = log.number();
+            series.current = Some(log);
+        }
+        let mut record = std::mem::take(&mut series.record);
+        record.clear();
+        put_batch_head(&mut record, group.first_seq);
+        group.requests.iter().for_each(|r| record.extend_from_slice(r.batch.encoded()));
+        let outcome = self.append_record(&mut series, host, &record, group.sync);
+        series.record = record;
+        self.after(&mut series, outcome)
+    }
+
+    fn append_record(
+        &self,
+        series: &mut Series,
+        host: &impl Logged,
+        record: &[u8],
+        sync: bool,
+    ) -> Result<(), Failure> {
+        if sync {
+            // In this order: a log that was synced tells that those before it are complete.
+            series.older.iter_mut().try_for_each(Log::sync)?;
+        }
+        let Some(log) = &mut series.current else {
+            return Err(Failure::Refused(Error::invalid("the commit log is not open")));
+        };
+        host.logged_from(log.number());
+        log.append(record, self.policy.buffer_bytes, sync)
+    }
+
+    /// Begins the next log. If that fails nothing of it counts.
+    fn begin(&self, series: &Series, host: &impl Logged) -> Result<Log> {
+        let number = host.manifest().take_numbers(1).start;
+        let first = Record::Start { number, before: host.last_applied(), previous: series.previous };
+        match &series.place {
+            Place::Pool { pool, log_bytes } => {
+                PoolLog::create(pool, *log_bytes, number, &first).map(Log::Pool)
+            }
+            Place::Files => {
+                FileLog::create(self.core.fs(), &self.core.dir, number, self.database, &first).map(Log::File)
+            }
+        }
+    }
+
+    /// Leaves the logs where their end or their durability is not known any more.
+    fn after(&self, series: &mut Series, outcome: Result<(), Failure>) -> Result<()> {
+        if let Err(Failure::Broken(_)) = &outcome {
+            self.broken.store(true, Ordering::Release);
+            if let Some(Log::File(log)) = &mut series.current {
+                log.leave();
+            }
+            series.current = None;
+            series.older.clear();
+        }
+        outcome.map_err(|failure| failure.error().clone())
+    }
+
+    /// Whether what the files hold must go elsewhere before anything more is logged.
+    pub fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
+    }
+
+    /// Has everything that was replayed go elsewhere before anything more is logged.
+    pub fn distrust(&self) {
+        self.broken.store(true, Ordering::Release);
+    }
+
+    /// Makes everything logged so far power-safe.
+    pub fn sync(&self) -> Result<()> {
+        let mut series = self.series.lock();
+        let outcome = sync_all(&mut series);
+        self.after(&mut series, outcome)
+    }
+
+    /// Leaves the log being written, which the next memtable does not go on with. Where each log is to be complete it is
+    /// synced first, and stays if that fails.
+    pub fn rotate(&self) -> Result<()> {
+        let mut series = self.series.lock();
+        if self.policy.each_complete {
+            let outcome = sync_all(&mut series);
+            self.after(&mut series, outcome)?;
+        }
+        let current = series.current.take();
+        series.older.extend(current);
+        Ok(())
+    }
+
+    /// Ends the logs in order: then damage to any of their records is found, and the manifest knows the last one.
+    pub fn seal(&self, manifest: &Manifest) -> Result<()> {
+        let mut series = self.series.lock();
+        sync_all(&mut series).map_err(|failure| failure.error().clone())?;
+        let current = series.current.take();
+        series.older.extend(current);
+        let end = match series.older.last_mut() {
+            Some(Log::File(log)) => Some((log.number, log.seal()?)),
+            Some(Log::Pool(log)) => {
+                log.append(&Record::Closed.bytes())?;
+                None
+            }
+            // What an earlier life has sealed may be needed still.
+            None => replay::needed_end(&manifest.state()),
+        };
+        match series.place {
+            Place::Files => {
+                let (number, bytes) = end.unwrap_or_default();
+                manifest.apply(&[Edit::LogEnd { number, bytes }])
+            }
+            Place::Pool { .. } => Ok(()),
+        }
+    }
+
+    /// The log from which on later memtables are logged, `known` if that is known. Otherwise a number is taken for it:
+    /// under the log's lock, so that the log to come has a higher one.
+    pub fn first_after(&self, manifest: &Manifest, known: impl FnOnce() -> Option<u64>) -> u64 {
+        let _series = self.series.lock();
+        known().unwrap_or_else(|| manifest.take_numbers(1).start)
+    }
+
+    /// Lets go of logs that the manifest says are no longer needed.
+    pub fn drop_old(&self, manifest: &Manifest) -> Result<()> {
+        let mut series = self.series.lock();
+        let needed = manifest.state().log_number;
+        let (keep, gone): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut series.older).into_iter().partition(|log| log.number() >= needed);
+        series.older = keep;
+        for log in gone {
+            if let (Log::Pool(log), Place::Pool { pool, .. }) = (log, &series.place) {
+                log.remove(pool)?;
+            }
+        }
+        self.remove_old_files(manifest)
+    }
+
+    fn remove_old_files(&self, manifest: &Manifest) -> Result<()> {
+        for path in manifest.listing()?.leftovers {
+            if matches!(FileName::parse(&path), Some(FileName::Log(_))) {
+                self.core.fs().remove(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks every log in the pool; none is freed before `then` has returned.
+    pub fn with_marked<T>(&self, mut marks: Marks, then: impl FnOnce(&Marks) -> Result<T>) -> Result<T> {
+        let series = self.series.lock();
+        for log in series.older.iter().chain(&series.current) {
+            if let Log::Pool(log) = log {
+                log.log.mark(&mut marks)?;
+            }
+        }
+        then(&marks)
+    }
+
+    /// Reads every log that is needed back; says what is wrong.
+    pub fn check(&self, manifest: &Manifest) -> Result<Vec<String>> {
+        let series = self.series.lock();
+        let all = series.older.iter().chain(&series.current);
+        let in_pool = all.filter_map(|log| if let Log::Pool(log) = log { Some(&log.log) } else { None });
+        let mut problems: Vec<String> = in_pool.flat_map(PmLog::check).collect();
+        if matches!(series.place, Place::Files) {
+            problems.extend(self.check_files(manifest)?);
+        }
+        Ok(problems)
+    }
+
+    fn check_files(&self, manifest: &Manifest) -> Result<Vec<String>> {
+        let logs = manifest.listing()?.logs;
+        let mut problems = Vec::new();
+        for &number in &logs {
+            let path = file::log_path(&self.core.dir, number);
+            if let Err(e) = LogReader::look(self.core.fs(), &path, number, &mut |_, _| Ok(())) {
+                problems.push(e.to_string());
+            }
+        }
+        if let Err(e) = self.check_end(manifest, logs) {
+            problems.push(e.to_string());
+        }
+        problems.dedup();
+        Ok(problems)
+    }
+
+    /// Whether the log that was sealed last is there and as long as it was, by its length alone.
+    pub fn end_is_there(&self, manifest: &Manifest) -> Result<bool> {
+        let Some((number, bytes)) = replay::needed_end(&manifest.state()) else { return Ok(true) };
+        let (fs, path) = (self.core.fs(), file::log_path(&self.core.dir, number));
+        Ok(fs.exists(&path)? && fs.open(&path, Access::Sequential)?.len() == bytes)
+    }
+
+    /// Whether the log that was sealed last is there, whole, as long as it is needed.
+    fn check_end(&self, manifest: &Manifest, logs: Vec<u64>) -> Result<()> {
+        let (each_complete, read_only) = (self.policy.each_complete, true);
+        let files =
+            Files { fs: self.core.fs(), dir: &self.core.dir, numbers: logs, each_complete, read_only };
+        replay::check_sealed(&files, &manifest.state())
+    }
+}
+
+/// Syncs every log, the oldest first.
+fn sync_all(series: &mut Series) -> Result<(), Failure> {
+    series.older.iter_mut().chain(&mut series.current).try_for_each(Log::sync)
+}
+
+/// The first operations of `run`, not too many, and how many they are.
+fn some_ops<E: Entry>(run: &[E], most_bytes: usize) -> Result<(WriteBatch, usize)> {
+    let mut ops = WriteBatch::new();
+    for (taken, record) in run.iter().enumerate() {
+        if ops.encoded().len() >= most_bytes {
+            return Ok((ops, taken));
+        }
+        record.put_into(&mut ops)?;
+    }
+    Ok((ops, run.len()))
+}

@@ -1,0 +1,145 @@
+//! Logs in a pool. Each hangs from a root; the number in its first record says which came first.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use terrace_base::{Error, Result};
+use terrace_index::kinds;
+use terrace_log::{FIRST_LSN, PmLog};
+use terrace_pmem::{Kind as PmKind, Pool};
+
+use super::record::Record;
+use super::replay::{Read, Source, decode};
+
+/// Extents of this kind hold logs.
+const LOG_KIND: PmKind = kinds::LSM_LOG;
+
+/// Roots that logs hang from. A log takes any that is free.
+pub(crate) const LOG_ROOTS: [&str; 8] =
+    ["lsm.log.0", "lsm.log.1", "lsm.log.2", "lsm.log.3", "lsm.log.4", "lsm.log.5", "lsm.log.6", "lsm.log.7"];
+
+/// One log in the pool.
+#[derive(Debug)]
+pub(super) struct PoolLog {
+    pub number: u64,
+    root: &'static str,
+    pub log: PmLog,
+}
+
+impl PoolLog {
+    /// A log hanging from a free root, whose first record is `first`.
+    pub fn create(pool: &Pool, bytes: u64, number: u64, first: &Record) -> Result<PoolLog> {
+        let free = LOG_ROOTS.iter().find(|root| pool.root(root).is_ok_and(|head| head.is_none()));
+        // Flushing frees one.
+        let root = *free.ok_or_else(|| full(pool))?;
+        let mut log = PmLog::create(pool, LOG_KIND, bytes)?;
+        let linked = log
+            .append(&first.bytes())
+            .and_then(|_| log.persist())
+            .and_then(|()| pool.set_root(root, log.head()));
+        match linked {
+            Ok(()) => Ok(PoolLog { number, root, log }),
+            Err(e) => {
+                pool.clear_root(root)?;
+                log.free()?;
+                Err(e)
+            }
+        }
+    }
+
+    /// The logs of `pool`, oldest first.
+    pub fn open_all(pool: &Pool) -> Result<Vec<PoolLog>> {
+        let mut logs = Vec::new();
+        for root in LOG_ROOTS {
+            let Some(head) = pool.root(root)? else { continue };
+            let log = PmLog::open(pool, head)?;
+            let number =
+                number_of(&log).ok_or_else(|| pool.corruption(head, "a log that begins", "another"))?;
+            logs.push(PoolLog { number, root, log });
+        }
+        logs.sort_by_key(|log| log.number);
+        Ok(logs)
+    }
+
+    pub fn append(&mut self, record: &[u8]) -> Result<()> {
+        self.log.append(record)?;
+        self.log.persist()
+    }
+
+    /// Unlinks and frees it.
+    pub fn remove(self, pool: &Pool) -> Result<()> {
+        pool.clear_root(self.root)?;
+        self.log.free()
+    }
+}
+
+fn full(pool: &Pool) -> Error {
+    Error::PoolFull { path: pool.path().to_path_buf(), requested: 0, size: pool.max_size() }
+}
+
+/// The number that a log in a pool begins with.
+pub(crate) fn number_of(log: &PmLog) -> Option<u64> {
+    let mut number = None;
+    // An error ends the reading where it is enough.
+    let _ = log.visit(&mut |lsn, payload| {
+        if let (FIRST_LSN, Some(Record::Start { number: n, .. })) = (lsn, Record::decode(payload)) {
+            number = Some(n);
+        }
+        Err(Error::invalid("enough"))
+    });
+    number
+}
+
+/// Logs that were read from a pool, each as far as it could be and with what ended the reading.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    path: PathBuf,
+    logs: BTreeMap<u64, (Vec<Record>, Result<()>)>,
+}
+
+impl Gathered {
+    /// Reads the logs `logs` of `pool`.
+    pub fn from_pool<'a>(pool: &Pool, logs: impl Iterator<Item = (u64, &'a PmLog)>) -> Gathered {
+        let path = pool.path().to_path_buf();
+        let read = logs.map(|(number, log)| {
+            let mut records = Vec::new();
+            let end = log.visit(&mut |_, payload| {
+                records.push(decode(&path, payload)?);
+                Ok(())
+            });
+            (number, (records, end))
+        });
+        let logs = read.collect();
+        Gathered { path, logs }
+    }
+
+    /// Of a pool that was closed in order, the newest log must say so.
+    pub fn check_end(&self) -> Result<()> {
+        match self.logs.values().next_back() {
+            Some((records, Ok(()))) if !matches!(records.last(), Some(Record::Closed)) => {
+                Err(Error::corruption(&self.path, 0, "the end of a log that was closed", "an earlier one"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Source for Gathered {
+    fn numbers(&self) -> Vec<u64> {
+        self.logs.keys().copied().collect()
+    }
+
+    fn visit(&self, number: u64, each: &mut dyn FnMut(Record) -> Result<()>) -> Result<Read> {
+        let Some((records, end)) = self.logs.get(&number) else { return Ok(Read::default()) };
+        records.iter().cloned().try_for_each(each)?;
+        end.clone().map(|()| Read::default())
+    }
+
+    fn path(&self, _number: u64) -> PathBuf {
+        self.path.clone()
+    }
+
+    fn may_lose_ends(&self) -> bool {
+        false
+    }
+}

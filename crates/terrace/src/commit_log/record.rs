@@ -1,0 +1,113 @@
+//! The records of a log: `docs/formats/commit_log.md` has the bytes.
+
+use terrace_base::codec::{Reader, put_varint};
+
+use crate::batch::WriteBatch;
+
+mod tag {
+    pub const START: u8 = 0;
+    pub const BATCH: u8 = 1;
+    pub const RESTART: u8 = 2;
+    pub const COMPLETE: u8 = 3;
+    pub const CLOSED: u8 = 4;
+}
+
+/// One record of a log.
+#[derive(Debug, Clone)]
+pub(crate) enum Record {
+    /// The first of each log: its number, the last sequence number before it, and the log before it, zero if this is
+    /// the first.
+    Start { number: u64, before: u64, previous: u64 },
+    /// A group's operations, from this sequence number on.
+    Batch { first_seq: u64, ops: WriteBatch },
+    /// The first of a log that stands for all before it: it holds everything after `flushed`.
+    Restart { number: u64, flushed: u64 },
+    /// Whatever such a log stands for lies before this.
+    Complete,
+    /// The last of the newest log in a pool that was closed in order: nothing is missing at its end.
+    Closed,
+}
+
+impl Record {
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Record::Start { number, before, previous } => {
+                out.push(tag::START);
+                put_varint(out, *number);
+                put_varint(out, *before);
+                put_varint(out, *previous);
+            }
+            Record::Batch { first_seq, ops } => {
+                put_batch_head(out, *first_seq);
+                out.extend_from_slice(ops.encoded());
+            }
+            Record::Restart { number, flushed } => {
+                out.push(tag::RESTART);
+                put_varint(out, *number);
+                put_varint(out, *flushed);
+            }
+            Record::Complete => out.push(tag::COMPLETE),
+            Record::Closed => out.push(tag::CLOSED),
+        }
+    }
+
+    /// The record's bytes.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.encode(&mut out);
+        out
+    }
+
+    /// The record that `payload` is; `None` if it is none.
+    pub fn decode(payload: &[u8]) -> Option<Record> {
+        let mut r = Reader::new(payload);
+        let record = match r.u8()? {
+            tag::START => Record::Start { number: r.varint()?, before: r.varint()?, previous: r.varint()? },
+            tag::BATCH => {
+                let first_seq = r.varint()?;
+                let ops = WriteBatch::decode(r.rest()).filter(|ops| !ops.is_empty())?;
+                return Some(Record::Batch { first_seq, ops });
+            }
+            tag::RESTART => Record::Restart { number: r.varint()?, flushed: r.varint()? },
+            tag::COMPLETE => Record::Complete,
+            tag::CLOSED => Record::Closed,
+            _ => return None,
+        };
+        r.is_empty().then_some(record)
+    }
+}
+
+/// Begins a batch's record; its operations follow, encoded.
+pub(super) fn put_batch_head(out: &mut Vec<u8>, first_seq: u64) {
+    out.push(tag::BATCH);
+    put_varint(out, first_seq);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes of the worked example of `docs/formats/commit_log.md`.
+    #[test]
+    fn records_are_golden() {
+        let mut ops = WriteBatch::new();
+        ops.put(b"k", b"v");
+        ops.delete(b"");
+        let golden: [(Record, &[u8]); 5] = [
+            (Record::Start { number: 7, before: 300, previous: 4 }, &[0, 7, 0xac, 0x02, 4]),
+            (Record::Batch { first_seq: 301, ops }, &[1, 0xad, 0x02, 1, 1, b'k', 1, b'v', 0, 0]),
+            (Record::Restart { number: 9, flushed: 5 }, &[2, 9, 5]),
+            (Record::Complete, &[3]),
+            (Record::Closed, &[4]),
+        ];
+        for (record, bytes) in golden {
+            assert_eq!(record.bytes(), bytes);
+            assert_eq!(Record::decode(bytes).unwrap().bytes(), bytes);
+            for len in 0..bytes.len() {
+                // A batch that ends between two operations is a shorter batch; the log's framing rules that out.
+                assert!(Record::decode(&bytes[..len]).is_none() || bytes[0] == 1);
+            }
+        }
+        assert!(Record::decode(&[5]).is_none() && Record::decode(&[3, 0]).is_none());
+    }
+}

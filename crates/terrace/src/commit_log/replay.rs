@@ -1,0 +1,286 @@
+//! Reading logs back: which of them count, where each must begin, and what may be missing.
+//!
+//! 1. Of the logs that stand for those before them the newest that is complete is where reading begins. One that was to
+//!    do so and is not complete counts for nothing: it never acknowledged anything.
+//! 2. Each other log begins with the last sequence number before it. If what was read until then ends earlier, the log
+//!    before it has lost its end. A power cut may have taken that, if nothing of the later log was ever synced (who
+//!    syncs a log syncs those before it first); then it and all after it are left out. Everything else is damage.
+//! 3. The log that was sealed last is there as long as it is needed, and ends where the manifest says.
+
+use std::path::{Path, PathBuf};
+
+use terrace_base::{Error, ErrorKind, Result};
+use terrace_disk::Fs;
+use terrace_log::{LogReader, Outline};
+
+use super::file::log_path;
+use super::record::Record;
+use crate::batch::WriteBatch;
+use crate::manifest::State;
+
+/// What was replayed.
+#[derive(Debug, Default)]
+pub(crate) struct Replayed {
+    pub logs: usize,
+    pub groups: u64,
+    pub writes: u64,
+    /// Everything up to this sequence number is there.
+    pub reached: u64,
+    /// A log had lost its end, or is damaged and that is to be lived with: what followed was left out.
+    pub gap: bool,
+}
+
+/// Whether a log counts, by its first record and whether it is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Begins {
+    /// Where the log `previous` ends.
+    After { before: u64, previous: u64 },
+    /// Anew: it stands for all before it.
+    Anew,
+    /// As one that was to begin anew and was not finished, or not even begun: nothing in it counts.
+    Not,
+}
+
+/// How much of a log there is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Read {
+    /// Bytes, if it was sealed.
+    sealed: Option<u64>,
+    /// Some of its records are known to have been synced.
+    synced: bool,
+    /// It was written through the page cache of now: no power cut has come between.
+    unbroken: bool,
+}
+
+/// Where logs are read from.
+pub(crate) trait Source {
+    /// The logs' numbers, ascending.
+    fn numbers(&self) -> Vec<u64>;
+
+    /// Hands each record of a log to `each`, in order.
+    fn visit(&self, number: u64, each: &mut dyn FnMut(Record) -> Result<()>) -> Result<Read>;
+
+    /// Where a log lies.
+    fn path(&self, number: u64) -> PathBuf;
+
+    /// Whether a log may have lost its end to a power cut.
+    fn may_lose_ends(&self) -> bool;
+}
+
+/// Logs in files.
+pub(super) struct Files<'a> {
+    pub fs: &'a dyn Fs,
+    pub dir: &'a Path,
+    pub numbers: Vec<u64>,
+    /// Each log was complete and synced before the next was begun.
+    pub each_complete: bool,
+    /// Nothing may be changed, not even made durable.
+    pub read_only: bool,
+}
+
+impl Source for Files<'_> {
+    fn numbers(&self) -> Vec<u64> {
+        self.numbers.clone()
+    }
+
+    fn visit(&self, number: u64, each: &mut dyn FnMut(Record) -> Result<()>) -> Result<Read> {
+        let path = self.path(number);
+        let mut visit = |_, payload: &[u8]| decode(&path, payload).and_then(&mut *each);
+        let read = if self.read_only { LogReader::look } else { LogReader::recover };
+        let outline: Outline = read(self.fs, &path, number, &mut visit)?;
+        Ok(Read {
+            sealed: outline.sealed.then_some(outline.end),
+            synced: outline.synced > 0,
+            unbroken: outline.origin.epoch != 0 && outline.origin.epoch == self.fs.epoch(self.dir),
+        })
+    }
+
+    fn path(&self, number: u64) -> PathBuf {
+        log_path(self.dir, number)
+    }
+
+    fn may_lose_ends(&self) -> bool {
+        !self.each_complete
+    }
+}
+
+pub(super) fn decode(path: &Path, payload: &[u8]) -> Result<Record> {
+    Record::decode(payload)
+        .ok_or_else(|| Error::corruption(path, 0, "a record of a commit log", "bytes that do not decode"))
+}
+
+/// Logs being read one after the other.
+struct Chain<'a> {
+    source: &'a dyn Source,
+    replayed: Replayed,
+    flushed: u64,
+    /// The log read last, and how much of it there was.
+    last: Option<(u64, Read)>,
+    /// The log that was sealed last, and its length.
+    end: Option<(u64, u64)>,
+}
+
+/// Hands everything that the logs of `source` hold after what is flushed to `apply`: the log's number, the first
+/// sequence number of a group, its operations, and up to where they are there already. `damaged` is asked about each
+/// damaged log; what it held from there on, and all that follows, is left out if that is no error.
+pub(crate) fn replay(
+    source: &dyn Source,
+    state: &State,
+    damaged: &mut dyn FnMut(Error) -> Result<()>,
+    apply: &mut dyn FnMut(u64, u64, &WriteBatch, u64) -> Result<()>,
+) -> Result<Replayed> {
+    let logs = source.numbers();
+    let begins: Vec<Begins> = logs.iter().map(|&n| beginning(source, n)).collect::<Result<_>>()?;
+    let from = begins.iter().rposition(|b| *b == Begins::Anew).unwrap_or(0);
+    let flushed = state.flushed_seq;
+    let replayed = Replayed { reached: flushed, ..Replayed::default() };
+    let mut chain = Chain { source, replayed, flushed, last: None, end: needed_end(state) };
+    if let Some((number, bytes)) = chain.end
+        && let Err(e) = check_there(source, number, bytes)
+    {
+        judge(e, damaged, &mut chain.replayed)?;
+    }
+    for (&number, begins) in logs.iter().zip(&begins).skip(from) {
+        if let Begins::After { before, previous } = *begins
+            && before > chain.replayed.reached
+        {
+            if !chain.replayed.gap
+                && let Err(e) = chain.excuse_gap(number, before, previous)
+            {
+                judge(e, damaged, &mut chain.replayed)?;
+            }
+            chain.replayed.gap = true;
+            break;
+        }
+        if let Err(e) = chain.read(number, *begins, apply) {
+            judge(e, damaged, &mut chain.replayed)?;
+        }
+    }
+    Ok(chain.replayed)
+}
+
+/// Whether to go on without what is damaged.
+fn judge(error: Error, damaged: &mut dyn FnMut(Error) -> Result<()>, replayed: &mut Replayed) -> Result<()> {
+    if error.kind() != ErrorKind::Corruption {
+        return Err(error);
+    }
+    replayed.gap = true;
+    damaged(error)
+}
+
+/// How log `number` begins. Damage is for whoever replays it.
+fn beginning(source: &dyn Source, number: u64) -> Result<Begins> {
+    let mut begins = Begins::Not;
+    let mut restarts = false;
+    let outcome = source.visit(number, &mut |record| {
+        match record {
+            Record::Start { before, previous, .. } => begins = Begins::After { before, previous },
+            Record::Restart { .. } => restarts = true,
+            Record::Complete if restarts => begins = Begins::Anew,
+            _ => {}
+        }
+        Ok(())
+    });
+    match outcome {
+        Err(e) if e.kind() != ErrorKind::Corruption => Err(e),
+        _ => Ok(begins),
+    }
+}
+
+/// The log that was sealed last must be there, whole, as long as it is needed.
+pub(super) fn check_sealed(source: &dyn Source, state: &State) -> Result<()> {
+    let Some((number, bytes)) = needed_end(state) else { return Ok(()) };
+    check_there(source, number, bytes)?;
+    check_end(source, number, bytes, source.visit(number, &mut |_| Ok(()))?)
+}
+
+fn check_there(source: &dyn Source, number: u64, bytes: u64) -> Result<()> {
+    if source.numbers().contains(&number) {
+        return Ok(());
+    }
+    let expected = format!("a log that was sealed at byte {bytes}");
+    Err(Error::corruption(&source.path(number), 0, expected, "no such file"))
+}
+
+fn check_end(source: &dyn Source, number: u64, bytes: u64, read: Read) -> Result<()> {
+    let (at, found) = match read.sealed {
+        Some(end) if end == bytes => return Ok(()),
+        Some(end) => (end, format!("its end at byte {end}")),
+        None => (0, "one that was not, or is cut short".into()),
+    };
+    let expected = format!("a log that was sealed at byte {bytes}");
+    Err(Error::corruption(&source.path(number), at, expected, found))
+}
+
+/// The log that was sealed last and its length, as long as it is needed.
+pub(super) fn needed_end(state: &State) -> Option<(u64, u64)> {
+    state.log_end.filter(|(number, _)| *number != 0 && *number >= state.log_number)
+}
+
+impl Chain<'_> {
+    /// Fails unless a power cut may have taken what lies between what was read so far and log `number`.
+    fn excuse_gap(&self, number: u64, before: u64, previous: u64) -> Result<()> {
+        let source = self.source;
+        let now = source.visit(number, &mut |_| Ok(()))?;
+        let reached = self.replayed.reached;
+        let found = format!("one that begins after {before}");
+        let Some((last, read)) = self.last else {
+            // A log is removed when its memtable is in tables and the manifest says so. If what came before the first
+            // is in neither, the manifest has lost its newest group, or a log is missing.
+            let expected =
+                format!("a log that begins where tables end, after {} (try `repair`)", self.flushed);
+            return Err(Error::corruption(&source.path(number), 0, expected, found));
+        };
+        if previous != last {
+            let expected = format!("log {previous}, which comes before log {number}");
+            return Err(Error::corruption(&source.path(previous), 0, expected, "no such log"));
+        }
+        let lost_none = read.sealed.is_some() || read.unbroken || now.unbroken || now.synced;
+        if lost_none || !source.may_lose_ends() {
+            let expected = format!("everything up to {before}, where log {number} begins");
+            return Err(Error::corruption(
+                &source.path(last),
+                0,
+                expected,
+                format!("its end after {reached}"),
+            ));
+        }
+        Ok(())
+    }
+
+    fn read(
+        &mut self,
+        number: u64,
+        begins: Begins,
+        apply: &mut dyn FnMut(u64, u64, &WriteBatch, u64) -> Result<()>,
+    ) -> Result<()> {
+        if begins == Begins::Not {
+            // Never acknowledged anything, unless it is damaged.
+            let read = self.source.visit(number, &mut |_| Ok(()))?;
+            return self.check_end(number, read);
+        }
+        self.replayed.logs += 1;
+        let Replayed { groups, writes, reached, .. } = &mut self.replayed;
+        let read = self.source.visit(number, &mut |record| {
+            let Record::Batch { first_seq, ops } = record else { return Ok(()) };
+            let last = first_seq + ops.len() as u64 - 1;
+            if last > *reached {
+                apply(number, first_seq, &ops, *reached)?;
+                *groups += 1;
+                *writes += last - (*reached).max(first_seq - 1);
+                *reached = last;
+            }
+            Ok(())
+        })?;
+        self.last = Some((number, read));
+        self.check_end(number, read)
+    }
+
+    /// Fails if `number` is the log that was sealed last and does not end where it did.
+    fn check_end(&self, number: u64, read: Read) -> Result<()> {
+        match self.end {
+            Some((sealed, bytes)) if sealed == number => check_end(self.source, number, bytes, read),
+            _ => Ok(()),
+        }
+    }
+}

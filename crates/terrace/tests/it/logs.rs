@@ -1,0 +1,316 @@
+//! The commit log in files: what a failed sync, a full disk and damage to it leave of a database.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use terrace::{Db, EngineKind, Error, ErrorKind, WriteOptions};
+use terrace_disk::Fs;
+use terrace_pmem::Granularity;
+use terrace_sim::{EventKind, World};
+
+use crate::harness::{Contents, Engine, Machine, Map, Setup, assert_clean};
+
+/// Engines that log in files where there is no persistent memory.
+const ENGINES: [EngineKind; 2] = [EngineKind::Lsm, EngineKind::Slm];
+
+fn roomy(kind: EngineKind) -> Machine {
+    Machine::new(&Setup::roomy(&Engine { kind, drains_per_group: None }, Granularity::Page))
+}
+
+fn put(db: &Db, map: &mut Map, key: &str, len: usize, sync: bool) -> terrace::Result<()> {
+    let value = vec![key.len() as u8 ^ len as u8; len];
+    db.put_with(key.as_bytes(), &value, WriteOptions { sync })?;
+    map.insert(key.into(), value);
+    Ok(())
+}
+
+fn all(db: &Db) -> Map {
+    db.all().into_iter().collect()
+}
+
+fn logs(machine: &Machine) -> Vec<PathBuf> {
+    let files = machine.fs().list(machine.dir()).unwrap();
+    files.into_iter().filter(|path| path.extension().is_some_and(|e| e == "log")).collect()
+}
+
+/// Makes syncs of logs fail as long as it is `on`, and counts what logs are asked to do.
+#[derive(Default)]
+struct Watch {
+    on: AtomicBool,
+    once: AtomicBool,
+    created: AtomicU64,
+    written: AtomicU64,
+}
+
+impl Watch {
+    fn over(world: &World) -> Arc<Watch> {
+        let watch = Arc::new(Watch::default());
+        let seen = watch.clone();
+        world.on_event(Box::new(move |event, world| seen.see(&event.kind, world)));
+        watch
+    }
+
+    fn see(&self, event: &EventKind, world: &World) {
+        let is_log = |path: &Path| path.to_string_lossy().contains(".log");
+        match event {
+            EventKind::Sync(path) if is_log(path) && self.on.load(Ordering::Relaxed) => {
+                if self.once.load(Ordering::Relaxed) {
+                    self.on.store(false, Ordering::Relaxed);
+                }
+                world.fail_nth(0);
+            }
+            EventKind::Create(path) if is_log(path) => drop(self.created.fetch_add(1, Ordering::Relaxed)),
+            EventKind::Write(path, bytes) if is_log(path) => {
+                self.written.fetch_add(*bytes, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// One sync fails, be it with a full disk or having dropped what it was to make durable. The write is refused, does not come
+/// back, and the next is well.
+#[test]
+fn one_failed_sync_refuses_one_write() {
+    for (kind, before) in ENGINES.into_iter().flat_map(|kind| (0..7).map(move |before| (kind, before))) {
+        let machine = roomy(kind);
+        let (db, mut map) = (machine.open().unwrap(), Map::new());
+        put(&db, &mut map, "synced", 100, true).unwrap();
+        for i in 0..before {
+            put(&db, &mut map, &format!("handed over {i}"), 5000, false).unwrap();
+        }
+        let watch = Watch::over(machine.world());
+        watch.once.store(true, Ordering::Relaxed);
+        watch.on.store(true, Ordering::Relaxed);
+        let refused = put(&db, &mut map, "refused", 100, true).unwrap_err();
+        assert!(matches!(refused.kind(), ErrorKind::Io | ErrorKind::NoSpace), "{refused}");
+        assert!(!watch.on.load(Ordering::Relaxed) && all(&db) == map);
+        let killed = machine.kill();
+        assert!(all(&killed.open().unwrap()) == map, "{kind:?} {before}: killed after the refusal");
+        put(&db, &mut map, "after", 100, false).unwrap();
+        let killed = machine.kill();
+        assert!(all(&killed.open().unwrap()) == map, "{kind:?} {before}: killed after another write");
+        put(&db, &mut map, "synced after", 100, true).unwrap();
+        for seed in 0..10 {
+            let cut = machine.power_cut(seed);
+            let db = cut.open().unwrap();
+            assert!(all(&db) == map, "{kind:?} {before}: power cut {seed}");
+            assert_clean(&db);
+        }
+    }
+}
+
+/// No sync of a log succeeds for a while: every write is refused, none comes back, and then all is well.
+#[test]
+fn while_syncs_fail_refused_writes_do_not_come_back() {
+    for (kind, before) in ENGINES.into_iter().flat_map(|kind| (0..7).map(move |before| (kind, before))) {
+        let machine = roomy(kind);
+        let (db, mut map) = (machine.open().unwrap(), Map::new());
+        put(&db, &mut map, "synced", 100, true).unwrap();
+        let synced = map.clone();
+        for i in 0..before {
+            put(&db, &mut map, &format!("handed over {i}"), 5000, false).unwrap();
+        }
+        let watch = Watch::over(machine.world());
+        watch.on.store(true, Ordering::Relaxed);
+        for _ in 0..3 {
+            put(&db, &mut map, "refused", 100, true).unwrap_err();
+            assert!(all(&db) == map);
+            let killed = machine.kill();
+            match killed.open() {
+                Ok(db) => assert!(all(&db) == map, "{kind:?} {before}: killed"),
+                // What had been handed over is gone from the page cache: that is told, and the rest brought back.
+                Err(e) => {
+                    assert!(killed.fs().has_dropped_pages() && e.kind() == ErrorKind::Corruption, "{e}");
+                    let report = Db::repair_in(killed.env(), killed.dir(), killed.options()).unwrap();
+                    let found = all(&killed.open().unwrap());
+                    assert!(!report.lost.is_empty() && synced.iter().all(|(k, v)| found.get(k) == Some(v)));
+                    assert!(!found.contains_key(&b"refused"[..]));
+                }
+            }
+        }
+        put(&db, &mut map, "refused, and not to be synced", 100, false).unwrap_err();
+        watch.on.store(false, Ordering::Relaxed);
+        put(&db, &mut map, "well", 100, true).unwrap();
+        assert!(all(&db) == map);
+        assert_clean(&db);
+        for world in [machine.kill(), machine.power_cut(1), machine.power_cut(2)] {
+            assert!(all(&world.open().unwrap()) == map, "{kind:?} {before}: in the end");
+        }
+    }
+}
+
+/// A full disk refuses what does not fit. It does not make the log begin anew with everything that memtables hold, and after a
+/// failed sync nothing is begun before there is room for that.
+#[test]
+fn on_a_full_disk_no_log_is_begun() {
+    for kind in ENGINES {
+        let machine = roomy(kind);
+        let (db, mut map) = (machine.open().unwrap(), Map::new());
+        for i in 0..60 {
+            put(&db, &mut map, &format!("key {i}"), 5000, false).unwrap();
+        }
+        db.sync().unwrap();
+        let fs = machine.fs();
+        fs.set_capacity(Some(fs.used_bytes() + 3000));
+        let watch = Watch::over(machine.world());
+        for i in 0..20 {
+            let refused = put(&db, &mut map, &format!("refused {i}"), 5000, true).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::NoSpace);
+        }
+        assert_eq!(watch.created.load(Ordering::Relaxed), 0, "{kind:?}");
+        assert!(watch.written.load(Ordering::Relaxed) < 20 * 5100, "{kind:?}");
+        put(&db, &mut map, "small", 100, true).unwrap();
+        watch.on.store(true, Ordering::Relaxed);
+        watch.once.store(true, Ordering::Relaxed);
+        for i in 0..20 {
+            let refused = put(&db, &mut map, &format!("refused {i}"), 100, true).unwrap_err();
+            assert!(i == 0 || refused.kind() == ErrorKind::NoSpace, "{refused}");
+        }
+        assert_eq!(watch.created.load(Ordering::Relaxed), 0, "{kind:?}");
+        assert!(all(&db) == map);
+        fs.set_capacity(None);
+        put(&db, &mut map, "room", 5000, true).unwrap();
+        assert_clean(&db);
+        for world in [machine.kill(), machine.power_cut(1), machine.power_cut(2)] {
+            assert!(all(&world.open().unwrap()) == map, "{kind:?}");
+        }
+    }
+}
+
+/// After a clean close a log that is cut short, missing or damaged is told, and a repair says what is gone.
+#[test]
+fn a_log_that_was_closed_is_whole() {
+    let machine = roomy(EngineKind::Lsm);
+    let (db, mut map) = (machine.open().unwrap(), Map::new());
+    for i in 0..50 {
+        put(&db, &mut map, &format!("key {i}"), 50, false).unwrap();
+    }
+    db.close().unwrap();
+    let [path] = &logs(&machine)[..] else { panic!("{:?}", logs(&machine)) };
+    let bytes = machine.fs().read(path).unwrap();
+    let end = bytes.len();
+    let mut damages: Vec<Option<Vec<u8>>> = vec![None, Some(Vec::new())];
+    damages.extend(
+        (0..end).step_by(97).chain([64, 70, end - 24, end - 1]).map(|len| Some(bytes[..len].to_vec())),
+    );
+    damages.extend((0..end * 8).step_by(1001).map(|bit| {
+        let mut bytes = bytes.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        Some(bytes)
+    }));
+    for (i, damage) in damages.into_iter().enumerate() {
+        for machine in [machine.kill(), machine.power_cut(7)] {
+            match &damage {
+                Some(bytes) => machine.fs().plant(path, bytes).unwrap(),
+                None => machine.fs().remove(path).unwrap(),
+            }
+            let error = machine.open().map(drop).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corruption, "{i}: {error}");
+            let report = Db::repair_in(machine.env(), machine.dir(), machine.options()).unwrap();
+            let found = all(&machine.open().unwrap());
+            assert!(
+                !report.lost.is_empty(),
+                "{i}: {} of {} keys, {:?}",
+                found.len(),
+                map.len(),
+                report.actions
+            );
+            assert!(found.iter().all(|(k, v)| map.get(k) == Some(v)));
+        }
+    }
+    assert!(all(&machine.kill().open().unwrap()) == map);
+}
+
+/// Where memtables outlive the process a log that was closed and has lost its end costs nothing yet; it is begun anew, before
+/// a power cut finds it.
+#[test]
+fn a_log_without_its_end_is_begun_anew_beside_a_pool() {
+    for gone in [false, true] {
+        let machine = roomy(EngineKind::Slm);
+        let (db, mut map) = (machine.open().unwrap(), Map::new());
+        for i in 0..50 {
+            put(&db, &mut map, &format!("key {i}"), 50, false).unwrap();
+        }
+        db.close().unwrap();
+        drop(db);
+        let path = logs(&machine).pop().unwrap();
+        match gone {
+            true => machine.fs().remove(&path).unwrap(),
+            false => machine.fs().damage(&path, |bytes| bytes.truncate(1000)).unwrap(),
+        }
+        let db = machine.open().unwrap();
+        assert!(all(&db) == map);
+        assert_clean(&db);
+        put(&db, &mut map, "one more", 50, true).unwrap();
+        for seed in 0..10 {
+            assert!(all(&machine.power_cut(seed).open().unwrap()) == map, "power cut {seed}");
+        }
+    }
+}
+
+/// Within one boot nothing of a log is lost when a process is killed, synced or not: one flipped bit anywhere is damage. After
+/// a power cut an unsynced log ends there, and a synced one is damaged.
+#[test]
+fn a_flipped_bit_is_damage_until_the_power_is_cut() {
+    for sync_at in [None, Some(30), Some(49)] {
+        let machine = roomy(EngineKind::Lsm);
+        let (db, mut map) = (machine.open().unwrap(), Map::new());
+        for i in 0..50 {
+            put(&db, &mut map, &format!("key {i:02}"), 50, Some(i) == sync_at).unwrap();
+        }
+        let path = logs(&machine).pop().unwrap();
+        let bytes = machine.fs().read(&path).unwrap();
+        for bit in (64 * 8..bytes.len() * 8).step_by(509) {
+            let mut bad = bytes.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            let killed = machine.kill();
+            killed.fs().plant(&path, &bad).unwrap();
+            let error = killed.open().map(drop).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corruption, "bit {bit}: {error}");
+            // The same bytes on a machine that was booted since.
+            let cut = machine.kill();
+            cut.fs().set_epoch(9);
+            cut.fs().plant(&path, &bad).unwrap();
+            match (cut.open(), sync_at) {
+                (Ok(db), _) => {
+                    let found = all(&db);
+                    let prefix: Map =
+                        map.iter().take(found.len()).map(|(k, v)| (k.clone(), v.clone())).collect();
+                    assert!(found == prefix && found.len() < map.len(), "bit {bit}: {}", found.len());
+                    // A sync of the last record has nothing behind it that would tell.
+                    assert!(sync_at.is_none_or(|at| found.len() > at as usize || at == 49), "bit {bit}");
+                }
+                (Err(Error::Corruption { .. }), Some(30)) => assert!(bit / 8 < bytes.len() * 4 / 5),
+                (Err(e), _) => panic!("bit {bit}: {e}"),
+            }
+        }
+    }
+}
+
+/// A log that is missing before another that was begun durably is told, power cut or not.
+#[test]
+fn a_missing_log_before_another_is_told() {
+    let setup = Setup::tiny("tiny", &Engine { kind: EngineKind::Lsm, drains_per_group: None });
+    let machine = Machine::new(&setup.on(Granularity::Page));
+    let (db, mut map) = (machine.open().unwrap(), Map::new());
+    let mut told = 0;
+    for i in 0..130 {
+        put(&db, &mut map, &format!("key {i}"), 60, i % 9 == 0).unwrap();
+        let all = logs(&machine);
+        if all.len() > 1 {
+            for world in [machine.kill(), machine.power_cut(i)] {
+                world.fs().remove(&all[0]).unwrap();
+                if let Err(e) = world.open().map(drop) {
+                    assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+                    told += 1;
+                } else {
+                    // Of the next nothing was durable, not even where it begins.
+                    assert!(world.world().lost_power());
+                }
+            }
+        }
+    }
+    assert!(told > 30, "{told}");
+}
