@@ -80,13 +80,21 @@ impl Readers for Counters {
     }
 
     fn advance(&self) -> Option<u64> {
-        let epoch = self.epoch();
-        let before = &self.readers[(epoch.wrapping_sub(1) & 1) as usize];
-        let left = before.iter().all(|count| count.load(Ordering::SeqCst) == 0);
-        left.then(|| {
-            self.epoch.store(epoch + 1, Ordering::SeqCst);
-            epoch + 1
-        })
+        let next = self.epoch() + 1;
+        self.may_advance().then(|| self.set_epoch(next)).map(|()| next)
+    }
+}
+
+impl Counters {
+    /// Whether no reader of the epoch before is left; none comes any more.
+    pub(crate) fn may_advance(&self) -> bool {
+        let before = &self.readers[(self.epoch().wrapping_sub(1) & 1) as usize];
+        before.iter().all(|count| count.load(Ordering::SeqCst) == 0)
+    }
+
+    /// Moves the epoch on to `next`, the following one. The caller advances alone and [may](Self::may_advance).
+    pub(crate) fn set_epoch(&self, next: u64) {
+        self.epoch.store(next, Ordering::SeqCst);
     }
 }
 

@@ -10,13 +10,13 @@
 //!    is not seen by who looks after his barrier, then the reader's loads come after that barrier, and so
 //!    after the unlinking.
 //! 3. The epoch goes on only when every slot is 0 or of that epoch, and no shared reader of the one before is left.
+//! 4. The epoch of the shared readers follows the epoch and is never ahead of it. So what is retired in an epoch is not
+//!    seen by shared readers of a later one.
 //!
 //! Threads without a number of their own (`thread_slot`) are counted as in `Counters`. Without the system call,
 //! readers make the barrier themselves.
 
 use std::marker::PhantomData;
-#[cfg(target_os = "linux")]
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence, fence};
 
 use crossbeam_utils::CachePadded;
@@ -105,24 +105,7 @@ impl Readers for Pins {
     }
 
     fn advance(&self) -> Option<u64> {
-        if self.asymmetric {
-            barrier::everywhere()
-        } else {
-            fence(Ordering::SeqCst)
-        }
-        let epoch = self.epoch();
-        let is_current = |slot: &AtomicU64| {
-            let seen = slot.load(Ordering::Acquire);
-            seen == 0 || seen >> EPOCH_SHIFT == epoch
-        };
-        if !self.slots.iter().all(|slots| is_current(&slots.pin) && is_current(&slots.glimpse)) {
-            return None;
-        }
-        // In step with the epoch here: both begin at 2, and only this moves either.
-        self.shared.advance()?;
-        self.epoch.store(epoch + 1, Ordering::SeqCst);
-        self.stamp.store((epoch + 1) << EPOCH_SHIFT | 1, Ordering::SeqCst);
-        Some(epoch + 1)
+        self.advance_in_steps(|| ())
     }
 }
 
@@ -157,6 +140,35 @@ impl Pins {
         Some(Glimpse { slot, _of_this_thread: PhantomData })
     }
 
+    /// [`advance`](Readers::advance); `step` is called between its steps, where others come by.
+    fn advance_in_steps(&self, mut step: impl FnMut()) -> Option<u64> {
+        if self.asymmetric {
+            barrier::everywhere()
+        } else {
+            fence(Ordering::SeqCst)
+        }
+        let epoch = self.epoch();
+        let is_current = |slot: &AtomicU64| {
+            let seen = slot.load(Ordering::Acquire);
+            seen == 0 || seen >> EPOCH_SHIFT == epoch
+        };
+        if !self.slots.iter().all(|slots| is_current(&slots.pin) && is_current(&slots.glimpse)) {
+            return None;
+        }
+        // In step with the epoch here: both begin at 2, and only this moves either.
+        if !self.shared.may_advance() {
+            return None;
+        }
+        step();
+        self.epoch.store(epoch + 1, Ordering::SeqCst);
+        step();
+        self.stamp.store((epoch + 1) << EPOCH_SHIFT | 1, Ordering::SeqCst);
+        step();
+        self.shared.set_epoch(epoch + 1);
+        step();
+        Some(epoch + 1)
+    }
+
     #[cold]
     fn enter_shared(&self) -> Pin<'_> {
         Pin { slot: None, _shared: Some(self.shared.enter()), _of_this_thread: PhantomData }
@@ -165,7 +177,8 @@ impl Pins {
 
 #[cfg(target_os = "linux")]
 mod barrier {
-    use super::OnceLock;
+    use std::sync::OnceLock;
+
     use rustix::thread::{MembarrierCommand, membarrier};
 
     /// Whether [`everywhere`] works in this process.
@@ -236,6 +249,48 @@ mod tests {
         assert_eq!(freed.load(Ordering::SeqCst), 1);
     }
 
+    /// A reader that keeps itself until it is dropped.
+    trait Stays {}
+    impl<T> Stays for T {}
+
+    /// Readers of every sort come by between any two steps of an advance, and what they see is unlinked between any two
+    /// later ones.
+    #[test]
+    fn nothing_is_freed_under_a_reader_that_met_a_half_made_advance() {
+        const STEPS: usize = 4;
+        let sorts: [(&str, for<'a> fn(&'a Pins) -> Box<dyn Stays + 'a>); 3] = [
+            ("shared", |pins| Box::new(pins.enter_shared())),
+            ("of a slot", |pins| Box::new(pins.enter())),
+            ("glimpse", |pins| match pins.may_glimpse() {
+                true => Box::new(pins.glimpse()),
+                false => Box::new(pins.enter()),
+            }),
+        ];
+        thread_slot::current();
+        for (sort, enter) in sorts {
+            for (entered, retired) in (0..STEPS).flat_map(|e| (e..STEPS).map(move |r| (e, r))) {
+                let (limbo, freed) = recording(Pins::default());
+                let (mut reader, mut at) = (None, 0);
+                let advanced = limbo.readers().advance_in_steps(|| {
+                    if at == entered {
+                        reader = Some(enter(limbo.readers()));
+                    }
+                    if at == retired {
+                        limbo.retire(1);
+                    }
+                    at += 1;
+                });
+                assert_eq!((advanced, at), (Some(3), STEPS));
+                (0..10).for_each(|_| limbo.advance());
+                let told = format!("{sort}, entered at step {entered}, retired at step {retired}");
+                assert_eq!(freed.load(Ordering::SeqCst), 0, "freed under a reader: {told}");
+                drop(reader);
+                limbo.drain();
+                assert_eq!(freed.load(Ordering::SeqCst), 1, "{told}");
+            }
+        }
+    }
+
     #[test]
     fn nothing_is_freed_under_a_reader_among_threads() {
         let alive: Arc<Vec<AtomicUsize>> = Arc::new((0..3000).map(|_| AtomicUsize::new(1)).collect());
@@ -245,7 +300,8 @@ mod tests {
             Limbo::with(Pins::default(), move |i: usize| alive[i].store(0, Ordering::SeqCst))
         };
         std::thread::scope(|s| {
-            for _ in 0..3 {
+            // More than have slots of their own.
+            for _ in 0..thread_slot::EXCLUSIVE + 16 {
                 s.spawn(|| {
                     while current.load(Ordering::Acquire) + 1 < alive.len() {
                         let _here = limbo.enter();

@@ -16,5 +16,5 @@ mod world;
 pub use event::{Callback, Event, EventKind};
 pub use explore::{Explorer, Failure, Recorder, Route, Scenario, Shrunk, Step, Summary, kv_scenario};
 pub use model::{Change, KvModel, Map};
-pub use pm::{PmHook, PmOp, PmOptions, PmSnapshot, SimPm, Survival};
+pub use pm::{Halting, PmHook, PmOp, PmOptions, PmSnapshot, SimPm, Stopped, Survival};
 pub use world::{Snapshot, World, WorldOptions};

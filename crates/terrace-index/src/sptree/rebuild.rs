@@ -4,11 +4,14 @@
 //! top layer in PM and makes its node. Meanwhile jobs go through the top layer piece by piece, walk the chain
 //! of leaves under each piece, and make the nodes of all.
 //!
-//! 1. A leaf without a node does not change: whoever changes a leaf does it through its node. Two who make a node
-//!    for the same leaf therefore read the same; one of them enters it.
-//! 2. Until every leaf has its node nothing is merged, so a leaf that has a node keeps it.
+//! 1. A leaf without a node does not change: whoever changes a leaf does it through its node, which he locks. Two may
+//!    make a node for the same leaf; one of them enters it, locked. What the other has read may be stale by then: he
+//!    stores nothing to the leaf and throws his node away.
+//! 2. Nothing is merged until every leaf has its node and nobody is making one any more. So a leaf that has a node keeps
+//!    it, and nobody makes one for a leaf that is gone.
 //! 3. A leaf's low key never changes; its high one is the next leaf's low key.
-//! 4. What a crash left overfull is cleaned, durably, before the leaf has a node.
+//! 4. What a crash left overfull is cleaned, durably, by him whose node was entered, before he unlocks it. The node never
+//!    shows what is to go.
 //!
 //! A damaged leaf stays without a node: what belongs there is an error for whoever asks, and nothing is merged until
 //! the tree is opened anew.
@@ -47,16 +50,31 @@ pub(super) struct Rebuild {
 struct Progress {
     /// Low key and offset of the first leaf of the next piece.
     rest: Option<(Vec<u8>, u64)>,
-    /// Pieces being worked on.
+    /// Those who are making nodes: of a piece, or of one leaf that somebody looks for.
     busy: usize,
     failure: Option<Error>,
 }
 
+/// Somebody who makes nodes. As long as he is there the tree does not count as whole.
+struct Reviver<'r>(&'r Rebuild);
+
+impl Drop for Reviver<'_> {
+    fn drop(&mut self) {
+        let mut progress = self.0.progress.lock();
+        progress.busy -= 1;
+        if progress.busy == 0 && progress.rest.is_none() {
+            self.0.whole.store(progress.failure.is_none(), Ordering::Release);
+            self.0.over.store(true, Ordering::Release);
+        }
+    }
+}
+
 /// Leaves in the order of their keys, as far as the top layer names them, and the leaf after the last of them
 /// (0: all that follow are part of the piece).
-struct Piece {
+struct Piece<'r> {
     leaves: Vec<u64>,
     end: u64,
+    _reviver: Reviver<'r>,
 }
 
 impl Rebuild {
@@ -70,6 +88,16 @@ impl Rebuild {
     #[inline]
     pub fn is_whole(&self) -> bool {
         self.whole.load(Ordering::Acquire)
+    }
+
+    /// Counts the caller among those who make nodes, unless all are there.
+    fn join(&self) -> Option<Reviver<'_>> {
+        let mut progress = self.progress.lock();
+        if self.is_whole() {
+            return None;
+        }
+        progress.busy += 1;
+        Some(Reviver(self))
     }
 
     /// The first thing that went wrong.
@@ -97,20 +125,13 @@ impl Core {
     /// Does one piece; false if none is left.
     fn rebuild_piece(&self) -> bool {
         let Some(piece) = self.take_piece() else { return false };
-        let failure = self.revive_piece(&piece).err();
-        let mut progress = self.rebuild.progress.lock();
-        progress.busy -= 1;
-        if progress.failure.is_none() {
-            progress.failure = failure;
-        }
-        if progress.busy == 0 && progress.rest.is_none() {
-            self.rebuild.whole.store(progress.failure.is_none(), Ordering::Release);
-            self.rebuild.over.store(true, Ordering::Release);
+        if let Err(e) = self.revive_piece(&piece) {
+            self.rebuild.progress.lock().failure.get_or_insert(e);
         }
         true
     }
 
-    fn take_piece(&self) -> Option<Piece> {
+    fn take_piece(&self) -> Option<Piece<'_>> {
         let mut progress = self.rebuild.progress.lock();
         let (low, first) = progress.rest.take()?;
         let mut batch = ScanBatch::new();
@@ -125,11 +146,11 @@ impl Core {
             progress.rest = Some((batch.key(size - 1).to_vec(), end));
         }
         progress.busy += 1;
-        Some(Piece { leaves, end })
+        Some(Piece { leaves, end, _reviver: Reviver(&self.rebuild) })
     }
 
     /// Makes the nodes of all leaves of a piece.
-    fn revive_piece(&self, piece: &Piece) -> Result<()> {
+    fn revive_piece(&self, piece: &Piece<'_>) -> Result<()> {
         let _here = self.limbo.enter();
         let (mut failure, mut failed) = (None, HashSet::new());
         let mut named = piece.leaves.iter().copied().peekable();
@@ -193,8 +214,9 @@ impl Core {
         }
     }
 
-    /// Makes the node that `probe`, or the keys just below it, belong to.
+    /// Makes the node that `probe`, or the keys just below it, belong to, unless every leaf has its node.
     pub(super) fn revive(&self, probe: &Probe<'_>, below: bool) -> Result<()> {
+        let Some(_reviver) = self.rebuild.join() else { return Ok(()) };
         let from = if below { RangeBound::Excluded(probe.key) } else { RangeBound::Included(probe.key) };
         let mut batch = ScanBatch::new();
         let found = self.top.scan(from, true, 1, &mut batch);
@@ -233,28 +255,29 @@ impl Core {
     /// The node of a leaf, made if there is none yet, and the offset of the next leaf.
     fn revive_leaf(&self, leaf: u64) -> Result<(&Mnode, u64)> {
         let low = self.leaf_low(leaf)?.0;
-        if let Some(node) = self.node_of(&low, leaf) {
+        let mut inline = [0; 8];
+        let key = low.bytes(&mut inline).unwrap_or_default();
+        if let Some(node) = self.node_of(self.art.floor(key, false), &low, leaf) {
             return Ok((node, self.next_leaf(leaf)?));
         }
         let made = self.make_node(leaf, &low);
-        // Another may have been first, and have changed the leaf since.
-        match (self.node_of(&low, leaf), made) {
+        // Another may have been first, and have changed the leaf since: then what was read of it means nothing.
+        match (self.node_of(self.art.floor_at_rest(key), &low, leaf), made) {
             (Some(node), _) => Ok((node, self.next_leaf(leaf)?)),
             (None, Err(e)) => Err(e),
             (None, Ok(_)) => Err(self.pool.corruption(leaf, "a leaf of its own range", "another one's")),
         }
     }
 
-    /// The node with this low bound, if it stands for this leaf.
-    fn node_of(&self, low: &Bound, leaf: u64) -> Option<&Mnode> {
-        let mut inline = [0; 8];
-        let node = self.node_at(self.art.floor(low.bytes(&mut inline).unwrap_or_default(), false)?);
+    /// The node at `found`, if it is that of the leaf with this low bound.
+    fn node_of(&self, found: Option<usize>, low: &Bound, leaf: u64) -> Option<&Mnode> {
+        let node = self.node_at(found?);
         (node.leaf() == leaf && node.low() == *low).then_some(node)
     }
 
     /// Makes a node for a leaf that has none and enters it, unless somebody else is first.
     fn make_node(&self, leaf: u64, low: &Bound) -> Result<()> {
-        let (mut state, proven) = self.leaf_state(leaf)?;
+        let (state, proven) = self.leaf_state(leaf)?;
         if proven == Proven::Damaged {
             return Err(self.pool.corruption(
                 leaf + layout::PROOF_AT,
@@ -274,45 +297,49 @@ impl Core {
             items.push((slot, self.item(leaf, slot)?));
         }
         if proven == Proven::Overfull {
-            state.0 = self.clean(leaf, state, low, &high, &mut items)?;
+            self.keep_inside(low, &high, &mut items)?;
         } else if self.unclean {
             // What a killed process stored last is there, but has perhaps not been written back.
             self.pool.persist(leaf + STATE_LINE_AT, 64);
         }
-        self.enter_revived(leaf, low, &high, state.0, &items);
+        self.enter_revived(leaf, low, &high, state, &items);
         Ok(())
     }
 
-    /// Drops the items that lie outside the leaf's range, durably; the bitmap without them.
-    fn clean(
-        &self,
-        leaf: u64,
-        (bitmap, next): layout::State,
-        low: &Bound,
-        high: &Bound,
-        items: &mut Vec<(usize, Item)>,
-    ) -> Result<u64> {
-        let mut kept = 0;
-        for (slot, item) in items.iter() {
-            let key = self.key_of(*item)?;
+    /// Drops the items that lie outside the range.
+    fn keep_inside(&self, low: &Bound, high: &Bound, items: &mut Vec<(usize, Item)>) -> Result<()> {
+        let mut kept = Vec::with_capacity(items.len());
+        for (slot, item) in items.drain(..) {
+            let key = self.key_of(item)?;
             let probe = Probe::plain(key.bytes());
             if low.cmp_key(&probe).is_ge() && high.cmp_key(&probe).is_lt() {
-                kept |= 1 << slot;
+                kept.push((slot, item));
             }
         }
-        items.retain(|(slot, _)| kept >> slot & 1 == 1);
-        // Somebody else may be at the same: both store the same words.
-        self.store_state(leaf, (bitmap, next), (bitmap, next), (kept, next));
-        Ok(kept)
+        *items = kept;
+        Ok(())
     }
 
-    fn enter_revived(&self, leaf: u64, low: &Bound, high: &Bound, bitmap: u64, items: &[(usize, Item)]) {
+    /// Enters a node for a leaf that was seen in `state` and is to have `items` alone, unless there is one.
+    fn enter_revived(
+        &self,
+        leaf: u64,
+        low: &Bound,
+        high: &Bound,
+        (bitmap, next): layout::State,
+        items: &[(usize, Item)],
+    ) {
         let locked = self.new_node(leaf, low, high, &[]);
         let (node, shape) = (locked.0, &self.arena.shape);
         items.iter().for_each(|(slot, item)| node.note(shape, *slot, Core::hash_of(*item)));
-        node.bitmap.store(bitmap, Ordering::Relaxed);
+        let kept = items.iter().fold(0, |kept, (slot, _)| kept | 1 << slot);
+        node.bitmap.store(kept, Ordering::Relaxed);
         if self.enter(low, node) {
             self.keys.fetch_add(items.len() as i64, Ordering::Relaxed);
+            if kept != bitmap {
+                // Still locked, so that what was read is what is there.
+                self.store_state(leaf, (bitmap, next), (bitmap, next), (kept, next));
+            }
             return;
         }
         drop(locked);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use terrace_base::Result;
 use terrace_index::OrderedIndex;
 use terrace_pmem::{Granularity, Marks, MemMedia, Pool, PoolOptions};
-use terrace_sim::{Snapshot, Survival, World};
+use terrace_sim::{Halting, Snapshot, Survival, World};
 
 /// Options for small pools.
 pub fn options() -> PoolOptions {
@@ -41,6 +41,20 @@ pub fn world_options(world: &World) -> PoolOptions {
 /// A new pool in `world`.
 pub fn create_in(world: &World) -> Result<Pool> {
     Pool::create_on(world.media(), Path::new("pm"), &world_options(world))
+}
+
+/// A new pool in `world`, on a medium that can stop a thread.
+pub fn create_halting(world: &World) -> (Arc<Halting>, Pool) {
+    let media = Halting::new(world.media());
+    let pool = Pool::create_on(media.clone(), Path::new("pm"), &world_options(world)).unwrap();
+    (media, pool)
+}
+
+/// The pool of `world`, on a medium that can stop a thread.
+pub fn open_halting(world: &World) -> (Arc<Halting>, Pool) {
+    let media = Halting::new(world.media());
+    let pool = Pool::open_on(media.clone(), Path::new("pm"), &world_options(world)).unwrap();
+    (media, pool)
 }
 
 /// The pool of `world`.

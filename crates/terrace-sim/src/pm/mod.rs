@@ -15,6 +15,7 @@
 
 mod buffer;
 mod capture;
+mod halt;
 mod image;
 mod journal;
 mod survive;
@@ -34,6 +35,7 @@ use image::{Image, Page};
 use journal::Journal;
 
 pub use capture::PmSnapshot;
+pub use halt::{Halting, Stopped};
 pub use survive::Survival;
 
 /// Bytes in a page, the unit of copying and, on `Page` media, of loss.

@@ -51,6 +51,12 @@ impl Art {
         if passed > TRAIL { self.floor_from_above(key, strict) } else { None }
     }
 
+    /// The value of the greatest key at most `key`, while nothing changes: exact.
+    pub fn floor_at_rest(&self, key: &[u8]) -> Option<usize> {
+        let _alone = self.change.lock();
+        self.floor(key, false)
+    }
+
     /// The value of the greatest key.
     pub fn last(&self) -> Option<usize> {
         greatest(self.root.load(Ordering::Acquire))

@@ -18,7 +18,7 @@ const THREADS: u64 = 3;
 const KEYS: u64 = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Action {
+pub(super) enum Action {
     Get,
     /// Makes it a word, or removes it; the answer is what was there.
     Put(Option<u64>),
@@ -28,12 +28,12 @@ enum Action {
 
 /// One operation on one key.
 #[derive(Debug, Clone, Copy)]
-struct Op {
-    begin: u64,
-    end: u64,
-    action: Action,
+pub(super) struct Op {
+    pub begin: u64,
+    pub end: u64,
+    pub action: Action,
     /// What was there.
-    before: Option<u64>,
+    pub before: Option<u64>,
 }
 
 /// What `word` becomes if `op` takes place now; `None` if its answer would be wrong.
@@ -54,7 +54,7 @@ fn after(word: Option<u64>, op: &Op) -> Option<Option<u64>> {
 type Configuration = (Option<u64>, BTreeSet<usize>);
 
 /// Whether some order explains the operations on a key that was absent; else the first that none does.
-fn judge(ops: &[Op]) -> Result<(), String> {
+pub(super) fn judge(ops: &[Op]) -> Result<(), String> {
     let ends = ops.iter().enumerate().map(|(i, op)| (op.end, (i, false)));
     let begins = ops.iter().enumerate().map(|(i, op)| (op.begin, (i, true)));
     let moments: BTreeMap<u64, (usize, bool)> = begins.chain(ends).collect();

@@ -1,6 +1,7 @@
 //! What every index must do, whatever it is made of: by capability, so that a hash index gets all but the order.
 
 mod crash;
+mod delays;
 mod histories;
 mod model;
 mod subject;
@@ -14,11 +15,13 @@ use terrace_pmem::Pool;
 pub use crash::{
     Op, StructureChange, crash_in_each_event_of, inserts, removes, survives_crashes, try_each_event,
 };
+pub use delays::{bears_delays, bears_delays_after_a_crash};
 pub use histories::is_linearizable;
 pub use model::agrees_with_a_map;
 pub use subject::{Case, Hashed, HashedSubject, Ordered, OrderedSubject, Subject};
 pub use threads::{
-    counts_by_compare_exchange, loses_no_insert, marks_beside_writers, shows_what_is_always_there,
+    bears_many_threads, counts_by_compare_exchange, loses_no_insert, marks_beside_writers,
+    shows_what_is_always_there,
 };
 
 /// How an ordered index is made.
@@ -185,6 +188,21 @@ macro_rules! suite {
             #[test]
             fn marks_beside_writers() {
                 crate::conformance::marks_beside_writers::<Case>();
+            }
+
+            #[test]
+            fn bears_many_threads() {
+                crate::conformance::bears_many_threads::<Case>();
+            }
+
+            #[test]
+            fn bears_delays() {
+                crate::conformance::bears_delays::<Case>();
+            }
+
+            #[test]
+            fn bears_delays_after_a_crash() {
+                crate::conformance::bears_delays_after_a_crash::<Case>();
             }
         }
     };

@@ -47,6 +47,53 @@ pub fn loses_no_insert<C: Case>() {
     sound(&pool, &index, each * THREADS);
 }
 
+/// More threads than have numbers of their own, all there at once, each with a few keys of its own and some that all
+/// change: nothing is lost, and nothing is given back under somebody's eyes.
+pub fn bears_many_threads<C: Case>() {
+    let pool = memory_pool_of(64 << 20);
+    let index = C::create(&pool).unwrap();
+    let threads = terrace_pmem::thread_slot::EXCLUSIVE as u64 + 26;
+    let (own, shared) = (
+        |t: u64, i: u64| format!("own/{t:03}/{i}").into_bytes(),
+        |i: u64| format!("shared/{i}").into_bytes(),
+    );
+    let all_there = std::sync::Barrier::new(threads as usize);
+    std::thread::scope(|s| {
+        for t in 0..threads {
+            let (index, all_there) = (&index, &all_there);
+            s.spawn(move || {
+                let mut rng = Rng::new(t);
+                all_there.wait();
+                for i in 0..40u64 {
+                    let (mine, ours) = (own(t, i % 8), shared(rng.below(6)));
+                    assert_eq!(
+                        index.insert(&mine, i + 1).unwrap(),
+                        i.checked_sub(8).map(|before| before + 1)
+                    );
+                    index.insert(&ours, (rng.below(6) + 1) << 32 | t + 1).unwrap();
+                    if let Some(word) = index.get(&shared(rng.below(6))).unwrap() {
+                        assert!(
+                            (1..=threads).contains(&(word & 0xffff_ffff)) && word >> 32 <= 6,
+                            "{word:#x}"
+                        );
+                    }
+                    if rng.one_in(3) {
+                        index.remove(&ours).unwrap();
+                    }
+                    assert_eq!(index.get(&mine).unwrap(), Some(i + 1));
+                }
+            });
+        }
+    });
+    for i in 0..6 {
+        index.remove(&shared(i)).unwrap();
+    }
+    for (t, i) in (0..threads).flat_map(|t| (0..8).map(move |i| (t, i))) {
+        assert_eq!(index.get(&own(t, i)).unwrap(), Some(33 + i));
+    }
+    sound(&pool, &index, threads * 8);
+}
+
 /// Keys that are never removed are found by every get and every scan, in order, while others come and go
 /// around them and the tree grows and shrinks.
 pub fn shows_what_is_always_there<C: Case>() {
