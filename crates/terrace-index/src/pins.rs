@@ -253,12 +253,14 @@ mod tests {
     trait Stays {}
     impl<T> Stays for T {}
 
+    type Enter = for<'a> fn(&'a Pins) -> Box<dyn Stays + 'a>;
+
     /// Readers of every sort come by between any two steps of an advance, and what they see is unlinked between any two
     /// later ones.
     #[test]
     fn nothing_is_freed_under_a_reader_that_met_a_half_made_advance() {
         const STEPS: usize = 4;
-        let sorts: [(&str, for<'a> fn(&'a Pins) -> Box<dyn Stays + 'a>); 3] = [
+        let sorts: [(&str, Enter); 3] = [
             ("shared", |pins| Box::new(pins.enter_shared())),
             ("of a slot", |pins| Box::new(pins.enter())),
             ("glimpse", |pins| match pins.may_glimpse() {
