@@ -70,7 +70,7 @@ pub fn bears_many_threads<C: Case>() {
                         index.insert(&mine, i + 1).unwrap(),
                         i.checked_sub(8).map(|before| before + 1)
                     );
-                    index.insert(&ours, (rng.below(6) + 1) << 32 | t + 1).unwrap();
+                    index.insert(&ours, ((rng.below(6) + 1) << 32) | (t + 1)).unwrap();
                     if let Some(word) = index.get(&shared(rng.below(6))).unwrap() {
                         assert!(
                             (1..=threads).contains(&(word & 0xffff_ffff)) && word >> 32 <= 6,
