@@ -1,5 +1,7 @@
 //! Randomness, from one place and always seeded: the same seed gives the same numbers.
 
+use std::hash::{BuildHasher, RandomState};
+
 /// A small fast generator; not for secrets.
 #[derive(Debug, Clone)]
 pub struct Rng(fastrand::Rng);
@@ -13,6 +15,12 @@ impl Rng {
     /// A seed that differs from run to run, for pool identities and unseeded benchmarks.
     pub fn fresh_seed() -> u64 {
         fastrand::u64(..)
+    }
+
+    /// A seed that nobody outside of the process can guess: from the randomness of the operating system. For hashes of
+    /// keys that an enemy may choose.
+    pub fn secret_seed() -> u64 {
+        RandomState::new().hash_one(Self::fresh_seed())
     }
 
     /// Any 64 bits.

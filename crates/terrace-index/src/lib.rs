@@ -9,6 +9,7 @@
 //! * [`sptree`]: the SPTree: inner nodes in DRAM, leaves and a copy of the top layer in PM.
 //! * [`turbohash`]: the TurboHash table of pairs, sharded, with 256-byte buckets.
 //! * [`limbo`]: when unlinked memory may be freed under lock-free readers; [`pins`]: readers counted without fences.
+//! * `overflow`: pairs for which a hash table has no place, whatever their keys' hashes.
 //! * `reserved`: what a structure that is being made gives back if that fails.
 //! * [`spot_on`]: write buffers, out-of-place merges and cached inner parts for three of them.
 
@@ -19,6 +20,7 @@ pub mod hashed;
 pub mod kinds;
 pub mod limbo;
 pub mod ordered;
+mod overflow;
 mod pair;
 pub mod pins;
 mod reserved;

@@ -8,6 +8,7 @@
 mod disk;
 mod event;
 mod explore;
+mod keys;
 mod model;
 mod pm;
 mod seed;
@@ -15,6 +16,7 @@ mod world;
 
 pub use event::{Callback, Event, EventKind};
 pub use explore::{Explorer, Failure, Recorder, Route, Scenario, Shrunk, Step, Summary, kv_scenario};
+pub use keys::{colliding, hard};
 pub use model::{Change, KvModel, Map};
-pub use pm::{Halting, PmHook, PmOp, PmOptions, PmSnapshot, SimPm, Stopped, Survival};
+pub use pm::{Halting, MarkHook, PmHook, PmOp, PmOptions, PmSnapshot, SimPm, Stopped, Survival};
 pub use world::{Snapshot, World, WorldOptions};

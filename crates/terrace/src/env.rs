@@ -59,6 +59,9 @@ pub struct Env {
     pub executor: Arc<dyn Executor>,
     /// Time.
     pub clock: Arc<dyn Clock>,
+    /// Seed of the hash tables that databases make; `None`: each draws one that nobody knows. Who knows it can choose
+    /// keys that make a table slow.
+    pub hash_seed: Option<u64>,
 }
 
 impl Env {
@@ -69,6 +72,7 @@ impl Env {
             pm: Arc::new(RealPm),
             executor: Arc::new(ThreadPool::new("terrace", threads)),
             clock: Arc::new(SystemClock::new()),
+            hash_seed: None,
         }
     }
 }

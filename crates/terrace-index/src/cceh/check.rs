@@ -1,6 +1,7 @@
 //! Walks over the whole table: what it owns, what it must keep, how full it is.
 
 use std::collections::{BTreeMap, HashSet};
+use std::ops::RangeInclusive;
 use std::sync::atomic::{Ordering, fence};
 
 use terrace_base::Result;
@@ -89,6 +90,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         let _here = self.limbo.enter();
         marks.slot(self.header_off)?;
         marks.slot(self.directory()?.offset)?;
+        self.overflow.pages().into_iter().try_for_each(|page| marks.slot(page))?;
         for extent in self.space.extents() {
             marks.extent(extent)?;
         }
@@ -103,7 +105,15 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         let segment = self.segment(entry.offset)?;
         let slots = segment.iter().flat_map(|b| (0..BUCKET_SLOTS).map(move |s| (key_word(b, s), b, s)));
         let own = slots.filter(|(word, ..)| Self::is_living(*word, hash, entry.depth) && names_record(*word));
-        Ok(own.map(|(_, bucket, slot)| value_word(bucket, slot)).collect())
+        let mut records: Vec<u64> = own.map(|(_, bucket, slot)| value_word(bucket, slot)).collect();
+        records
+            .extend(self.overflow.records(Self::hashes_from(entry, hash)).iter().map(|(_, record)| record));
+        Ok(records)
+    }
+
+    /// The hashes from `hash` on that lead to the segment to which it leads.
+    pub(super) fn hashes_from(entry: Entry, hash: u64) -> RangeInclusive<u64> {
+        hash..=hash | u64::MAX >> entry.depth
     }
 
     pub(super) fn figures_of_all(&self) -> Result<HashFigures> {
@@ -123,7 +133,10 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             distances.into_iter().for_each(|d| HashFigures::count(&mut figures.hits, d + 1));
             Ok(())
         })?;
-        figures.slots = figures.buckets * BUCKET_SLOTS as u64;
+        let overflowed = self.overflow.len();
+        figures.keys += overflowed;
+        (0..overflowed).for_each(|_| HashFigures::count(&mut figures.hits, PROBE + 1));
+        figures.slots = figures.buckets * BUCKET_SLOTS as u64 + self.overflow.places();
         figures.usable_slots = figures.slots;
         // A window has no end before its last bucket.
         figures.misses = vec![0; PROBE];
@@ -152,6 +165,15 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         let counted = self.counted().0;
         if counted != keys {
             findings.push(format!("{counted} keys are counted and {keys} are there"));
+        }
+        findings.extend(self.overflow.check(|key| self.hash.of(key))?);
+        for (_, record) in self.overflow.records(0..=u64::MAX) {
+            // SAFETY: present in limbo. What cannot be read is told by the overflow's own check.
+            if let Ok(pair) = unsafe { Pair::read(&self.pool, record) }
+                && seen.contains(pair.key)
+            {
+                findings.push(format!("record {record:#x}: a key that is in its segment, too"));
+            }
         }
         Ok(findings)
     }

@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn words_come_back_from_their_hashes() {
-        for seed in [0, 1, super::super::SEED, u64::MAX] {
+        for seed in [0, 1, 0x4345_4843, u64::MAX] {
             let hash = KeyHash::new(seed);
             for word in (0..1000u64).map(|i| i.wrapping_mul(0xD6E8_FEB8_6659_FD93)).chain([u64::MAX]) {
                 assert_eq!(hash.word_of(hash.of_word(word)), word);

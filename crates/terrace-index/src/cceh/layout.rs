@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use terrace_base::checksum::crc32c;
 use terrace_pmem::PmSafe;
 
-/// `TCCEH`, zeros, version 1.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TCCEH\x01\0\0");
+use crate::overflow::empty_head;
+
+/// `TCCEH`, version 2, zeros.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TCCEH\x02\0\0");
 
 /// Bytes of a bucket, a cache line.
 pub(super) const BUCKET_BYTES: u64 = 64;
@@ -41,14 +43,17 @@ pub(super) struct Header {
     /// At the last close.
     pub keys: AtomicU64,
     pub pair_bytes: AtomicU64,
-    pub reserved: u64,
+    /// Head of the overflow (`overflow`).
+    pub overflow: AtomicU64,
 }
 
 pub(super) const HEADER_BYTES: u64 = 64;
 pub(super) const DIRECTORY_AT: u64 = 32;
+pub(super) const OVERFLOW_AT: u64 = 56;
 
 const _: () = assert!(size_of::<Header>() as u64 == HEADER_BYTES);
 const _: () = assert!(std::mem::offset_of!(Header, directory) as u64 == DIRECTORY_AT);
+const _: () = assert!(std::mem::offset_of!(Header, overflow) as u64 == OVERFLOW_AT);
 
 // SAFETY: repr(C), 64 bytes of integers without padding (asserted by the size), what changes is atomic.
 unsafe impl PmSafe for Header {}
@@ -103,24 +108,25 @@ fn check(value: u64, index: u64) -> u64 {
 }
 
 /// The checksum of a header's constant fields.
-pub(super) fn header_crc(buckets: u32, probe: u32, seed: u64) -> u32 {
+pub(super) fn header_crc(magic: u64, buckets: u32, probe: u32, seed: u64) -> u32 {
     let mut bytes = [0; 24];
-    bytes[..8].copy_from_slice(&MAGIC.to_le_bytes());
+    bytes[..8].copy_from_slice(&magic.to_le_bytes());
     bytes[8..12].copy_from_slice(&buckets.to_le_bytes());
     bytes[12..16].copy_from_slice(&probe.to_le_bytes());
     bytes[16..].copy_from_slice(&seed.to_le_bytes());
     crc32c(&bytes)
 }
 
-/// The bytes of a new table's header.
-pub(super) fn encode_header(buckets: u32, probe: u32, seed: u64, directory: Entry) -> [u8; 64] {
+/// The bytes of a new table's header at `at`.
+pub(super) fn encode_header(at: u64, buckets: u32, probe: u32, seed: u64, directory: Entry) -> [u8; 64] {
     let mut out = [0; HEADER_BYTES as usize];
     out[..8].copy_from_slice(&MAGIC.to_le_bytes());
     out[8..12].copy_from_slice(&buckets.to_le_bytes());
     out[12..16].copy_from_slice(&probe.to_le_bytes());
     out[16..24].copy_from_slice(&seed.to_le_bytes());
-    out[24..28].copy_from_slice(&header_crc(buckets, probe, seed).to_le_bytes());
+    out[24..28].copy_from_slice(&header_crc(MAGIC, buckets, probe, seed).to_le_bytes());
     out[32..40].copy_from_slice(&directory.encode(HEADER_INDEX).to_le_bytes());
+    out[56..].copy_from_slice(&empty_head(at + OVERFLOW_AT).to_le_bytes());
     out
 }
 
@@ -162,13 +168,15 @@ mod tests {
 
     #[test]
     fn golden_header() {
-        let header = encode_header(256, 4, 7, Entry { offset: 0x4_0000, depth: 3 });
+        let header = encode_header(0x1000, 256, 4, 7, Entry { offset: 0x4_0000, depth: 3 });
         let hex: String = header.iter().map(|b| format!("{b:02x}")).collect();
-        let crc: String = header_crc(256, 4, 7).to_le_bytes().iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex[..48], *"544343454801000000010000040000000700000000000000");
+        let crc: String =
+            header_crc(MAGIC, 256, 4, 7).to_le_bytes().iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(hex[..48], *"544343454802000000010000040000000700000000000000");
         assert_eq!(hex[48..56], *crc);
         assert_eq!(hex[64..74], *"0010000000");
-        assert_eq!(hex[80..], *"0".repeat(48));
+        assert_eq!(hex[80..112], *"0".repeat(32));
+        assert_eq!(hex[112..], *"00000000000043bf");
     }
 
     #[test]

@@ -56,21 +56,27 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
                     if !self.still(&route) {
                         continue;
                     }
-                    let depth = match self.replace_segment(entry, run)? {
-                        true => entry.depth,
-                        false if self.replace_by_two(entry, run)? => entry.depth + 1,
-                        false => {
-                            self.split(hash, entry)?;
-                            continue;
-                        }
+                    // What is in the overflow, or has to go there, is changed key by key.
+                    let depth = if run.iter().any(|change| self.overflow.holds(change.head)) {
+                        None
+                    } else if self.replace_segment(entry, run)? {
+                        Some(entry.depth)
+                    } else if self.replace_by_two(entry, run)? {
+                        Some(entry.depth + 1)
+                    } else if self.split(hash, entry)? {
+                        continue;
+                    } else {
+                        None
                     };
                     drop(held);
                     // Both halves' ends are told: of the lower one here, of the other below.
-                    if depth > entry.depth {
+                    if depth.is_some_and(|depth| depth > entry.depth) {
                         edge(Some((prefix(hash, entry.depth) << 1 | 1) << (63 - entry.depth)));
                     }
-                    changes = &changes[run.len()..];
-                    Some(entry.depth)
+                    if depth.is_some() {
+                        changes = &changes[run.len()..];
+                    }
+                    depth.map(|_| entry.depth)
                 }
             };
             match depth {
@@ -125,7 +131,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
     /// Puts two changed segments, of half the hashes each, in the place of the locked one; false if a change finds
     /// no room in them either.
     fn replace_by_two(&self, old: Entry, run: &[Change<'_>]) -> Result<bool> {
-        if !Self::splits(old.depth) {
+        if !self.may_split(old)? {
             return Ok(false);
         }
         let depth = old.depth + 1;

@@ -14,7 +14,8 @@
 //! A full window splits its segment in place: a new segment takes the slots of the upper half, at the places they
 //! had, and one published directory entry makes it so (`directory`). Their old slots stay as they are: that their
 //! hash belongs elsewhere shows that they are void (the lazy deletion of the paper). A directory that is too
-//! small for a split is copied to one of twice its size.
+//! small for a split is copied to one of twice its size. A key for which no reasonable directory makes a place, since too
+//! many have hashes like its, goes to the overflow.
 //!
 //! Thread safety: every method may be called from any thread at any time. Readers take no locks; writers lock one
 //! segment, and to split also the new one, which nobody else knows, then `structure`.
@@ -29,6 +30,8 @@
 //! 3. A route that was right after the segment's lock word was read is right as long as that word does not change.
 //! 4. The directory entries of a segment agree, but for what `directory` says of a split in progress.
 //! 5. A slot whose key word does not begin like its segment is void. So is one whose key word is 0.
+//! 6. A key is in its segment or in the overflow (`overflow`), where it is changed under its segment's lock; or in both
+//!    while it turns from 8 and 8 bytes into a record, and then the slot counts.
 
 mod check;
 mod directory;
@@ -37,6 +40,7 @@ mod layout;
 mod lock;
 mod merge;
 mod mirror;
+mod overflowed;
 mod probe;
 mod scan;
 mod space;
@@ -51,6 +55,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use terrace_base::rng::Rng;
 use terrace_base::{Error, Result};
 use terrace_pmem::{Marks, POff, Pool};
 
@@ -58,10 +63,11 @@ use crate::hashed::{ByteMap, HashCursor, HashFigures, HashIndex, admit_pair};
 use crate::kinds;
 use crate::limbo::Limbo;
 use crate::ordered::{ScanBatch, Wish, admit, single_key_writes};
+use crate::overflow::Overflow;
 use crate::reserved::Reserved;
 
 use hash::KeyHash;
-use layout::{BUCKET_BYTES, BUCKET_SLOTS, Bucket, Entry, HEADER_BYTES, HEADER_INDEX, Header};
+use layout::{BUCKET_BYTES, BUCKET_SLOTS, Bucket, Entry, HEADER_BYTES, HEADER_INDEX, Header, OVERFLOW_AT};
 use lock::Locks;
 use mirror::Mirror;
 use space::Space;
@@ -73,15 +79,14 @@ pub const SEGMENT_BUCKETS: usize = 256;
 /// Buckets of a window by default.
 pub const PROBE_BUCKETS: usize = 4;
 
-/// What hashes start from. Its own for each format, so that tables of several sorts spread keys differently.
-const SEED: u64 = 0x4345_4843;
-
 /// Something unlinked.
 #[derive(Debug, Clone, Copy)]
 enum Garbage {
     Directory(u64),
     Segment(u64),
     Pair(u64),
+    /// Of the overflow.
+    Page(u64),
 }
 
 /// A CCEH table of segments of `BUCKETS` buckets, a power of two, whose keys lie in windows of `PROBE` buckets.
@@ -98,6 +103,8 @@ pub struct Cceh<const BUCKETS: usize = SEGMENT_BUCKETS, const PROBE: usize = PRO
     /// Held to change the directory.
     structure: Mutex<()>,
     space: Arc<Space>,
+    /// Keys for which no number of segments would make a place.
+    overflow: Overflow,
     limbo: Limbo<Garbage>,
     totals: Totals,
 }
@@ -113,6 +120,12 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
 
     /// Makes an empty table with segments for about `keys` keys.
     pub fn create_for(pool: &Pool, root_name: &str, keys: u64) -> Result<Self> {
+        Self::create_seeded(pool, root_name, keys, Rng::secret_seed())
+    }
+
+    /// Makes a table whose hashes have this seed. Whoever knows it can choose keys that collide, which the table bears,
+    /// but slowly.
+    pub fn create_seeded(pool: &Pool, root_name: &str, keys: u64, seed: u64) -> Result<Self> {
         const { assert!(BUCKETS.is_power_of_two() && PROBE >= 1 && PROBE <= BUCKETS) };
         let wanted = keys.div_ceil((BUCKETS * BUCKET_SLOTS) as u64).max(1);
         let depth = wanted.ilog2();
@@ -120,9 +133,10 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         let header = reserved.take(kinds::CCEH, HEADER_BYTES)?;
         let directory = reserved.take(kinds::CCEH, Self::directory_bytes(depth))?;
         let directory = Entry { offset: directory, depth };
-        let table = Self::over(pool, header, SEED, directory, Space::new(pool, Self::SEGMENT_BYTES));
+        let table = Self::over(pool, header, seed, directory, Space::new(pool, Self::SEGMENT_BYTES));
         let named = table.fill_directory(directory).and_then(|()| {
-            pool.write(header, &layout::encode_header(BUCKETS as u32, PROBE as u32, SEED, directory));
+            let head = layout::encode_header(header, BUCKETS as u32, PROBE as u32, seed, directory);
+            pool.write(header, &head);
             pool.flush(header, HEADER_BYTES);
             reserved.activate();
             reserved.name(root_name, header)
@@ -157,8 +171,16 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             .root(root_name)?
             .ok_or_else(|| Error::corruption(pool.path(), 0, format!("a root {root_name}"), "none"))?;
         let head = pool.get::<Header>(POff::new(header))?;
-        if head.magic != layout::MAGIC || head.crc != layout::header_crc(head.buckets, head.probe, head.seed)
-        {
+        let (magic, own) = (head.magic.to_le_bytes(), layout::MAGIC.to_le_bytes());
+        let is_sound = head.crc == layout::header_crc(head.magic, head.buckets, head.probe, head.seed);
+        if is_sound && magic != own && magic[..5] == own[..5] && magic[6..] == own[6..] {
+            return Err(Error::InvalidFormat {
+                file: pool.path().to_path_buf(),
+                found: format!("CCEH version {}", magic[5]),
+                supported: format!("CCEH version {}", own[5]),
+            });
+        }
+        if head.magic != layout::MAGIC || !is_sound {
             return Err(pool.corruption(header, "a CCEH table's header", "other bytes"));
         }
         if (head.buckets as usize, head.probe as usize) != (BUCKETS, PROBE) {
@@ -175,6 +197,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         let table = Self::over(pool, header, head.seed, directory, space);
         table.recover()?;
         table.load_totals()?;
+        table.load_overflow()?;
         Ok(table)
     }
 
@@ -191,11 +214,13 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             mirrors: AtomicBool::new(false),
             structure: Mutex::new(()),
             space,
+            overflow: Overflow::new(pool, header_off + OVERFLOW_AT, kinds::CCEH),
             // What cannot be freed is unreachable, and found by the pool's check.
             limbo: Limbo::new(move |garbage| match garbage {
                 Garbage::Directory(at) => drop(free.free(at, kinds::CCEH)),
                 Garbage::Pair(at) => drop(free.free(at, kinds::CCEH_PAIR)),
                 Garbage::Segment(at) => segments.give(at),
+                Garbage::Page(at) => drop(free.free(at, kinds::CCEH)),
             }),
             totals: Totals::default(),
         }
@@ -219,7 +244,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
 
     /// Share of all slots that hold a key, without a walk where the number of keys is known.
     pub fn load_factor(&self) -> f64 {
-        let slots = self.space.bytes() / layout::SLOT_BYTES;
+        let slots = self.space.bytes() / layout::SLOT_BYTES + self.overflow.places();
         self.len() as f64 / slots.max(1) as f64
     }
 
@@ -243,7 +268,7 @@ impl<const BUCKETS: usize, const PROBE: usize> HashIndex for Cceh<BUCKETS, PROBE
 
     /// Exact whenever writers are at rest. After an unclean end the first call counts, while writers wait.
     fn len(&self) -> u64 {
-        self.counted().0
+        self.counted().0 + self.overflow.len()
     }
 
     fn figures(&self) -> Result<HashFigures> {
@@ -264,13 +289,17 @@ impl<const BUCKETS: usize, const PROBE: usize> HashIndex for Cceh<BUCKETS, PROBE
         let limbo = self.limbo.len() * size_of::<(u64, Garbage)>();
         let depth =
             Entry::decode(self.directory.load(Ordering::Acquire), HEADER_INDEX).map_or(0, |d| d.depth);
-        (size_of::<Self>() + limbo) as u64 + segments * 16 + self.mirror.bytes(depth)
+        (size_of::<Self>() + limbo) as u64
+            + segments * 16
+            + self.mirror.bytes(depth)
+            + self.overflow.dram_bytes()
     }
 
     fn pm_bytes(&self) -> u64 {
         let depth =
             Entry::decode(self.directory.load(Ordering::Acquire), HEADER_INDEX).map_or(0, |d| d.depth);
-        HEADER_BYTES + Self::directory_bytes(depth) + self.space.bytes() + self.counted().1
+        let table = HEADER_BYTES + Self::directory_bytes(depth) + self.space.bytes();
+        table + self.counted().1 + self.overflow.pm_bytes()
     }
 
     fn close(&self) -> Result<()> {

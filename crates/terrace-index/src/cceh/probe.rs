@@ -207,11 +207,20 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
                         self.flush_window(route.entry.offset, wanted.hash);
                         self.pool.drain();
                     }
-                    return taken;
+                    return match taken? {
+                        None => self.overflowed(wanted)?.map(|pair| take(Value::Pair(pair))).transpose(),
+                        found => Ok(found),
+                    };
                 }
             }
             backoff.spin();
         }
+    }
+
+    /// Whether a segment has a key. Nobody writes.
+    pub(super) fn is_in_segment(&self, wanted: &Wanted<'_>) -> Result<bool> {
+        let offset = self.route(wanted.hash)?.entry.offset;
+        Ok(self.find(offset, wanted)?.is_some())
     }
 
     /// Whether a slot's key word belongs to a segment of `depth` that `hash` leads to.

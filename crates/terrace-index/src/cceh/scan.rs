@@ -6,6 +6,7 @@ use super::Cceh;
 use super::directory::Route;
 use crate::hashed::HashCursor;
 use crate::ordered::ScanBatch;
+use crate::pair::Pair;
 
 /// A copied pair: hash, key, word.
 type Copied = (u64, Vec<u8>, u64);
@@ -49,6 +50,11 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             }
             Ok(())
         })?;
+        for (hash, record) in self.overflow.records(Self::hashes_from(route.entry, from)) {
+            // SAFETY: present in limbo, since before the overflow named it.
+            let pair = unsafe { Pair::read(&self.pool, record)? };
+            pairs.push((hash, pair.key.to_vec(), pair.word()?));
+        }
         pairs.sort_unstable();
         Ok(pairs)
     }

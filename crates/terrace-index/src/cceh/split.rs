@@ -1,6 +1,6 @@
 //! Splitting a segment in place.
 
-use terrace_base::{Error, Result};
+use terrace_base::Result;
 
 use super::Cceh;
 use super::layout::{BUCKET_SLOTS, Entry, prefix};
@@ -8,11 +8,12 @@ use super::probe::{key_word, value_word};
 
 impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
     /// Splits the segment `old`, which the caller has locked and to which `hash` leads. Every slot of its upper
-    /// half keeps its place, so that nothing can fail to fit.
+    /// half keeps its place, so that nothing can fail to fit. False if it may not be split, since too many keys have
+    /// hashes that begin alike.
     #[cold]
-    pub(super) fn split(&self, hash: u64, old: Entry) -> Result<()> {
-        if !Self::splits(old.depth) {
-            return Err(Error::invalid("too many keys share 40 bits of their hash"));
+    pub(super) fn split(&self, hash: u64, old: Entry) -> Result<bool> {
+        if !self.may_split(old)? {
+            return Ok(false);
         }
         let new = self.space.take()?;
         let split = self.fill_upper_half(hash, old, new).and_then(|()| {
@@ -23,7 +24,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         if split.is_err() {
             self.space.give(new);
         }
-        split
+        split.map(|()| true)
     }
 
     /// Copies the slots of the upper half of `old` to `new`, durably.

@@ -27,12 +27,16 @@ struct Survey<'p> {
     pair: Option<PairSlot<'p>>,
     /// The first slot that may be used.
     free: Option<SlotAt>,
+    /// Its pair in the overflow, if it is nowhere else.
+    overflowed: Option<Pair<'p>>,
+    /// There will be no room: what finds none goes to the overflow.
+    is_crowded: bool,
 }
 
 impl<'p> Survey<'p> {
     fn value(&self) -> Option<Value<'p>> {
         let inline = self.inline.map(|(_, word)| Value::Word(word));
-        inline.or(self.pair.map(|found| Value::Pair(found.pair)))
+        inline.or(self.pair.map(|found| found.pair).or(self.overflowed).map(Value::Pair))
     }
 }
 
@@ -59,7 +63,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             Ok(match wish(before) {
                 None => Try::Done(before),
                 Some(None) => {
-                    self.clear(locked, survey);
+                    self.clear(locked, wanted, survey)?;
                     Try::Done(before)
                 }
                 Some(Some(word)) => match self.store(locked, wanted, survey, &word.to_le_bytes())? {
@@ -80,9 +84,9 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
 
     /// Removes `key`, whatever its value; `None` if it was not there.
     pub(super) fn remove_any(&self, key: &[u8]) -> Result<Option<()>> {
-        self.change(key, &mut |locked, _, survey| {
+        self.change(key, &mut |locked, wanted, survey| {
             let there = survey.value().map(|_| ());
-            self.clear(locked, survey);
+            self.clear(locked, wanted, survey)?;
             Ok(Try::Done(there))
         })
     }
@@ -105,6 +109,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         let wanted = Wanted::new(key, hash);
         let _counted = self.totals.writing();
         let _here = self.limbo.enter();
+        let mut is_crowded = false;
         loop {
             let route = self.route(hash)?;
             self.prefetch(route.entry.offset, hash);
@@ -112,11 +117,13 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             if !self.still(&route) {
                 continue;
             }
-            let survey = self.survey(route.entry.offset, route.entry.depth, &wanted)?;
+            let mut survey = self.survey(route.entry.offset, route.entry.depth, &wanted)?;
+            survey.is_crowded = is_crowded;
             let locked = Locked { offset: route.entry.offset, held: &held };
             match attempt(&locked, &wanted, &survey)? {
                 Try::Done(result) => return Ok(result),
-                Try::Full => self.split(hash, route.entry)?,
+                // Where keys of this very hash had no place there is none for one more.
+                Try::Full => is_crowded = self.overflow.holds(hash) || !self.split(hash, route.entry)?,
             }
         }
     }
@@ -124,7 +131,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
     fn survey(&self, offset: u64, depth: u32, wanted: &Wanted<'_>) -> Result<Survey<'_>> {
         let segment = self.segment(offset)?;
         self.pool.charge_read(offset, PROBE as u64 * super::BUCKET_BYTES);
-        let mut survey = Survey { inline: None, pair: None, free: None };
+        let mut survey = Survey { inline: None, pair: None, free: None, overflowed: None, is_crowded: false };
         for bucket in Self::window(wanted.hash) {
             for slot in 0..BUCKET_SLOTS {
                 let at = SlotAt { bucket, slot };
@@ -140,6 +147,9 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
                 }
             }
         }
+        if survey.value().is_none() {
+            survey.overflowed = self.overflowed(wanted)?;
+        }
         Ok(survey)
     }
 
@@ -151,6 +161,11 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         survey: &Survey<'_>,
         value: &[u8],
     ) -> Result<bool> {
+        let has_place = survey.value().is_some() || survey.free.is_some();
+        if survey.overflowed.is_some() || survey.is_crowded && !has_place {
+            self.put_overflowed(wanted, value)?;
+            return Ok(true);
+        }
         let word = if value.len() == 8 && wanted.inline.is_some() { Some(word_of(value)?) } else { None };
         match (survey.inline, survey.pair, word) {
             (Some((at, _)), hidden, Some(word)) => {
@@ -176,7 +191,12 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             }
             (Some((inline, _)), hidden, None) => {
                 self.drop_hidden(locked, hidden);
-                let Some(at) = survey.free.or(hidden.map(|h| h.at)) else { return Ok(false) };
+                let Some(at) = survey.free.or(hidden.map(|h| h.at)) else {
+                    if survey.is_crowded {
+                        self.turn_to_overflow(locked.offset, inline, wanted, value)?;
+                    }
+                    return Ok(survey.is_crowded);
+                };
                 self.add_pair(locked, at, wanted, value)?;
                 // Until here the record is hidden. A reader that has passed its slot must not find neither.
                 locked.held.turn();
@@ -187,7 +207,10 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
     }
 
     /// Removes the key, durably, if it is there.
-    fn clear(&self, locked: &Locked<'_>, survey: &Survey<'_>) {
+    fn clear(&self, locked: &Locked<'_>, wanted: &Wanted<'_>, survey: &Survey<'_>) -> Result<()> {
+        if survey.overflowed.is_some() {
+            self.retire(self.overflow.remove(wanted.hash, wanted.key)?);
+        }
         match (survey.inline, survey.pair) {
             (Some((at, _)), hidden) => {
                 self.drop_hidden(locked, hidden);
@@ -201,6 +224,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             }
             (None, None) => {}
         }
+        Ok(())
     }
 
     /// Makes a free slot one of `word` under the key word `key_word`.

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 
 use terrace_base::Result;
 use terrace_base::checksum::hash64;
+use terrace_base::rng::Rng;
 use terrace_pmem::{Marks, Pool};
 
 use crate::cceh::Cceh;
@@ -44,8 +45,8 @@ pub trait Base: Send + Sync + Debug + Sized + 'static {
     /// Changes that a node's buffer takes.
     const CAPACITY: usize;
 
-    /// Makes an empty structure under a root.
-    fn create(pool: &Pool, root_name: &str) -> Result<Self>;
+    /// Makes an empty structure under a root. Hashes have the seed, if one is given.
+    fn create(pool: &Pool, root_name: &str, seed: Option<u64>) -> Result<Self>;
 
     /// Opens it.
     fn open(pool: &Pool, root_name: &str) -> Result<Self>;
@@ -127,7 +128,7 @@ impl<const N: usize> Base for FastFair<N> {
 
     forwards!(OrderedIndex);
 
-    fn create(pool: &Pool, root_name: &str) -> Result<Self> {
+    fn create(pool: &Pool, root_name: &str, _: Option<u64>) -> Result<Self> {
         FastFair::create(pool, root_name)
     }
 
@@ -163,7 +164,7 @@ impl Base for SkipIndex {
 
     forwards!(OrderedIndex);
 
-    fn create(pool: &Pool, root_name: &str) -> Result<Self> {
+    fn create(pool: &Pool, root_name: &str, _: Option<u64>) -> Result<Self> {
         SkipIndex::create(pool, root_name)
     }
 
@@ -199,8 +200,8 @@ impl<const BUCKETS: usize, const PROBE: usize> Base for Cceh<BUCKETS, PROBE> {
 
     forwards!(HashIndex);
 
-    fn create(pool: &Pool, root_name: &str) -> Result<Self> {
-        Cceh::create(pool, root_name)
+    fn create(pool: &Pool, root_name: &str, seed: Option<u64>) -> Result<Self> {
+        Cceh::create_seeded(pool, root_name, 0, seed.unwrap_or_else(Rng::secret_seed))
     }
 
     fn open(pool: &Pool, root_name: &str) -> Result<Self> {

@@ -271,9 +271,15 @@ impl WriteLog {
 
     /// Marks what the log owns.
     pub fn mark(&self, marks: &mut Marks) -> Result<()> {
-        let state = self.state.read();
+        let (sets, extents) = {
+            let state = self.state.read();
+            let generations = || state.previous.iter().chain([&state.current]);
+            let sets: Vec<u64> = generations().map(|generation| generation.set).collect();
+            (sets, generations().flat_map(Generation::extents).collect::<Vec<_>>())
+        };
         marks.slot(self.header)?;
-        state.previous.iter().chain([&state.current]).try_for_each(|generation| generation.mark(marks))
+        sets.into_iter().try_for_each(|set| marks.slot(set))?;
+        extents.into_iter().try_for_each(|extent| marks.extent(extent))
     }
 
     /// The last word, or none, of each key that has changed since the oldest entry.
@@ -352,9 +358,9 @@ impl Generation {
         self.lanes.iter().all(|lane| lane.lock().is_empty())
     }
 
-    fn mark(&self, marks: &mut Marks) -> Result<()> {
-        marks.slot(self.set)?;
-        self.lanes.iter().try_for_each(|lane| lane.lock().mark(marks))
+    /// Where the extents of its logs begin.
+    fn extents(&self) -> Vec<u64> {
+        self.lanes.iter().flat_map(|lane| lane.lock().extents()).collect()
     }
 
     fn free(self, pool: &Pool) -> Result<()> {

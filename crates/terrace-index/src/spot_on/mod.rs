@@ -69,11 +69,20 @@ pub struct SpotOnOptions {
     pub log_bytes: u64,
     /// Logs of a generation, 1 to 1024. Threads beyond that share.
     pub lanes: usize,
+    /// Seed of the base's hashes, if it has any; `None`: drawn when it is made.
+    pub seed: Option<u64>,
 }
 
 impl Default for SpotOnOptions {
     fn default() -> Self {
-        SpotOnOptions { merge: Merge::OutOfPlace, cache: true, capacity: None, log_bytes: 32 << 20, lanes: 4 }
+        SpotOnOptions {
+            merge: Merge::OutOfPlace,
+            cache: true,
+            capacity: None,
+            log_bytes: 32 << 20,
+            lanes: 4,
+            seed: None,
+        }
     }
 }
 
@@ -93,7 +102,7 @@ impl<B: Base> SpotOn<B> {
     /// Makes an empty base, and an empty log, under the root `root_name` of at most 18 bytes.
     pub fn create(pool: &Pool, root_name: &str, options: &SpotOnOptions) -> Result<Self> {
         let log = WriteLog::create(pool, options.lanes, options.log_bytes)?;
-        let made = B::create(pool, &base_root(root_name)).and_then(|base| {
+        let made = B::create(pool, &base_root(root_name), options.seed).and_then(|base| {
             match pool.set_root(root_name, log.header()) {
                 Ok(()) => Ok(base),
                 Err(e) => {

@@ -211,12 +211,16 @@ impl Set {
         self.logs.iter().try_for_each(|log| PmLog::open_visiting(pool, log.head, &mut entry).map(drop))
     }
 
-    fn mark(&self, pool: &Pool, marks: &mut Marks) -> Result<()> {
-        marks.slot(self.off)?;
-        self.logs.iter().try_for_each(|place| match &*place.log.lock() {
-            Some(log) => log.mark(marks),
-            None => PmLog::mark_at(pool, place.head, marks),
-        })
+    /// Where it lies, and where the extents of its logs begin.
+    fn places(&self, pool: &Pool) -> Result<(u64, Vec<u64>)> {
+        let mut extents = Vec::new();
+        for place in &self.logs {
+            match &*place.log.lock() {
+                Some(log) => extents.extend(log.extents()),
+                None => extents.extend(PmLog::extents_at(pool, place.head)?),
+            }
+        }
+        Ok((self.off, extents))
     }
 
     fn pm_bytes(&self) -> u64 {
@@ -483,16 +487,25 @@ impl Core {
     }
 
     pub(super) fn mark_logs(&self, marks: &mut Marks) -> Result<()> {
-        if self.read_only {
-            return self.named_sets()?.iter().try_for_each(|set| set.mark(&self.pool, marks));
+        for (set, extents) in self.log_places()? {
+            marks.slot(set)?;
+            extents.into_iter().try_for_each(|extent| marks.extent(extent))?;
         }
-        let Some(logs) = &self.logs else { return Ok(()) };
+        Ok(())
+    }
+
+    /// Where each set of logs lies, and the extents of its logs.
+    fn log_places(&self) -> Result<Vec<(u64, Vec<u64>)>> {
+        if self.read_only {
+            return self.named_sets()?.iter().map(|set| set.places(&self.pool)).collect();
+        }
+        let Some(logs) = &self.logs else { return Ok(Vec::new()) };
         // A log that has not been read does not know its extents.
         self.pay_debt()?;
-        // Sets do not come and go while they are marked.
+        // Sets do not come and go meanwhile.
         let _turning = logs.turning.lock();
         let sets = logs.sets.read();
-        sets.iter().flat_map(Sets::all).try_for_each(|set| set.mark(&self.pool, marks))
+        sets.iter().flat_map(Sets::all).map(|set| set.places(&self.pool)).collect()
     }
 
     pub(super) fn log_bytes(&self) -> u64 {

@@ -169,12 +169,17 @@ impl Blocks {
     }
 
     /// The slot of the pool in which a block lies.
-    pub fn owner(&self, offset: u64, bytes: u64) -> u64 {
+    fn owner(&self, offset: u64, bytes: u64) -> u64 {
         if self.is_part(bytes) {
             offset / self.pool.extent_bytes() * self.pool.extent_bytes()
         } else {
             offset
         }
+    }
+
+    /// The extents that are shared.
+    pub fn extents(&self) -> Vec<u64> {
+        self.splits.lock().keys().copied().collect()
     }
 
     /// Bytes of shared extents that no shard has.
@@ -185,7 +190,7 @@ impl Blocks {
     }
 
     /// Whether blocks of this size are parts of extents.
-    fn is_part(&self, bytes: u64) -> bool {
+    pub fn is_part(&self, bytes: u64) -> bool {
         let unit = self.pool.extent_bytes();
         let largest = LARGEST_CLASS_BYTES.min(unit / 8);
         bytes > largest && bytes < unit

@@ -16,33 +16,35 @@ use crate::pair::Pair;
 type Seen = (Header, Vec<(usize, Content)>);
 
 impl TurboHash {
-    /// Marks header, directory, buckets and records. Each shard is held while it is marked, so that what it names
+    /// Marks header, directory, buckets and records. Each shard is held while it is looked at, so that what it names
     /// is marked wherever it is moved; and what is let go meanwhile is not freed before the walk is over, so
     /// that nothing is met twice.
     pub(super) fn mark_all(&self, marks: &mut Marks) -> Result<()> {
         let _here = self.limbo.enter();
         marks.slot(self.header_at)?;
         marks.slot(self.header.directory)?;
-        // Small shards share extents.
-        let mut owners = HashSet::new();
+        // Whichever shards move into them and out of them meanwhile: an extent is marked as long as the table has it.
+        self.blocks.extents().into_iter().try_for_each(|extent| marks.slot(extent))?;
+        self.overflow.pages().into_iter().try_for_each(|page| marks.slot(page))?;
         for shard in 0..self.views.len() {
-            let held = self.hold(shard);
-            if held.view.is_empty() {
-                continue;
-            }
-            let owner = self.blocks.owner(self.offset_of(held.view.address(0)), held.view.bytes());
-            if owners.insert(owner) {
-                marks.slot(owner)?;
-            }
-            for i in 0..held.view.len() {
-                for (_, content) in self.stable_contents(held.bucket(i))?.1 {
-                    if content.is_record {
-                        marks.slot(content.value)?;
-                    }
-                }
-            }
+            self.named_by(shard)?.into_iter().try_for_each(|slot| marks.slot(slot))?;
         }
         Ok(())
+    }
+
+    /// The slot of a shard's buckets, if it is theirs alone, and the records of its keys.
+    fn named_by(&self, shard: usize) -> Result<Vec<u64>> {
+        let held = self.hold(shard);
+        let mut named = Vec::new();
+        if !held.view.is_empty() && !self.blocks.is_part(held.view.bytes()) {
+            named.push(self.offset_of(held.view.address(0)));
+        }
+        for i in 0..held.view.len() {
+            let contents = self.stable_contents(held.bucket(i))?.1;
+            named.extend(contents.iter().filter(|(_, c)| c.is_record).map(|(_, c)| c.value));
+        }
+        named.extend(self.overflow.records(self.hashes_of(shard)).iter().map(|(_, record)| record));
+        Ok(named)
     }
 
     /// How full the table is and how far probes go.
@@ -53,6 +55,10 @@ impl TurboHash {
             let view = self.view(shard);
             let seen = self.buckets_of(view)?;
             figures.buckets += view.len() as u64;
+            for _ in self.overflow.records(self.hashes_of(shard)) {
+                figures.keys += 1;
+                HashFigures::count(&mut figures.hits, 1 + self.scope(view));
+            }
             for (at, (header, contents)) in seen.iter().enumerate() {
                 figures.keys += contents.len() as u64;
                 figures.deleted += u64::from(header.meta.deleted().count_ones());
@@ -67,8 +73,8 @@ impl TurboHash {
                 }
             }
         }
-        figures.slots = figures.buckets * SLOTS as u64;
-        figures.usable_slots = figures.buckets * USABLE_SLOTS as u64;
+        figures.slots = figures.buckets * SLOTS as u64 + self.overflow.places();
+        figures.usable_slots = figures.buckets * USABLE_SLOTS as u64 + self.overflow.places();
         Ok(figures)
     }
 
@@ -106,6 +112,8 @@ impl TurboHash {
             }
         });
         findings.extend(self.blocks.check(&blocks));
+        let _here = self.limbo.enter();
+        findings.extend(self.overflow.check(|key| self.hash.of(key))?);
         Ok(findings)
     }
 
@@ -150,6 +158,14 @@ impl TurboHash {
                     content.key.to_le_bytes().to_vec()
                 };
                 expect(keys.insert(key), "a key that is there twice");
+            }
+        }
+        for (_, record) in self.overflow.records(self.hashes_of(shard)) {
+            // SAFETY: present in limbo. What cannot be read is told by the overflow's own check.
+            if let Ok(pair) = unsafe { Pair::read(&self.pool, record) }
+                && !keys.insert(pair.key.to_vec())
+            {
+                findings.push(format!("shard {shard}: a key that is in the overflow, too"));
             }
         }
         if self.counts[shard].get().is_some_and(|known| known != counted) {

@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicU64;
 use terrace_base::checksum::crc32c;
 use terrace_pmem::PmSafe;
 
-/// First word of a table's header: `TTURBO` and version 2.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TTURBO\x02\0");
+/// First word of a table's header: `TTURBO` and version 3.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TTURBO\x03\0");
 
 /// Where a table begins; named by a root of the pool. It never changes.
 #[repr(C)]
@@ -31,6 +31,12 @@ pub(super) struct TableHeader {
 
 /// Bytes of the table header.
 pub(super) const TABLE_HEADER_BYTES: u64 = 40;
+
+/// Where the head of the overflow lies behind the table header (`overflow`).
+pub(super) const OVERFLOW_AT: u64 = TABLE_HEADER_BYTES;
+
+/// Bytes of the slot that the table header and the head of the overflow share.
+pub(super) const HEADER_SLOT_BYTES: u64 = OVERFLOW_AT + 8;
 
 /// What the directory says of one shard: two sets of place and size, and which of them is in force.
 #[repr(C)]
@@ -395,7 +401,7 @@ mod tests {
             crc: 0,
         };
         let hex: String = header.encode().iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, "54545552424f02000807060504030201000003000000000010000000020000001000000063ba54da");
+        assert_eq!(hex, "54545552424f0300080706050403020100000300000000001000000002000000100000006afbefcf");
     }
 
     #[test]

@@ -17,7 +17,8 @@
 //! becomes live, an updated key's old slot becomes empty, a deleted key's slot is marked. Every write raises its
 //! sequence, so that readers, who take no locks, know whether what they saw in the bucket was of one moment.
 //! A shard without a place for a key is rehashed into twice as many buckets (`rehash`), by itself, under its
-//! own lock; the directory never changes its size.
+//! own lock; the directory never changes its size. A key for which no reasonable number of buckets makes a place, since
+//! too many have hashes like its, goes to the overflow.
 //!
 //! Thread safety: every method may be called from any thread at any time. Readers take no locks and make no fences
 //! (`pins`). Writers hold one shard; the lock is a bit in DRAM and dies with the process.
@@ -34,7 +35,9 @@
 //! 5. A shard's buckets are what the set in force of its descriptor names; they are durable before it names them,
 //!    and it names them durably before the mirror does.
 //! 6. While the mirror says that a shard is free, all that was published in it is durable.
-//! 7. The check in the meta word covers it and the tags and kinds of live slots; each live slot has a check, and each
+//! 7. A key is in its shard or in the overflow (`overflow`), and in the overflow only what found no place when it came.
+//!    It is put there, changed and removed under its shard's lock, and never moved.
+//! 8. The check in the meta word covers it and the tags and kinds of live slots; each live slot has a check, and each
 //!    record its checksum: what is read was written.
 
 mod blocks;
@@ -54,6 +57,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use terrace_base::rng::Rng;
 use terrace_base::{Error, Result};
 use terrace_pmem::{Marks, POff, Pool};
 
@@ -61,6 +65,7 @@ use crate::hashed::{ByteMap, HashCursor, HashFigures, HashIndex, KeyHash, admit_
 use crate::kinds;
 use crate::limbo::Limbo;
 use crate::ordered::{ScanBatch, admit};
+use crate::overflow::{self, Overflow, Unlinked};
 use crate::pair::{NewPair, word_of};
 use crate::pins::Pins;
 use crate::reserved::Reserved;
@@ -68,8 +73,8 @@ use crate::reserved::Reserved;
 use blocks::Blocks;
 use directory::{Content, Counts, View};
 use layout::{
-    DESCRIPTOR_BYTES, Descriptor, INITIAL_BITS_MAX, MAGIC, SCOPE_MAX, SHARD_BITS_MAX, TABLE_HEADER_BYTES,
-    TableHeader,
+    DESCRIPTOR_BYTES, Descriptor, HEADER_SLOT_BYTES, INITIAL_BITS_MAX, MAGIC, OVERFLOW_AT, SCOPE_MAX,
+    SHARD_BITS_MAX, TableHeader,
 };
 use probe::Sought;
 pub use scan::Visit;
@@ -90,13 +95,14 @@ pub struct TurboOptions {
     pub initial_buckets: u32,
     /// Most buckets that a search looks at.
     pub probing_scope: u32,
-    /// Seed of the keys' hashes. Whoever knows it can choose keys that collide.
-    pub seed: u64,
+    /// Seed of the keys' hashes; `None`: drawn when the table is made, and told nobody. Whoever knows it can choose
+    /// keys that collide, which the table bears, but slowly.
+    pub seed: Option<u64>,
 }
 
 impl Default for TurboOptions {
     fn default() -> Self {
-        TurboOptions { shards: 1 << 13, initial_buckets: 4, probing_scope: 16, seed: 0x7465_7272_6163_6521 }
+        TurboOptions { shards: 1 << 13, initial_buckets: 4, probing_scope: 16, seed: None }
     }
 }
 
@@ -115,6 +121,8 @@ enum Garbage {
     Record(u64),
     /// The buckets of a shard.
     Shard { offset: u64, bytes: u64 },
+    /// A page of the overflow.
+    Page(u64),
 }
 
 /// A TurboHash table.
@@ -136,6 +144,8 @@ pub struct TurboHash {
     header_at: u64,
     counts: Box<[Counts]>,
     blocks: Arc<Blocks>,
+    /// Keys for which no number of buckets would make a place.
+    overflow: Overflow,
     limbo: Limbo<Garbage, Pins>,
 }
 
@@ -146,11 +156,11 @@ impl TurboHash {
         let shard_bits = bits(options.shards.clamp(2, 1 << SHARD_BITS_MAX));
         let directory = layout::encode_directory(1 << shard_bits);
         let mut reserved = Reserved::new(pool);
-        let header_at = reserved.take(kinds::TURBOHASH, TABLE_HEADER_BYTES)?;
+        let header_at = reserved.take(kinds::TURBOHASH, HEADER_SLOT_BYTES)?;
         let directory_at = reserved.take(kinds::TURBOHASH, directory.len() as u64)?;
         let mut header = TableHeader {
             magic: MAGIC,
-            seed: options.seed,
+            seed: options.seed.unwrap_or_else(Rng::secret_seed),
             directory: directory_at,
             shard_bits,
             initial_bits: bits(options.initial_buckets.min(1 << INITIAL_BITS_MAX)),
@@ -160,7 +170,9 @@ impl TurboHash {
         let encoded = header.encode();
         header.crc = u32::from_le_bytes([encoded[36], encoded[37], encoded[38], encoded[39]]);
         pool.copy_flush(directory_at, &directory);
-        pool.copy_flush(header_at, &encoded);
+        let head_at = header_at + OVERFLOW_AT;
+        let head = overflow::empty_head(head_at).to_le_bytes();
+        pool.copy_flush(header_at, &[&encoded[..], &head].concat());
         reserved.activate();
         let table = Self::over(pool, header_at, header, true)?;
         reserved.name(root_name, header_at)?;
@@ -213,10 +225,13 @@ impl TurboHash {
                 drop(match garbage {
                     Garbage::Record(at) => free.free(at, kinds::TURBOHASH_PAIR),
                     Garbage::Shard { offset, bytes } => free_block.free(offset, bytes),
+                    Garbage::Page(at) => free.free(at, kinds::TURBOHASH),
                 });
             }),
             blocks,
+            overflow: Overflow::new(pool, header_at + OVERFLOW_AT, kinds::TURBOHASH),
         };
+        table.overflow.load(|key| table.hash.of(key))?;
         table.views = (0..shards)
             .map(|shard| Ok(AtomicU64::new(table.mirror(shard)?.to_word())))
             .collect::<Result<_>>()?;
@@ -282,14 +297,29 @@ impl TurboHash {
         if key.len() == 8 && value.len() == 8 {
             return Ok(New::Word(word_of(value)?));
         }
+        self.new_pair(key, value).map(New::Record)
+    }
+
+    /// A record, written and flushed.
+    fn new_pair(&self, key: &[u8], value: &[u8]) -> Result<NewPair<'_>> {
         match NewPair::write(&self.pool, kinds::TURBOHASH_PAIR, key, value) {
             Err(Error::PoolFull { .. }) => {
                 // Perhaps what waits for readers is enough.
                 self.limbo.drain();
-                Ok(New::Record(NewPair::write(&self.pool, kinds::TURBOHASH_PAIR, key, value)?))
+                NewPair::write(&self.pool, kinds::TURBOHASH_PAIR, key, value)
             }
-            other => Ok(New::Record(other?)),
+            other => other,
         }
+    }
+
+    /// Has what is named no more freed when its readers have left.
+    fn retire(&self, unlinked: impl IntoIterator<Item = Unlinked>) {
+        unlinked.into_iter().for_each(|thing| {
+            self.limbo.retire(match thing {
+                Unlinked::Pair(at) => Garbage::Record(at),
+                Unlinked::Page(at) => Garbage::Page(at),
+            });
+        });
     }
 
     fn new_word(&self, key: &[u8], word: Option<u64>) -> Result<New<'_>> {
@@ -350,7 +380,7 @@ impl HashIndex for TurboHash {
 
     /// Exact whenever writers are at rest.
     fn len(&self) -> u64 {
-        self.totals().live
+        self.totals().live + self.overflow.len()
     }
 
     fn figures(&self) -> Result<HashFigures> {
@@ -367,13 +397,15 @@ impl HashIndex for TurboHash {
 
     fn dram_bytes(&self) -> u64 {
         let shards = self.views.len() * (size_of::<AtomicU64>() + size_of::<Counts>());
-        (size_of::<Self>() + shards + self.limbo.len() * size_of::<(u64, Garbage)>()) as u64
+        let own = size_of::<Self>() + shards + self.limbo.len() * size_of::<(u64, Garbage)>();
+        own as u64 + self.overflow.dram_bytes()
     }
 
     fn pm_bytes(&self) -> u64 {
         let buckets: u64 = (0..self.views.len()).map(|shard| self.view(shard)).map(View::bytes).sum();
         let directory = self.views.len() as u64 * DESCRIPTOR_BYTES;
-        TABLE_HEADER_BYTES + directory + buckets + self.blocks.idle_bytes() + self.totals().record_bytes
+        let table = HEADER_SLOT_BYTES + directory + buckets + self.blocks.idle_bytes();
+        table + self.totals().record_bytes + self.overflow.pm_bytes()
     }
 
     fn close(&self) -> Result<()> {

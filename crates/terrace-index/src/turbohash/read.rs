@@ -77,6 +77,9 @@ impl TurboHash {
         self.prefetch(home);
         // SAFETY: present in limbo since before the view was loaded, and the shard has buckets.
         let found = unsafe { Self::glance_at::<I>(&*home, hash, key)? };
+        if found.is_none() && self.overflow.may_hold(hash) {
+            return None;
+        }
         // Nobody has begun to write to the shard: what was seen is durable.
         (word.load(Ordering::Relaxed) == view.to_word()).then_some(found)
     }
@@ -165,6 +168,11 @@ impl TurboHash {
         self.charge(view, home, probed);
         if self.view(shard).is_writing() {
             self.settle(view, home, probed);
+        }
+        if found.is_none() && self.overflow.may_hold(sought.hash) {
+            // SAFETY: the caller is present in limbo.
+            let pair = unsafe { self.overflow.get(sought.hash, sought.key)? };
+            return Ok(pair.map(Value::Record));
         }
         Ok(found)
     }

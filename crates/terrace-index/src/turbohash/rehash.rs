@@ -19,6 +19,10 @@ use super::simd::Portable;
 use super::{Garbage, TurboHash};
 use crate::pair::Pair;
 
+/// A shard does not grow for the sake of one key if less than one of so many slots would hold one then: with hashes as
+/// chance makes them it does not come to that.
+const SPARSE: usize = 8;
+
 /// Why a shard is rehashed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Why {
@@ -95,19 +99,22 @@ fn as_bytes(buckets: &[Words]) -> &[u8] {
 }
 
 impl TurboHash {
-    /// Gives the held shard new buckets. An error leaves the old ones in force.
+    /// Gives the held shard new buckets; false if so many keys have like hashes that no reasonable number of buckets
+    /// would do. Then, as after an error, the old ones stay in force.
     #[cold]
-    pub(super) fn rehash(&self, held: &mut Held<'_>, why: Why) -> Result<()> {
+    pub(super) fn rehash(&self, held: &mut Held<'_>, why: Why) -> Result<bool> {
         let old = held.view;
         held.freeze();
         let made = self.rebuild(held, why);
-        held.thaw(*made.as_ref().unwrap_or(&old));
-        made?;
+        held.thaw(made.as_ref().ok().copied().flatten().unwrap_or(old));
+        if made?.is_none() {
+            return Ok(false);
+        }
         if !old.is_empty() {
             let (offset, bytes) = (self.offset_of(old.address(0)), old.bytes());
             self.limbo.retire(Garbage::Shard { offset, bytes });
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Rids the held shard of deleted keys, if there is room for the new buckets.
@@ -117,7 +124,7 @@ impl TurboHash {
         let _ = self.rehash(held, Why::Deleted);
     }
 
-    fn rebuild(&self, held: &Held<'_>, why: Why) -> Result<View> {
+    fn rebuild(&self, held: &Held<'_>, why: Why) -> Result<Option<View>> {
         let content = self.content(held)?;
         let pairs = self.gather(held)?;
         let scope = self.header.scope as usize;
@@ -128,13 +135,13 @@ impl TurboHash {
                 break buckets;
             }
             bits += 1;
-            if bits > BUCKET_BITS_MAX || pairs.len() * 64 < USABLE_SLOTS << bits {
-                return Err(Error::invalid("too many keys have the same hash"));
+            if bits > BUCKET_BITS_MAX || pairs.len() * SPARSE < USABLE_SLOTS << bits {
+                return Ok(None);
             }
         };
         let view = self.store_buckets(held, &buckets, bits)?;
         self.counts[held.shard].set(Content { live: pairs.len() as u64, deleted: 0, ..content });
-        Ok(view)
+        Ok(Some(view))
     }
 
     /// An error if the pool could not have so many buckets: they are not made in DRAM first.

@@ -1,6 +1,8 @@
 //! Scanning without an order of keys: in the order of hashes, which rehashing does not change. A shard is a range
 //! of hashes.
 
+use std::ops::RangeInclusive;
+
 use terrace_base::Result;
 
 use super::TurboHash;
@@ -54,7 +56,7 @@ impl TurboHash {
                 last = Some(pair.hash);
                 *cursor = HashCursor::after(pair.hash);
             }
-            *cursor = HashCursor::after(self.last_hash(shard));
+            *cursor = HashCursor::after(*self.hashes_of(shard).end());
             if left == 0 {
                 return Ok(());
             }
@@ -62,9 +64,10 @@ impl TurboHash {
         Ok(())
     }
 
-    /// The greatest hash of a shard.
-    fn last_hash(&self, shard: usize) -> u64 {
-        super::layout::first_hash(shard, self.header.shard_bits) | u64::MAX >> self.header.shard_bits
+    /// The hashes of a shard.
+    pub(super) fn hashes_of(&self, shard: usize) -> RangeInclusive<u64> {
+        let first = super::layout::first_hash(shard, self.header.shard_bits);
+        first..=first | u64::MAX >> self.header.shard_bits
     }
 
     /// The pairs of a shard with hashes of at least `from`, in their order, durable.
@@ -91,6 +94,11 @@ impl TurboHash {
         self.charge_all(view);
         if self.view(shard).is_writing() {
             self.settle(view, 0, view.len());
+        }
+        for (hash, record) in self.overflow.records(from..=*self.hashes_of(shard).end()) {
+            // SAFETY: present in limbo since before the overflow was asked, which named the record then.
+            let pair = unsafe { Pair::read(&self.pool, record)? };
+            seen.push(Seen { hash, words: [[0; 8]; 2], record: Some(pair) });
         }
         // A key that was deleted and put back may have been seen twice: what was seen later is newer. The
         // sort is stable.

@@ -6,10 +6,24 @@ use std::sync::Arc;
 
 use terrace_base::rng::Rng;
 use terrace_pmem::{Granularity, MemMedia, Pool, PoolOptions};
+use terrace_sim::{World, WorldOptions};
 
 use super::simd::Level;
 use super::{Garbage, TurboHash, TurboOptions};
 use crate::{ByteMap, HashIndex};
+
+const SEED: u64 = 0x7465_7272_6163_6521;
+
+fn seeded() -> TurboOptions {
+    TurboOptions { seed: Some(SEED), ..TurboOptions::default() }
+}
+
+/// The extent in which a shard has a part.
+fn extent_of(table: &TurboHash, shard: usize) -> u64 {
+    let offset = table.offset_of(table.view(shard).address(0));
+    assert!(table.blocks.is_part(table.view(shard).bytes()));
+    offset - offset % table.pool.extent_bytes()
+}
 
 fn table(options: &TurboOptions) -> TurboHash {
     let max = 64 << 20;
@@ -21,7 +35,7 @@ fn table(options: &TurboOptions) -> TurboHash {
 
 #[test]
 fn every_instruction_set_and_both_ways_to_read_agree_with_a_map() {
-    let options = TurboOptions { shards: 4, initial_buckets: 1, probing_scope: 4, ..TurboOptions::default() };
+    let options = TurboOptions { shards: 4, initial_buckets: 1, probing_scope: 4, ..seeded() };
     for level in Level::all() {
         for glances in [false, true] {
             let mut table = table(&options);
@@ -45,7 +59,12 @@ fn every_instruction_set_and_both_ways_to_read_agree_with_a_map() {
 
 #[test]
 fn a_table_made_for_its_keys_fills_well_and_probes_little() {
-    let table = table(&TurboOptions { shards: 128, initial_buckets: 16, ..TurboOptions::for_keys(20_000) });
+    let table = table(&TurboOptions {
+        shards: 128,
+        initial_buckets: 16,
+        seed: Some(1),
+        ..TurboOptions::for_keys(20_000)
+    });
     let mut peak: f64 = 0.0;
     for i in 0..32_000u64 {
         table.insert_u64(i, i + 1).unwrap();
@@ -62,7 +81,7 @@ fn a_table_made_for_its_keys_fills_well_and_probes_little() {
 #[test]
 fn a_part_of_an_extent_that_is_lost_or_given_out_twice_is_found() {
     // Shards of 4 buckets have a quarter of an extent each.
-    let table = table(&TurboOptions { shards: 8, initial_buckets: 4, ..TurboOptions::default() });
+    let table = table(&TurboOptions { shards: 8, initial_buckets: 4, ..seeded() });
     (0..100).for_each(|key| assert_eq!(table.insert_u64(key, 7).unwrap(), None));
     let finding = |what: &str| {
         let findings = table.check().unwrap();
@@ -81,4 +100,90 @@ fn a_part_of_an_extent_that_is_lost_or_given_out_twice_is_found() {
     let named = table.offset_of(table.view(0).address(0));
     table.blocks.free(named, bytes).unwrap();
     finding("free too");
+}
+
+/// After a crash: a shard whose buckets are marked moves into the extent of another, which then moves out of it before
+/// the walk comes by.
+#[test]
+fn reclaiming_keeps_an_extent_that_a_marked_shard_has_moved_into() {
+    let options = TurboOptions { shards: 4, initial_buckets: 2, probing_scope: 2, ..seeded() };
+    let world = World::new(1, WorldOptions::default());
+    let pool = Pool::create_on(world.media(), Path::new("pm"), &world.pool_options()).unwrap();
+    let table = TurboHash::create(&pool, "table", &options).unwrap();
+    let keys_of = |shard: usize| {
+        let hash = table.hash;
+        (0u64..).filter(move |key| super::layout::shard_of(hash.of_word(*key), 2) == shard)
+    };
+    let (first, last): (Vec<_>, Vec<_>) = (keys_of(0).take(300).collect(), keys_of(3).take(300).collect());
+    // The first has a slot of its own, the last a quarter of an extent.
+    table.insert_u64(first[0], 7).unwrap();
+    let grow = |table: &TurboHash, keys: &[u64], shard: usize, buckets: usize| {
+        let done = keys.iter().position(|key| {
+            table.insert_u64(*key, 7).unwrap();
+            table.view(shard).len() >= buckets
+        });
+        done.unwrap()
+    };
+    let mut grown = grow(&table, &last, 3, 4);
+    let extent = extent_of(&table, 3);
+    drop((table, pool));
+
+    let world = world.kill();
+    let pool = Pool::open_on(world.media(), Path::new("pm"), &world.pool_options()).unwrap();
+    let table = Arc::new(TurboHash::open(&pool, "table").unwrap());
+    let (theirs, mut moved) = (table.clone(), 0);
+    let (keys, others) = (first.clone(), last.clone());
+    let moves = parking_lot::Mutex::new(Some(move || {
+        moved += grow(&theirs, &keys, 0, 4);
+        grown += grow(&theirs, &others, 3, 8);
+        (moved, grown)
+    }));
+    let at = table.offset_of(table.view(0).address(0));
+    world.media().at_marks(Some(Arc::new(move |offset| {
+        if let Some(mut moves) = (offset == at).then(|| moves.lock().take()).flatten() {
+            moves();
+        }
+    })));
+    let mut marks = pool.marks();
+    table.mark(&mut marks).unwrap();
+    world.media().at_marks(None);
+    assert_eq!(extent_of(&table, 0), extent);
+    pool.reclaim(&marks).unwrap();
+    let world = world.kill();
+    let pool = Pool::open_on(world.media(), Path::new("pm"), &world.pool_options()).unwrap();
+    let table = TurboHash::open(&pool, "table").unwrap();
+    let mut marks = pool.marks();
+    table.mark(&mut marks).unwrap();
+    // What waited for readers at the second crash.
+    pool.reclaim(&marks).unwrap();
+    assert_eq!(pool.check(&marks), [], "every shard lies in what is the table's");
+}
+
+/// What an enemy could do who knew the seed costs a search in the overflow, and no more room than the keys need.
+#[test]
+fn keys_of_one_hash_take_little_room_and_leave_none_behind() {
+    let table = table(&TurboOptions { shards: 2, initial_buckets: 4, ..seeded() });
+    let key = |i: u64| terrace_sim::colliding(SEED, i);
+    for i in 0..3000u64 {
+        assert_eq!(table.insert(&key(i), i + 1).unwrap(), None);
+    }
+    let in_table = 16 * super::layout::USABLE_SLOTS as u64;
+    assert_eq!((table.len(), table.overflow.len()), (3000, 3000 - in_table));
+    assert!(table.pm_bytes() < 400 << 10, "{} bytes", table.pm_bytes());
+    assert_eq!(table.check().unwrap(), Vec::<String>::new());
+    for i in (0..3000).rev() {
+        assert_eq!(table.remove(&key(i)).unwrap(), Some(i + 1));
+    }
+    assert_eq!((table.len(), table.overflow.len(), table.overflow.places()), (0, 0, 0));
+    assert!(table.drain());
+    let mut marks = table.pool.marks();
+    table.mark(&mut marks).unwrap();
+    assert_eq!(table.pool.check(&marks), []);
+}
+
+#[test]
+fn every_table_has_a_seed_of_its_own() {
+    let seeds: std::collections::BTreeSet<u64> =
+        (0..8).map(|_| table(&TurboOptions { shards: 2, ..TurboOptions::default() }).header.seed).collect();
+    assert_eq!(seeds.len(), 8);
 }

@@ -19,7 +19,7 @@ use super::probe::{Content, Header, Sought, Value};
 use super::rehash::Why;
 use super::simd::{Isa, by_isa};
 use super::{Garbage, TurboHash};
-use crate::pair::NewPair;
+use crate::pair::{NewPair, Pair};
 
 /// What a key is to become.
 pub(super) enum New<'p> {
@@ -91,6 +91,12 @@ impl TurboHash {
         let mut held = self.hold(shard);
         loop {
             let search = self.search::<I>(&held, sought)?;
+            if !matches!(search, Search::Found(_)) && self.overflow.may_hold(sought.hash) {
+                // SAFETY: the shard is held, without which no record of its keys is retired.
+                if let Some(pair) = unsafe { self.overflow.get(sought.hash, sought.key)? } {
+                    return self.change_overflowed(sought, pair, when, new);
+                }
+            }
             let (existed, before) = match &search {
                 Search::Found(_) if when == When::Always => (true, None),
                 Search::Found(found) => (true, Some(found.value.word()?)),
@@ -105,13 +111,48 @@ impl TurboHash {
                 (Search::Found(found), _) => self.replace::<I>(&held, found, sought, new)?,
                 (Search::Room(_) | Search::Full, New::Nothing) => {}
                 (Search::Room(spot), _) => self.fill_room::<I>(&held, spot, sought, new)?,
+                // Where keys of this very hash had no place there is none for one more.
                 (Search::Full, _) => {
-                    self.rehash(&mut held, Why::Full(sought.hash))?;
-                    continue;
+                    if self.overflow.holds(sought.hash) || !self.rehash(&mut held, Why::Full(sought.hash))? {
+                        self.put_overflowed(sought, new)?;
+                    } else {
+                        continue;
+                    }
                 }
             }
             return Ok(outcome);
         }
+    }
+
+    /// Makes a key that is in the overflow what it is to be; its shard is held.
+    #[cold]
+    fn change_overflowed(
+        &self,
+        sought: &Sought<'_>,
+        pair: Pair<'_>,
+        when: When,
+        new: New<'_>,
+    ) -> Result<Outcome> {
+        let before = if when == When::Always { None } else { Some(pair.word()?) };
+        if !matches!(when, When::If(expected) if expected != before) {
+            match new {
+                New::Nothing => self.retire(self.overflow.remove(sought.hash, sought.key)?),
+                new => self.put_overflowed(sought, new)?,
+            }
+        }
+        Ok(Outcome { existed: true, before })
+    }
+
+    /// Puts a key into the overflow, or gives it another value there; its shard is held.
+    #[cold]
+    fn put_overflowed(&self, sought: &Sought<'_>, new: New<'_>) -> Result<()> {
+        let pair = match new {
+            New::Nothing => return Ok(()),
+            New::Record(pair) => pair,
+            New::Word(word) => self.new_pair(sought.key, &word.to_le_bytes())?,
+        };
+        self.retire(self.overflow.put(sought.hash, sought.key, pair)?);
+        Ok(())
     }
 
     by_isa! {

@@ -11,6 +11,7 @@ use terrace_index::{ByteMap, Cceh, HashCursor, HashIndex, ScanBatch, kinds};
 use terrace_pmem::{Granularity, Media, MemMedia, POff, Pool, PoolOptions};
 
 use crate::bed::{assert_marked, options};
+use crate::conformance::SEED;
 
 /// Segments of 16 slots, so that there are many of them.
 type Table = Cceh<4, 2>;
@@ -58,7 +59,7 @@ fn options_of_table() -> PoolOptions {
 }
 
 fn full_table(pool: &Pool) -> Table {
-    let table = Table::create(pool, "table").unwrap();
+    let table = Table::create_seeded(pool, "table", 0, SEED).unwrap();
     (0..KEYS).for_each(|i| assert_eq!(table.insert(&name(i), i + 1).unwrap(), None));
     (0..KEYS).filter(|i| word(*i).is_none()).for_each(|i| assert!(table.delete(&name(i)).unwrap()));
     assert_eq!(table.check().unwrap(), Vec::<String>::new());
@@ -296,7 +297,7 @@ fn a_full_pool_is_an_error_and_loses_nothing() {
         let media = Arc::new(MemMedia::new(1 << 20, 2 << 20, Granularity::CacheLine).unwrap());
         let (path, opts) = (Path::new("memory"), PoolOptions { max_size: 2 << 20, ..options() });
         let pool = Pool::create_on(media.clone(), path, &opts).unwrap();
-        let table = Cceh::<16, 2>::create(&pool, "table").unwrap();
+        let table = Cceh::<16, 2>::create_seeded(&pool, "table", 0, 0x4345_4843).unwrap();
         let value = |i: u64| {
             let mut value = vec![3; value_bytes];
             value[..8].copy_from_slice(&i.to_le_bytes());

@@ -127,6 +127,16 @@ impl PmLog {
         PmSegment::outline(pool, head)?.mark(marks)
     }
 
+    /// Where the extents begin of the log whose head lies at `head`; as [`mark_at`](Self::mark_at).
+    pub fn extents_at(pool: &Pool, head: u64) -> Result<Vec<u64>> {
+        Ok(PmSegment::outline(pool, head)?.extents().collect())
+    }
+
+    /// Where the log's extents begin, for who marks them when he has let go of the log.
+    pub fn extents(&self) -> Vec<u64> {
+        self.writer.segment().extents().collect()
+    }
+
     /// Marks the log's extents as owned.
     pub fn mark(&self, marks: &mut Marks) -> Result<()> {
         self.writer.segment().mark(marks)

@@ -144,7 +144,12 @@ impl PmSegment {
 
     /// Marks its extents as owned.
     pub fn mark(&self, marks: &mut Marks) -> Result<()> {
-        self.pieces.iter().try_for_each(|piece| marks.extent(piece.offset))
+        self.extents().try_for_each(|extent| marks.extent(extent))
+    }
+
+    /// Where its extents begin.
+    pub fn extents(&self) -> impl Iterator<Item = u64> {
+        self.pieces.iter().map(|piece| piece.offset)
     }
 
     /// Gives its extents back. The caller has durably unlinked the head.

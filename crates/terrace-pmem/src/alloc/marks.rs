@@ -10,6 +10,10 @@ use crate::pool::Pool;
 
 /// A walk over the pool: owners mark what they can reach from their roots, then it is compared with what the
 /// allocator holds by [`Pool::check`] or [`Pool::reclaim`].
+///
+/// Who marks beside writers collects what he finds under a lock and marks it when he has let go: writers may work
+/// at every mark ([`Media::marking`](crate::Media::marking)). What is freed in between is no longer inherited, so
+/// that its mark does no harm.
 #[derive(Debug)]
 pub struct Marks {
     pool: Pool,
@@ -32,6 +36,11 @@ impl Marks {
     ///
     /// Errors: [`Corruption`](terrace_base::Error::Corruption) if no extent can begin at `offset`.
     pub fn extent(&mut self, offset: u64) -> Result<()> {
+        self.pool.media().marking(offset);
+        self.insert_extent(offset)
+    }
+
+    fn insert_extent(&mut self, offset: u64) -> Result<()> {
         if offset == 0 || offset >= self.pool.size() || !offset.is_multiple_of(self.pool.extent_bytes()) {
             return Err(self.pool.corruption(offset, "the offset of an extent", format!("{offset:#x}")));
         }
@@ -44,10 +53,11 @@ impl Marks {
     /// A slot is reachable; as [`extent`](Self::extent). A place where no slot can begin is noted as a problem
     /// and no more: beside mutators the slab may have just gone.
     pub fn slot(&mut self, offset: u64) -> Result<()> {
+        self.pool.media().marking(offset);
         let unit = offset / self.pool.extent_bytes();
         let Some(slab) = self.pool.inner.alloc.slabs.get(unit) else {
             if offset.is_multiple_of(self.pool.extent_bytes()) {
-                return self.extent(offset);
+                return self.insert_extent(offset);
             }
             self.problems.push(Problem::new(offset, "slot reached where no slab is"));
             return Ok(());

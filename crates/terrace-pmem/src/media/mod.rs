@@ -152,4 +152,8 @@ pub trait Media: Send + Sync + Debug {
 
     /// The pool was closed: background work on the mapping stops.
     fn closed(&self) {}
+
+    /// A walk is about to mark what begins at `offset` as reachable, and holds nothing that a writer waits for. A
+    /// simulated medium may let others work here.
+    fn marking(&self, _offset: u64) {}
 }

@@ -23,8 +23,8 @@ mod survive;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
@@ -77,6 +77,9 @@ pub enum PmOp {
 /// Called before each [`PmOp`]; an error makes the operation fail (a drain cannot, and goes on).
 pub type PmHook = Box<dyn Fn(PmOp) -> Result<()> + Send + Sync>;
 
+/// Called with the offset of each thing that a walk is about to mark as reachable.
+pub type MarkHook = Arc<dyn Fn(u64) + Send + Sync>;
+
 /// A simulated medium.
 pub struct SimPm {
     /// Taken only by `drop`.
@@ -86,6 +89,7 @@ pub struct SimPm {
     granularity: Granularity,
     durable: Mutex<Durable>,
     hook: OnceLock<PmHook>,
+    at_marks: Mutex<Option<MarkHook>>,
 }
 
 /// What the media hold, and what is on its way there.
@@ -121,12 +125,18 @@ impl SimPm {
             granularity,
             durable: Mutex::new(durable),
             hook: OnceLock::new(),
+            at_marks: Mutex::default(),
         }
     }
 
     /// Has `hook` called before every operation. Only the first call counts.
     pub fn set_hook(&self, hook: PmHook) {
         let _ = self.hook.set(hook);
+    }
+
+    /// Has `hook` called at every mark, or none any more. It may do what writers do, but not mark.
+    pub fn at_marks(&self, hook: Option<MarkHook>) {
+        *self.at_marks.lock() = hook;
     }
 
     /// Makes the medium full at `bytes`: growing past it fails with [`Error::NoSpace`].
@@ -297,6 +307,13 @@ impl Media for SimPm {
         durable.image.resize(self.len());
         self.settle_pages(&mut durable, offset..offset.saturating_add(len).min(self.len()));
         Ok(())
+    }
+
+    fn marking(&self, offset: u64) {
+        let hook = self.at_marks.lock().clone();
+        if let Some(hook) = hook {
+            hook(offset);
+        }
     }
 
     fn describe(&self) -> String {

@@ -51,6 +51,7 @@ fn env(boot: &'static str) -> Env {
         pm: Arc::new(Booted(boot)),
         executor: Arc::new(Inline::default()),
         clock: Arc::new(ManualClock::default()),
+        hash_seed: None,
     }
 }
 

@@ -5,7 +5,7 @@ use terrace_sim::World;
 
 use super::{falls, long, rises, short};
 use crate::conformance::{
-    Extendible, Hashed, HashedSubject, StructureChange, crash_in_each_event_of, inserts, removes,
+    Extendible, Hashed, HashedSubject, StructureChange, colliding, crash_in_each_event_of, inserts, removes,
 };
 
 type Table<const B: usize, const P: usize> = HashedSubject<Cceh<B, P>>;
@@ -74,5 +74,27 @@ fn a_directory_is_doubled_or_not() {
             let split = seen.windows(2).filter(|s| s[1][1] == s[0][1] && s[1][0] > s[0][0]).count();
             doubled > 1 && split > 4
         },
+    });
+}
+
+/// Four keys of one hash fill the only bucket that they may lie in.
+#[test]
+fn a_key_without_a_place_is_in_the_overflow_or_not() {
+    crash_in_each_event_of::<Tables<1, 1>, _>(StructureChange {
+        seed: 5,
+        before: inserts(1, (0..3).map(colliding)),
+        change: [
+            inserts(20, (2..8).map(colliding)),
+            inserts(40, (4..6).map(colliding)),
+            removes((0..2).chain(4..6).map(colliding)),
+            inserts(60, (5..9).map(colliding)),
+            removes((0..9).map(colliding)),
+        ]
+        .concat(),
+        sight: |table, _| {
+            let figures = table.0.figures().unwrap();
+            figures.usable_slots - 4 * figures.buckets
+        },
+        proof: |seen| seen[0] == 0 && rises(seen.iter().copied()) && falls(seen.iter().copied()),
     });
 }

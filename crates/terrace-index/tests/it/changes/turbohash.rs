@@ -3,11 +3,11 @@
 use terrace_index::{HashFigures, HashIndex, TurboHash};
 use terrace_sim::World;
 
-use super::{long, short};
+use super::{falls, long, rises, short};
 use crate::bed::memory_pool;
 use crate::conformance::{
-    Case, Hashed, HashedSubject, StructureChange, Subject as _, Turbo, crash_in_each_event_of, inserts,
-    removes,
+    Case, Hashed, HashedSubject, StructureChange, Subject as _, Turbo, colliding, crash_in_each_event_of,
+    inserts, removes,
 };
 
 type Table = HashedSubject<TurboHash>;
@@ -158,4 +158,26 @@ fn a_key_away_from_its_home_is_found() {
     // Of these two come to a slot beside the header, which is written in one go with what publishes it.
     place::<Hashed<Turbo<2, 2, 4>>>(1, |i| short(2000 + i));
     place::<Hashed<Turbo<2, 2, 4>>>(2, long);
+}
+
+/// Thirteen keys of one hash fill the only bucket that they may lie in.
+#[test]
+fn a_key_without_a_place_is_in_the_overflow_or_not() {
+    crash_in_each_event_of::<Hashed<Turbo<2, 1, 1>>, _>(StructureChange {
+        seed: 5,
+        before: inserts(1, (0..12).map(colliding)),
+        change: [
+            inserts(20, (10..17).map(colliding)),
+            inserts(40, (12..15).map(colliding)),
+            removes((0..2).chain(12..15).map(colliding)),
+            inserts(60, (14..18).map(colliding)),
+            removes((0..18).map(colliding)),
+        ]
+        .concat(),
+        sight: |table, _| {
+            let figures = table.0.figures().unwrap();
+            figures.usable_slots - 13 * figures.buckets
+        },
+        proof: |seen| seen[0] == 0 && rises(seen.iter().copied()) && falls(seen.iter().copied()),
+    });
 }

@@ -7,7 +7,7 @@ use terrace_sim::{Change, KvModel, Map, Recorder, World, kv_scenario};
 
 use super::{long, short};
 use crate::bed::{assert_marked, create_in, open_in};
-use crate::conformance::try_each_event;
+use crate::conformance::{SEED, try_each_event};
 
 /// A hash table of bytes.
 trait Table: ByteMap + HashIndex + Sized {
@@ -17,7 +17,8 @@ trait Table: ByteMap + HashIndex + Sized {
 
 impl Table for TurboHash {
     fn create(pool: &Pool) -> Result<Self> {
-        let options = TurboOptions { shards: 2, initial_buckets: 1, ..TurboOptions::default() };
+        let options =
+            TurboOptions { shards: 2, initial_buckets: 1, seed: Some(SEED), ..TurboOptions::default() };
         TurboHash::create(pool, "table", &options)
     }
     fn open(pool: &Pool) -> Result<Self> {
@@ -27,7 +28,7 @@ impl Table for TurboHash {
 
 impl Table for Cceh<2, 2> {
     fn create(pool: &Pool) -> Result<Self> {
-        Cceh::create(pool, "table")
+        Cceh::create_seeded(pool, "table", 0, SEED)
     }
     fn open(pool: &Pool) -> Result<Self> {
         Cceh::open(pool, "table")

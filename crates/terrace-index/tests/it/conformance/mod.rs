@@ -2,8 +2,10 @@
 
 mod crash;
 mod delays;
+mod hard;
 mod histories;
 mod model;
+mod reclaim;
 mod subject;
 mod threads;
 
@@ -16,13 +18,23 @@ pub use crash::{
     Op, StructureChange, crash_in_each_event_of, inserts, removes, survives_crashes, try_each_event,
 };
 pub use delays::{bears_delays, bears_delays_after_a_crash};
+pub use hard::bears_hard_keys;
 pub use histories::is_linearizable;
 pub use model::agrees_with_a_map;
+pub use reclaim::reclaims_beside_writers;
 pub use subject::{Case, Hashed, HashedSubject, Ordered, OrderedSubject, Subject};
 pub use threads::{
     bears_many_threads, counts_by_compare_exchange, loses_no_insert, marks_beside_writers,
     shows_what_is_always_there,
 };
+
+/// Seed of the hashes under test, so that every run is the same and keys can be made to collide.
+pub const SEED: u64 = 0x7465_7272_6163_6521;
+
+/// Key `i` of those that have one hash with [`SEED`].
+pub fn colliding(i: u64) -> Vec<u8> {
+    terrace_sim::colliding(SEED, i)
+}
 
 /// How an ordered index is made.
 pub trait Constructor: Send + Sync + 'static {
@@ -70,12 +82,8 @@ impl<const SHARDS: u32, const BUCKETS: u32, const SCOPE: u32> HashConstructor
 {
     type Index = TurboHash;
     fn create(pool: &Pool) -> Result<TurboHash> {
-        let options = TurboOptions {
-            shards: SHARDS,
-            initial_buckets: BUCKETS,
-            probing_scope: SCOPE,
-            ..TurboOptions::default()
-        };
+        let options =
+            TurboOptions { shards: SHARDS, initial_buckets: BUCKETS, probing_scope: SCOPE, seed: Some(SEED) };
         TurboHash::create(pool, "index", &options)
     }
     fn open(pool: &Pool) -> Result<TurboHash> {
@@ -88,7 +96,7 @@ pub struct Extendible<const B: usize, const P: usize>;
 impl<const B: usize, const P: usize> HashConstructor for Extendible<B, P> {
     type Index = Cceh<B, P>;
     fn create(pool: &Pool) -> Result<Cceh<B, P>> {
-        Cceh::create(pool, "index")
+        Cceh::create_seeded(pool, "index", 0, SEED)
     }
     fn open(pool: &Pool) -> Result<Cceh<B, P>> {
         Cceh::open(pool, "index")
@@ -97,7 +105,7 @@ impl<const B: usize, const P: usize> HashConstructor for Extendible<B, P> {
 
 /// Write buffers so small, and a log so short, that merges, cuts and turns come up at every few changes.
 pub fn tight(merge: Merge, cache: bool) -> SpotOnOptions {
-    SpotOnOptions { merge, cache, capacity: Some(3), log_bytes: 300, lanes: 2 }
+    SpotOnOptions { merge, cache, capacity: Some(3), log_bytes: 300, lanes: 2, seed: Some(SEED) }
 }
 
 /// Merging in place.
@@ -203,6 +211,16 @@ macro_rules! suite {
             #[test]
             fn bears_delays_after_a_crash() {
                 crate::conformance::bears_delays_after_a_crash::<Case>();
+            }
+
+            #[test]
+            fn bears_hard_keys() {
+                crate::conformance::bears_hard_keys::<Case>();
+            }
+
+            #[test]
+            fn reclaims_beside_writers() {
+                crate::conformance::reclaims_beside_writers::<Case>(400);
             }
         }
     };

@@ -44,6 +44,7 @@ fn open_with(dir: &Path, options: Options) -> Arc<Slm> {
         pm: Arc::new(RealPm),
         executor: Arc::new(Inline::default()),
         clock: Arc::new(ManualClock::default()),
+        hash_seed: None,
     };
     let core = Core::new(dir.to_path_buf(), options, env).unwrap();
     let (slm, last) = open_slm(core).unwrap();

@@ -32,7 +32,7 @@ impl KeyIndex for TurboIndex {
             shards: asked.shards,
             initial_buckets: asked.initial_buckets,
             probing_scope: asked.probing_scope,
-            ..TurboOptions::default()
+            seed: core.env.hash_seed,
         };
         TurboHash::create(pool, ROOT, &options).map(drop)
     }

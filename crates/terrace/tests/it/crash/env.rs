@@ -13,6 +13,8 @@ use terrace_disk::{Access, FileLock, Fs, ReadFile, SimFs, WriteFile};
 use terrace_pmem::{Granularity, Pool, PoolOptions};
 use terrace_sim::World;
 
+use crate::harness::HASH_SEED;
+
 /// The database's directory.
 pub const DIR: &str = "/db";
 
@@ -33,6 +35,7 @@ impl Process {
             pm: Arc::new(WorldPm { world: world.clone() }),
             executor: background.clone(),
             clock: Arc::new(ManualClock::default()),
+            hash_seed: Some(HASH_SEED),
         };
         Process { env, background, files }
     }

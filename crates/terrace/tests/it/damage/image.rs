@@ -11,7 +11,7 @@ use terrace_disk::{Fs, SimFs};
 use terrace_index::kinds;
 use terrace_pmem::{Granularity, Media, MemMedia, Pool, PoolOptions};
 
-use crate::harness::{tiny_lsm, tiny_sptree, tiny_turbo};
+use crate::harness::{HASH_SEED, tiny_lsm, tiny_sptree, tiny_turbo};
 
 /// The database directory.
 pub const DIR: &str = "/db";
@@ -182,6 +182,7 @@ impl Bed {
             pm: self.pm.clone(),
             executor: Arc::new(Inline::default()),
             clock: Arc::new(ManualClock::default()),
+            hash_seed: Some(HASH_SEED),
         }
     }
 

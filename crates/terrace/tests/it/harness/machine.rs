@@ -10,6 +10,7 @@ use terrace_disk::{Fs, SimFs};
 use terrace_pmem::{Pool, PoolOptions};
 use terrace_sim::{PmOptions, SimPm, World, WorldOptions};
 
+use super::HASH_SEED;
 use super::setups::{Background, Setup};
 
 const DIR: &str = "/db";
@@ -80,7 +81,8 @@ impl Machine {
         let fs = Arc::new(self.world.fs());
         let pm =
             OnePool { fs: self.world.fs(), media: self.world.media(), boot_id: self.world.boot_id().into() };
-        Env { fs, pm: Arc::new(pm), executor, clock: Arc::new(ManualClock::default()) }
+        let clock = Arc::new(ManualClock::default());
+        Env { fs, pm: Arc::new(pm), executor, clock, hash_seed: Some(HASH_SEED) }
     }
 }
 

@@ -11,6 +11,9 @@ pub use pausable::Pausable;
 pub use setups::{Background, Setup, setups, tiny_lsm, tiny_sptree, tiny_turbo};
 use terrace::EngineKind;
 
+/// Seed of the hashes of databases under test: a run is the same every time, and keys can be made to collide.
+pub const HASH_SEED: u64 = 0x5EED_0000_0000_0001;
+
 /// An engine, and what it promises beyond the store's semantics.
 #[derive(Debug, Clone, Copy)]
 pub struct Engine {
