@@ -69,7 +69,9 @@ impl Art {
             depth += node.prefix().len();
             let Some(&byte) = key.get(depth) else {
                 let here = node.here().swap(0, Ordering::AcqRel);
-                self.tidy(slot, path, old);
+                if self.tidy(slot, old) {
+                    self.detach(slot, path, old);
+                }
                 return Some(here).filter(|here| *here != 0);
             };
             depth += 1;
@@ -129,34 +131,42 @@ impl Art {
         self.replace(slot, node, &entries, old);
     }
 
-    /// Takes out the child that `slot` holds; `path` leads to it.
-    fn detach(&self, slot: &AtomicUsize, mut path: Vec<(&AtomicUsize, u8)>, old: &mut Vec<Node>) {
-        let Some((parent_slot, byte)) = path.pop() else {
-            slot.store(0, Ordering::Release);
-            return;
-        };
-        let Some(parent) = Node::of(parent_slot.load(Ordering::Acquire)) else { return };
-        if parent.is_full() {
-            parent.take(byte);
-            if parent.count() < FULL_MIN {
-                self.replace(parent_slot, parent, &parent.entries(), old);
+    /// Takes out the child that `slot` holds, and every node above it that is left without any; `path` leads to it. A
+    /// long key's path is long: no call within a call for each node of it.
+    fn detach<'t>(
+        &self,
+        mut slot: &'t AtomicUsize,
+        mut path: Vec<(&'t AtomicUsize, u8)>,
+        old: &mut Vec<Node>,
+    ) {
+        while let Some((parent_slot, byte)) = path.pop() {
+            let Some(parent) = Node::of(parent_slot.load(Ordering::Acquire)) else { return };
+            if parent.is_full() {
+                parent.take(byte);
+                if parent.count() < FULL_MIN {
+                    self.replace(parent_slot, parent, &parent.entries(), old);
+                }
+                return;
             }
-            return;
+            let mut entries = parent.entries();
+            entries.retain(|e| e.0 != byte);
+            self.replace(parent_slot, parent, &entries, old);
+            if !self.tidy(parent_slot, old) {
+                return;
+            }
+            slot = parent_slot;
         }
-        let mut entries = parent.entries();
-        entries.retain(|e| e.0 != byte);
-        self.replace(parent_slot, parent, &entries, old);
-        self.tidy(parent_slot, path, old);
+        slot.store(0, Ordering::Release);
     }
 
-    /// Does away with a node that has become superfluous.
-    fn tidy(&self, slot: &AtomicUsize, path: Vec<(&AtomicUsize, u8)>, old: &mut Vec<Node>) {
-        let Some(node) = Node::of(slot.load(Ordering::Acquire)) else { return };
+    /// Does away with a node that has become superfluous; whether its slot is to be taken out of the node above.
+    fn tidy(&self, slot: &AtomicUsize, old: &mut Vec<Node>) -> bool {
+        let Some(node) = Node::of(slot.load(Ordering::Acquire)) else { return false };
         let here = node.here().load(Ordering::Acquire);
         match (&node.entries()[..], here) {
             ([], 0) => {
-                self.detach(slot, path, old);
                 self.drop_node(node, old);
+                return true;
             }
             ([], here) if node.prefix().is_empty() => {
                 slot.store(of_value(here), Ordering::Release);
@@ -165,6 +175,7 @@ impl Art {
             ([(byte, child)], 0) => self.join(slot, node, *byte, *child, old),
             _ => {}
         }
+        false
     }
 
     /// Joins a node with its only child, if their prefixes fit into one.

@@ -114,3 +114,18 @@ fn searches_beside_changes_find_what_is_always_there() {
     });
     free(&mut old);
 }
+
+/// Nothing is done by a call for each node of a path: of the longest key there are thousands.
+#[test]
+fn the_longest_keys_come_and_go_on_a_small_stack() {
+    let work = || {
+        let (art, mut old) = (Art::new(), Vec::new());
+        let keys: Vec<Vec<u8>> = (0..4u8).map(|last| [&vec![b'l'; 65_534][..], &[last]].concat()).collect();
+        keys.iter().for_each(|key| art.insert(key, 8, &mut old).unwrap());
+        keys.iter().for_each(|key| assert_eq!(art.remove(key, &mut old), Some(8)));
+        free(&mut old);
+        assert_eq!((art.bytes(), art.last()), (0, None));
+    };
+    let thread = std::thread::Builder::new().stack_size(128 << 10).spawn(work);
+    thread.unwrap().join().unwrap();
+}
