@@ -417,10 +417,10 @@ mod tests {
     #[test]
     fn an_unknown_tag_and_job_kind_are_foreign() {
         let good = encode_group(&[Edit::NextFile(5)]);
-        let payload = [&good[..], &[13, 0]].concat();
+        let payload = [&good[..], &[14, 0]].concat();
         let fault = decode_group(&payload).unwrap_err();
         assert_eq!(fault.at, good.len());
-        assert!(matches!(fault.kind, FaultKind::Foreign { found, .. } if found == "edit tag 13"));
+        assert!(matches!(fault.kind, FaultKind::Foreign { found, .. } if found == "edit tag 14"));
         let fault = decode_group(&[tag::JOB_STARTED, 2, 1, 9]).unwrap_err();
         assert!(matches!(fault.kind, FaultKind::Foreign { .. }));
     }
