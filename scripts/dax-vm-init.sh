@@ -79,7 +79,7 @@ mount_ssd() {
 
 # The store's own description of a pool, after a write, and what `check` thinks. DIR POOL
 describe() {
-    terrace --pool "$2" --pm 100MiB put "$1" greeting hello || fail "put in $1"
+    terrace put "$1" greeting hello --pool "$2" --pm 100MiB || fail "put in $1"
     terrace stat "$1" | grep -E '^(pool|durability|opened) ' | sed "s|^|terrace: $3: |"
     terrace check "$1" | sed "s|^|terrace: $3: |"
 }

@@ -73,6 +73,12 @@ pub enum Error {
         /// The pool's size limit in bytes.
         size: u64,
     },
+    /// It was not closed in order, and that cannot be put right where nothing may be written.
+    #[error("{} was not closed in order; only opening it for writing puts that right", path.display())]
+    NotClosed {
+        /// The pool or the database.
+        path: PathBuf,
+    },
     /// The store was opened read-only.
     #[error("the store is open read-only")]
     ReadOnly,
@@ -107,6 +113,8 @@ pub enum ErrorKind {
     NoSpace,
     /// See [`Error::PoolFull`].
     PoolFull,
+    /// See [`Error::NotClosed`].
+    NotClosed,
     /// See [`Error::ReadOnly`].
     ReadOnly,
     /// See [`Error::InvalidArgument`].
@@ -126,6 +134,7 @@ impl Error {
             Error::Poisoned { .. } => ErrorKind::Poisoned,
             Error::NoSpace { .. } => ErrorKind::NoSpace,
             Error::PoolFull { .. } => ErrorKind::PoolFull,
+            Error::NotClosed { .. } => ErrorKind::NotClosed,
             Error::ReadOnly => ErrorKind::ReadOnly,
             Error::InvalidArgument(_) => ErrorKind::InvalidArgument,
             Error::Unsupported { .. } => ErrorKind::Unsupported,

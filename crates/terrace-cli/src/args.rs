@@ -9,20 +9,16 @@ use clap::{Parser, Subcommand};
 use crate::command;
 use crate::escape;
 use crate::failure::{CommandResult, Failure};
-use crate::open::OpenArgs;
 
 /// An ordered key-value store for DRAM, persistent memory and SSD.
 ///
-/// A database is a directory, DIR. One process has it open at a time. Keys and values are any bytes:
-/// on the command line and in text, \\ \t \n \r and \xNN stand for bytes that cannot be typed, and
-/// --hex takes and prints hexadecimal instead.
+/// A database is a directory, DIR. One process at a time can write to it; commands that only read change
+/// nothing in it. Keys and values are any bytes: on the command line and in text, \\ \t \n \r and \xNN
+/// stand for bytes that cannot be typed, and --hex takes and prints hexadecimal instead.
 #[derive(Debug, Parser)]
 #[command(name = "terrace", version, subcommand_required = true, arg_required_else_help = true)]
 #[command(after_help = EXAMPLES)]
 pub struct Cli {
-    /// How to open the database.
-    #[command(flatten)]
-    pub open: OpenArgs,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -30,53 +26,40 @@ pub struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  terrace tour                             see everything on a database of its own
+  terrace tour                               see everything on a database made for it
   terrace put ./db greeting 'hello, world'
   terrace get ./db greeting
-  terrace import ./db records.tsv          a record a line: key, tab, value
+  terrace import ./db records.tsv            a record a line: key, tab, value
   terrace scan ./db --prefix user/ --limit 10
   terrace export ./db backup.tsv
-  terrace stat ./db                        what lies where, and what it cost
+  terrace stat ./db                          what lies where, and what it cost
   terrace check ./db && echo sound
   terrace bench ./bench --benchmarks ycsb --num 100000 --value-size 1000
 
 Exit codes:
-  0    done
-  1    the key was not there, or check found damage
-  2    the command line makes no sense
-  3    another error: the database is in use, the disk is full, a line of input is wrong, ...
-  130  stopped by Ctrl-C; what was acknowledged is kept";
+  0      done
+  1      the key was not there, the database is damaged, or repair could not keep everything
+  2      the command line makes no sense
+  3      another error: the database is in use, the disk is full, a line of input is wrong, ...
+  128+N  stopped by signal N (130: Ctrl-C, 143: SIGTERM); what was acknowledged is kept";
 
-/// The commands.
+/// The commands. What each does is told by its struct, whose text its help shows, too.
 #[derive(Debug, Subcommand)]
+#[expect(missing_docs, reason = "text here would take the place of the struct's in the command's help")]
 pub enum Command {
-    /// Show what Terrace does, on a database made for it
     Tour(command::tour::Tour),
-    /// Read records from a file into the database
     Import(command::import::Import),
-    /// Write the records of the database to a file, in key order
     Export(command::export::Export),
-    /// Print the value of a key
     Get(command::point::Get),
-    /// Write a record
     Put(command::point::Put),
-    /// Remove records
     Delete(command::point::Delete),
-    /// Print records in key order
     Scan(command::scan::Scan),
-    /// Show what lies on each floor and what it cost
     Stat(command::stat::Stat),
-    /// Verify every structure and checksum
     Check(command::check::Check),
-    /// Rebuild what can be rebuilt of a damaged database
     Repair(command::check::Repair),
-    /// Print an SSTable, a manifest or a pool in readable form
     Dump(command::dump::Dump),
-    /// Measure a database
     Bench(command::bench::Bench),
-    /// Print a completion script for a shell
     Completions(command::completions::Completions),
-    /// Write until killed, acknowledging each write on standard output
     #[command(name = "__write", hide = true)]
     WriteForever(command::tour::WriteForever),
 }

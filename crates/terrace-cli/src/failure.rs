@@ -18,8 +18,6 @@ pub mod exit {
     pub const USAGE: u8 = 2;
     /// Anything else: the database is in use, the disk is full, a line of input is wrong.
     pub const ERROR: u8 = 3;
-    /// Stopped by Ctrl-C.
-    pub const INTERRUPTED: u8 = 130;
 }
 
 /// A command that failed.
@@ -47,11 +45,6 @@ impl Failure {
     /// A command line that makes no sense.
     pub fn usage(message: impl Into<String>) -> Self {
         Failure::new(exit::USAGE, message)
-    }
-
-    /// Stopped by Ctrl-C.
-    pub fn interrupted(message: impl Into<String>) -> Self {
-        Failure::new(exit::INTERRUPTED, message)
     }
 
     /// A failure that has been told already, or needs no telling.
@@ -90,7 +83,11 @@ impl From<Error> for Failure {
             ErrorKind::InvalidArgument => exit::USAGE,
             _ => exit::ERROR,
         };
-        let failure = Failure::new(code, error.to_string());
+        let message = match &error {
+            Error::InvalidArgument(message) => message.clone(),
+            other => other.to_string(),
+        };
+        let failure = Failure::new(code, message);
         match hint_for(error.kind()) {
             Some(hint) => failure.hint(hint),
             None => failure,

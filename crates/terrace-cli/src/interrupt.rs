@@ -1,38 +1,73 @@
-//! Ctrl-C: asked for once, a command ends cleanly; asked for twice, at once.
+//! Signals that end a command: Ctrl-C, SIGTERM and SIGHUP. Asked once, a command ends in order; asked twice, at once.
 //!
-//! The handler only notes the wish and calls the hook; commands look at [`requested`] between steps.
+//! A thread notes the wish and calls the hook; commands look at [`requested`] between steps. The exit code is 128 and
+//! the number of the first signal. Commands that only read do not install this: there is nothing to bring in order,
+//! and the signal ends them where they are.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use terrace_base::exec::{Executor, ThreadPool};
 
-use crate::failure::{CommandResult, Failure, exit};
+use crate::failure::{CommandResult, Failure};
 
-static REQUESTED: AtomicBool = AtomicBool::new(false);
+/// The signal that was sent first; 0 before there is one.
+static REQUESTED: AtomicI32 = AtomicI32::new(0);
 static HOOK: Mutex<Option<Box<dyn Fn() + Send>>> = Mutex::new(None);
 
-/// Takes over Ctrl-C. Call once.
+/// Who listens; kept for as long as the process lives.
+static LISTENER: Mutex<Option<ThreadPool>> = Mutex::new(None);
+
+/// Takes the signals over. Calling again does nothing.
 pub fn install() -> CommandResult {
-    ctrlc::set_handler(|| {
-        if REQUESTED.swap(true, Ordering::SeqCst) {
-            std::process::exit(i32::from(exit::INTERRUPTED));
-        }
-        if let Some(hook) = &*HOOK.lock() {
-            hook();
-        }
-    })
-    .map_err(|e| Failure::error(format!("cannot listen for Ctrl-C: {e}")))
+    let mut listener = LISTENER.lock();
+    if listener.is_some() {
+        return Ok(());
+    }
+    let hangups = if hangups_are_ignored() { None } else { Some(SIGHUP) };
+    let heeded = [SIGINT, SIGTERM].into_iter().chain(hangups);
+    let mut signals =
+        Signals::new(heeded).map_err(|e| Failure::error(format!("cannot listen for signals: {e}")))?;
+    let threads = ThreadPool::new("signals", 1);
+    threads.spawn(Box::new(move || signals.forever().for_each(note)));
+    *listener = Some(threads);
+    Ok(())
 }
 
-/// Whether Ctrl-C was pressed.
+/// Whether who started this process has it outlive its terminal, as `nohup` does.
+fn hangups_are_ignored() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (SIGHUP - 1) & 1 == 1)
+}
+
+fn note(signal: i32) {
+    if let Err(first) = REQUESTED.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst) {
+        std::process::exit(128 + first);
+    }
+    if let Some(hook) = &*HOOK.lock() {
+        hook();
+    }
+}
+
+/// Whether the command is to end.
 pub fn requested() -> bool {
-    REQUESTED.load(Ordering::SeqCst)
+    REQUESTED.load(Ordering::SeqCst) != 0
 }
 
-/// Calls `hook` when Ctrl-C is pressed, from another thread; at once if it was pressed already.
+/// What a command returns that was asked to end.
+pub fn stopped(message: impl Into<String>) -> Failure {
+    // Signals have small numbers.
+    Failure::new(128 | (REQUESTED.load(Ordering::SeqCst) & 0x7f) as u8, message)
+}
+
+/// Calls `hook` when a signal comes, from another thread; at once if one came already.
 pub fn set_hook(hook: impl Fn() + Send + 'static) {
     let mut held = HOOK.lock();
     if requested() {
@@ -41,7 +76,7 @@ pub fn set_hook(hook: impl Fn() + Send + 'static) {
     *held = Some(Box::new(hook));
 }
 
-/// A stream that ends when Ctrl-C is pressed, even while it waits for bytes.
+/// A stream that ends when a signal comes, even while it waits for bytes.
 #[derive(Debug)]
 pub struct Interruptible<R>(pub R);
 

@@ -4,10 +4,10 @@
 //! |---|---|
 //! | [`args`] | the command line: what can be asked for, and how it is explained |
 //! | [`command`] | a module per command: its arguments and what it does |
-//! | [`open`] | the flags that say how to open a database |
+//! | [`open`], [`made`] | the flags that say how to open a database; one that is made and goes again |
 //! | [`escape`], [`size`], [`records`] | bytes as text and back; nothing here knows of a database |
 //! | [`failure`] | exit codes, messages and what to do next |
-//! | [`interrupt`], [`progress`] | Ctrl-C; the bar on standard error |
+//! | [`interrupt`], [`progress`] | signals that end a command; the bar on standard error |
 //! | [`text`] | the records that the tour imports |
 
 use std::io::{BufWriter, Write};
@@ -23,6 +23,7 @@ pub mod command;
 pub mod escape;
 pub mod failure;
 pub mod interrupt;
+pub mod made;
 pub mod open;
 pub mod progress;
 pub mod records;
@@ -37,26 +38,26 @@ pub fn main() -> ExitCode {
     // What was printed before a failure comes before its message.
     let flushed = out.flush().map_err(Into::into);
     let Err(failure) = result.and(flushed) else { return ExitCode::from(exit::OK) };
-    eprint!("{}", failure.render(cli.command.dir()));
+    // Who has closed standard error does not want to know.
+    let _ = write!(std::io::stderr(), "{}", failure.render(cli.command.dir()));
     ExitCode::from(failure.code)
 }
 
 fn run(cli: &Cli, out: &mut dyn Write) -> CommandResult {
-    let open = &cli.open;
     match &cli.command {
-        Command::Tour(c) => c.run(open, out),
-        Command::Import(c) => c.run(open, out),
-        Command::Export(c) => c.run(open, out),
-        Command::Get(c) => c.run(open, out),
-        Command::Put(c) => c.run(open),
-        Command::Delete(c) => c.run(open),
-        Command::Scan(c) => c.run(open, out),
-        Command::Stat(c) => c.run(open, out),
-        Command::Check(c) => c.run(open, out),
-        Command::Repair(c) => c.run(open, out),
+        Command::Tour(c) => c.run(out),
+        Command::Import(c) => c.run(out),
+        Command::Export(c) => c.run(out),
+        Command::Get(c) => c.run(out),
+        Command::Put(c) => c.run(),
+        Command::Delete(c) => c.run(),
+        Command::Scan(c) => c.run(out),
+        Command::Stat(c) => c.run(out),
+        Command::Check(c) => c.run(out),
+        Command::Repair(c) => c.run(out),
         Command::Dump(c) => c.run(out),
-        Command::Bench(c) => c.run(open, out),
+        Command::Bench(c) => c.run(out),
         Command::Completions(c) => c.run(out),
-        Command::WriteForever(c) => c.run(open, out),
+        Command::WriteForever(c) => c.run(out),
     }
 }

@@ -2,56 +2,80 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use terrace::manifest::Manifest;
 use terrace::{Compression, Db, EngineKind, Error, Options, PoolChoice, Profile, Whose};
-use terrace_disk::RealFs;
+use terrace_base::ErrorKind;
+use terrace_disk::{RealFs, ScratchFs};
 
 use crate::failure::{CommandResult, Failure};
 use crate::size;
 
-/// The flags that say how to open a database; every command takes them.
+/// The flags that say how to open a database; every command that opens one takes them, behind its own.
 #[derive(Debug, Clone, Default, Args)]
-#[command(next_help_heading = "Opening the database")]
+#[command(next_help_heading = "Database options")]
 pub struct OpenArgs {
-    /// The engine: where data lives and how it moves [default: slm, or the database's own]
-    #[arg(long, global = true, value_name = "NAME", value_parser = parse_engine)]
+    /// The engine, when a database is made: slm, lsm, turbo or sptree [default: slm]
+    ///
+    /// A database that is there has its own, and this flag is not needed for it.
+    #[arg(long, hide_short_help = true, value_name = "NAME", value_parser = parse_engine)]
     pub engine: Option<EngineKind>,
 
-    /// Where the pool lies: auto, a PATH (file, DAX file or device), or `emulated:PROFILE[@PATH]`
+    /// Where the pool of persistent memory lies: auto, a PATH, or emulated:PROFILE[@PATH]
     ///
-    /// Profiles are dram, optane, cxl, slm and tlsm, or figures such as read=300,drain=100,bw=2G.
-    /// Without this flag Terrace uses what the machine has, and an ordinary file where it has none.
-    #[arg(long, global = true, value_name = "POOL", value_parser = parse_pool, verbatim_doc_comment)]
+    /// PATH is a file, best on a DAX file system, or a devdax device. A profile is dram, optane, cxl, slm or
+    /// tlsm, or figures such as read=300,drain=100,bw=2G. A database knows its pool: the flag is needed when
+    /// it is made, and when the pool has been moved. auto is a file in DIR.
+    #[arg(long, hide_short_help = true, value_name = "POOL", value_parser = parse_pool)]
     pub pool: Option<Pool>,
 
-    /// DRAM to use for caches, memtables and filters together, such as 256MiB
-    #[arg(long, global = true, value_name = "SIZE", value_parser = size::parse)]
+    /// DRAM to use at most, for caches, memtables and filters together [default: 256MiB]
+    #[arg(long, hide_short_help = true, value_name = "SIZE", value_parser = parse_memory)]
     pub memory: Option<u64>,
 
-    /// Persistent memory to use, such as 1GiB
-    #[arg(long, global = true, value_name = "SIZE", value_parser = size::parse)]
+    /// Size to which the pool may grow [default: 16GiB]
+    #[arg(long, hide_short_help = true, value_name = "SIZE", value_parser = parse_pm)]
     pub pm: Option<u64>,
 
-    /// Make every write safe against a power cut before it is acknowledged
-    #[arg(long, global = true)]
+    /// Acknowledge a write only when it is safe against a power cut
+    #[arg(long, hide_short_help = true)]
     pub sync: bool,
 
-    /// Compression of SSTable blocks
-    #[arg(long, global = true, value_name = "KIND")]
+    /// How new SSTables are compressed [default: none]
+    #[arg(long, hide_short_help = true, value_name = "KIND")]
     pub compression: Option<CompressionArg>,
 
-    /// Set an option of the engine, such as slm.block_bytes=4096; may be given again
-    #[arg(long = "set", global = true, value_name = "NAME=VALUE", value_parser = parse_setting)]
+    /// Set an option of an engine, such as slm.block_bytes=4KiB; may be given again
+    ///
+    /// `--set slm.=` lists the options of slm, and so for each engine.
+    #[arg(long = "set", hide_short_help = true, value_name = "NAME=VALUE", value_parser = parse_setting)]
     pub settings: Vec<(String, String)>,
 }
 
 fn parse_setting(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
+    // Sizes may be written as elsewhere.
+    let bytes = if name.ends_with("_bytes") { size::parse(value).ok() } else { None };
+    let value = bytes.map_or(value.to_string(), |bytes| bytes.to_string());
     // Told at once, before anything is opened.
-    Options::default().set(name, value).map_err(|e| e.to_string())?;
-    Ok((name.to_string(), value.to_string()))
+    Options::default().set(name, &value).map_err(|e| plain(&e))?;
+    Ok((name.to_string(), value))
+}
+
+fn parse_memory(text: &str) -> Result<u64, String> {
+    sized("memory_budget", text)
+}
+
+fn parse_pm(text: &str) -> Result<u64, String> {
+    sized("pm_bytes", text)
+}
+
+/// A size that the store's option `name` can have.
+fn sized(name: &str, text: &str) -> Result<u64, String> {
+    let bytes = size::parse(text)?;
+    Options::default().set(name, &bytes.to_string()).map(|()| bytes).map_err(|e| plain(&e))
 }
 
 /// The compressions there are.
@@ -158,12 +182,36 @@ impl OpenArgs {
     /// Opens the database in `dir`.
     pub fn open(&self, dir: &Path, intent: Intent) -> CommandResult<Db> {
         match intent {
-            Intent::Create => refuse_another(dir)?,
+            Intent::Create => {
+                refuse_another(dir)?;
+                require_directory(dir)?;
+            }
             Intent::Read | Intent::Write => require_database(dir)?,
+        }
+        if intent == Intent::Read {
+            return self.open_to_read(dir, Failure::from);
         }
         let mut options = self.options_for(dir);
         options.create_if_missing = intent == Intent::Create;
         Ok(Db::open(dir, options)?)
+    }
+
+    /// Opens the database in `dir` and writes nothing there. Where only opening it for writing puts right what an unclean
+    /// end has left, that is done first. `explain` says what an error means.
+    pub fn open_to_read(&self, dir: &Path, explain: fn(Error) -> Failure) -> CommandResult<Db> {
+        let writing = Options { create_if_missing: false, ..self.options_for(dir) };
+        let reading = Options { read_only: true, ..writing.clone() };
+        let unclosed = match Db::open(dir, reading.clone()) {
+            Err(e) if e.kind() == ErrorKind::NotClosed => e,
+            opened => return opened.map_err(explain),
+        };
+        let recovered = Db::open(dir, writing).and_then(|db| db.close());
+        recovered.map_err(|e| {
+            let mut failure = explain(e);
+            failure.message = format!("{unclosed}, and that failed: {}", failure.message);
+            failure
+        })?;
+        Db::open(dir, reading).map_err(explain)
     }
 
     /// The flags again, for a child process that is to open the same database.
@@ -200,8 +248,20 @@ fn engine_of(dir: &Path) -> Option<EngineKind> {
     if !matches!(Whose::is(&RealFs, dir), Ok(Whose::Terrace)) {
         return None;
     }
-    let salvaged = Manifest::salvage(&RealFs, dir).ok()??;
+    // To look at it changes nothing.
+    let salvaged = Manifest::salvage(&ScratchFs::new(Arc::new(RealFs)), dir).ok()??;
     EngineKind::parse(&salvaged.state.identity.engine).ok()
+}
+
+/// Refuses what is there and no directory.
+fn require_directory(dir: &Path) -> CommandResult {
+    match std::fs::metadata(dir) {
+        Ok(found) if !found.is_dir() => {
+            let dir = dir.display();
+            Err(Failure::usage(format!("{dir} is no directory, and a database is one")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses what another store has made.
@@ -215,6 +275,7 @@ fn refuse_another(dir: &Path) -> CommandResult {
 /// Refuses a directory that is not there, is empty or another store's, before anything is made in it.
 pub fn require_database(dir: &Path) -> CommandResult {
     refuse_another(dir)?;
+    require_directory(dir)?;
     let problem = match std::fs::read_dir(dir) {
         Ok(mut entries) => match entries.next() {
             Some(_) => return Ok(()),

@@ -83,6 +83,13 @@ pub trait Fs: Send + Sync + Debug {
     /// the guard unlocks. Who holds the lock may remove the file.
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>>;
 
+    /// Locks `path` for one who only reads, beside others who do so, against whoever holds [`lock`](Self::lock). That
+    /// needs no permission to write. `None` if the file is not there and the file system cannot be written to: then
+    /// nobody changes anything through it. A file system that knows no such lock takes the other one.
+    fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
+        self.lock(path).map(Some)
+    }
+
     /// Bytes free to this user where `path` lies.
     fn free_bytes(&self, path: &Path) -> Result<u64>;
 
@@ -143,6 +150,10 @@ impl<F: Fs + ?Sized> Fs for Arc<F> {
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
         (**self).lock(path)
+    }
+
+    fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
+        (**self).lock_to_read(path)
     }
 
     fn free_bytes(&self, path: &Path) -> Result<u64> {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`RealFs`] | the machine's files |
 //! | [`MeteredFs`] | any other, with its traffic counted |
+//! | [`ScratchFs`] | what is changed in it is changed in memory alone, over another |
 //! | [`SimFs`] | a simulated disk that loses at a power cut whatever the contract lets it lose |
 //!
 //! [`fs`] states the contract. [`SimFs`] is as unkind as the contract allows, so that code which
@@ -12,9 +13,11 @@
 pub mod fs;
 pub mod metered;
 pub mod real;
+pub mod scratch;
 pub mod sim;
 
 pub use fs::{Access, FileLock, Fs, ReadFile, WriteFile};
 pub use metered::{IoStats, MeteredFs};
 pub use real::RealFs;
+pub use scratch::ScratchFs;
 pub use sim::{Fault, FsEvent, Observer, SimFs};

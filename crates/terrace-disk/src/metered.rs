@@ -175,6 +175,10 @@ impl Fs for MeteredFs {
         self.inner.lock(path)
     }
 
+    fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
+        self.inner.lock_to_read(path)
+    }
+
     fn free_bytes(&self, path: &Path) -> Result<u64> {
         self.inner.free_bytes(path)
     }

@@ -17,6 +17,8 @@ mod options;
 mod pool;
 mod repair;
 mod salvage;
+mod scratch;
+mod settings;
 mod stats;
 mod sync;
 

@@ -6,6 +6,8 @@ use terrace_base::{Error, Result};
 use terrace_pmem::Profile;
 pub use terrace_table::Compression;
 
+use crate::settings;
+
 /// Which design stores the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -98,8 +100,9 @@ pub struct Options {
     pub background_threads: usize,
     /// Compression of table blocks.
     pub compression: Compression,
-    /// Refuses all writes, and writes nothing itself. The database must exist and must have been closed cleanly: what
-    /// an unclean end has left is put right only by opening it for writing.
+    /// Refuses all writes, and writes nothing itself: a full disk, a file system mounted read-only or files that this user
+    /// may not write are no obstacle. The database must exist. What an unclean end has left is put right in memory
+    /// alone; where the pool is on a device, only opening it for writing does that.
     pub read_only: bool,
     /// Creates the database where there is none.
     pub create_if_missing: bool,
@@ -195,27 +198,6 @@ impl SlmOptions {
             ..SlmOptions::default()
         }
     }
-
-    fn set(&mut self, name: &str, value: &str) -> Option<bool> {
-        Some(match name {
-            "memtable_bytes" => parse(value, &mut self.memtable_bytes),
-            "live_key_threshold" => parse(value, &mut self.live_key_threshold),
-            "garbage_share" => parse(value, &mut self.garbage_share),
-            "unasked_leaf_scans" => parse(value, &mut self.unasked_leaf_scans),
-            "leaf_scan_files" => parse(value, &mut self.leaf_scan_files),
-            "sequentiality_keys" => parse(value, &mut self.sequentiality_keys),
-            "sequentiality_files" => parse(value, &mut self.sequentiality_files),
-            "max_merge_files" => parse(value, &mut self.max_merge_files),
-            "table_bytes" => parse(value, &mut self.table_bytes),
-            "block_bytes" => parse(value, &mut self.block_bytes),
-            _ => return None,
-        })
-    }
-}
-
-/// Parses `value` into `to`; false if it is none of its kind.
-fn parse<T: std::str::FromStr>(value: &str, to: &mut T) -> bool {
-    value.parse().map(|parsed| *to = parsed).is_ok()
 }
 
 /// Where the commit log of an engine with its write buffer in DRAM lies; fixed when the database is created.
@@ -228,6 +210,18 @@ pub enum LogPlace {
     Pm,
     /// In files of the database directory; no pool is made.
     Ssd,
+}
+
+impl LogPlace {
+    /// The place called `name`: `auto`, `pm` or `ssd`.
+    pub(crate) fn parse(name: &str) -> Option<LogPlace> {
+        match name {
+            "auto" => Some(LogPlace::Auto),
+            "pm" => Some(LogPlace::Pm),
+            "ssd" => Some(LogPlace::Ssd),
+            _ => None,
+        }
+    }
 }
 
 /// Options of the `lsm` engine; the defaults are RocksDB's.
@@ -285,29 +279,6 @@ impl Default for LsmOptions {
     }
 }
 
-impl LsmOptions {
-    fn checks(&self) -> [(bool, &'static str); 9] {
-        let tables = [self.l0_tables, self.l0_slowdown_tables, self.l0_stop_tables];
-        [
-            (self.memtable_bytes >= 4096, "lsm.memtable_bytes must be at least 4096"),
-            (self.memtables >= 2, "lsm.memtables must be at least 2"),
-            ((2..=16).contains(&self.levels), "lsm.levels must be 2 to 16"),
-            (
-                tables[0] >= 1 && tables.is_sorted() && tables[1] < tables[2],
-                "lsm.l0_tables, l0_slowdown_tables and l0_stop_tables must ascend",
-            ),
-            (
-                self.debt_slowdown_bytes < self.debt_stop_bytes,
-                "lsm.debt_slowdown_bytes must be below lsm.debt_stop_bytes",
-            ),
-            (self.base_level_bytes >= 1024, "lsm.base_level_bytes must be at least 1024"),
-            ((2.0..=100.0).contains(&self.level_multiplier), "lsm.level_multiplier must be 2 to 100"),
-            (self.table_bytes >= 1024, "lsm.table_bytes must be at least 1024"),
-            (self.block_bytes >= 1, "lsm.block_bytes must be at least 1"),
-        ]
-    }
-}
-
 /// Options of the `turbo` engine; fixed when the database is created.
 #[derive(Debug, Clone)]
 pub struct TurboOptions {
@@ -323,17 +294,6 @@ pub struct TurboOptions {
 impl Default for TurboOptions {
     fn default() -> Self {
         TurboOptions { shards: 1 << 13, initial_buckets: 4, probing_scope: 16 }
-    }
-}
-
-impl TurboOptions {
-    fn set(&mut self, name: &str, value: &str) -> Option<bool> {
-        Some(match name {
-            "shards" => parse(value, &mut self.shards),
-            "initial_buckets" => parse(value, &mut self.initial_buckets),
-            "probing_scope" => parse(value, &mut self.probing_scope),
-            _ => return None,
-        })
     }
 }
 
@@ -356,24 +316,12 @@ impl Default for SptreeOptions {
     }
 }
 
-impl SptreeOptions {
-    fn set(&mut self, name: &str, value: &str) -> Option<bool> {
-        Some(match name {
-            "buffered" => parse(value, &mut self.buffered),
-            "filter_bits" => parse(value, &mut self.filter_bits),
-            "log_bytes" => parse(value, &mut self.log_bytes),
-            "leaf_entries" => parse(value, &mut self.leaf_entries),
-            _ => return None,
-        })
-    }
-}
-
 impl Options {
-    /// Sets an option of an engine by name, such as `slm.block_bytes` to `4096`. Sizes are in bytes.
+    /// Sets an option by name, such as `slm.block_bytes` to `4096`. Sizes are in bytes.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is no such option or it cannot have that value. What cannot work together is
-    /// refused by opening.
+    /// `InvalidArgument` if there is no such option, with a list of those there are, or if it cannot have that value,
+    /// with its range. What cannot work together is refused by opening.
     ///
     /// ```
     /// let mut options = terrace::Options::default();
@@ -383,46 +331,12 @@ impl Options {
     /// # Ok::<(), terrace::Error>(())
     /// ```
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
-        let done = match name.split_once('.') {
-            Some(("slm", name)) => self.slm.set(name, value),
-            Some(("turbo", name)) => self.turbo.set(name, value),
-            Some(("sptree", name)) => self.sptree.set(name, value),
-            _ => None,
-        };
-        match done {
-            Some(true) => Ok(()),
-            Some(false) => Err(Error::invalid(format!("{name} cannot be {value}"))),
-            None => Err(Error::invalid(format!("there is no option {name}"))),
-        }
+        settings::set(self, name, value)
     }
 
     /// Refuses what cannot work, by name.
     pub(crate) fn validate(&self) -> Result<()> {
-        let slm = &self.slm;
-        let (turbo, sptree) = (&self.turbo, &self.sptree);
-        let checks = [
-            ((2..=1 << 24).contains(&turbo.shards), "turbo.shards must be 2 to 16777216"),
-            ((1..=1 << 20).contains(&turbo.initial_buckets), "turbo.initial_buckets must be 1 to 1048576"),
-            ((1..=1 << 20).contains(&turbo.probing_scope), "turbo.probing_scope must be 1 to 1048576"),
-            ([1, 2, 4].contains(&sptree.filter_bits), "sptree.filter_bits must be 1, 2 or 4"),
-            ((4..=64).contains(&sptree.leaf_entries), "sptree.leaf_entries must be 4 to 64"),
-            (slm.memtable_bytes >= 4096, "slm.memtable_bytes must be at least 4096"),
-            (slm.table_bytes >= 1024, "slm.table_bytes must be at least 1024"),
-            (slm.block_bytes >= 1, "slm.block_bytes must be at least 1"),
-            (slm.max_merge_files >= 2, "slm.max_merge_files must be at least 2"),
-            (slm.sequentiality_keys >= 1, "slm.sequentiality_keys must be at least 1"),
-            ((0.0..1.0).contains(&slm.garbage_share), "slm.garbage_share must be in [0, 1)"),
-            ((0.0..1.0).contains(&slm.live_key_threshold), "slm.live_key_threshold must be in [0, 1)"),
-            (self.background_threads >= 1, "background_threads must be at least 1"),
-            (
-                self.pm_bytes >= 4 * slm.memtable_bytes.min(1 << 20),
-                "pm_bytes must be at least 4 MiB, or four times a smaller slm.memtable_bytes",
-            ),
-        ];
-        match checks.iter().chain(&self.lsm.checks()).find(|(ok, _)| !ok) {
-            Some((_, message)) => Err(Error::invalid(*message)),
-            None => Ok(()),
-        }
+        settings::validate(self)
     }
 }
 

@@ -24,6 +24,9 @@ pub(crate) const PAGE: &str = "page";
 /// What an identity calls the place of the pool, where that was asked for.
 const PATH: &str = "pool.path";
 
+/// The name of the pool in the database's directory, unless it lies elsewhere.
+pub(crate) const POOL_NAME: &str = "pool";
+
 /// Initial size of a pool file; it grows by itself.
 const INITIAL_POOL_BYTES: u64 = 16 << 20;
 
@@ -67,7 +70,7 @@ pub(crate) fn request(core: &Core, identity: &Identity) -> Result<(PathBuf, Medi
     let emulated = recorded("pool.emulated");
     let path = |asked: &Option<PathBuf>| {
         let recorded = recorded(PATH).map(PathBuf::from);
-        asked.clone().or(recorded).unwrap_or_else(|| core.dir.join("pool"))
+        asked.clone().or(recorded).unwrap_or_else(|| core.dir.join(POOL_NAME))
     };
     match (&core.options.pool, emulated) {
         (PoolChoice::Auto, None) => Ok((path(&None), MediaRequest::Auto)),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use terrace::{Db, EngineKind, PoolChoice};
+use terrace::{Db, EngineKind, MAX_KEY_BYTES, MAX_VALUE_BYTES, PoolChoice};
 use terrace_base::Error;
 use terrace_base::rng::Rng;
 use terrace_bench::suite::Contents;
@@ -21,6 +21,7 @@ use crate::failure::{CommandResult, Failure, exit};
 use crate::interrupt;
 use crate::open::{Intent, OpenArgs};
 use crate::progress;
+use crate::size;
 
 /// What a benchmark directory's database holds; a directory without it is not touched.
 const MARKER: &str = "terrace-bench.json";
@@ -57,11 +58,11 @@ pub struct Bench {
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub duration: Option<f64>,
     /// Bytes of a key
-    #[arg(long, value_name = "BYTES", default_value_t = 16, value_parser = clap::value_parser!(u32).range(4..=65_534))]
-    pub key_size: u32,
-    /// Bytes of a value
-    #[arg(long, value_name = "BYTES", default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=1 << 30))]
-    pub value_size: u32,
+    #[arg(long, value_name = "SIZE", default_value = "16", value_parser = parse_key_size)]
+    pub key_size: usize,
+    /// Bytes of a value, such as 100 or 4KiB
+    #[arg(long, value_name = "SIZE", default_value = "100", value_parser = parse_value_size)]
+    pub value_size: usize,
     /// Share of a value's bytes that compression cannot remove, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
     pub random_share: f64,
@@ -83,15 +84,33 @@ pub struct Bench {
     /// Print JSON instead of lines and a table
     #[arg(long)]
     pub json: bool,
+    /// How to open the database.
+    #[command(flatten)]
+    pub open: OpenArgs,
+}
+
+fn parse_key_size(text: &str) -> Result<usize, String> {
+    sized(text, 4, MAX_KEY_BYTES - 1)
+}
+
+fn parse_value_size(text: &str) -> Result<usize, String> {
+    sized(text, 0, MAX_VALUE_BYTES)
+}
+
+fn sized(text: &str, least: usize, most: usize) -> Result<usize, String> {
+    let bytes = size::parse(text)? as usize;
+    let refused = || format!("it must be {least} to {most} bytes");
+    (least..=most).contains(&bytes).then_some(bytes).ok_or_else(refused)
 }
 
 fn help_text() -> String {
     let mut text = "Benchmarks:\n".to_string();
     for workload in WORKLOADS {
-        text.push_str(&format!("  {:<12} {}\n", workload.name, workload.about));
+        text.push_str(&format!("  {:<14} {}\n", workload.name, workload.about));
     }
+    text.push_str("\nGroups of them:\n");
     for (group, members) in GROUPS {
-        text.push_str(&format!("  {group:<12} = {}\n", members.join(",")));
+        text.push_str(&format!("  {group:<8} {}\n", members.join(" ")));
     }
     text.push_str(
         "\nExamples:\n  terrace bench ./bench --num 200000 --value-size 1000\n  \
@@ -104,8 +123,8 @@ fn help_text() -> String {
 
 impl Bench {
     /// Runs the command.
-    pub fn run(&self, open: &OpenArgs, out: &mut dyn Write) -> CommandResult {
-        let usual = match open.engine {
+    pub fn run(&self, out: &mut dyn Write) -> CommandResult {
+        let usual = match self.open.engine {
             Some(EngineKind::Turbo) => UNORDERED.to_string(),
             _ => format!("{UNORDERED},{ORDERED}"),
         };
@@ -121,7 +140,7 @@ impl Bench {
         }
         suite.validate().map_err(Failure::usage)?;
         interrupt::install()?;
-        let mut databases = Databases::prepare(&self.dir, open)?;
+        let mut databases = Databases::prepare(&self.dir, &self.open)?;
         if !self.json {
             writeln!(out, "{}", self.headline(&suite.plan))?;
             out.flush()?;
@@ -134,7 +153,7 @@ impl Bench {
             write!(out, "{}", report::table(&outcomes))?;
         }
         if interrupt::requested() {
-            return Err(Failure::interrupted(
+            return Err(interrupt::stopped(
                 "stopped; the figures of the last benchmark are of its beginning",
             ));
         }
@@ -149,8 +168,8 @@ impl Bench {
             reads: self.reads,
             duration: duration.map_err(|_| Failure::usage("--duration is a number of seconds"))?,
             threads: self.threads as usize,
-            key_size: self.key_size as usize,
-            value_size: self.value_size as usize,
+            key_size: self.key_size,
+            value_size: self.value_size,
             random_share: self.random_share,
             seek_records: self.seek_records,
             batch: self.batch as usize,

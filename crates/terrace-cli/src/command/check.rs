@@ -23,15 +23,16 @@ const REPAIR_HINT: &str = "`terrace repair DIR` rebuilds what can be rebuilt";
 pub struct Check {
     /// The database
     pub dir: PathBuf,
+    /// How to open the database.
+    #[command(flatten)]
+    pub open: OpenArgs,
 }
 
 impl Check {
     /// Runs the command.
-    pub fn run(&self, open: &OpenArgs, out: &mut dyn Write) -> CommandResult {
+    pub fn run(&self, out: &mut dyn Write) -> CommandResult {
         require_database(&self.dir)?;
-        let mut options = open.options_for(&self.dir);
-        options.create_if_missing = false;
-        let db = Db::open(&self.dir, options).map_err(damage)?;
+        let db = self.open.open_to_read(&self.dir, damage)?;
         let report = db.check().map_err(damage)?;
         db.close()?;
         for problem in &report.problems {
@@ -71,13 +72,16 @@ fn damage(error: Error) -> Failure {
 pub struct Repair {
     /// The database
     pub dir: PathBuf,
+    /// How to open the database.
+    #[command(flatten)]
+    pub open: OpenArgs,
 }
 
 impl Repair {
     /// Runs the command.
-    pub fn run(&self, open: &OpenArgs, out: &mut dyn Write) -> CommandResult {
+    pub fn run(&self, out: &mut dyn Write) -> CommandResult {
         require_database(&self.dir)?;
-        let report = Db::repair(&self.dir, open.options_for(&self.dir))?;
+        let report = Db::repair(&self.dir, self.open.options_for(&self.dir))?;
         for line in &report.actions {
             writeln!(out, "{line}")?;
         }

@@ -8,7 +8,7 @@ use clap_complete::Shell;
 use crate::args::Cli;
 use crate::failure::CommandResult;
 
-/// Prints a completion script.
+/// Prints a completion script
 ///
 /// For bash, for one: terrace completions bash > ~/.local/share/bash-completion/completions/terrace
 #[derive(Debug, Args)]

@@ -16,7 +16,7 @@ use crate::open::{Intent, OpenArgs};
 use crate::progress;
 use crate::records::Format;
 
-/// Writes all records, in key order where the engine has one, in a form that `terrace import` reads.
+/// Writes all records, in key order where the engine has one, in a form that `terrace import` reads
 ///
 /// tsv: a record a line: key, tab, value. Only backslashes, control bytes and bytes that are not UTF-8
 /// are escaped.
@@ -38,17 +38,20 @@ pub struct Export {
     /// How to write the records
     #[arg(long, default_value = "tsv")]
     pub format: Format,
+    /// How to open the database.
+    #[command(flatten)]
+    pub open: OpenArgs,
 }
 
 impl Export {
     /// Runs the command.
-    pub fn run(&self, open: &OpenArgs, out: &mut dyn Write) -> CommandResult {
+    pub fn run(&self, out: &mut dyn Write) -> CommandResult {
         let Some(path) = file_of(&self.file) else {
-            let db = open.open(&self.dir, Intent::Read)?;
+            let db = self.open.open(&self.dir, Intent::Read)?;
             return self.write_records(&db, out).map(|_| ());
         };
         interrupt::install()?;
-        let db = open.open(&self.dir, Intent::Read)?;
+        let db = self.open.open(&self.dir, Intent::Read)?;
         let records = self.write_file(&db, path)?;
         Ok(writeln!(out, "exported {} records to {}", grouped(records), path.display())?)
     }
@@ -78,7 +81,7 @@ impl Export {
                 bar.set_position(records);
                 if interrupt::requested() {
                     bar.finish_and_clear();
-                    return Err(Failure::interrupted("stopped; nothing was exported"));
+                    return Err(interrupt::stopped("stopped; nothing was exported"));
                 }
             }
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use indicatif::ProgressBar;
-use terrace::{Db, MAX_KEY_BYTES, MAX_VALUE_BYTES, WriteBatch};
+use terrace::{Db, WriteBatch};
 use terrace_base::clock::{Clock, SystemClock};
 use terrace_bench::report::grouped;
 
@@ -14,16 +14,17 @@ use crate::args::file_of;
 use crate::escape::preview;
 use crate::failure::{CommandResult, Failure};
 use crate::interrupt::{self, Interruptible};
+use crate::made::Made;
 use crate::open::{Intent, OpenArgs};
 use crate::progress;
-use crate::records::{Format, Lines, Record};
+use crate::records::{Format, Lines, Record, within_limits};
 use crate::size;
 
 /// A batch is written when it holds this many records, or this many bytes.
 const BATCH_RECORDS: u64 = 1000;
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Reads records into the database, making it if there is none.
+/// Reads records into the database, making it if there is none
 ///
 /// tsv: a record a line: key, tab, value. In both, \\ is a backslash, \t a tab, \n a line feed, \r a
 /// carriage return and \xNN any byte.
@@ -33,7 +34,8 @@ const BATCH_BYTES: usize = 1 << 20;
 ///
 /// A key that is there is overwritten; of lines with the same key the last wins. Importing twice, or
 /// again after an import that was cut short, ends in the same state. A line that cannot be read ends
-/// the import with its number, unless --keep-going.
+/// the import with its number, unless --keep-going. An import that fails before it has written a record
+/// leaves no database behind that was not there before.
 #[derive(Debug, Args)]
 #[command(
     verbatim_doc_comment,
@@ -50,11 +52,15 @@ pub struct Import {
     /// Report lines that cannot be read and import the others
     #[arg(long)]
     pub keep_going: bool,
+    /// How to open the database.
+    #[command(flatten)]
+    pub open: OpenArgs,
 }
 
 struct Importer<'a> {
     args: &'a Import,
-    db: Db,
+    /// Open from the first batch on, if it has to be made.
+    db: Option<Db>,
     bar: ProgressBar,
     batch: WriteBatch,
     batch_records: u64,
@@ -66,10 +72,11 @@ struct Importer<'a> {
 
 impl Import {
     /// Runs the command.
-    pub fn run(&self, open: &OpenArgs, out: &mut dyn Write) -> CommandResult {
+    pub fn run(&self, out: &mut dyn Write) -> CommandResult {
         interrupt::install()?;
         let (input, length) = self.input()?;
-        let db = open.open(&self.dir, Intent::Create)?;
+        let made = Made::about_to(&self.dir, &self.open.options());
+        let db = if made.is_none() { Some(self.open.open(&self.dir, Intent::Create)?) } else { None };
         let clock = SystemClock::new();
         let mut importer = Importer {
             args: self,
@@ -85,7 +92,14 @@ impl Import {
         let result = importer.run(&mut lines);
         importer.bar.finish_and_clear();
         // Closed even when a line was wrong: what came before it is kept.
-        let closed = importer.db.close();
+        let closed = importer.db.as_ref().map_or(Ok(()), Db::close);
+        // While its lock is held: nobody else has it.
+        if let (Some(made), Some(_)) = (made, &importer.db)
+            && result.is_err()
+            && importer.imported == 0
+        {
+            made.remove();
+        }
         result?;
         closed?;
         report(&importer, lines.bytes(), clock.now().as_secs_f64(), out)
@@ -97,6 +111,9 @@ impl Import {
             return Ok((Box::new(Interruptible(io::stdin())), None));
         };
         let file = File::open(path).map_err(|e| Failure::io(path, "open", e))?;
+        if file.metadata().is_ok_and(|m| m.is_dir()) {
+            return Err(Failure::usage(format!("{} is a directory, and no file of records", path.display())));
+        }
         let length = file.metadata().ok().filter(|m| m.is_file()).map(|m| m.len());
         Ok((Box::new(Interruptible(file)), length))
     }
@@ -141,9 +158,15 @@ impl Importer<'_> {
                 if interrupt::requested() {
                     return Err(self.interrupted());
                 }
-                return Ok(());
+                // Also for a file without records.
+                return self.db().map(drop);
             };
-            match self.args.format.read(line, &mut record).and_then(|()| within_limits(&record)) {
+            match self
+                .args
+                .format
+                .read(line, &mut record)
+                .and_then(|()| within_limits(&record.key, &record.value))
+            {
                 Ok(()) => self.add(&record)?,
                 Err(problem) => self.bad_line(number, line, &problem)?,
             }
@@ -161,12 +184,19 @@ impl Importer<'_> {
         Ok(())
     }
 
+    fn db(&mut self) -> CommandResult<Db> {
+        if self.db.is_none() {
+            self.db = Some(self.args.open.open(&self.args.dir, Intent::Create)?);
+        }
+        self.db.clone().ok_or_else(|| Failure::error("the database is not open"))
+    }
+
     fn write_batch(&mut self) -> CommandResult {
         if self.batch_records == 0 {
             return Ok(());
         }
         let batch = std::mem::replace(&mut self.batch, WriteBatch::new());
-        self.db.write(batch).map_err(|e| self.explain(Failure::from(e)))?;
+        self.db()?.write(batch).map_err(|e| self.explain(Failure::from(e)))?;
         self.imported += self.batch_records;
         self.batch_records = 0;
         self.batch_bytes = 0;
@@ -178,14 +208,19 @@ impl Importer<'_> {
         let text = format!("line {number} of {}: {problem}: \"{}\"", self.args.name(), preview(line, 60));
         if self.args.keep_going {
             self.bad_lines += 1;
-            self.bar.suspend(|| eprintln!("terrace: {text}"));
+            // Who has closed standard error does not want to know.
+            self.bar.suspend(|| drop(writeln!(io::stderr(), "terrace: {text}")));
             return Ok(());
         }
         self.write_batch()?;
+        let before = match self.imported {
+            0 => "nothing is imported".to_string(),
+            1 => "the record before it is imported".to_string(),
+            n => format!("the {} records before it are imported", grouped(n)),
+        };
         Err(Failure::error(text).hint(format!(
-            "the {} records before it are imported; mend the line and import again (records that are \
-             there already do no harm), or add --keep-going to import the rest",
-            grouped(self.imported)
+            "{before}; mend the line and import again (records that are there already do no harm), or add \
+             --keep-going to import the rest"
         )))
     }
 
@@ -194,22 +229,17 @@ impl Importer<'_> {
     }
 
     fn explain(&self, mut failure: Failure) -> Failure {
-        failure.message.push_str(&format!(" ({} records were imported before)", grouped(self.imported)));
+        if self.imported > 0 {
+            failure.message.push_str(&format!(" ({} records were imported before)", grouped(self.imported)));
+        }
         failure
     }
 
     fn interrupted(&self) -> Failure {
-        Failure::interrupted(format!("stopped; {} records are imported and kept", grouped(self.imported)))
+        if self.imported == 0 {
+            return interrupt::stopped("stopped; nothing was imported");
+        }
+        interrupt::stopped(format!("stopped; {} records are imported and kept", grouped(self.imported)))
             .hint("run the same command again to import everything")
     }
-}
-
-fn within_limits(record: &Record) -> Result<(), String> {
-    if record.key.len() > MAX_KEY_BYTES {
-        return Err(format!("the key has {} bytes, {MAX_KEY_BYTES} are the most", record.key.len()));
-    }
-    if record.value.len() > MAX_VALUE_BYTES {
-        return Err(format!("the value has {} bytes, {MAX_VALUE_BYTES} are the most", record.value.len()));
-    }
-    Ok(())
 }

@@ -5,12 +5,15 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use terrace::{Db, Error};
+use terrace::{Db, Error, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
 use crate::args::{bytes_of, file_of};
 use crate::escape;
 use crate::failure::{CommandResult, Failure, exit};
+use crate::interrupt;
+use crate::made::Made;
 use crate::open::{Intent, OpenArgs};
+use crate::records::within_limits;
 
 /// Prints the value of a key.
 ///
@@ -32,13 +35,16 @@ pub struct Get {
     /// Take the key and print the value in hexadecimal
     #[arg(long)]
     pub hex: bool,
+    /// How to open the database.
+    #[command(flatten)]
+    pub open: OpenArgs,
 }
 
 impl Get {
     /// Runs the command.
-    pub fn run(&self, open: &OpenArgs, out: &mut dyn Write) -> CommandResult {
+    pub fn run(&self, out: &mut dyn Write) -> CommandResult {
         let key = bytes_of("the key", &self.key, self.hex)?;
-        let db = open.open(&self.dir, Intent::Read)?;
+        let db = self.open.open(&self.dir, Intent::Read)?;
         let Some(value) = db.get(&key)? else { return Err(not_found(&db, &key)) };
         if self.raw {
             return Ok(out.write_all(&value)?);
@@ -79,26 +85,37 @@ pub struct Put {
     /// Take the key and the value in hexadecimal
     #[arg(long)]
     pub hex: bool,
+    /// How to open the database.
+    #[command(flatten)]
+    pub open: OpenArgs,
 }
 
 impl Put {
     /// Runs the command.
-    pub fn run(&self, open: &OpenArgs) -> CommandResult {
+    pub fn run(&self) -> CommandResult {
         let key = bytes_of("the key", &self.key, self.hex)?;
         let value = match &self.value {
             Some(value) => bytes_of("the value", value, self.hex)?,
             None => read_all(file_of(&self.file))?,
         };
-        let db = open.open(&self.dir, Intent::Create)?;
-        db.put(&key, &value)?;
-        Ok(db.close()?)
+        within_limits(&key, &value).map_err(Failure::usage)?;
+        interrupt::install()?;
+        let made = Made::about_to(&self.dir, &self.open.options());
+        let db = self.open.open(&self.dir, Intent::Create)?;
+        // Closed even where there was no room: what was there before is kept.
+        let written = db.put(&key, &value);
+        let closed = db.close();
+        if let Some(made) = made.filter(|_| written.is_err()) {
+            made.remove();
+        }
+        Ok(written.and(closed)?)
     }
 }
 
 fn read_all(file: Option<&Path>) -> CommandResult<Vec<u8>> {
     let Some(path) = file else {
         let mut value = Vec::new();
-        let read = std::io::stdin().lock().read_to_end(&mut value);
+        let read = std::io::stdin().lock().take(MAX_VALUE_BYTES as u64 + 1).read_to_end(&mut value);
         return read.map(|_| value).map_err(|e| Failure::error(format!("cannot read standard input: {e}")));
     };
     std::fs::read(path).map_err(|e| Failure::io(path, "read", e))
@@ -118,25 +135,44 @@ pub struct Delete {
     /// Take the keys in hexadecimal
     #[arg(long)]
     pub hex: bool,
+    /// How to open the database.
+    #[command(flatten)]
+    pub open: OpenArgs,
 }
 
 impl Delete {
     /// Runs the command.
-    pub fn run(&self, open: &OpenArgs) -> CommandResult {
+    pub fn run(&self) -> CommandResult {
         let keys: Vec<Vec<u8>> =
             self.keys.iter().map(|key| bytes_of("the key", key, self.hex)).collect::<CommandResult<_>>()?;
-        let db = open.open(&self.dir, Intent::Write)?;
-        let mut missing = Vec::new();
-        for key in &keys {
-            if !db.contains_key(key)? {
-                missing.push(format!("\"{}\"", escape::preview(key, 200)));
-            }
-            db.delete(key)?;
+        if let Some(long) = keys.iter().find(|key| key.len() > MAX_KEY_BYTES) {
+            let (len, preview) = (long.len(), escape::preview(long, 60));
+            return Err(Failure::usage(format!("no key has {len} bytes, as \"{preview}\" has")));
         }
-        db.close()?;
+        interrupt::install()?;
+        let db = self.open.open(&self.dir, Intent::Write)?;
+        let deleted = delete_all(&db, &keys);
+        let closed = db.close();
+        let missing = deleted?;
+        closed?;
         if missing.is_empty() {
             return Ok(());
         }
         Err(Failure::new(exit::NOT_FOUND, format!("not there to delete: {}", missing.join(", "))))
     }
+}
+
+/// Removes `keys`; gives those that were not there, to be shown.
+fn delete_all(db: &Db, keys: &[Vec<u8>]) -> CommandResult<Vec<String>> {
+    let mut missing = Vec::new();
+    for (at, key) in keys.iter().enumerate() {
+        if interrupt::requested() {
+            return Err(interrupt::stopped(format!("stopped; {at} of {} keys are deleted", keys.len())));
+        }
+        if !db.contains_key(key)? {
+            missing.push(format!("\"{}\"", escape::preview(key, 200)));
+        }
+        db.delete(key)?;
+    }
+    Ok(missing)
 }

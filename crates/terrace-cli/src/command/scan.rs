@@ -33,7 +33,7 @@ pub struct Scan {
     #[arg(long, value_name = "BYTES", allow_negative_numbers = true)]
     pub prefix: Option<OsString>,
     /// The most records to print
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_limit)]
     pub limit: Option<u64>,
     /// From the last key to the first
     #[arg(long)]
@@ -44,16 +44,19 @@ pub struct Scan {
     /// Take and print keys and values in hexadecimal
     #[arg(long)]
     pub hex: bool,
+    /// How to open the database.
+    #[command(flatten)]
+    pub open: OpenArgs,
 }
 
 impl Scan {
     /// Runs the command.
-    pub fn run(&self, open: &OpenArgs, out: &mut dyn Write) -> CommandResult {
+    pub fn run(&self, out: &mut dyn Write) -> CommandResult {
         let from = optional_bytes("--from", &self.from, self.hex)?;
         let to = optional_bytes("--to", &self.to, self.hex)?;
         let prefix = optional_bytes("--prefix", &self.prefix, self.hex)?;
         let Some(range) = key_range(from, to, prefix) else { return Ok(()) };
-        let db = open.open(&self.dir, Intent::Read)?;
+        let db = self.open.open(&self.dir, Intent::Read)?;
         let mut records = db.range(range)?;
         let mut left = self.limit.unwrap_or(u64::MAX);
         let mut line = Vec::new();
@@ -82,6 +85,11 @@ impl Scan {
         }
         line.push(b'\n');
     }
+}
+
+/// As many as there are of records, in numbers such as 500 or 16M, and also none.
+fn parse_limit(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { terrace_bench::count::parse(text) }
 }
 
 /// A range of keys.

@@ -26,12 +26,15 @@ pub struct Stat {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// How to open the database.
+    #[command(flatten)]
+    pub open: OpenArgs,
 }
 
 impl Stat {
     /// Runs the command.
-    pub fn run(&self, open: &OpenArgs, out: &mut dyn Write) -> CommandResult {
-        let db = open.open(&self.dir, Intent::Read)?;
+    pub fn run(&self, out: &mut dyn Write) -> CommandResult {
+        let db = self.open.open(&self.dir, Intent::Read)?;
         let stats = db.stats();
         let text = if self.json { render_json(&stats)? } else { render(&stats) };
         Ok(out.write_all(text.as_bytes())?)

@@ -23,9 +23,21 @@ struct Line<'a> {
 }
 
 pub(super) fn read(line: &[u8], record: &mut Record) -> Result<(), String> {
-    let line: Line<'_> = serde_json::from_slice(line).map_err(|e| format!("not a record: {e}"))?;
+    let line: Line<'_> = serde_json::from_slice(line).map_err(|e| problem(&e))?;
     fill("key", line.key, line.key_b64, &mut record.key)?;
     fill("value", line.value, line.value_b64, &mut record.value)
+}
+
+/// What is wrong with a line. The library counts lines, too, of which it has seen one: whoever reads the lines knows
+/// their numbers.
+fn problem(error: &serde_json::Error) -> String {
+    let said = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    match said.strip_suffix(&place) {
+        Some(what) if error.column() > 0 => format!("not a record: {what} at column {}", error.column()),
+        Some(what) => format!("not a record: {what}"),
+        None => format!("not a record: {said}"),
+    }
 }
 
 fn fill(
@@ -90,5 +102,10 @@ mod tests {
         assert!(problem(r#"{"key":"a","value":1}"#).contains("not a record"));
         assert!(problem(r#"{"key":"a","value":"b","ttl":"c"}"#).contains("unknown field"));
         assert!(problem("").contains("not a record"));
+        // The line's number is for whoever knows it.
+        for line in ["", "{", "x", r#"{"key":1}"#, r#"{"key":"a","value":"b"} c"#, r#"{"key":"a","a":1}"#] {
+            assert!(!problem(line).contains("line"), "{}", problem(line));
+        }
+        assert!(problem("  x").ends_with("at column 3"), "{}", problem("  x"));
     }
 }

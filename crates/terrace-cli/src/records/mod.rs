@@ -4,6 +4,8 @@
 //! written for a record reads back as that record whatever bytes it holds, and writing is canonical:
 //! one record has one line.
 
+use terrace::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+
 mod json;
 mod lines;
 mod tsv;
@@ -26,6 +28,17 @@ pub struct Record {
     pub key: Vec<u8>,
     /// The value's bytes.
     pub value: Vec<u8>,
+}
+
+/// Says what is wrong with a record that no database takes.
+pub fn within_limits(key: &[u8], value: &[u8]) -> Result<(), String> {
+    if key.len() > MAX_KEY_BYTES {
+        return Err(format!("the key has {} bytes, {MAX_KEY_BYTES} are the most", key.len()));
+    }
+    if value.len() > MAX_VALUE_BYTES {
+        return Err(format!("the value has {} bytes, {MAX_VALUE_BYTES} are the most", value.len()));
+    }
+    Ok(())
 }
 
 impl Format {

@@ -3,9 +3,12 @@
 
 mod admin;
 mod bench;
+mod clumsy;
+mod damage;
 mod points;
 mod processes;
 mod scans;
 mod strangers;
 mod support;
 mod transfer;
+mod unwritable;

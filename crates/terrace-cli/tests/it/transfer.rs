@@ -70,7 +70,7 @@ fn a_bad_line_is_named_and_what_came_before_is_kept() {
         ("a\tb\\x1", "hexadecimal"),
     ] {
         let file = bed.file("in.tsv", format!("good\t1\n{line}\nlater\t2\n"));
-        bed.import(&file).fails(3, &["line 2 of ", why, "1 records before", "--keep-going"]);
+        bed.import(&file).fails(3, &["line 2 of ", why, "the record before it is imported", "--keep-going"]);
         assert_eq!(bed.export(), b"good\t1\n");
     }
     let long = format!("good\t1\n{}\tv\n", "k".repeat(65_536));

@@ -103,21 +103,20 @@ impl Fs for RealFs {
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        loop {
-            let file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(path)
-                .map_err(|e| Error::io(path, "open", e))?;
-            match retry(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)) {
-                Ok(()) if is_at(&file, path)? => return Ok(Box::new(RealLock { file })),
-                // Who held the lock has removed the file in between: another one counts.
-                Ok(()) => {}
-                Err(Errno::WOULDBLOCK) => return Err(Error::Locked { path: path.to_path_buf() }),
-                Err(e) => return Err(Error::io(path, "lock", e.into())),
+        let open = || make_or_open(path).map_err(|e| Error::io(path, "open", e));
+        lock_file(path, FlockOperation::NonBlockingLockExclusive, open)
+    }
+
+    fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
+        let open = || match File::open(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                make_or_open(path).map_err(|e| Error::io(path, "make the file of the lock", e))
             }
+            opened => opened.map_err(|e| Error::io(path, "open", e)),
+        };
+        match lock_file(path, FlockOperation::NonBlockingLockShared, open) {
+            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(None),
+            locked => locked.map(Some),
         }
     }
 
@@ -144,6 +143,24 @@ impl RealFs {
         match self.sync_dir(parent_of(path).unwrap_or(Path::new("."))) {
             Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => Ok(()),
             other => other,
+        }
+    }
+}
+
+fn make_or_open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+}
+
+/// Locks the file that `open` gives as `how` says; `path` must name it then.
+fn lock_file(path: &Path, how: FlockOperation, open: impl Fn() -> Result<File>) -> Result<Box<dyn FileLock>> {
+    loop {
+        let file = open()?;
+        match retry(|| rustix::fs::flock(&file, how)) {
+            Ok(()) if is_at(&file, path)? => return Ok(Box::new(RealLock { file })),
+            // Who held the lock has removed the file in between: another one counts.
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(Error::Locked { path: path.to_path_buf() }),
+            Err(e) => return Err(Error::io(path, "lock", e.into())),
         }
     }
 }
@@ -199,6 +216,20 @@ impl Drop for RealLock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn readers_lock_beside_each_other_and_not_beside_a_writer() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("LOCK");
+        let readers =
+            [RealFs.lock_to_read(&path).unwrap().unwrap(), RealFs.lock_to_read(&path).unwrap().unwrap()];
+        assert!(matches!(RealFs.lock(&path), Err(Error::Locked { .. })));
+        drop(readers);
+        let writer = RealFs.lock(&path).unwrap();
+        assert!(matches!(RealFs.lock_to_read(&path), Err(Error::Locked { .. })));
+        drop(writer);
+        drop(RealFs.lock_to_read(&path).unwrap());
+    }
 
     #[test]
     fn a_descriptor_that_a_starting_process_has_holds_no_lock() {

@@ -35,9 +35,17 @@ pub struct EmulatedMedia {
 impl EmulatedMedia {
     /// Maps `path` as [`FileMedia::open`](super::FileMedia::open) does and charges by `profile`.
     pub fn open(path: &Path, name: &Path, len: u64, capacity: u64, profile: Profile) -> Result<Self> {
-        let map = Mapping::open(path, name, len, capacity)?;
+        Ok(Self::over(Mapping::open(path, name, len, capacity)?, profile))
+    }
+
+    /// Maps `path` as [`FileMedia::open_private`](super::FileMedia::open_private) does and charges by `profile`.
+    pub fn open_private(path: &Path, name: &Path, capacity: u64, profile: Profile) -> Result<Self> {
+        Ok(Self::over(Mapping::open_private(path, name, capacity)?, profile))
+    }
+
+    fn over(map: Mapping, profile: Profile) -> Self {
         let model = (!profile.is_free()).then(|| Model::new(profile));
-        Ok(EmulatedMedia { map, profile, op: FlushOp::detect(), model })
+        EmulatedMedia { map, profile, op: FlushOp::detect(), model }
     }
 
     /// Touches the pages ahead of use, in the background, until the pool closes. Does nothing on a disk file.

@@ -28,7 +28,16 @@ impl FileMedia {
         capacity: u64,
         force: Option<Granularity>,
     ) -> Result<Self> {
-        let map = Mapping::open(path, name, len, capacity)?;
+        Self::over(Mapping::open(path, name, len, capacity)?, force)
+    }
+
+    /// Maps the file `path` as it is, for as long as it is not written to: what is stored here stays in this process.
+    /// That needs no permission to write the file. Otherwise as [`open`](Self::open).
+    pub fn open_private(path: &Path, name: &Path, capacity: u64, force: Option<Granularity>) -> Result<Self> {
+        Self::over(Mapping::open_private(path, name, capacity)?, force)
+    }
+
+    fn over(map: Mapping, force: Option<Granularity>) -> Result<Self> {
         let op = FlushOp::detect();
         let (granularity, note) = match (force, map.backing()) {
             (Some(forced), _) => (forced, Some("granularity set by request, not found".to_owned())),

@@ -6,17 +6,18 @@
 //!    system may drop the reservation of a range whose mapping it then refuses, and another thread's mapping
 //!    may land there; so only what is known to work is mapped over the reservation, and after a refusal all
 //!    the same, what cannot be reserved again no longer counts as reserved.
-//! 2. `[base, base + len)` is mapped shared and writable and backed by the file; the rest is inaccessible.
-//! 3. The file is locked for as long as the mapping lives: one process, one mapping.
+//! 2. `[base, base + len)` is mapped shared and writable and backed by the file; the rest is inaccessible. Of a private
+//!    mapping it holds what the file held, and what is stored stays in this process.
+//! 3. The file is locked for as long as the mapping lives: one process, one mapping, or any number of private ones.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 use terrace_base::{Error, Result};
@@ -47,6 +48,8 @@ pub(super) struct Mapping {
     reserved: AtomicU64,
     len: AtomicU64,
     backing: Backing,
+    /// Whether stores stay in this process.
+    private: bool,
     file: File,
     name: PathBuf,
     /// Serialises growth.
@@ -70,7 +73,7 @@ impl Mapping {
             .truncate(false)
             .open(path)
             .map_err(|e| Error::io(name, "open", e))?;
-        lock(&file, name)?;
+        lock(&file, name, FlockOperation::NonBlockingLockExclusive)?;
         let meta = file.metadata().map_err(|e| Error::io(name, "stat", e))?;
         if meta.file_type().is_char_device() {
             return Self::map_device(file, name, meta.rdev());
@@ -88,6 +91,59 @@ impl Mapping {
         let mut map = Self::reserve(file, name, capacity.max(len), HUGE_BYTES)?;
         map.backing = map.map_file(len, on_tmpfs)?;
         Ok(map)
+    }
+
+    /// Maps the file `path` privately, which needs no permission to write it; otherwise as [`open`](Self::open).
+    pub(super) fn open_private(path: &Path, name: &Path, capacity: u64) -> Result<Mapping> {
+        let file = File::open(path).map_err(|e| Error::io(name, "open", e))?;
+        lock(&file, name, FlockOperation::NonBlockingLockShared)?;
+        let meta = file.metadata().map_err(|e| Error::io(name, "stat", e))?;
+        let on_tmpfs = rustix::fs::fstatfs(&file).is_ok_and(|s| s.f_type as u64 == TMPFS_MAGIC);
+        let len = meta.len() / PAGE_BYTES * PAGE_BYTES;
+        let mut map = Self::reserve(file, name, capacity.max(len), HUGE_BYTES)?;
+        map.private = true;
+        map.backing = map.backing_of(len, on_tmpfs);
+        let mapped = match on_tmpfs && meta.blocks() * STAT_BLOCK_BYTES < len {
+            // To touch a hole of such a file means to fill it, for which there may be no room.
+            true => map.map_copy(len),
+            false => map.map_range(0, len, PRIVATE),
+        };
+        if len > 0 {
+            mapped.map_err(|e| Error::io(name, "map", e.into()))?;
+        }
+        map.len.store(len, Ordering::Release);
+        Ok(map)
+    }
+
+    /// Copies the first `len` bytes of the file to where they would be mapped; holes take no memory.
+    fn map_copy(&self, len: u64) -> rustix::io::Result<()> {
+        self.map_nothing(0, len)?;
+        let mut at = 0;
+        while at < len {
+            let data = match rustix::fs::seek(&self.file, SeekFrom::Data(at)) {
+                Err(Errno::NXIO) => return Ok(()),
+                data => data?.min(len),
+            };
+            let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(data))?.min(len);
+            // SAFETY: the range was just mapped, writable, and nobody else knows of it yet.
+            let part = unsafe {
+                std::slice::from_raw_parts_mut(self.base.add(data as usize), (hole - data) as usize)
+            };
+            self.file.read_exact_at(part, data).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+            at = hole;
+        }
+        Ok(())
+    }
+
+    /// Maps zero bytes that no file holds to a piece of the reservation.
+    fn map_nothing(&self, from: u64, to: u64) -> rustix::io::Result<()> {
+        assert!(from <= to && to <= self.reserved(), "mapping stays inside its reservation");
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, PRIVATE | MapFlags::FIXED);
+        // SAFETY: the range lies inside the reservation, which this value owns (invariant 1), and holds nothing yet.
+        unsafe {
+            let at = self.base.add(from as usize).cast();
+            rustix::mm::mmap_anonymous(at, (to - from) as usize, protection, flags).map(drop)
+        }
     }
 
     fn map_device(file: File, name: &Path, rdev: u64) -> Result<Mapping> {
@@ -113,6 +169,7 @@ impl Mapping {
             reserved: AtomicU64::new(reserved),
             len: AtomicU64::new(0),
             backing: Backing::Disk,
+            private: false,
             file,
             name: name.to_path_buf(),
             growing: Mutex::new(()),
@@ -122,11 +179,7 @@ impl Mapping {
 
     /// Maps the file's first `len` bytes, past the page cache where the file system can.
     fn map_file(&self, len: u64, on_tmpfs: bool) -> Result<Backing> {
-        let backing = match (len > 0 && self.can_sync_map(), on_tmpfs) {
-            (true, _) => Backing::Dax,
-            (false, true) => Backing::Tmpfs,
-            (false, false) => Backing::Disk,
-        };
+        let backing = self.backing_of(len, on_tmpfs);
         if len > 0 {
             self.map_range(0, len, flags(backing)).map_err(|e| Error::io(&self.name, "map", e.into()))?;
         }
@@ -134,10 +187,19 @@ impl Mapping {
         Ok(backing)
     }
 
+    fn backing_of(&self, len: u64, on_tmpfs: bool) -> Backing {
+        match (len > 0 && self.can_sync_map(), on_tmpfs) {
+            (true, _) => Backing::Dax,
+            (false, true) => Backing::Tmpfs,
+            (false, false) => Backing::Disk,
+        }
+    }
+
     /// Whether the file can be mapped past the page cache. Tried at an address of the system's choice, not over
     /// the reservation (invariant 1).
     fn can_sync_map(&self) -> bool {
-        let (flags, protection) = (flags(Backing::Dax), ProtFlags::READ | ProtFlags::WRITE);
+        let protection = if self.private { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
+        let flags = flags(Backing::Dax);
         // SAFETY: a new mapping at an address of the kernel's choice, unmapped at once.
         unsafe {
             rustix::mm::mmap(ptr::null_mut(), PAGE_BYTES as usize, protection, flags, &self.file, 0)
@@ -202,6 +264,11 @@ impl Mapping {
             let (path, size) = (self.name.clone(), self.capacity());
             return Err(Error::PoolFull { path, requested: len - old, size });
         }
+        if self.private {
+            self.map_nothing(old, len).map_err(|e| Error::io(&self.name, "map", e.into()))?;
+            self.len.store(len, Ordering::Release);
+            return Ok(());
+        }
         extend(&self.file, &self.name, old, len, self.backing == Backing::Tmpfs)?;
         self.map_range(old, len, flags(self.backing)).map_err(|e| Error::io(&self.name, "map", e.into()))?;
         self.len.store(len, Ordering::Release);
@@ -216,7 +283,7 @@ impl Mapping {
     pub(super) fn sync_range(&self, offset: u64, len: u64) -> Result<()> {
         let from = offset / PAGE_BYTES * PAGE_BYTES;
         let to = (offset + len).min(self.len());
-        if from >= to {
+        if from >= to || self.private {
             return Ok(());
         }
         // SAFETY: the range is mapped (invariant 2); msync changes no memory.
@@ -229,7 +296,7 @@ impl Mapping {
     /// Starts touching pages in the background. Pages of a disk file are left alone: touching would only make
     /// them dirty.
     pub(super) fn start_prefault(&self) {
-        if self.backing != Backing::Disk {
+        if self.backing != Backing::Disk && !self.private {
             // SAFETY: `drop` joins the prefault before it unmaps.
             *self.prefault.lock() = unsafe { Prefault::start(self.base, self.len()) };
         }
@@ -253,6 +320,12 @@ impl Drop for Mapping {
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
+
+/// How what stays in this process is mapped.
+const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
+
+/// What `stat` counts a file's blocks in.
+const STAT_BLOCK_BYTES: u64 = 512;
 
 /// How a backing is mapped.
 fn flags(backing: Backing) -> MapFlags {
@@ -285,8 +358,8 @@ pub(super) fn reserve_range(len: u64, align: u64) -> rustix::io::Result<*mut u8>
     }
 }
 
-fn lock(file: &File, name: &Path) -> Result<()> {
-    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+fn lock(file: &File, name: &Path, how: FlockOperation) -> Result<()> {
+    match rustix::fs::flock(file, how) {
         Ok(()) => Ok(()),
         Err(Errno::WOULDBLOCK) => Err(Error::Locked { path: name.to_path_buf() }),
         Err(e) => Err(Error::io(name, "lock", e.into())),

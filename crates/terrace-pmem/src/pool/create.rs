@@ -14,7 +14,7 @@ use terrace_base::{Error, Result};
 
 use super::format::{self, Raw};
 use super::open::Parts;
-use super::place::{file_is_pool, is_device, medium_is_pool};
+use super::place::{file_is_pool, is_device, medium_is_pool, refuse_among_devices};
 use super::state::{self, Session};
 use super::{MediaRequest, Opened, Pool, PoolOptions};
 use crate::media::{EmulatedMedia, FileMedia, Media};
@@ -49,9 +49,15 @@ impl Pool {
             Ok(meta) if meta.file_type().is_char_device() => {
                 return Self::create_on(map(path, path, 0, options)?, path, options);
             }
+            Ok(meta) if !meta.is_file() => {
+                return Err(refused(path, "it is neither a file nor a devdax device"));
+            }
             Ok(meta) if meta.len() > 0 && !replace => return Err(refused(path, "it is not empty")),
             Ok(_) => true,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => false,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                refuse_among_devices(path)?;
+                false
+            }
             Err(e) => return Err(Error::io(path, "stat", e)),
         };
         // A pool that another process has open must not be replaced under it.
@@ -99,6 +105,14 @@ impl Pool {
 
 /// Maps what lies at `path` as `options` asks; extends it to `len` bytes, making it if need be.
 pub(super) fn map(path: &Path, name: &Path, len: u64, options: &PoolOptions) -> Result<Arc<dyn Media>> {
+    if options.read_only || options.private {
+        match is_device(path)? {
+            false => return map_private(path, name, options),
+            // A device has no pages that could be a process's own.
+            true if options.private => return Err(Error::NotClosed { path: name.to_path_buf() }),
+            true => {}
+        }
+    }
     Ok(match options.media {
         MediaRequest::Emulated(profile) => {
             let media = EmulatedMedia::open(path, name, len, options.max_size, profile)?;
@@ -117,6 +131,18 @@ pub(super) fn map(path: &Path, name: &Path, len: u64, options: &PoolOptions) -> 
                 media.prefault();
             }
             Arc::new(media)
+        }
+    })
+}
+
+fn map_private(path: &Path, name: &Path, options: &PoolOptions) -> Result<Arc<dyn Media>> {
+    Ok(match options.media {
+        MediaRequest::Emulated(profile) => {
+            Arc::new(EmulatedMedia::open_private(path, name, options.max_size, profile)?)
+        }
+        MediaRequest::Auto => Arc::new(FileMedia::open_private(path, name, options.max_size, None)?),
+        MediaRequest::Force(granularity) => {
+            Arc::new(FileMedia::open_private(path, name, options.max_size, Some(granularity))?)
         }
     })
 }

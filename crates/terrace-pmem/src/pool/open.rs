@@ -35,7 +35,7 @@ impl Pool {
     /// Opens the pool at `path`, a file or a device, and locks it.
     ///
     /// Errors: [`Error::Locked`]; [`Error::InvalidFormat`] for what is no pool, or one of another version;
-    /// [`Error::InvalidArgument`] to read one only that was not closed in order; [`Error::Corruption`]. A pool that a power cut has torn opens with [`Opened::Torn`], or as corruption
+    /// [`Error::NotClosed`] to read one only that was not closed in order; [`Error::Corruption`]. A pool that a power cut has torn opens with [`Opened::Torn`], or as corruption
     /// if not even its header is whole.
     pub fn open(path: &Path, options: &PoolOptions) -> Result<Pool> {
         // Mapping makes files; opening must not.
@@ -53,8 +53,7 @@ impl Pool {
         let mut session = Session::after(&previous, opened, boot, media.power_safe());
         if options.read_only {
             if opened != Opened::Clean {
-                let what = "was not closed in order; only opening it for writing puts that right";
-                return Err(Error::invalid(format!("{} {what}", name.display())));
+                return Err(Error::NotClosed { path: name.to_path_buf() });
             }
             session = session.read_only();
         }

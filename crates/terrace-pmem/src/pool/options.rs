@@ -33,6 +33,9 @@ pub struct PoolOptions {
     /// Whether to open the pool without beginning a session: nothing is stored in it, and the caller stores nothing.
     /// Only for a pool that was closed in order.
     pub read_only: bool,
+    /// Whether everything that is stored stays in this process: the file stays as it is, and nobody needs permission to
+    /// write it. Others may open it so at the same time. Not for devices, and not for a pool that is to be made.
+    pub private: bool,
     /// Whether to open a pool that is damaged, to read what is sound of it: what the allocator makes no sense of holds
     /// nothing, and no session begins, so that the pool must neither be changed nor closed.
     pub salvage: bool,
@@ -50,6 +53,7 @@ impl Default for PoolOptions {
             prefault: true,
             count_xplines: true,
             read_only: false,
+            private: false,
             salvage: false,
             boot_id: None,
         }

@@ -23,11 +23,17 @@ impl Pool {
     /// Whether there is something at `path`, a pool or not, where [`create`](Self::create) would make none: a
     /// file, or a device that is not blank.
     ///
-    /// Errors: [`Error::Locked`] for a device in use.
+    /// Errors: [`Error::Locked`] for a device in use; [`Error::InvalidArgument`] for what is neither.
     pub fn exists(path: &Path) -> Result<bool> {
         match fs::metadata(path) {
             Ok(meta) if meta.file_type().is_char_device() => {
                 Ok(!Self::is_blank_on(&*map(path, path, 0, &looking())?, path)?)
+            }
+            Ok(meta) if !meta.is_file() => {
+                let path = path.display();
+                Err(Error::invalid(format!(
+                    "{path} is neither a file nor a devdax device, and holds no pool"
+                )))
             }
             Ok(_) => Ok(true),
             Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
@@ -87,6 +93,21 @@ pub(super) fn is_device(path: &Path) -> Result<bool> {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
         Err(e) => Err(Error::io(path, "stat", e)),
     }
+}
+
+/// Refuses to make a file where devices have their names: who names one there means a device. /dev/shm is for files.
+pub(super) fn refuse_among_devices(path: &Path) -> Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // What is not there is told by who makes the file.
+    let Ok(parent) = parent.canonicalize() else { return Ok(()) };
+    if parent.starts_with("/dev") && !parent.starts_with("/dev/shm") {
+        let path = path.display();
+        return Err(Error::invalid(format!(
+            "there is no device {path}, and no file is made under /dev; name a devdax device that is there, or a file \
+             elsewhere"
+        )));
+    }
+    Ok(())
 }
 
 /// Whether either superblock copy of a file begins as ours do.

@@ -299,3 +299,19 @@ fn a_medium_can_be_copied_to_a_file() {
     drop(file);
     assert_eq!(Pool::open(&path, &options()).unwrap().root("head").unwrap(), Some(77));
 }
+
+#[test]
+fn no_file_is_made_where_devices_are_nor_over_what_is_none() {
+    let dir = dir();
+    let missing = std::path::Path::new("/dev/terrace-there-is-no-such-device");
+    for path in [missing, dir.path()] {
+        for made in [Pool::create(path, &options()), Pool::recreate(path, &options())] {
+            let refused = made.map(drop).unwrap_err();
+            assert!(matches!(refused.kind(), ErrorKind::InvalidArgument | ErrorKind::Io), "{refused}");
+        }
+    }
+    assert!(!missing.exists() && dir.path().is_dir());
+    assert!(Pool::create(missing, &options()).map(drop).unwrap_err().to_string().contains("no device"));
+    assert_eq!(Pool::exists(dir.path()).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}

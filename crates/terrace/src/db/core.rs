@@ -28,10 +28,21 @@ pub(crate) struct Core {
     pub health: Health,
     pub counters: Counters,
     pub memory: Arc<Memory>,
+    /// Whether what is written is gone when it is closed: then nothing is compacted.
+    pub is_scratch: bool,
 }
 
 impl Core {
     pub fn new(dir: PathBuf, options: Options, env: Env) -> Result<Arc<Core>> {
+        Self::over(dir, options, env, false)
+    }
+
+    /// Of a database in whose environment nothing is kept.
+    pub fn scratch(dir: PathBuf, options: Options, env: Env) -> Result<Arc<Core>> {
+        Self::over(dir, options, env, true)
+    }
+
+    fn over(dir: PathBuf, options: Options, env: Env, is_scratch: bool) -> Result<Arc<Core>> {
         options.validate()?;
         let memory = Memory::new(options.memory_budget);
         Ok(Arc::new(Core {
@@ -43,6 +54,7 @@ impl Core {
             health: Health::default(),
             counters: Counters::default(),
             memory,
+            is_scratch,
         }))
     }
 

@@ -31,6 +31,7 @@ use crate::engine::{self, Engine, Group};
 use crate::env::Env;
 use crate::options::{Options, WriteOptions};
 use crate::repair;
+use crate::scratch;
 use crate::stats::Stats;
 
 pub use iter::{DbIter, Entries};
@@ -61,12 +62,14 @@ pub struct Db {
 }
 
 /// Held by whatever still reads the database's files and pool, so that nobody opens them beside it.
-type DirectoryLock = Arc<Box<dyn FileLock>>;
+type DirectoryLock = Arc<Option<Box<dyn FileLock>>>;
 
 #[derive(Debug)]
 struct Inner {
     core: Arc<Core>,
     engine: Arc<dyn Engine>,
+    /// Refuses all writes, also where the engine would take them.
+    read_only: bool,
     queue: CommitQueue,
     /// The last sequence number given out; only the leader of the moment changes it.
     last_seq: AtomicU64,
@@ -81,7 +84,8 @@ impl Db {
     ///
     /// # Errors
     ///
-    /// `Locked` if another process (or another handle in this one) has it open, `Corruption` if it is
+    /// `Locked` if another process (or another handle in this one) has it open (readers alone may have it open side by
+    /// side), `Corruption` if it is
     /// damaged, `InvalidFormat` if another version wrote it, `InvalidArgument` if there is none and none
     /// is to be made, if it was created with other fixed options, or if another store's lies there.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
@@ -92,19 +96,27 @@ impl Db {
     /// Opens a database in an environment of the caller's, for tests under simulation.
     pub fn open_in(env: Env, path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let dir = path.as_ref().to_path_buf();
-        let fs = env.fs.clone();
-        repair::admit(&*fs, &dir)?;
-        let traces = Traces::make(&*fs, &dir, &dir.join(LOCK_FILE), &options)?;
-        let lock = fs.lock(&dir.join(LOCK_FILE))?;
-        let opened = Core::new(dir, options, env).and_then(|core| Ok((core.clone(), engine::open(core)?)));
-        if opened.is_err() {
-            traces.remove(&*fs);
+        repair::admit(&*env.fs, &dir)?;
+        let traces = Traces::make(&*env.fs, &dir, &dir.join(LOCK_FILE), &options)?;
+        let read_only = options.read_only;
+        let lock = match read_only {
+            true => env.fs.lock_to_read(&dir.join(LOCK_FILE))?,
+            false => Some(env.fs.lock(&dir.join(LOCK_FILE))?),
+        };
+        let opened = match read_only {
+            true => scratch::open_to_read(&dir, &options, &env),
+            false => {
+                Core::new(dir, options, env.clone()).and_then(|core| Ok((core.clone(), engine::open(core)?)))
+            }
+        };
+        if opened.is_err() && lock.is_some() {
+            traces.remove(&env);
         }
         let (core, (engine, last)) = opened?;
         core.snapshots.advance(last);
         let queue = CommitQueue::default();
         let (last_seq, closed) = (AtomicU64::new(last), AtomicBool::new(false));
-        let inner = Inner { core, engine, queue, last_seq, closed, lock: Arc::new(lock) };
+        let inner = Inner { core, engine, read_only, queue, last_seq, closed, lock: Arc::new(lock) };
         Ok(Db { inner: Arc::new(inner) })
     }
 
@@ -217,6 +229,9 @@ impl Db {
 
     /// Has the engine write one key by itself, if it does such a thing.
     fn directly(&self, op: Op<'_>, condition: Condition) -> Option<Result<bool>> {
+        if self.inner.read_only {
+            return Some(Err(Error::ReadOnly));
+        }
         let outcome = self.inner.engine.write_one(op, condition)?;
         if matches!(outcome, Ok(true)) {
             self.inner.core.counters.count_write(op);
@@ -227,7 +242,7 @@ impl Db {
     fn commit(&self, batch: WriteBatch, condition: Condition, options: WriteOptions) -> Result<bool> {
         batch.validate()?;
         let inner = &self.inner;
-        if inner.core.options.read_only {
+        if inner.read_only {
             return Err(Error::ReadOnly);
         }
         let sync = options.sync || inner.core.options.sync;
@@ -286,7 +301,7 @@ impl Db {
 
     /// Moves everything written so far from the write buffer to tables.
     pub fn flush(&self) -> Result<()> {
-        if self.inner.core.options.read_only {
+        if self.inner.read_only {
             return Err(Error::ReadOnly);
         }
         self.inner.alone(|inner| inner.check_open().and_then(|()| inner.engine.rotate()))?;
@@ -323,6 +338,14 @@ impl Db {
         stats.ssd.syncs = io.syncs;
         stats.failure = core.health.failure().map(|cause| cause.to_string());
         self.inner.engine.fill_stats(&mut stats);
+        if self.inner.read_only {
+            let how = if core.is_scratch {
+                "to read only, putting right in memory alone what an unclean end left: "
+            } else {
+                "to read only: "
+            };
+            stats.opened.insert_str(0, how);
+        }
         stats
     }
 

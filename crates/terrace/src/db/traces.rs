@@ -1,7 +1,8 @@
-//! What an opening makes before anybody knows whether there will be a database: directories, and the file of the lock.
-//! Where there is none after all, they go again.
+//! What an opening makes before anybody knows whether there will be a database: directories, the file of the lock, and
+//! what a creation has made before it failed, which may have failed for want of room. Where there is no database after
+//! all, they go again.
 //!
-//! Only what this opening made goes, and only if nothing else is there. The lock's file goes while it is held: who
+//! Only what this opening made goes, also where other things lie beside it. The lock's file goes while it is held: who
 //! waits for it finds that it has gone (`Fs::lock`).
 
 use std::path::{Path, PathBuf};
@@ -9,7 +10,10 @@ use std::path::{Path, PathBuf};
 use terrace_base::{Error, Result};
 use terrace_disk::Fs;
 
+use crate::env::Env;
+use crate::manifest::FileName;
 use crate::options::Options;
+use crate::pool::POOL_NAME;
 
 /// What one opening has made.
 #[derive(Debug)]
@@ -18,6 +22,8 @@ pub(super) struct Traces {
     lock: Option<PathBuf>,
     /// Directories, the innermost first.
     dirs: Vec<PathBuf>,
+    /// There was nothing in the directory: files of ours that are in it now are a creation's.
+    was_empty: bool,
 }
 
 impl Traces {
@@ -25,7 +31,8 @@ impl Traces {
     pub fn make(fs: &dyn Fs, dir: &Path, lock: &Path, options: &Options) -> Result<Traces> {
         if fs.exists(dir)? {
             let lock = (!fs.exists(lock)?).then(|| lock.to_path_buf());
-            return Ok(Traces { lock, dirs: Vec::new() });
+            let was_empty = fs.list(dir)?.is_empty();
+            return Ok(Traces { lock, dirs: Vec::new(), was_empty });
         }
         if !options.create_if_missing || options.read_only {
             return Err(Error::invalid(format!("there is no database in {}", dir.display())));
@@ -38,18 +45,32 @@ impl Traces {
             dirs.push(dir.to_path_buf());
         }
         fs.create_dir_all(dir)?;
-        Ok(Traces { lock: Some(lock.to_path_buf()), dirs })
+        Ok(Traces { lock: Some(lock.to_path_buf()), dirs, was_empty: true })
     }
 
-    /// There is no database: removes what was made, if there is nothing else. The caller holds the lock.
-    pub fn remove(self, fs: &dyn Fs) {
+    /// There is no database: removes what was made. The caller holds the lock.
+    pub fn remove(self, env: &Env) {
+        let fs = &*env.fs;
         let Some((lock, dir)) = self.lock.as_deref().and_then(|lock| Some((lock, lock.parent()?))) else {
             return;
         };
-        let alone = fs.list(dir).is_ok_and(|files| files.iter().all(|path| path == lock));
         // What cannot be removed stays: the opening's own error is the one to tell of.
-        if alone && fs.remove(lock).is_ok() {
+        if self.was_empty {
+            remove_beginnings(env, dir);
+        }
+        if fs.remove(lock).is_ok() {
+            // A directory with something in it stays.
             let _ = self.dirs.iter().try_for_each(|dir| fs.remove_dir(dir));
         }
     }
+}
+
+/// Removes what a creation in `dir` has come to make, the pool last: without it the rest means nothing.
+fn remove_beginnings(env: &Env, dir: &Path) {
+    for path in env.fs.list(dir).unwrap_or_default() {
+        if !matches!(FileName::parse(&path), None | Some(FileName::Lock)) {
+            let _ = env.fs.remove(&path);
+        }
+    }
+    let _ = env.pm.remove(&dir.join(POOL_NAME));
 }

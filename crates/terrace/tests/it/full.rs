@@ -70,13 +70,15 @@ fn in_the_small_disk(engine: EngineKind, disk: &Path) {
     drop(db);
     println!("refused at {next} and {further}; closing: {closed:?}");
 
-    if let Ok(db) = Db::open(&dir, options()) {
-        assert_holds(&db, &map, "opened without room");
-    }
+    let db = Db::open(&dir, options()).unwrap();
+    assert_holds(&db, &map, "opened without room");
+    assert_eq!(until_refused(&db, &mut map, further, 1000).1, ErrorKind::NoSpace);
+    assert_holds(&db, &map, "refused without room");
+    drop(db);
     std::fs::remove_file(ballast(1)).unwrap();
     let db = Db::open(&dir, options()).unwrap();
     assert_holds(&db, &map, "opened with room");
-    put(&db, &mut map, further, 1000).unwrap();
+    put(&db, &mut map, MOST_WRITES, 1000).unwrap();
     db.compact_range::<&[u8]>(..).unwrap();
     assert_holds(&db, &map, "compacted");
     assert_clean(&db);

@@ -15,3 +15,4 @@ mod opening;
 mod pools;
 mod races;
 mod smoke;
+mod unwritable;

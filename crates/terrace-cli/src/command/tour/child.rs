@@ -7,6 +7,7 @@ use clap::Args;
 use terrace::WriteBatch;
 
 use crate::failure::CommandResult;
+use crate::interrupt;
 use crate::open::{Intent, OpenArgs};
 use crate::text;
 
@@ -20,13 +21,21 @@ pub(super) const PARTS: u64 = 2;
 pub struct WriteForever {
     /// The database
     pub dir: PathBuf,
+    /// How to open the database.
+    #[command(flatten)]
+    pub open: OpenArgs,
 }
 
 impl WriteForever {
     /// Runs the command.
-    pub fn run(&self, open: &OpenArgs, out: &mut dyn Write) -> CommandResult {
-        let db = open.open(&self.dir, Intent::Write)?;
+    pub fn run(&self, out: &mut dyn Write) -> CommandResult {
+        interrupt::install()?;
+        let db = self.open.open(&self.dir, Intent::Write)?;
         for number in 0u64.. {
+            if interrupt::requested() {
+                db.close()?;
+                return Err(interrupt::stopped(""));
+            }
             let mut batch = WriteBatch::new();
             for part in 0..PARTS {
                 let (key, value) = visit(number, part);

@@ -33,16 +33,19 @@ pub struct Tour {
     /// Records to import
     #[arg(long, hide = true, default_value_t = RECORDS, value_parser = clap::value_parser!(u64).range(1000..=RECORDS))]
     pub records: u64,
+    /// How to open the database.
+    #[command(flatten)]
+    pub open: OpenArgs,
 }
 
 impl Tour {
     /// Runs the command.
-    pub fn run(&self, open: &OpenArgs, out: &mut dyn Write) -> CommandResult {
+    pub fn run(&self, out: &mut dyn Write) -> CommandResult {
         interrupt::install()?;
         let place = Place::prepare(self.dir.as_deref())?;
         let mut guide = Guide { out, clock: SystemClock::new(), step: 0, records: self.records };
         guide.say(format_args!("A tour of Terrace, on a database in {}", place.path().display()))?;
-        steps::walk(&mut guide, open, place.path())?;
+        steps::walk(&mut guide, &self.open, place.path())?;
         guide.end(&place)
     }
 }
@@ -110,7 +113,7 @@ impl Guide<'_> {
     }
 
     fn heed(&self) -> CommandResult {
-        if interrupt::requested() { Err(Failure::interrupted("the tour was stopped")) } else { Ok(()) }
+        if interrupt::requested() { Err(interrupt::stopped("the tour was stopped")) } else { Ok(()) }
     }
 
     /// What `work` gives, and how long it took.

@@ -82,7 +82,7 @@ impl Drop for Claim<'_> {
 impl Lsm {
     /// Starts compactions in the background if a slot is free; those that run go on by themselves.
     pub(super) fn spawn_compaction(&self) {
-        if self.core.options.read_only {
+        if self.core.options.read_only || self.core.is_scratch {
             return;
         }
         let Some(slot) = self.jobs.free_slot() else { return };

@@ -106,7 +106,7 @@ fn open_existing(core: &Core) -> Result<(Manifest, Option<Pool>, Found)> {
         return Err(Error::invalid(format!("this database belongs to engine {}", identity.engine)));
     }
     if core.options.read_only && !manifest.is_sealed() {
-        return Err(Error::invalid("the database was not closed in order; open it for writing once"));
+        return Err(Error::NotClosed { path: core.dir.clone() });
     }
     let on_pm = is_on_pm(&identity);
     match (core.options.lsm.log, on_pm) {
@@ -135,7 +135,7 @@ fn open_existing(core: &Core) -> Result<(Manifest, Option<Pool>, Found)> {
 
 /// A pool in the database's own directory that no log lies in is the rest of a creation that was cut off.
 fn remove_leftover_pool(core: &Core) -> Result<()> {
-    let path = core.dir.join("pool");
+    let path = core.dir.join(pool::POOL_NAME);
     let mine = core.options.pool == PoolChoice::Auto && !core.options.read_only;
     if mine && core.env.pm.exists(&path)? { core.env.pm.remove(&path) } else { Ok(()) }
 }

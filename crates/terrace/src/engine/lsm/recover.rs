@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use terrace_base::{Error, Result};
+use terrace_base::{Error, ErrorKind, Result};
 use terrace_table::Kind;
 
 use super::open::Found;
@@ -18,6 +18,14 @@ use crate::memtable::NODE_OVERHEAD_BYTES;
 
 /// More logs than this after a recovery, and their memtable is flushed at once.
 const FEW_LOGS: usize = 1;
+
+/// A disk without room is no reason not to open.
+fn unless_full(outcome: Result<()>) -> Result<()> {
+    match outcome {
+        Err(e) if e.kind() == ErrorKind::NoSpace => Ok(()),
+        outcome => outcome,
+    }
+}
 
 impl Lsm {
     /// Brings a just opened database to rest; returns the last sequence number in it. `damaged` is asked about each
@@ -121,7 +129,8 @@ impl Lsm {
             self.set_active_aside();
             self.readable().active().logged_from(number);
             if !self.core.options.read_only {
-                flush::run(self)?;
+                // Without room it stays in memory, and in its logs.
+                unless_full(flush::run(self))?;
             }
         }
         let readable = self.readable();

@@ -103,7 +103,7 @@ fn open_existing<I: KeyIndex>(core: &Core) -> Result<(Manifest, Pool, Found)> {
     let read_only = core.options.read_only;
     if manifest.state().next_file == 1 {
         if read_only {
-            return Err(not_closed());
+            return Err(not_closed(core));
         }
         let pool = fresh_pool::<I>(core, &identity)?;
         return begin::<I>(core, manifest, pool);
@@ -116,13 +116,13 @@ fn open_existing<I: KeyIndex>(core: &Core) -> Result<(Manifest, Pool, Found)> {
         Opened::SameBoot | Opened::Crashed | Opened::Torn => Found::Crashed,
     };
     if read_only && found == Found::Crashed {
-        return Err(not_closed());
+        return Err(not_closed(core));
     }
     Ok((manifest, pool, found))
 }
 
-fn not_closed() -> Error {
-    Error::invalid("the database was not closed in order; open it for writing once")
+fn not_closed(core: &Core) -> Error {
+    Error::NotClosed { path: core.dir.clone() }
 }
 
 fn check_media<I: KeyIndex>(pool: &Pool, path: &Path) -> Result<()> {
@@ -167,7 +167,7 @@ pub(super) fn assemble<I: KeyIndex>(
 ) -> Result<Arc<PmStore<I>>> {
     let (header, inherited) = read_header::<I>(&pool)?;
     if core.options.read_only && undo::is_armed(&pool, header)? {
-        return Err(not_closed());
+        return Err(not_closed(&core));
     }
     let index = I::open(&pool, &core)?;
     let undone = if core.options.read_only { 0 } else { undo::take_back(&pool, header, &index)? };

@@ -97,6 +97,9 @@ pub(crate) struct Slm {
     /// Flushed memtables that readers may still keep.
     retired: Mutex<Vec<WeakSkipList>>,
     log: CommitLog,
+    /// What opening found no room to settle: nothing is written before it is.
+    unsettled: Mutex<Option<open::Attached>>,
+    is_unsettled: AtomicBool,
     /// Where writers wait for a flush.
     room: Room,
     /// Held by the one flush.
@@ -212,6 +215,10 @@ impl Slm {
 
     /// Starts a compaction in the background if a slot is free; a running one goes on by itself.
     fn spawn_compaction(&self) {
+        // A job that a crash cut short is ended before another begins.
+        if self.core.is_scratch || self.is_unsettled.load(Ordering::Acquire) {
+            return;
+        }
         let Some(number) = self.free_slot().map(Slot::keep) else { return };
         let claimed = self.spawn(move |slm| {
             let slot = Slot { slm, number };
@@ -402,6 +409,7 @@ impl Engine for Slm {
     }
 
     fn rotate(&self) -> Result<()> {
+        self.settle_opening()?;
         if self.mem.load().active().is_empty() {
             return Ok(());
         }
@@ -422,6 +430,7 @@ impl Engine for Slm {
     }
 
     fn sync(&self) -> Result<()> {
+        self.settle_opening()?;
         self.log.mend(self)?;
         self.log.sync().inspect_err(|_| self.log.try_to_mend(self))
     }
@@ -444,7 +453,8 @@ impl Engine for Slm {
     }
 
     fn released(&self) {
-        let wanted = self.chains.load(Ordering::Acquire) > 0 && !self.core.options.read_only;
+        let unsettled = self.is_unsettled.load(Ordering::Acquire) || self.core.options.read_only;
+        let wanted = self.chains.load(Ordering::Acquire) > 0 && !unsettled;
         if wanted && !self.is_closing() && !self.jobs.collapse_pending.swap(true, Ordering::AcqRel) {
             self.spawn(|slm| {
                 slm.jobs.collapse_pending.store(false, Ordering::Release);
@@ -461,10 +471,13 @@ impl Engine for Slm {
     }
 
     fn check(&self) -> Result<CheckReport> {
+        self.settle_opening()?;
         check::check(self)
     }
 
     fn close(&self) -> Result<()> {
+        // What cannot be settled now is left as a crash leaves it, for the next opening.
+        let settled = if self.is_closing() { Ok(()) } else { self.settle_opening() };
         {
             let _running = self.jobs.running.lock();
             self.jobs.closing.store(true, Ordering::Release);
@@ -473,6 +486,7 @@ impl Engine for Slm {
         if self.jobs.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        settled?;
         self.limbo.drain();
         if self.core.options.read_only {
             self.index.drain();

@@ -214,6 +214,8 @@ pub(super) fn assemble(
         table_bytes,
         settled_at: Default::default(),
         log,
+        unsettled: Default::default(),
+        is_unsettled: Default::default(),
         room: Default::default(),
         flushing: Default::default(),
         flush_pace: Default::default(),
@@ -273,7 +275,8 @@ fn open_memtables(core: &Core, pool: &Pool, memtable_bytes: u64) -> Result<MemSe
     }
     if found.is_empty() {
         if core.options.read_only {
-            return Err(pool.corruption(0, "a memtable, as a database that was closed in order has", "none"));
+            // What a creation that was cut off has left.
+            return Err(Error::NotClosed { path: core.dir.clone() });
         }
         found.push(Arc::new(MemTable::create(pool, 0, memtable_bytes)?));
     }

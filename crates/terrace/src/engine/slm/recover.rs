@@ -3,11 +3,15 @@
 //!
 //! Nothing here is in proportion to the data but what runs in the background and what a rebuild
 //! needs; opening after a crash reads manifest, roots, extent table and memtables.
+//!
+//! Readers need nothing of it. So a disk without room does not keep a database from being opened: what could not be
+//! settled is before the next write, and refuses it until there is room.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
+use std::sync::atomic::Ordering;
 
-use terrace_base::{Error, Result};
+use terrace_base::{Error, ErrorKind, Result};
 use terrace_index::{OrderedIndex, ScanBatch, SkipList};
 use terrace_log::PmLog;
 use terrace_pmem::Marks;
@@ -41,6 +45,38 @@ impl Slm {
             // writes, and readers do not mind that.
             return Ok(self.last_seq());
         }
+        match self.settle_opening_as(attached, damaged) {
+            Err(e) if e.kind() == ErrorKind::NoSpace && attached != Attached::Rebuild => {
+                *self.unsettled.lock() = Some(attached);
+                self.is_unsettled.store(true, Ordering::Release);
+                self.core.health.fail(e);
+            }
+            settled => settled?,
+        }
+        Ok(self.last_seq())
+    }
+
+    /// Settles what opening found no room for. Called by the leader, before anything is written.
+    pub(super) fn settle_opening(&self) -> Result<()> {
+        if !self.is_unsettled.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut unsettled = self.unsettled.lock();
+        if let Some(attached) = *unsettled {
+            self.settle_opening_as(attached, &mut Err)?;
+            *unsettled = None;
+            self.is_unsettled.store(false, Ordering::Release);
+            self.core.health.recover();
+        }
+        Ok(())
+    }
+
+    /// All that has to be settled; begun again where it could not be ended.
+    fn settle_opening_as(
+        &self,
+        attached: Attached,
+        damaged: &mut dyn FnMut(Error) -> Result<()>,
+    ) -> Result<()> {
         self.drop_flushed_memtables()?;
         self.settle_jobs()?;
         let mut dead = self.dead_tables()?;
@@ -76,7 +112,7 @@ impl Slm {
                 let _ = flush::run(slm);
             });
         }
-        Ok(self.last_seq())
+        Ok(())
     }
 
     pub(super) fn last_seq(&self) -> u64 {

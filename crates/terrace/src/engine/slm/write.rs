@@ -33,6 +33,7 @@ fn room_for(group: &Group<'_>) -> u64 {
 impl Slm {
     pub(super) fn apply_group(&self, group: Group<'_>) -> Result<()> {
         self.core.health.check()?;
+        self.settle_opening()?;
         self.log.mend(self)?;
         self.make_room(&group)?;
         let (memtable, staged) = self.stage_with_retry(&group)?;

@@ -7,7 +7,7 @@ use terrace::{Db, Env, Options, PmSpace, Result};
 use terrace_base::clock::ManualClock;
 use terrace_base::exec::{Executor, Inline, ThreadPool};
 use terrace_disk::{Fs, SimFs};
-use terrace_pmem::{Pool, PoolOptions};
+use terrace_pmem::{Media, MemMedia, Pool, PoolOptions};
 use terrace_sim::{PmOptions, SimPm, World, WorldOptions};
 
 use super::HASH_SEED;
@@ -16,6 +16,7 @@ use super::setups::{Background, Setup};
 const DIR: &str = "/db";
 
 /// A machine, before or after it lost a process or its power.
+#[derive(Clone)]
 pub struct Machine {
     world: World,
     setup: Setup,
@@ -108,6 +109,11 @@ impl PmSpace for OnePool {
     }
 
     fn open(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
+        // Real ones are mapped privately in both cases.
+        if options.private || options.read_only {
+            let copy = private_copy(&self.media, options.max_size)?;
+            return Pool::open_on(Arc::new(copy), path, &self.options(options));
+        }
         Pool::open_on(self.media.clone(), path, &self.options(options))
     }
 
@@ -118,4 +124,12 @@ impl PmSpace for OnePool {
     fn remove(&self, path: &Path) -> Result<()> {
         if self.fs.exists(path)? { self.fs.remove(path) } else { Ok(()) }
     }
+}
+
+/// What a private mapping of the machine's medium is: the same bytes, and nobody else's from then on.
+fn private_copy(media: &SimPm, max_size: u64) -> Result<MemMedia> {
+    let copy = MemMedia::new(media.len(), max_size, media.granularity())?;
+    // SAFETY: both ranges are mapped, writable or not, and nobody stores to either meanwhile.
+    unsafe { copy.base().copy_from_nonoverlapping(media.base(), media.len() as usize) };
+    Ok(copy)
 }

@@ -1,0 +1,137 @@
+//! What happens to files: decay, a careless restore, a careless hand.
+
+use std::path::PathBuf;
+
+use terrace_base::rng::Rng;
+
+use super::image::Image;
+
+const PAGE: usize = 4096;
+
+/// Damages the database once or twice; says how.
+pub fn harm(image: &Image, rng: &mut Rng) -> Vec<String> {
+    (0..if rng.one_in(3) { 2 } else { 1 }).map(|_| harm_once(image, rng)).collect()
+}
+
+fn harm_once(image: &Image, rng: &mut Rng) -> String {
+    let names: Vec<String> = image.files().into_keys().filter(|name| name != "LOCK").collect();
+    if names.is_empty() {
+        return "nothing is left to harm".into();
+    }
+    let name = &names[rng.below(names.len() as u64) as usize];
+    let other = &names[rng.below(names.len() as u64) as usize];
+    let path = image.dir.join(name);
+    let mut data = std::fs::read(&path).unwrap();
+    let what = match rng.below(10) {
+        0 | 1 => flip(&mut data, rng),
+        2 => zero_page(&mut data, rng),
+        3 => repeat_page(&mut data, rng),
+        4 => swap_pages(&mut data, rng),
+        5 => cut(&mut data, rng),
+        6 => return removed(path),
+        7 => match older(image, name, rng) {
+            Some(older) => {
+                data = older;
+                "an older copy in its place".into()
+            }
+            None => flip(&mut data, rng),
+        },
+        8 => {
+            swap_names(&path, &image.dir.join(other));
+            return format!("{name} and {other} swapped");
+        }
+        _ if rng.one_in(2) => {
+            data.extend((0..1 + rng.below(5000)).map(|_| rng.below(256) as u8));
+            "garbage appended".into()
+        }
+        _ => {
+            data = foreign(image, other, rng);
+            "a foreign file in its place".into()
+        }
+    };
+    // In place: it remains the file that it is.
+    std::fs::write(&path, data).unwrap();
+    format!("{name}: {what}")
+}
+
+/// Where there is something: most of a pool is empty.
+fn used_byte(data: &[u8], rng: &mut Rng) -> Option<usize> {
+    let used: Vec<usize> = (0..data.len().div_ceil(PAGE))
+        .filter(|page| data[page * PAGE..data.len().min((page + 1) * PAGE)].iter().any(|&b| b != 0))
+        .collect();
+    let page = used.get(rng.below(used.len().max(1) as u64) as usize)?;
+    let within = data.len().min((page + 1) * PAGE) - page * PAGE;
+    Some(page * PAGE + rng.below(within as u64) as usize)
+}
+
+fn flip(data: &mut [u8], rng: &mut Rng) -> String {
+    let mut places = Vec::new();
+    for _ in 0..1 + rng.below(4) {
+        if let Some(at) = used_byte(data, rng) {
+            data[at] ^= 1 << rng.below(8);
+            places.push(at);
+        }
+    }
+    format!("bits flipped at {places:?}")
+}
+
+fn page_range(data: &[u8], rng: &mut Rng) -> Option<std::ops::Range<usize>> {
+    let from = used_byte(data, rng)? / PAGE * PAGE;
+    Some(from..data.len().min(from + PAGE))
+}
+
+fn zero_page(data: &mut [u8], rng: &mut Rng) -> String {
+    let Some(page) = page_range(data, rng) else { return "nothing".into() };
+    data[page.clone()].fill(0);
+    format!("zeroed {page:?}")
+}
+
+fn repeat_page(data: &mut [u8], rng: &mut Rng) -> String {
+    let (Some(from), Some(to)) = (page_range(data, rng), page_range(data, rng)) else {
+        return "nothing".into();
+    };
+    let len = from.len().min(to.len());
+    data.copy_within(from.start..from.start + len, to.start);
+    format!("{len} bytes at {} repeated at {}", from.start, to.start)
+}
+
+fn swap_pages(data: &mut [u8], rng: &mut Rng) -> String {
+    let (Some(a), Some(b)) = (page_range(data, rng), page_range(data, rng)) else { return "nothing".into() };
+    for i in 0..a.len().min(b.len()) {
+        data.swap(a.start + i, b.start + i);
+    }
+    format!("pages at {} and {} swapped", a.start, b.start)
+}
+
+fn cut(data: &mut Vec<u8>, rng: &mut Rng) -> String {
+    let len = rng.below(data.len().max(1) as u64) as usize;
+    data.truncate(len);
+    format!("cut to {len} bytes")
+}
+
+fn removed(path: PathBuf) -> String {
+    std::fs::remove_file(&path).unwrap();
+    format!("{} removed", path.file_name().unwrap().display())
+}
+
+fn older(image: &Image, name: &str, rng: &mut Rng) -> Option<Vec<u8>> {
+    let copies: Vec<&Vec<u8>> = image.older.iter().filter_map(|files| files.get(name)).collect();
+    copies.get(rng.below(copies.len().max(1) as u64) as usize).map(|copy| copy.to_vec())
+}
+
+fn swap_names(a: &PathBuf, b: &PathBuf) {
+    if a == b {
+        return;
+    }
+    let aside = a.with_extension("aside");
+    std::fs::rename(a, &aside).unwrap();
+    std::fs::rename(b, a).unwrap();
+    std::fs::rename(&aside, b).unwrap();
+}
+
+fn foreign(image: &Image, other: &str, rng: &mut Rng) -> Vec<u8> {
+    if rng.one_in(2) {
+        return std::fs::read(image.dir.join(other)).unwrap();
+    }
+    (0..rng.below(20_000)).map(|_| rng.below(256) as u8).collect()
+}

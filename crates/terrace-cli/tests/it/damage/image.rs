@@ -1,0 +1,163 @@
+//! A database with known contents, made by sessions of the command.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+use terrace_base::rng::Rng;
+use terrace_cli::text;
+
+use crate::support::{finish, piped, terrace};
+
+/// Keys that sessions draw from.
+const KEYS: u64 = 900;
+
+/// Writes that the last session acknowledges before it is killed.
+const ACKNOWLEDGED: u64 = 150;
+
+/// Files by name.
+pub type Files = BTreeMap<String, Vec<u8>>;
+
+/// What a database holds.
+pub type Map = BTreeMap<String, String>;
+
+/// A database, and what is known of it.
+pub struct Image {
+    /// Goes with the value.
+    _root: TempDir,
+    /// The database.
+    pub dir: PathBuf,
+    flags: Vec<String>,
+    killed: bool,
+    /// What was acknowledged.
+    pub contents: Map,
+    /// The records of one more write, which may be there: it was being made when the process was killed.
+    pub in_flight: Map,
+    /// The files as earlier sessions left them.
+    pub older: Vec<Files>,
+}
+
+impl Image {
+    /// Makes a database of `engine`.
+    pub fn make(engine: &'static str, rng: &mut Rng) -> Image {
+        let root = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let dir = root.path().join("db");
+        let mut image = Image {
+            _root: root,
+            dir,
+            flags: flags(engine, rng),
+            killed: rng.one_in(2),
+            contents: Map::new(),
+            in_flight: Map::new(),
+            older: Vec::new(),
+        };
+        for session in 0..2 + rng.below(2) {
+            if session > 0 {
+                let files = image.files();
+                image.older.push(files);
+            }
+            image.import(session, rng);
+        }
+        if image.killed {
+            let files = image.files();
+            image.older.push(files);
+            image.write_and_be_killed();
+        }
+        image
+    }
+
+    /// The case in words.
+    pub fn about(&self) -> String {
+        format!("{}, {}", if self.killed { "killed" } else { "closed" }, self.flags.join(" "))
+    }
+
+    /// The command `name` on the database, with `args`.
+    pub fn command(&self, name: &str, args: &[&str]) -> Command {
+        let mut command = terrace();
+        command.arg(name).arg(&self.dir).args(args).args(&self.flags);
+        command
+    }
+
+    /// Likewise, killed if it takes longer than any command does on a database this small, however busy the machine is.
+    pub fn bounded(&self, name: &str, args: &[&str]) -> Command {
+        let command = self.command(name, args);
+        let mut bounded = Command::new("timeout");
+        bounded.args(["-s", "KILL", "120"]).arg(command.get_program()).args(command.get_args());
+        bounded
+    }
+
+    /// The database's files.
+    pub fn files(&self) -> Files {
+        files_in(&self.dir)
+    }
+
+    fn import(&mut self, session: u64, rng: &mut Rng) {
+        let mut lines = String::new();
+        for write in 0..300 + rng.below(900) {
+            let key = format!("key/{:05}", rng.below(KEYS));
+            let value = format!("{key} of {session}.{write} {}", "v".repeat(rng.below(200) as usize));
+            let _ = writeln!(lines, "{key}\t{value}");
+            self.contents.insert(key, value);
+        }
+        let run = finish(piped(&mut self.command("import", &["-"])), lines.as_bytes());
+        assert_eq!(run.code, 0, "{run:?}");
+    }
+
+    fn write_and_be_killed(&mut self) {
+        let mut child = piped(&mut self.command("__write", &[]));
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        for expected in 0..ACKNOWLEDGED {
+            assert_eq!(lines.next().unwrap().unwrap(), expected.to_string());
+        }
+        child.kill().unwrap();
+        // A line that was cut off acknowledges nothing, but it says that the write was made.
+        let more = lines.map_while(Result::ok).filter(|line| !line.is_empty()).count() as u64;
+        child.wait().unwrap();
+        for number in 0..ACKNOWLEDGED + more {
+            self.contents.extend(visit(number));
+        }
+        self.in_flight = visit(ACKNOWLEDGED + more).into();
+    }
+
+    /// Every record that was ever written under `key`, as far as its value can tell.
+    pub fn was_written(&self, key: &str, value: &str) -> bool {
+        value.starts_with(&format!("{key} of "))
+            || self.contents.get(key).or_else(|| self.in_flight.get(key)).is_some_and(|known| known == value)
+    }
+}
+
+/// The files of a directory.
+pub fn files_in(dir: &Path) -> Files {
+    let paths = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).filter(|p| p.is_file());
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_string();
+    paths.map(|path| (name(&path), std::fs::read(&path).unwrap())).collect()
+}
+
+/// The records of write `number` of the command that writes until it is killed.
+fn visit(number: u64) -> [(String, String); 2] {
+    [0, 1].map(|part| {
+        let (_, value) = text::record(number % text::RECORDS, 100 + number + part);
+        (format!("visit/{number:010}/{part}"), value)
+    })
+}
+
+/// Small pools and tables, so that a little data fills many, and where the pool lies.
+fn flags(engine: &str, rng: &mut Rng) -> Vec<String> {
+    let mut flags = vec!["--engine".to_string(), engine.to_string(), "--pm".into(), "16MiB".into()];
+    let settings: &[&str] = match engine {
+        "slm" => &["slm.memtable_bytes=32KiB", "slm.table_bytes=16KiB"],
+        "lsm" => &["lsm.memtable_bytes=32KiB", "lsm.table_bytes=16KiB", "lsm.base_level_bytes=32KiB"],
+        "turbo" => &["turbo.shards=16"],
+        _ => &[],
+    };
+    for setting in settings {
+        flags.extend(["--set".to_string(), setting.to_string()]);
+    }
+    if matches!(engine, "turbo" | "sptree") || rng.one_in(2) {
+        flags.extend(["--pool".to_string(), "emulated:dram".to_string()]);
+    }
+    flags
+}

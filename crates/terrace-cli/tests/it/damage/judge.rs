@@ -1,0 +1,168 @@
+//! What the commands say of a damaged database, held against what was acknowledged.
+
+use std::fmt::Write as _;
+
+use terrace_cli::escape::unescape;
+
+use super::image::{Image, Map};
+use crate::support::{Run, finish, piped};
+
+/// What a case came to; several may be said of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// Everything is read as if nothing had happened.
+    Harmless,
+    /// Reading was refused or broken off.
+    Told,
+    /// Repaired, and everything is there.
+    Kept,
+    /// Repaired, with losses that are named.
+    LossTold,
+    /// Repair gave a reason for not doing anything.
+    Refused,
+    /// Repaired, and still not sound.
+    StillDamaged,
+    /// Wrong contents were shown, or a key was denied, without a word.
+    Silent,
+    /// Repair said that nothing is lost, and something is.
+    FalselyWhole,
+    /// What could be read before the repair is gone after it.
+    Destroyed,
+    /// A record was shown that nobody ever wrote.
+    Invented,
+    /// A command panicked or was ended by a signal.
+    Panicked,
+    /// A command did not end.
+    Hung,
+}
+
+impl Verdict {
+    /// Whether it must never be.
+    pub fn is_fault(self) -> bool {
+        self >= Verdict::Silent
+    }
+}
+
+/// A case, judged.
+pub struct Judged {
+    pub verdicts: Vec<Verdict>,
+    /// What was run and said.
+    pub story: String,
+}
+
+struct Judge<'a> {
+    image: &'a Image,
+    verdicts: Vec<Verdict>,
+    story: String,
+}
+
+/// Reads, checks and repairs a damaged database.
+pub fn judge(image: &Image) -> Judged {
+    let mut judge = Judge { image, verdicts: Vec::new(), story: String::new() };
+    judge.whole();
+    judge.verdicts.sort_unstable();
+    judge.verdicts.dedup();
+    Judged { verdicts: judge.verdicts, story: judge.story }
+}
+
+impl Judge<'_> {
+    fn whole(&mut self) {
+        let mut readable = self.gets();
+        let export = self.run("export", &[]);
+        let shown = self.records(&export);
+        match (export.code, shown.as_ref().is_some_and(|shown| self.is_right(shown))) {
+            (0, true) => self.verdicts.push(Verdict::Harmless),
+            (0, false) => self.verdicts.push(Verdict::Silent),
+            _ => self.verdicts.push(Verdict::Told),
+        }
+        readable.extend(shown.unwrap_or_default());
+        self.run("check", &[]);
+        let repair = self.run("repair", &[]);
+        if repair.code > 1 {
+            self.verdicts.push(Verdict::Refused);
+            return;
+        }
+        let check = self.run("check", &[]);
+        let export = self.run("export", &[]);
+        let left = self.records(&export);
+        if check.code != 0 || export.code != 0 {
+            self.verdicts.push(Verdict::StillDamaged);
+        }
+        let left = left.unwrap_or_default();
+        match (repair.code, self.is_right(&left)) {
+            (_, true) => self.verdicts.push(Verdict::Kept),
+            (0, false) => self.verdicts.push(Verdict::FalselyWhole),
+            _ => self.verdicts.push(Verdict::LossTold),
+        }
+        // A value of before that was read must not be gone, whatever else is lost.
+        let gone = readable.iter().find(|(key, value)| {
+            self.image.contents.get(*key) == Some(*value) && left.get(*key) != Some(*value)
+        });
+        if let Some((key, _)) = gone {
+            let _ = writeln!(self.story, "gone: {key}");
+            self.verdicts.push(Verdict::Destroyed);
+        }
+    }
+
+    /// Asks for some keys; gives what could be read.
+    fn gets(&mut self) -> Map {
+        let keys = self.image.contents.iter();
+        let few: Vec<(String, String)> = keys.step_by(211).map(|(k, v)| (k.clone(), v.clone())).collect();
+        let mut readable = Map::new();
+        for (key, value) in few {
+            let run = self.run("get", &[&key]);
+            let denied = run.code == 1 && run.err.contains("there is no key");
+            let shown = unescaped(run.out.strip_suffix(b"\n").unwrap_or(&run.out));
+            match run.code {
+                0 if shown.as_ref() == Some(&value) => drop(readable.insert(key, value)),
+                0 => self.verdicts.push(Verdict::Silent),
+                _ if denied => self.verdicts.push(Verdict::Silent),
+                _ => {}
+            }
+        }
+        readable
+    }
+
+    /// Whether this is what was acknowledged, with the write that was being made or without.
+    fn is_right(&self, found: &Map) -> bool {
+        let mut with = self.image.contents.clone();
+        with.extend(self.image.in_flight.clone());
+        *found == self.image.contents || *found == with
+    }
+
+    /// The records that an export has shown, whole lines alone.
+    fn records(&mut self, export: &Run) -> Option<Map> {
+        let end = export.out.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1);
+        let mut found = Map::new();
+        for line in export.out[..end].split(|&b| b == b'\n').filter(|line| !line.is_empty()) {
+            let tab = line.iter().position(|&b| b == b'\t')?;
+            let (key, value) = (unescaped(&line[..tab])?, unescaped(&line[tab + 1..])?);
+            if !self.image.was_written(&key, &value) {
+                let _ = writeln!(self.story, "invented: {key} = {value}");
+                self.verdicts.push(Verdict::Invented);
+            }
+            found.insert(key, value);
+        }
+        Some(found)
+    }
+
+    fn run(&mut self, name: &str, args: &[&str]) -> Run {
+        let run = finish(piped(&mut self.image.bounded(name, args)), b"");
+        let said = String::from_utf8_lossy(if name == "export" || name == "get" { b"" } else { &run.out });
+        let _ =
+            writeln!(self.story, "$ {name} {}: exit code {}\n{said}{}", args.join(" "), run.code, run.err);
+        match run.code {
+            // What `timeout` makes of who had to be killed, and of who was killed by another signal.
+            137 => self.verdicts.push(Verdict::Hung),
+            101 | 128.. | ..0 => self.verdicts.push(Verdict::Panicked),
+            _ => {}
+        }
+        run
+    }
+}
+
+fn unescaped(text: &[u8]) -> Option<String> {
+    let mut bytes = Vec::new();
+    unescape(text, &mut bytes).ok()?;
+    String::from_utf8(bytes).ok()
+}

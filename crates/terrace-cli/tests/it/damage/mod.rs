@@ -1,0 +1,68 @@
+//! Databases in real files, damaged at random and judged through the command itself, with its real locks: what it shows,
+//! checks and repairs.
+//!
+//! A case is an engine and a seed: some sessions that write, the last closed or killed with SIGKILL; damages; then `get`,
+//! `export`, `check`, `repair`, and `check` and `export` again. Every value tells of which key and write it is. What must
+//! never be is in [`Verdict::is_fault`]. `TERRACE_DAMAGES=200` draws so many cases for each engine, from
+//! `TERRACE_DAMAGES_FROM` on; with `--nocapture` the verdicts are counted in a table.
+
+mod harm;
+mod image;
+mod judge;
+
+use std::collections::BTreeMap;
+
+use terrace_base::rng::Rng;
+
+use image::Image;
+use judge::Verdict;
+
+/// Cases of each engine.
+const CASES: u64 = 4;
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |n| n.parse().unwrap())
+}
+
+fn explore(engine: &'static str) {
+    let (cases, from) = (number("TERRACE_DAMAGES", CASES), number("TERRACE_DAMAGES_FROM", 0));
+    let mut counts: BTreeMap<Verdict, u64> = BTreeMap::new();
+    let mut faults = Vec::new();
+    for seed in from..from + cases {
+        let mut rng = Rng::new(seed ^ u64::from_le_bytes(*b"damage-1"));
+        let image = Image::make(engine, &mut rng);
+        let damages = harm::harm(&image, &mut rng);
+        let judged = judge::judge(&image);
+        for verdict in &judged.verdicts {
+            *counts.entry(*verdict).or_default() += 1;
+        }
+        if judged.verdicts.iter().any(|v| v.is_fault()) {
+            let case = format!("{engine}, seed {seed} ({}): {}", image.about(), damages.join("; "));
+            println!("{case}\n{}", judged.story);
+            faults.push(format!("{case}: {:?}", judged.verdicts));
+        }
+    }
+    let table: Vec<String> = counts.iter().map(|(verdict, n)| format!("{n:>6}  {verdict:?}")).collect();
+    println!("{engine}: {cases} cases from seed {from}\n{}", table.join("\n"));
+    assert!(faults.is_empty(), "{} of {cases}:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+fn slm() {
+    explore("slm");
+}
+
+#[test]
+fn lsm() {
+    explore("lsm");
+}
+
+#[test]
+fn turbo() {
+    explore("turbo");
+}
+
+#[test]
+fn sptree() {
+    explore("sptree");
+}

@@ -1,0 +1,191 @@
+//! A file system over another that it leaves as it is: what is written, renamed or removed is so in memory alone, and
+//! gone with the value.
+//!
+//! Names that were made here are looked up first, then those below that were not removed here. Nothing is durable and
+//! nothing has to be, so syncs do nothing.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use terrace_base::{Error, Result};
+
+use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile};
+use crate::sim::SimFs;
+
+/// See the module's head.
+///
+/// ```
+/// use std::path::Path;
+/// use std::sync::Arc;
+/// use terrace_disk::{Fs, ScratchFs, SimFs};
+/// let disk = SimFs::new();
+/// disk.plant(Path::new("/kept"), b"kept")?;
+/// let scratch = ScratchFs::new(Arc::new(disk.clone()));
+/// scratch.remove(Path::new("/kept"))?;
+/// scratch.create(Path::new("/made"))?.append(b"made")?;
+/// assert_eq!(scratch.list(Path::new("/"))?, [Path::new("/made")]);
+/// assert_eq!(disk.list(Path::new("/"))?, [Path::new("/kept")]);
+/// # Ok::<(), terrace_base::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct ScratchFs {
+    below: Arc<dyn Fs>,
+    /// What was made here.
+    made: SimFs,
+    /// Files below that were removed or replaced here. Locked while names change.
+    gone: Mutex<BTreeSet<PathBuf>>,
+}
+
+impl ScratchFs {
+    /// A file system that begins with what `below` holds.
+    pub fn new(below: Arc<dyn Fs>) -> ScratchFs {
+        ScratchFs { below, made: SimFs::new(), gone: Mutex::default() }
+    }
+
+    /// Whether there is such a name below that was not removed here.
+    fn is_below(&self, gone: &BTreeSet<PathBuf>, path: &Path) -> Result<bool> {
+        Ok(!gone.contains(path) && self.below.exists(path)?)
+    }
+
+    fn missing<T>(path: &Path, operation: &'static str) -> Result<T> {
+        Err(Error::io(path, operation, std::io::ErrorKind::NotFound.into()))
+    }
+
+    /// Has a directory here for a file that is about to be made.
+    fn make_parent(&self, path: &Path) -> Result<()> {
+        match path.parent() {
+            Some(parent) if !self.made.exists(parent)? => self.made.create_dir_all(parent),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Fs for ScratchFs {
+    fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        let gone = self.gone.lock();
+        if self.is_below(&gone, path)? {
+            return Err(Error::io(path, "create", std::io::ErrorKind::AlreadyExists.into()));
+        }
+        self.make_parent(path)?;
+        self.made.create(path)
+    }
+
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
+        let gone = self.gone.lock();
+        if self.made.exists(path)? {
+            return self.made.open(path, access);
+        }
+        if gone.contains(path) {
+            return Self::missing(path, "open");
+        }
+        self.below.open(path, access)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        let mut gone = self.gone.lock();
+        if !self.made.exists(from)? {
+            if !self.is_below(&gone, from)? {
+                return Self::missing(from, "rename");
+            }
+            self.make_parent(from)?;
+            self.made.plant(from, &self.below.read(from)?)?;
+        }
+        self.make_parent(to)?;
+        self.made.rename(from, to)?;
+        gone.extend([from.to_path_buf(), to.to_path_buf()]);
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        let mut gone = self.gone.lock();
+        let was_made = self.made.exists(path)?;
+        if was_made {
+            self.made.remove(path)?;
+        } else if !self.is_below(&gone, path)? {
+            return Self::missing(path, "remove");
+        }
+        gone.insert(path.to_path_buf());
+        Ok(())
+    }
+
+    fn sync_file(&self, _path: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    fn sync_dir(&self, _path: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<PathBuf>> {
+        let gone = self.gone.lock();
+        let mut files: BTreeSet<PathBuf> =
+            self.below.list(path)?.into_iter().filter(|file| !gone.contains(file)).collect();
+        if self.made.exists(path)? {
+            files.extend(self.made.list(path)?);
+        }
+        Ok(files.into_iter().collect())
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        let gone = self.gone.lock();
+        Ok(self.made.exists(path)? || self.is_below(&gone, path)?)
+    }
+
+    fn create_dir_all(&self, path: &Path) -> Result<()> {
+        self.made.create_dir_all(path)
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        self.made.lock(path)
+    }
+
+    fn free_bytes(&self, path: &Path) -> Result<u64> {
+        self.made.free_bytes(path)
+    }
+
+    fn epoch(&self, dir: &Path) -> u64 {
+        self.below.epoch(dir)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disk() -> (SimFs, ScratchFs) {
+        let disk = SimFs::new();
+        disk.plant(Path::new("/a"), b"a").unwrap();
+        disk.plant(Path::new("/b"), b"b").unwrap();
+        (disk.clone(), ScratchFs::new(Arc::new(disk)))
+    }
+
+    #[test]
+    fn changes_are_seen_here_and_not_below() {
+        let (disk, scratch) = disk();
+        let before = disk.image();
+        let path = Path::new;
+        scratch.rename(path("/a"), path("/b")).unwrap();
+        assert_eq!(scratch.read(path("/b")).unwrap(), b"a");
+        assert!(scratch.open(path("/a"), Access::Random).is_err() && !scratch.exists(path("/a")).unwrap());
+        assert!(scratch.rename(path("/a"), path("/c")).is_err() && scratch.remove(path("/a")).is_err());
+        scratch.create(path("/a")).unwrap().append(b"new").unwrap();
+        assert!(scratch.create(path("/a")).is_err() && scratch.create(path("/b")).is_err());
+        assert_eq!(scratch.list(path("/")).unwrap(), [path("/a"), path("/b")]);
+        scratch.remove(path("/a")).unwrap();
+        scratch.remove(path("/b")).unwrap();
+        assert!(scratch.list(path("/")).unwrap().is_empty());
+        scratch.sync_dir(path("/")).unwrap();
+        assert_eq!(disk.image(), before);
+    }
+
+    #[test]
+    fn what_is_there_cannot_be_made() {
+        let (_, scratch) = disk();
+        assert!(scratch.create(Path::new("/a")).is_err());
+        scratch.remove(Path::new("/a")).unwrap();
+        scratch.create(Path::new("/a")).unwrap();
+        assert_eq!(scratch.read(Path::new("/a")).unwrap(), b"");
+    }
+}
