@@ -1,5 +1,6 @@
 //! The disk's side of a world: its events through the world's gate, its survivors by the world's seeds.
 
+use std::io;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
@@ -8,6 +9,7 @@ use terrace_disk::{Fault, FsEvent, Observer, SimFs};
 
 use crate::event::EventKind;
 use crate::pm::Survival;
+use crate::refusal::Operation;
 use crate::seed::mix;
 use crate::world::{Inner, World};
 
@@ -22,6 +24,11 @@ impl Observer for Watch {
         if world.pass(kind(event)) {
             world.fs().inject(Some(Fault { after: 0, only_changes: true, sticky: false }));
         }
+    }
+
+    fn refuse(&self, _path: &Path, operation: &'static str) -> Option<io::Error> {
+        let world = World::upgrade(&self.0)?;
+        world.refusal(Operation::of_disk(operation))
     }
 }
 

@@ -11,6 +11,7 @@ mod explore;
 mod keys;
 mod model;
 mod pm;
+mod refusal;
 mod seed;
 mod world;
 
@@ -19,4 +20,5 @@ pub use explore::{Explorer, Failure, Recorder, Route, Scenario, Shrunk, Step, Su
 pub use keys::{colliding, hard};
 pub use model::{Change, KvModel, Map};
 pub use pm::{Halting, MarkHook, PmHook, PmOp, PmOptions, PmSnapshot, SimPm, Stopped, Survival};
+pub use refusal::{Refusal, Trouble};
 pub use world::{Snapshot, World, WorldOptions};

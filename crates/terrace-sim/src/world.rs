@@ -11,6 +11,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 use terrace_disk::SimFs;
 use terrace_pmem::{Media, PoolOptions};
@@ -18,6 +19,7 @@ use terrace_pmem::{Media, PoolOptions};
 use crate::disk;
 use crate::event::{Callback, EventKind, Gate, injected};
 use crate::pm::{PmOp, PmOptions, PmSnapshot, SimPm, Survival};
+use crate::refusal::{Operation, Refusal, Refusals, Trouble};
 use crate::seed::{boot_id, mix};
 
 /// No number of events: recovery has not been declared over.
@@ -55,6 +57,7 @@ pub(crate) struct Inner {
     pm: Arc<SimPm>,
     fs: SimFs,
     gate: Gate,
+    refusals: Mutex<Refusals>,
 }
 
 impl World {
@@ -68,7 +71,14 @@ impl World {
         let inner = Arc::new_cyclic(|weak: &Weak<Inner>| {
             let world = weak.clone();
             pm.set_hook(Box::new(move |op| World::before_pm(&world, op)));
-            Inner { origin, recovery: AtomicU64::new(STILL), pm: Arc::new(pm), fs, gate: Gate::default() }
+            Inner {
+                origin,
+                recovery: AtomicU64::new(STILL),
+                pm: Arc::new(pm),
+                fs,
+                gate: Gate::default(),
+                refusals: Mutex::default(),
+            }
         });
         disk::watch(&inner.fs, Arc::downgrade(&inner));
         World { inner }
@@ -173,9 +183,36 @@ impl World {
         self.inner.gate.fail(nth, true);
     }
 
-    /// Takes back a planned fault.
+    /// Takes back planned faults and refusals.
     pub fn heal(&self) {
         self.inner.gate.no_faults();
+        self.inner.refusals.lock().plan(None);
+    }
+
+    /// Has operations refused, in place of what was planned before. Unlike a fault this befalls operations, too, that
+    /// change nothing, and is over by itself.
+    pub fn refuse(&self, refusal: Refusal) {
+        self.inner.refusals.lock().plan(Some(refusal));
+    }
+
+    /// Whether no operation is to be refused any more.
+    pub fn is_well(&self) -> bool {
+        self.inner.refusals.lock().is_over()
+    }
+
+    /// Operations refused so far.
+    pub fn refused(&self) -> u64 {
+        self.inner.refusals.lock().met()
+    }
+
+    /// Operations so far that `trouble` can befall: the bound for [`Refusal::after`] in a loop.
+    pub fn befallen_by(&self, trouble: Trouble) -> u64 {
+        self.inner.refusals.lock().seen(trouble)
+    }
+
+    /// Why `operation` is to fail, if it is.
+    pub(crate) fn refusal(&self, operation: Operation) -> Option<std::io::Error> {
+        self.inner.refusals.lock().step(operation)
     }
 
     /// Operations so far that could have failed; the bound for [`fail_nth`](Self::fail_nth) in a loop.
@@ -204,12 +241,17 @@ impl World {
     fn before_pm(weak: &Weak<Inner>, op: PmOp) -> Result<()> {
         // A medium that outlives its world has no events.
         let Some(world) = World::upgrade(weak) else { return Ok(()) };
-        let (kind, refusal) = match op {
-            PmOp::Drain => (EventKind::Drain, None),
-            PmOp::Sync => (EventKind::PmSync, Some(injected(&SimPm::path(), "sync"))),
-            PmOp::Grow { to } => (EventKind::PmGrow(to), Some(Error::NoSpace { path: SimPm::path() })),
+        let full = || Error::NoSpace { path: SimPm::path() };
+        let (kind, fault, operation) = match op {
+            PmOp::Drain => (EventKind::Drain, None, None),
+            PmOp::Sync => {
+                (EventKind::PmSync, Some(injected(&SimPm::path(), "sync")), Some(Operation::PmSync))
+            }
+            PmOp::Grow { to } => (EventKind::PmGrow(to), Some(full()), Some(Operation::Grow)),
+            PmOp::Reserve => return world.refusal(Operation::Reserve).map_or(Ok(()), |_| Err(full())),
         };
-        if world.pass(kind) { refusal.map_or(Ok(()), Err) } else { Ok(()) }
+        let failed = world.pass(kind) | operation.is_some_and(|o| world.refusal(o).is_some());
+        if failed { fault.map_or(Ok(()), Err) } else { Ok(()) }
     }
 }
 

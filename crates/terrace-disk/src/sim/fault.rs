@@ -59,6 +59,13 @@ pub enum FsEvent<'a> {
 pub trait Observer: Send + Sync + Debug {
     /// `event` is about to happen. No lock is held: the observer may copy, crash or read the disk.
     fn before(&self, event: FsEvent<'_>);
+
+    /// Why `operation`, by the verb that errors call it by, is to fail on `path`; `None` if it is not. Asked of every
+    /// operation, those that change nothing included.
+    fn refuse(&self, path: &Path, operation: &'static str) -> Option<io::Error> {
+        let _ = (path, operation);
+        None
+    }
 }
 
 /// An I/O error to come.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrace_base::{Error, Result};
+use terrace_base::{Error, ErrorKind, Result};
 
 use super::content::Content;
 use super::fault::FsEvent;
@@ -33,9 +33,10 @@ impl SimWriteFile {
 
     /// Appends, or fails in one of the two ways the contract allows, by turns: nothing is left, or
     /// half is and the file takes no more.
-    fn try_append(&mut self, disk: &mut Disk, data: &[u8]) -> Result<()> {
-        let planned = disk.faults.step(&self.path, "write", true);
+    fn try_append(&mut self, disk: &mut Disk, data: &[u8], refused: Result<()>) -> Result<()> {
+        let planned = disk.faults.step(&self.path, "write", true).and(refused);
         if let Err(error) = &planned
+            && error.kind() != ErrorKind::NoSpace
             && disk.faults.changes.is_multiple_of(2)
         {
             self.failed = Some(error.clone());
@@ -66,8 +67,9 @@ impl WriteFile for SimWriteFile {
         }
         let shared = self.shared.clone();
         shared.announce(FsEvent::Write { path: &self.path, bytes: data.len() as u64 });
+        let refused = shared.refused(&self.path, "write");
         let mut disk = shared.disk.lock();
-        self.try_append(&mut disk, data)
+        self.try_append(&mut disk, data, refused)
     }
 
     fn sync(&mut self) -> Result<()> {

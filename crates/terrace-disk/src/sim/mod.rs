@@ -202,8 +202,9 @@ impl Shared {
         make: impl FnOnce(&mut Disk) -> Result<T>,
     ) -> Result<T> {
         self.announce(event);
+        let refused = self.refused(path, operation);
         let mut disk = self.disk.lock();
-        disk.faults.step(path, operation, true)?;
+        disk.faults.step(path, operation, true).and(refused)?;
         make(&mut disk)
     }
 
@@ -211,9 +212,11 @@ impl Shared {
     /// it `may_drop`, pages that were not durable are gone.
     fn sync(&self, path: &Path, may_drop: bool, find: impl FnOnce(&State) -> Result<FileId>) -> Result<()> {
         self.announce(FsEvent::Sync { path });
+        let refused = self.refused(path, "sync");
         let mut disk = self.disk.lock();
         let id = find(&disk.state)?;
         let Err(error) = disk.faults.step(path, "sync", true) else {
+            refused?;
             disk.state.sync_file(id);
             return Ok(());
         };
@@ -231,6 +234,13 @@ impl Shared {
         }
     }
 
+    /// Whether the observer lets an operation take place.
+    fn refused(&self, path: &Path, operation: &'static str) -> Result<()> {
+        let observer = self.observer.lock().clone();
+        let refusal = observer.and_then(|observer| observer.refuse(path, operation));
+        refusal.map_or(Ok(()), |source| Err(Error::io(path, operation, source)))
+    }
+
     /// Lets an operation fail that changes nothing, and carries it out.
     fn look<T>(
         &self,
@@ -238,8 +248,9 @@ impl Shared {
         operation: &'static str,
         see: impl FnOnce(&mut Disk) -> Result<T>,
     ) -> Result<T> {
+        let refused = self.refused(path, operation);
         let mut disk = self.disk.lock();
-        disk.faults.step(path, operation, false)?;
+        disk.faults.step(path, operation, false).and(refused)?;
         see(&mut disk)
     }
 }

@@ -47,6 +47,7 @@ impl Pool {
     /// Errors: [`Error::PoolFull`] if the pool can grow no further, [`Error::NoSpace`] if its disk is full.
     pub fn reserve_extent(&self, kind: Kind, bytes: u64) -> Result<Extent> {
         owned(kind)?;
+        self.admit(bytes)?;
         let (unit, units) = self.reserve_units(kind.0, Shape::Extent, bytes)?;
         Ok(Extent { offset: unit * self.extent_bytes(), bytes: units * self.extent_bytes(), kind })
     }

@@ -126,6 +126,15 @@ impl Allocator {
 }
 
 impl Pool {
+    /// Asks the medium whether `bytes` more may be given out.
+    #[inline]
+    fn admit(&self, bytes: u64) -> Result<()> {
+        match self.admits(bytes) {
+            true => Ok(()),
+            false => Err(self.full(bytes.div_ceil(self.extent_bytes()))),
+        }
+    }
+
     /// Bytes of DRAM that the allocator takes.
     pub fn dram_bytes(&self) -> u64 {
         let alloc = &self.inner.alloc;

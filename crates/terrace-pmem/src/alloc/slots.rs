@@ -97,6 +97,7 @@ impl Pool {
     /// Errors: [`Error::PoolFull`] if the pool can grow no further, [`Error::NoSpace`] if its disk is full.
     pub fn reserve(&self, kind: Kind, bytes: u64) -> Result<Slot> {
         owned(kind)?;
+        self.admit(bytes)?;
         let Some(class) = class_for(bytes, self.extent_bytes()) else {
             let (unit, units) = self.reserve_units(kind.0, Shape::Large, bytes)?;
             let extent = self.extent_bytes();

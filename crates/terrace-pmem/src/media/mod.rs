@@ -89,6 +89,13 @@ pub trait Media: Send + Sync + Debug {
     /// Extends to `len` bytes, durably when it returns; the new bytes read as zero. A medium that is full says so.
     fn grow(&self, len: u64) -> Result<()>;
 
+    /// Whether a pool may give out `bytes` more. Asked only where the gate is [`Gate::Dispatch`]; a simulated medium
+    /// refuses to have its users tested.
+    fn admits(&self, bytes: u64) -> bool {
+        let _ = bytes;
+        true
+    }
+
     /// What the medium must be flushed by.
     fn granularity(&self) -> Granularity;
 

@@ -38,6 +38,12 @@ impl Pool {
         unsafe { at.write_bytes(0, len as usize) }
     }
 
+    /// Whether the medium lets `bytes` more be given out.
+    #[inline]
+    pub(crate) fn admits(&self, bytes: u64) -> bool {
+        self.inner.gate != Gate::Dispatch || self.inner.media.admits(bytes)
+    }
+
     /// Starts writing back the lines of a range. Durable after this thread's next [`drain`](Self::drain).
     #[inline]
     pub fn flush(&self, offset: u64, len: u64) {

@@ -72,6 +72,8 @@ pub enum PmOp {
         /// To this many bytes.
         to: u64,
     },
+    /// The pool is about to give bytes out. Nothing durable changes.
+    Reserve,
 }
 
 /// Called before each [`PmOp`]; an error makes the operation fail (a drain cannot, and goes on).
@@ -248,6 +250,10 @@ impl Media for SimPm {
             self.len.store(to, Ordering::Release);
         }
         Ok(())
+    }
+
+    fn admits(&self, _bytes: u64) -> bool {
+        self.before(PmOp::Reserve).is_ok()
     }
 
     fn granularity(&self) -> Granularity {
