@@ -21,6 +21,7 @@ mod scratch;
 mod settings;
 mod stats;
 mod sync;
+mod tables;
 
 pub use batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES, WriteBatch};
 pub use bytes::Bytes;

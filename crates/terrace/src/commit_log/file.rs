@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_disk::Fs;
-use terrace_log::{FIRST_LSN, FileSegment, LogWriter, create_log_file, unfinished_path};
+use terrace_log::{FIRST_LSN, FileSegment, LogWriter, create_log_file};
 
 use super::record::Record;
 use crate::manifest::FileName;
@@ -46,11 +46,6 @@ pub(super) fn log_path(dir: &Path, number: u64) -> PathBuf {
     FileName::Log(number).path(dir)
 }
 
-/// What a failed creation leaves would do no harm but take room, which may be what is missing.
-pub(super) fn remove_attempt(fs: &dyn Fs, path: &Path) {
-    let _ = fs.remove(&unfinished_path(path)).or_else(|_| fs.remove(path));
-}
-
 /// What an append has come to. By the contract of files one without room leaves nothing.
 fn written(outcome: Result<u64>) -> Result<(), Failure> {
     match outcome {
@@ -64,13 +59,12 @@ impl FileLog {
     /// Creates log file `number` of `database` with `first` as its first record, not yet synced.
     pub fn create(fs: &dyn Fs, dir: &Path, number: u64, database: u64, first: &Record) -> Result<FileLog> {
         let path = log_path(dir, number);
-        let created = create_log_file(fs, &path, (number, FIRST_LSN), database).and_then(|mut writer| {
+        create_log_file(fs, &path, (number, FIRST_LSN), database).and_then(|mut writer| {
             writer.append(&first.bytes())?;
             let good = writer.len();
             let (buffered, ends) = (Vec::new(), Vec::new());
             Ok(FileLog { number, writer, good, unsynced: true, buffered, ends })
-        });
-        created.inspect_err(|_| remove_attempt(fs, &path))
+        })
     }
 
     /// Appends `record`, keeping up to `buffer_bytes` back, and makes it durable if `sync`.

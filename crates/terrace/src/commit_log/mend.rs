@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, Result};
 
-use super::file::{FileLog, log_path, remove_attempt};
+use super::file::FileLog;
 use super::{CommitLog, Log, Logged, Record, Series, some_ops};
 use crate::batch::WriteBatch;
 use crate::manifest::Edit;
@@ -102,6 +102,6 @@ impl CommitLog {
             append(Record::Complete, true)?;
             Ok(log)
         })();
-        copied.inspect_err(|_: &Error| remove_attempt(fs, &log_path(dir, number)))
+        copied.inspect_err(|_: &Error| self.remove_attempt(number))
     }
 }

@@ -30,6 +30,7 @@ mod pool;
 mod record;
 mod replay;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -37,7 +38,7 @@ use parking_lot::Mutex;
 use terrace_base::checksum::hash64;
 use terrace_base::{Error, Result};
 use terrace_disk::Access;
-use terrace_log::{LogReader, PmLog};
+use terrace_log::{LogReader, PmLog, unfinished_path};
 use terrace_pmem::{Marks, Pool};
 
 use crate::batch::WriteBatch;
@@ -242,9 +243,9 @@ impl CommitLog {
             Place::Pool { pool, log_bytes } => {
                 PoolLog::create(pool, *log_bytes, number, &first).map(Log::Pool)
             }
-            Place::Files => {
-                FileLog::create(self.core.fs(), &self.core.dir, number, self.database, &first).map(Log::File)
-            }
+            Place::Files => FileLog::create(self.core.fs(), &self.core.dir, number, self.database, &first)
+                .inspect_err(|_| self.remove_attempt(number))
+                .map(Log::File),
         }
     }
 
@@ -337,12 +338,16 @@ impl CommitLog {
         self.remove_old_files(manifest)
     }
 
+    /// What a failed creation leaves would do no harm but take room, which may be what is missing.
+    fn remove_attempt(&self, number: u64) {
+        let path = file::log_path(&self.core.dir, number);
+        self.core.files.remove([unfinished_path(&path), path]);
+    }
+
     fn remove_old_files(&self, manifest: &Manifest) -> Result<()> {
-        for path in manifest.listing()?.leftovers {
-            if matches!(FileName::parse(&path), Some(FileName::Log(_))) {
-                self.core.fs().remove(&path)?;
-            }
-        }
+        let leftovers = manifest.listing()?.leftovers;
+        let is_log = |path: &PathBuf| matches!(FileName::parse(path), Some(FileName::Log(_)));
+        self.core.files.remove(leftovers.into_iter().filter(is_log));
         Ok(())
     }
 

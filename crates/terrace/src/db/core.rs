@@ -16,6 +16,7 @@ use crate::db::snapshots::Snapshots;
 use crate::env::Env;
 use crate::options::Options;
 use crate::stats::Counters;
+use crate::tables::Files;
 
 /// The store's shared state.
 #[derive(Debug)]
@@ -24,6 +25,7 @@ pub(crate) struct Core {
     pub options: Options,
     pub env: Env,
     pub fs: Arc<MeteredFs>,
+    pub files: Arc<Files>,
     pub snapshots: Arc<Snapshots>,
     pub health: Health,
     pub counters: Counters,
@@ -45,8 +47,10 @@ impl Core {
     fn over(dir: PathBuf, options: Options, env: Env, is_scratch: bool) -> Result<Arc<Core>> {
         options.validate()?;
         let memory = Memory::new(options.memory_budget);
+        let fs = Arc::new(MeteredFs::new(env.fs.clone()));
         Ok(Arc::new(Core {
-            fs: Arc::new(MeteredFs::new(env.fs.clone())),
+            files: Files::new(fs.clone(), &dir),
+            fs,
             dir,
             options,
             env,

@@ -20,12 +20,11 @@ pub(crate) mod output;
 pub(crate) mod walk;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use terrace_base::{Error, Result};
-use terrace_disk::{Access, Fs};
-use terrace_table::{BlockCache, Cursor, Entry, Table, TableMeta};
+use terrace_table::{Cursor, Entry, Table, TableMeta};
 
 use crate::compaction::leveled::{LevelsView, TableFigures};
 use crate::compaction::overlaps;
@@ -40,21 +39,6 @@ const SCAN_READAHEAD_BYTES: usize = 256 << 10;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Levels {
     levels: Vec<Vec<Arc<Table>>>,
-}
-
-/// The path of table `number` in `dir`.
-pub(crate) fn table_path(dir: &Path, number: u64) -> PathBuf {
-    FileName::Table(number).path(dir)
-}
-
-/// Opens table `number` of `dir`.
-pub(crate) fn open_table(
-    fs: &dyn Fs,
-    dir: &Path,
-    number: u64,
-    cache: &Arc<BlockCache>,
-) -> Result<Arc<Table>> {
-    Table::open(fs, &table_path(dir, number), number, cache.clone(), Access::Random)
 }
 
 impl Levels {
@@ -207,5 +191,5 @@ fn get_from_level_0(tables: &[Arc<Table>], key: &[u8], at: u64) -> Result<Option
 
 /// The error for a table of the manifest that is not open.
 pub(crate) fn not_open(dir: &Path, number: u64) -> Error {
-    Error::corruption(&table_path(dir, number), 0, "a table of the manifest", "no open table")
+    Error::corruption(&FileName::Table(number).path(dir), 0, "a table of the manifest", "no open table")
 }

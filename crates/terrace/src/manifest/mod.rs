@@ -87,6 +87,11 @@ struct Writer {
     undecided: bool,
     /// Whether the file in force ends with its end record.
     sealed: bool,
+    /// The manifest in force; none before the first is, and after a failure to put one in force, which leaves open
+    /// what a crash would find.
+    in_force: Option<u64>,
+    /// Manifests that are not in force may be there.
+    others: bool,
 }
 
 impl std::fmt::Debug for Writer {
@@ -126,9 +131,14 @@ impl Manifest {
         // A switch of `CURRENT` by a process that then died may not be durable yet.
         fs.sync_dir(dir)?;
         let (state, sealed) = replay::read(&*fs, dir, number)?;
-        let highest = files::manifests(&*fs, dir)?.last().copied().unwrap_or(number);
+        let numbers = files::manifests(&*fs, dir)?;
+        let highest = numbers.last().copied().unwrap_or(number);
         let manifest = Self::over(fs, dir, state, highest.max(number));
-        manifest.writer.lock().sealed = sealed;
+        {
+            let mut writer = manifest.writer.lock();
+            (writer.sealed, writer.in_force) = (sealed, Some(number));
+            writer.others = numbers.iter().any(|n| *n != number);
+        }
         Ok(manifest)
     }
 
@@ -185,6 +195,8 @@ impl Manifest {
                 snapshot_bytes: 0,
                 undecided: false,
                 sealed: false,
+                in_force: None,
+                others: false,
             }),
             next_file: AtomicU64::new(state.next_file),
             state: ArcSwap::from_pointee(state),
@@ -243,6 +255,12 @@ impl Manifest {
         Ok(())
     }
 
+    /// Settles a group that failed, if there is one: it is then gone for good, and files that only it names may go.
+    pub fn decide(&self) -> Result<()> {
+        let undecided = self.writer.lock().undecided;
+        if undecided { self.apply(&[]) } else { Ok(()) }
+    }
+
     /// Ends the file's log, for a clean close; later groups may still be applied. A file of a process that
     /// could not do so is left for one that ends.
     pub fn seal(&self) -> Result<()> {
@@ -284,7 +302,7 @@ impl Manifest {
 
     /// Starts a new manifest file with a snapshot of `state` and puts it in force.
     fn roll(&self, writer: &mut Writer, state: &State) -> Result<()> {
-        (writer.number, writer.sealed) = (writer.number + 1, false);
+        (writer.number, writer.sealed, writer.in_force) = (writer.number + 1, false, None);
         let path = FileName::Manifest(writer.number).path(&self.dir);
         let file = self.fs.create(&path)?;
         let mut log = LogWriter::create(FileSegment(file), replay::log_id(writer.number))?;
@@ -296,19 +314,27 @@ impl Manifest {
         files::set_current(&*self.fs, &self.dir, writer.number)?;
         writer.snapshot_bytes = log.len();
         writer.log = Some(log);
-        self.remove_others(writer.number);
+        (writer.in_force, writer.others) = (Some(writer.number), true);
+        self.remove_others(writer);
         Ok(())
     }
 
-    /// Removes every manifest but `current`. One that cannot be removed is a leftover and no harm;
-    /// the next file's start tries again.
-    fn remove_others(&self, current: u64) {
-        let numbers = files::manifests(&*self.fs, &self.dir).unwrap_or_default();
-        for number in numbers.into_iter().filter(|n| *n != current) {
-            let path = FileName::Manifest(number).path(&self.dir);
-            if let Err(error) = self.fs.remove(&path) {
-                tracing::warn!(%error, "an old manifest stays");
-            }
+    /// Removes manifests that are no longer in force and could not be removed before.
+    pub fn tidy(&self) {
+        self.remove_others(&mut self.writer.lock());
+    }
+
+    /// Removes every manifest but the one in force. One that cannot be removed is a leftover and no harm.
+    fn remove_others(&self, writer: &mut Writer) {
+        let Some(in_force) = writer.in_force.filter(|_| writer.others) else { return };
+        writer.others = false;
+        let removed: Result<()> = files::manifests(&*self.fs, &self.dir).and_then(|numbers| {
+            let mut others = numbers.into_iter().filter(|n| *n != in_force);
+            others.try_for_each(|number| self.fs.remove(&FileName::Manifest(number).path(&self.dir)))
+        });
+        if let Err(error) = removed {
+            tracing::warn!(%error, "an old manifest stays for now");
+            writer.others = true;
         }
     }
 

@@ -91,6 +91,7 @@ impl Lsm {
             while !lsm.jobs.is_closing() && matches!(outcome, Ok(true)) {
                 outcome = next(lsm);
             }
+            lsm.sweep();
             drop(slot);
             match outcome {
                 Err(e) => lsm.core.health.fail(e),
@@ -110,13 +111,13 @@ impl Lsm {
         if pick.is_move {
             let level = pick.output as u32;
             change.edits.extend(pick.inputs.iter().map(|&number| Edit::MoveTable { number, level }));
-            return self.install(&change, None);
+            return self.install(change, None);
         }
         let written = self.merge_tables(pick, levels, patience)?;
         let bytes = written.iter().map(|t| t.meta.file_bytes).sum();
         change.edits.extend(pick.tables().map(|number| Edit::RemoveTable { number }));
         change.add(pick.output, written);
-        self.install(&change, None)?;
+        self.install(change, None)?;
         self.core.counters.compactions.add(1);
         self.core.counters.compaction_bytes.add(bytes);
         self.remove_merged(pick, levels);
@@ -129,7 +130,7 @@ impl Lsm {
         let max_seq = |number: &u64| levels.find(*number).map_or(0, |(_, table)| table.meta().max_seq);
         let mut inputs = pick.inputs.clone();
         inputs.sort_by_key(max_seq);
-        self.remove_tables(pick.next.iter().chain(&inputs).copied());
+        self.core.files.remove_tables(pick.next.iter().chain(&inputs).copied());
     }
 
     fn merge_tables(&self, pick: &Pick, levels: &Arc<Levels>, patience: Patience) -> Result<Vec<Written>> {
@@ -148,7 +149,7 @@ impl Lsm {
         }
         merge.work(self);
         self.jobs.wait_until(|| merge.left.load(Ordering::Acquire) == 0);
-        merge.finish(self)
+        merge.finish()
     }
 
     /// Compacts everything in the range to the last level, and drops there what no snapshot needs.
@@ -188,8 +189,9 @@ impl Lsm {
         loop {
             let levels = self.readable().levels.clone();
             let Some(pick) = pick(self, &levels) else { return Ok(()) };
-            self.run_pick(&pick, &levels, Patience::ToTheEnd)
-                .inspect_err(|_| self.core.counters.background_errors.add(1))?;
+            let outcome = self.run_pick(&pick, &levels, Patience::ToTheEnd);
+            self.sweep();
+            outcome.inspect_err(|_| self.core.counters.background_errors.add(1))?;
         }
     }
 }
@@ -258,10 +260,9 @@ impl Merge {
             None => cursor.seek_first()?,
         }
         let mut survivors = Survivors::new(&self.held, &self.levels, self.pick.output + 1);
-        let number = || lsm.new_file_number();
         let table_bytes = lsm.core.options.lsm.table_bytes;
         let below = self.below(part, table_bytes.saturating_mul(OVERLAP_FACTOR));
-        let mut outputs = Outputs::new(&lsm.core, lsm.output_options(table_bytes), below, &number);
+        let mut outputs = Outputs::new(&lsm.core, &lsm.manifest, lsm.output_options(table_bytes), below);
         let mut entries = 0u32;
         while cursor.valid() && part.to.as_ref().is_none_or(|to| cursor.key() < &to[..]) {
             entries = entries.wrapping_add(1);
@@ -305,25 +306,12 @@ impl Merge {
         Below::new(tables.map(|meta| (meta.largest.clone(), meta.file_bytes)).collect(), max_bytes)
     }
 
-    /// The outputs of all parts in order, or what went wrong in one of them.
-    fn finish(&self, lsm: &Lsm) -> Result<Vec<Written>> {
+    /// The outputs of all parts in order, or what went wrong in one of them: then all of them go.
+    fn finish(&self) -> Result<Vec<Written>> {
         let mut done = std::mem::take(&mut *self.done.lock());
         done.sort_by_key(|(ordinal, _)| *ordinal);
-        let mut failure = None;
-        let mut written = Vec::new();
-        for (_, outcome) in done {
-            match outcome {
-                Ok(tables) => written.extend(tables),
-                Err(e) => failure = Some(e),
-            }
-        }
-        match failure {
-            None => Ok(written),
-            Some(e) => {
-                lsm.remove_tables(written.iter().map(|t| t.meta.number));
-                Err(e)
-            }
-        }
+        let parts: Vec<Vec<Written>> = done.into_iter().map(|(_, outcome)| outcome).collect::<Result<_>>()?;
+        Ok(parts.into_iter().flatten().collect())
     }
 }
 

@@ -51,6 +51,8 @@ fn run_alone(lsm: &Lsm) -> Result<()> {
     let _alone = Flushing::claim(lsm);
     let mut outcome = Ok(());
     while let Some(memtable) = lsm.readable().oldest_immutable().cloned() {
+        // What could not be removed before may be the room that is missing.
+        lsm.sweep();
         outcome = lsm.core.health.check().and_then(|()| flush(lsm, &memtable));
         if let Err(e) = &outcome {
             lsm.core.counters.background_errors.add(1);
@@ -60,6 +62,7 @@ fn run_alone(lsm: &Lsm) -> Result<()> {
         lsm.core.health.recover();
         lsm.room.notify();
     }
+    lsm.sweep();
     outcome
 }
 
@@ -70,7 +73,7 @@ fn flush(lsm: &Lsm, memtable: &Arc<MemTable>) -> Result<()> {
     change.add(0, tables);
     change.edits.push(Edit::FlushedSeq(memtable.list.max_seq()));
     change.edits.push(Edit::LogNumber(lsm.first_log_after(memtable)));
-    lsm.install(&change, Some(memtable))?;
+    lsm.install(change, Some(memtable))?;
     lsm.core.counters.flushes.add(1);
     lsm.core.counters.flush_bytes.add(bytes);
     lsm.log.drop_old(&lsm.manifest)
@@ -82,8 +85,8 @@ fn write_tables(lsm: &Lsm, memtable: &MemTable) -> Result<Vec<Written>> {
     let levels = lsm.readable().levels.clone();
     // Older versions may lie in any table; those of older memtables are in tables by now.
     let mut survivors = Survivors::new(&held, &levels, 0);
-    let number = || lsm.new_file_number();
-    let mut outputs = Outputs::new(&lsm.core, lsm.output_options(TABLE_BYTES), Below::default(), &number);
+    let options = lsm.output_options(TABLE_BYTES);
+    let mut outputs = Outputs::new(&lsm.core, &lsm.manifest, options, Below::default());
     let mut cursor = memtable.list.cursor();
     cursor.seek_first()?;
     while cursor.valid() {

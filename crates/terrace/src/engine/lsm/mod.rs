@@ -46,10 +46,11 @@ use crate::db::core::Core;
 use crate::db::report::CheckReport;
 use crate::engine::{Direction, Engine, Group, Walk};
 use crate::levels::Levels;
-use crate::levels::output::{OutputOptions, Written};
+use crate::levels::output::Written;
 use crate::manifest::{Edit, Manifest};
 use crate::memtable::MemList;
 use crate::stats::Stats;
+use crate::tables::{MadeFile, WriterOptions};
 
 pub(crate) use open::open;
 pub(crate) use repair::repair;
@@ -72,8 +73,6 @@ pub(crate) struct Lsm {
     flushing: Mutex<()>,
     /// Tables that running compactions read.
     choosing: Mutex<BTreeSet<u64>>,
-    /// Tables whose place in the manifest is undecided after a failure: their files go when it is known.
-    doomed: Mutex<Vec<u64>>,
     /// What writers are slowed down by: tables on level 0, and bytes to be compacted.
     l0_tables: AtomicUsize,
     debt_bytes: AtomicU64,
@@ -125,6 +124,8 @@ struct Change {
     edits: Vec<Edit>,
     /// Tables among those added that hold versions which only snapshots keep.
     noted: Vec<u64>,
+    /// The files of those added.
+    made: Vec<MadeFile>,
 }
 
 impl Change {
@@ -133,6 +134,7 @@ impl Change {
         for table in tables {
             self.noted.extend(table.keeps_old.then_some(table.meta.number));
             self.edits.push(Edit::AddTable { level: level as u32, job: 0, meta: table.meta });
+            self.made.push(table.file);
         }
     }
 }
@@ -176,7 +178,7 @@ impl Lsm {
         }
     }
 
-    fn output_options(&self, table_bytes: u64) -> OutputOptions {
+    fn output_options(&self, table_bytes: u64) -> WriterOptions {
         let lsm = &self.core.options.lsm;
         let table = terrace_table::TableOptions {
             block_bytes: lsm.block_bytes,
@@ -184,7 +186,7 @@ impl Lsm {
             filter_bits_per_key: lsm.filter_bits_per_key,
             ..Default::default()
         };
-        OutputOptions { table_bytes, table }
+        WriterOptions { table_bytes, table }
     }
 
     /// A file number that no file has.
@@ -192,16 +194,19 @@ impl Lsm {
         self.manifest.take_numbers(1).start
     }
 
-    /// Applies `edits` and shows their tables to readers; `leaves` is the memtable whose contents they are. The new
+    /// Applies `change` and shows its tables to readers; `leaves` is the memtable whose contents they are. The new
     /// tables, which are whole and durable, are opened first, so that nothing fails once they are in the manifest.
-    fn install(&self, change: &Change, leaves: Option<&Arc<MemTable>>) -> Result<()> {
-        let opened = self.open_added(&change.edits)?;
+    fn install(&self, mut change: Change, leaves: Option<&Arc<MemTable>>) -> Result<()> {
+        let opened: Vec<Arc<Table>> =
+            change.made.iter().map(|m| self.open_table(m.number())).collect::<Result<_>>()?;
         let _alone = self.changing.lock();
-        if let Err(e) = self.manifest.apply(&self.with_candidates(change)) {
+        let made = std::mem::take(&mut change.made);
+        if let Err(e) = self.manifest.apply(&self.with_candidates(&change)) {
             // Whether they are in it a crash would decide: they stay until that is settled.
-            self.doomed.lock().extend(opened.iter().map(|t| t.number()));
+            made.into_iter().for_each(MadeFile::keep_until_decided);
             return Err(e);
         }
+        made.into_iter().for_each(MadeFile::keep);
         let state = self.manifest.state();
         let before = self.readable();
         let find = |number| {
@@ -215,10 +220,13 @@ impl Lsm {
             next.memtables.retain(|m| leaves.is_none_or(|gone| !Arc::ptr_eq(m, gone)));
             next
         });
-        self.remove_doomed();
         self.settle_memory();
         self.jobs.progressed();
         Ok(())
+    }
+
+    fn open_table(&self, number: u64) -> Result<Arc<Table>> {
+        self.core.files.open_table(number, self.core.cache())
     }
 
     /// The edits of `change` with the list of tables that hold what only snapshots keep.
@@ -237,44 +245,9 @@ impl Lsm {
         edits
     }
 
-    fn open_added(&self, edits: &[Edit]) -> Result<Vec<Arc<Table>>> {
-        let core = &self.core;
-        let added = edits.iter().filter_map(|edit| match edit {
-            Edit::AddTable { meta, .. } => Some(meta.number),
-            _ => None,
-        });
-        let mut opened = Vec::new();
-        for number in added {
-            match crate::levels::open_table(core.fs(), &core.dir, number, core.cache()) {
-                Ok(table) => opened.push(table),
-                Err(e) => {
-                    // Not in the manifest, and nobody will ask for any of them.
-                    self.doomed.lock().extend(edits.iter().filter_map(|edit| match edit {
-                        Edit::AddTable { meta, .. } => Some(meta.number),
-                        _ => None,
-                    }));
-                    return Err(e);
-                }
-            }
-        }
-        Ok(opened)
-    }
-
-    /// Removes files of tables that a failure had left undecided, now that the manifest has decided.
-    fn remove_doomed(&self) {
-        let doomed = std::mem::take(&mut *self.doomed.lock());
-        let state = self.manifest.state();
-        self.remove_tables(doomed.iter().copied().filter(|n| !state.tables.contains_key(n)));
-    }
-
-    /// Removes the files of tables that are no longer in the manifest. One that cannot be removed goes at the next
-    /// open.
-    fn remove_tables(&self, numbers: impl Iterator<Item = u64>) {
-        for number in numbers {
-            if let Err(error) = self.core.fs().remove(&crate::levels::table_path(&self.core.dir, number)) {
-                tracing::warn!(%error, "a merged table stays");
-            }
-        }
+    /// Removes what could not be removed before.
+    fn sweep(&self) {
+        self.core.files.sweep(&self.manifest);
     }
 
     /// Gives the cache what memtables, each at its full size, and tables leave of the budget.
@@ -374,6 +347,7 @@ impl Engine for Lsm {
         if !self.core.options.read_only {
             self.log.mend(self)?;
             self.log.seal(&self.manifest)?;
+            self.sweep();
             self.manifest.seal()?;
         }
         self.pool.as_ref().map_or(Ok(()), Pool::close)

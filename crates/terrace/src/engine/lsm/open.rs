@@ -170,7 +170,7 @@ pub(super) fn assemble_around(
     gathered: Option<&Gathered>,
     damaged: &mut dyn FnMut(Error) -> Result<()>,
 ) -> Result<Arc<Lsm>> {
-    let open = |number| crate::levels::open_table(core.fs(), &core.dir, number, core.cache());
+    let open = |number| core.files.open_table(number, core.cache());
     let levels = Levels::default().updated(&manifest.state(), open)?;
     let emulated = match &pool {
         Some(_) => pool::emulated(&core, &manifest.state().identity)?,
@@ -197,7 +197,6 @@ pub(super) fn assemble_around(
         applied: Default::default(),
         flushing: Default::default(),
         choosing: Default::default(),
-        doomed: Default::default(),
         l0_tables: Default::default(),
         debt_bytes: Default::default(),
         holds_garbage: Default::default(),

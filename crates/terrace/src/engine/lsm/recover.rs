@@ -58,7 +58,7 @@ impl Lsm {
         if self.core.options.read_only {
             return Ok(replayed);
         }
-        self.remove_tables(listing.dead_tables.into_iter());
+        self.core.files.remove_tables(listing.dead_tables);
         self.remove_leftovers()?;
         if in_pool.is_none() && (replayed.gap || found == Found::Crashed && replayed.logs > 0) {
             self.log.distrust();
@@ -96,7 +96,8 @@ impl Lsm {
 
     /// Removes what is no longer needed.
     fn remove_leftovers(&self) -> Result<()> {
-        self.manifest.listing()?.leftovers.iter().try_for_each(|path| self.core.fs().remove(path))
+        self.core.files.remove(self.manifest.listing()?.leftovers);
+        Ok(())
     }
 
     /// After a crash, frees what was allocated in the pool and belongs to no log.

@@ -230,6 +230,9 @@ impl<I: KeyIndex> Engine for PmStore<I> {
     }
 
     fn settle(&self) -> Result<()> {
+        if !self.core.options.read_only {
+            self.core.files.sweep(&self.manifest);
+        }
         Ok(())
     }
 

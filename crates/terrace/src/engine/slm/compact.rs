@@ -14,11 +14,10 @@ use terrace_table::{Cursor, Kind, TableMeta, merge};
 
 use super::Slm;
 use super::chain::Word;
-use super::flush::{Sink, run_job};
+use super::flush::side_by_side;
 use super::jobs::{JOB_ROOTS, JobRun};
 use super::moves::{CHUNK_KEYS, Relocation};
-use super::output::{Finished, Origin, Outputs};
-use super::tables::table_path;
+use super::output::{Finished, Origin, Outputs, Sink};
 use crate::compaction::{Choice, Pins, SlmCompactionOptions, Tombstones, View, choose};
 use crate::manifest::{Edit, JobKind};
 
@@ -139,13 +138,8 @@ impl Slm {
     }
 
     fn compact_tables(&self, job: JobRun<'_>, inputs: &[u64], tombstones: &Tombstones) -> Result<()> {
-        let id = job.id;
-        let outcome = run_job(
-            job,
-            |sink| merge_tables(self, id, inputs, tombstones, sink),
-            relocate,
-            |slm| slm.end_of(inputs),
-        );
+        let outcome = self.run_compaction(job, inputs, tombstones);
+        self.sweep();
         match outcome {
             Ok(bytes) => {
                 self.core.counters.compactions.add(1);
@@ -155,6 +149,30 @@ impl Slm {
             }
             Err(e) => {
                 self.core.counters.background_errors.add(1);
+                Err(e)
+            }
+        }
+    }
+
+    /// Merges `inputs` and ends the job, whatever fails, with true counts; says how many bytes were written.
+    fn run_compaction(&self, mut job: JobRun<'_>, inputs: &[u64], tombstones: &Tombstones) -> Result<u64> {
+        let (id, mut bytes, mut moved) = (job.id(), 0, Ok(()));
+        let written = side_by_side(
+            self,
+            |sink| merge_tables(self, id, inputs, tombstones, sink),
+            |finished| {
+                job.owns(&finished);
+                bytes += finished.bytes;
+                if moved.is_ok() {
+                    moved = relocate(&mut job, &finished);
+                }
+            },
+        );
+        match moved.and(written) {
+            Ok(()) => job.finish(|| self.end_of(inputs)).map(|()| bytes),
+            Err(e) => {
+                // The cause matters more than a failure to note it, which is made good later. The inputs are still there.
+                let _ = job.give_up(true);
                 Err(e)
             }
         }
@@ -171,21 +189,17 @@ impl Slm {
         edits
     }
 
-    /// Closes and removes tables that the manifest no longer has. A file that cannot be removed now
-    /// is no longer ours to read and goes at the next open.
+    /// Closes and removes tables that the manifest no longer has.
     fn drop_tables(&self, numbers: &[u64]) {
         self.tables.remove(numbers);
         let mut choosing = self.choosing.lock();
-        for &number in numbers {
-            choosing.pins.forget(number);
-            if let Err(error) = self.core.fs().remove(&table_path(&self.core.dir, number)) {
-                tracing::warn!(%error, "a merged table stays");
-            }
-        }
+        numbers.iter().for_each(|&number| choosing.pins.forget(number));
+        drop(choosing);
+        self.core.files.remove_tables(numbers.iter().copied());
     }
 }
 
-fn merge_tables(slm: &Slm, job: u64, inputs: &[u64], tombstones: &Tombstones, sink: Sink<'_>) -> Result<u64> {
+fn merge_tables(slm: &Slm, job: u64, inputs: &[u64], tombstones: &Tombstones, sink: Sink<'_>) -> Result<()> {
     let mut outputs = Outputs::new(slm, job);
     let readahead = slm.core.memory.buffer(inputs.len(), READAHEAD_BYTES);
     let _loan = slm.core.memory.lend(inputs.len() * readahead);
@@ -206,9 +220,9 @@ fn merge_tables(slm: &Slm, job: u64, inputs: &[u64], tombstones: &Tombstones, si
         cursor.next()?;
     }
     group.write(slm, tombstones, &mut outputs, sink)?;
-    outputs.finish()?.into_iter().for_each(sink);
+    outputs.finish(sink)?;
     note_pins(slm, &outputs);
-    Ok(outputs.bytes)
+    Ok(())
 }
 
 /// Tombstones that stayed for a snapshot alone must not make their table a candidate again.
@@ -248,7 +262,7 @@ impl KeyGroup {
         slm: &Slm,
         tombstones: &Tombstones,
         outputs: &mut Outputs<'_>,
-        sink: &mut dyn FnMut(Finished),
+        sink: Sink<'_>,
     ) -> Result<()> {
         let mut keep = vec![false; self.versions.len()];
         let mut pinned = 0;
@@ -266,8 +280,7 @@ impl KeyGroup {
         }
         for (i, entry) in self.versions.iter().enumerate().filter(|(i, _)| keep[*i]) {
             let origin = Some(self.origin(i));
-            let finished = outputs.add(&self.key, entry.seq, entry.kind, &entry.value, origin)?;
-            finished.into_iter().for_each(&mut *sink);
+            outputs.add(&self.key, entry.seq, entry.kind, &entry.value, origin, sink)?;
         }
         outputs.pin(pinned);
         self.versions.clear();

@@ -5,23 +5,25 @@
 //! them. A tombstone removes its key from the index; it is written to the table, too, if the index held
 //! the key, because whoever rebuilds the index from tables must not bring an older version back.
 //!
-//! The memtable stays linked until the manifest says that everything in it is in tables, so a flush that
-//! was cut short is simply done again.
+//! The memtable stays linked until the manifest says that everything in it is in tables, so a flush that a crash
+//! cut short is simply done again. One that failed goes on where it stopped: what it has put into the index stays, and
+//! of what it wrote only the table that was not finished goes.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
-use terrace_base::Result;
+use terrace_base::{Error, Result};
 use terrace_index::OrderedIndex;
 use terrace_table::Kind;
 
 use super::Slm;
 use super::chain::Version;
-use super::jobs::{JOB_ROOTS, JobRun};
+use super::jobs::{Committed, JOB_ROOTS, Job, JobRun};
 use super::memtable::MemTable;
 use super::moves::CHUNK_KEYS;
-use super::output::{Finished, Outputs};
+use super::output::{Finished, Outputs, Sink};
 use crate::db::snapshots::is_needed;
 use crate::manifest::{Edit, JobKind};
 
@@ -62,6 +64,8 @@ fn run_alone(slm: &Slm) -> Result<()> {
     let _alone = Flushing::claim(slm);
     let mut outcome = Ok(());
     while let Some(memtable) = slm.mem.load().oldest_immutable().cloned() {
+        // What could not be removed before may be the room that is missing.
+        slm.sweep();
         outcome = slm.core.health.check().and_then(|()| flush(slm, &memtable));
         if let Err(e) = &outcome {
             slm.core.counters.background_errors.add(1);
@@ -71,27 +75,156 @@ fn run_alone(slm: &Slm) -> Result<()> {
         slm.core.health.recover();
         slm.room.notify();
     }
+    slm.sweep();
     outcome
 }
 
 fn flush(slm: &Slm, memtable: &Arc<MemTable>) -> Result<()> {
     let clock = &slm.core.env.clock;
+    let attempt = match slm.unfinished.lock().take() {
+        Some(unfinished) => Attempt::again(slm, unfinished),
+        None => Attempt::new(slm.start_job(JOB_ROOTS[0], JobKind::Flush, Vec::new())?, memtable),
+    };
     memtable.flush.begin(clock.now());
-    // Listed after everything in the memtable became visible: a later snapshot needs nothing older.
-    let held = slm.core.snapshots.list();
-    let job = slm.start_job(JOB_ROOTS[0], JobKind::Flush, Vec::new())?;
-    let flushed = Edit::FlushedSeq(memtable.list().max_seq());
-    let id = job.id;
-    let bytes = run_job(
-        job,
-        |sink| write_tables(slm, id, memtable, &held, sink),
-        |job, finished| insert(job, finished, &held, &memtable.flush.indexed),
-        |_| log_edit(slm, memtable).into_iter().chain([flushed]).collect(),
-    )?;
+    let (committed, bytes) = match attempt.finish() {
+        Ok(done) => done,
+        Err(failed) => {
+            let (unfinished, e) = *failed;
+            memtable.flush.pause(clock.now());
+            *slm.unfinished.lock() = Some(unfinished);
+            return Err(e);
+        }
+    };
+    committed.drop_log()?;
     slm.core.counters.flushes.add(1);
     slm.core.counters.flush_bytes.add(bytes);
     slm.flush_pace.note(memtable.flush.seconds(clock.now()), memtable.list().entries());
     slm.forget(memtable)
+}
+
+/// A flush that has failed on the way. Its job stays open, and the next attempt goes on where it stopped: what is in the
+/// index is not put there again, where it would look like an older version of itself.
+#[derive(Debug)]
+pub(super) struct Unfinished {
+    memtable: Arc<MemTable>,
+    job: Job,
+    progress: Progress,
+}
+
+impl Unfinished {
+    /// By how much the counts of the manifest differ from the index because of it.
+    pub fn uncounted(&self) -> BTreeMap<u64, i64> {
+        self.job.uncounted()
+    }
+}
+
+/// How far a flush has come.
+#[derive(Debug, Default)]
+struct Progress {
+    /// The last key in finished tables; everything up to it is there.
+    written: Option<Vec<u8>>,
+    /// Everything is in finished tables.
+    complete: bool,
+    /// Bytes of finished tables.
+    bytes: u64,
+    /// Finished tables of which not everything is in the index.
+    waiting: VecDeque<Finished>,
+    /// Keys of the first of them that are.
+    indexed: u64,
+}
+
+/// An attempt at flushing a memtable.
+struct Attempt<'a> {
+    memtable: Arc<MemTable>,
+    job: JobRun<'a>,
+    progress: Progress,
+    /// Snapshots, listed after everything in the memtable became visible: a later one needs nothing older.
+    held: Vec<u64>,
+}
+
+impl<'a> Attempt<'a> {
+    fn new(job: JobRun<'a>, memtable: &Arc<MemTable>) -> Self {
+        let held = job.slm().core.snapshots.list();
+        Attempt { memtable: memtable.clone(), job, progress: Progress::default(), held }
+    }
+
+    fn again(slm: &'a Slm, unfinished: Unfinished) -> Self {
+        let Unfinished { memtable, job, progress } = unfinished;
+        Attempt { memtable, job: slm.resume_job(job), progress, held: slm.core.snapshots.list() }
+    }
+
+    /// Flushes what is left and has the end in the manifest; says how many bytes the tables have.
+    fn finish(mut self) -> std::result::Result<(Committed<'a>, u64), Box<(Unfinished, Error)>> {
+        let outcome = self.move_all();
+        let Attempt { memtable, job, progress, .. } = self;
+        let slm = job.slm();
+        let flushed = Edit::FlushedSeq(memtable.list().max_seq());
+        let edits = || log_edit(slm, &memtable).into_iter().chain([flushed]).collect();
+        let ended = match outcome {
+            Ok(()) => job.commit(edits),
+            Err(e) => Err(Box::new((job.rest(), e))),
+        };
+        match ended {
+            Ok(committed) => Ok((committed, progress.bytes)),
+            Err(failed) => {
+                let (job, e) = *failed;
+                Err(Box::new((Unfinished { memtable, job, progress }, e)))
+            }
+        }
+    }
+
+    /// Writes what is left to tables and puts it into the index, side by side.
+    fn move_all(&mut self) -> Result<()> {
+        self.index_waiting()?;
+        if self.progress.complete {
+            return Ok(());
+        }
+        let (slm, id) = (self.job.slm(), self.job.id());
+        let (memtable, held) = (self.memtable.clone(), self.held.clone());
+        let from = self.progress.written.clone();
+        let mut indexed = Ok(());
+        let written = side_by_side(
+            slm,
+            |sink| write_tables(slm, id, &memtable, from.as_deref(), &held, sink),
+            |finished| {
+                self.take(finished);
+                if indexed.is_ok() {
+                    indexed = self.index_waiting();
+                }
+            },
+        );
+        self.progress.complete = written.is_ok();
+        indexed.and(written)
+    }
+
+    fn take(&mut self, finished: Finished) {
+        self.job.owns(&finished);
+        self.progress.written = finished.last_key().map(<[u8]>::to_vec);
+        self.progress.bytes += finished.bytes;
+        self.progress.waiting.push_back(finished);
+    }
+
+    /// Puts the keys of finished tables into the index.
+    fn index_waiting(&mut self) -> Result<()> {
+        let Attempt { job, progress, held, memtable } = self;
+        while let Some(finished) = progress.waiting.front() {
+            insert(job, finished, held, &mut progress.indexed, &memtable.flush.indexed)?;
+            progress.waiting.pop_front();
+            progress.indexed = 0;
+        }
+        Ok(())
+    }
+}
+
+impl Slm {
+    /// Ends a flush that has failed, as the database is closed: the next who opens it begins it anew.
+    pub(super) fn leave_unfinished(&self) {
+        let Some(unfinished) = self.unfinished.lock().take() else { return };
+        // Tombstones may be in its tables alone by now, so they stay. Reopening settles a job that does not end here.
+        if let Err(error) = self.resume_job(unfinished.job).give_up(false) {
+            tracing::warn!(%error, "a flush that has failed is left open");
+        }
+    }
 }
 
 /// Logs before the next memtable's first are no longer needed once this one is flushed.
@@ -99,56 +232,45 @@ fn log_edit(slm: &Slm, memtable: &Arc<MemTable>) -> Option<Edit> {
     slm.logs_writes().then(|| Edit::LogNumber(slm.first_log_after(memtable)))
 }
 
-/// Where finished tables go.
-pub(super) type Sink<'a> = &'a mut dyn FnMut(Finished);
-
 /// Runs a job's two halves side by side: `write` makes tables, `index` takes each into the index.
-/// Whatever fails, the job ends with true counts.
-pub(super) fn run_job<'a>(
-    mut job: JobRun<'a>,
-    write: impl FnOnce(Sink<'_>) -> Result<u64> + Send,
-    mut index: impl FnMut(&mut JobRun<'a>, &Finished) -> Result<()> + Send,
-    edits: impl FnOnce(&Slm) -> Vec<Edit>,
-) -> Result<u64> {
-    let slm = job.slm();
+pub(super) fn side_by_side(
+    slm: &Slm,
+    write: impl FnOnce(Sink<'_>) -> Result<()> + Send,
+    mut index: impl FnMut(Finished) + Send,
+) -> Result<()> {
     let (send, receive) = crossbeam_channel::unbounded::<Finished>();
-    let written: Mutex<Option<Result<u64>>> = Mutex::new(None);
-    let indexed: Mutex<Result<()>> = Mutex::new(Ok(()));
+    let written: Mutex<Result<()>> = Mutex::new(Ok(()));
     let (mut send, mut write) = (Some(send), Some(write));
     slm.core.env.executor.join(
         &mut || {
             if let (Some(send), Some(write)) = (send.take(), write.take()) {
                 // The receiver lives until this half is done.
-                *written.lock() = Some(write(&mut |finished| {
+                *written.lock() = write(&mut |finished| {
                     let _ = send.send(finished);
-                }));
+                });
             }
         },
-        &mut || {
-            for finished in &receive {
-                job.owns(&finished);
-                let mut outcome = indexed.lock();
-                if outcome.is_ok() {
-                    *outcome = index(&mut job, &finished);
-                }
-            }
-        },
+        &mut || receive.iter().for_each(&mut index),
     );
-    let written = written.into_inner().unwrap_or(Ok(0));
-    match indexed.into_inner().and(written) {
-        Ok(bytes) => job.finish(|| edits(slm)).map(|()| bytes),
-        Err(e) => {
-            // The cause matters more than a failure to note it; reopening settles the job as well.
-            let _ = job.give_up();
-            Err(e)
-        }
-    }
+    written.into_inner()
 }
 
-fn write_tables(slm: &Slm, job: u64, memtable: &MemTable, held: &[u64], sink: Sink<'_>) -> Result<u64> {
+/// Writes what comes after the key `from`.
+fn write_tables(
+    slm: &Slm,
+    job: u64,
+    memtable: &MemTable,
+    from: Option<&[u8]>,
+    held: &[u64],
+    sink: Sink<'_>,
+) -> Result<()> {
     let mut outputs = Outputs::new(slm, job);
     let mut cursor = memtable.list().cursor();
-    cursor.seek_first()?;
+    match from {
+        // The first key behind it is itself and a zero byte.
+        Some(key) => cursor.seek(&[key, &[0]].concat(), u64::MAX)?,
+        None => cursor.seek_first()?,
+    }
     let mut finish = |finished: Finished| {
         memtable.flush.written.fetch_add(finished.len(), Ordering::Relaxed);
         sink(finished);
@@ -168,7 +290,7 @@ fn write_tables(slm: &Slm, job: u64, memtable: &MemTable, held: &[u64], sink: Si
             && let Some(kind) = kind
             && keep(slm, &key, kind, held)?
         {
-            outputs.add(&key, seq, kind, cursor.value()?, None)?.into_iter().for_each(&mut finish);
+            outputs.add(&key, seq, kind, cursor.value()?, None, &mut finish)?;
         }
         newer = Some(seq);
         cursor.next()?;
@@ -177,8 +299,7 @@ fn write_tables(slm: &Slm, job: u64, memtable: &MemTable, held: &[u64], sink: Si
             memtable.flush.seen.store(seen, Ordering::Relaxed);
         }
     }
-    outputs.finish()?.into_iter().for_each(finish);
-    Ok(outputs.bytes)
+    outputs.finish(&mut finish)
 }
 
 /// A tombstone over nothing in the index hides nothing in any table either, unless a snapshot keeps an
@@ -187,15 +308,32 @@ fn keep(slm: &Slm, key: &[u8], kind: Kind, held: &[u64]) -> Result<bool> {
     Ok(kind == Kind::Put || !held.is_empty() || slm.index.get(key)?.is_some())
 }
 
-fn insert(job: &mut JobRun<'_>, finished: &Finished, held: &[u64], indexed: &AtomicU64) -> Result<()> {
+/// Puts the keys of a finished table into the index from the one on that `done` counts, and counts them.
+fn insert(
+    job: &mut JobRun<'_>,
+    finished: &Finished,
+    held: &[u64],
+    done: &mut u64,
+    indexed: &AtomicU64,
+) -> Result<()> {
+    let (mut keys, already) = (0, *done);
     let mut chunk: Vec<(Vec<u8>, Vec<Version>)> = Vec::with_capacity(CHUNK_KEYS);
     let mut apply = |chunk: &mut Vec<(Vec<u8>, Vec<Version>)>| {
-        job.insert(chunk, held)?;
-        indexed.fetch_add(chunk.iter().map(|(_, versions)| versions.len() as u64).sum(), Ordering::Relaxed);
-        chunk.clear();
-        Ok(())
+        let mut applied = 0;
+        let outcome = job.insert(chunk, held, &mut applied);
+        *done += applied;
+        let entries = chunk.drain(..).take(applied as usize).map(|(_, versions)| versions.len() as u64);
+        indexed.fetch_add(entries.sum(), Ordering::Relaxed);
+        outcome
     };
+    let mut before: Option<&[u8]> = None;
     for placed in finished.entries() {
+        if before.replace(placed.key) != Some(placed.key) {
+            keys += 1;
+        }
+        if keys <= already {
+            continue;
+        }
         let position = (placed.kind == Kind::Put).then_some(placed.position);
         let version = Version { seq: placed.seq, exact: true, position };
         match chunk.last_mut() {

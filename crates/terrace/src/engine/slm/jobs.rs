@@ -16,7 +16,8 @@
 //! 3. What a chunk with that record tells is its effect on the counts alone. So a log that has become long gives way to a
 //!    new one which begins with the sum: the root is switched by one store, and a crash takes the one or the other.
 //! 4. Counts go into the manifest in one group with the job's end. Where that group fails the job is unsettled:
-//!    its log stays, and no other job begins before the group has been made good.
+//!    its log stays, and no other job begins before the group has been made good. A flush stays open instead, and
+//!    goes on where it stopped (`flush.rs`).
 
 use std::collections::BTreeMap;
 
@@ -50,11 +51,10 @@ const MEMTABLE_LOGS: u64 = 32;
 /// And not before it has grown by this.
 const SHORT_LOG_BYTES: u64 = 2 << 10;
 
-/// A running job: its number, its log, and what it has done to the counts.
+/// A job: its number, its log, and what it has done to the counts.
 #[derive(Debug)]
-pub(super) struct JobRun<'a> {
-    slm: &'a Slm,
-    pub id: u64,
+pub(super) struct Job {
+    id: u64,
     root: &'static str,
     log: PmLog,
     /// The length at which the log gives way to a new one.
@@ -64,6 +64,30 @@ pub(super) struct JobRun<'a> {
     outputs: BTreeMap<u64, (u64, u64)>,
 }
 
+impl Job {
+    /// By how much the counts of the manifest, which counts what a job wrote as live from the start, differ from the
+    /// index as it is now.
+    pub fn uncounted(&self) -> BTreeMap<u64, i64> {
+        let mut uncounted = self.deltas.clone();
+        for (number, (puts, arrived)) in &self.outputs {
+            *uncounted.entry(*number).or_default() -= *puts as i64 - *arrived as i64;
+        }
+        uncounted
+    }
+
+    /// Tables that this job wrote and of which nothing came into the index.
+    fn unused(&self) -> Vec<u64> {
+        self.outputs.iter().filter(|(_, (_, arrived))| *arrived == 0).map(|(number, _)| *number).collect()
+    }
+}
+
+/// A job that is running.
+#[derive(Debug)]
+pub(super) struct JobRun<'a> {
+    slm: &'a Slm,
+    job: Job,
+}
+
 /// A job whose work is done and whose end may not be in the manifest yet.
 #[derive(Debug)]
 pub(super) struct Ending {
@@ -71,6 +95,8 @@ pub(super) struct Ending {
     root: &'static str,
     log: PmLog,
     deltas: BTreeMap<u64, i64>,
+    /// Tables that it wrote in vain.
+    unused: Vec<u64>,
 }
 
 impl Slm {
@@ -90,7 +116,13 @@ impl Slm {
             return Err(e);
         }
         let limit = self.log_limit(&log);
-        Ok(JobRun { slm: self, id, root, log, limit, deltas: BTreeMap::new(), outputs: BTreeMap::new() })
+        let job = Job { id, root, log, limit, deltas: BTreeMap::new(), outputs: BTreeMap::new() };
+        Ok(self.resume_job(job))
+    }
+
+    /// Goes on with a job that has rested.
+    pub(super) fn resume_job(&self, job: Job) -> JobRun<'_> {
+        JobRun { slm: self, job }
     }
 
     /// The length at which a log that has just been begun gives way to a new one.
@@ -119,19 +151,29 @@ impl<'a> JobRun<'a> {
         self.slm
     }
 
-    /// Notes a table that this job wrote.
-    pub fn owns(&mut self, finished: &Finished) {
-        self.outputs.insert(finished.number, (finished.puts, 0));
+    pub fn id(&self) -> u64 {
+        self.job.id
     }
 
-    /// Points the keys of a flush at their new versions, newest first for each key.
-    pub fn insert(&mut self, chunk: &[(Vec<u8>, Vec<Version>)], held: &[u64]) -> Result<()> {
+    /// The job rests: it stays open, and nobody else takes the tables that it reads or has written.
+    pub fn rest(self) -> Job {
+        self.job
+    }
+
+    /// Notes a table that this job wrote.
+    pub fn owns(&mut self, finished: &Finished) {
+        self.job.outputs.insert(finished.number, (finished.puts, 0));
+    }
+
+    /// Points the keys of a flush at their new versions, newest first for each key. `done` counts the keys, in order,
+    /// for which that was done.
+    pub fn insert(&mut self, chunk: &[(Vec<u8>, Vec<Version>)], held: &[u64], done: &mut u64) -> Result<()> {
         let writer = self.slm.index_writer.lock();
         let mut moves = Moves::of(self.slm, chunk.iter().map(|(key, _)| &key[..]))?;
         for (i, (key, versions)) in chunk.iter().enumerate() {
             moves.push(i, self.slm.plan_insert(key, moves.word(i, key)?, versions, held)?);
         }
-        self.publish(writer, moves)
+        self.publish(writer, moves, done)
     }
 
     /// Points the versions that a compaction moved at their new places; one that has meanwhile been
@@ -145,7 +187,7 @@ impl<'a> JobRun<'a> {
                 None => self.dead_on_arrival(relocation.to.number()),
             }
         }
-        self.publish(writer, moves)
+        self.publish(writer, moves, &mut 0)
     }
 
     /// Drops versions that no snapshot needs any more from the chains of `keys`.
@@ -159,21 +201,26 @@ impl<'a> JobRun<'a> {
                 moves.push(i, one);
             }
         }
-        self.publish(writer, moves)
+        self.publish(writer, moves, &mut 0)
     }
 
     fn dead_on_arrival(&mut self, number: u64) {
-        *self.deltas.entry(number).or_default() -= 1;
+        *self.job.deltas.entry(number).or_default() -= 1;
         self.arrived(number);
     }
 
     fn arrived(&mut self, number: u64) {
-        if let Some((_, arrived)) = self.outputs.get_mut(&number) {
+        if let Some((_, arrived)) = self.job.outputs.get_mut(&number) {
             *arrived += 1;
         }
     }
 
-    fn publish(&mut self, writer: MutexGuard<'_, ()>, mut moves: Moves<'_, '_>) -> Result<()> {
+    fn publish(
+        &mut self,
+        writer: MutexGuard<'_, ()>,
+        mut moves: Moves<'_, '_>,
+        applied: &mut u64,
+    ) -> Result<()> {
         if moves.planned.is_empty() {
             return Ok(());
         }
@@ -181,29 +228,32 @@ impl<'a> JobRun<'a> {
         let records = encode_moves(moves.planned.iter().map(|(_, one)| one));
         let bytes: usize = records.iter().map(Vec::len).sum();
         // For the record that ends the chunk, too: once there are others it must not fail.
-        self.log.reserve(records.len() as u64 + 1, bytes as u64 + CHUNK_END_BYTES)?;
-        records.iter().try_for_each(|record| self.log.append(record).map(drop))?;
-        self.log.persist()?;
-        let mut applied = 0;
-        let outcome = self.publish_in_turn(&mut moves, &mut applied);
-        let ended = self.log.append(&encode_chunk_end(applied)).and_then(|_| self.log.persist());
+        let log = &mut self.job.log;
+        log.reserve(records.len() as u64 + 1, bytes as u64 + CHUNK_END_BYTES)?;
+        records.iter().try_for_each(|record| log.append(record).map(drop))?;
+        log.persist()?;
+        let outcome = self.publish_in_turn(&mut moves, applied);
+        let log = &mut self.job.log;
+        let ended = log.append(&encode_chunk_end(*applied)).and_then(|_| log.persist());
         drop(writer);
         outcome.and(ended)
     }
 
     /// Begins the log anew if it is long. The caller holds the index-writer lock, between two chunks.
     fn keep_log_short(&mut self) -> Result<()> {
-        if self.log.len() < self.limit {
+        if self.job.log.len() < self.job.limit {
             return Ok(());
         }
-        match self.slm.begin_log(self.root, self.id, &self.told()) {
+        let told = self.told();
+        let job = &mut self.job;
+        match self.slm.begin_log(job.root, job.id, &told) {
             Ok(log) => {
-                self.limit = self.slm.log_limit(&log);
-                std::mem::replace(&mut self.log, log).free()
+                job.limit = self.slm.log_limit(&log);
+                std::mem::replace(&mut job.log, log).free()
             }
             // The long one does as well.
             Err(Error::PoolFull { .. } | Error::NoSpace { .. }) => {
-                self.limit *= 2;
+                job.limit *= 2;
                 Ok(())
             }
             Err(e) => Err(e),
@@ -213,8 +263,8 @@ impl<'a> JobRun<'a> {
     /// What the moves in the log add up to: what arrived in the index, less what died. What was dead when it arrived is
     /// in both, and in no move.
     fn told(&self) -> BTreeMap<u64, i64> {
-        let mut told = self.deltas.clone();
-        for (number, (_, arrived)) in &self.outputs {
+        let mut told = self.job.deltas.clone();
+        for (number, (_, arrived)) in &self.job.outputs {
             *told.entry(*number).or_default() += *arrived as i64;
         }
         told
@@ -225,7 +275,7 @@ impl<'a> JobRun<'a> {
             self.slm.publish_move(&moves.near, *i, one)?;
             one.born.iter().for_each(|number| self.arrived(number));
             for number in one.died.iter() {
-                *self.deltas.entry(number).or_default() -= 1;
+                *self.job.deltas.entry(number).or_default() -= 1;
             }
             moves.planned.pop_front();
             *applied += 1;
@@ -233,27 +283,54 @@ impl<'a> JobRun<'a> {
         Ok(())
     }
 
-    /// Ends the job before it was done: what it wrote and indexed stays, what it wrote and did not
-    /// index is dead.
-    pub fn give_up(mut self) -> Result<()> {
-        for (number, (puts, arrived)) in std::mem::take(&mut self.outputs) {
-            *self.deltas.entry(number).or_default() -= puts as i64 - arrived as i64;
-        }
-        self.finish(Vec::new)
+    /// Ends the job before it was done: what it wrote and indexed stays, what it wrote and did not index is dead.
+    /// Tables of which nothing came into the index go where `all_is_elsewhere`.
+    pub fn give_up(self, all_is_elsewhere: bool) -> Result<()> {
+        let JobRun { slm, job } = self;
+        let unused = if all_is_elsewhere { job.unused() } else { Vec::new() };
+        let deltas = job.uncounted();
+        let edits = removals(&unused);
+        slm.end_job(Ending { id: job.id, root: job.root, log: job.log, deltas, unused }, || edits)
     }
 
     /// Ends the job: `edits` and the counts in one manifest group, then the log goes.
     pub fn finish(self, edits: impl FnOnce() -> Vec<Edit>) -> Result<()> {
-        let JobRun { slm, id, root, log, deltas, .. } = self;
-        slm.end_job(Ending { id, root, log, deltas }, edits)
+        let JobRun { slm, job: Job { id, root, log, deltas, .. } } = self;
+        slm.end_job(Ending { id, root, log, deltas, unused: Vec::new() }, edits)
     }
+
+    /// Has `edits`, the counts and the job's end in the manifest, or rests.
+    pub fn commit(
+        self,
+        edits: impl FnOnce() -> Vec<Edit>,
+    ) -> std::result::Result<Committed<'a>, Box<(Job, Error)>> {
+        match self.slm.commit_job(self.job.id, edits, &self.job.deltas) {
+            Ok(()) => Ok(Committed(self)),
+            Err(e) => Err(Box::new((self.job, e))),
+        }
+    }
+}
+
+/// A job whose end is in the manifest.
+pub(super) struct Committed<'a>(JobRun<'a>);
+
+impl Committed<'_> {
+    /// The log goes.
+    pub fn drop_log(self) -> Result<()> {
+        let JobRun { slm, job } = self.0;
+        slm.drop_log(job.root, job.log)
+    }
+}
+
+fn removals(numbers: &[u64]) -> Vec<Edit> {
+    numbers.iter().map(|&number| Edit::RemoveTable { number }).collect()
 }
 
 impl Slm {
     /// Ends a job, or keeps it for [`settle_endings`](Self::settle_endings).
     fn end_job(&self, ending: Ending, edits: impl FnOnce() -> Vec<Edit>) -> Result<()> {
         match self.commit_job(ending.id, edits, &ending.deltas) {
-            Ok(()) => self.drop_log(ending),
+            Ok(()) => self.ended(ending),
             Err(e) => {
                 self.endings.lock().push(ending);
                 Err(e)
@@ -261,9 +338,15 @@ impl Slm {
         }
     }
 
-    fn drop_log(&self, ending: Ending) -> Result<()> {
-        self.pool.clear_root(ending.root)?;
-        ending.log.free()
+    fn ended(&self, ending: Ending) -> Result<()> {
+        self.tables.remove(&ending.unused);
+        self.core.files.remove_tables(ending.unused);
+        self.drop_log(ending.root, ending.log)
+    }
+
+    fn drop_log(&self, root: &str, log: PmLog) -> Result<()> {
+        self.pool.clear_root(root)?;
+        log.free()
     }
 
     /// Makes good the ends of jobs that did not get into the manifest. Others wait meanwhile: the root that such
@@ -271,14 +354,32 @@ impl Slm {
     fn settle_endings(&self) -> Result<()> {
         let mut endings = self.endings.lock();
         while let Some(ending) = endings.pop() {
-            let edits = || restart_edits(&self.manifest.state(), ending.id);
+            let edits = || {
+                let mut edits = removals(&ending.unused);
+                edits.extend(restart_edits(&self.manifest.state(), ending.id));
+                edits
+            };
             if let Err(e) = self.commit_job(ending.id, edits, &ending.deltas) {
                 endings.push(ending);
                 return Err(e);
             }
-            self.drop_log(ending)?;
+            self.ended(ending)?;
         }
         Ok(())
+    }
+
+    /// By how much the counts of the manifest differ from the index because of jobs that have not ended there. None is
+    /// running.
+    pub(super) fn uncounted(&self) -> BTreeMap<u64, i64> {
+        let mut uncounted = BTreeMap::new();
+        let mut add = |deltas: &BTreeMap<u64, i64>| {
+            deltas.iter().for_each(|(number, delta)| *uncounted.entry(*number).or_default() += delta);
+        };
+        self.endings.lock().iter().for_each(|ending| add(&ending.deltas));
+        if let Some(unfinished) = &*self.unfinished.lock() {
+            add(&unfinished.uncounted());
+        }
+        uncounted
     }
 
     /// Commits a job's end and its counts; those of tables that are gone no longer matter. `edits` is

@@ -45,22 +45,30 @@ pub(super) struct FlushProgress {
     pub indexed: AtomicU64,
     /// When it began, in nanoseconds of the clock; 0 before.
     began: AtomicU64,
+    /// Nanoseconds that attempts before took.
+    spent: AtomicU64,
 }
 
 impl FlushProgress {
-    /// Nothing is done yet `now`, whatever an attempt before had done.
+    /// It begins `now`, or goes on.
     pub fn begin(&self, now: Duration) {
-        [&self.seen, &self.written, &self.indexed]
-            .into_iter()
-            .for_each(|done| done.store(0, Ordering::Relaxed));
         self.began.store(now.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// It has failed `now` and is to go on some time.
+    pub fn pause(&self, now: Duration) {
+        let before = self.began.swap(0, Ordering::Relaxed);
+        self.spent.fetch_add((now.as_nanos() as u64).saturating_sub(before), Ordering::Relaxed);
     }
 
     /// Seconds since it began; none before.
     pub fn seconds(&self, now: Duration) -> f64 {
         match self.began.load(Ordering::Relaxed) {
             0 => 0.0,
-            began => (now.as_nanos() as u64).saturating_sub(began) as f64 / 1e9,
+            began => {
+                let spent = self.spent.load(Ordering::Relaxed);
+                ((now.as_nanos() as u64).saturating_sub(began) + spent) as f64 / 1e9
+            }
         }
     }
 

@@ -13,8 +13,8 @@
 //! 2. Whatever is in no table is in a memtable that hangs from a root.
 //! 3. The version that any held snapshot sees of a key is in a memtable, behind the key's word, or in
 //!    its chain.
-//! 4. Lock order: `flushing` or `collapsing`, `choosing` or `index_writer`, `endings`, `counting`, `log`, `noted`,
-//!    then what the parts lock.
+//! 4. Lock order: `flushing` or `collapsing`, `choosing` or `index_writer`, `endings`, `unfinished`, `counting`, `log`,
+//!    `noted`, then what the parts lock.
 //!
 //! `docs/engines/slm.md` says what the paper has, what is kept and what is changed.
 
@@ -105,6 +105,8 @@ pub(crate) struct Slm {
     /// Held by the one flush.
     flushing: Mutex<()>,
     flush_pace: FlushPace,
+    /// A flush that has failed on the way and is to go on.
+    unfinished: Mutex<Option<flush::Unfinished>>,
     /// What compactions are chosen by.
     choosing: Mutex<Choosing>,
     /// Tables noted since the last compaction; the manifest has those from before.
@@ -293,7 +295,7 @@ impl Slm {
         let keys: Vec<Vec<u8>> = keys.into_iter().collect();
         for chunk in keys.chunks(moves::CHUNK_KEYS) {
             if let Err(e) = job.collapse(chunk) {
-                job.give_up()?;
+                job.give_up(false)?;
                 return Err(e);
             }
         }
@@ -349,6 +351,11 @@ impl Slm {
         })
     }
 
+    /// Removes what could not be removed before.
+    fn sweep(&self) {
+        self.core.files.sweep(&self.manifest);
+    }
+
     /// A flushed memtable leaves: root, readers and extents, then its logs. The root is cleared while the
     /// memtable still counts as there: after that its slot is free, and the next one may be published in it.
     fn forget(&self, memtable: &Arc<MemTable>) -> Result<()> {
@@ -359,7 +366,10 @@ impl Slm {
         drop(retired);
         self.mem.rcu(|mem| mem.without(memtable));
         memtable.free()?;
-        self.log.drop_old(&self.manifest)
+        if let Err(error) = self.log.drop_old(&self.manifest) {
+            tracing::warn!(%error, "logs that are no longer needed stay until the next flush");
+        }
+        Ok(())
     }
 }
 
@@ -503,6 +513,8 @@ impl Engine for Slm {
         if self.logs_writes() {
             self.log.seal(&self.manifest)?;
         }
+        self.leave_unfinished();
+        self.sweep();
         self.manifest.seal()?;
         self.pool.close()
     }

@@ -11,15 +11,13 @@ use std::sync::atomic::AtomicI64;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
-use terrace_disk::Access;
 
 use terrace_index::limbo::Limbo;
 use terrace_pmem::{Opened, Pool, PoolOptions};
-use terrace_table::Table;
 
 use super::chain::CHAIN_KIND;
 use super::memtable::{MEMTABLES, MemSet, MemTable};
-use super::tables::{TableMap, Tables, table_path};
+use super::tables::{TableMap, Tables};
 use super::{LocationIndex, NAME, Slm};
 use crate::commit_log::{CommitLog, Policy};
 use crate::db::core::Core;
@@ -219,6 +217,7 @@ pub(super) fn assemble(
         room: Default::default(),
         flushing: Default::default(),
         flush_pace: Default::default(),
+        unfinished: Default::default(),
         choosing: Default::default(),
         noted: Default::default(),
         range_was_read: Default::default(),
@@ -237,11 +236,7 @@ pub(super) fn assemble(
 
 fn open_tables(core: &Core, manifest: &Manifest) -> Result<TableMap> {
     let state = manifest.state();
-    let open = |&number: &u64| {
-        let path = table_path(&core.dir, number);
-        let table = Table::open(core.fs(), &path, number, core.cache().clone(), Access::Random)?;
-        Ok((number, table))
-    };
+    let open = |&number: &u64| Ok((number, core.files.open_table(number, core.cache())?));
     state.tables.keys().map(open).collect()
 }
 

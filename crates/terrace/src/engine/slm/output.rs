@@ -7,13 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use terrace_base::Result;
-use terrace_disk::Access;
-use terrace_table::{BlockSpan, Kind, Position, Table, TableBuilder, TableOptions};
+use terrace_table::{BlockSpan, Kind, Position, TableOptions};
 
 use super::Slm;
-use super::tables::table_path;
 use crate::db::memory::{Loan, Memory};
 use crate::manifest::Edit;
+use crate::tables::{MadeTable, TableWriter, WriterOptions};
 
 /// What a table being written takes beside its entries' notes: blocks on their way, the index.
 const BUILDER_BYTES: usize = 1 << 20;
@@ -46,12 +45,17 @@ struct Note {
     origin: Option<Origin>,
 }
 
+/// Where finished tables go.
+pub(super) type Sink<'a> = &'a mut dyn FnMut(Finished);
+
 /// A table that is in the manifest, with what to put into the index.
 #[derive(Debug)]
 pub(super) struct Finished {
     pub number: u64,
     /// Puts in the table, which the manifest counts as live from the start.
     pub puts: u64,
+    /// The file's length.
+    pub bytes: u64,
     notes: Notes,
     blocks: Vec<BlockSpan>,
 }
@@ -70,20 +74,29 @@ pub(super) struct Placed<'a> {
 pub(super) struct Outputs<'a> {
     slm: &'a Slm,
     job: u64,
-    current: Option<(u64, TableBuilder, Notes)>,
-    /// Bytes of the tables finished so far.
-    pub bytes: u64,
+    writer: TableWriter<'a>,
+    notes: Notes,
     /// Entries, by table, that only a snapshot keeps.
     pub pinned: BTreeMap<u64, u64>,
 }
 
 impl<'a> Outputs<'a> {
     pub fn new(slm: &'a Slm, job: u64) -> Self {
-        Outputs { slm, job, current: None, bytes: 0, pinned: BTreeMap::new() }
+        let options = &slm.core.options;
+        let table = TableOptions {
+            block_bytes: options.slm.block_bytes,
+            compression: options.compression,
+            filter_bits_per_key: 0,
+            ..TableOptions::default()
+        };
+        let options = WriterOptions { table_bytes: slm.table_bytes, table };
+        let writer = TableWriter::new(&slm.core.files, &slm.manifest, options);
+        let notes = Notes::new(&slm.core.memory);
+        Outputs { slm, job, writer, notes, pinned: BTreeMap::new() }
     }
 
-    /// Adds an entry; keys ascend, and the sequence numbers of a key descend. Returns a table that this
-    /// key found full.
+    /// Adds an entry; keys ascend, and the sequence numbers of a key descend. A table that this key finds full goes to
+    /// `sink` before anything else can fail: it is in the manifest by then.
     pub fn add(
         &mut self,
         key: &[u8],
@@ -91,62 +104,49 @@ impl<'a> Outputs<'a> {
         kind: Kind,
         value: &[u8],
         origin: Option<Origin>,
-    ) -> Result<Option<Finished>> {
-        let finished = if self.is_full_for(key) { self.finish()? } else { None };
-        if self.current.is_none() {
-            self.current = Some(self.begin()?);
+        sink: Sink<'_>,
+    ) -> Result<()> {
+        if self.writer.is_full() && self.writer.may_cut(key) {
+            self.finish(sink)?;
         }
-        if let Some((_, builder, notes)) = &mut self.current {
-            builder.add(key, seq, kind, value)?;
-            notes.keys.extend_from_slice(key);
-            notes.entries.push(Note { key_end: notes.keys.len(), seq, kind, origin });
-            if notes.entries.len().is_multiple_of(NOTES_COUNTED) {
-                notes.count();
-                self.slm.settle_memory();
-            }
+        self.writer.add(key, seq, kind, value)?;
+        let notes = &mut self.notes;
+        notes.keys.extend_from_slice(key);
+        notes.entries.push(Note { key_end: notes.keys.len(), seq, kind, origin });
+        if notes.entries.len().is_multiple_of(NOTES_COUNTED) {
+            notes.count();
+            self.slm.settle_memory();
         }
-        Ok(finished)
+        Ok(())
     }
 
     /// Notes that `entries` of those just added stay for a snapshot alone.
     pub fn pin(&mut self, entries: u64) {
-        if let (Some((number, ..)), 1..) = (&self.current, entries) {
-            *self.pinned.entry(*number).or_default() += entries;
+        if let (Some(number), 1..) = (self.writer.number(), entries) {
+            *self.pinned.entry(number).or_default() += entries;
         }
     }
 
-    fn is_full_for(&self, key: &[u8]) -> bool {
-        self.current.as_ref().is_some_and(|(_, builder, notes)| {
-            builder.estimated_bytes() >= self.slm.table_bytes && notes.last_key() != Some(key)
-        })
-    }
-
-    fn begin(&self) -> Result<(u64, TableBuilder, Notes)> {
-        let number = self.slm.new_file_number();
-        let file = self.slm.core.fs().create(&table_path(&self.slm.core.dir, number))?;
-        let options = TableOptions {
-            block_bytes: self.slm.core.options.slm.block_bytes,
-            compression: self.slm.core.options.compression,
-            filter_bits_per_key: 0,
-            ..TableOptions::default()
-        };
-        Ok((number, TableBuilder::new(file, number, options)?, Notes::new(&self.slm.core.memory)))
-    }
-
-    /// Finishes the table being written, if there is one.
-    pub fn finish(&mut self) -> Result<Option<Finished>> {
-        let Some((number, builder, notes)) = self.current.take() else { return Ok(None) };
-        let built = builder.finish()?;
+    /// Finishes the table being written, if there is one; `sink` gets it.
+    pub fn finish(&mut self, sink: Sink<'_>) -> Result<()> {
+        let Some(MadeTable { meta, blocks, file }) = self.writer.finish()? else { return Ok(()) };
+        let notes = std::mem::replace(&mut self.notes, Notes::new(&self.slm.core.memory));
         let core = &self.slm.core;
-        core.fs().sync_dir(&core.dir)?;
-        let path = table_path(&core.dir, number);
-        let table = Table::open(core.fs(), &path, number, core.cache().clone(), Access::Random)?;
-        self.slm.manifest.apply(&[Edit::AddTable { level: 0, job: self.job, meta: built.meta.clone() }])?;
+        core.files.sync_names()?;
+        let number = file.number();
+        let table = core.files.open_table(number, core.cache())?;
+        if let Err(e) =
+            self.slm.manifest.apply(&[Edit::AddTable { level: 0, job: self.job, meta: meta.clone() }])
+        {
+            file.keep_until_decided();
+            return Err(e);
+        }
+        file.keep();
         self.slm.tables.insert(number, table);
-        self.bytes += built.meta.file_bytes;
         core.counters.tables_written.add(1);
-        let puts = built.meta.entries - built.meta.deletes;
-        Ok(Some(Finished { number, puts, notes, blocks: built.blocks }))
+        let (puts, bytes) = (meta.entries - meta.deletes, meta.file_bytes);
+        sink(Finished { number, puts, bytes, notes, blocks });
+        Ok(())
     }
 }
 
@@ -160,18 +160,19 @@ impl Notes {
         let entries = self.entries.capacity() * size_of::<Note>();
         self.loan.becomes(BUILDER_BYTES + self.keys.capacity() + entries);
     }
-
-    fn last_key(&self) -> Option<&[u8]> {
-        let end = self.entries.last()?.key_end;
-        let start = self.entries.len().checked_sub(2).map_or(0, |i| self.entries[i].key_end);
-        Some(&self.keys[start..end])
-    }
 }
 
 impl Finished {
     /// How many entries it has.
     pub fn len(&self) -> u64 {
         self.notes.entries.len() as u64
+    }
+
+    /// The last key in it.
+    pub fn last_key(&self) -> Option<&[u8]> {
+        let end = self.notes.entries.last()?.key_end;
+        let start = self.notes.entries.len().checked_sub(2).map_or(0, |i| self.notes.entries[i].key_end);
+        Some(&self.notes.keys[start..end])
     }
 
     /// The entries in order, each with its place.

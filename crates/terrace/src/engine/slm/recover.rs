@@ -82,7 +82,7 @@ impl Slm {
         let mut dead = self.dead_tables()?;
         self.remove_leftovers()?;
         if attached != Attached::Crashed {
-            self.remove_tables(&std::mem::take(&mut dead))?;
+            self.core.files.remove_tables(std::mem::take(&mut dead));
         }
         match attached {
             Attached::New => {}
@@ -180,11 +180,8 @@ impl Slm {
 
     /// Removes what else is no longer needed.
     fn remove_leftovers(&self) -> Result<()> {
-        self.manifest.listing()?.leftovers.iter().try_for_each(|path| self.core.fs().remove(path))
-    }
-
-    fn remove_tables(&self, numbers: &[u64]) -> Result<()> {
-        numbers.iter().try_for_each(|&number| self.core.fs().remove(&table_path(&self.core.dir, number)))
+        self.core.files.remove(self.manifest.listing()?.leftovers);
+        Ok(())
     }
 
     /// After a crash: removes dead tables, of which the index must not name any. Where it does, the manifest
@@ -205,7 +202,8 @@ impl Slm {
             let expected = "a table that the manifest names, as the index does (try `repair`)";
             return Err(Error::corruption(&path, 0, expected, "one that the manifest has lost"));
         }
-        self.remove_tables(dead)
+        self.core.files.remove_tables(dead.iter().copied());
+        Ok(())
     }
 
     /// A killed process leaves the log without its newest records, a power cut leaves it torn: before

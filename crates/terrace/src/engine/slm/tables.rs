@@ -12,6 +12,8 @@ use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use terrace_table::Table;
 
+use crate::manifest::FileName;
+
 /// The open tables of one moment.
 pub(super) type TableMap = HashMap<u64, Arc<Table>>;
 
@@ -56,5 +58,5 @@ impl Tables {
 
 /// The path of table `number` in `dir`.
 pub(super) fn table_path(dir: &Path, number: u64) -> PathBuf {
-    dir.join(format!("{number:06}.sst"))
+    FileName::Table(number).path(dir)
 }

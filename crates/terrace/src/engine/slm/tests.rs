@@ -4,14 +4,16 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
+use terrace_base::ErrorKind;
 use terrace_base::clock::ManualClock;
 use terrace_base::exec::Inline;
 use terrace_disk::RealFs;
-use terrace_index::OrderedIndex;
+use terrace_index::{OrderedIndex, Record};
 use terrace_log::PmLog;
 use terrace_pmem::Profile;
 
 use super::Slm;
+use super::chain::CHAIN_KIND;
 use super::jobs::JOB_ROOTS;
 use super::open::open_slm;
 use super::walk::DELETED_PASSED;
@@ -134,7 +136,7 @@ fn marking_leaves_the_logs_of_running_jobs_alone() {
     assert!(slm.pool.check(&marks).is_empty());
     slm.pool.write(last, &[byte]);
     assert_eq!(log.check(), Vec::<String>::new());
-    run.give_up().unwrap();
+    run.give_up(false).unwrap();
     assert_clean(&slm);
 }
 
@@ -163,5 +165,65 @@ fn deletions_that_a_walk_passes_are_flushed() {
     slm.settle().unwrap();
     assert!(walk() && flushes() == 1, "{} flushes", flushes());
     assert_eq!(slm.mem.load().active().list().entries(), 2);
+    assert_clean(&slm);
+}
+
+/// Of a group that is linked in part nothing is ever seen: no later group is taken that would show it.
+#[test]
+fn a_group_that_is_linked_in_part_ends_writing() {
+    let dir = tempfile::tempdir().unwrap();
+    let slm = open(dir.path());
+    put_and_flush(&slm, b"b", b"old");
+    let first_seq = slm.core.snapshots.visible() + 1;
+    let in_the_way =
+        Record { key: b"b", seq: first_seq + 1, kind: 1, value: b"", batch_first: 1, batch_len: 1 };
+    slm.mem.load().active().list().put_group(&[in_the_way]).unwrap();
+    let mut batch = WriteBatch::new();
+    batch.put(b"a", b"half");
+    batch.put(b"b", b"half");
+    let apply = |batch: WriteBatch, first_seq| {
+        let request = Request { batch, condition: Condition::None, sync: false };
+        slm.apply(Group { requests: &[&request], first_seq, sync: false })
+    };
+    assert_eq!(apply(batch, first_seq).unwrap_err().kind(), ErrorKind::Poisoned);
+    let mut later = WriteBatch::new();
+    later.put(b"c", b"later");
+    assert_eq!(apply(later, first_seq + 2).unwrap_err().kind(), ErrorKind::Poisoned);
+    let value = |key| slm.get(key, Some(slm.core.snapshots.visible())).unwrap();
+    assert_eq!((value(b"a"), value(b"b").as_deref()), (None, Some(&b"old"[..])));
+
+    // What is left of the process: half a batch, which counts as none.
+    let copy = killed(dir.path());
+    let survivor = open(copy.path());
+    assert_eq!(survivor.get(b"a", None).unwrap(), None);
+}
+
+/// A chain is in the pool before it is durable, and before or after a word names it: what collapses chains may meet
+/// anything there, and takes its keys for a hint alone.
+#[test]
+fn chains_that_are_none_are_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let slm = open(dir.path());
+    put_and_flush(&slm, b"key", b"first");
+    let held = slm.core.snapshots.hold();
+    put_and_flush(&slm, b"key", b"second");
+    let word = slm.index.get(b"key").unwrap();
+    let nothing_names: Vec<u64> =
+        [&[0u8; 64][..], &[0xff; 64], b"\x01\0\0\0\xff\xff\xff\0\xff\xff\0\0", &[7; 200]]
+            .iter()
+            .map(|bytes| {
+                let slot = slm.pool.reserve(CHAIN_KIND, bytes.len() as u64).unwrap();
+                slm.pool.copy_flush(slot.offset, bytes);
+                slm.pool.activate(&slot);
+                slot.offset
+            })
+            .collect();
+    slm.collapse_chains().unwrap();
+    assert_eq!(slm.index.get(b"key").unwrap(), word, "the chain that a snapshot needs stays");
+    drop(held);
+    slm.collapse_chains().unwrap();
+    assert_ne!(slm.index.get(b"key").unwrap(), word);
+    assert_eq!(slm.get(b"key", None).unwrap().as_deref(), Some(&b"second"[..]));
+    nothing_names.into_iter().for_each(|offset| slm.pool.free(offset, CHAIN_KIND).unwrap());
     assert_clean(&slm);
 }

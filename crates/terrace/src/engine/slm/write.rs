@@ -41,9 +41,10 @@ impl Slm {
             self.log.append(self, &group).inspect_err(|_| self.log.try_to_mend(self))?;
         }
         self.pool.drain();
-        for node in staged {
-            memtable.list().link(node)?;
-        }
+        staged
+            .into_iter()
+            .try_for_each(|node| memtable.list().link(node))
+            .map_err(|e| self.half_linked(e))?;
         self.pool.drain();
         memtable.list().settled(group.first_seq + group.ops() - 1);
         Ok(())
@@ -52,6 +53,14 @@ impl Slm {
     /// Whether writes need a log beside the pool: it survives the process but not a power cut.
     pub(super) fn logs_writes(&self) -> bool {
         self.pool.granularity() == Granularity::Page
+    }
+
+    /// Some of a group is linked and the rest is not: the store ends its writing, since the next group that is visible
+    /// would show that part. Who opens it next drops what is of half a batch.
+    fn half_linked(&self, cause: Error) -> Error {
+        let lasting = Error::Poisoned { cause: Arc::new(cause) };
+        self.core.health.fail(lasting.clone());
+        lasting
     }
 
     /// Stages the group; a full pool is given the chance to empty a memtable first.

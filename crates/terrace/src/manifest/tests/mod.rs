@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrace_disk::{Fs, SimFs};
+use terrace_disk::{Fault, Fs, SimFs};
 use terrace_table::TableMeta;
 
 use super::{Edit, Identity, JobKind, Manifest};
@@ -199,4 +199,27 @@ fn a_manifest_works_on_real_files() {
     let again = Manifest::open(fs.clone(), temp.path()).unwrap();
     assert_eq!(again.state(), manifest.state());
     assert!(Manifest::create(fs, temp.path(), identity()).is_err());
+}
+
+/// Whatever fails on the way to another file, the one that a crash would find stays.
+#[test]
+fn tidying_leaves_the_manifest_in_force() {
+    let (fs, manifest) = fresh();
+    drop(manifest);
+    let manifest = reopen(&fs);
+    for after in 0..12 {
+        fs.inject(Some(Fault { after, only_changes: true, sticky: true }));
+        let applied = manifest.apply(&[add(after + 1)]);
+        manifest.tidy();
+        fs.inject(None);
+        manifest.tidy();
+        for disk in [fs.fork(), fs.crash_losing_all()] {
+            let found = reopen(&disk).state().tables.contains_key(&(after + 1));
+            assert!(found || applied.is_err(), "{after}");
+        }
+    }
+    manifest.apply(&[Edit::FlushedSeq(7)]).unwrap();
+    manifest.tidy();
+    let manifests = fs.image().into_keys().filter(|path| path.to_string_lossy().contains("MANIFEST"));
+    assert_eq!(manifests.count(), 1);
 }

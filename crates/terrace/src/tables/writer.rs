@@ -1,0 +1,130 @@
+//! Writing tables for a flush or a compaction, one after the other as each fills up.
+//!
+//! 1. A file goes with who made it: it is removed unless somebody keeps it.
+//! 2. All versions of a key go into the same table.
+
+use std::sync::Arc;
+
+use terrace_base::Result;
+use terrace_table::{BlockSpan, Built, Kind, TableBuilder, TableMeta, TableOptions};
+
+use super::removals::Files;
+use crate::manifest::Manifest;
+
+/// How tables are cut and written.
+#[derive(Debug, Clone)]
+pub(crate) struct WriterOptions {
+    /// Bytes at which a table is full.
+    pub table_bytes: u64,
+    /// How each table is written.
+    pub table: TableOptions,
+}
+
+/// Writes a series of tables.
+pub(crate) struct TableWriter<'a> {
+    files: &'a Arc<Files>,
+    manifest: &'a Manifest,
+    options: WriterOptions,
+    current: Option<Open>,
+    last_key: Vec<u8>,
+}
+
+/// The table being written. Its file is closed before it goes.
+struct Open {
+    builder: TableBuilder,
+    file: MadeFile,
+}
+
+/// A finished table. Its bytes are durable, its name is not, and the manifest does not have it.
+#[derive(Debug)]
+pub(crate) struct MadeTable {
+    pub meta: TableMeta,
+    /// Its data blocks in order.
+    pub blocks: Vec<BlockSpan>,
+    pub file: MadeFile,
+}
+
+/// The file of a table, which goes when this is dropped.
+#[derive(Debug)]
+pub(crate) struct MadeFile {
+    files: Arc<Files>,
+    number: u64,
+    kept: bool,
+}
+
+impl MadeFile {
+    fn new(files: &Arc<Files>, number: u64) -> MadeFile {
+        MadeFile { files: files.clone(), number, kept: false }
+    }
+
+    /// The table's number.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The file stays: the manifest has it.
+    pub fn keep(mut self) {
+        self.kept = true;
+    }
+
+    /// The file stays until the manifest has decided about a group that has failed and names it.
+    pub fn keep_until_decided(mut self) {
+        self.kept = true;
+        self.files.remove_when_decided(self.number);
+    }
+}
+
+impl Drop for MadeFile {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.files.remove_tables([self.number]);
+        }
+    }
+}
+
+impl<'a> TableWriter<'a> {
+    /// A writer of tables that get their numbers from `manifest`.
+    pub fn new(files: &'a Arc<Files>, manifest: &'a Manifest, options: WriterOptions) -> Self {
+        TableWriter { files, manifest, options, current: None, last_key: Vec::new() }
+    }
+
+    /// The number of the table being written.
+    pub fn number(&self) -> Option<u64> {
+        self.current.as_ref().map(|open| open.file.number)
+    }
+
+    /// Whether a version of `key` may go to a table of its own: the one being written, if there is one, has none.
+    pub fn may_cut(&self, key: &[u8]) -> bool {
+        self.current.is_none() || self.last_key != key
+    }
+
+    /// Whether the table being written has reached its size.
+    pub fn is_full(&self) -> bool {
+        self.current.as_ref().is_some_and(|open| open.builder.estimated_bytes() >= self.options.table_bytes)
+    }
+
+    /// Adds a version; keys ascend, and the sequence numbers of a key descend. Begins a table where there is none.
+    pub fn add(&mut self, key: &[u8], seq: u64, kind: Kind, value: &[u8]) -> Result<()> {
+        let open = match self.current.take() {
+            Some(open) => open,
+            None => self.begin()?,
+        };
+        self.last_key.clear();
+        self.last_key.extend_from_slice(key);
+        self.current.insert(open).builder.add(key, seq, kind, value)
+    }
+
+    fn begin(&self) -> Result<Open> {
+        let number = self.manifest.take_numbers(1).start;
+        let created = self.files.create_table(number)?;
+        let file = MadeFile::new(self.files, number);
+        Ok(Open { builder: TableBuilder::new(created, number, self.options.table.clone())?, file })
+    }
+
+    /// Finishes the table being written, if there is one, and makes its bytes durable.
+    pub fn finish(&mut self) -> Result<Option<MadeTable>> {
+        let Some(Open { builder, file }) = self.current.take() else { return Ok(None) };
+        let Built { meta, blocks, .. } = builder.finish()?;
+        Ok(Some(MadeTable { meta, blocks, file }))
+    }
+}
