@@ -6,6 +6,7 @@ mod crash;
 mod damage;
 mod full;
 mod harness;
+mod heal;
 mod histories;
 mod kills;
 mod limits;

@@ -3,12 +3,12 @@
 //! `docs/simulator.md` tells how the simulator works and how to replay a failure.
 
 mod batches;
-mod env;
+pub mod env;
 mod faults;
-mod judge;
-mod ops;
+pub mod judge;
+pub mod ops;
 mod regressions;
 mod room;
-mod run;
+pub mod run;
 mod scenarios;
 mod writers;

@@ -268,7 +268,7 @@ impl<'a> Session<'a> {
 }
 
 /// An error that the media may give, as against damage or a store that has given up.
-fn is_of_the_media(error: &terrace::Error) -> bool {
+pub fn is_of_the_media(error: &terrace::Error) -> bool {
     matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::PoolFull)
 }
 
@@ -289,7 +289,7 @@ pub fn contents(db: &Db) -> Result<Map> {
     Ok(found)
 }
 
-fn contents_of(snapshot: &Snapshot) -> Result<Map> {
+pub fn contents_of(snapshot: &Snapshot) -> Result<Map> {
     let owned = |(k, v): (terrace::Bytes, terrace::Bytes)| (k.to_vec(), v.to_vec());
     let forward = snapshot.try_all()?;
     if let Ok(iter) = snapshot.iter() {

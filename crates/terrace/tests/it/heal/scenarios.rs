@@ -1,0 +1,132 @@
+//! What a store does while something is refused.
+
+use super::cases::{everywhere, explore};
+use crate::crash::ops::{Mix, Op, draw};
+
+fn explore_everywhere(seed: u64, ops: &[Op]) {
+    let failures: Vec<String> =
+        everywhere().filter_map(|subject| explore(&subject, seed, ops).err()).collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn creation() {
+    explore_everywhere(1, &[Op::Put(1, 10)]);
+}
+
+/// Versions that snapshots hold come into memtables, and these into several tables each.
+#[test]
+fn flushes_under_snapshots() {
+    let mix = Mix {
+        put: 16,
+        delete: 3,
+        batch: 1,
+        background: 3,
+        flush: 2,
+        snapshot: 2,
+        read: 1,
+        release: 1,
+        keys: 24,
+        len: 500,
+        ..Mix::default()
+    };
+    explore_everywhere(2, &draw(2, 70, mix));
+}
+
+#[test]
+fn compactions_under_snapshots() {
+    let mix = Mix {
+        put: 10,
+        delete: 4,
+        batch: 2,
+        flush: 3,
+        compact: 2,
+        background: 4,
+        snapshot: 2,
+        read: 1,
+        release: 2,
+        keys: 30,
+        len: 300,
+        ..Mix::default()
+    };
+    explore_everywhere(3, &draw(3, 70, mix));
+}
+
+#[test]
+fn logs_and_syncs() {
+    let mix = Mix {
+        put: 8,
+        synced: 5,
+        sync: 2,
+        delete: 1,
+        background: 1,
+        flush: 1,
+        snapshot: 1,
+        read: 1,
+        keys: 20,
+        len: 500,
+        ..Mix::default()
+    };
+    explore_everywhere(4, &draw(4, 40, mix));
+}
+
+#[test]
+fn opening_and_closing() {
+    let mix = Mix {
+        put: 10,
+        delete: 2,
+        synced: 1,
+        background: 2,
+        flush: 1,
+        reopen: 2,
+        kill: 2,
+        snapshot: 1,
+        read: 1,
+        keys: 20,
+        len: 300,
+        ..Mix::default()
+    };
+    explore_everywhere(5, &draw(5, 40, mix));
+}
+
+/// Values so large that the pool has to grow.
+#[test]
+fn growth() {
+    let mix = Mix {
+        put: 8,
+        delete: 1,
+        batch: 1,
+        background: 1,
+        reopen: 1,
+        snapshot: 1,
+        read: 1,
+        keys: 6,
+        len: 90_000,
+        ..Mix::default()
+    };
+    explore_everywhere(6, &draw(6, 24, mix));
+}
+
+#[test]
+fn everything() {
+    let mix = Mix {
+        put: 14,
+        synced: 2,
+        delete: 5,
+        batch: 4,
+        sync: 1,
+        snapshot: 3,
+        read: 2,
+        release: 1,
+        flush: 2,
+        compact: 1,
+        background: 4,
+        reopen: 1,
+        kill: 1,
+        keys: 36,
+        len: 300,
+    };
+    for seed in 7..9 {
+        explore_everywhere(seed, &draw(seed, 90, mix));
+    }
+}
