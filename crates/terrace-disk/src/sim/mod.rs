@@ -321,6 +321,18 @@ impl Fs for SimFs {
         Ok(Box::new(file::SimLock::new(self.shared.clone(), path)))
     }
 
+    /// Of a file that is there, which changes nothing; one at a time.
+    fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
+        if !self.exists(path)? {
+            return self.lock(path).map(Some);
+        }
+        self.shared.look(path, "lock", |disk| match disk.locks.insert(path.to_path_buf()) {
+            true => Ok(()),
+            false => Err(Error::Locked { path: path.to_path_buf() }),
+        })?;
+        Ok(Some(Box::new(file::SimLock::new(self.shared.clone(), path))))
+    }
+
     fn free_bytes(&self, path: &Path) -> Result<u64> {
         self.shared.look(path, "statvfs", |disk| {
             let capacity = disk.state.capacity.unwrap_or(UNLIMITED_BYTES);

@@ -130,6 +130,10 @@ impl Fs for Unwritable {
         self.disk.remove_dir(path)
     }
 
+    fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
+        self.disk.lock_to_read(path)
+    }
+
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
         // Of a file that is there, which is so with each database.
         assert!(self.disk.exists(path)?, "a lock that has to be made");
