@@ -108,6 +108,13 @@ probe() {
         devdax)
             make_namespace dax
             wait_for /dev/dax0.0
+            if [ "$(cat /sys/bus/nd/devices/ndbus0/provider)" = virtio-pmem ]; then
+                # Nothing stored there could be made durable.
+                terrace --pool /dev/dax0.0 --pm 100MiB put /ssd/db greeting hello > /tmp/refused 2>&1 && fail "put on virtio-pmem"
+                sed 's|^|terrace: devdax: |' /tmp/refused
+                echo "init: probed"
+                return
+            fi
             describe /ssd/db /dev/dax0.0 devdax
             terrace repair /ssd/db | sed 's|^|terrace: repair: |'
             # It is a copy that is looked at, and memory is short here.

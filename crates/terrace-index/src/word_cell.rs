@@ -67,6 +67,7 @@ impl<'a> WordCell<'a> {
     /// Counts the caller in; how many were there.
     fn begin(&self) -> u64 {
         let generation = self.generation << 32;
+        self.pool.touched(self.at, CELL_BYTES);
         loop {
             let state = self.state.load(Ordering::Acquire);
             let current = state >> 32 == generation >> 32;

@@ -20,7 +20,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 pub(crate) const MAGIC: [u8; 8] = *b"TERRPOOL";
 
 /// The format this build writes and reads.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 pub(crate) const SUPERBLOCK_AT: [u64; 2] = [0, 4096];
 pub(crate) const STATE_AT: [u64; 2] = [8192, 8192 + 256];
@@ -40,7 +40,7 @@ pub(crate) const EXTENT_BYTES_MAX: u64 = 64 << 20;
 pub(crate) struct Superblock {
     pub magic: [u8; 8],
     pub version: u32,
-    /// Granularity of the media at creation: 1 byte, 2 cache line, 3 page. For the record only.
+    /// Granularity of the media at creation: 1 byte, 2 cache line, 3 page.
     pub granularity: u32,
     pub uuid: [u8; 16],
     pub extent_bytes: u64,
@@ -61,7 +61,15 @@ const _: () = {
     assert!(std::mem::offset_of!(Superblock, crc) == 124);
 };
 
+/// The granularity of a pool that was made on an ordinary file.
+pub(crate) const OF_PAGES: u32 = 3;
+
 impl Superblock {
+    /// Whether the pool was made on an ordinary file.
+    pub(crate) fn is_of_pages(&self) -> bool {
+        self.granularity == OF_PAGES
+    }
+
     pub(crate) fn sealed(mut self) -> Self {
         self.crc = crc32c(&self.as_bytes()[..124]);
         self
@@ -78,6 +86,8 @@ pub(crate) const STATE_CLEAN: u32 = 1;
 pub(crate) const STATE_UNRECLAIMED: u32 = 2;
 /// The session ran on media where what is drained survives a power cut.
 pub(crate) const STATE_POWER_SAFE: u32 = 4;
+/// The system could not write back what the session stored: within its boot, too, its contents mean nothing.
+pub(crate) const STATE_DISTRUSTED: u32 = 8;
 
 /// What changes from session to session: the valid slot with the higher sequence counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
@@ -89,7 +99,15 @@ pub(crate) struct State {
     /// Hash of the boot id of the session, 0 if there was none to be had.
     pub boot: u64,
     pub flags: u32,
-    pub reserved: [u8; 32],
+    pub reserved: [u8; 4],
+    /// Hash of the file, its device and how that was mounted; 0 if there was none to be had.
+    pub instance: u64,
+    /// Generation of the last session that changed the contents and was closed in order.
+    pub contents: u64,
+    /// Of a pool that was closed in order: digest of roots, size word and extent table with the units' digests;
+    /// 0 if there are none.
+    pub digest: u64,
+    pub reserved2: [u8; 4],
     pub crc: u32,
 }
 
@@ -97,6 +115,9 @@ const _: () = {
     assert!(size_of::<State>() == 64);
     assert!(std::mem::offset_of!(State, boot) == 16);
     assert!(std::mem::offset_of!(State, flags) == 24);
+    assert!(std::mem::offset_of!(State, instance) == 32);
+    assert!(std::mem::offset_of!(State, contents) == 40);
+    assert!(std::mem::offset_of!(State, digest) == 48);
     assert!(std::mem::offset_of!(State, crc) == 60);
 };
 
@@ -186,7 +207,7 @@ mod tests {
         .sealed();
         let expected = concat!(
             "54455252504f4f4c",
-            "01000000",
+            "02000000",
             "03000000",
             "30313233343536373839616263646566",
             "0000010000000000",
@@ -196,7 +217,7 @@ mod tests {
         let bytes = hex(superblock.as_bytes());
         assert_eq!(bytes[..112], *expected);
         assert_eq!(bytes[112..248], "00".repeat(68));
-        assert_eq!(bytes[248..], *"8a45a351");
+        assert_eq!(bytes[248..], *"50d21f6a");
         assert!(superblock.is_sound());
     }
 
@@ -208,14 +229,28 @@ mod tests {
             generation: 4,
             boot: 0x1122_3344_5566_7788,
             flags,
-            reserved: [0; 32],
+            reserved: [0; 4],
+            instance: 0x99aa_bbcc_ddee_ff00,
+            contents: 3,
+            digest: 0x0123_4567_89ab_cdef,
+            reserved2: [0; 4],
             crc: 0,
         }
         .sealed();
-        let expected = concat!("0700000000000000", "0400000000000000", "8877665544332211", "05000000");
+        let expected = concat!(
+            "0700000000000000",
+            "0400000000000000",
+            "8877665544332211",
+            "05000000",
+            "00000000",
+            "00ffeeddccbbaa99",
+            "0300000000000000",
+            "efcdab8967452301",
+            "00000000",
+        );
         let bytes = hex(state.as_bytes());
-        assert_eq!(bytes[..56], *expected);
-        assert_eq!(bytes[120..], *"69361f16");
+        assert_eq!(bytes[..120], *expected);
+        assert_eq!(bytes[120..], *"0692e2da");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use terrace_base::Result;
 use terrace_pmem::POff;
 
 use super::FastFair;
-use super::layout::FORWARD_AT;
+use super::layout::{FORWARD_AT, Node};
 use super::node::NodeRef;
 
 const LOCKED: u64 = 1;
@@ -74,6 +74,7 @@ impl<const N: usize> FastFair<N> {
     pub(super) fn lock<'t>(&'t self, node: NodeRef<'t, N>) -> Result<Locked<'t, N>> {
         let mine = self.generation << 32;
         let backoff = Backoff::new();
+        self.touch_lock(node);
         loop {
             let word = node.version();
             let fresh = word & !0xffff_ffff != mine;
@@ -100,9 +101,15 @@ impl<const N: usize> FastFair<N> {
             return None;
         }
         let next = bump(word & 0xffff_ffff | self.generation << 32) | LOCKED;
+        self.touch_lock(node);
         let taken = node.n.lock.compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         // Lazily: a guard made for a lock that another holds would release it when dropped.
         taken.then(|| Locked { node, before: word })
+    }
+
+    /// A lock word is never flushed, and is not what it was.
+    fn touch_lock(&self, node: NodeRef<'_, N>) {
+        self.pool.touched(node.off, size_of::<Node<N>>() as u64);
     }
 
     /// Whether `node` has been replaced.

@@ -113,7 +113,7 @@ impl Inner {
         self.pool.write(offset, &fields.encode(place.next, crc));
         self.pool.write(offset + super::layout::NODE_BYTES, key);
         let owner = token();
-        self.owner(offset).store(owner, Ordering::Relaxed);
+        self.set_owner(offset, owner, Ordering::Relaxed);
         let value_at = offset + value_offset(klen);
         if record.value.len() >= 256 {
             self.pool.flush(offset, value_at - offset);
@@ -135,7 +135,7 @@ impl Inner {
         let [first, ..] = chain else { return Ok(Linked::New) };
         let last = chain.last().unwrap_or(first);
         for staged in chain.iter().filter(|staged| staged.owner != token()) {
-            self.owner(staged.offset).store(token(), Ordering::Relaxed);
+            self.set_owner(staged.offset, token(), Ordering::Relaxed);
         }
         self.pool.await_read(first.prev);
         let mut place = Place { next: last.place.next, ..first.place };
@@ -240,7 +240,12 @@ impl Inner {
 
     /// Notes that the node at `offset` is durable.
     pub fn mark_settled(&self, offset: u64) {
-        self.owner(offset).store(0, Ordering::Release);
+        self.set_owner(offset, 0, Ordering::Release);
+    }
+
+    fn set_owner(&self, offset: u64, owner: u64, order: Ordering) {
+        self.pool.touched(offset - OWNER_BYTES, OWNER_BYTES);
+        self.owner(offset).store(owner, order);
     }
 
     fn owner(&self, offset: u64) -> &AtomicU64 {

@@ -247,6 +247,7 @@ impl Core {
         }
         let Some(locked) = node.try_lock() else { return };
         let (true, Ok(leaf)) = (node.is_still(version), self.leaf(node.leaf())) else { return };
+        self.pool.touched(node.leaf(), layout::LEAF_BYTES);
         locked.change(true, |_| {
             for (i, slots) in page.slots.chunks_exact(8).enumerate() {
                 let word = slots.iter().rev().fold(0, |word, slot| word << 8 | u64::from(*slot));

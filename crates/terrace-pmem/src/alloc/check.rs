@@ -33,10 +33,12 @@ impl fmt::Display for Problem {
 
 impl Pool {
     /// Compares what is active with what the owners marked, and verifies the pool's own structures: both
-    /// superblock copies, roots, table words, slab heads and bitmaps. Nobody may change the pool meanwhile.
+    /// superblock copies, roots, table words, slab heads and bitmaps; and whether what this session has not changed is
+    /// what the pool was closed with. Nobody may change the pool meanwhile.
     pub fn check(&self, marks: &Marks) -> Vec<Problem> {
         let mut problems = marks.problems.clone();
         problems.extend(self.check_header());
+        problems.extend(self.altered());
         problems.extend(self.check_roots());
         self.check_space(marks, &mut problems);
         for slab in self.inner.alloc.slabs.all() {

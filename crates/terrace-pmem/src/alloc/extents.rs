@@ -70,6 +70,13 @@ impl Pool {
         mine.map(|(unit, l)| Extent { offset: unit * bytes, bytes: l.units * bytes, kind }).collect()
     }
 
+    /// The units that owners have in use, ascending.
+    pub(crate) fn used_units(&self) -> Vec<u64> {
+        let space = self.inner.alloc.space.lock();
+        let owned = space.live.iter().filter(|(_, l)| l.kind != 0 && l.phase == Phase::Active);
+        owned.flat_map(|(&unit, l)| unit..unit + l.units).collect()
+    }
+
     /// Bytes free in the pool at its present size: whole extents and slots of slabs. The pool may grow by
     /// `max_size() - size()` beyond.
     pub fn free_bytes(&self) -> u64 {
@@ -128,6 +135,9 @@ impl Pool {
     }
 
     pub(super) fn free_units(&self, offset: u64, kind: Kind, shape: Shape) -> Result<()> {
+        if self.is_over() {
+            return Ok(());
+        }
         let unit = offset / self.extent_bytes();
         {
             let mut space = self.inner.alloc.space.lock();

@@ -172,6 +172,9 @@ impl Pool {
     ///
     /// Errors: [`Error::Corruption`] if no such slot of this kind is active.
     pub fn free(&self, offset: u64, kind: Kind) -> Result<()> {
+        if self.is_over() {
+            return Ok(());
+        }
         match self.slab_of(offset) {
             Some((slab, slot)) if slab.kind == kind => self.give_slot(&slab, slot, true),
             Some((slab, _)) => {

@@ -1,4 +1,5 @@
-//! The extent table: one checked word for each unit of the pool, in segments at computed places.
+//! The extent table: one checked word and one digest for each unit of the pool, in segments at computed places. The
+//! words of a segment come first, then the digests.
 //!
 //! The first segment follows the header and covers `first_units` units, a power of two. Each further segment
 //! begins at the first unit not yet covered and doubles what is covered, itself included:
@@ -40,6 +41,9 @@ const FREE: u64 = 1;
 const KIND_SHIFT: u32 = 4;
 const UNITS_SHIFT: u32 = 12;
 const UNITS_MAX: u64 = word::VALUE_MAX >> UNITS_SHIFT;
+
+/// Bytes of the table that a unit takes: its word and its digest.
+const ENTRY_BYTES: u64 = 16;
 
 impl Unit {
     /// The word for this unit at pool offset `at`.
@@ -100,7 +104,7 @@ impl Table {
     /// lie across a segment, but not more than `max_units`, and at least what one extent of table covers.
     pub(crate) fn first_units(units: u64, max_units: u64, extent_bytes: u64) -> u64 {
         let wanted = units.saturating_mul(8).min(max_units).max(units);
-        wanted.next_power_of_two().max(extent_bytes / 8)
+        wanted.next_power_of_two().max(extent_bytes / ENTRY_BYTES)
     }
 
     /// First unit after the header and the first segment.
@@ -146,15 +150,23 @@ impl Table {
         POff::new(at)
     }
 
-    /// The bytes of a new segment: all free but what holds the segment itself.
+    /// Where the digest of `unit` is.
+    #[inline]
+    pub(crate) fn digest(&self, unit: u64) -> POff<u64> {
+        let covers = if unit < self.first_units { self.first_units } else { 1 << unit.ilog2() };
+        POff::new(self.word(unit).get() + covers * 8)
+    }
+
+    /// The bytes of a new segment: all free but what holds the segment itself, and no digests.
     pub(crate) fn format(&self, segment: &Segment) -> Vec<u8> {
         let own = Unit::Head { shape: Shape::Extent, kind: 0, units: segment.units };
-        (0..segment.covers)
-            .flat_map(|i| {
-                let unit = if segment.first + i == segment.unit { own } else { Unit::Free };
-                unit.encode(segment.at + i * 8).to_le_bytes()
-            })
-            .collect()
+        let words = (0..segment.covers).flat_map(|i| {
+            let unit = if segment.first + i == segment.unit { own } else { Unit::Free };
+            unit.encode(segment.at + i * 8).to_le_bytes()
+        });
+        let mut bytes: Vec<u8> = words.collect();
+        bytes.resize((segment.covers * ENTRY_BYTES) as usize, 0);
+        bytes
     }
 
     fn header_units(&self) -> u64 {
@@ -162,7 +174,7 @@ impl Table {
     }
 
     fn units_for(&self, covers: u64) -> u64 {
-        (covers * 8).div_ceil(self.extent_bytes)
+        (covers * ENTRY_BYTES).div_ceil(self.extent_bytes)
     }
 }
 
@@ -193,7 +205,8 @@ mod tests {
         for unit in 0..8192 {
             let s = segments.iter().rev().find(|s| s.first <= unit).unwrap();
             assert_eq!(t.word(unit).get(), s.at + (unit - s.first) * 8);
-            assert!(t.word(unit).get() + 8 <= s.at + s.units * 4096);
+            assert_eq!(t.digest(unit).get(), t.word(unit).get() + s.covers * 8);
+            assert!(t.digest(unit).get() + 8 <= s.at + s.units * 4096);
         }
     }
 
@@ -203,10 +216,10 @@ mod tests {
         assert_eq!(t.first_units, 32768);
         assert_eq!(t.segments(32768).count(), 1);
         assert_eq!(t.segments(32769).count(), 2);
-        assert_eq!(t.first_extent(), 5);
+        assert_eq!(t.first_extent(), 9);
         assert_eq!(t.segments(65536).last().unwrap().at, 32768 * 65536);
         assert_eq!(t.word(40_000).get(), 32768 * 65536 + 7232 * 8);
         assert_eq!(Table::first_units(4096, 5000, 65536), 8192);
-        assert_eq!(Table::first_units(16, 16, 4096), 512);
+        assert_eq!(Table::first_units(16, 16, 4096), 256);
     }
 }

@@ -138,10 +138,18 @@ impl Media for EmulatedMedia {
     }
 
     fn sync(&self) -> Result<()> {
-        self.map.sync_range(0, self.map.len())
+        self.sync_range(0, self.map.len())
     }
 
     fn sync_range(&self, offset: u64, len: u64) -> Result<()> {
+        if let (Backing::DevDax { .. }, Some(op)) = (self.map.backing(), self.op) {
+            // There is no file system to ask.
+            self.check(offset, len);
+            // SAFETY: the range was just found inside the mapping.
+            unsafe { cpu::flush(op, self.base().add(offset as usize), len as usize) }
+            cpu::fence();
+            return Ok(());
+        }
         self.map.sync_range(offset, len)
     }
 
@@ -180,6 +188,10 @@ impl Media for EmulatedMedia {
 
     fn power_safe(&self) -> bool {
         false
+    }
+
+    fn instance(&self) -> u64 {
+        self.map.instance()
     }
 
     fn closed(&self) {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use terrace_base::Result;
+use terrace_base::{Error, Result};
 
 use super::mapping::{Backing, Mapping};
 use super::{Gate, Granularity, Media, probe};
@@ -53,6 +53,7 @@ impl FileMedia {
             }
             found => (found.0, note),
         };
+        refuse_volatile(map.name(), map.backing(), granularity, note.as_deref())?;
         Ok(FileMedia { map, granularity, op, note })
     }
 
@@ -60,6 +61,22 @@ impl FileMedia {
     pub fn prefault(&self) {
         self.map.start_prefault();
     }
+}
+
+/// A device has no file system that could be asked to write back what was stored: one whose memory does not keep what was
+/// flushed can promise nothing, and is no place for a pool.
+fn refuse_volatile(
+    name: &Path,
+    backing: Backing,
+    granularity: Granularity,
+    note: Option<&str>,
+) -> Result<()> {
+    if granularity != Granularity::Page || !matches!(backing, Backing::DevDax { .. }) {
+        return Ok(());
+    }
+    let why = note.unwrap_or("pages of a device cannot be synced");
+    let what = "cannot hold a pool: nothing stored there could be made durable";
+    Err(Error::invalid(format!("{} {what} ({why}); an emulated pool may lie there", name.display())))
 }
 
 impl Media for FileMedia {
@@ -141,7 +158,29 @@ impl Media for FileMedia {
         }
     }
 
+    fn instance(&self) -> u64 {
+        self.map.instance()
+    }
+
     fn closed(&self) {
         self.map.stop_prefault();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_keeps_nothing_is_no_place_for_a_pool() {
+        let dax = Backing::DevDax { major: 252, minor: 0 };
+        let refused = |backing, granularity| {
+            refuse_volatile(Path::new("/dev/dax0.0"), backing, granularity, Some("memory")).err()
+        };
+        let error = refused(dax, Granularity::Page).unwrap();
+        assert!(error.to_string().contains("nothing stored there could be made durable (memory)"), "{error}");
+        assert!(refused(dax, Granularity::CacheLine).is_none());
+        assert!(refused(dax, Granularity::Byte).is_none());
+        assert!(refused(Backing::Disk, Granularity::Page).is_none());
     }
 }

@@ -23,7 +23,7 @@ use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 use terrace_base::{Error, Result};
 
 use super::prefault::Prefault;
-use super::probe;
+use super::{instance, probe};
 
 pub(super) const PAGE_BYTES: u64 = 4096;
 const HUGE_BYTES: u64 = 2 << 20;
@@ -233,6 +233,11 @@ impl Mapping {
         Ok(())
     }
 
+    /// What it is called in errors.
+    pub(super) fn name(&self) -> &Path {
+        &self.name
+    }
+
     pub(super) fn base(&self) -> *mut u8 {
         self.base
     }
@@ -277,6 +282,14 @@ impl Mapping {
             unsafe { prefault.range(self.base.add(old as usize), len - old) };
         }
         Ok(())
+    }
+
+    /// What is mapped; see [`Media::instance`](super::Media::instance).
+    pub(super) fn instance(&self) -> u64 {
+        match self.backing {
+            Backing::DevDax { major, minor } => instance::of_device(major, minor),
+            backing => instance::of(&self.file, backing == Backing::Tmpfs),
+        }
     }
 
     /// `msync` of the pages that hold the range.

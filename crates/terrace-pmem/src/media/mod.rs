@@ -11,6 +11,7 @@
 
 mod emulated;
 mod file;
+mod instance;
 mod mapping;
 mod memory;
 mod prefault;
@@ -155,6 +156,12 @@ pub trait Media: Send + Sync + Debug {
     /// Whether what was drained survives a power cut.
     fn power_safe(&self) -> bool {
         self.granularity() != Granularity::Page
+    }
+
+    /// A hash of what is mapped here: which file, on which device, mounted when. Another one within the same boot of the
+    /// machine means that what was stored and not written back is not there. 0 where nothing is to be told apart.
+    fn instance(&self) -> u64 {
+        0
     }
 
     /// The pool was closed: background work on the mapping stops.

@@ -93,12 +93,12 @@ impl Pool {
         let raw = Raw::new(&*media, name)?;
         let (superblock, units) = format::plan(options, &*media, name)?;
         format::write_header(&raw, &superblock, units)?;
-        let boot = state::boot_hash(options.boot_id.as_deref());
-        let session = Session::first(boot, media.power_safe());
+        let session = Session::first(state::place(options, &*media), media.power_safe());
         session.write(&raw)?;
         format::write_superblocks(&raw, &superblock)?;
         let size = units * superblock.extent_bytes;
-        let parts = Parts { superblock, size, opened: Opened::Created, session, unreclaimed: false };
+        let opened = Opened::Created;
+        let parts = Parts { superblock, size, opened, session, digest: 0, unreclaimed: false };
         Pool::assemble(media, name, options, parts)
     }
 }

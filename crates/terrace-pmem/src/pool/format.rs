@@ -9,7 +9,8 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::PoolOptions;
 use crate::alloc::Table;
 use crate::layout::{
-    EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, HEADER_BYTES, MAGIC, SIZE_WORD_AT, SUPERBLOCK_AT, Superblock, VERSION,
+    EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, HEADER_BYTES, MAGIC, OF_PAGES, SIZE_WORD_AT, SUPERBLOCK_AT,
+    Superblock, VERSION,
 };
 use crate::media::{Granularity, Media};
 use crate::word::{self, Tag};
@@ -85,7 +86,7 @@ pub(super) fn plan(options: &PoolOptions, media: &dyn Media, name: &Path) -> Res
     let granularity = match media.granularity() {
         Granularity::Byte => 1,
         Granularity::CacheLine => 2,
-        Granularity::Page => 3,
+        Granularity::Page => OF_PAGES,
     };
     let superblock = Superblock {
         magic: MAGIC,
@@ -164,12 +165,16 @@ pub(super) fn is_blank(raw: &Raw<'_>) -> bool {
     })
 }
 
-/// Reads the superblock, and mends the copy that is damaged if the other is sound.
-pub(super) fn read_superblock(raw: &Raw<'_>, name: &Path) -> Result<Superblock> {
-    let copies = SUPERBLOCK_AT.map(|at| {
+fn copies(raw: &Raw<'_>) -> [Superblock; 2] {
+    SUPERBLOCK_AT.map(|at| {
         let bytes: [u8; 128] = raw.read(at);
         Superblock::read_from_bytes(&bytes).expect("128 bytes are a superblock")
-    });
+    })
+}
+
+/// Reads the superblock, from whichever copy is sound.
+pub(super) fn read_superblock(raw: &Raw<'_>, name: &Path) -> Result<Superblock> {
+    let copies = copies(raw);
     let sound = |s: &Superblock| s.magic == MAGIC && s.is_sound();
     let Some(good) = copies.iter().copied().find(sound) else {
         return Err(no_superblock(&copies, name));
@@ -182,13 +187,18 @@ pub(super) fn read_superblock(raw: &Raw<'_>, name: &Path) -> Result<Superblock> 
         });
     }
     validate(&good, name)?;
-    for (at, copy) in SUPERBLOCK_AT.into_iter().zip(&copies) {
-        if !sound(copy) {
+    Ok(good)
+}
+
+/// Writes a copy of the superblock anew that is not like the sound one.
+pub(super) fn mend_superblock(raw: &Raw<'_>, good: &Superblock) -> Result<()> {
+    for (at, copy) in SUPERBLOCK_AT.into_iter().zip(&copies(raw)) {
+        if copy != good {
             raw.write(at, good.as_bytes());
             raw.settle(at, 128)?;
         }
     }
-    Ok(good)
+    Ok(())
 }
 
 fn no_superblock(copies: &[Superblock; 2], name: &Path) -> Error {

@@ -6,6 +6,7 @@
 //! alone. On that contract rests the soundness of the plain stores ([`Pool::write`], [`Pool::copy_flush`]).
 
 mod create;
+mod digests;
 mod format;
 mod open;
 mod options;
@@ -26,7 +27,8 @@ use crate::layout::Superblock;
 use crate::media::{Gate, Granularity, Media};
 use crate::stats::{PmStats, Recorder};
 
-pub use options::{MediaRequest, PoolOptions};
+pub use digests::CLOSED_WITH;
+pub use options::{Known, MediaRequest, PoolOptions};
 pub use store::StartedRead;
 
 /// What opening found.
@@ -36,10 +38,11 @@ pub enum Opened {
     Created,
     /// It had been closed in order.
     Clean,
-    /// Its process ended without closing it, the machine has not been restarted since: nothing stored is lost.
+    /// Its process ended without closing it; since then the machine has not been restarted nor the file mounted anew,
+    /// copied, or failed to be written back: nothing stored is lost.
     SameBoot,
-    /// The machine went down with it open, and its media do not survive that: its contents mean nothing.
-    /// Nothing can be allocated in it; recreate it.
+    /// The machine went down with it open, or something else of the above has happened, and its media do not survive
+    /// that: its contents mean nothing. Nothing can be allocated in it; recreate it.
     Torn,
     /// The machine went down with it open; what was drained is there.
     Crashed,
@@ -59,6 +62,9 @@ pub(crate) struct Inner {
     charges_reads: bool,
     /// Bytes in use by the pool, a multiple of the extent; never shrinks.
     len: AtomicU64,
+    /// Bytes that may be used without a further look: `len`, or 0 while something is not verified.
+    reach: AtomicU64,
+    pub(crate) digests: digests::Digests,
     pub(crate) stats: Recorder,
     pub(crate) alloc: Allocator,
     media: Arc<dyn Media>,
@@ -70,6 +76,8 @@ pub(crate) struct Inner {
     /// The pool's state slots; see `state`.
     session: Mutex<state::Session>,
     unreclaimed: AtomicBool,
+    /// Closed in order: nothing is stored any more.
+    over: AtomicBool,
     /// Held exclusively to change roots.
     roots: RwLock<()>,
 }
@@ -99,6 +107,11 @@ impl Pool {
     /// Counts the opens of this pool: a durable number that no earlier session had.
     pub fn generation(&self) -> u64 {
         self.inner.generation
+    }
+
+    /// Whether something was stored in it since it was opened.
+    pub fn has_changed(&self) -> bool {
+        self.inner.digests.has_changed(self.size())
     }
 
     /// The file or device, or the name the medium was given.
@@ -161,18 +174,33 @@ impl Pool {
         self.inner.stats.snapshot()
     }
 
-    /// Makes everything stored so far durable by the medium's own means: `msync` where drains are not enough.
+    /// Makes everything stored so far durable by the medium's own means: `msync` where drains are not enough. Where
+    /// that fails once the pool is not trusted any more: what a second attempt says means nothing, as the system may
+    /// have dropped what it could not write.
     pub fn sync(&self) -> Result<()> {
+        self.sync_in(&mut self.inner.session.lock())
+    }
+
+    fn sync_in(&self, session: &mut state::Session) -> Result<()> {
         self.drain();
-        if self.inner.media.power_safe() { Ok(()) } else { self.inner.media.sync() }
+        if self.inner.media.power_safe() {
+            return Ok(());
+        }
+        if session.is_distrusted() {
+            let failed = std::io::Error::other("an earlier attempt has failed");
+            return Err(Error::io(&self.inner.name, "sync", failed));
+        }
+        self.inner.media.sync().inspect_err(|_| self.distrust_in(session))
+    }
+
+    fn distrust_in(&self, session: &mut state::Session) {
+        if let Ok(raw) = format::Raw::new(&*self.inner.media, &self.inner.name) {
+            session.distrust(&raw);
+        }
     }
 
     /// An [`Error::Corruption`] in this pool.
     pub fn corruption(&self, offset: u64, expected: impl Into<String>, found: impl Into<String>) -> Error {
         Error::corruption(&self.inner.name, offset, expected, found)
-    }
-
-    pub(crate) fn extend_len(&self, len: u64) {
-        self.inner.len.store(len, Ordering::Release);
     }
 }

@@ -13,11 +13,12 @@ use terrace_base::{Error, Result};
 use zerocopy::IntoBytes;
 
 use super::create::map;
+use super::digests::Digests;
 use super::format::{self, Raw};
 use super::state::{self, Previous, Session};
-use super::{Inner, Opened, Pool, PoolOptions};
+use super::{Inner, Known, Opened, Pool, PoolOptions};
 use crate::alloc::{Allocator, Problem};
-use crate::layout::{SIZE_WORD_AT, SUPERBLOCK_AT, Superblock};
+use crate::layout::{ROOTS_AT, SIZE_WORD_AT, STATE_AT, SUPERBLOCK_AT, Superblock};
 use crate::media::{Gate, Granularity, Media};
 use crate::stats::Recorder;
 use crate::word::{self, Tag};
@@ -28,6 +29,8 @@ pub(super) struct Parts {
     pub size: u64,
     pub opened: Opened,
     pub session: Session,
+    /// What a clean close left; 0 for none.
+    pub digest: u64,
     pub unreclaimed: bool,
 }
 
@@ -46,11 +49,23 @@ impl Pool {
     /// Opens the pool on a medium. `name` stands for it in messages.
     pub fn open_on(media: Arc<dyn Media>, name: &Path, options: &PoolOptions) -> Result<Pool> {
         let raw = Raw::new(&*media, name)?;
+        // Who is not allowed to be here must not mend it either.
         let superblock = format::read_superblock(&raw, name)?;
+        if !options.read_only && !options.salvage {
+            refuse_other_media(&superblock, media.granularity(), name)?;
+        }
         let previous = Previous::read(&raw, name)?;
-        let boot = state::boot_hash(options.boot_id.as_deref());
-        let opened = previous.verdict(boot);
-        let mut session = Session::after(&previous, opened, boot, media.power_safe());
+        // Who only looks at it wants to know what it is, whichever.
+        if let Some(known) = options.known.as_ref().filter(|_| !options.salvage) {
+            compare(&superblock, &previous, known, name)?;
+        }
+        let place = state::place(options, &*media);
+        let opened = previous.verdict(place);
+        if opened == Opened::SameBoot && !media.power_safe() && !options.read_only && !options.salvage {
+            // Nothing says so as surely as the system itself that it could not write back what had been stored.
+            media.sync_range(SUPERBLOCK_AT[0], 64)?;
+        }
+        let mut session = Session::after(&previous, opened, place, media.power_safe());
         if options.read_only {
             if opened != Opened::Clean {
                 return Err(Error::NotClosed { path: name.to_path_buf() });
@@ -61,7 +76,8 @@ impl Pool {
             Err(_) if options.salvage => media.len() / superblock.extent_bytes * superblock.extent_bytes,
             size => size?,
         };
-        let parts = Parts { superblock, size, opened, session, unreclaimed: previous.unreclaimed() };
+        let digest = if options.salvage { 0 } else { previous.digest() };
+        let parts = Parts { superblock, size, opened, session, digest, unreclaimed: previous.unreclaimed() };
         if opened == Opened::SameBoot && media.power_safe() && media.granularity() == Granularity::CacheLine {
             // The dead process may have stored what it did not flush. This session sees it and will build on
             // it, so it must not be taken back by a later power cut.
@@ -70,6 +86,9 @@ impl Pool {
         let pool = Pool::assemble(media.clone(), name, options, parts)?;
         // Written last, so that a damaged pool is left as it was found.
         if !options.salvage {
+            if !options.read_only {
+                format::mend_superblock(&raw, &superblock)?;
+            }
             session.write(&raw)?;
         }
         Ok(pool)
@@ -82,6 +101,8 @@ impl Pool {
         options: &PoolOptions,
         parts: Parts,
     ) -> Result<Pool> {
+        let max_size = if options.salvage { parts.size } else { options.max_size.max(parts.size) };
+        let max_size = max_size.min(media.capacity());
         let xplines = options.count_xplines && media.granularity() != Granularity::Page;
         let pool = Pool {
             inner: Arc::new(Inner {
@@ -92,36 +113,57 @@ impl Pool {
                 stats: Recorder::new(xplines),
                 alloc: Allocator::empty(&parts.superblock),
                 name: name.to_path_buf(),
-                max_size: if options.salvage { parts.size } else { options.max_size.max(parts.size) }
-                    .min(media.capacity()),
+                max_size,
+                reach: AtomicU64::new(parts.size),
+                digests: Digests::new(max_size.max(parts.size), parts.superblock.extent_bytes),
                 media,
                 superblock: parts.superblock,
                 opened: parts.opened,
                 generation: parts.session.generation(),
                 session: Mutex::new(parts.session),
                 unreclaimed: AtomicBool::new(parts.unreclaimed),
+                over: AtomicBool::new(false),
                 roots: RwLock::new(()),
             }),
         };
         if options.salvage {
             pool.load_what_is_sound();
         } else if parts.opened != Opened::Torn {
+            if parts.digest != 0 && pool.digest_of_header() != parts.digest {
+                return Err(pool.not_what_was_closed(ROOTS_AT));
+            }
             pool.load_allocator(parts.unreclaimed)?;
+            if parts.digest != 0 {
+                pool.expect_digests();
+            }
         }
         Ok(pool)
     }
 
     /// Closes the pool in order: everything stored is durable, and the next opening is [`Opened::Clean`]. The
-    /// caller has stopped changing it. Closing again does nothing; neither does closing a torn pool.
+    /// caller has stopped changing it. Closing again does nothing; neither does closing a torn pool. A pool that could not
+    /// be written back once is not closed in order any more.
     pub fn close(&self) -> Result<()> {
         let mut session = self.inner.session.lock();
         if session.is_closed() {
             return Ok(());
         }
         self.inner.media.closed();
-        self.sync()?;
+        if session.is_distrusted() {
+            return self.sync_in(&mut session);
+        }
+        let digests = self.write_digests(self.inner.opened != Opened::Clean);
+        self.sync_in(&mut session)?;
         let raw = Raw::new(&*self.inner.media, &self.inner.name)?;
-        session.close(self.needs_reclaim(), &raw)
+        session.close(self.needs_reclaim(), digests, &raw)?;
+        self.inner.over.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether the pool was closed. What is freed after that stays as it is: nothing is stored any more, and who closed
+    /// it has [said](Self::leave_unreclaimed) that something would be left.
+    pub(crate) fn is_over(&self) -> bool {
+        self.inner.over.load(Ordering::Acquire)
     }
 
     /// Whether it was opened to be read only: then nobody stores to it, not even locks. The next session will have
@@ -160,4 +202,30 @@ impl Pool {
     pub(crate) fn reclaimed(&self) {
         self.inner.unreclaimed.store(false, Ordering::Release);
     }
+}
+
+/// An error if the pool was made for media that are written in another way: on an ordinary file its owner keeps a log
+/// of what a power cut could take, on persistent memory none.
+fn refuse_other_media(superblock: &Superblock, found: Granularity, name: &Path) -> Result<()> {
+    let words = |is_page: bool| if is_page { "an ordinary file" } else { "persistent memory" };
+    let (was, is) = (superblock.is_of_pages(), found == Granularity::Page);
+    if was == is {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "{} was made on {} and lies on {} now; move it back, or open it to read only and export what it holds",
+        name.display(),
+        words(was),
+        words(is)
+    )))
+}
+
+/// An error if this is not the pool that its owner knows.
+fn compare(superblock: &Superblock, previous: &Previous, known: &Known, name: &Path) -> Result<()> {
+    let compared = match superblock.uuid == known.uuid {
+        true => previous.compare(known),
+        false => Err("another one".to_owned()),
+    };
+    let expected = "the pool that the manifest knows (try `repair`)";
+    compared.map_err(|found| Error::corruption(name, STATE_AT[0], expected, found))
 }

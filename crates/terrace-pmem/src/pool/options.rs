@@ -39,8 +39,24 @@ pub struct PoolOptions {
     /// Whether to open a pool that is damaged, to read what is sound of it: what the allocator makes no sense of holds
     /// nothing, and no session begins, so that the pool must neither be changed nor closed.
     pub salvage: bool,
-    /// Stands in for the system's boot id (`/proc/sys/kernel/random/boot_id`).
+    /// Stands in for the system's boot id (`/proc/sys/kernel/random/boot_id`), and for what tells the mounted file from
+    /// others.
     pub boot_id: Option<String>,
+    /// What the owner of the pool knows of it from elsewhere. Another pool, or an older one, is then
+    /// [`Corruption`](terrace_base::Error::Corruption), and is left as it is.
+    pub known: Option<Known>,
+}
+
+/// What the owner of a pool has noted of it elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    /// The pool's identity.
+    pub uuid: [u8; 16],
+    /// The latest generation that was noted. Each that changed the contents and was closed in order was, before it was
+    /// closed.
+    pub generation: u64,
+    /// Whether that session was closed in order.
+    pub closed: bool,
 }
 
 impl Default for PoolOptions {
@@ -56,6 +72,7 @@ impl Default for PoolOptions {
             private: false,
             salvage: false,
             boot_id: None,
+            known: None,
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The part of the header that changes from session to session: generation, clean flag, boot id.
+//! The part of the header that changes from session to session: generation, clean flag, what tells the machine's boot
+//! and the mounted file from others, and digests.
 //!
 //! Two slots; the sound one with the higher sequence counts, and a write goes to the other one, so that at any
 //! moment one sound slot is there. A slot that is neither sound nor zero is what a crash during a write leaves,
@@ -10,12 +11,29 @@ use terrace_base::checksum::hash64;
 use terrace_base::{Error, Result};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::Opened;
 use super::format::Raw;
-use crate::layout::{STATE_AT, STATE_CLEAN, STATE_POWER_SAFE, STATE_UNRECLAIMED, State};
+use super::{Known, Opened, PoolOptions};
+use crate::layout::{STATE_AT, STATE_CLEAN, STATE_DISTRUSTED, STATE_POWER_SAFE, STATE_UNRECLAIMED, State};
+use crate::media::Media;
 
 /// No pool has been opened so often: what counts so far is damaged.
 const MOST_SESSIONS: u64 = 1 << 62;
+
+/// Where a session runs: in which boot of the machine, and on which file, on which device, mounted when. 0 for what
+/// cannot be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub boot: u64,
+    pub instance: u64,
+}
+
+impl Place {
+    /// Whether what the system kept in memory of a file in the other place is what it has in this one.
+    fn is(&self, other: Place) -> bool {
+        let unknown = self.instance == 0 || other.instance == 0;
+        self.boot != 0 && self.boot == other.boot && (unknown || self.instance == other.instance)
+    }
+}
 
 /// The current session's view of the slots.
 #[derive(Debug, Clone, Copy)]
@@ -55,17 +73,44 @@ impl Previous {
         }
     }
 
-    /// How the previous session ended, seen from this boot.
-    pub(super) fn verdict(&self, boot: u64) -> Opened {
+    /// How the previous session ended, seen from this place.
+    pub(super) fn verdict(&self, place: Place) -> Opened {
+        let before = Place { boot: self.state.boot, instance: self.state.instance };
         if self.state.has(STATE_CLEAN) && !self.damaged {
             Opened::Clean
-        } else if boot != 0 && self.state.boot == boot {
+        } else if place.is(before) && !self.state.has(STATE_DISTRUSTED) {
             Opened::SameBoot
         } else if self.state.has(STATE_POWER_SAFE) {
             Opened::Crashed
         } else {
             Opened::Torn
         }
+    }
+
+    /// The digest that a clean close left; 0 if there is none.
+    pub(super) fn digest(&self) -> u64 {
+        if self.state.has(STATE_CLEAN) && !self.damaged { self.state.digest } else { 0 }
+    }
+
+    /// Whether this is the pool that its owner knows; else what is wrong with it.
+    pub(super) fn compare(&self, known: &Known) -> std::result::Result<(), String> {
+        let State { generation, contents, .. } = self.state;
+        // A damaged slot may be the newer one.
+        let newest = generation + u64::from(self.damaged);
+        let closed = self.state.has(STATE_CLEAN) || self.damaged;
+        if newest < known.generation || generation == known.generation && known.closed && !closed {
+            return Err(format!(
+                "an older copy of it, of session {generation} where session {} is known",
+                known.generation
+            ));
+        }
+        if contents > known.generation {
+            return Err(format!(
+                "the pool of session {contents}; the manifest is an older copy, of session {}",
+                known.generation
+            ));
+        }
+        Ok(())
     }
 
     /// Whether something active may belong to nobody.
@@ -76,14 +121,25 @@ impl Previous {
 
 impl Session {
     /// A new pool's first session.
-    pub(super) fn first(boot: u64, power_safe: bool) -> Session {
+    pub(super) fn first(place: Place, power_safe: bool) -> Session {
         let flags = if power_safe { STATE_POWER_SAFE } else { 0 };
-        let state = State { sequence: 1, generation: 1, boot, flags, reserved: [0; 32], crc: 0 };
+        let state = State {
+            sequence: 1,
+            generation: 1,
+            boot: place.boot,
+            flags,
+            reserved: [0; 4],
+            instance: place.instance,
+            contents: 0,
+            digest: 0,
+            reserved2: [0; 4],
+            crc: 0,
+        };
         Session { state: state.sealed(), slot: 0, writable: true, read_only: false }
     }
 
     /// The session after `previous`; not yet written.
-    pub(super) fn after(previous: &Previous, opened: Opened, boot: u64, power_safe: bool) -> Session {
+    pub(super) fn after(previous: &Previous, opened: Opened, place: Place, power_safe: bool) -> Session {
         // A damaged slot may have held the last generation: skip it.
         let step = 1 + u64::from(previous.damaged);
         let unreclaimed = if previous.unreclaimed() { STATE_UNRECLAIMED } else { 0 };
@@ -91,10 +147,11 @@ impl Session {
         let state = State {
             sequence: previous.state.sequence + step,
             generation: previous.state.generation + step,
-            boot,
+            boot: place.boot,
             flags: unreclaimed | safe,
-            reserved: [0; 32],
-            crc: 0,
+            instance: place.instance,
+            digest: 0,
+            ..previous.state
         };
         let (slot, writable) = (1 - previous.slot, opened != Opened::Torn);
         Session { state: state.sealed(), slot, writable, read_only: false }
@@ -117,10 +174,19 @@ impl Session {
         !self.writable
     }
 
-    /// Marks the session closed in order.
-    pub(super) fn close(&mut self, unreclaimed: bool, raw: &Raw<'_>) -> Result<()> {
+    /// Marks the session closed in order, with the digest of what is there and whether that has changed.
+    pub(super) fn close(
+        &mut self,
+        unreclaimed: bool,
+        (digest, changed): (u64, bool),
+        raw: &Raw<'_>,
+    ) -> Result<()> {
         let mut next = *self;
         next.state.sequence += 1;
+        next.state.digest = digest;
+        if changed {
+            next.state.contents = next.state.generation;
+        }
         next.state.flags |= STATE_CLEAN;
         next.state.flags &= !STATE_UNRECLAIMED;
         next.state.flags |= if unreclaimed { STATE_UNRECLAIMED } else { 0 };
@@ -129,6 +195,25 @@ impl Session {
         next.write(raw)?;
         *self = Session { writable: false, ..next };
         Ok(())
+    }
+
+    /// Whether the system could not write back what this session stored.
+    pub(super) fn is_distrusted(&self) -> bool {
+        self.state.has(STATE_DISTRUSTED)
+    }
+
+    /// Notes that the system could not write back what was stored: nothing in the pool is to be trusted, in this boot
+    /// either. As durably as it goes: what has failed may fail again.
+    pub(super) fn distrust(&mut self, raw: &Raw<'_>) {
+        if self.read_only || self.is_distrusted() {
+            return;
+        }
+        self.state.sequence += 1;
+        self.state.flags |= STATE_DISTRUSTED;
+        self.state = self.state.sealed();
+        self.slot = 1 - self.slot;
+        raw.write(STATE_AT[self.slot], self.state.as_bytes());
+        let _ = raw.settle(STATE_AT[self.slot], 64);
     }
 
     /// Writes the state to its slot, durably.
@@ -141,11 +226,14 @@ impl Session {
     }
 }
 
-/// The hash of the boot id in force; 0 if there is none.
-pub(super) fn boot_hash(given: Option<&str>) -> u64 {
-    match given {
-        Some(id) => hash64(id.as_bytes()).max(1),
-        None => std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
-            .map_or(0, |id| hash64(id.trim().as_bytes()).max(1)),
+/// Where a session on a medium runs.
+pub(super) fn place(options: &PoolOptions, media: &dyn Media) -> Place {
+    match &options.boot_id {
+        Some(id) => Place { boot: hash64(id.as_bytes()).max(1), instance: 0 },
+        None => {
+            let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+            let boot = boot.map_or(0, |id| hash64(id.trim().as_bytes()).max(1));
+            Place { boot, instance: media.instance() }
+        }
     }
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_base::Result;
 
 use super::Pool;
+use super::digests::Admitted;
 use crate::cpu;
 use crate::media::Gate;
 use crate::offset::{POff, PmSafe};
@@ -25,6 +26,7 @@ impl Pool {
     #[inline]
     pub fn write(&self, offset: u64, data: &[u8]) {
         let at = self.at(offset, data.len() as u64);
+        self.inner.digests.changed(offset, data.len() as u64);
         // SAFETY: `at` checked the range; what is being written is not shared (the pool's contract), so in
         // particular `data` does not lie in it.
         unsafe { at.copy_from_nonoverlapping(data.as_ptr(), data.len()) }
@@ -34,6 +36,7 @@ impl Pool {
     #[inline]
     pub fn zero(&self, offset: u64, len: u64) {
         let at = self.at(offset, len);
+        self.inner.digests.changed(offset, len);
         // SAFETY: `at` checked the range; it is not shared (the pool's contract).
         unsafe { at.write_bytes(0, len as usize) }
     }
@@ -51,6 +54,7 @@ impl Pool {
             return;
         }
         let at = self.at(offset, len);
+        self.inner.digests.changed(offset, len);
         self.inner.stats.flushed(offset, len);
         match self.inner.gate {
             // SAFETY: `at` checked the range.
@@ -86,6 +90,7 @@ impl Pool {
             return;
         }
         let at = self.at(offset, data.len() as u64);
+        self.inner.digests.changed(offset, data.len() as u64);
         self.inner.stats.flushed(offset, data.len() as u64);
         match self.inner.gate {
             // SAFETY: `at` checked the range; what is being written is not shared (the pool's contract).
@@ -110,6 +115,7 @@ impl Pool {
     #[inline]
     pub fn publish(&self, at: POff<u64>, value: u64) {
         self.atomic(at).store(value, Ordering::Release);
+        self.inner.digests.changed(at.get(), 8);
         self.inner.stats.published_word(at.get());
         match self.inner.gate {
             // SAFETY: the word that was stored lies there.
@@ -138,11 +144,22 @@ impl Pool {
     #[inline]
     pub fn store_ordered(&self, at: POff<u64>, value: u64) {
         let word = self.atomic(at);
+        self.inner.digests.changed(at.get(), 8);
         match self.inner.gate {
             Gate::Dispatch => self.inner.media.order(at.get()),
             Gate::Cpu(_) | Gate::Fence | Gate::Nothing => cpu::order(),
         }
         word.store(value, Ordering::Release);
+    }
+
+    /// Starts writing back all of a range, whoever stored to it; counted as nothing.
+    pub(super) fn flush_uncounted(&self, offset: u64, len: u64) {
+        match self.inner.gate {
+            // SAFETY: `at` checks the range.
+            Gate::Cpu(op) => unsafe { cpu::flush(op, self.at(offset, len), len as usize) },
+            Gate::Dispatch => self.inner.media.flush(offset, len),
+            Gate::Fence | Gate::Nothing => {}
+        }
     }
 
     /// [`publish`](Self::publish) if the word is still `old`; else the word it is, with nothing flushed.
@@ -273,27 +290,51 @@ impl Pool {
 
     #[inline]
     fn at(&self, offset: u64, len: u64) -> *mut u8 {
-        match self.in_range(offset, len) {
+        match self.in_reach(offset, len) {
             Some(at) => at,
-            None => out_of_range(offset, len, self.size()),
+            None => self.at_slowly(offset, len),
         }
     }
 
     #[inline]
     fn at_checked(&self, offset: u64, len: u64) -> Result<*mut u8> {
-        self.in_range(offset, len).ok_or_else(|| {
-            let found = format!("{len} bytes at {offset:#x}");
-            self.corruption(offset, format!("a range within {} bytes", self.size()), found)
-        })
+        match self.in_reach(offset, len) {
+            Some(at) => Ok(at),
+            None => self.at_checked_slowly(offset, len),
+        }
     }
 
     #[inline]
-    fn in_range(&self, offset: u64, len: u64) -> Option<*mut u8> {
+    fn in_reach(&self, offset: u64, len: u64) -> Option<*mut u8> {
         // Relaxed: who holds an offset into the grown part got it through a lock or a publish.
-        let size = self.inner.len.load(Ordering::Relaxed);
-        let fits = offset.checked_add(len).is_some_and(|end| end <= size);
-        // SAFETY: at most `size`, which is inside the mapping.
+        let reach = self.inner.reach.load(Ordering::Relaxed);
+        let fits = offset.checked_add(len).is_some_and(|end| end <= reach);
+        // SAFETY: at most the pool's size, which is inside the mapping.
         fits.then(|| unsafe { self.inner.base.add(offset as usize) })
+    }
+
+    #[cold]
+    fn at_slowly(&self, offset: u64, len: u64) -> *mut u8 {
+        match self.admit_range(offset, len) {
+            Admitted::Yes => {}
+            Admitted::Damaged(unit) => self.reached_damage(unit),
+            Admitted::Outside => out_of_range(offset, len, self.size()),
+        }
+        // SAFETY: inside the pool, or the call above does not return.
+        unsafe { self.inner.base.add(offset as usize) }
+    }
+
+    #[cold]
+    fn at_checked_slowly(&self, offset: u64, len: u64) -> Result<*mut u8> {
+        match self.admit_range(offset, len) {
+            // SAFETY: inside the pool.
+            Admitted::Yes => Ok(unsafe { self.inner.base.add(offset as usize) }),
+            Admitted::Damaged(unit) => Err(self.not_what_was_closed(unit)),
+            Admitted::Outside => {
+                let found = format!("{len} bytes at {offset:#x}");
+                Err(self.corruption(offset, format!("a range within {} bytes", self.size()), found))
+            }
+        }
     }
 }
 

@@ -161,16 +161,16 @@ fn another_version_is_refused_by_number() {
     let path = dir.path().join("pool");
     let (mut bytes, _) = sample(&path);
     for at in [0, 4096] {
-        bytes[at + 8] = 2;
+        bytes[at + 8] = 3;
         let crc = terrace_base::checksum::crc32c(&bytes[at..at + 124]);
         bytes[at + 124..at + 128].copy_from_slice(&crc.to_le_bytes());
     }
     fs::write(&path, &bytes).unwrap();
     let message = Pool::open(&path, &forced()).unwrap_err().to_string();
-    assert!(message.contains("version 2") && message.contains("version 1"), "{message}");
+    assert!(message.contains("version 3") && message.contains("version 2"), "{message}");
     // Nor does a sound superblock make nonsense sensible.
     for at in [0, 4096] {
-        bytes[at + 8] = 1;
+        bytes[at + 8] = 2;
         bytes[at + 32..at + 40].copy_from_slice(&12345u64.to_le_bytes());
         let crc = terrace_base::checksum::crc32c(&bytes[at..at + 124]);
         bytes[at + 124..at + 128].copy_from_slice(&crc.to_le_bytes());

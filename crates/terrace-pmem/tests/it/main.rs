@@ -6,5 +6,6 @@ mod crash;
 mod damage;
 mod model;
 mod pool;
+mod stale;
 mod support;
 mod threads;

@@ -297,7 +297,8 @@ fn a_medium_can_be_copied_to_a_file() {
     let file = fs::File::create(&path).unwrap();
     Pool::copy_on(&*media, name(), &file).unwrap();
     drop(file);
-    assert_eq!(Pool::open(&path, &options()).unwrap().root("head").unwrap(), Some(77));
+    let as_it_was = PoolOptions { media: MediaRequest::Force(Granularity::CacheLine), ..options() };
+    assert_eq!(Pool::open(&path, &as_it_was).unwrap().root("head").unwrap(), Some(77));
 }
 
 #[test]

@@ -1,0 +1,325 @@
+//! Digests: what tells an older copy of a piece of the pool, or another piece of it, from what was closed.
+//!
+//! Checks that a block carries in itself say that it was once written there, not that nothing was written there
+//! since. So a clean close leaves a digest of every unit in use in the extent table, and of the table, the roots and
+//! the size word in its state. The next session verifies table, roots and size when it opens, and a unit before
+//! anybody reaches it for the first time; who has the time for it verifies the rest ([`Pool::verify_some`]).
+//!
+//! 1. Until every unit is verified, `reach` is 0 and every access comes by here; afterwards it is the pool's length,
+//!    and no access does.
+//! 2. Nobody stores to a unit that is not verified, so a unit does not change while it is being verified.
+//! 3. A unit that is not what was closed is never reached through a call that can say so; a call that cannot notes it,
+//!    and [`Pool::intact`] tells.
+//! 4. Whoever stores marks the unit as changed; only such units get a new digest at the close. A damaged one
+//!    keeps its old digest, so that it stays damaged in the next session.
+//!
+//! After a crash there are no digests: nobody knows which units had changed. The next clean close makes them anew.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use terrace_base::checksum::digest64;
+use terrace_base::{Error, Result};
+
+use super::Pool;
+use crate::alloc::Problem;
+use crate::layout::{ROOT_COUNT, ROOTS_AT, SIZE_WORD_AT};
+use crate::offset::POff;
+
+/// Something was stored to the unit in this session.
+const CHANGED: u8 = 1;
+/// The unit was not compared with its digest yet.
+const UNVERIFIED: u8 = 2;
+/// The unit is not what the pool was closed with.
+const DAMAGED: u8 = 4;
+
+/// What an error says was expected where the bytes are not those of the clean close.
+pub const CLOSED_WITH: &str = "what the pool was closed with";
+
+/// Bytes of the roots.
+const ROOTS_BYTES: usize = ROOT_COUNT as usize * 32;
+
+/// Units are verified one at a time where they share their lock.
+const LOCKS: usize = 64;
+
+/// What a session knows of the units of its pool.
+pub(crate) struct Digests {
+    units: Box<[AtomicU8]>,
+    shift: u32,
+    locks: [Mutex<()>; LOCKS],
+    /// Units that are not verified.
+    left: AtomicU64,
+    damaged: AtomicU64,
+    /// One more than the offset of a damaged unit that was reached by a call which could not say so; else 0.
+    reached: AtomicU64,
+    /// Serialises changes of `reach`.
+    ends: Mutex<()>,
+}
+
+/// Whether a range can be used.
+pub(super) enum Admitted {
+    Yes,
+    /// It leads out of the pool.
+    Outside,
+    /// It lies in a damaged unit, which begins here.
+    Damaged(u64),
+}
+
+impl Digests {
+    /// For a pool that will have at most `max_size` bytes: everything verified, nothing changed.
+    pub(super) fn new(max_size: u64, extent_bytes: u64) -> Digests {
+        let count = max_size.div_ceil(extent_bytes) as usize;
+        // SAFETY: an atomic integer of zero bytes is a valid one. The system gives pages only for what is touched.
+        let units = unsafe { Box::<[AtomicU8]>::new_zeroed_slice(count).assume_init() };
+        Digests {
+            units,
+            shift: extent_bytes.trailing_zeros(),
+            locks: [const { Mutex::new(()) }; LOCKS],
+            left: AtomicU64::new(0),
+            damaged: AtomicU64::new(0),
+            reached: AtomicU64::new(0),
+            ends: Mutex::new(()),
+        }
+    }
+
+    /// Notes that something is stored in a range, which is in the pool.
+    #[inline]
+    pub(super) fn changed(&self, offset: u64, len: u64) {
+        if len == 0 {
+            return;
+        }
+        let (first, last) = (offset >> self.shift, (offset + len - 1) >> self.shift);
+        for unit in first..=last {
+            let state = &self.units[unit as usize];
+            // Relaxed: who closes has waited for those who store.
+            if state.load(Ordering::Relaxed) & CHANGED == 0 {
+                state.fetch_or(CHANGED, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn state(&self, unit: u64) -> u8 {
+        self.units[unit as usize].load(Ordering::Acquire)
+    }
+
+    /// Whether anything durable was stored to a pool of `size` bytes.
+    pub(super) fn has_changed(&self, size: u64) -> bool {
+        self.states(size).iter().any(|unit| unit.load(Ordering::Relaxed) & CHANGED != 0)
+    }
+
+    /// The states of a pool of `size` bytes.
+    fn states(&self, size: u64) -> &[AtomicU8] {
+        &self.units[..(size >> self.shift) as usize]
+    }
+}
+
+impl Pool {
+    /// Has every unit in use verified before it is reached. The table that holds the digests is.
+    pub(super) fn expect_digests(&self) {
+        let digests = &self.inner.digests;
+        let mut left = 0;
+        for unit in self.used_units() {
+            if self.digest_of(unit) != 0 {
+                digests.units[unit as usize].store(UNVERIFIED, Ordering::Relaxed);
+                left += 1;
+            }
+        }
+        digests.left.store(left, Ordering::Relaxed);
+        if left > 0 {
+            self.inner.reach.store(0, Ordering::Release);
+        }
+    }
+
+    /// Notes that something is stored in a range that is not flushed, since it need not be durable: a lock, a cache. What
+    /// is flushed is noted by itself.
+    #[inline]
+    pub fn touched(&self, offset: u64, len: u64) {
+        self.inner.digests.changed(offset, len);
+    }
+
+    /// Whether somebody may use a range now; verifies what has to be.
+    #[cold]
+    pub(super) fn admit_range(&self, offset: u64, len: u64) -> Admitted {
+        let size = self.size();
+        let Some(end) = offset.checked_add(len).filter(|&end| end <= size) else { return Admitted::Outside };
+        let shift = self.inner.digests.shift;
+        for unit in offset >> shift..end.div_ceil(1 << shift) {
+            if self.inner.digests.state(unit) & (UNVERIFIED | DAMAGED) != 0 && !self.verify_unit(unit) {
+                return Admitted::Damaged(unit << shift);
+            }
+        }
+        Admitted::Yes
+    }
+
+    /// Notes that a damaged unit was reached; for a call that returns no error.
+    pub(super) fn reached_damage(&self, unit_at: u64) {
+        self.inner.digests.reached.store(unit_at + 1, Ordering::Release);
+    }
+
+    /// An error if a call that returns none has used a piece of the pool that is not what it was closed with: what
+    /// was made of it means nothing.
+    #[inline]
+    pub fn intact(&self) -> Result<()> {
+        match self.inner.digests.reached.load(Ordering::Acquire) {
+            0 => Ok(()),
+            reached => Err(self.not_what_was_closed(reached - 1)),
+        }
+    }
+
+    /// Verifies up to `units` units, from `from` on, that nobody has reached yet; where to go on, or `None` if that
+    /// was the end.
+    pub fn verify_some(&self, from: u64, units: u64) -> Option<u64> {
+        if self.inner.digests.left.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let end = self.size() / self.extent_bytes();
+        let mut done = 0;
+        for unit in from..end {
+            if done == units {
+                return Some(unit);
+            }
+            if self.inner.digests.state(unit) & UNVERIFIED != 0 {
+                self.verify_unit(unit);
+                done += 1;
+            }
+        }
+        None
+    }
+
+    /// What of the pool is not what it was closed with. Verifies all that is left.
+    pub fn altered(&self) -> Vec<Problem> {
+        while self.verify_some(0, u64::MAX).is_some() {}
+        let digests = &self.inner.digests;
+        if digests.damaged.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        let bytes = self.extent_bytes();
+        let damaged = self.used_units().into_iter().filter(|unit| digests.state(*unit) & DAMAGED != 0);
+        let what = format!(
+            "{bytes} bytes are not what the pool was closed with: damaged, misplaced or of an earlier time"
+        );
+        damaged.map(|unit| Problem::new(unit * bytes, what.clone())).collect()
+    }
+
+    /// Has everything be used as it is from now on. For a repair, which says what it found [altered](Self::altered).
+    pub fn use_as_it_is(&self) {
+        let digests = &self.inner.digests;
+        let _ends = digests.ends.lock();
+        for state in digests.states(self.size()) {
+            if state.load(Ordering::Acquire) & (UNVERIFIED | DAMAGED) != 0 {
+                // Its digest is to be made anew.
+                state.store(CHANGED, Ordering::Release);
+            }
+        }
+        digests.left.store(0, Ordering::Release);
+        digests.damaged.store(0, Ordering::Release);
+        digests.reached.store(0, Ordering::Release);
+        self.inner.reach.store(self.size(), Ordering::Release);
+    }
+
+    /// Compares a unit with its digest, if nobody has; whether it is what was closed.
+    fn verify_unit(&self, unit: u64) -> bool {
+        let digests = &self.inner.digests;
+        let _one = digests.locks[unit as usize % LOCKS].lock();
+        match digests.state(unit) {
+            state if state & DAMAGED != 0 => return false,
+            state if state & UNVERIFIED == 0 => return true,
+            _ => {}
+        }
+        let sound = self.digest_now(unit) == self.digest_of(unit);
+        let state = if sound { 0 } else { DAMAGED };
+        digests.units[unit as usize].store(state, Ordering::Release);
+        digests.damaged.fetch_add(u64::from(!sound), Ordering::AcqRel);
+        if digests.left.fetch_sub(1, Ordering::AcqRel) == 1 && digests.damaged.load(Ordering::Acquire) == 0 {
+            let _ends = digests.ends.lock();
+            self.inner.reach.store(self.size(), Ordering::Release);
+        }
+        sound
+    }
+
+    /// Lets the pool's end move to `len`.
+    pub(crate) fn extend_len(&self, len: u64) {
+        let _ends = self.inner.digests.ends.lock();
+        self.inner.len.store(len, Ordering::Release);
+        if self.inner.reach.load(Ordering::Relaxed) != 0 {
+            self.inner.reach.store(len, Ordering::Release);
+        }
+    }
+
+    /// Writes the digests of what has changed, `anew` of all that is in use; not drained. Returns the digest of
+    /// table, roots and size, and whether anything has changed. Nobody stores to the pool any more.
+    pub(super) fn write_digests(&self, anew: bool) -> (u64, bool) {
+        let digests = &self.inner.digests;
+        let changed = self.has_changed();
+        if changed || anew {
+            let used = self.used_units();
+            let mut next = used.iter().copied().peekable();
+            for unit in 0..self.size() / self.extent_bytes() {
+                let is_used = next.next_if_eq(&unit).is_some();
+                let state = digests.state(unit);
+                if state & DAMAGED == 0 && (anew || state & CHANGED != 0) {
+                    // Locks and what was given up before it was linked were never flushed: a power cut after the close
+                    // must not take them out of what is digested.
+                    self.flush_uncounted(unit * self.extent_bytes(), self.extent_bytes());
+                    self.put_digest(unit, if is_used { self.digest_now(unit) } else { 0 });
+                } else if is_used && state == 0 && self.digest_of(unit) != 0 {
+                    debug_assert_eq!(
+                        self.digest_now(unit),
+                        self.digest_of(unit),
+                        "unit {unit} changed unmarked"
+                    );
+                }
+            }
+        }
+        (self.digest_of_header(), changed)
+    }
+
+    fn put_digest(&self, unit: u64, digest: u64) {
+        let at = self.inner.alloc.table.digest(unit);
+        if self.atomic(at).load(Ordering::Relaxed) != digest {
+            self.store_flush(at, digest);
+        }
+    }
+
+    fn digest_of(&self, unit: u64) -> u64 {
+        let at = self.inner.alloc.table.digest(unit);
+        self.atomic_raw(at).load(Ordering::Relaxed)
+    }
+
+    fn digest_now(&self, unit: u64) -> u64 {
+        let bytes = self.extent_bytes();
+        digest64(self.raw_bytes(unit * bytes, bytes))
+    }
+
+    /// The digest of everything that is not in a unit with a digest of its own.
+    pub(super) fn digest_of_header(&self) -> u64 {
+        let units = self.size() / self.extent_bytes();
+        let mut pieces = self.inner.superblock.uuid.to_vec();
+        let mut take = |at: u64, len: u64| pieces.extend(digest64(self.raw_bytes(at, len)).to_le_bytes());
+        take(ROOTS_AT, ROOTS_BYTES as u64);
+        take(SIZE_WORD_AT, 8);
+        let table = &self.inner.alloc.table;
+        for segment in table.segments(units) {
+            let len = segment.covers.min(units - segment.first) * 8;
+            take(segment.at, len);
+            take(table.digest(segment.first).get(), len);
+        }
+        digest64(&pieces)
+    }
+
+    fn raw_bytes(&self, at: u64, len: u64) -> &[u8] {
+        assert!(at + len <= self.size(), "what is digested lies in the pool");
+        // SAFETY: in range; nobody stores there: the pool is being opened or closed, or the unit is not verified.
+        unsafe { std::slice::from_raw_parts(self.inner.base.add(at as usize), len as usize) }
+    }
+
+    fn atomic_raw(&self, at: POff<u64>) -> &AtomicU64 {
+        assert!(at.get() + 8 <= self.size() && at.get().is_multiple_of(8), "a digest lies in the table");
+        // SAFETY: in range and aligned.
+        unsafe { &*self.inner.base.add(at.get() as usize).cast::<AtomicU64>() }
+    }
+
+    pub(super) fn not_what_was_closed(&self, at: u64) -> Error {
+        self.corruption(at, CLOSED_WITH, "damaged, misplaced or earlier bytes (try `repair`)")
+    }
+}

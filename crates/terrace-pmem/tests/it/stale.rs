@@ -1,0 +1,454 @@
+//! Pieces of a closed pool that are older copies of themselves or copies of other pieces, older copies of all of it, and
+//! media that fail to write back.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use terrace_base::rng::Rng;
+use terrace_base::{Error, ErrorKind, Result};
+use terrace_pmem::{Granularity, Kind, Known, Media, MemMedia, Opened, POff, Pool, PoolOptions};
+
+use crate::support::{memory_dir, name, options, other_boot};
+
+const PAGE: usize = 4096;
+const OBJECT: Kind = Kind(2);
+const ARENA: Kind = Kind(3);
+
+fn small() -> PoolOptions {
+    PoolOptions { size: 256 << 10, max_size: 1 << 20, ..options() }
+}
+
+fn medium(image: &[u8]) -> Arc<MemMedia> {
+    let media = MemMedia::new(image.len() as u64, small().max_size, Granularity::CacheLine).unwrap();
+    // SAFETY: as long as the image, and nobody else knows it yet.
+    unsafe { media.base().copy_from_nonoverlapping(image.as_ptr(), image.len()) };
+    Arc::new(media)
+}
+
+fn bytes_of(media: &MemMedia) -> Vec<u8> {
+    // SAFETY: mapped that far; nobody stores to it meanwhile.
+    unsafe { std::slice::from_raw_parts(media.base(), media.len() as usize) }.to_vec()
+}
+
+/// All that the owner of the pool can read: names, places and bytes.
+fn answers(pool: &Pool) -> Result<Vec<(String, u64, Vec<u8>)>> {
+    let mut found = Vec::new();
+    for (name, value) in pool.roots()? {
+        found.push((name, value, Vec::new()));
+    }
+    let objects = pool.slots(OBJECT).map(|(at, _)| (at, 64));
+    let arenas = pool.extents(ARENA).into_iter().map(|e| (e.offset, e.bytes));
+    for (at, len) in objects.chain(arenas) {
+        // SAFETY: nobody stores to it.
+        found.push((String::new(), at, unsafe { pool.bytes(at, len) }?.to_vec()));
+    }
+    pool.intact()?;
+    Ok(found)
+}
+
+/// One session: some objects and arenas come, go and change, and a root.
+fn work(pool: &Pool, rng: &mut Rng, steps: u64) {
+    for step in 0..steps {
+        let mut bytes = [0; 64];
+        rng.fill(&mut bytes);
+        match rng.below(8) {
+            0 => pool.set_root(&format!("root{}", rng.below(4)), rng.below(1 << 40)).unwrap(),
+            1 => {
+                let arena = pool.reserve_extent(ARENA, 5000).unwrap();
+                pool.copy_flush(arena.offset, &vec![step as u8; arena.bytes as usize]);
+                pool.copy_flush(arena.offset + 64 * rng.below(100), &bytes);
+                pool.activate(&arena);
+            }
+            2 => {
+                let arenas = pool.extents(ARENA);
+                if arenas.len() > 3 {
+                    pool.free_extent(arenas[rng.below(4) as usize].offset, ARENA).unwrap();
+                }
+            }
+            3 => {
+                let slots: Vec<_> = pool.slots(OBJECT).collect();
+                if let Some((at, _)) = slots.get(step as usize % slots.len().max(1)) {
+                    pool.publish(POff::new(at + 8 * rng.below(8)), rng.below(u64::MAX));
+                }
+            }
+            _ => {
+                let slot = pool.reserve(OBJECT, 64).unwrap();
+                pool.copy_flush(slot.offset, &bytes);
+                pool.activate(&slot);
+            }
+        }
+    }
+    pool.drain();
+}
+
+/// Images of a pool during its life, the last one closed in order.
+fn life(seed: u64) -> Vec<Vec<u8>> {
+    let o = small();
+    let mut rng = Rng::new(seed);
+    let media = Arc::new(MemMedia::new(o.size, o.max_size, Granularity::CacheLine).unwrap());
+    let mut pool = Pool::create_on(media.clone(), name(), &o).unwrap();
+    let mut images = Vec::new();
+    for session in 0..4 {
+        work(&pool, &mut rng, 40);
+        images.push(bytes_of(&media));
+        work(&pool, &mut rng, 10);
+        pool.close().unwrap();
+        images.push(bytes_of(&media));
+        if session < 3 {
+            pool = Pool::open_on(media.clone(), name(), &o).unwrap();
+            assert_eq!(pool.altered(), []);
+        }
+    }
+    images
+}
+
+/// Opens an image and reads all of it; whether the damage was told.
+fn judge(image: &[u8], right: &[(String, u64, Vec<u8>)], what: &str) -> bool {
+    let pool = match Pool::open_on(medium(image), name(), &small()) {
+        Ok(pool) => pool,
+        Err(e) => {
+            assert!(matches!(e.kind(), ErrorKind::Corruption | ErrorKind::InvalidFormat), "{what}: {e}");
+            return true;
+        }
+    };
+    let found = answers(&pool);
+    let altered = !pool.altered().is_empty();
+    match found {
+        Err(e) => {
+            assert_eq!(e.kind(), ErrorKind::Corruption, "{what}: {e}");
+            assert!(altered, "{what}: {e}, and nothing is altered");
+        }
+        Ok(found) => assert!(found == right, "{what}: wrong answers, {}", pool.describe()),
+    }
+    // What is damaged stays so when the session is closed.
+    pool.close().unwrap();
+    altered
+}
+
+#[test]
+fn no_page_of_another_time_or_place_is_taken_for_the_one_that_was_closed() {
+    let mut told = 0;
+    for seed in 0..3 {
+        let images = life(seed);
+        let last = images.last().unwrap();
+        let right = answers(&Pool::open_on(medium(last), name(), &small()).unwrap()).unwrap();
+        let pages = last.len() / PAGE;
+        let page = |image: &[u8], i: usize| image.get(i * PAGE..(i + 1) * PAGE).map(<[u8]>::to_vec);
+        for i in 0..pages {
+            let older = images.iter().enumerate().map(|(n, image)| (format!("of image {n}"), page(image, i)));
+            let others = [i + 1, i + 7, i ^ 1].map(|j| (format!("page {j}"), page(last, j)));
+            let blank = [("zeroes".to_owned(), Some(vec![0; PAGE]))];
+            for (from, bytes) in older.chain(others).chain(blank) {
+                let Some(bytes) = bytes.filter(|bytes| page(last, i).as_ref() != Some(bytes)) else {
+                    continue;
+                };
+                let mut image = last.clone();
+                image[i * PAGE..][..PAGE].copy_from_slice(&bytes);
+                told += u32::from(judge(&image, &right, &format!("seed {seed}: page {i} {from}")));
+            }
+        }
+    }
+    assert!(told > 300, "only {told} were told");
+}
+
+/// A session that meets damage and is closed leaves it to be told by the next one; a repair ends that.
+#[test]
+fn damage_outlives_sessions_until_it_is_taken_as_it_is() {
+    let images = life(9);
+    let mut image = images.last().unwrap().clone();
+    let pool = Pool::open_on(medium(&image), name(), &small()).unwrap();
+    let (at, _) = pool.slots(OBJECT).next().unwrap();
+    drop(pool);
+    image[at as usize + 5] ^= 1;
+    let media = medium(&image);
+    for _ in 0..3 {
+        let pool = Pool::open_on(media.clone(), name(), &small()).unwrap();
+        // A call that says nothing is found out afterwards.
+        pool.intact().unwrap();
+        let word = pool.atomic(POff::new(at)).load(Ordering::Relaxed);
+        assert_eq!(pool.intact().unwrap_err().kind(), ErrorKind::Corruption);
+        pool.publish(POff::new(at + 16), word);
+        assert_eq!(pool.altered().len(), 1);
+        pool.close().unwrap();
+    }
+    let pool = Pool::open_on(media.clone(), name(), &small()).unwrap();
+    assert_eq!(pool.altered().len(), 1);
+    pool.use_as_it_is();
+    answers(&pool).unwrap();
+    pool.close().unwrap();
+    drop(pool);
+    assert_eq!(Pool::open_on(media, name(), &small()).unwrap().altered(), []);
+}
+
+/// Verifying goes on beside threads that read and write what nobody has verified yet.
+#[test]
+fn threads_write_while_others_verify() {
+    let images = life(4);
+    for round in 0..20 {
+        let media = medium(images.last().unwrap());
+        let pool = Pool::open_on(media.clone(), name(), &small()).unwrap();
+        let slots: Vec<u64> = pool.extents(ARENA).iter().map(|e| e.offset).collect();
+        std::thread::scope(|scope| {
+            for t in 0..3u64 {
+                let (pool, slots) = (&pool, &slots);
+                scope.spawn(move || {
+                    for (i, at) in slots.iter().enumerate() {
+                        pool.publish(POff::new(at + 8 * t), round << 32 | i as u64);
+                    }
+                });
+            }
+            scope.spawn(|| {
+                let mut from = Some(0);
+                while let Some(at) = from {
+                    from = pool.verify_some(at, 1);
+                }
+            });
+        });
+        assert_eq!(pool.altered(), []);
+        pool.close().unwrap();
+        drop(pool);
+        assert_eq!(Pool::open_on(media, name(), &small()).unwrap().altered(), []);
+    }
+}
+
+/// The owner notes, before each close, which session it was.
+#[test]
+fn an_older_copy_of_the_whole_pool_is_told_by_who_knows_the_newest() {
+    let images = life(5);
+    // Images come in pairs: of the middle and of the end of sessions 1, 2, ...
+    let uuid = Pool::open_on(medium(&images[7]), name(), &small()).unwrap().uuid();
+    let open = |image: &[u8], generation, closed| {
+        let known = Some(Known { uuid, generation, closed });
+        Pool::open_on(medium(image), name(), &PoolOptions { known, ..small() }).map(|pool| pool.opened())
+    };
+    for generation in 1..=4u64 {
+        for (i, image) in images.iter().enumerate() {
+            let (session, ended) = (i as u64 / 2 + 1, i % 2 == 1);
+            for closed in [false, true] {
+                // The owner notes a session while it runs, or at its close; and may die before it notes the next.
+                let older = session < generation || session == generation && closed && !ended;
+                let owner_older = ended && session > generation || !ended && session > generation + 1;
+                let opened = open(image, generation, closed);
+                let what = format!("session {session}, ended: {ended}, known {generation}, closed: {closed}");
+                match older || owner_older {
+                    true => assert_eq!(opened.unwrap_err().kind(), ErrorKind::Corruption, "{what}"),
+                    false => assert!(matches!(opened.unwrap(), Opened::Clean | Opened::SameBoot), "{what}"),
+                }
+            }
+        }
+    }
+    let other = Some(Known { uuid: [7; 16], generation: 4, closed: true });
+    let opened = Pool::open_on(medium(&images[7]), name(), &PoolOptions { known: other, ..small() });
+    assert_eq!(opened.unwrap_err().kind(), ErrorKind::Corruption);
+}
+
+/// Memory that calls itself an ordinary file, and fails to write back as often as it is told.
+#[derive(Debug)]
+struct Failing {
+    memory: MemMedia,
+    failures: AtomicU32,
+    instance: u64,
+}
+
+impl Failing {
+    fn new(image: Option<&[u8]>, instance: u64) -> Arc<Failing> {
+        let o = small();
+        let memory = MemMedia::new(o.size, o.max_size, Granularity::Page).unwrap();
+        if let Some(image) = image {
+            // SAFETY: as long as the image, and nobody else knows it yet.
+            unsafe { memory.base().copy_from_nonoverlapping(image.as_ptr(), image.len()) };
+        }
+        Arc::new(Failing { memory, failures: AtomicU32::new(0), instance })
+    }
+}
+
+impl Media for Failing {
+    fn base(&self) -> *mut u8 {
+        self.memory.base()
+    }
+
+    fn len(&self) -> u64 {
+        self.memory.len()
+    }
+
+    fn capacity(&self) -> u64 {
+        self.memory.capacity()
+    }
+
+    fn grow(&self, len: u64) -> Result<()> {
+        self.sync()?;
+        self.memory.grow(len)
+    }
+
+    fn granularity(&self) -> Granularity {
+        Granularity::Page
+    }
+
+    fn flush(&self, _offset: u64, _len: u64) {}
+
+    fn drain(&self) {}
+
+    fn order(&self, _offset: u64) {}
+
+    fn charge_read(&self, _offset: u64, _len: u64) {}
+
+    fn sync(&self) -> Result<()> {
+        let fails = self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        match fails {
+            Ok(_) => Err(Error::io(Path::new("failing"), "sync", std::io::Error::other("lost"))),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn instance(&self) -> u64 {
+        self.instance
+    }
+
+    fn describe(&self) -> String {
+        "failing".into()
+    }
+}
+
+/// The system says once that it could not write back; a second attempt succeeds, and has written nothing.
+#[test]
+fn a_pool_that_could_not_be_written_back_once_is_not_trusted() {
+    for how in ["sync", "close"] {
+        let media = Failing::new(None, 0);
+        let pool = Pool::create_on(media.clone(), name(), &small()).unwrap();
+        pool.set_root("a", 1).unwrap();
+        media.failures.store(1, Ordering::Relaxed);
+        let failed = match how {
+            "sync" => pool.sync(),
+            _ => pool.close(),
+        };
+        assert_eq!(failed.unwrap_err().kind(), ErrorKind::Io, "{how}");
+        assert_eq!(media.failures.load(Ordering::Relaxed), 0);
+        for _ in 0..2 {
+            assert_eq!(pool.sync().unwrap_err().kind(), ErrorKind::Io, "{how}: a second sync");
+            assert_eq!(pool.close().unwrap_err().kind(), ErrorKind::Io, "{how}: a second close");
+        }
+        drop(pool);
+        for _ in 0..2 {
+            assert_eq!(
+                Pool::open_on(media.clone(), name(), &small()).unwrap().opened(),
+                Opened::Torn,
+                "{how}"
+            );
+        }
+    }
+}
+
+/// Of what failed while nobody had the pool open, opening hears, and says so.
+#[test]
+fn opening_asks_whether_everything_was_written_back() {
+    let media = Failing::new(None, 0);
+    drop(Pool::create_on(media.clone(), name(), &small()).unwrap());
+    assert_eq!(Pool::open_on(media.clone(), name(), &small()).unwrap().opened(), Opened::SameBoot);
+    media.failures.store(1, Ordering::Relaxed);
+    assert_eq!(Pool::open_on(media.clone(), name(), &small()).unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(Pool::open_on(media, name(), &small()).unwrap().opened(), Opened::SameBoot);
+}
+
+/// In one boot of the machine: the same file, and one that was mounted anew, or copied.
+#[test]
+fn the_same_boot_is_not_the_same_file() {
+    let o = PoolOptions { boot_id: None, ..small() };
+    let media = Failing::new(None, 1);
+    let pool = Pool::create_on(media.clone(), name(), &o).unwrap();
+    pool.set_root("a", 1).unwrap();
+    drop(pool);
+    let image = bytes_of(&media.memory);
+    let opened = |instance| {
+        let media = Failing::new(Some(&image), instance);
+        Pool::open_on(media, name(), &o).unwrap().opened()
+    };
+    assert_eq!([opened(1), opened(2), opened(0)], [Opened::SameBoot, Opened::Torn, Opened::SameBoot]);
+
+    let dir = memory_dir();
+    let at = |name: &str| dir.path().join(name);
+    drop(Pool::create(&at("pool"), &o).unwrap());
+    std::fs::copy(at("pool"), at("copy")).unwrap();
+    assert_eq!(Pool::open(&at("copy"), &o).unwrap().opened(), Opened::Torn);
+    std::fs::rename(at("pool"), at("moved")).unwrap();
+    assert_eq!(Pool::open(&at("moved"), &o).unwrap().opened(), Opened::SameBoot);
+}
+
+/// A pool that is opened to be read, or looked at, is not changed by it: every byte stays, even of a superblock of which
+/// one copy is damaged.
+#[test]
+fn who_only_reads_stores_nothing() {
+    let images = life(6);
+    for damaged in [None, Some(3), Some(4096 + 20)] {
+        let mut image = images.last().unwrap().clone();
+        if let Some(at) = damaged {
+            image[at] ^= 0x40;
+        }
+        let right =
+            answers(&Pool::open_on(medium(images.last().unwrap()), name(), &small()).unwrap()).unwrap();
+        for o in [
+            PoolOptions { read_only: true, ..small() },
+            PoolOptions { salvage: true, ..small() },
+            PoolOptions { read_only: true, ..other_boot() },
+        ] {
+            let media = medium(&image);
+            // From here on a store is a signal that ends the process.
+            // SAFETY: the mapping stays where it is; nobody stores to it.
+            unsafe {
+                let protection = rustix::mm::MprotectFlags::READ;
+                rustix::mm::mprotect(media.base().cast(), media.len() as usize, protection).unwrap();
+            }
+            let o = PoolOptions { max_size: image.len() as u64, ..o };
+            let pool = Pool::open_on(media.clone(), name(), &o).unwrap();
+            assert_eq!(answers(&pool).unwrap(), right);
+            assert_eq!(pool.altered(), []);
+            if !o.salvage {
+                pool.close().unwrap();
+            }
+            drop(pool);
+            assert!(bytes_of(&media) == image, "{damaged:?}: bytes changed");
+        }
+    }
+}
+
+/// What was made on persistent memory is not written to on an ordinary file, nor the other way round: each kind of media
+/// is written in another way. To read it does no harm.
+#[test]
+fn a_pool_that_was_moved_to_other_media_is_not_written_to() {
+    let kinds = [Granularity::Byte, Granularity::CacheLine, Granularity::Page];
+    for from in kinds {
+        for to in kinds {
+            for clean in [true, false] {
+                let at = |granularity, image: Option<&[u8]>| {
+                    let memory = MemMedia::new(small().size, small().max_size, granularity).unwrap();
+                    if let Some(image) = image {
+                        // SAFETY: as long as the image, and nobody else knows it yet.
+                        unsafe { memory.base().copy_from_nonoverlapping(image.as_ptr(), image.len()) };
+                    }
+                    Arc::new(memory)
+                };
+                let first = at(from, None);
+                let pool = Pool::create_on(first.clone(), name(), &small()).unwrap();
+                pool.set_root("a", 1).unwrap();
+                if clean {
+                    pool.close().unwrap();
+                }
+                drop(pool);
+                let image = bytes_of(&first);
+                let second = at(to, Some(&image));
+                let opened = Pool::open_on(second.clone(), name(), &small());
+                if (from == Granularity::Page) == (to == Granularity::Page) {
+                    assert_eq!(opened.unwrap().root("a").unwrap(), Some(1));
+                    continue;
+                }
+                assert_eq!(opened.unwrap_err().kind(), ErrorKind::InvalidArgument, "{from:?} to {to:?}");
+                if clean {
+                    let read =
+                        Pool::open_on(second.clone(), name(), &PoolOptions { read_only: true, ..small() });
+                    assert_eq!(read.unwrap().root("a").unwrap(), Some(1));
+                }
+                assert!(bytes_of(&second) == image, "{from:?} to {to:?}: bytes changed");
+            }
+        }
+    }
+}
