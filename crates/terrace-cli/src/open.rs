@@ -193,7 +193,14 @@ impl OpenArgs {
         }
         let mut options = self.options_for(dir);
         options.create_if_missing = intent == Intent::Create;
-        Ok(Db::open(dir, options)?)
+        match Db::open(dir, options.clone()) {
+            // A pool that was moved to other media must not be written to; what it holds can be read there.
+            Err(Error::InvalidArgument(_)) if intent == Intent::Read && !options.read_only => {
+                let reading = Options { read_only: true, ..options.clone() };
+                Ok(Db::open(dir, reading).or_else(|_| Db::open(dir, options))?)
+            }
+            opened => Ok(opened?),
+        }
     }
 
     /// Opens the database in `dir` and writes nothing there. Where only opening it for writing puts right what an unclean

@@ -28,15 +28,30 @@ pub trait PmSpace: Send + Sync + Debug {
 
 /// Pools in files and on devices of this machine.
 #[derive(Debug, Default)]
-pub struct RealPm;
+pub struct RealPm {
+    /// Stands in for the machine's boot id and for what tells a file from its copy; for tests.
+    pub boot_id: Option<String>,
+}
+
+impl RealPm {
+    /// The boot in which this machine really is, for pools whose copies count as themselves.
+    pub fn with_copies() -> RealPm {
+        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+        RealPm { boot_id: boot_id.map(|id| id.trim().to_owned()) }
+    }
+
+    fn options(&self, options: &PoolOptions) -> PoolOptions {
+        PoolOptions { boot_id: self.boot_id.clone().or_else(|| options.boot_id.clone()), ..options.clone() }
+    }
+}
 
 impl PmSpace for RealPm {
     fn create(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
-        Pool::create(path, options)
+        Pool::create(path, &self.options(options))
     }
 
     fn open(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
-        Pool::open(path, options)
+        Pool::open(path, &self.options(options))
     }
 
     fn exists(&self, path: &Path) -> Result<bool> {
@@ -69,7 +84,7 @@ impl Env {
     pub fn real(threads: usize) -> Self {
         Env {
             fs: Arc::new(RealFs),
-            pm: Arc::new(RealPm),
+            pm: Arc::new(RealPm::default()),
             executor: Arc::new(ThreadPool::new("terrace", threads)),
             clock: Arc::new(SystemClock::new()),
             hash_seed: None,

@@ -1,25 +1,34 @@
-//! A database's pool: where it lies, whose it is, and how it comes to be. What is in it is the engine's.
+//! A database's pool: where it lies, whose it is, how it comes to be, and what is found of it when it is opened. What is
+//! in it is the engine's.
 //!
 //! 1. A pool in use has a root `ENGINE.store` that names its database; one without was left behind by a creation
 //!    or rebuilding that was cut short.
 //! 2. A pool that lies outside of the database's directory is replaced only if it is nobody's or this database's.
+//! 3. The manifest knows the pool by its identity and the number of its last session that changed it. A session's number
+//!    is in the manifest before the pool is closed, and the pool is closed before the manifest is sealed: so neither can
+//!    be an older copy without the other one telling.
+//! 4. The identity says on which kind of media the pool lies, and so whether there is a log of what a power cut could take
+//!    from it. On another kind it is not written to.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use terrace_base::rng::Rng;
 use terrace_base::{Error, ErrorKind, Result};
-use terrace_pmem::{Granularity, MediaRequest, Opened, Pool, PoolOptions, Profile};
+use terrace_pmem::{Granularity, Known, MediaRequest, Opened, Pool, PoolOptions, Profile};
 
 use crate::db::core::Core;
-use crate::manifest::Identity;
+use crate::manifest::{Identity, KnownPool, Manifest};
 use crate::options::{EngineKind, Options, PoolChoice};
 
 /// The identity's name for the pool's medium.
 pub(crate) const MEDIA: &str = "pool.media";
 
 /// The value of [`MEDIA`] for an ordinary file.
-pub(crate) const PAGE: &str = "page";
+const PAGE: &str = "page";
+
+/// The value of [`MEDIA`] for persistent memory, real or emulated.
+pub(crate) const MEMORY: &str = "memory";
 
 /// What an identity calls the place of the pool, where that was asked for.
 const PATH: &str = "pool.path";
@@ -61,7 +70,7 @@ fn figures(profile: &Profile) -> String {
 
 /// What an identity says of the medium of `pool`.
 pub(crate) fn media_name(pool: &Pool) -> &'static str {
-    if pool.granularity() == Granularity::Page { PAGE } else { "memory" }
+    if pool.granularity() == Granularity::Page { PAGE } else { MEMORY }
 }
 
 /// The pool's path and how it is mapped: what is asked for, else what the database was created with.
@@ -145,8 +154,47 @@ fn is_leftover(
     }))
 }
 
-/// Opens the database's pool, which must be this database's.
-pub(crate) fn attach(core: &Core, path: &Path, options: &PoolOptions, identity: &Identity) -> Result<Pool> {
+/// What opening found of a database's pool. That it is another one's, or lies on other media, is an error.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// It was closed in order: it holds everything that was stored, and nothing was in flight.
+    Closed(Pool),
+    /// It holds everything that was durable when the process or the power failed.
+    Crashed(Pool),
+    /// Nothing in it is to be trusted. What it held is in tables and logs as well, and it may be made anew.
+    Lost,
+}
+
+/// Opens the pool of the database that `manifest` describes.
+pub(crate) fn open(core: &Core, manifest: &Manifest) -> Result<Found> {
+    let state = manifest.state();
+    let identity = &state.identity;
+    let (path, media) = request(core, identity)?;
+    let closed = manifest.is_sealed();
+    let known = state.pool.map(|KnownPool { uuid, generation }| Known { uuid, generation, closed });
+    let options = PoolOptions { known, ..pool_options(core, media) };
+    let pool = match attach(core, &path, &options, identity) {
+        // An ordinary file of our own holds nothing that tables and log do not.
+        Err(e) if may_replace(core, identity) && is_unusable(&e) => {
+            admit_replacing(core, &path, &pool_options(core, media), identity)?;
+            tracing::warn!(error = %e, "the pool is unusable and is made anew");
+            return Ok(Found::Lost);
+        }
+        attached => attached?,
+    };
+    match pool.opened() {
+        Opened::Clean | Opened::Created => Ok(Found::Closed(pool)),
+        Opened::SameBoot | Opened::Crashed => Ok(Found::Crashed(pool)),
+        Opened::Torn if may_replace(core, identity) => Ok(Found::Lost),
+        Opened::Torn => {
+            let found = "one of which the system may not have written back everything (try `repair`)";
+            Err(Error::corruption(&path, 0, "a pool that nothing can have torn", found))
+        }
+    }
+}
+
+/// Opens the database's pool, which must be this database's and lie where it lay.
+fn attach(core: &Core, path: &Path, options: &PoolOptions, identity: &Identity) -> Result<Pool> {
     if !core.env.pm.exists(path)? {
         return Err(Error::corruption(path, 0, "the database's pool (try `repair`)", "no such file"));
     }
@@ -156,14 +204,90 @@ pub(crate) fn attach(core: &Core, path: &Path, options: &PoolOptions, identity: 
         Opened::Torn => !is_anothers(&pool, identity),
         _ => pool.root(&owner_root(identity))? == Some(owner_of(identity)),
     };
+    let placed = if core.options.read_only { Ok(()) } else { check_media(&pool, identity) };
+    if (!ours || placed.is_err()) && pool.opened() == Opened::Clean {
+        // As its owner left it.
+        pool.close()?;
+    }
     if !ours {
-        if pool.opened() == Opened::Clean {
-            // As its owner left it.
-            pool.close()?;
-        }
         return Err(Error::corruption(path, 0, "the pool of this database", "another database's pool"));
     }
+    placed.map(|()| pool)
+}
+
+/// An error unless a pool lies on the kind of media that the identity names.
+pub(crate) fn check_media(pool: &Pool, identity: &Identity) -> Result<()> {
+    let found = media_name(pool);
+    match identity.options.get(MEDIA) {
+        Some(named) if named != found => {
+            let words = |name: &str| if name == PAGE { "an ordinary file" } else { "persistent memory" };
+            Err(Error::invalid(format!(
+                "{} lies on {}, and the pool of this database on {}; move it back, or export what it holds",
+                pool.path().display(),
+                words(found),
+                words(named)
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a pool that is of no use may be made anew: all that an ordinary file held is in tables and logs.
+fn may_replace(core: &Core, identity: &Identity) -> bool {
+    !core.options.read_only && identity.options.get(MEDIA).is_some_and(|media| media == PAGE)
+}
+
+/// Makes an empty pool in the place of one that is of no use, or not there.
+pub(crate) fn replace(core: &Core, identity: &Identity) -> Result<Pool> {
+    let (path, media) = request(core, identity)?;
+    core.env.pm.remove(&path)?;
+    let pool = core.env.pm.create(&path, &pool_options(core, media))?;
+    // Where it was missing, nothing has said so yet.
+    check_media(&pool, identity)?;
     Ok(pool)
+}
+
+/// Has the manifest know the session of a pool that is open, from the next change on.
+pub(crate) fn note(manifest: &Manifest, pool: &Pool) {
+    if !pool.is_read_only() {
+        manifest.note_pool(KnownPool { uuid: pool.uuid(), generation: pool.generation() });
+    }
+}
+
+/// Closes pool and manifest in order (invariant 3).
+pub(crate) fn close(manifest: &Manifest, pool: &Pool) -> Result<()> {
+    if pool.is_read_only() {
+        return pool.close();
+    }
+    if pool.has_changed() {
+        manifest.apply(&[])?;
+    }
+    pool.close()?;
+    manifest.seal()
+}
+
+/// Units of a pool that are verified in one job.
+const VERIFIED_AT_ONCE: u64 = 1024;
+
+/// Verifies a piece of the pool; where the next begins. Damage stays where it is, for whoever comes by it and for
+/// `check`.
+pub(crate) fn verify(pool: &Pool, from: u64) -> Option<u64> {
+    pool.verify_some(from, VERIFIED_AT_ONCE)
+}
+
+/// Uses a pool as it is found, for a repair; what may be lost by that.
+pub(crate) fn take_as_it_is(pool: &Pool, known: Option<KnownPool>) -> Vec<String> {
+    let mut doubts: Vec<String> = pool
+        .altered()
+        .into_iter()
+        .map(|problem| format!("{}, {problem}: writes that went there", pool.path().display()))
+        .collect();
+    let older = known.is_some_and(|known| pool.uuid() != known.uuid || pool.generation() <= known.generation);
+    if older && !pool.is_read_only() {
+        doubts.push(format!("{} is an older copy: what was written since", pool.path().display()));
+    }
+    pool.use_as_it_is();
+    doubts
 }
 
 /// Whether an error says that what lies in a pool's place is none that can be used.

@@ -69,7 +69,9 @@ impl DbIter {
             *walk = Some(made);
         }
         let Some(walk) = walk else { return Ok(None) };
-        let Some((key, value)) = walk.next()? else { return Ok(None) };
+        let entry = walk.next()?;
+        self.hold.engine().intact()?;
+        let Some((key, value)) = entry else { return Ok(None) };
         let inside = match direction {
             Direction::Forward => below(&key, &self.upper),
             Direction::Backward => above(&key, &self.lower),
@@ -136,7 +138,7 @@ pub struct Entries {
     walk: Box<dyn Walk>,
     failed: bool,
     /// Last, as the walk reads what it keeps.
-    _hold: Arc<Hold>,
+    hold: Arc<Hold>,
 }
 
 impl std::fmt::Debug for Entries {
@@ -148,7 +150,7 @@ impl std::fmt::Debug for Entries {
 impl Entries {
     pub(crate) fn new(hold: Arc<Hold>) -> Result<Entries> {
         let walk = hold.engine().clone().walk_all(hold.seq())?;
-        Ok(Entries { walk, failed: false, _hold: hold })
+        Ok(Entries { walk, failed: false, hold })
     }
 }
 
@@ -159,7 +161,8 @@ impl Iterator for Entries {
         if self.failed {
             return None;
         }
-        let item = self.walk.next().transpose();
+        let entry = self.walk.next().and_then(|entry| self.hold.engine().intact().map(|()| entry));
+        let item = entry.transpose();
         self.failed = matches!(item, Some(Err(_)));
         item
     }

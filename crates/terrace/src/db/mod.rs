@@ -233,6 +233,7 @@ impl Db {
             return Some(Err(Error::ReadOnly));
         }
         let outcome = self.inner.engine.write_one(op, condition)?;
+        let outcome = outcome.and_then(|done| self.inner.engine.intact().map(|()| done));
         if matches!(outcome, Ok(true)) {
             self.inner.core.counters.count_write(op);
         }
@@ -258,14 +259,18 @@ impl Db {
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         check_key(key)?;
         self.inner.core.counters.gets.add(1);
-        self.inner.engine.get(key, None)
+        let found = self.inner.engine.get(key, None)?;
+        self.inner.engine.intact()?;
+        Ok(found)
     }
 
     /// Whether `key` exists; its value is not read.
     pub fn contains_key(&self, key: &[u8]) -> Result<bool> {
         check_key(key)?;
         self.inner.core.counters.gets.add(1);
-        self.inner.engine.contains(key)
+        let found = self.inner.engine.contains(key)?;
+        self.inner.engine.intact()?;
+        Ok(found)
     }
 
     /// The values of `keys`, all as of one moment.
@@ -409,6 +414,7 @@ impl Inner {
         // Given out even if the group fails: a log may hold part of it.
         self.last_seq.store(last, Ordering::Relaxed);
         self.engine.apply(group)?;
+        self.engine.intact()?;
         self.core.snapshots.advance(last);
         counters.commit_groups.add(1);
         counters.committed_batches.add(group.requests.len() as u64);

@@ -69,7 +69,9 @@ impl Snapshot {
     pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
         check_key(key)?;
         self.hold.core.counters.gets.add(1);
-        self.hold.engine.get(key, Some(self.hold.seq))
+        let found = self.hold.engine.get(key, Some(self.hold.seq))?;
+        self.hold.engine.intact()?;
+        Ok(found)
     }
 
     /// Whether `key` existed at that moment.

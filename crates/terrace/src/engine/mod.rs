@@ -104,6 +104,10 @@ pub(crate) trait Engine: Send + Sync + Debug {
     /// Proves every structure; damage goes into the report. Called by the leader, between groups.
     fn check(&self) -> Result<CheckReport>;
 
+    /// An error if what was read or written since the opening may rest on a piece of the pool that is not what it was
+    /// closed with. Asked after each operation, before its outcome is told.
+    fn intact(&self) -> Result<()>;
+
     /// Waits for background work and marks everything closed. Later calls do nothing.
     fn close(&self) -> Result<()>;
 }

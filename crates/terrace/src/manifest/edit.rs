@@ -97,8 +97,20 @@ pub enum Edit {
         /// Bytes in it.
         bytes: u64,
     },
+    /// The pool that belongs to the store, and a session of it. Written with whatever else that session changes here, and
+    /// before it is closed if it has changed the pool.
+    Pool(KnownPool),
     /// The snapshot that begins a manifest file is complete; written by the manifest itself.
     SnapshotEnd,
+}
+
+/// What a manifest knows of its store's pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownPool {
+    /// The pool's identity; another pool has another one.
+    pub uuid: [u8; 16],
+    /// The pool's session, by its number.
+    pub generation: u64,
 }
 
 /// Why a record could not be decoded.
@@ -138,6 +150,7 @@ mod tag {
     pub const SNAPSHOT_END: u8 = 11;
     pub const MOVE_TABLE: u8 = 12;
     pub const LOG_END: u8 = 13;
+    pub const POOL: u8 = 14;
 }
 
 /// The payload of the record that holds `edits`.
@@ -214,6 +227,11 @@ impl Edit {
                 put_varint(out, *bytes);
                 tag::LOG_END
             }
+            Edit::Pool(known) => {
+                out.extend_from_slice(&known.uuid);
+                put_varint(out, known.generation);
+                tag::POOL
+            }
             Edit::SnapshotEnd => tag::SNAPSHOT_END,
         }
     }
@@ -256,8 +274,12 @@ fn decode_body(tag: u8, mut body: Reader<'_>) -> Result<Edit, FaultKind> {
         tag::NEXT_FILE => Edit::NextFile(number(&mut body)?),
         tag::LOG_NUMBER => Edit::LogNumber(number(&mut body)?),
         tag::LOG_END => Edit::LogEnd { number: number(&mut body)?, bytes: number(&mut body)? },
+        tag::POOL => {
+            let uuid = uuid(&mut body)?;
+            Edit::Pool(KnownPool { uuid, generation: number(&mut body)? })
+        }
         tag::SNAPSHOT_END => Edit::SnapshotEnd,
-        other => return Err(foreign(format!("edit tag {other}"), "edit tags 1 to 13")),
+        other => return Err(foreign(format!("edit tag {other}"), "edit tags 1 to 14")),
     };
     if !body.is_empty() {
         return Err(FaultKind::Malformed("the end of the edit's body"));
@@ -270,10 +292,7 @@ fn decode_identity(mut body: Reader<'_>) -> Result<Edit, FaultKind> {
     if version != FORMAT_VERSION {
         return Err(foreign(format!("version {version}"), format!("version {FORMAT_VERSION}")));
     }
-    let uuid = body
-        .take(16)
-        .and_then(|b| <[u8; 16]>::try_from(b).ok())
-        .ok_or(FaultKind::Malformed("16 bytes of store identity"))?;
+    let uuid = uuid(&mut body)?;
     let engine = text(&mut body)?;
     let mut options = BTreeMap::new();
     while !body.is_empty() {
@@ -299,6 +318,11 @@ fn foreign(found: impl Into<String>, supported: impl Into<String>) -> FaultKind 
 
 fn number(body: &mut Reader<'_>) -> Result<u64, FaultKind> {
     body.varint().ok_or(FaultKind::Malformed("a number"))
+}
+
+fn uuid(body: &mut Reader<'_>) -> Result<[u8; 16], FaultKind> {
+    let bytes = body.take(16).and_then(|b| <[u8; 16]>::try_from(b).ok());
+    bytes.ok_or(FaultKind::Malformed("16 bytes of identity"))
 }
 
 fn level(body: &mut Reader<'_>) -> Result<u32, FaultKind> {
@@ -364,6 +388,11 @@ impl fmt::Display for Edit {
             Edit::NextFile(number) => write!(f, "next file {number}"),
             Edit::LogNumber(number) => write!(f, "logs from {number}"),
             Edit::LogEnd { number, bytes } => write!(f, "log {number} was sealed at byte {bytes}"),
+            Edit::Pool(known) => {
+                f.write_str("pool ")?;
+                known.uuid.iter().try_for_each(|b| write!(f, "{b:02x}"))?;
+                write!(f, " in session {}", known.generation)
+            }
             Edit::SnapshotEnd => f.write_str("end of snapshot"),
         }
     }
@@ -417,10 +446,10 @@ mod tests {
     #[test]
     fn an_unknown_tag_and_job_kind_are_foreign() {
         let good = encode_group(&[Edit::NextFile(5)]);
-        let payload = [&good[..], &[14, 0]].concat();
+        let payload = [&good[..], &[15, 0]].concat();
         let fault = decode_group(&payload).unwrap_err();
         assert_eq!(fault.at, good.len());
-        assert!(matches!(fault.kind, FaultKind::Foreign { found, .. } if found == "edit tag 14"));
+        assert!(matches!(fault.kind, FaultKind::Foreign { found, .. } if found == "edit tag 15"));
         let fault = decode_group(&[tag::JOB_STARTED, 2, 1, 9]).unwrap_err();
         assert!(matches!(fault.kind, FaultKind::Foreign { .. }));
     }

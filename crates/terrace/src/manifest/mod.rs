@@ -51,7 +51,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub use edit::{Edit, FORMAT_VERSION, Identity, JobKind};
+pub use edit::{Edit, FORMAT_VERSION, Identity, JobKind, KnownPool};
 pub use files::{FileName, locate};
 pub use listing::Listing;
 pub use replay::Salvaged;
@@ -73,6 +73,8 @@ pub struct Manifest {
     state: ArcSwap<State>,
     /// The next file number to hand out; never below the state's.
     next_file: AtomicU64,
+    /// The session of the pool that is open, to be noted with the next group.
+    pool: Mutex<Option<KnownPool>>,
 }
 
 /// The manifest file being appended to.
@@ -199,6 +201,7 @@ impl Manifest {
                 others: false,
             }),
             next_file: AtomicU64::new(state.next_file),
+            pool: Mutex::new(state.pool),
             state: ArcSwap::from_pointee(state),
         }
     }
@@ -227,6 +230,11 @@ impl Manifest {
         first..first + count
     }
 
+    /// Has the next group note the session of the pool that is open.
+    pub fn note_pool(&self, known: KnownPool) {
+        *self.pool.lock() = Some(known);
+    }
+
     /// Applies `edits` as one atomic group; durable when it returns. An empty group settles one that
     /// failed: it is then gone for good.
     ///
@@ -242,6 +250,8 @@ impl Manifest {
         if taken > old.next_file {
             group.push(Edit::NextFile(taken));
         }
+        let pool = *self.pool.lock();
+        group.extend(pool.filter(|_| pool != old.pool).map(Edit::Pool));
         let mut new = (*old).clone();
         group.iter().try_for_each(|edit| fit(&mut new, edit))?;
         if new == *old && !writer.undecided {

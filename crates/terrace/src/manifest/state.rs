@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use terrace_table::TableMeta;
 
-use super::edit::{Edit, Identity, JobKind};
+use super::edit::{Edit, Identity, JobKind, KnownPool};
 
 /// The most entries of a table, and the furthest that a running count goes: a snapshot writes their
 /// difference, which must fit.
@@ -70,6 +70,8 @@ pub struct State {
     pub log_number: u64,
     /// The log that was sealed last and the bytes in it; zeros if there was none.
     pub log_end: Option<(u64, u64)>,
+    /// The store's pool and the last of its sessions that is known, where there is one.
+    pub pool: Option<KnownPool>,
 }
 
 impl State {
@@ -84,6 +86,7 @@ impl State {
             next_file: 1,
             log_number: 0,
             log_end: None,
+            pool: None,
         }
     }
 
@@ -121,6 +124,7 @@ impl State {
             Edit::NextFile(number) => self.next_file = self.next_file.max(*number),
             Edit::LogNumber(number) => self.log_number = self.log_number.max(*number),
             Edit::LogEnd { number, bytes } => self.log_end = Some((*number, *bytes)),
+            Edit::Pool(known) => self.pool = Some(*known),
         }
         Ok(())
     }
@@ -171,6 +175,7 @@ impl State {
         edits.push(Edit::NextFile(self.next_file));
         edits.push(Edit::LogNumber(self.log_number));
         edits.extend(self.log_end.map(|(number, bytes)| Edit::LogEnd { number, bytes }));
+        edits.extend(self.pool.map(Edit::Pool));
         edits
     }
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 use terrace_base::Error;
-use terrace_pmem::{Kind, Pool, PoolOptions};
+use terrace_pmem::{Granularity, Kind, MediaRequest, Pool, PoolOptions};
 
 use crate::escape::hex;
 use crate::failure::{CommandResult, Failure};
@@ -29,9 +29,26 @@ pub(super) fn dump(path: &Path, out: &mut dyn Write) -> CommandResult {
         }
         std::fs::copy(path, copy.path()).map_err(|e| renamed(Error::io(path, "copy", e), path))?;
     }
-    let options = PoolOptions { prefault: false, ..PoolOptions::default() };
-    let pool = Pool::open(copy.path(), &options).map_err(|e| renamed(e, path))?;
+    let pool = open_copy(copy.path()).map_err(|e| renamed(e, path))?;
     describe(&pool, path, out)
+}
+
+/// Opens a copy as what its original is: on whatever media that was made, and with what a process that was killed in this
+/// boot has left.
+fn open_copy(copy: &Path) -> Result<Pool, Error> {
+    let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
+    let boot_id = boot_id.map(|id| id.trim().to_owned());
+    let open = |granularity| {
+        let media = MediaRequest::Force(granularity);
+        Pool::open(
+            copy,
+            &PoolOptions { media, prefault: false, boot_id: boot_id.clone(), ..PoolOptions::default() },
+        )
+    };
+    match open(Granularity::Page) {
+        Err(Error::InvalidArgument(_)) => open(Granularity::CacheLine),
+        opened => opened,
+    }
 }
 
 /// Errors are about the original.

@@ -49,6 +49,7 @@ use crate::levels::Levels;
 use crate::levels::output::Written;
 use crate::manifest::{Edit, Manifest};
 use crate::memtable::MemList;
+use crate::pool;
 use crate::stats::Stats;
 use crate::tables::{MadeFile, WriterOptions};
 
@@ -269,6 +270,17 @@ impl Lsm {
         self.holds_garbage.store(garbage, Ordering::Relaxed);
     }
 
+    /// Has what the pool was closed with verified in the background, a piece at a time.
+    fn verify_pool(&self, from: u64) {
+        if self.pool.is_some() {
+            self.spawn(move |lsm| {
+                if let Some(next) = lsm.pool.as_ref().and_then(|pool| pool::verify(pool, from)) {
+                    lsm.verify_pool(next);
+                }
+            });
+        }
+    }
+
     fn spawn(&self, job: impl FnOnce(&Lsm) + Send + 'static) -> bool {
         self.jobs.spawn(&self.me, job)
     }
@@ -340,6 +352,10 @@ impl Engine for Lsm {
         check::check(self)
     }
 
+    fn intact(&self) -> Result<()> {
+        self.pool.as_ref().map_or(Ok(()), Pool::intact)
+    }
+
     fn close(&self) -> Result<()> {
         if !self.jobs.close() {
             return Ok(());
@@ -348,8 +364,11 @@ impl Engine for Lsm {
             self.log.mend(self)?;
             self.log.seal(&self.manifest)?;
             self.sweep();
-            self.manifest.seal()?;
         }
-        self.pool.as_ref().map_or(Ok(()), Pool::close)
+        match &self.pool {
+            Some(pool) => pool::close(&self.manifest, pool),
+            None if self.core.options.read_only => Ok(()),
+            None => self.manifest.seal(),
+        }
     }
 }

@@ -1,11 +1,10 @@
 //! Opening and creating: the manifest says which tables there are and where the log lies.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use terrace_base::{Error, Result};
-use terrace_pmem::{Granularity, Opened, Pool};
+use terrace_pmem::{Granularity, Pool};
 
 use super::{Lsm, MemTable, Readable};
 use crate::background::Background;
@@ -15,7 +14,7 @@ use crate::engine::Engine;
 use crate::levels::Levels;
 use crate::manifest::{self, Identity, Manifest};
 use crate::options::{EngineKind, LogPlace, PoolChoice};
-use crate::pool::{self, MEDIA};
+use crate::pool::{self, MEDIA, MEMORY};
 
 /// The identity's name for where the log lies, and the values.
 const LOG: &str = "lsm.log";
@@ -29,6 +28,7 @@ pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
         None => create(&core)?,
     };
     let lsm = assemble_around(core, manifest, pool, how, None, &mut Err)?;
+    lsm.verify_pool(0);
     let last = lsm.last_seq();
     Ok((lsm, last))
 }
@@ -77,7 +77,7 @@ pub(super) fn place_log(core: &Core, identity: &mut Identity) -> Result<Option<P
 /// Writes down whether the log lies in the pool; where it does not, there is none.
 pub(super) fn note_place(identity: &mut Identity, on_pm: bool) {
     if on_pm {
-        identity.options.insert(MEDIA.into(), "memory".into());
+        identity.options.insert(MEDIA.into(), MEMORY.into());
     } else {
         identity.options.remove("pool.path");
         identity.options.remove("pool.emulated");
@@ -87,6 +87,7 @@ pub(super) fn note_place(identity: &mut Identity, on_pm: bool) {
 
 fn begin(manifest: Manifest, pool: Option<Pool>) -> Result<(Manifest, Option<Pool>, Found)> {
     if let Some(pool) = &pool {
+        pool::note(&manifest, pool);
         pool::set_owner(pool, &manifest.state().identity)?;
     }
     manifest.take_numbers(1);
@@ -125,12 +126,13 @@ fn open_existing(core: &Core) -> Result<(Manifest, Option<Pool>, Found)> {
         remove_leftover_pool(core)?;
         return Ok((manifest, None, closed));
     }
-    let (path, media) = pool::request(core, &identity)?;
-    let pool = pool::attach(core, &path, &pool::pool_options(core, media), &identity)?;
-    check_media(&pool, &path)?;
-    let found =
-        if matches!(pool.opened(), Opened::Clean | Opened::Created) { closed } else { Found::Crashed };
-    Ok((manifest, Some(pool), found))
+    match pool::open(core, &manifest)? {
+        pool::Found::Closed(pool) => Ok((manifest, Some(pool), closed)),
+        pool::Found::Crashed(pool) => Ok((manifest, Some(pool), Found::Crashed)),
+        pool::Found::Lost => {
+            Err(Error::invalid("a database with its log on PM has no pool in an ordinary file"))
+        }
+    }
 }
 
 /// A pool in the database's own directory that no log lies in is the rest of a creation that was cut off.
@@ -138,17 +140,6 @@ fn remove_leftover_pool(core: &Core) -> Result<()> {
     let path = core.dir.join(pool::POOL_NAME);
     let mine = core.options.pool == PoolChoice::Auto && !core.options.read_only;
     if mine && core.env.pm.exists(&path)? { core.env.pm.remove(&path) } else { Ok(()) }
-}
-
-/// What was logged on persistent memory has to stay there.
-fn check_media(pool: &Pool, path: &Path) -> Result<()> {
-    if pool.granularity() == Granularity::Page {
-        return Err(Error::invalid(format!(
-            "{} holds the log of this database and is not on persistent memory any more",
-            path.display()
-        )));
-    }
-    Ok(())
 }
 
 /// More than this is flushed, and not copied to another log.
@@ -171,6 +162,9 @@ pub(super) fn assemble_around(
     damaged: &mut dyn FnMut(Error) -> Result<()>,
 ) -> Result<Arc<Lsm>> {
     let open = |number| core.files.open_table(number, core.cache());
+    if let Some(pool) = &pool {
+        pool::note(&manifest, pool);
+    }
     let levels = Levels::default().updated(&manifest.state(), open)?;
     let emulated = match &pool {
         Some(_) => pool::emulated(&core, &manifest.state().identity)?,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use terrace_base::{Error, Result};
 use terrace_log::PmLog;
+use terrace_pmem::Opened;
 use terrace_table::{TableMeta, TableOptions};
 
 use super::open::{self, Found};
@@ -33,9 +34,8 @@ pub(crate) fn repair(core: Arc<Core>) -> Result<RepairReport> {
     let mut base = Salvage::new(core, options);
     let known = base.begin()?;
     let (identity, tables) = gather_tables(&mut base, known.as_ref())?;
-    let is_known = known.is_some();
     let gathered =
-        open::is_on_pm(&identity).then(|| gather_logs(&mut base, &identity, is_known)).transpose()?;
+        open::is_on_pm(&identity).then(|| gather_logs(&mut base, &identity, known.as_ref())).transpose()?;
     let flushed = tables.iter().map(|(_, meta, sound)| if *sound { meta.max_seq } else { 0 }).max();
     let flushed = flushed.unwrap_or(0).max(known.as_ref().map_or(0, |s| s.flushed_seq));
     let (first_log, log_end) = known.map_or((0, None), |s| (s.log_number, s.log_end));
@@ -80,14 +80,14 @@ fn unknown_identity(base: &Salvage) -> Result<Identity> {
 }
 
 /// Reads the logs in the pool, as far as they can be.
-fn gather_logs(base: &mut Salvage, identity: &Identity, is_known: bool) -> Result<Gathered> {
+fn gather_logs(base: &mut Salvage, identity: &Identity, known: Option<&State>) -> Result<Gathered> {
     let core = base.core.clone();
     let (path, media) = pool::request(&core, identity)?;
     if !core.env.pm.exists(&path)? {
         base.lost("the pool is missing: writes since the last flush");
         return Ok(Gathered::default());
     }
-    let (options, owner) = (pool::pool_options(&core, media), (identity, is_known));
+    let (options, owner) = (pool::pool_options(&core, media), (identity, known.is_some()));
     let pool = match pool::open_to_repair(&core, &path, &options, owner)? {
         Ok(pool) => pool,
         Err(e) => {
@@ -95,6 +95,12 @@ fn gather_logs(base: &mut Salvage, identity: &Identity, is_known: bool) -> Resul
             return Ok(Gathered::default());
         }
     };
+    if pool.opened() == Opened::Torn {
+        base.lost("the pool, which may be torn: writes since the last flush");
+        return Ok(Gathered::default());
+    }
+    let doubts = pool::take_as_it_is(&pool, known.and_then(|state| state.pool));
+    doubts.into_iter().for_each(|doubt| base.lost(doubt));
     let mut logs = Vec::new();
     for root in LOG_ROOTS {
         let opened = pool.root(root).and_then(|head| head.map(|head| PmLog::open(&pool, head)).transpose());

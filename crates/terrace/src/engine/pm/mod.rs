@@ -61,6 +61,7 @@ use crate::db::report::CheckReport;
 use crate::db::snapshots::{Held, Snapshots};
 use crate::engine::{Direction, Engine, Group, Walk};
 use crate::manifest::Manifest;
+use crate::pool;
 use crate::stats::Stats;
 
 pub(crate) use index::KeyIndex;
@@ -118,6 +119,15 @@ pub(crate) struct PmStore<I: KeyIndex> {
 impl<I: KeyIndex> PmStore<I> {
     fn name(&self) -> &'static str {
         I::KIND.name()
+    }
+
+    /// Has what the pool was closed with verified in the background, a piece at a time.
+    fn verify_pool(&self, from: u64) {
+        self.spawn(move |store| {
+            if let Some(next) = pool::verify(&store.pool, from) {
+                store.verify_pool(next);
+            }
+        });
     }
 
     fn spawn(&self, job: impl FnOnce(&PmStore<I>) + Send + 'static) -> bool {
@@ -267,6 +277,10 @@ impl<I: KeyIndex> Engine for PmStore<I> {
         check::check(self)
     }
 
+    fn intact(&self) -> Result<()> {
+        self.pool.intact()
+    }
+
     fn close(&self) -> Result<()> {
         if !self.jobs.close() {
             return Ok(());
@@ -285,7 +299,6 @@ impl<I: KeyIndex> Engine for PmStore<I> {
             self.pool.leave_unreclaimed();
         }
         index?;
-        self.manifest.seal()?;
-        self.pool.close()
+        pool::close(&self.manifest, &self.pool)
     }
 }

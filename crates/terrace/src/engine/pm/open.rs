@@ -1,6 +1,5 @@
 //! Opening and creating: the manifest says whose the pool is and where it lies, and no more.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
@@ -10,7 +9,7 @@ use terrace_base::checksum::unseal48;
 use terrace_base::{Error, Result};
 use terrace_index::limbo::Limbo;
 use terrace_index::pins::Pins;
-use terrace_pmem::{Granularity, Opened, POff, Pool};
+use terrace_pmem::{Granularity, POff, Pool};
 
 use super::index::KeyIndex;
 use super::layout::{self, HEADER_BYTES, HEADER_KIND, MARK_AT, Word};
@@ -38,6 +37,7 @@ pub(crate) fn open<I: KeyIndex>(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64
         None => create::<I>(&core)?,
     };
     let store = assemble::<I>(core, manifest, pool, found)?;
+    store.verify_pool(0);
     let last = store.number();
     Ok((store, last))
 }
@@ -75,6 +75,7 @@ fn no_memory<I: KeyIndex>() -> Error {
 }
 
 fn begin<I: KeyIndex>(core: &Core, manifest: Manifest, pool: Pool) -> Result<(Manifest, Pool, Found)> {
+    pool::note(&manifest, &pool);
     fill_pool::<I>(core, &pool)?;
     pool::set_owner(&pool, &manifest.state().identity)?;
     // In a second file: a first one without its pointer would be taken for the rest of a creation.
@@ -108,12 +109,10 @@ fn open_existing<I: KeyIndex>(core: &Core) -> Result<(Manifest, Pool, Found)> {
         let pool = fresh_pool::<I>(core, &identity)?;
         return begin::<I>(core, manifest, pool);
     }
-    let (path, media) = pool::request(core, &identity)?;
-    let pool = pool::attach(core, &path, &pool::pool_options(core, media), &identity)?;
-    check_media::<I>(&pool, &path)?;
-    let found = match pool.opened() {
-        Opened::Clean | Opened::Created => Found::Closed,
-        Opened::SameBoot | Opened::Crashed | Opened::Torn => Found::Crashed,
+    let (pool, found) = match pool::open(core, &manifest)? {
+        pool::Found::Closed(pool) => (pool, Found::Closed),
+        pool::Found::Crashed(pool) => (pool, Found::Crashed),
+        pool::Found::Lost => return Err(no_memory::<I>()),
     };
     if read_only && found == Found::Crashed {
         return Err(not_closed(core));
@@ -123,16 +122,6 @@ fn open_existing<I: KeyIndex>(core: &Core) -> Result<(Manifest, Pool, Found)> {
 
 fn not_closed(core: &Core) -> Error {
     Error::NotClosed { path: core.dir.clone() }
-}
-
-fn check_media<I: KeyIndex>(pool: &Pool, path: &Path) -> Result<()> {
-    if pool.granularity() == Granularity::Page {
-        return Err(Error::invalid(format!(
-            "{} holds this database and is not on persistent memory any more",
-            path.display()
-        )));
-    }
-    Ok(())
 }
 
 /// Where the header is, and the highest number that it has set aside.
@@ -165,6 +154,7 @@ pub(super) fn assemble<I: KeyIndex>(
     pool: Pool,
     found: Found,
 ) -> Result<Arc<PmStore<I>>> {
+    pool::note(&manifest, &pool);
     let (header, inherited) = read_header::<I>(&pool)?;
     if core.options.read_only && undo::is_armed(&pool, header)? {
         return Err(not_closed(&core));

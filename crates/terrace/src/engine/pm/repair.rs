@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use terrace_base::{Error, Result};
 use terrace_index::ScanBatch;
-use terrace_pmem::{Pool, PoolOptions};
+use terrace_pmem::{CLOSED_WITH, Opened, Pool, PoolOptions};
 use terrace_table::TableOptions;
 
 use super::index::KeyIndex;
@@ -53,8 +53,10 @@ pub(crate) fn repair<I: KeyIndex>(core: Arc<Core>) -> Result<RepairReport> {
         true => pool::open_to_repair(&core, &path, &options, owner)?,
         false => Err(Error::corruption(&path, 0, "the database's pool", "no such file")),
     };
-    let gathered = match opened {
+    let gathered = match opened.and_then(refuse_torn) {
         Ok(pool) => {
+            let doubts = pool::take_as_it_is(&pool, known.as_ref().and_then(|state| state.pool));
+            doubts.into_iter().for_each(|doubt| base.lost(doubt));
             let owned = match pool::set_owner(&pool, &identity) {
                 Err(e) if pool::is_unusable(&e) => Err(e.to_string()),
                 done => Ok(done?),
@@ -76,6 +78,9 @@ pub(crate) fn repair<I: KeyIndex>(core: Arc<Core>) -> Result<RepairReport> {
         }
         Err(e) => match salvage_pool(&core, &path, &options, owner)? {
             Ok(pool) => {
+                if may_be_older(&e) {
+                    base.lost(format!("{e}: what was written last"));
+                }
                 base.did(format!("{e}: making the pool anew from what is sound"));
                 gather::<I>(&core, &pool, &mut base)
             }
@@ -87,6 +92,22 @@ pub(crate) fn repair<I: KeyIndex>(core: Arc<Core>) -> Result<RepairReport> {
     };
     renew::<I>(&core, &path, &identity, manifest()?, gathered, &mut base)?;
     Ok(base.report)
+}
+
+/// What was expected of a pool that may be torn.
+const NOT_TORN: &str = "a pool that nothing can have torn";
+
+/// What a torn pool holds may be of any time: it cannot be proved.
+fn refuse_torn(pool: Pool) -> Result<Pool> {
+    match pool.opened() {
+        Opened::Torn => Err(pool.corruption(0, NOT_TORN, "one that may be torn")),
+        _ => Ok(pool),
+    }
+}
+
+/// Whether what is sound in a pool that this is wrong with need not be what was written last.
+fn may_be_older(error: &Error) -> bool {
+    matches!(error, Error::Corruption { expected, .. } if [NOT_TORN, CLOSED_WITH].contains(&&**expected))
 }
 
 /// Opens what can be opened of a damaged pool.

@@ -398,6 +398,8 @@ impl Slm {
             .collect();
         group.extend(count_edits(&self.manifest.state(), deltas, &removed));
         group.push(Edit::JobDone { id });
+        // What the job was made of must have been what was written.
+        self.pool.intact()?;
         self.manifest.apply(&group)
     }
 }

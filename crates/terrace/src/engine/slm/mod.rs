@@ -57,6 +57,7 @@ use crate::db::core::Core;
 use crate::db::report::CheckReport;
 use crate::engine::{Direction, Engine, Group, Walk};
 use crate::manifest::{JobKind, Manifest};
+use crate::pool;
 use crate::stats::Stats;
 
 pub(crate) use job_log::read_compaction_record;
@@ -195,6 +196,15 @@ impl Slm {
             }
         }));
         true
+    }
+
+    /// Has what the pool was closed with verified in the background, a piece at a time.
+    fn verify_pool(&self, from: u64) {
+        self.spawn(move |slm| {
+            if let Some(next) = pool::verify(&slm.pool, from) {
+                slm.verify_pool(next);
+            }
+        });
     }
 
     fn is_closing(&self) -> bool {
@@ -485,6 +495,10 @@ impl Engine for Slm {
         check::check(self)
     }
 
+    fn intact(&self) -> Result<()> {
+        self.pool.intact()
+    }
+
     fn close(&self) -> Result<()> {
         // What cannot be settled now is left as a crash leaves it, for the next opening.
         let settled = if self.is_closing() { Ok(()) } else { self.settle_opening() };
@@ -515,8 +529,7 @@ impl Engine for Slm {
         }
         self.leave_unfinished();
         self.sweep();
-        self.manifest.seal()?;
-        self.pool.close()
+        pool::close(&self.manifest, &self.pool)
     }
 }
 

@@ -1,10 +1,8 @@
 //! Opening: the manifest says what there should be, the pool what there is.
 //!
-//! On persistent memory the pool is attached as it is. An ordinary file is attached if it was closed
-//! cleanly or written under the same boot, since then it holds everything that was stored; otherwise a
-//! power cut may have torn it, and it is made anew from tables and logs (`rebuild.rs`).
+//! A pool that holds everything that was stored is attached as it is (`pool.rs`). An ordinary file that a power cut may
+//! have torn is made anew from tables and logs (`rebuild.rs`).
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
@@ -13,7 +11,7 @@ use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 
 use terrace_index::limbo::Limbo;
-use terrace_pmem::{Opened, Pool, PoolOptions};
+use terrace_pmem::Pool;
 
 use super::chain::CHAIN_KIND;
 use super::memtable::{MEMTABLES, MemSet, MemTable};
@@ -24,7 +22,7 @@ use crate::db::core::Core;
 use crate::engine::Engine;
 use crate::manifest::{self, Identity, Manifest};
 use crate::options::{EngineKind, Options};
-use crate::pool::{self, MEDIA, PAGE};
+use crate::pool::{self, Found, MEDIA};
 
 /// The root of the index.
 pub(super) const INDEX_ROOT: &str = "slm.index";
@@ -57,9 +55,11 @@ pub(super) fn open_slm(core: Arc<Core>) -> Result<(Arc<Slm>, u64)> {
         None => create(&core)?,
     };
     let slm = assemble(core, manifest, pool, attached)?;
+    slm.verify_pool(0);
     let last = slm.recover(attached)?;
     if attached == Attached::Rebuild {
-        // Only now: a pool without its owner's name is one whose rebuilding was cut short.
+        // Only now: a pool without its owner's name is one whose rebuilding was cut short. By then the manifest knows it.
+        slm.manifest.apply(&[])?;
         pool::set_owner(&slm.pool, &slm.manifest.state().identity)?;
     }
     Ok((slm, last))
@@ -111,6 +111,7 @@ fn refuse_to_create(core: &Core) -> Result<()> {
 }
 
 fn begin(manifest: Manifest, pool: Pool) -> Result<(Manifest, Pool, Attached)> {
+    pool::note(&manifest, &pool);
     pool::set_owner(&pool, &manifest.state().identity)?;
     manifest.take_numbers(1);
     manifest.apply(&[])?;
@@ -128,7 +129,7 @@ fn open_existing(core: &Core) -> Result<(Manifest, Pool, Attached)> {
         let pool = fresh_pool(core, &state.identity)?;
         return begin(manifest, pool);
     }
-    let (pool, attached) = open_pool(core, &state.identity)?;
+    let (pool, attached) = open_pool(core, &manifest)?;
     Ok((manifest, pool, attached))
 }
 
@@ -139,43 +140,19 @@ fn fresh_pool(core: &Core, identity: &Identity) -> Result<Pool> {
     Ok(pool)
 }
 
-fn open_pool(core: &Core, identity: &Identity) -> Result<(Pool, Attached)> {
-    let (path, media) = pool::request(core, identity)?;
-    let options = pool::pool_options(core, media);
-    match pool::attach(core, &path, &options, identity) {
-        Ok(pool) => match pool.opened() {
-            Opened::Clean | Opened::Created => Ok((pool, Attached::Clean)),
-            Opened::SameBoot | Opened::Crashed => Ok((pool, Attached::Crashed)),
-            Opened::Torn => {
-                drop(pool);
-                replace_pool(core, &path, &options)
-            }
-        },
-        // An ordinary file of our own holds nothing that tables and log do not.
-        Err(e) if may_replace(core, identity) && pool::is_unusable(&e) => {
-            pool::admit_replacing(core, &path, &options, identity)?;
-            tracing::warn!(error = %e, "the pool is unusable and is made anew");
-            replace_pool(core, &path, &options)
-        }
-        Err(e) => Err(e),
+fn open_pool(core: &Core, manifest: &Manifest) -> Result<(Pool, Attached)> {
+    match pool::open(core, manifest)? {
+        Found::Closed(pool) => Ok((pool, Attached::Clean)),
+        Found::Crashed(pool) => Ok((pool, Attached::Crashed)),
+        Found::Lost => Ok((replace_pool(core, &manifest.state().identity)?, Attached::Rebuild)),
     }
 }
 
-/// Whether a pool that is of no use may be made anew.
-fn may_replace(core: &Core, identity: &Identity) -> bool {
-    !core.options.read_only && identity.options.get(MEDIA).is_some_and(|m| m == PAGE)
-}
-
-/// Makes an empty pool with an empty index.
-pub(super) fn create_pool(core: &Core, path: &Path, options: &PoolOptions) -> Result<Pool> {
-    let pool = core.env.pm.create(path, options)?;
+/// Makes an empty pool with an empty index in the place of what is there.
+pub(super) fn replace_pool(core: &Core, identity: &Identity) -> Result<Pool> {
+    let pool = pool::replace(core, identity)?;
     LocationIndex::create(&pool, INDEX_ROOT)?;
     Ok(pool)
-}
-
-fn replace_pool(core: &Core, path: &Path, options: &PoolOptions) -> Result<(Pool, Attached)> {
-    core.env.pm.remove(path)?;
-    Ok((create_pool(core, path, options)?, Attached::Rebuild))
 }
 
 /// Wires the engine around what has been opened.
@@ -185,6 +162,7 @@ pub(super) fn assemble(
     pool: Pool,
     attached: Attached,
 ) -> Result<Arc<Slm>> {
+    pool::note(&manifest, &pool);
     let index = LocationIndex::open(&pool, INDEX_ROOT)?;
     index.set_shortcut_limit(core.options.memory_budget / 16);
     let tables = open_tables(&core, &manifest)?;

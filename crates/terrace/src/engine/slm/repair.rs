@@ -6,13 +6,12 @@
 //! come a new manifest and a new pool; logs are replayed on top. Nothing old is removed before what
 //! replaces it is durable.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use terrace_base::Result;
 use terrace_index::SkipList;
-use terrace_pmem::{Opened, Pool};
+use terrace_pmem::{Granularity, Opened, Pool};
 use terrace_table::{Kind, TableMeta, TableOptions};
 
 use super::memtable::{MEMTABLE_KIND, MEMTABLES, root};
@@ -20,33 +19,41 @@ use super::open::{self, Attached};
 use crate::db::core::Core;
 use crate::db::report::RepairReport;
 use crate::engine::Engine;
-use crate::manifest::{Identity, Manifest};
+use crate::manifest::{Identity, KnownPool, Manifest};
 use crate::options::EngineKind;
 use crate::pool;
 use crate::salvage::{Entries, Salvage};
 
 /// Repairs the database in `core.dir`, which nobody has open.
 pub(crate) fn repair(core: Arc<Core>) -> Result<RepairReport> {
-    let mut work =
-        Repair { base: Salvage::new(core, TableOptions::default()), flushed: 0, first_log: 0, log_end: None };
+    let mut work = Repair {
+        base: Salvage::new(core, TableOptions::default()),
+        flushed: 0,
+        known_pool: None,
+        first_log: 0,
+        log_end: None,
+    };
     let known = work.base.begin()?;
     let wanted = work.base.wanted_tables(known.as_ref())?;
     let sound = work.base.sound_tables(wanted)?;
     let mut tables = sound.into_iter().map(|(_, meta)| (0, meta)).collect();
     work.flushed = known.as_ref().map_or(0, |s| s.flushed_seq);
+    work.known_pool = known.as_ref().and_then(|s| s.pool);
     work.first_log = known.as_ref().map_or(0, |s| s.log_number);
     work.log_end = known.as_ref().and_then(|s| s.log_end);
     let is_known = known.is_some();
     let mut identity =
         known.map_or_else(|| pool::new_identity(&work.base.core.options, EngineKind::Slm), |s| s.identity);
-    let pool_path = work.salvage_memtables((&identity, is_known), &mut tables)?;
-    work.finish(&mut identity, tables, pool_path)
+    work.salvage_memtables((&identity, is_known), &mut tables)?;
+    work.finish(&mut identity, tables)
 }
 
 struct Repair {
     base: Salvage,
     /// Everything up to this sequence number is in tables.
     flushed: u64,
+    /// What the manifest knows of the pool.
+    known_pool: Option<KnownPool>,
     /// Logs before this one are no longer needed, and may tell of writes that were refused.
     first_log: u64,
     /// The log that was sealed last, and its length.
@@ -54,30 +61,37 @@ struct Repair {
 }
 
 impl Repair {
-    /// Turns what the old pool's memtables hold into tables. Returns the pool's path.
+    /// Turns what the old pool's memtables hold into tables.
     fn salvage_memtables(
         &mut self,
         owner: (&Identity, bool),
         tables: &mut Vec<(u32, TableMeta)>,
-    ) -> Result<PathBuf> {
+    ) -> Result<()> {
         let (path, media) = pool::request(&self.base.core, owner.0)?;
         let options = pool::pool_options(&self.base.core, media);
         if !self.base.core.env.pm.exists(&path)? {
             self.base.lost("the pool is missing: writes since the last flush, unless a log has them");
-            return Ok(path);
+            return Ok(());
         }
         let pool = match pool::open_to_repair(&self.base.core, &path, &options, owner)? {
             Ok(pool) => pool,
             Err(e) => {
                 self.base.lost(format!("{e}: writes since the last flush, unless a log has them"));
-                return Ok(path);
+                return Ok(());
             }
         };
         if pool.opened() == Opened::Torn {
-            self.base
-                .did("left the pool alone, which a power cut may have torn: the logs have what was synced");
-            return Ok(path);
+            match pool.granularity() {
+                Granularity::Page => self.base.did(
+                    "left the pool alone, which a power cut may have torn: the logs have what was synced",
+                ),
+                _ => self.base.lost(
+                    "the pool, which may be torn, and of which no log was kept: writes since the last flush",
+                ),
+            }
+            return Ok(());
         }
+        pool::take_as_it_is(&pool, self.known_pool).into_iter().for_each(|doubt| self.base.lost(doubt));
         let read: Vec<_> = (0..MEMTABLES).map(|slot| read_memtable(&pool, slot)).collect();
         for e in read.iter().filter_map(|r| r.as_ref().err()) {
             self.base.lost(format!("{e}: the writes of one memtable, unless a log has them"));
@@ -85,31 +99,23 @@ impl Repair {
         // Memtables and logs tell the same history. Mixing an unfinished one of the one with the other
         // could put an older version above a newer: with a log there, memtables count all or not at all.
         if read.iter().any(Result::is_err) && !self.base.log_files()?.is_empty() {
-            return Ok(path);
+            return Ok(());
         }
         for entries in read.into_iter().flatten() {
             self.flushed = entries.list.iter().map(|e| e.1).fold(self.flushed, u64::max);
             let table = self.base.write_table(entries, "a memtable")?;
             tables.extend(table.map(|meta| (0, meta)));
         }
-        Ok(path)
+        Ok(())
     }
 
     /// Makes the new manifest and pool and fills them.
-    fn finish(
-        mut self,
-        identity: &mut Identity,
-        tables: Vec<(u32, TableMeta)>,
-        pool_path: PathBuf,
-    ) -> Result<RepairReport> {
-        let (_, media) = pool::request(&self.base.core, identity)?;
-        let options = pool::pool_options(&self.base.core, media);
+    fn finish(mut self, identity: &mut Identity, tables: Vec<(u32, TableMeta)>) -> Result<RepairReport> {
         let mut state = Manifest::state_of(identity.clone(), &tables, self.flushed)?;
         state.next_file = state.next_file.max(self.base.next);
         (state.log_number, state.log_end) = (self.first_log, self.log_end);
         let manifest = Manifest::rebuild(self.base.core.fs.clone(), &self.base.core.dir, state)?;
-        self.base.core.env.pm.remove(&pool_path)?;
-        let pool = open::create_pool(&self.base.core, &pool_path, &options)?;
+        let pool = open::replace_pool(&self.base.core, identity)?;
         let core = self.base.core.clone();
         let slm = open::assemble(core, manifest, pool, Attached::Rebuild)?;
         slm.recover_around(Attached::Rebuild, &mut |damage| {

@@ -43,7 +43,7 @@ fn open(dir: &Path) -> Arc<Slm> {
 fn open_with(dir: &Path, options: Options) -> Arc<Slm> {
     let env = Env {
         fs: Arc::new(RealFs),
-        pm: Arc::new(RealPm),
+        pm: Arc::new(RealPm::with_copies()),
         executor: Arc::new(Inline::default()),
         clock: Arc::new(ManualClock::default()),
         hash_seed: None,
