@@ -10,6 +10,7 @@ mod heal;
 mod histories;
 mod kills;
 mod limits;
+mod lives;
 mod logs;
 mod memory_engines;
 mod opening;

@@ -4,51 +4,22 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use terrace::env::{PmSpace, RealPm};
+use terrace::env::RealPm;
 use terrace::{Db, EngineKind, Env, ErrorKind, Options, PoolChoice, Profile, Result};
 use terrace_base::clock::ManualClock;
 use terrace_base::exec::Inline;
 use terrace_base::rng::Rng;
 use terrace_disk::RealFs;
-use terrace_pmem::{Pool, PoolOptions};
 
 use crate::harness::{Contents, Map, assert_clean};
 
 const OPS: u32 = 500;
 const SYNCED: u32 = 420;
 
-/// Real pools on a machine that says which boot it is in.
-#[derive(Debug)]
-struct Booted(&'static str);
-
-impl Booted {
-    fn options(&self, options: &PoolOptions) -> PoolOptions {
-        PoolOptions { boot_id: Some(self.0.into()), ..options.clone() }
-    }
-}
-
-impl PmSpace for Booted {
-    fn create(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
-        RealPm.create(path, &self.options(options))
-    }
-
-    fn open(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
-        RealPm.open(path, &self.options(options))
-    }
-
-    fn exists(&self, path: &Path) -> Result<bool> {
-        RealPm.exists(path)
-    }
-
-    fn remove(&self, path: &Path) -> Result<()> {
-        RealPm.remove(path)
-    }
-}
-
 fn env(boot: &'static str) -> Env {
     Env {
         fs: Arc::new(RealFs),
-        pm: Arc::new(Booted(boot)),
+        pm: Arc::new(RealPm { boot_id: Some(boot.into()) }),
         executor: Arc::new(Inline::default()),
         clock: Arc::new(ManualClock::default()),
         hash_seed: None,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use terrace::{Db, EngineKind, Env, Options, PmSpace, RepairReport, Result, SlmOptions};
+use terrace_base::checksum::hash64;
 use terrace_base::clock::ManualClock;
 use terrace_base::exec::Inline;
 use terrace_disk::{Fs, SimFs};
@@ -127,6 +128,7 @@ impl Image {
         // The files of a machine that was booted since were not written through the page cache of now.
         fs.set_epoch(if self.boot == FIRST_BOOT { 1 } else { 2 });
         fs.create_dir_all(Path::new(DIR)).unwrap();
+        fs.set_epoch(hash64(self.boot.as_bytes()));
         for (path, bytes) in &self.files {
             fs.plant(path, bytes).unwrap();
         }

@@ -137,7 +137,9 @@ fn headers(sample: &Sample) -> Vec<Vec<Header>> {
 }
 
 fn assert_refused(bed: &Bed) {
-    assert_eq!(bed.open().map(drop).unwrap_err().kind(), ErrorKind::InvalidFormat);
+    // The other version is known by its number, or what it wrote by its not being what this one closed the pool with.
+    let refused = bed.open().map(drop).unwrap_err().kind();
+    assert!(matches!(refused, ErrorKind::InvalidFormat | ErrorKind::Corruption), "{refused:?}");
     assert_eq!(bed.repair().map(drop).unwrap_err().kind(), ErrorKind::InvalidFormat);
 }
 

@@ -3,9 +3,11 @@
 use std::fmt::{self, Display};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
+use std::sync::Arc;
 
 use tempfile::TempDir;
-use terrace::{Db, EngineKind, PoolChoice};
+use terrace::env::RealPm;
+use terrace::{Db, EngineKind, Env, PoolChoice};
 use terrace_base::rng::Rng;
 
 use super::child::Task;
@@ -157,14 +159,14 @@ impl Run {
         let copy = temporary();
         copy_files(&task.dir, copy.path());
         if court == Court::RepairedCopy {
-            let report = Db::repair(copy.path(), task.options());
+            let report = Db::repair_in(env(), copy.path(), task.options());
             if matches!(&report, Err(e) if e.to_string().contains("no database")) && self.expected.is_empty()
             {
                 return Verdict::default();
             }
             assert_eq!(report.unwrap().lost, Vec::<String>::new());
         }
-        expected.judge(&Db::open(copy.path(), task.options()).unwrap())
+        expected.judge(&Db::open_in(env(), copy.path(), task.options()).unwrap())
     }
 
     fn count(&mut self, verdict: &Verdict, acknowledged: [u64; THREADS], court: Court) {
@@ -183,6 +185,11 @@ fn temporary() -> TempDir {
     let shared_memory = Path::new("/dev/shm");
     let place = if shared_memory.is_dir() { shared_memory.into() } else { std::env::temp_dir() };
     tempfile::Builder::new().prefix("terrace-kills-").tempdir_in(place).unwrap()
+}
+
+/// Where a copy of a pool is taken for the pool itself, which nobody was writing to when it was made.
+fn env() -> Env {
+    Env { pm: Arc::new(RealPm::with_copies()), ..Env::real(2) }
 }
 
 fn copy_files(from: &Path, to: &Path) {

@@ -1,0 +1,262 @@
+//! One history: lives of a database on a simulated machine, and what the model says of them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use terrace::{Db, EngineKind, ErrorKind, WriteBatch, WriteOptions};
+use terrace_base::rng::Rng;
+use terrace_pmem::Granularity;
+
+use super::change::{self, Change};
+use crate::damage::image::{Bed, Image, options};
+use crate::harness::{Contents, Map};
+
+/// Boots of the machine.
+const BOOTS: [&str; 4] = ["the first boot", "the second boot", "the third boot", "the fourth boot"];
+
+const KEYS: u64 = 60;
+
+/// What went wrong, under the name of the change that brought it about.
+pub type Fault = (String, String);
+
+/// A database between two lives.
+pub struct History {
+    rng: Rng,
+    /// As the last life left it.
+    image: Image,
+    /// What its contents may be after a power cut: all states from the one that was synced last.
+    states: Vec<Map>,
+    /// Which of them it must at least be if there is none.
+    least: usize,
+    /// Whether the last life was closed in order.
+    closed: bool,
+    /// Images of earlier moments.
+    earlier: Vec<Image>,
+    boot: usize,
+    writes: u32,
+}
+
+/// How a life ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Closed,
+    Killed,
+    PowerCut,
+}
+
+impl History {
+    /// A database that was made and closed.
+    pub fn begin(engine: EngineKind, granularity: Granularity, seed: u64) -> History {
+        let mut options = options(engine);
+        options.slm.memtable_bytes = 8 << 10;
+        let image = Image::empty(options, granularity);
+        let bed = image.bed();
+        bed.open().unwrap().close().unwrap();
+        let states = vec![Map::new()];
+        let image = bed.image();
+        let rng = Rng::new(seed);
+        History { rng, image, states, least: 0, closed: true, earlier: Vec::new(), boot: 0, writes: 0 }
+    }
+
+    /// Changes something and lives once more. Says what came of it.
+    pub fn live(&mut self) -> Result<Vec<String>, Fault> {
+        let mut outcomes = Vec::new();
+        for _ in 0..3 {
+            let change = Change::choose(&mut self.rng, &self.image, &self.earlier);
+            // Of files that were being written nobody can say whether they are the newest.
+            let Some(change) = change.filter(|change| self.closed || !change.is_of_files()) else { continue };
+            let outcome =
+                self.suffer(&change).map_err(|fault| (change.sort(), format!("{change:?}: {fault}")))?;
+            outcomes.push(format!("{}: {outcome}", change.sort()));
+        }
+        // And a life with nothing changed.
+        let end = self.life().map_err(|fault| ("nothing changed".to_owned(), fault))?;
+        outcomes.push(format!("nothing changed: lived, then {end:?}"));
+        Ok(outcomes)
+    }
+
+    /// Opens the changed database. If it opens it must be right. Whatever is left is thrown away if files were
+    /// changed; else it goes on being the database.
+    fn suffer(&mut self, change: &Change) -> Result<&'static str, String> {
+        let changed = change.apply(&self.image, &self.earlier);
+        let bed = changed.bed();
+        change.burden(&bed);
+        let page = self.image.granularity == Granularity::Page;
+        let least = if page && matches!(change, Change::Boot) { 0 } else { self.least };
+        let outcome = catch_unwind(AssertUnwindSafe(|| look(&bed, &self.states[least..], change)));
+        let outcome = outcome.map_err(|panic| format!("a panic: {:?}", panic.downcast_ref::<String>()))??;
+        if change.is_of_files() {
+            return Ok(outcome);
+        }
+        // It was another environment; in its own the database is as it was.
+        let mut after = bed.image();
+        (after.options, after.granularity, after.boot) =
+            (self.image.options.clone(), self.image.granularity, self.image.boot);
+        let bed = after.bed();
+        let db = bed.open().map_err(|e| format!("{outcome}; afterwards: {e}"))?;
+        let found = contents(&db).map_err(|e| format!("{outcome}; afterwards: {e}"))?;
+        among(&self.states[least..], &found).map_err(|e| format!("{outcome}; afterwards {e}"))?;
+        (self.states, self.least) = (vec![found], 0);
+        db.close().map_err(|e| format!("{outcome}; afterwards, closing: {e}"))?;
+        drop(db);
+        (self.image, self.closed) = (bed.image(), true);
+        Ok(outcome)
+    }
+
+    /// Opens, compares, writes, ends.
+    fn life(&mut self) -> Result<End, String> {
+        self.keep();
+        let bed = self.image.bed();
+        let db = bed.open().map_err(|e| format!("opening: {e}"))?;
+        let found = contents(&db).map_err(|e| format!("reading: {e}"))?;
+        among(&self.states[self.least..], &found)?;
+        (self.states, self.least) = (vec![found], 0);
+        if self.closed {
+            let report = db.check().map_err(|e| format!("checking: {e}"))?;
+            if !report.is_clean() {
+                return Err(format!("check: {:?}", report.problems));
+            }
+        }
+        let began = bed.image();
+        let synced = self.write(&db, &bed)?;
+        let end = [End::Closed, End::Closed, End::Killed, End::PowerCut][self.rng.below(4) as usize];
+        self.closed = end == End::Closed;
+        match end {
+            End::Closed => {
+                db.close().map_err(|e| format!("closing: {e}"))?;
+                drop(db);
+                self.image = bed.image();
+                self.states.drain(..self.states.len() - 1);
+            }
+            End::Killed => {
+                self.image = bed.image();
+                drop(db);
+                self.states.drain(..synced);
+                self.least = self.states.len() - 1;
+            }
+            End::PowerCut => {
+                self.image = self.cut(&bed, &began);
+                drop(db);
+                self.states.drain(..synced);
+            }
+        }
+        Ok(end)
+    }
+
+    fn keep(&mut self) {
+        self.earlier.push(self.image.clone());
+        if self.earlier.len() > 6 {
+            self.earlier.remove(0);
+        }
+    }
+
+    /// Some writes; the number of the state that a power cut must not take.
+    fn write(&mut self, db: &Db, bed: &Bed) -> Result<usize, String> {
+        let power_safe = bed.image().pool.is_some() && self.image.granularity != Granularity::Page;
+        let mut synced = 0;
+        for _ in 0..self.rng.below(60) {
+            let mut map = self.states.last().cloned().unwrap_or_default();
+            let mut batch = WriteBatch::new();
+            for _ in 0..1 + self.rng.below(3) {
+                self.writes += 1;
+                let key = format!("key{:02}", self.rng.below(KEYS)).into_bytes();
+                if self.rng.one_in(5) {
+                    batch.delete(&key);
+                    map.remove(&key);
+                } else {
+                    let value =
+                        format!("{}:", self.writes).repeat(1 + self.rng.below(12) as usize).into_bytes();
+                    batch.put(&key, &value);
+                    map.insert(key, value);
+                }
+            }
+            let sync = self.rng.one_in(6);
+            db.write_with(batch, WriteOptions { sync }).map_err(|e| format!("writing: {e}"))?;
+            self.states.push(map);
+            if sync || power_safe {
+                synced = self.states.len() - 1;
+            }
+            if self.rng.one_in(40) {
+                self.earlier.push(bed.image());
+            }
+            if self.rng.one_in(25) {
+                db.flush().map_err(|e| format!("flushing: {e}"))?;
+            }
+        }
+        Ok(synced)
+    }
+
+    /// What a power cut leaves: of the disk what was synced and perhaps more, of an ordinary file pages of any time.
+    fn cut(&mut self, bed: &Bed, began: &Image) -> Image {
+        let mut image = bed.image();
+        self.boot = (self.boot + 1) % BOOTS.len();
+        image.boot = BOOTS[self.boot];
+        image.files = bed.fs().crash(&mut self.rng).image();
+        image.files.retain(|path, _| !path.ends_with("LOCK"));
+        if let (Granularity::Page, Some(pool), Some(old)) = (image.granularity, &mut image.pool, &began.pool)
+        {
+            for (page, old) in pool.chunks_mut(4096).zip(old.chunks(4096)).skip(3) {
+                if self.rng.one_in(2) {
+                    page.copy_from_slice(old);
+                }
+            }
+        }
+        image
+    }
+}
+
+/// Opens and reads: right answers or a clear error.
+fn look(bed: &Bed, states: &[Map], change: &Change) -> Result<&'static str, String> {
+    let clear = |e: terrace::Error| match e.kind() {
+        ErrorKind::Corruption | ErrorKind::InvalidFormat | ErrorKind::InvalidArgument => Ok(()),
+        ErrorKind::Unsupported if change.is_of_engine() => Ok(()),
+        ErrorKind::Io | ErrorKind::Poisoned | ErrorKind::NoSpace if change.is_of_limits() => Ok(()),
+        ErrorKind::Io if matches!(change, Change::Missing(path) if names(&e, path)) => Ok(()),
+        _ => Err(format!("an unclear error: {e}")),
+    };
+    let db = match bed.open() {
+        Ok(db) => db,
+        Err(e) => return clear(e).map(|()| "refused"),
+    };
+    let outcome = match contents(&db) {
+        Ok(found) => among(states, &found).map(|()| "right")?,
+        Err(e) => clear(e).map(|()| "reading says so")?,
+    };
+    // As a user would who goes on: what was right stays right.
+    if outcome == "right" {
+        let value = b"written after the change".to_vec();
+        if db.put(b"after", &value).is_ok() {
+            let found = db.get(b"after").map_err(|e| format!("reading what was written: {e}"))?;
+            if found.as_deref() != Some(&value[..]) {
+                return Err("what was written after the change is not there".into());
+            }
+            change::relieve(bed);
+            db.delete(b"after").map_err(|e| format!("deleting: {e}"))?;
+        }
+    }
+    change::relieve(bed);
+    drop(db);
+    Ok(outcome)
+}
+
+/// Whether an error says which file it is about.
+fn names(error: &terrace::Error, path: &Path) -> bool {
+    path.file_name().is_some_and(|name| error.to_string().contains(&*name.to_string_lossy()))
+}
+
+fn contents(db: &Db) -> terrace::Result<Map> {
+    Ok(db.try_all()?.into_iter().collect())
+}
+
+/// An error unless this is one of the states of the history.
+fn among(states: &[Map], found: &Map) -> Result<(), String> {
+    states.iter().any(|state| state == found).then_some(()).ok_or_else(|| {
+        let newest = states.last().cloned().unwrap_or_default();
+        let wrong = |(key, value): (&Vec<u8>, &Vec<u8>)| newest.get(key) != Some(value);
+        let (missing, odd) = (
+            newest.keys().filter(|key| !found.contains_key(*key)).count(),
+            found.iter().filter(|entry| wrong(*entry)).count(),
+        );
+        format!("WRONG: {missing} of {} keys are missing, {odd} are not as in the newest state", newest.len())
+    })
+}
