@@ -65,12 +65,12 @@ impl Traces {
     }
 }
 
-/// Removes what a creation in `dir` has come to make, the pool last: without it the rest means nothing.
+/// Removes what a creation in `dir` has come to make, the pool last: without it the rest means nothing. Where something
+/// cannot be removed, what has not gone by then stays, for the next opening to go on with.
 fn remove_beginnings(env: &Env, dir: &Path) {
-    for path in env.fs.list(dir).unwrap_or_default() {
-        if !matches!(FileName::parse(&path), None | Some(FileName::Lock)) {
-            let _ = env.fs.remove(&path);
-        }
+    let Ok(paths) = env.fs.list(dir) else { return };
+    let mut made = paths.iter().filter(|path| !matches!(FileName::parse(path), None | Some(FileName::Lock)));
+    if made.all(|path| env.fs.remove(path).is_ok()) {
+        let _ = env.pm.remove(&dir.join(POOL_NAME));
     }
-    let _ = env.pm.remove(&dir.join(POOL_NAME));
 }
