@@ -116,6 +116,8 @@ struct Chain<'a> {
     flushed: u64,
     /// The log read last, and how much of it there was.
     last: Option<(u64, Read)>,
+    /// Logs that do not begin: one that never acknowledged anything, or lost all of it to a power cut.
+    blank: Vec<(u64, Read)>,
     /// The log that was sealed last, and its length.
     end: Option<(u64, u64)>,
 }
@@ -134,7 +136,8 @@ pub(crate) fn replay(
     let from = begins.iter().rposition(|b| *b == Begins::Anew).unwrap_or(0);
     let flushed = state.flushed_seq;
     let replayed = Replayed { reached: flushed, ..Replayed::default() };
-    let mut chain = Chain { source, replayed, flushed, last: None, end: needed_end(state) };
+    let mut chain =
+        Chain { source, replayed, flushed, last: None, blank: Vec::new(), end: needed_end(state) };
     if let Some((number, bytes)) = chain.end
         && let Err(e) = check_there(source, number, bytes)
     {
@@ -224,7 +227,8 @@ impl Chain<'_> {
         let now = source.visit(number, &mut |_| Ok(()))?;
         let reached = self.replayed.reached;
         let found = format!("one that begins after {before}");
-        let Some((last, read)) = self.last else {
+        let blank = self.blank.iter().find(|(blank, _)| *blank == previous).copied();
+        let Some((last, read)) = blank.or(self.last) else {
             // A log is removed when its memtable is in tables and the manifest says so. If what came before the first
             // is in neither, the manifest has lost its newest group, or a log is missing.
             let expected =
@@ -255,8 +259,9 @@ impl Chain<'_> {
         apply: &mut dyn FnMut(u64, u64, &WriteBatch, u64) -> Result<()>,
     ) -> Result<()> {
         if begins == Begins::Not {
-            // Never acknowledged anything, unless it is damaged.
+            // Never acknowledged anything, unless it is damaged or the next one says that it did.
             let read = self.source.visit(number, &mut |_| Ok(()))?;
+            self.blank.push((number, read));
             return self.check_end(number, read);
         }
         self.replayed.logs += 1;
