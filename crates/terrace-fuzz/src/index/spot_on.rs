@@ -15,7 +15,7 @@ type Tree = FastFair<4>;
 type Table = Cceh<4, 2>;
 
 /// The arena of a skiplist begins with 1 MiB.
-const MAX_POOL_BYTES: u64 = 2 << 20;
+const MAX_POOL_BYTES: u64 = 4 << 20;
 
 fn options(merge: Merge) -> SpotOnOptions {
     SpotOnOptions { merge, cache: true, capacity: Some(5), log_bytes: 700, lanes: 2, seed: Some(7) }

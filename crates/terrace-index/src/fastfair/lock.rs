@@ -94,10 +94,11 @@ impl<const N: usize> FastFair<N> {
     }
 
     /// Locks `node` if nobody has it and no crash can have left anything in it to repair. Where the pool is for
-    /// reading only nobody locks: a lock left there would be taken for the next session's.
+    /// reading only, or closed, nobody locks: a lock left there would be taken for the next session's.
     pub(super) fn try_lock_sound<'t>(&'t self, node: NodeRef<'t, N>) -> Option<Locked<'t, N>> {
         let word = node.version();
-        if is_locked(word) || self.may_need_repair(word) || self.pool.is_read_only() {
+        let is_only_read = self.pool.is_read_only() || self.pool.is_over();
+        if is_locked(word) || self.may_need_repair(word) || is_only_read {
             return None;
         }
         let next = bump(word & 0xffff_ffff | self.generation << 32) | LOCKED;

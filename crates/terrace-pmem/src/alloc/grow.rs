@@ -3,10 +3,12 @@
 //! Order of a growth: the medium, the new table segments (drained), then the size word. A crash before the size
 //! word leaves a longer medium and the old pool; what was written behind its end is overwritten next time.
 
+use std::sync::atomic::Ordering;
+
 use terrace_base::{Error, Result};
 
 use super::extents::{Live, Phase, Space};
-use super::table::Shape;
+use super::table::{Shape, Unit};
 use crate::layout::SIZE_WORD_AT;
 use crate::offset::POff;
 use crate::pool::Pool;
@@ -58,6 +60,17 @@ impl Pool {
         cut.map_or(units, |s| s.first)
     }
 
+    /// Makes a unit free that the pool is about to reach: nobody has looked at its words yet.
+    fn format_unit(&self, unit: u64) {
+        let table = &self.inner.alloc.table;
+        let (word, digest) = (table.word(unit), table.digest(unit));
+        for (at, value) in [(word, Unit::Free.encode(word.get())), (digest, 0)] {
+            if self.atomic(at).load(Ordering::Relaxed) != value {
+                self.store_flush(at, value);
+            }
+        }
+    }
+
     fn grow_to(&self, space: &mut Space, units: u64) -> Result<()> {
         let alloc = &self.inner.alloc;
         let len = units * self.extent_bytes();
@@ -70,6 +83,8 @@ impl Pool {
         for segment in &added {
             self.copy_flush(segment.at, &alloc.table.format(segment));
         }
+        let formatted = added.first().map_or(units, |segment| segment.first);
+        (old..formatted).for_each(|unit| self.format_unit(unit));
         self.drain();
         self.publish(POff::new(SIZE_WORD_AT), word::seal(Tag::Size, SIZE_WORD_AT, units));
         let mut start = old;

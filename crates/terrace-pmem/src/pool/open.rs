@@ -162,7 +162,7 @@ impl Pool {
 
     /// Whether the pool was closed. What is freed after that stays as it is: nothing is stored any more, and who closed
     /// it has [said](Self::leave_unreclaimed) that something would be left.
-    pub(crate) fn is_over(&self) -> bool {
+    pub fn is_over(&self) -> bool {
         self.inner.over.load(Ordering::Acquire)
     }
 
