@@ -23,7 +23,7 @@ pub struct OpenArgs {
     #[arg(long, hide_short_help = true, value_name = "NAME", value_parser = parse_engine)]
     pub engine: Option<EngineKind>,
 
-    /// Where the pool of persistent memory lies: auto, a PATH, or emulated:PROFILE[@PATH]
+    /// Where the pool of persistent memory lies: auto, a PATH, or `emulated:PROFILE[@PATH]`
     ///
     /// PATH is a file, best on a DAX file system, or a devdax device. A profile is dram, optane, cxl, slm or
     /// tlsm, or figures such as read=300,drain=100,bw=2G. A database knows its pool: the flag is needed when

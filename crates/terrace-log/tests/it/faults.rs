@@ -21,7 +21,8 @@ fn write_some(fs: &SimFs) -> Result<Vec<Entry>> {
             match log.append(&payload) {
                 Ok(lsn) => group.push((lsn, payload)),
                 // A refused record is gone; those after it go on, or are refused too.
-                Err(error) => assert_eq!(error.kind(), ErrorKind::Io),
+                // Some syncs fail as on a disk that is full only now.
+                Err(error) => assert!(matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace)),
             }
         }
         match log.sync() {
@@ -95,7 +96,7 @@ fn a_groups_error_stays() {
     let lost = log.append(b"lost").unwrap();
     fs.inject(Some(Fault { after: 1, only_changes: true, sticky: false }));
     let error = log.commit(lost).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Io);
+    assert!(matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace));
     assert_eq!(log.append(b"more").unwrap_err().to_string(), error.to_string());
     assert_eq!(log.commit(lost).unwrap_err().to_string(), error.to_string());
     assert!(log.sync().is_err() && log.seal().is_err());

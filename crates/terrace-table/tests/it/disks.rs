@@ -67,7 +67,9 @@ fn every_failing_operation_of_a_build_is_reported() {
     for after in 0..fs.operations().0 - before {
         let fs = simulated();
         fs.inject(Some(Fault { after, only_changes: false, sticky: false }));
-        assert_eq!(try_build(&fs, &items).unwrap_err().kind(), ErrorKind::Io, "operation {after}");
+        let refused = try_build(&fs, &items).unwrap_err().kind();
+        // Some syncs fail as on a disk that is full only now.
+        assert!(matches!(refused, ErrorKind::Io | ErrorKind::NoSpace), "operation {after}: {refused:?}");
     }
     let full = simulated();
     full.set_capacity(Some(500_000));
