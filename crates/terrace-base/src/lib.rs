@@ -1,5 +1,5 @@
-//! What every Terrace crate stands on: the error type, codecs, checksums, time, randomness and the
-//! executor of background work.
+//! What every Terrace crate stands on: the error type, codecs, checksums, the kinds of versions, time, randomness
+//! and the executor of background work.
 //!
 //! Nothing here knows of persistent memory or of files. Time, randomness and threads are reached
 //! through this crate alone, so that a simulated run with one seed is one history.
@@ -9,6 +9,8 @@ pub mod clock;
 pub mod codec;
 pub mod error;
 pub mod exec;
+mod kind;
 pub mod rng;
 
 pub use error::{Error, ErrorKind, Result};
+pub use kind::Kind;

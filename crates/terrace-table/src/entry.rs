@@ -3,32 +3,12 @@
 use std::cmp::Ordering;
 
 use bytes::Bytes;
+pub use terrace_base::Kind;
 
 /// The longest key in bytes.
 pub const MAX_KEY_BYTES: usize = 65_535;
 /// The longest value in bytes.
 pub const MAX_VALUE_BYTES: usize = 1 << 30;
-
-/// What a version of a key says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Kind {
-    /// The key was deleted: a tombstone.
-    Delete = 0,
-    /// The key was given a value.
-    Put = 1,
-}
-
-impl Kind {
-    /// The kind stored as `byte`.
-    pub fn from_u8(byte: u8) -> Option<Kind> {
-        match byte {
-            0 => Some(Kind::Delete),
-            1 => Some(Kind::Put),
-            _ => None,
-        }
-    }
-}
 
 /// One version of a key, as a lookup returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -121,11 +121,12 @@ impl WriteBatch {
 }
 
 fn next_op<'a>(reader: &mut Reader<'a>) -> Option<Op<'a>> {
-    match reader.u8()? {
-        0 => Some(Op { kind: Kind::Delete, key: reader.bytes()?, value: &[] }),
-        1 => Some(Op { kind: Kind::Put, key: reader.bytes()?, value: reader.bytes()? }),
-        _ => None,
-    }
+    let (kind, key) = (Kind::from_u8(reader.u8()?)?, reader.bytes()?);
+    let value = match kind {
+        Kind::Put => reader.bytes()?,
+        Kind::Delete => &[],
+    };
+    Some(Op { kind, key, value })
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use terrace_base::Result;
+use terrace_base::{Kind, Result};
 use terrace_pmem::StartedRead;
 
 use super::SkipList;
@@ -103,6 +103,11 @@ impl ListCursor {
     /// The caller's byte; the cursor must be valid.
     pub fn kind(&self) -> u8 {
         self.node().head.kind
+    }
+
+    /// What that byte says of a version; the cursor must be valid. Another byte than a kind's is damage.
+    pub fn version_kind(&self) -> Result<Kind> {
+        self.node().version_kind(&self.list.inner)
     }
 
     /// The value in place; the cursor must be valid.

@@ -3,7 +3,7 @@
 use std::cmp::Ordering as Order;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use terrace_base::Result;
+use terrace_base::{Kind, Result};
 use terrace_pmem::POff;
 
 use super::layout::{NODE_BYTES, NodeHead, value_offset};
@@ -143,6 +143,13 @@ impl SkipList {
     }
 }
 
+impl Node<'_> {
+    /// What the caller's byte says of a version.
+    pub fn version_kind(&self, list: &Inner) -> Result<Kind> {
+        Kind::parse(self.head.kind, list.pool.path(), self.offset)
+    }
+}
+
 impl<'a> Found<'a> {
     /// Sequence number.
     pub fn seq(&self) -> u64 {
@@ -152,6 +159,11 @@ impl<'a> Found<'a> {
     /// The caller's byte.
     pub fn kind(&self) -> u8 {
         self.node.head.kind
+    }
+
+    /// What that byte says of a version. Another byte than a kind's is damage.
+    pub fn version_kind(&self) -> Result<Kind> {
+        self.node.version_kind(self.list)
     }
 
     /// The value, in place.

@@ -168,6 +168,14 @@ impl Pool {
         space.live.get(&(offset / self.extent_bytes())).map(|l| l.shape)
     }
 
+    pub(super) fn is_active_large(&self, offset: u64, kind: Kind) -> bool {
+        let space = self.inner.alloc.space.lock();
+        let live = space.live.get(&(offset / self.extent_bytes()));
+        let is_start = offset.is_multiple_of(self.extent_bytes());
+        is_start
+            && live.is_some_and(|l| l.kind == kind.0 && l.shape == Shape::Large && l.phase == Phase::Active)
+    }
+
     pub(super) fn large_slots(&self, kind: Kind) -> Vec<(u64, u64)> {
         let bytes = self.extent_bytes();
         let space = self.inner.alloc.space.lock();

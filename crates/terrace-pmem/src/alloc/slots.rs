@@ -184,6 +184,18 @@ impl Pool {
         }
     }
 
+    /// Whether an active slot of a kind begins at `offset`, which may be any.
+    pub fn is_active(&self, offset: u64, kind: Kind) -> bool {
+        match self.slab_of(offset) {
+            Some((slab, slot)) => {
+                let _state = slab.state.lock();
+                let (word, bit) = bit(slot);
+                slab.kind == kind && slab.active(self, word).is_ok_and(|active| active & bit != 0)
+            }
+            None => self.is_active_large(offset, kind),
+        }
+    }
+
     /// Offset and usable bytes of every active slot of a kind, ascending. Slots that come and go meanwhile may
     /// or may not be among them.
     pub fn slots(&self, kind: Kind) -> impl Iterator<Item = (u64, u64)> + use<> {

@@ -316,3 +316,32 @@ fn no_file_is_made_where_devices_are_nor_over_what_is_none() {
     assert_eq!(Pool::exists(dir.path()).unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
+
+/// Who remembers an offset asks whether it still is what it was; whatever is there now, the answer is no error.
+#[test]
+fn only_an_active_slot_of_its_kind_is_active() {
+    let (_, pool) = memory_pool();
+    for bytes in [24, 100, 3 * 4096] {
+        let slot = pool.reserve(Kind(1), bytes).unwrap();
+        assert!(!pool.is_active(slot.offset, Kind(1)), "it is reserved");
+        pool.activate(&slot);
+        assert!(pool.is_active(slot.offset, Kind(1)));
+        assert!(!pool.is_active(slot.offset, Kind(2)), "it is of another kind");
+        let beside = [slot.offset - 8, slot.offset + 8, slot.offset + slot.bytes, slot.offset + 4096];
+        assert!(beside.iter().all(|at| !pool.is_active(*at, Kind(1))), "nothing begins there");
+        pool.free(slot.offset, Kind(1)).unwrap();
+        assert!(!pool.is_active(slot.offset, Kind(1)), "it was freed");
+        // What comes into its place is another's.
+        let next = std::iter::from_fn(|| pool.reserve(Kind(2), bytes).ok())
+            .inspect(|next| pool.activate(next))
+            .find(|next| next.offset == slot.offset);
+        assert!(next.is_some_and(|next| pool.is_active(next.offset, Kind(2))));
+        assert!(!pool.is_active(slot.offset, Kind(1)));
+        let all: Vec<u64> = pool.slots(Kind(2)).map(|(at, _)| at).collect();
+        all.into_iter().for_each(|at| pool.free(at, Kind(2)).unwrap());
+    }
+    let extent = pool.reserve_extent(Kind(1), 4096).unwrap();
+    pool.activate(&extent);
+    let elsewhere = [0, 1, 4096, extent.offset, pool.size(), pool.size() + 4096, u64::MAX];
+    assert!(elsewhere.iter().all(|at| !pool.is_active(*at, Kind(1))), "no slot is there");
+}

@@ -4,6 +4,8 @@
 //! 2. A writer leaves the queue exactly once, with its own outcome.
 //! 3. A conditional write is a group of its own: its condition is judged against everything before it
 //!    and nothing beside it.
+//! 4. What cannot be carried out for want of room harms nobody else: a group that is refused for that is carried out
+//!    request by request, in order, and each has the outcome that it alone comes to.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -118,12 +120,14 @@ impl CommitQueue {
         let group = self.group();
         let retire = Retire { queue: self, followers: group.len() };
         let requests: Vec<&Request> = group.iter().map(|w| &w.request).collect();
-        let outcome = apply(&requests);
+        let mut outcomes = outcomes(&requests, apply).into_iter();
         drop(retire);
-        for follower in &group[1..] {
-            follower.set(Turn::Done(outcome.clone()));
+        // One for each, the leader's first.
+        let own = outcomes.next().unwrap_or(Ok(false));
+        for (follower, outcome) in group[1..].iter().zip(outcomes) {
+            follower.set(Turn::Done(outcome));
         }
-        outcome
+        own
     }
 
     fn group(&self) -> Vec<Arc<Writer>> {
@@ -142,6 +146,16 @@ impl CommitQueue {
             }
         }
         group
+    }
+}
+
+/// Applies a group; each request's outcome. Of a group that fails nothing has taken place.
+fn outcomes(requests: &[&Request], apply: impl Fn(&[&Request]) -> Result<bool>) -> Vec<Result<bool>> {
+    match apply(requests) {
+        Err(e) if e.is_out_of_space() && requests.len() > 1 => {
+            requests.iter().map(|request| apply(std::slice::from_ref(request))).collect()
+        }
+        outcome => vec![outcome; requests.len()],
     }
 }
 
@@ -224,6 +238,33 @@ mod tests {
         });
         assert_eq!(applied.load(Ordering::SeqCst), 4000);
         assert!(groups.load(Ordering::SeqCst) <= 4000);
+    }
+
+    /// One of a group wants more room than there is: it alone is told so, by itself.
+    #[test]
+    fn a_refusal_is_for_him_who_asked_too_much() {
+        let sized = |bytes: usize| {
+            let mut batch = WriteBatch::new();
+            batch.put(b"k", &vec![0; bytes]);
+            Request { batch, condition: Condition::None, sync: false }
+        };
+        let (small, large) = (sized(1), sized(100));
+        let applied = std::cell::RefCell::new(Vec::new());
+        let apply = |group: &[&Request]| {
+            let bytes: usize = group.iter().map(|r| r.batch.encoded().len()).sum();
+            applied.borrow_mut().push(group.len());
+            match bytes > 90 {
+                true => Err(terrace_base::Error::NoSpace { path: "disk".into() }),
+                false => Ok(true),
+            }
+        };
+        let told: Vec<bool> =
+            outcomes(&[&small, &large, &small], apply).into_iter().map(|outcome| outcome.is_ok()).collect();
+        assert_eq!((told, applied.take()), (vec![true, false, true], vec![3, 1, 1, 1]));
+        assert!(outcomes(&[&large], apply)[0].is_err());
+        assert_eq!(applied.take(), [1], "there is nobody to be told apart");
+        let fails = |_: &[&Request]| Err(terrace_base::Error::invalid("closed"));
+        assert!(outcomes(&[&small, &small], fails).iter().all(Result::is_err));
     }
 
     #[test]

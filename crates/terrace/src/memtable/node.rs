@@ -26,7 +26,7 @@ pub(super) struct Node {
     key_len: u32,
     value_len: u32,
     height: u8,
-    kind: u8,
+    kind: Kind,
 }
 
 /// A node of a list that lives for `'a`. The pointer is the arena's, so that it reaches all of the node's piece.
@@ -87,7 +87,7 @@ pub(super) fn create(arena: &mut Arena, content: Content<'_>, height: usize) -> 
             key_len: key.len() as u32,
             value_len: value.len() as u32,
             height: height as u8,
-            kind: kind as u8,
+            kind,
         });
         for level in 0..height {
             place.add(LINKS_AT).cast::<AtomicPtr<Node>>().add(level).write(AtomicPtr::default());
@@ -124,7 +124,7 @@ impl<'a> NodeRef<'a> {
     }
 
     pub fn kind(self) -> Kind {
-        if self.head().kind == Kind::Put as u8 { Kind::Put } else { Kind::Delete }
+        self.head().kind
     }
 
     /// The link on `level`, which is below the node's height.

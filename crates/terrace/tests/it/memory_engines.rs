@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrace::{Db, EngineKind, ErrorKind, Options, WriteBatch};
-use terrace_pmem::Granularity;
+use terrace_pmem::{Granularity, Media};
 
 use crate::harness::{Contents, Engine, Machine, Map, Setup, assert_clean, get};
 
@@ -170,6 +170,52 @@ fn a_batch_that_does_not_fit_is_taken_back() {
             assert_clean(&db);
         }
     }
+}
+
+/// What a write replaces is damaged: the write was durable and seen, and its caller was told that it had failed.
+#[test]
+fn a_write_over_damage_has_happened() {
+    let value = |i: u8| [b"a value that is to be found in the pool ", &[i; 8][..]].concat();
+    type Write = fn(&Db, &[u8]) -> terrace::Result<()>;
+    let writes: [(&str, Write); 4] = [
+        ("a put", |db, key| db.put(key, b"after")),
+        ("a conditional put", |db, key| db.update_if_exists(key, b"after").map(|done| assert!(done))),
+        ("a batch", |db, key| {
+            let mut batch = WriteBatch::new();
+            [key, b"another"].iter().for_each(|key| batch.put(key, b"after"));
+            db.write(batch)
+        }),
+        ("a batch of one key", |db, key| {
+            let mut batch = WriteBatch::new();
+            (0..2).for_each(|_| batch.put(key, b"after"));
+            db.write(batch)
+        }),
+    ];
+    for engine in ENGINES {
+        for (i, (what, write)) in (0u8..).zip(writes) {
+            let machine = Machine::new(&Setup::tiny("over damage", &engine));
+            let db = machine.open().unwrap();
+            db.put(b"key", b"before").unwrap();
+            let snapshot = db.snapshot();
+            db.put(b"key", &value(i)).unwrap();
+            drop(snapshot);
+            spoil(&machine, &value(i));
+            assert_eq!(db.get(b"key").unwrap_err().kind(), ErrorKind::Corruption);
+            write(&db, b"key").unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert_eq!(db.get(b"key").unwrap().unwrap(), "after", "{what}");
+            assert_eq!(machine.kill().open().unwrap().get(b"key").unwrap().unwrap(), "after", "{what}");
+        }
+    }
+}
+
+/// Flips a bit of the only place in the pool where `bytes` are.
+fn spoil(machine: &Machine, bytes: &[u8]) {
+    let media = machine.world().media();
+    // SAFETY: the mapping is as long as this and stays while `media` does; nobody else is at work in this test.
+    let all = unsafe { std::slice::from_raw_parts_mut(media.base(), media.len() as usize) };
+    let at: Vec<usize> = all.windows(bytes.len()).enumerate().filter(|w| w.1 == bytes).map(|w| w.0).collect();
+    assert_eq!(at.len(), 1, "in one place");
+    all[at[0] + bytes.len() - 1] ^= 4;
 }
 
 #[test]

@@ -8,12 +8,15 @@
 //!
 //! A group in which one key changes needs no list: the index changes it at one moment. Should the index run out of room
 //! on the way, all that was changed is changed back, and the group has not happened.
+//!
+//! Once the group is committed nothing makes it fail: what cannot be given back then is left to the next open
+//! ([`PmStore::afterwards`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use terrace_base::Result;
+use terrace_base::{Error, Result};
 use terrace_table::Kind;
 
 use super::index::KeyIndex;
@@ -63,6 +66,7 @@ impl<I: KeyIndex> PmStore<I> {
         self.admit()?;
         let number = self.next_number();
         match self.try_group(&last, number) {
+            // Of a group that could not be taken back nothing may be tried again.
             Err(e) if e.is_out_of_space() && self.pending.load(Ordering::Relaxed) == NO_GROUP => {
                 self.give_back();
                 self.try_group(&last, number)
@@ -80,7 +84,8 @@ impl<I: KeyIndex> PmStore<I> {
             [] => Ok(()),
             [only] => {
                 self.take(only)?;
-                self.settle_step(steps.remove(0))
+                self.settle_step(steps.remove(0));
+                Ok(())
             }
             _ => self.take_all(steps, number),
         }
@@ -121,13 +126,13 @@ impl<I: KeyIndex> PmStore<I> {
                 // Whether this one was taken or not, it is taken back.
                 if let Err(worse) = self.take_back(&changes[..=i]) {
                     // Readers go on with the overlay; the next open takes back what is left.
-                    self.core.health.fail(crate::Error::Poisoned { cause: Arc::new(worse) });
+                    self.core.health.fail(Error::Poisoned { cause: Arc::new(worse) });
                     steps.into_iter().filter_map(|step| step.new).for_each(|new| {
                         new.keep();
                     });
                     return Err(e);
                 }
-                list.disarm()?;
+                self.afterwards(list.disarm());
                 // Before readers trust the index again: who has seen some of the group looks once more.
                 self.taken_back.fetch_add(1, Ordering::Release);
                 self.show();
@@ -135,9 +140,10 @@ impl<I: KeyIndex> PmStore<I> {
                 return Err(e);
             }
         }
-        list.disarm()?;
+        self.afterwards(list.disarm());
         self.show();
-        steps.into_iter().try_for_each(|step| self.settle_step(step))
+        steps.into_iter().for_each(|step| self.settle_step(step));
+        Ok(())
     }
 
     /// Readers see the index as it is.
@@ -162,11 +168,11 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// A step has happened: what it leaves nameless goes.
-    fn settle_step(&self, step: Step<'_>) -> Result<()> {
+    fn settle_step(&self, step: Step<'_>) {
         if let Some(word) = step.new.map(NewRecord::keep) {
             self.note_kept(word);
         }
         let _here = self.limbo.enter();
-        self.retire(step.old)
+        self.afterwards(self.retire(step.old));
     }
 }

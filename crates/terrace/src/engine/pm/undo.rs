@@ -33,7 +33,8 @@ impl<'p> Armed<'p> {
         Ok(Armed { pool, header, slot })
     }
 
-    /// The group has happened, or nothing of it is left: the list goes.
+    /// The group has happened, or nothing of it is left: the list goes. That is certain on return; an error says that
+    /// the list's memory could not be given back, and nothing of the group.
     pub fn disarm(self) -> Result<()> {
         name(self.pool, self.header, 0);
         self.pool.free(self.slot.offset, UNDO_KIND)
@@ -98,5 +99,36 @@ pub(super) fn put_back<I: KeyIndex>(pool: &Pool, index: &I, change: Change) -> R
     match change.old {
         0 => index.remove(record.key).map(drop),
         old => index.swap(record.key, old).map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use terrace_pmem::{Granularity, MemMedia, PoolOptions};
+
+    use super::*;
+    use crate::engine::pm::layout::{HEADER_BYTES, HEADER_KIND, encode_header};
+
+    /// That the list's memory cannot be given back is told, and the group is committed all the same.
+    #[test]
+    fn what_is_disarmed_is_disarmed() {
+        let media = MemMedia::new(1 << 20, 1 << 20, Granularity::CacheLine).unwrap();
+        let options = PoolOptions { max_size: 1 << 20, extent_bytes: 4096, ..PoolOptions::default() };
+        let pool = Pool::create_on(Arc::new(media), Path::new("memory"), &options).unwrap();
+        let header = pool.reserve(HEADER_KIND, HEADER_BYTES).unwrap();
+        pool.copy_persist(header.offset, &encode_header(header.offset, 0));
+        let change = Change { new: 0x40, old: 0 };
+        for behind_its_back in [false, true] {
+            let list = Armed::arm(&pool, header.offset, &[change]).unwrap();
+            assert_eq!(pending(&pool, header.offset).unwrap(), [change]);
+            if behind_its_back {
+                pool.free(list.slot.offset, UNDO_KIND).unwrap();
+            }
+            assert_eq!(list.disarm().is_err(), behind_its_back);
+            assert!(!is_armed(&pool, header.offset).unwrap());
+        }
     }
 }

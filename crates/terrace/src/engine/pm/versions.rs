@@ -9,7 +9,7 @@ use terrace_base::Result;
 
 use super::PmStore;
 use super::index::KeyIndex;
-use super::layout::Word;
+use super::layout::{LINKED_KIND, Word};
 use super::record::Record;
 use crate::db::snapshots::is_needed;
 use crate::engine::Engine;
@@ -20,8 +20,9 @@ const CHUNK: usize = 32;
 /// Linked records that are remembered one by one: 8 MiB. Where there are more the pool is asked for all.
 const MOST_REMEMBERED: usize = 1 << 20;
 
-/// The linked records under which something may hang. Some may be gone, and what is there now another key's: then
-/// that key is looked after, which is harmless.
+/// The linked records under which something may hang. Some may be gone, and others be in their places: whoever goes by
+/// a remembered word asks the pool first whether a linked record is there. If that is another key's, that key is looked
+/// after, which is harmless.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     words: Vec<Word>,
@@ -135,7 +136,7 @@ impl<I: KeyIndex> PmStore<I> {
         if !kept.overflown {
             return kept.words;
         }
-        let slots = self.pool.slots(super::layout::LINKED_KIND);
+        let slots = self.pool.slots(LINKED_KIND);
         slots.flat_map(|(at, _)| [false, true].map(|tombstone| Word::new(at, tombstone, true))).collect()
     }
 
@@ -152,8 +153,11 @@ impl<I: KeyIndex> PmStore<I> {
         let held = self.core.snapshots.list();
         for word in words {
             let _here = self.limbo.enter();
-            // SAFETY: the caller is alone: nobody frees or writes records. What is here may not be a record any more;
-            // then its checksum tells, or it is another key's, which is as good.
+            if !self.pool.is_active(word.offset(), LINKED_KIND) {
+                continue;
+            }
+            // SAFETY: the caller is alone: nobody frees or writes records, and a linked one is here, though not for
+            // certain the one that was meant: a deletion may be in the place of a put.
             let Ok(record) = (unsafe { Record::load(&self.pool, *word) }) else { continue };
             let key = record.key.to_vec();
             if let Some(still) = self.collapse(&key, &held)? {
@@ -203,7 +207,7 @@ impl<I: KeyIndex> PmStore<I> {
         let kept = self.kept.lock();
         match kept.overflown {
             false => kept.words.len() as u64,
-            true => self.pool.slots(super::layout::LINKED_KIND).count() as u64,
+            true => self.pool.slots(LINKED_KIND).count() as u64,
         }
     }
 

@@ -77,7 +77,19 @@ impl<I: KeyIndex> PmStore<I> {
             }
             Kind::Delete => self.index.remove(op.key)?,
         };
-        self.retire(self.decode_some(old)?.map_or(Old::Absent, Old::AllGo))
+        let old = self.decode_some(old).map(|old| old.map_or(Old::Absent, Old::AllGo));
+        self.afterwards(old.and_then(|old| self.retire(old)));
+        Ok(())
+    }
+
+    /// What is left to be done once a write has happened: that it fails makes no failure of the write, which is durable
+    /// and seen. What should have been given back is nobody's then, and found by the next open.
+    pub(super) fn afterwards(&self, done: Result<()>) {
+        if let Err(error) = done {
+            tracing::warn!(%error, "what a write has replaced could not be given back");
+            self.core.counters.background_errors.add(1);
+            self.pool.leave_unreclaimed();
+        }
     }
 
     /// Writes over the version that is there, if that is as `wanted`.
@@ -97,7 +109,7 @@ impl<I: KeyIndex> PmStore<I> {
                 if let Some(word) = new.map(NewRecord::keep) {
                     self.note_kept(word);
                 }
-                self.retire(old)?;
+                self.afterwards(self.retire(old));
                 return Ok(true);
             }
         }

@@ -285,11 +285,8 @@ fn write_tables(
         }
         let seq = cursor.seq();
         let wanted = newer.is_none_or(|newer| is_needed(held, seq, newer));
-        let kind = Kind::from_u8(cursor.kind());
-        if wanted
-            && let Some(kind) = kind
-            && keep(slm, &key, kind, held)?
-        {
+        let kind = cursor.version_kind()?;
+        if wanted && keep(slm, &key, kind, held)? {
             outputs.add(&key, seq, kind, cursor.value()?, None, &mut finish)?;
         }
         newer = Some(seq);

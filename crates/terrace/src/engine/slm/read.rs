@@ -159,10 +159,9 @@ pub(super) fn value_of(entry: Option<Entry>) -> Option<Bytes> {
 pub(super) fn lookup(mem: &MemSet, key: &[u8], visible: u64) -> Result<InMemory> {
     for memtable in mem.iter() {
         if let Some(found) = memtable.list().get(key, visible)? {
-            return Ok(if found.kind() == Kind::Put as u8 {
-                InMemory::Value(Bytes::copy_from_slice(found.value()?))
-            } else {
-                InMemory::Deleted
+            return Ok(match found.version_kind()? {
+                Kind::Put => InMemory::Value(Bytes::copy_from_slice(found.value()?)),
+                Kind::Delete => InMemory::Deleted,
             });
         }
     }

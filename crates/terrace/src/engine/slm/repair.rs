@@ -12,7 +12,7 @@ use bytes::Bytes;
 use terrace_base::Result;
 use terrace_index::SkipList;
 use terrace_pmem::{Granularity, Opened, Pool};
-use terrace_table::{Kind, TableMeta, TableOptions};
+use terrace_table::{TableMeta, TableOptions};
 
 use super::memtable::{MEMTABLE_KIND, MEMTABLES, root};
 use super::open::{self, Attached};
@@ -131,7 +131,7 @@ impl Repair {
     }
 }
 
-fn read_memtable(pool: &Pool, slot: usize) -> Result<Entries> {
+pub(super) fn read_memtable(pool: &Pool, slot: usize) -> Result<Entries> {
     let mut entries = Entries::default();
     let Some(head) = pool.root(root(slot))? else { return Ok(entries) };
     let list = SkipList::open(pool, MEMTABLE_KIND, head)?;
@@ -139,10 +139,8 @@ fn read_memtable(pool: &Pool, slot: usize) -> Result<Entries> {
     cursor.seek_first()?;
     while cursor.valid() {
         cursor.verify()?;
-        if let Some(kind) = Kind::from_u8(cursor.kind()) {
-            let value = Bytes::copy_from_slice(cursor.value()?);
-            entries.list.push((cursor.key().to_vec(), cursor.seq(), kind, value));
-        }
+        let (kind, value) = (cursor.version_kind()?, Bytes::copy_from_slice(cursor.value()?));
+        entries.list.push((cursor.key().to_vec(), cursor.seq(), kind, value));
         cursor.next()?;
     }
     Ok(entries)

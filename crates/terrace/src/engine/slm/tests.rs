@@ -62,6 +62,36 @@ fn write(slm: &Slm, batch: WriteBatch) {
     slm.core.snapshots.advance(last_seq);
 }
 
+/// A record of a kind that nobody knows was a deletion to readers and to the log, and flushes and repairs left it out.
+#[test]
+fn a_record_of_no_kind_is_damage_to_everybody() {
+    let dir = tempfile::tempdir().unwrap();
+    let slm = open(dir.path());
+    let seq = slm.core.snapshots.visible() + 1;
+    let record = Record { key: b"key", seq, kind: 7, value: b"value", batch_first: seq, batch_len: 1 };
+    slm.mem.load().active().list().put_group(&[record]).unwrap();
+    slm.core.snapshots.advance(seq);
+    let walk = |direction| {
+        let mut walk = slm.clone().walk(seq, direction)?;
+        walk.seek(Bound::Unbounded)?;
+        walk.next().map(drop)
+    };
+    let asked = [
+        ("get", slm.get(b"key", None).map(drop)),
+        ("contains", slm.contains(b"key").map(drop)),
+        ("a walk", walk(Direction::Forward)),
+        ("a walk backward", walk(Direction::Backward)),
+        ("a flush", slm.rotate().and_then(|()| slm.settle())),
+        ("a repair", (0..2).try_for_each(|slot| super::repair::read_memtable(&slm.pool, slot).map(drop))),
+    ];
+    for (who, told) in asked {
+        let told = told.expect_err(who);
+        // What fails in the background stops writing.
+        assert!(matches!(told.kind(), ErrorKind::Corruption | ErrorKind::Poisoned), "{who}: {told}");
+        assert!(told.to_string().contains("kind 7"), "{who}: {told}");
+    }
+}
+
 fn put_and_flush(slm: &Slm, key: &[u8], value: &[u8]) {
     let mut batch = WriteBatch::new();
     batch.put(key, value);

@@ -400,7 +400,9 @@ fn leap(
 
 /// The version that `cursor` stands at, `None` for a deletion.
 fn version(cursor: &ListCursor) -> Result<(u64, Option<Bytes>)> {
-    let put = cursor.kind() == Kind::Put as u8;
-    let value = if put { Some(Bytes::copy_from_slice(cursor.value()?)) } else { None };
+    let value = match cursor.version_kind()? {
+        Kind::Put => Some(Bytes::copy_from_slice(cursor.value()?)),
+        Kind::Delete => None,
+    };
     Ok((cursor.seq(), value))
 }

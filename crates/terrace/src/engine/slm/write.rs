@@ -164,9 +164,9 @@ impl Entry for ListCursor {
     }
 
     fn put_into(&self, ops: &mut WriteBatch) -> Result<()> {
-        match Kind::from_u8(self.kind()) {
-            Some(Kind::Put) => ops.put(self.key(), self.value()?),
-            _ => ops.delete(self.key()),
+        match self.version_kind()? {
+            Kind::Put => ops.put(self.key(), self.value()?),
+            Kind::Delete => ops.delete(self.key()),
         }
         Ok(())
     }
