@@ -52,6 +52,11 @@ pub trait Fs: Send + Sync + Debug {
     /// Renames `from` to `to`, replacing it.
     fn rename(&self, from: &Path, to: &Path) -> Result<()>;
 
+    /// Gives the file `from` the name `to`, too, which nothing has. A file system without such links refuses.
+    fn link(&self, from: &Path, _to: &Path) -> Result<()> {
+        Err(Error::io(from, "link", std::io::ErrorKind::Unsupported.into()))
+    }
+
     /// Removes the file `path`.
     fn remove(&self, path: &Path) -> Result<()>;
 
@@ -118,6 +123,10 @@ impl<F: Fs + ?Sized> Fs for Arc<F> {
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         (**self).rename(from, to)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        (**self).link(from, to)
     }
 
     fn remove(&self, path: &Path) -> Result<()> {

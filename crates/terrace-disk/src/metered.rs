@@ -137,6 +137,10 @@ impl Fs for MeteredFs {
         Ok(())
     }
 
+    fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        self.inner.link(from, to)
+    }
+
     fn remove(&self, path: &Path) -> Result<()> {
         self.inner.remove(path)?;
         self.counters.removes.fetch_add(1, Relaxed);

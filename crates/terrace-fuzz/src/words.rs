@@ -1,4 +1,6 @@
-//! What the store keeps in logs.
+//! What the store keeps in logs, and the record of a repair.
+
+use crate::patched;
 
 /// A batch as a commit log holds it.
 pub fn batch(data: &[u8]) {
@@ -13,4 +15,9 @@ pub fn commit_record(data: &[u8]) {
 /// A record of a compaction log.
 pub fn compaction_record(data: &[u8]) {
     terrace::fuzzing::compaction_record(data);
+}
+
+/// The record of a repair.
+pub fn repair_record(data: &[u8]) {
+    terrace::fuzzing::repair_record(&patched(&terrace::fuzzing::sound_repair_record(), data));
 }

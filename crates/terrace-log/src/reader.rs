@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use terrace_base::{Error, Result};
-use terrace_disk::Fs;
+use terrace_disk::{Access, Fs};
 
 use crate::frame::{Origin, RECORD_HEADER_BYTES, Record, RecordHeader, decode_record, find_header, seed_of};
 use crate::frame::{RecordKind, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentHeader, VERSION};
@@ -142,6 +142,22 @@ impl LogReader {
         Self::look(fs, path, id, visit)
     }
 
+    /// Where the log file at `path` comes from, by its header alone; `None` if that is not whole.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidFormat` for a version not known.
+    pub fn origin(fs: &dyn Fs, path: &Path) -> Result<Option<Origin>> {
+        let file = fs.open(path, Access::Sequential)?;
+        let mut head = vec![0; SEGMENT_HEADER_BYTES.min(file.len() as usize)];
+        file.read_at(0, &mut head)?;
+        match SegmentHeader::decode(&head) {
+            Some((VERSION, header)) => Ok(Some(header.origin)),
+            Some((version, _)) => Err(other_version(path, version)),
+            None => Ok(None),
+        }
+    }
+
     /// As [`recover`](Self::recover), and changes nothing.
     pub fn look(fs: &dyn Fs, path: &Path, id: u64, visit: &mut Visit<'_>) -> Result<Outline> {
         let data = fs.read(path)?;
@@ -217,12 +233,16 @@ fn check_header(data: &[u8], path: &Path, id: u64) -> Result<Option<SegmentHeade
             Err(Error::corruption(path, 24, "an lsn below 2^63", header.first_lsn.to_string()))
         }
         Some((VERSION, header)) => Ok(Some(header)),
-        Some((version, _)) => Err(Error::InvalidFormat {
-            file: path.to_path_buf(),
-            found: format!("log version {version}"),
-            supported: format!("version {VERSION}"),
-        }),
+        Some((version, _)) => Err(other_version(path, version)),
         None => check_unfinished(data, path, id).map(|()| None),
+    }
+}
+
+fn other_version(path: &Path, version: u32) -> Error {
+    Error::InvalidFormat {
+        file: path.to_path_buf(),
+        found: format!("log version {version}"),
+        supported: format!("version {VERSION}"),
     }
 }
 

@@ -286,7 +286,8 @@ impl TableBuilder {
         let meta = self.write_meta()?;
         let number = self.number;
         let file_bytes = self.meta.file_bytes;
-        let footer = Footer { root, filter, meta, data_end, number, file_bytes };
+        let origin = self.options.origin;
+        let footer = Footer { root, filter, meta, data_end, number, file_bytes, origin };
         self.out.extend_from_slice(&footer.encode());
         self.flush()?;
         self.file.sync()?;

@@ -7,7 +7,7 @@
 //! 12  u32      table number             16  u32  meta block                 20  u32  its length
 //!                                       24  u32  end of data blocks / 16    28  u32  table number
 //!                                       32  u64  file length                40  u32  format version
-//!                                       44  u64  0                          52  u32  CRC-32C of bytes 0..52
+//!                                       44  u64  origin                     52  u32  CRC-32C of bytes 0..52
 //!                                       56  8 bytes  "\nLBTRRET"
 //! ```
 
@@ -21,7 +21,7 @@ use crate::frame::{HEADER_BYTES, Handle, Malformed};
 use crate::position::BLOCK_ALIGN;
 
 /// The version of the table format that this build writes and reads.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// Bytes of the head; the first block follows.
 pub(crate) const HEAD_BYTES: usize = 16;
@@ -55,6 +55,8 @@ pub(crate) struct Footer {
     pub data_end: u64,
     pub number: u32,
     pub file_bytes: u64,
+    /// Where it comes from, as its user says; 0 for not known.
+    pub origin: u64,
 }
 
 fn u32_at(data: &[u8], at: usize) -> u32 {
@@ -73,7 +75,7 @@ impl Footer {
         out.extend_from_slice(&self.number.to_le_bytes());
         out.extend_from_slice(&self.file_bytes.to_le_bytes());
         out.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
-        out.extend_from_slice(&[0; 8]);
+        out.extend_from_slice(&self.origin.to_le_bytes());
         out.extend_from_slice(&crc32c(&out).to_le_bytes());
         out.extend_from_slice(&FOOT_MAGIC);
         let mut footer = [0; FOOTER_BYTES];
@@ -172,7 +174,9 @@ fn parse(foot: &[u8]) -> Option<Footer> {
     let (root, filter, meta) = (handle()?, handle()?, handle()?);
     let data_end = u64::from(r.u32()?) * BLOCK_ALIGN;
     let (number, file_bytes) = (r.u32()?, r.u64()?);
-    Some(Footer { root, filter: (filter.len > 0).then_some(filter), meta, data_end, number, file_bytes })
+    let (_version, origin) = (r.u32()?, r.u64()?);
+    let filter = (filter.len > 0).then_some(filter);
+    Some(Footer { root, filter, meta, data_end, number, file_bytes, origin })
 }
 
 #[cfg(test)]
@@ -190,6 +194,7 @@ mod tests {
             data_end: 128,
             number: 9,
             file_bytes: SIZE,
+            origin: 0x0102_0304_0506_0708,
         }
     }
 
@@ -216,8 +221,8 @@ mod tests {
     fn foreign_and_future_files_are_told_apart() {
         let (mut head, mut foot) = (encode_head(9), footer().encode());
         assert_eq!(decode(&[7; 16], &[7; 64]).unwrap_err().kind(), ErrorKind::InvalidFormat);
-        head[8] = 2;
-        foot[VERSION_AT] = 2;
+        head[8] = 3;
+        foot[VERSION_AT] = 3;
         assert_eq!(decode(&head, &foot).unwrap_err().kind(), ErrorKind::InvalidFormat);
         assert_eq!(decode(b"", b"").unwrap_err().kind(), ErrorKind::Corruption);
         assert_eq!(decode(b"hello", b"").unwrap_err().kind(), ErrorKind::InvalidFormat);

@@ -40,6 +40,7 @@ mod frame;
 mod index;
 mod merge;
 mod meta;
+mod missing;
 mod nested;
 mod options;
 mod position;

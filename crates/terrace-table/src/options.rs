@@ -38,6 +38,8 @@ pub struct TableOptions {
     pub compression: Compression,
     /// Bits of Bloom filter per distinct key, up to 64; 0 for no filter. 10 give one false positive in 90.
     pub filter_bits_per_key: u32,
+    /// What the footer says of where the table comes from, such as its database; 0 for nothing.
+    pub origin: u64,
 }
 
 impl Default for TableOptions {
@@ -47,6 +49,7 @@ impl Default for TableOptions {
             restart_interval: 16,
             compression: Compression::None,
             filter_bits_per_key: 0,
+            origin: 0,
         }
     }
 }

@@ -39,6 +39,8 @@ pub struct LostRange {
 pub struct Salvaged {
     /// The table's number, if anything still said it.
     pub number: Option<u64>,
+    /// Where the table comes from, if its footer still says it.
+    pub origin: Option<u64>,
     /// Data blocks brought back.
     pub blocks: u64,
     /// Entries brought back.
@@ -60,7 +62,9 @@ type Take<'a> = &'a mut dyn FnMut(&[u8], u64, Kind, Bytes) -> Result<()>;
 pub fn salvage(fs: &dyn Fs, path: &Path, take: Take<'_>) -> Result<Salvaged> {
     let file = fs.open(path, Access::Sequential)?;
     let footer = Tail::read(&*file).and_then(|tail| tail.footer(&*file)).ok();
-    let report = Salvaged { number: footer.map(|footer| u64::from(footer.number)), ..Salvaged::default() };
+    let (number, origin) =
+        (footer.map(|footer| u64::from(footer.number)), footer.map(|footer| footer.origin));
+    let report = Salvaged { number, origin, ..Salvaged::default() };
     let mut work =
         Work { file: &*file, scanner: Scanner::new(&*file), report, lost: None, last_key: None, take };
     match footer.and_then(|footer| index(fs, path, footer.number)) {

@@ -33,6 +33,8 @@ pub struct Table {
     footer: Footer,
     root: Arc<Block>,
     filter: OnceLock<Filter>,
+    /// Whether it only stands for a table that is not there.
+    missing: bool,
 }
 
 impl Table {
@@ -57,7 +59,29 @@ impl Table {
         }
         let meta = tail.meta(&*file, &footer)?;
         let root = tail.block(&*file, &footer, footer.root, BlockKind::Root)?;
-        Ok(Arc::new(Table { file, cache, meta, footer, root: Arc::new(root), filter: OnceLock::new() }))
+        let (root, filter) = (Arc::new(root), OnceLock::new());
+        Ok(Arc::new(Table { file, cache, meta, footer, root, filter, missing: false }))
+    }
+
+    /// A table of which only the figures are known; see [`missing`](Self::missing).
+    pub(crate) fn of_parts(
+        file: Arc<dyn ReadFile>,
+        cache: Arc<BlockCache>,
+        root: Block,
+        meta: TableMeta,
+        footer: Footer,
+    ) -> Table {
+        Table { file, cache, meta, footer, root: Arc::new(root), filter: OnceLock::new(), missing: true }
+    }
+
+    /// The number that the table at `path` says it has, and where it says it comes from: its two ends are read.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn identify(fs: &dyn Fs, path: &Path) -> Result<(u64, u64)> {
+        let file = fs.open(path, Access::Random)?;
+        let footer = Tail::read(&*file)?.footer(&*file)?;
+        Ok((u64::from(footer.number), footer.origin))
     }
 
     /// The table's figures.
@@ -68,6 +92,11 @@ impl Table {
     /// The table's number.
     pub fn number(&self) -> u64 {
         u64::from(self.footer.number)
+    }
+
+    /// Where the table comes from, as its writer said; 0 for not known.
+    pub fn origin(&self) -> u64 {
+        self.footer.origin
     }
 
     /// The table's file.
@@ -113,6 +142,9 @@ impl Table {
 
     /// The newest version of `key` with a sequence number up to `max_seq`, by filter and index.
     pub fn get(&self, key: &[u8], max_seq: u64) -> Result<Option<Entry>> {
+        if self.missing && (*key < *self.meta.smallest || *key > *self.meta.largest) {
+            return Ok(None);
+        }
         match self.filter()? {
             Some(filter) if !filter.may_contain(key) => Ok(None),
             _ => self.get_by_index(key, max_seq),

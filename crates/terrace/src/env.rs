@@ -4,9 +4,9 @@ use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrace_base::Result;
 use terrace_base::clock::{Clock, SystemClock};
 use terrace_base::exec::{Executor, ThreadPool};
+use terrace_base::{Error, Result};
 use terrace_disk::{Fs, RealFs};
 use terrace_pmem::{Pool, PoolOptions};
 
@@ -24,6 +24,17 @@ pub trait PmSpace: Send + Sync + Debug {
 
     /// Removes the pool `path`, if it is there; a device becomes blank.
     fn remove(&self, path: &Path) -> Result<()>;
+
+    /// Gives the pool `from`, which nobody has open, the name `to` in place of what lies there, durably when it returns.
+    /// Both lie on one file system; a device has no other name. A space that does not say how refuses.
+    fn rename(&self, from: &Path, _to: &Path) -> Result<()> {
+        Err(Error::io(from, "rename", std::io::ErrorKind::Unsupported.into()))
+    }
+
+    /// Whether `path` is a device, beside which nothing can lie.
+    fn is_device(&self, _path: &Path) -> bool {
+        false
+    }
 }
 
 /// Pools in files and on devices of this machine.
@@ -60,6 +71,20 @@ impl PmSpace for RealPm {
 
     fn remove(&self, path: &Path) -> Result<()> {
         if Pool::exists(path)? { Pool::remove(path) } else { Ok(()) }
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        RealFs.rename(from, to)?;
+        for path in [to, from] {
+            let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+            RealFs.sync_dir(dir.unwrap_or(Path::new(".")))?;
+        }
+        Ok(())
+    }
+
+    fn is_device(&self, path: &Path) -> bool {
+        use std::os::unix::fs::FileTypeExt;
+        std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_char_device())
     }
 }
 

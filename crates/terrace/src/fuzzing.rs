@@ -1,6 +1,7 @@
 use crate::batch::WriteBatch;
 use crate::commit_log::Record;
 use crate::engine::slm::read_compaction_record;
+use crate::repair;
 
 /// A batch as a commit log holds it: what decodes is made up of operations that encode to the same.
 pub fn batch(data: &[u8]) {
@@ -32,4 +33,14 @@ pub fn commit_record(data: &[u8]) {
 /// A record of a compaction log.
 pub fn compaction_record(data: &[u8]) {
     read_compaction_record(data);
+}
+
+/// The record of a repair: what decodes is encoded to the same again.
+pub fn repair_record(data: &[u8]) {
+    repair::decode_record(data);
+}
+
+/// A record of a repair.
+pub fn sound_repair_record() -> Vec<u8> {
+    repair::sound_record()
 }

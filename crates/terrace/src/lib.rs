@@ -16,7 +16,6 @@ mod memtable;
 mod options;
 mod pool;
 mod repair;
-mod salvage;
 mod scratch;
 mod settings;
 mod stats;
@@ -32,7 +31,7 @@ pub use options::{
     Compression, EngineKind, LogPlace, LsmOptions, Options, PoolChoice, SlmOptions, SptreeOptions,
     TurboOptions, WriteOptions,
 };
-pub use repair::Whose;
+pub use repair::{RepairOptions, Whose};
 pub use stats::{Counts, DramStats, PmFloor, SsdStats, Stats};
 pub use terrace_base::{Error, ErrorKind, Result};
 pub use terrace_pmem::Profile;

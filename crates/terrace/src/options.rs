@@ -38,6 +38,21 @@ impl EngineKind {
         }
     }
 
+    /// The engine's number in files.
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            EngineKind::Slm => 1,
+            EngineKind::Lsm => 2,
+            EngineKind::Turbo => 3,
+            EngineKind::Sptree => 4,
+        }
+    }
+
+    /// The engine that a file is for, by what it says of where it comes from.
+    pub(crate) fn of_origin(origin: u64) -> Option<EngineKind> {
+        Self::ALL.iter().copied().find(|engine| u64::from(engine.number()) == origin >> 56)
+    }
+
     /// Whether it keeps keys in order: where it does not, there are no iterators over ranges.
     pub fn is_ordered(self) -> bool {
         self != EngineKind::Turbo

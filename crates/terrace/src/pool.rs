@@ -107,6 +107,11 @@ pub(crate) fn emulated(core: &Core, identity: &Identity) -> Result<Option<String
     })
 }
 
+/// Where the pool lies by what the database was created with, if it says so.
+pub(crate) fn recorded_path(identity: &Identity) -> Option<PathBuf> {
+    identity.options.get(PATH).map(PathBuf::from)
+}
+
 /// How the pool is mapped and how far it may grow.
 pub(crate) fn pool_options(core: &Core, media: MediaRequest) -> PoolOptions {
     let max_size = core.options.pm_bytes;
@@ -301,8 +306,7 @@ pub(crate) fn is_of_another_version(error: &Error) -> bool {
 }
 
 /// Opens what lies in the pool's place for a repair, which will replace what cannot be used: that is the inner error. The
-/// outer one says that it is not this database's to replace. Where the identity is not known the pool is taken for its own,
-/// and told so: should the repair not come to its end, the next one knows it.
+/// outer one says that it is not this database's to replace. Where the identity is not known the pool is taken for its own.
 pub(crate) fn open_to_repair(
     core: &Core,
     path: &Path,
@@ -328,11 +332,6 @@ pub(crate) fn open_to_repair(
         Err(e @ Error::InvalidFormat { .. }) if elsewhere && !is_recorded => Err(Error::invalid(format!(
             "{e}; name the pool of this database, or move that away to go on without one"
         ))),
-        Ok(pool) if !is_known && !options.salvage && pool.opened() != Opened::Torn => {
-            // Where not even that can be noted there is something to be salvaged all the same.
-            set_owner(&pool, identity).or_else(|e| if is_unusable(&e) { Ok(()) } else { Err(e) })?;
-            Ok(Ok(pool))
-        }
         opened => Ok(opened),
     }
 }
@@ -365,6 +364,12 @@ fn is_anothers(pool: &Pool, identity: &Identity) -> bool {
     })
 }
 
+/// The engine that a pool is for, and the first bytes of its database's identity, if it says so.
+pub(crate) fn owner_in(pool: &Pool) -> Option<(EngineKind, u64)> {
+    let owner = |engine: EngineKind| pool.root(&owner_root_of(engine.name())).ok().flatten();
+    EngineKind::ALL.iter().find_map(|engine| owner(*engine).map(|owner| (*engine, owner)))
+}
+
 /// Says in the pool whose it is.
 pub(crate) fn set_owner(pool: &Pool, identity: &Identity) -> Result<()> {
     pool.set_root(&owner_root(identity), owner_of(identity))
@@ -380,5 +385,5 @@ fn owner_root_of(engine: &str) -> String {
 }
 
 fn owner_of(identity: &Identity) -> u64 {
-    identity.uuid[..6].iter().fold(1, |word, byte| (word << 8 | u64::from(*byte)) & 0xffff_ffff_ffff)
+    identity.owner()
 }

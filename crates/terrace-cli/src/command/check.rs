@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use terrace::Db;
+use terrace::{Db, RepairOptions};
 use terrace_base::{Error, ErrorKind};
 use terrace_bench::report::grouped;
 
@@ -65,13 +65,21 @@ fn damage(error: Error) -> Failure {
 
 /// Rebuilds what can be rebuilt of a damaged database, and says what is lost.
 ///
-/// The pool is rebuilt from SSTables and log; SSTables that cannot be read are set aside. Make a copy
-/// of the directory first if nothing must be lost for good.
+/// What is new is written beside what is there, checked, and put in its place by one step: a repair that fails or is
+/// killed has changed nothing, or is complete. It needs room for that. Files that were damaged, or are another database's,
+/// are kept in the folder `lost` of the directory, with a list of what they are. A sound database is left as it is.
+///
+/// The exit code is 1 if something is lost.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  cp -a ./db ./db.bak && terrace repair ./db && terrace check ./db")]
+#[command(
+    after_help = "Examples:\n  terrace repair ./db --dry-run\n  terrace repair ./db && terrace check ./db"
+)]
 pub struct Repair {
     /// The database
     pub dir: PathBuf,
+    /// Do all of it but the last step: say what would be done, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
     /// How to open the database.
     #[command(flatten)]
     pub open: OpenArgs,
@@ -81,17 +89,49 @@ impl Repair {
     /// Runs the command.
     pub fn run(&self, out: &mut dyn Write) -> CommandResult {
         require_database(&self.dir)?;
-        let report = Db::repair(&self.dir, self.open.options_for(&self.dir))?;
+        let how = RepairOptions { engine: self.open.engine, dry_run: self.dry_run };
+        let report = Db::repair_with(&self.dir, self.open.options(), how).map_err(|e| self.no_room(e))?;
         for line in &report.actions {
             writeln!(out, "{line}")?;
         }
-        writeln!(out, "{} keys are in the repaired database", grouped(report.keys))?;
-        if report.lost.is_empty() {
-            return Ok(writeln!(out, "nothing is lost")?);
+        for line in &report.set_aside {
+            writeln!(out, "set aside: {line}")?;
         }
-        for lost in &report.lost {
-            writeln!(out, "lost: {lost}")?;
+        let (what, lost) = match self.dry_run {
+            true => ("would be in the repaired database; nothing was changed", "would be lost"),
+            false => ("are in the repaired database", "lost"),
+        };
+        writeln!(out, "{} keys {what}", grouped(report.keys))?;
+        if report.lost.is_empty() {
+            return Ok(writeln!(out, "nothing {}", if self.dry_run { lost } else { "is lost" })?);
+        }
+        for line in &report.lost {
+            writeln!(out, "{lost}: {line}")?;
         }
         Err(Failure::new(exit::NOT_FOUND, "not everything could be recovered; what is lost is listed above"))
+    }
+}
+
+impl Repair {
+    /// Says how much room a repair needs that has met that there is none.
+    fn no_room(&self, error: Error) -> Failure {
+        let len = |path: PathBuf| std::fs::metadata(path).map_or(0, |file| file.len());
+        let needed = match &error {
+            Error::NoSpace { .. } => {
+                let files = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
+                let all = size::human(files.map(|file| len(file.path())).sum());
+                format!(
+                    "a repair writes beside what is there: it needs up to {all} of free space, and has changed nothing"
+                )
+            }
+            Error::PoolFull { path, .. } => {
+                let there = size::human(len(path.with_extension("")));
+                format!(
+                    "the pool that is there takes {there}: give the new one as much with `--pm SIZE`; nothing was changed"
+                )
+            }
+            _ => return error.into(),
+        };
+        Failure::new(exit::ERROR, error.to_string()).hint(needed)
     }
 }

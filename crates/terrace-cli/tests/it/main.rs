@@ -7,6 +7,7 @@ mod clumsy;
 mod damage;
 mod points;
 mod processes;
+mod repairs;
 mod scans;
 mod strangers;
 mod support;

@@ -48,6 +48,10 @@ impl Fs for RealFs {
         fs::rename(from, to).map_err(|e| Error::io(from, "rename", e))
     }
 
+    fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        fs::hard_link(from, to).map_err(|e| Error::io(from, "link", e))
+    }
+
     fn remove(&self, path: &Path) -> Result<()> {
         fs::remove_file(path).map_err(|e| Error::io(path, "remove", e))
     }

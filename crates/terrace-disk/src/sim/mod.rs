@@ -277,6 +277,10 @@ impl Fs for SimFs {
         self.shared.change(FsEvent::Rename { from, to }, from, "rename", |disk| disk.state.rename(from, to))
     }
 
+    fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        self.shared.change(FsEvent::Create { path: to }, from, "link", |disk| disk.state.link(from, to))
+    }
+
     fn remove(&self, path: &Path) -> Result<()> {
         self.shared.change(FsEvent::Remove { path }, path, "remove", |disk| disk.state.remove(path))
     }

@@ -208,6 +208,17 @@ impl State {
         Ok(())
     }
 
+    /// Names a file `to`, beside the name `from` that it has.
+    pub(super) fn link(&mut self, from: &Path, to: &Path) -> Result<()> {
+        let id = self.lookup(from, "link")?;
+        if self.is_file(to) || self.dirs.contains_key(to) {
+            return Err(Error::io(to, "link", io::ErrorKind::AlreadyExists.into()));
+        }
+        let (dir, name) = State::split(to)?;
+        self.dir_mut(dir, "link")?.change(NameChange::Link(name.to_owned(), id));
+        Ok(())
+    }
+
     pub(super) fn sync_file(&mut self, id: FileId) {
         if let Some(inode) = self.inode_mut(id) {
             inode.synced = inode.content.len();

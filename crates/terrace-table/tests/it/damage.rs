@@ -19,7 +19,7 @@ fn items() -> Vec<Item> {
 }
 
 fn options(compression: Compression) -> TableOptions {
-    TableOptions { block_bytes: 160, restart_interval: 3, compression, filter_bits_per_key: 10 }
+    TableOptions { block_bytes: 160, restart_interval: 3, compression, filter_bits_per_key: 10, origin: 7 }
 }
 
 /// Every way to ask a table, compared with `items`; errors must be of damage.

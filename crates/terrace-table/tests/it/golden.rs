@@ -11,7 +11,7 @@ fn items() -> Vec<Item> {
 }
 
 const GOLDEN: &str = "\
-54 45 52 52 54 42 4c 0a 01 00 00 00 07 00 00 00
+54 45 52 52 54 42 4c 0a 02 00 00 00 07 00 00 00
 0c b1 01 00 07 00 00 00 2a 00 00 00 2a 00 00 00
 b6 24 5f 07 36 9a f0 a8 00 05 07 07 61 70 70 6c
 65 72 65 64 05 00 0b 05 67 72 65 65 6e 02 05 00
@@ -33,15 +33,23 @@ ff e0 2d b7 a4 d2 24 11 80 01 00 00 00 00 00 00
 67 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
 09 00 00 00 25 00 00 00 0c 00 00 00 38 00 00 00
 10 00 00 00 31 00 00 00 06 00 00 00 07 00 00 00
-80 01 00 00 00 00 00 00 01 00 00 00 00 00 00 00
-00 00 00 00 3e 05 85 8e 0a 4c 42 54 52 52 45 54
+80 01 00 00 00 00 00 00 02 00 00 00 01 02 03 04
+05 06 07 08 65 d4 b6 17 0a 4c 42 54 52 52 45 54
 ";
+
+/// Every byte another.
+const ORIGIN: u64 = 0x0807_0605_0403_0201;
 
 #[test]
 fn a_table_has_these_bytes() {
     let fs = MemFs::default();
-    let options =
-        TableOptions { block_bytes: 80, restart_interval: 16, filter_bits_per_key: 10, ..Default::default() };
+    let options = TableOptions {
+        block_bytes: 80,
+        restart_interval: 16,
+        filter_bits_per_key: 10,
+        origin: ORIGIN,
+        ..Default::default()
+    };
     build(&fs, 7, &options, &items());
     let hex: String = fs
         .bytes(path())

@@ -180,7 +180,7 @@ pub fn any_options() -> impl Strategy<Value = TableOptions> {
     (block_bytes, 1..20usize, any::<bool>(), 0..15u32).prop_map(
         |(block_bytes, restart_interval, lz4, bits)| {
             let compression = if lz4 { Compression::Lz4 } else { Compression::None };
-            TableOptions { block_bytes, restart_interval, compression, filter_bits_per_key: bits }
+            TableOptions { block_bytes, restart_interval, compression, filter_bits_per_key: bits, origin: 9 }
         },
     )
 }

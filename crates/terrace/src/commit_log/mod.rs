@@ -35,10 +35,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use terrace_base::checksum::hash64;
 use terrace_base::{Error, Result};
 use terrace_disk::Access;
-use terrace_log::{LogReader, PmLog, unfinished_path};
+use terrace_log::{PmLog, unfinished_path};
 use terrace_pmem::{Marks, Pool};
 
 use crate::batch::WriteBatch;
@@ -100,7 +99,7 @@ pub(crate) struct Policy {
 pub(crate) struct CommitLog {
     core: Arc<Core>,
     policy: Policy,
-    /// The store, in the headers of files.
+    /// Whose they are, in the headers of files.
     database: u64,
     series: Mutex<Series>,
     /// What lies in the files cannot be relied upon: nothing more is logged before it is elsewhere.
@@ -169,7 +168,7 @@ impl CommitLog {
             None => Place::Files,
         };
         let series = Series { place, current: None, older: Vec::new(), previous: 0, record: Vec::new() };
-        let database = hash64(&manifest.state().identity.uuid).max(1);
+        let database = manifest.state().identity.origin();
         CommitLog { core, policy, database, series: Mutex::new(series), broken: AtomicBool::new(false) }
     }
 
@@ -195,9 +194,13 @@ impl CommitLog {
 
     /// The logs in files numbered `numbers`, to be replayed.
     pub fn files(&self, numbers: Vec<u64>) -> impl Source + '_ {
-        let (each_complete, read_only) = (self.policy.each_complete, self.core.options.read_only);
         self.series.lock().previous = numbers.last().copied().unwrap_or(0);
-        Files { fs: self.core.fs(), dir: &self.core.dir, numbers, each_complete, read_only }
+        self.files_of(numbers, self.core.options.read_only)
+    }
+
+    fn files_of(&self, numbers: Vec<u64>, read_only: bool) -> Files<'_> {
+        let (each_complete, database) = (self.policy.each_complete, self.database);
+        Files { fs: self.core.fs(), dir: &self.core.dir, database, numbers, each_complete, read_only }
     }
 
     /// Appends the group, and makes it as durable as it is asked to be. It is refused wholly or not at all.
@@ -375,17 +378,11 @@ impl CommitLog {
     }
 
     fn check_files(&self, manifest: &Manifest) -> Result<Vec<String>> {
-        let logs = manifest.listing()?.logs;
-        let mut problems = Vec::new();
-        for &number in &logs {
-            let path = file::log_path(&self.core.dir, number);
-            if let Err(e) = LogReader::look(self.core.fs(), &path, number, &mut |_, _| Ok(())) {
-                problems.push(e.to_string());
-            }
-        }
-        if let Err(e) = self.check_end(manifest, logs) {
-            problems.push(e.to_string());
-        }
+        let files = self.files_of(manifest.listing()?.logs, true);
+        let read = files.numbers.iter().map(|&number| files.visit(number, &mut |_| Ok(())).map(drop));
+        let end = std::iter::once_with(|| replay::check_sealed(&files, &manifest.state()));
+        let mut problems: Vec<String> =
+            read.chain(end).filter_map(Result::err).map(|e| e.to_string()).collect();
         problems.dedup();
         Ok(problems)
     }
@@ -395,14 +392,6 @@ impl CommitLog {
         let Some((number, bytes)) = replay::needed_end(&manifest.state()) else { return Ok(true) };
         let (fs, path) = (self.core.fs(), file::log_path(&self.core.dir, number));
         Ok(fs.exists(&path)? && fs.open(&path, Access::Sequential)?.len() == bytes)
-    }
-
-    /// Whether the log that was sealed last is there, whole, as long as it is needed.
-    fn check_end(&self, manifest: &Manifest, logs: Vec<u64>) -> Result<()> {
-        let (each_complete, read_only) = (self.policy.each_complete, true);
-        let files =
-            Files { fs: self.core.fs(), dir: &self.core.dir, numbers: logs, each_complete, read_only };
-        replay::check_sealed(&files, &manifest.state())
     }
 }
 

@@ -71,6 +71,8 @@ pub(crate) trait Source {
 pub(super) struct Files<'a> {
     pub fs: &'a dyn Fs,
     pub dir: &'a Path,
+    /// Whose they must be.
+    pub database: u64,
     pub numbers: Vec<u64>,
     /// Each log was complete and synced before the next was begun.
     pub each_complete: bool,
@@ -87,6 +89,7 @@ impl Source for Files<'_> {
         let path = self.path(number);
         let mut visit = |_, payload: &[u8]| decode(&path, payload).and_then(&mut *each);
         let read = if self.read_only { LogReader::look } else { LogReader::recover };
+        self.admit(&path)?;
         let outline: Outline = read(self.fs, &path, number, &mut visit)?;
         Ok(Read {
             sealed: outline.sealed.then_some(outline.end),
@@ -101,6 +104,19 @@ impl Source for Files<'_> {
 
     fn may_lose_ends(&self) -> bool {
         !self.each_complete
+    }
+}
+
+impl Files<'_> {
+    /// An error if the log at `path` says that it is another database's. Damage to its head is for who reads it.
+    fn admit(&self, path: &Path) -> Result<()> {
+        match LogReader::origin(self.fs, path)? {
+            Some(origin) if origin.database != self.database => {
+                let expected = "a log of this database (try `repair`)";
+                Err(Error::corruption(path, 0, expected, "another database's log"))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -30,7 +30,7 @@ use crate::db::traces::Traces;
 use crate::engine::{self, Engine, Group};
 use crate::env::Env;
 use crate::options::{Options, WriteOptions};
-use crate::repair;
+use crate::repair::{self, RepairOptions};
 use crate::scratch;
 use crate::stats::Stats;
 
@@ -104,10 +104,10 @@ impl Db {
             false => Some(env.fs.lock(&dir.join(LOCK_FILE))?),
         };
         let opened = match read_only {
-            true => scratch::open_to_read(&dir, &options, &env),
-            false => {
-                Core::new(dir, options, env.clone()).and_then(|core| Ok((core.clone(), engine::open(core)?)))
-            }
+            true => refuse_unfinished(&env, &dir).and_then(|()| scratch::open_to_read(&dir, &options, &env)),
+            false => finish_repair(&env, &dir)
+                .and_then(|()| Core::new(dir, options, env.clone()))
+                .and_then(|core| Ok((core.clone(), engine::open(core)?))),
         };
         if opened.is_err() && lock.is_some() {
             traces.remove(&env);
@@ -120,26 +120,51 @@ impl Db {
         Ok(Db { inner: Arc::new(inner) })
     }
 
-    /// Brings back all of a damaged database that is not itself damaged, and says what is gone. A
-    /// healthy database comes out as it was.
+    /// Brings back all of a damaged database that is not itself damaged, and says what is gone. A healthy database is left
+    /// as it is. What was damaged is kept in the folder `lost` of its directory. The repair has happened wholly or not at
+    /// all, whenever it is killed; it needs room for what it writes beside what is there.
     ///
     /// # Errors
     ///
-    /// `Locked` if it is open; `InvalidArgument` if there is no database.
+    /// `Locked` if it is open; `InvalidArgument` if there is no database, or another engine's. Nothing was changed then.
     pub fn repair(path: impl AsRef<Path>, options: Options) -> Result<RepairReport> {
         let env = Env::real(options.background_threads);
         Self::repair_in(env, path, options)
     }
 
+    /// [`repair`](Self::repair), as `how` says; the engine of `options` is not asked.
+    pub fn repair_with(path: impl AsRef<Path>, options: Options, how: RepairOptions) -> Result<RepairReport> {
+        let env = Env::real(options.background_threads);
+        Self::repair_with_in(env, path, options, how)
+    }
+
     /// [`repair`](Self::repair) in an environment of the caller's.
     pub fn repair_in(env: Env, path: impl AsRef<Path>, options: Options) -> Result<RepairReport> {
+        let how = RepairOptions { engine: Some(options.engine), ..RepairOptions::default() };
+        Self::repair_with_in(env, path, options, how)
+    }
+
+    /// [`repair_with`](Self::repair_with) in an environment of the caller's.
+    pub fn repair_with_in(
+        env: Env,
+        path: impl AsRef<Path>,
+        options: Options,
+        how: RepairOptions,
+    ) -> Result<RepairReport> {
         let dir = path.as_ref().to_path_buf();
         if !env.fs.exists(&dir)? {
             return Err(Error::invalid(format!("there is no database in {}", dir.display())));
         }
         repair::admit_repair(&env, &dir, &options.pool)?;
-        let _lock = env.fs.lock(&dir.join(LOCK_FILE))?;
-        engine::repair(Core::new(dir, options, env)?)
+        let path = dir.join(LOCK_FILE);
+        let was_there = env.fs.exists(&path)?;
+        let _lock = env.fs.lock(&path)?;
+        let outcome = repair::run(&env, &dir, options, how);
+        if !was_there && (how.dry_run || outcome.is_err()) {
+            // As it was found. Where the file cannot be removed, an empty one stays.
+            let _ = env.fs.remove(&path);
+        }
+        outcome
     }
 
     /// Sets `key` to `value`.
@@ -434,6 +459,25 @@ impl Inner {
         self.core.counters.puts.add(puts);
         self.core.counters.deletes.add(deletes);
         self.core.counters.user_bytes.add(bytes);
+    }
+}
+
+/// Puts in place what a repair has left that was cut short in its last step.
+fn finish_repair(env: &Env, dir: &Path) -> Result<()> {
+    if repair::is_unfinished(&*env.fs, dir)? {
+        tracing::warn!(dir = %dir.display(), "putting in place what a repair has left that was cut short");
+        repair::finish(env, dir)?;
+    }
+    Ok(())
+}
+
+/// An error where a repair was cut short in its last step: to read without that would be to read what it has replaced.
+fn refuse_unfinished(env: &Env, dir: &Path) -> Result<()> {
+    match repair::is_unfinished(&*env.fs, dir)? {
+        true => {
+            Err(Error::invalid("a repair was cut short in its last step; open the database for writing once"))
+        }
+        false => Ok(()),
     }
 }
 

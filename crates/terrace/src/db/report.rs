@@ -29,6 +29,9 @@ impl CheckReport {
 pub struct RepairReport {
     /// What was done, a line each.
     pub actions: Vec<String>,
+    /// Files that were damaged or are not the database's, a line each with the reason. They lie in the folder `lost` of
+    /// the database's directory now, beside a list.
+    pub set_aside: Vec<String>,
     /// What could not be brought back, a line each.
     pub lost: Vec<String>,
     /// Keys in the repaired database.

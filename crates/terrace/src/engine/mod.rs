@@ -19,9 +19,10 @@ use terrace_base::Result;
 use crate::batch::Op;
 use crate::db::commit::{Condition, Request};
 use crate::db::core::Core;
-use crate::db::report::{CheckReport, RepairReport};
+use crate::db::report::CheckReport;
 use crate::db::snapshots::{Held, Snapshots};
 use crate::options::EngineKind;
+use crate::repair::Salvage;
 use crate::stats::Stats;
 
 /// A group of batches to be applied together; each batch is atomic by itself.
@@ -139,11 +140,11 @@ pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
 }
 
 /// Brings back all that is not itself damaged.
-pub(crate) fn repair(core: Arc<Core>) -> Result<RepairReport> {
-    match core.options.engine {
-        EngineKind::Slm => slm::repair(core),
-        EngineKind::Lsm => lsm::repair(core),
-        EngineKind::Turbo => pm::repair::<turbo::TurboIndex>(core),
-        EngineKind::Sptree => pm::repair::<sptree::SptreeIndex>(core),
+pub(crate) fn repair(base: Salvage) -> Result<Salvage> {
+    match base.core.options.engine {
+        EngineKind::Slm => slm::repair(base),
+        EngineKind::Lsm => lsm::repair(base),
+        EngineKind::Turbo => pm::repair::<turbo::TurboIndex>(base),
+        EngineKind::Sptree => pm::repair::<sptree::SptreeIndex>(base),
     }
 }

@@ -11,6 +11,8 @@ use std::fmt;
 use terrace_base::codec::{Reader, put_bytes, put_varint};
 use terrace_table::TableMeta;
 
+use crate::options::EngineKind;
+
 /// The version of the manifest's format that this build writes and reads.
 pub const FORMAT_VERSION: u64 = 1;
 
@@ -23,6 +25,25 @@ pub struct Identity {
     pub engine: String,
     /// Options that must not change after creation, by name.
     pub options: BTreeMap<String, String>,
+}
+
+impl Identity {
+    /// What the store's files say of whose they are: the engine's number in the top byte, and [`owner`](Self::owner).
+    pub fn origin(&self) -> u64 {
+        let engine = EngineKind::parse(&self.engine).map_or(0, EngineKind::number);
+        u64::from(engine) << 56 | self.owner()
+    }
+
+    /// The first six bytes of the identity, the first of them the highest: what a pool says of whose it is.
+    pub fn owner(&self) -> u64 {
+        self.uuid[..6].iter().fold(0, |word, byte| word << 8 | u64::from(*byte))
+    }
+
+    /// A new identity's bytes with those in front that [`owner`](Self::owner) is to give.
+    pub fn with_owner(mut self, owner: u64) -> Identity {
+        self.uuid[..6].copy_from_slice(&owner.to_be_bytes()[2..]);
+        self
+    }
 }
 
 /// What a background job does with its inputs.

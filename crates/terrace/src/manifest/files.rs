@@ -178,7 +178,7 @@ fn parse_current(text: &[u8]) -> Option<u64> {
 
 /// Puts manifest `number` of `dir` in force, atomically and durably. The manifest and its name must
 /// be durable already.
-pub(super) fn set_current(fs: &dyn Fs, dir: &Path, number: u64) -> Result<()> {
+pub(crate) fn set_current(fs: &dyn Fs, dir: &Path, number: u64) -> Result<()> {
     let temp = FileName::CurrentTemp.path(dir);
     if fs.exists(&temp)? {
         fs.remove(&temp)?;

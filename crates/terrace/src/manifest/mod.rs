@@ -52,6 +52,7 @@ mod state;
 mod tests;
 
 pub use edit::{Edit, FORMAT_VERSION, Identity, JobKind, KnownPool};
+pub(crate) use files::set_current;
 pub use files::{FileName, locate};
 pub use listing::Listing;
 pub use replay::Salvaged;
@@ -133,6 +134,9 @@ impl Manifest {
         // A switch of `CURRENT` by a process that then died may not be durable yet.
         fs.sync_dir(dir)?;
         let (state, sealed) = replay::read(&*fs, dir, number)?;
+        if sealed {
+            refuse_newer_tables(&*fs, dir, number, &state)?;
+        }
         let numbers = files::manifests(&*fs, dir)?;
         let highest = numbers.last().copied().unwrap_or(number);
         let manifest = Self::over(fs, dir, state, highest.max(number));
@@ -271,9 +275,13 @@ impl Manifest {
         if undecided { self.apply(&[]) } else { Ok(()) }
     }
 
-    /// Ends the file's log, for a clean close; later groups may still be applied. A file of a process that
-    /// could not do so is left for one that ends.
+    /// Ends the file's log, for a clean close, with the numbers of all files that were begun; later groups may still be
+    /// applied. A file of a process that could not do so is left for one that ends.
     pub fn seal(&self) -> Result<()> {
+        // Numbers that were handed out are taken for good: a table of a higher number is newer than this manifest.
+        if self.next_file.load(Ordering::Relaxed) > self.state.load().next_file {
+            self.apply(&[])?;
+        }
         let mut writer = self.writer.lock();
         if writer.sealed {
             return Ok(());
@@ -286,6 +294,14 @@ impl Manifest {
             writer.sealed = true;
         }
         Ok(())
+    }
+
+    /// Takes back that the file in force was closed in order, durably: before the first table of a session is begun without
+    /// a group that tells of it. A table that such a file does not know shows that the file is an older copy.
+    pub fn unseal(&self) -> Result<()> {
+        let mut writer = self.writer.lock();
+        // A file that this session has begun was not closed.
+        if writer.log.is_none() { self.roll(&mut writer, &self.state.load()) } else { Ok(()) }
     }
 
     /// Whether the file in force was closed in order: then nothing can be missing at its end.
@@ -414,6 +430,17 @@ fn snapshot_records(state: &State) -> Vec<Vec<u8>> {
         }
     }
     records
+}
+
+/// A manifest that was closed in order knows the number of every table that was ever begun. A table of a higher one shows
+/// that it is an older copy.
+fn refuse_newer_tables(fs: &dyn Fs, dir: &Path, number: u64, state: &State) -> Result<()> {
+    let (ours, _) = files::list(fs, dir)?;
+    let newer = ours.iter().find(|name| matches!(name, FileName::Table(n) if *n >= state.next_file));
+    let Some(table) = newer.filter(|_| state.next_file > 1) else { return Ok(()) };
+    let path = FileName::Manifest(number).path(dir);
+    let found = format!("an older one: {table} is newer than it; run repair");
+    Err(Error::corruption(&path, 0, "the newest manifest of this database", found))
 }
 
 fn remove_if_there(fs: &dyn Fs, path: &Path) -> Result<()> {

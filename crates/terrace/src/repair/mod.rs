@@ -1,6 +1,213 @@
 //! Repairs: what all engines share of them.
+//!
+//! A repair works in a view of the database ([`beside`]) in which it may do as it likes: what it writes lies beside what
+//! was there, and nothing that was there changes. What comes of it is opened and checked, and then put in place by one
+//! step ([`switch`]), which is begun again where it was cut short. So a repair that fails or is killed has changed nothing
+//! or is complete, and one that only looks is one without the last step.
 
+mod beside;
+mod evidence;
+mod journal;
+mod runs;
+mod salvage;
+mod switch;
 mod whose;
 
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use terrace_base::{Error, ErrorKind, Result};
+use terrace_disk::{Access, Fs};
+use terrace_log::LogReader;
+use terrace_table::Table;
+
+use self::beside::Beside;
+use self::evidence::{Evidence, Verdict};
+use crate::db::core::Core;
+use crate::db::report::{CheckReport, RepairReport};
+use crate::engine;
+use crate::env::Env;
+use crate::manifest::{FileName, Manifest};
+use crate::options::{EngineKind, Options, PoolChoice};
+use crate::pool;
+use crate::scratch;
+
+pub(crate) use journal::{decode_record, sound_record};
+pub(crate) use runs::{Runs, each_newest};
+pub(crate) use salvage::{Entries, Salvage};
+pub(crate) use switch::{finish, is_unfinished};
 pub use whose::Whose;
 pub(crate) use whose::{admit, admit_repair};
+
+/// How a database is repaired.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RepairOptions {
+    /// The engine that made it. Without, its files say that, or the repair is refused.
+    pub engine: Option<EngineKind>,
+    /// Whether to do all of it but the last step: the report says what would be done, and nothing is changed. It takes the
+    /// same room meanwhile.
+    pub dry_run: bool,
+}
+
+/// Repairs the database in `dir`, whose lock the caller holds.
+pub(crate) fn run(env: &Env, dir: &Path, options: Options, asked: RepairOptions) -> Result<RepairReport> {
+    let mut report = RepairReport::default();
+    if is_unfinished(&*env.fs, dir)? {
+        if asked.dry_run {
+            report
+                .actions
+                .push("a repair that was cut short would be put in place; nothing else was looked at".into());
+            return Ok(report);
+        }
+        report.lost = finish(env, dir)?.unwrap_or_default();
+        report.actions.push("put the files of a repair in place that was cut short".into());
+    }
+    admit_versions(&*env.fs, dir)?;
+    let Verdict { engine, owner } = Evidence::gather(env, dir, &options)?.judge(dir, asked.engine)?;
+    let options = Options { engine, create_if_missing: false, read_only: false, ..options };
+    let place = place_of_pool(env, dir, &options)?;
+    switch::discard(env, dir, Some(&place))?;
+    let outcome = mend(env, dir, &options, (owner, asked.dry_run), &place);
+    // After the last step there is nothing to discard.
+    let discarded = switch::discard(env, dir, Some(&place));
+    let done = outcome?;
+    discarded?;
+    report.keys = done.keys;
+    report.actions.extend(done.actions);
+    report.lost.extend(done.lost);
+    report.set_aside = done.set_aside;
+    Ok(report)
+}
+
+fn mend(
+    env: &Env,
+    dir: &Path,
+    options: &Options,
+    (owner, dry_run): (Option<u64>, bool),
+    place: &Path,
+) -> Result<RepairReport> {
+    if let Some(keys) = sound_as_it_is(env, dir, options, place)? {
+        let actions = vec!["everything is sound: nothing had to be done".to_string()];
+        return Ok(RepairReport { keys, actions, ..RepairReport::default() });
+    }
+    switch::discard(env, dir, Some(place))?;
+    need_room(env, options, place)?;
+    let view = Beside::new(env, dir)?;
+    let core = Core::new(dir.to_path_buf(), options.clone(), view.env())?;
+    let mut done = engine::repair(Salvage::new(core, owner))?;
+    let checked = prove_result(&view, dir, options)?;
+    if let Some(problem) = checked.problems.first() {
+        return Err(Error::corruption(
+            dir,
+            0,
+            "a sound database to come out of the repair; nothing was changed",
+            problem,
+        ));
+    }
+    for (name, why) in &done.aside {
+        done.report.set_aside.push(format!("{name}: {why}"));
+    }
+    done.report.set_aside.extend(done.pool_aside.iter().map(|why| format!("{}: {why}", place.display())));
+    if !dry_run {
+        switch::commit(env, dir, &view, &done)?;
+    }
+    Ok(done.report)
+}
+
+/// How many keys there are, if the database opens and proves sound as it is.
+fn sound_as_it_is(env: &Env, dir: &Path, options: &Options, place: &Path) -> Result<Option<u64>> {
+    let view = Beside::new(env, dir)?;
+    // A device has no private view; what was closed in order can be read as it is.
+    let options = Options { read_only: env.pm.is_device(place), ..options.clone() };
+    match prove(&view, dir, &options) {
+        Ok(report) if report.is_clean() && view.pm.change().is_none() => {
+            Ok((!hides_a_stranger(env, dir, &view)?).then_some(report.keys))
+        }
+        Err(e)
+            if matches!(e.kind(), ErrorKind::Locked | ErrorKind::NoSpace)
+                || pool::is_of_another_version(&e) =>
+        {
+            Err(e)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Opens and checks the database as it is seen in `view`.
+fn prove(view: &Beside, dir: &Path, options: &Options) -> Result<CheckReport> {
+    let core = Core::new(dir.to_path_buf(), options.clone(), view.env())?;
+    let (engine, last) = engine::open(core.clone())?;
+    core.snapshots.advance(last);
+    let report = engine.check();
+    let closed = engine.close();
+    report.and_then(|report| closed.map(|()| report))
+}
+
+/// Reads and checks what a repair has made. Nothing of it changes by that: neither the pool that stays in its place nor the
+/// new one is to have a session that the manifest does not know.
+fn prove_result(view: &Beside, dir: &Path, options: &Options) -> Result<CheckReport> {
+    let options = Options { read_only: true, ..options.clone() };
+    let (core, (engine, last)) = scratch::open_to_read(dir, &options, &view.env())?;
+    core.snapshots.advance(last);
+    let report = engine.check();
+    let closed = engine.close();
+    report.and_then(|report| closed.map(|()| report))
+}
+
+/// Whether opening removes a table that is another database's. It is nobody's to remove.
+fn hides_a_stranger(env: &Env, dir: &Path, view: &Beside) -> Result<bool> {
+    let own = Manifest::open(env.fs.clone(), dir)?.state().identity.origin();
+    let is_stranger = |name: &OsStr| {
+        let path = dir.join(name);
+        matches!(FileName::parse(&path), Some(FileName::Table(_)))
+            && Table::identify(&*env.fs, &path).is_ok_and(|(_, origin)| origin != own)
+    };
+    Ok(view.fs.changes().hidden.iter().any(|name| is_stranger(name)))
+}
+
+/// An error if another version wrote any of it: that is sound, and not to be touched.
+fn admit_versions(fs: &dyn Fs, dir: &Path) -> Result<()> {
+    for path in fs.list(dir)? {
+        let outcome = match FileName::parse(&path) {
+            Some(FileName::Table(_)) => Table::identify(fs, &path).map(drop),
+            Some(FileName::Log(_)) => LogReader::origin(fs, &path).map(drop),
+            _ => Ok(()),
+        };
+        // Everything else is dealt with where it is met.
+        outcome.or_else(|e| if pool::is_of_another_version(&e) { Err(e) } else { Ok(()) })?;
+    }
+    Ok(())
+}
+
+/// Where the pool lies or would lie.
+fn place_of_pool(env: &Env, dir: &Path, options: &Options) -> Result<PathBuf> {
+    let salvaged = Manifest::salvage(&*env.fs, dir)?;
+    let recorded = salvaged.and_then(|salvaged| pool::recorded_path(&salvaged.state.identity));
+    let asked = match &options.pool {
+        PoolChoice::Path(path) | PoolChoice::Emulated { path: Some(path), .. } => Some(path.clone()),
+        PoolChoice::Auto | PoolChoice::Emulated { path: None, .. } => None,
+    };
+    Ok(asked.or(recorded).unwrap_or_else(|| dir.join("pool")))
+}
+
+/// An error, before anything is written, where a new pool has certainly no room.
+fn need_room(env: &Env, options: &Options, place: &Path) -> Result<()> {
+    let holds_everything = options.engine.needs_memory() && env.pm.exists(place)?;
+    if env.pm.is_device(place) && env.pm.exists(place)? {
+        return Err(Error::invalid(format!(
+            "the pool is the device {}, beside which there is no room for the new one that a repair makes: copy the \
+             database to a file system with room for two pools and repair the copy",
+            place.display()
+        )));
+    }
+    let home = place.parent().filter(|home| !home.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let (free, needed) = (env.fs.free_bytes(home)?, env.fs.open(place, Access::Random));
+    let needed = needed.map_or(0, |file| file.len());
+    if holds_everything && free < needed {
+        return Err(Error::invalid(format!(
+            "a repair makes a new pool beside {}, for which up to {needed} bytes are needed and {free} are free",
+            place.display()
+        )));
+    }
+    Ok(())
+}

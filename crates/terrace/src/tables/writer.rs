@@ -115,6 +115,7 @@ impl<'a> TableWriter<'a> {
     }
 
     fn begin(&self) -> Result<Open> {
+        self.manifest.unseal()?;
         let number = self.manifest.take_numbers(1).start;
         let created = self.files.create_table(number)?;
         let file = MadeFile::new(self.files, number);

@@ -185,6 +185,7 @@ impl Lsm {
             block_bytes: lsm.block_bytes,
             compression: self.core.options.compression,
             filter_bits_per_key: lsm.filter_bits_per_key,
+            origin: self.manifest.state().identity.origin(),
             ..Default::default()
         };
         WriterOptions { table_bytes, table }

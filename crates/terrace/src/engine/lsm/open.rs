@@ -15,6 +15,7 @@ use crate::levels::Levels;
 use crate::manifest::{self, Identity, Manifest};
 use crate::options::{EngineKind, LogPlace, PoolChoice};
 use crate::pool::{self, MEDIA, MEMORY};
+use crate::tables::{open_table, refuse_missing};
 
 /// The identity's name for where the log lies, and the values.
 const LOG: &str = "lsm.log";
@@ -121,6 +122,7 @@ fn open_existing(core: &Core) -> Result<(Manifest, Option<Pool>, Found)> {
         let pool = if on_pm { Some(pool::fresh(core, &identity, &LOG_ROOTS)?) } else { None };
         return begin(manifest, pool);
     }
+    refuse_missing(core, &manifest)?;
     let closed = if manifest.is_sealed() { Found::Closed } else { Found::Crashed };
     if !on_pm {
         remove_leftover_pool(core)?;
@@ -161,11 +163,11 @@ pub(super) fn assemble_around(
     gathered: Option<&Gathered>,
     damaged: &mut dyn FnMut(Error) -> Result<()>,
 ) -> Result<Arc<Lsm>> {
-    let open = |number| core.files.open_table(number, core.cache());
     if let Some(pool) = &pool {
         pool::note(&manifest, pool);
     }
-    let levels = Levels::default().updated(&manifest.state(), open)?;
+    let state = manifest.state();
+    let levels = Levels::default().updated(&state, |number| open_table(&core, &state, number))?;
     let emulated = match &pool {
         Some(_) => pool::emulated(&core, &manifest.state().identity)?,
         None => None,

@@ -4,9 +4,6 @@
 //! there go to level 0, where every order of versions is right. Logs are replayed as far as they are whole, and
 //! flushed; then the pool is made anew. Nothing old is removed before what replaces it is durable.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-
 use terrace_base::{Error, Result};
 use terrace_log::PmLog;
 use terrace_pmem::Opened;
@@ -14,26 +11,27 @@ use terrace_table::{TableMeta, TableOptions};
 
 use super::open::{self, Found};
 use crate::commit_log::{Gathered, LOG_ROOTS, number_of};
-use crate::db::core::Core;
-use crate::db::report::RepairReport;
 use crate::engine::Engine;
 use crate::manifest::{Identity, Manifest, State};
 use crate::options::EngineKind;
 use crate::pool;
-use crate::salvage::Salvage;
+use crate::repair::Salvage;
 
-/// Repairs the database in `core.dir`, which nobody has open.
-pub(crate) fn repair(core: Arc<Core>) -> Result<RepairReport> {
-    let lsm = &core.options.lsm;
-    let options = TableOptions {
+/// Repairs the database in the view that `base` works in.
+pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {
+    let lsm = &base.core.options.lsm;
+    base.options = TableOptions {
         block_bytes: lsm.block_bytes,
-        compression: core.options.compression,
+        compression: base.core.options.compression,
         filter_bits_per_key: lsm.filter_bits_per_key,
         ..TableOptions::default()
     };
-    let mut base = Salvage::new(core, options);
-    let known = base.begin()?;
-    let (identity, tables) = gather_tables(&mut base, known.as_ref())?;
+    let (known, mut identity) = base.begin(EngineKind::Lsm)?;
+    let is_known = known.is_some();
+    if !is_known {
+        note_place(&base, &mut identity)?;
+    }
+    let tables = gather_tables(&mut base, known.as_ref())?;
     let gathered =
         open::is_on_pm(&identity).then(|| gather_logs(&mut base, &identity, known.as_ref())).transpose()?;
     let flushed = tables.iter().map(|(_, meta, sound)| if *sound { meta.max_seq } else { 0 }).max();
@@ -51,32 +49,26 @@ pub(crate) fn repair(core: Arc<Core>) -> Result<RepairReport> {
 /// A table with its level, and whether it was found sound.
 type Placed = (u32, TableMeta, bool);
 
-fn gather_tables(base: &mut Salvage, known: Option<&State>) -> Result<(Identity, Vec<Placed>)> {
-    let present = base.present_tables()?;
+fn gather_tables(base: &mut Salvage, known: Option<&State>) -> Result<Vec<Placed>> {
+    let present = base.present_tables();
     let whole =
         base.left.is_none() && known.is_some_and(|s| s.tables.keys().all(|number| present.contains(number)));
-    let wanted: BTreeSet<u64> = base.wanted_tables(known)?;
+    let wanted = base.wanted_tables(known);
     // A manifest that names what is not there has lost its end: what replaced it is there and not named.
     let wanted = if whole { wanted } else { &present - &base.left.clone().unwrap_or_default() };
     let level =
         |number: u64| known.filter(|_| whole).map_or(0, |s| s.tables.get(&number).map_or(0, |t| t.level));
     let sound = base.sound_tables(wanted)?;
     let tables = sound.into_iter().map(|(number, meta)| (level(number), number == meta.number, meta));
-    let tables = tables.map(|(level, sound, meta)| (level, meta, sound)).collect();
-    let identity = match known {
-        Some(state) => state.identity.clone(),
-        None => unknown_identity(base)?,
-    };
-    Ok((identity, tables))
+    Ok(tables.map(|(level, sound, meta)| (level, meta, sound)).collect())
 }
 
-/// The identity of a database whose manifest tells nothing any more.
-fn unknown_identity(base: &Salvage) -> Result<Identity> {
+/// Notes where the log of a database lies whose manifest tells nothing any more: in the pool, if there is one.
+fn note_place(base: &Salvage, identity: &mut Identity) -> Result<()> {
     let core = &base.core;
-    let mut identity = pool::new_identity(&core.options, EngineKind::Lsm);
-    let (path, _) = pool::request(core, &identity)?;
-    open::note_place(&mut identity, core.env.pm.exists(&path)?);
-    Ok(identity)
+    let (path, _) = pool::request(core, identity)?;
+    open::note_place(identity, core.env.pm.exists(&path)?);
+    Ok(())
 }
 
 /// Reads the logs in the pool, as far as they can be.
@@ -91,6 +83,7 @@ fn gather_logs(base: &mut Salvage, identity: &Identity, known: Option<&State>) -
     let pool = match pool::open_to_repair(&core, &path, &options, owner)? {
         Ok(pool) => pool,
         Err(e) => {
+            base.pool_aside = Some(e.to_string());
             base.lost(format!("{e}: writes since the last flush"));
             return Ok(Gathered::default());
         }
@@ -108,22 +101,31 @@ fn gather_logs(base: &mut Salvage, identity: &Identity, known: Option<&State>) -
             Ok(None) => {}
             Ok(Some((Some(number), log))) => logs.push((number, log)),
             Ok(Some((None, _))) => {
-                base.lost(format!("{root}: a log that does not begin, if anything was in it"))
+                let what = format!("{root}: a log that does not begin");
+                base.lost(format!("{what}, if anything was in it"));
+                base.pool_aside = Some(what);
             }
-            Err(e) => base.lost(format!("{e}: the writes of one memtable")),
+            Err(e) => {
+                base.pool_aside = Some(e.to_string());
+                base.lost(format!("{e}: the writes of one memtable"));
+            }
         }
     }
     Ok(Gathered::from_pool(&pool, logs.iter().map(|(number, log)| (*number, log))))
 }
 
 /// Makes the new manifest, brings what logs hold into tables, and makes the pool anew.
-fn finish(mut base: Salvage, state: State, gathered: Option<Gathered>) -> Result<RepairReport> {
+fn finish(mut base: Salvage, state: State, gathered: Option<Gathered>) -> Result<Salvage> {
     let core = base.core.clone();
     let identity = state.identity.clone();
     let tables = state.tables.len();
     let manifest = Manifest::rebuild(core.fs.clone(), &core.dir, state)?;
+    let in_pool = gathered.is_some();
     let mut damaged = |damage: Error| {
-        base.lost(format!("{damage}: the writes of this log from there on"));
+        if in_pool {
+            base.pool_aside.get_or_insert(damage.to_string());
+        }
+        base.damaged_log(&damage);
         Ok(())
     };
     let lsm =
@@ -134,7 +136,7 @@ fn finish(mut base: Salvage, state: State, gathered: Option<Gathered>) -> Result
     base.report.keys = super::check::count_keys(&lsm)?;
     base.did(format!("the manifest names {tables} tables; what logs held is in tables, too"));
     lsm.close()?;
-    if gathered.is_some() {
+    if in_pool {
         let (path, media) = pool::request(&core, &identity)?;
         core.env.pm.remove(&path)?;
         let pool = core.env.pm.create(&path, &pool::pool_options(&core, media))?;
@@ -142,5 +144,5 @@ fn finish(mut base: Salvage, state: State, gathered: Option<Gathered>) -> Result
         pool.close()?;
         base.did("made the pool anew");
     }
-    Ok(base.report)
+    Ok(base)
 }

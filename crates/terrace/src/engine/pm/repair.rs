@@ -4,15 +4,19 @@
 //! pool is sound that is all. Else what the index still leads to is gathered, and after it what else is in the pool and
 //! is a record; then the pool is made anew with it. What of a deletion or an overwritten value has not been freed yet
 //! cannot be told from what is valid where the index says nothing: the report says so.
+//!
+//! What is gathered goes through tables, sorted, so that it need not fit into memory. There a version has its number with
+//! a rank above it, by which what is told for certain stands before what is merely found.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use terrace_base::{Error, Result};
 use terrace_index::ScanBatch;
 use terrace_pmem::{CLOSED_WITH, Opened, Pool, PoolOptions};
-use terrace_table::TableOptions;
+use terrace_table::{Kind, TableOptions};
 
 use super::index::KeyIndex;
 use super::layout::{LINKED_KIND, RECORD_KIND, Word};
@@ -23,75 +27,100 @@ use super::{PmStore, check};
 use crate::batch::Op;
 use crate::db::commit::Condition;
 use crate::db::core::Core;
-use crate::db::report::RepairReport;
 use crate::engine::Engine;
-use crate::manifest::{Identity, Manifest};
-use crate::pool;
-use crate::salvage::Salvage;
+use crate::manifest::{FileName, Identity, Manifest, State};
+use crate::pool::{self, MEDIA};
+use crate::repair::{Runs, Salvage, each_newest};
 
 /// A number, and a value or none for a deletion.
 type Found = (u64, Option<Vec<u8>>);
 
-/// Keys with what was newest of each.
-type Gathered = BTreeMap<Vec<u8>, Found>;
+/// Bits of a version's number; its rank stands above them.
+const NUMBER_BITS: u32 = 48;
 
-/// Repairs the database in `core.dir`, which nobody has open.
-pub(crate) fn repair<I: KeyIndex>(core: Arc<Core>) -> Result<RepairReport> {
-    let mut base = Salvage::new(core.clone(), TableOptions::default());
-    let known = base.begin()?;
-    let is_known = known.is_some();
-    let identity = known.as_ref().map(|state| state.identity.clone());
-    let identity = identity.unwrap_or_else(|| pool::new_identity(&core.options, I::KIND));
+/// How certain it is that a version is a key's newest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// It is there.
+    Found,
+    /// The index leads to it.
+    Named,
+    /// It was so before a group that was cut short.
+    Undone,
+}
+
+/// Repairs the database in the view that `base` works in.
+pub(crate) fn repair<I: KeyIndex>(mut base: Salvage) -> Result<Salvage> {
+    let core = base.core.clone();
+    let (known, mut identity) = base.begin(I::KIND)?;
+    identity.options.entry(MEDIA.into()).or_insert_with(|| "memory".into());
     let mut state = Manifest::state_of(identity.clone(), &[], 0)?;
     // With 1 it would be taken for one that was begun and not finished, and made anew.
     state.next_file = state.next_file.max(base.next).max(2);
     let manifest = || Manifest::rebuild(core.fs.clone(), &core.dir, state.clone());
     let (path, media) = pool::request(&core, &identity)?;
     let options = pool::pool_options(&core, media);
-    let owner = (&identity, is_known);
+    let owner = (&identity, known.is_some());
     let opened = match core.env.pm.exists(&path)? {
         true => pool::open_to_repair(&core, &path, &options, owner)?,
         false => Err(Error::corruption(&path, 0, "the database's pool", "no such file")),
     };
-    let gathered = match opened.and_then(refuse_torn) {
-        Ok(pool) => {
-            let doubts = pool::take_as_it_is(&pool, known.as_ref().and_then(|state| state.pool));
-            doubts.into_iter().for_each(|doubt| base.lost(doubt));
-            let owned = match pool::set_owner(&pool, &identity) {
-                Err(e) if pool::is_unusable(&e) => Err(e.to_string()),
-                done => Ok(done?),
-            };
-            let proved = match owned {
-                Ok(()) => attach::<I>(&core, manifest()?, pool.clone())?,
-                Err(problem) => Err(problem),
-            };
-            match proved {
-                Ok(keys) => {
-                    base.report.keys = keys;
-                    return Ok(base.report);
-                }
-                Err(problem) => {
-                    base.did(format!("{problem}: making the pool anew from what is sound"));
-                    gather::<I>(&core, &pool, &mut base)
-                }
+    let opened = opened.and_then(refuse_torn);
+    let problem = match &opened {
+        Ok(pool) => match prove_as_it_is::<I>(pool, &identity, known.as_ref(), manifest()?, &mut base)? {
+            Ok(keys) => {
+                // What the proof has noted of the pool is true of the copy that it saw.
+                manifest()?;
+                base.report.keys = keys;
+                base.did("the pool is sound");
+                return Ok(base);
             }
-        }
-        Err(e) => match salvage_pool(&core, &path, &options, owner)? {
-            Ok(pool) => {
-                if may_be_older(&e) {
-                    base.lost(format!("{e}: what was written last"));
-                }
-                base.did(format!("{e}: making the pool anew from what is sound"));
-                gather::<I>(&core, &pool, &mut base)
-            }
-            Err(_) => {
-                base.lost(format!("{e}: everything"));
-                Gathered::new()
-            }
+            Err(problem) => problem,
         },
+        Err(e) => {
+            if may_be_older(e) {
+                base.lost(format!("{e}: what was written last"));
+            }
+            e.to_string()
+        }
     };
-    renew::<I>(&core, &path, &identity, manifest()?, gathered, &mut base)?;
-    Ok(base.report)
+    let opened = opened.or_else(|_| salvage_pool(&core, &path, &options, owner)?);
+    let tables = match &opened {
+        Ok(pool) => {
+            base.did(format!("{problem}: making the pool anew from what is sound"));
+            base.pool_aside = Some(problem);
+            gather::<I>(pool, &mut base)?
+        }
+        Err(_) => {
+            base.lost(format!("{problem}: everything"));
+            base.pool_aside = Some(problem);
+            Vec::new()
+        }
+    };
+    // It is locked as long as it is open.
+    drop(opened);
+    renew::<I>(&path, &identity, manifest()?, &tables, &mut base)?;
+    Ok(base)
+}
+
+/// How many keys there are in a pool that is sound and may stay, or why it may not. An older copy may.
+fn prove_as_it_is<I: KeyIndex>(
+    pool: &Pool,
+    identity: &Identity,
+    known: Option<&State>,
+    manifest: Manifest,
+    base: &mut Salvage,
+) -> Result<std::result::Result<u64, String>> {
+    let altered = pool.altered().first().map(ToString::to_string);
+    let doubts = pool::take_as_it_is(pool, known.and_then(|state| state.pool));
+    doubts.into_iter().for_each(|doubt| base.lost(doubt));
+    if pool::owner_in(pool) != Some((I::KIND, identity.owner())) {
+        return Ok(Err("the pool does not say whose it is".to_string()));
+    }
+    match altered {
+        Some(problem) => Ok(Err(problem)),
+        None => attach::<I>(&base.core, manifest, pool.clone()),
+    }
 }
 
 /// What was expected of a pool that may be torn.
@@ -123,7 +152,7 @@ fn salvage_pool(
     pool::open_to_repair(core, path, &PoolOptions { salvage: true, ..options.clone() }, owner)
 }
 
-/// Opens the pool and proves it; how many keys there are, or what is wrong.
+/// Opens the pool, as it is seen, and proves it; how many keys there are, or what is wrong.
 fn attach<I: KeyIndex>(
     core: &Arc<Core>,
     manifest: Manifest,
@@ -152,33 +181,36 @@ fn prove<I: KeyIndex>(store: &PmStore<I>) -> Result<std::result::Result<u64, Str
     Ok(report.problems.first().map_or(Ok(report.keys), |problem| Err(problem.clone())))
 }
 
-/// Everything that can still be read, the index's word first.
-fn gather<I: KeyIndex>(core: &Core, pool: &Pool, base: &mut Salvage) -> Gathered {
-    let mut found = Gathered::new();
+/// Puts everything that can still be read into tables.
+fn gather<I: KeyIndex>(pool: &Pool, base: &mut Salvage) -> Result<Vec<u64>> {
+    let (core, options) = (base.core.clone(), TableOptions::default());
     let before = before_the_group::<I>(pool, base);
-    let whole = match I::open_to_salvage(pool, core) {
-        Ok(index) => gather_named(pool, &index, &mut found, base),
+    let mut next = base.next;
+    let mut runs = Runs::new(&core, &options, &mut next);
+    let whole = match I::open_to_salvage(pool, &core) {
+        Ok(index) => gather_named(pool, &index, &mut runs, base)?,
         Err(e) => {
             base.lost(format!("{e}: the index"));
             false
         }
     };
     if !whole {
-        let before = found.len();
-        gather_rest(pool, &mut found);
-        base.did(format!(
-            "found {} more keys in records that the index does not lead to",
-            found.len() - before
-        ));
-        base.lost("which of those keys had been deleted, or had a newer value, shortly before the end");
+        gather_rest(pool, &mut runs)?;
+        base.lost("which of the keys that the index does not lead to had been deleted, or had a newer value");
     }
     for (key, before) in before {
-        match before {
-            Some(version) => drop(found.insert(key, version)),
-            None => drop(found.remove(&key)),
-        }
+        let (number, value) = before.unwrap_or_default();
+        take(&mut runs, &key, number, value, Rank::Undone)?;
     }
-    found
+    let made = runs.finish()?;
+    base.next = next;
+    Ok(made.into_iter().map(|meta| meta.number).collect())
+}
+
+fn take(runs: &mut Runs<'_>, key: &[u8], number: u64, value: Option<Vec<u8>>, rank: Rank) -> Result<()> {
+    let kind = if value.is_some() { Kind::Put } else { Kind::Delete };
+    let seq = number | (rank as u64) << NUMBER_BITS;
+    runs.add(key, seq, kind, Bytes::from(value.unwrap_or_default()))
 }
 
 /// What the keys of a group that was cut short had before it.
@@ -211,7 +243,12 @@ fn before_the_group<I: KeyIndex>(pool: &Pool, base: &mut Salvage) -> BTreeMap<Ve
 }
 
 /// What the index leads to; whether it could be read to its end.
-fn gather_named<I: KeyIndex>(pool: &Pool, index: &I, found: &mut Gathered, base: &mut Salvage) -> bool {
+fn gather_named<I: KeyIndex>(
+    pool: &Pool,
+    index: &I,
+    runs: &mut Runs<'_>,
+    base: &mut Salvage,
+) -> Result<bool> {
     let (mut cursor, mut batch) = (I::Cursor::default(), ScanBatch::new());
     loop {
         batch.clear();
@@ -223,63 +260,101 @@ fn gather_named<I: KeyIndex>(pool: &Pool, index: &I, found: &mut Gathered, base:
             };
             // SAFETY: nobody else uses the pool.
             match unsafe { Record::load(pool, word) }.and_then(|record| record.of(pool, key)) {
-                Ok(record) => drop(found.insert(key.to_vec(), version(&record))),
+                Ok(record) => {
+                    let (number, value) = version(&record);
+                    take(runs, key, number, value, Rank::Named)?;
+                }
                 Err(e) => base.lost(format!("{e}: the value of {}", key.escape_ascii())),
             }
         }
         match more {
             Ok(true) => {}
-            Ok(false) => return true,
+            Ok(false) => return Ok(true),
             Err(e) => {
                 base.lost(format!("{e}: a part of the index"));
-                return false;
+                return Ok(false);
             }
         }
     }
 }
 
-/// Records whose keys the index did not lead to, the newest of each.
-fn gather_rest(pool: &Pool, found: &mut Gathered) {
-    let named: std::collections::BTreeSet<Vec<u8>> = found.keys().cloned().collect();
+/// All records, whether the index leads to them or not.
+fn gather_rest(pool: &Pool, runs: &mut Runs<'_>) -> Result<()> {
     for (kind, linked) in [(RECORD_KIND, false), (LINKED_KIND, true)] {
         for (at, _) in pool.slots(kind) {
             let words = [false, true].map(|tombstone| Word::new(at, tombstone, linked));
             // SAFETY: nobody else uses the pool.
             let record = words.into_iter().find_map(|word| unsafe { Record::load(pool, word) }.ok());
-            let Some(record) = record.filter(|record| !named.contains(record.key)) else { continue };
-            let newer = found.get(record.key).is_some_and(|(number, _)| *number > record.number);
-            if !newer {
-                found.insert(record.key.to_vec(), version(&record));
+            if let Some(record) = record {
+                let (number, value) = version(&record);
+                take(runs, record.key, number, value, Rank::Found)?;
             }
         }
     }
+    Ok(())
 }
 
 fn version(record: &Record<'_>) -> Found {
     (record.number, (!record.word.is_tombstone()).then(|| record.value.to_vec()))
 }
 
-/// Makes the pool anew with what was gathered.
+/// Makes the pool anew with what was gathered, and compares it with that.
 fn renew<I: KeyIndex>(
-    core: &Arc<Core>,
     path: &Path,
     identity: &Identity,
     manifest: Manifest,
-    gathered: Gathered,
+    tables: &[u64],
     base: &mut Salvage,
 ) -> Result<()> {
-    let (_, media) = pool::request(core, identity)?;
+    let core = base.core.clone();
+    let (_, media) = pool::request(&core, identity)?;
     core.env.pm.remove(path)?;
-    let pool = core.env.pm.create(path, &pool::pool_options(core, media))?;
-    open::fill_pool::<I>(core, &pool)?;
+    let pool = core.env.pm.create(path, &pool::pool_options(&core, media))?;
+    open::fill_pool::<I>(&core, &pool)?;
     pool::set_owner(&pool, identity)?;
     let store: Arc<PmStore<I>> = open::assemble(core.clone(), manifest, pool, open::Found::New)?;
-    for (key, (_, value)) in &gathered {
-        if let Some(value) = value {
-            store.write_single(&Op { kind: terrace_table::Kind::Put, key, value }, Condition::None)?;
-            base.report.keys += 1;
+    let (mut keys, mut merely_found) = (0, 0);
+    each_newest(&core, tables, &mut |key, seq, kind, value| {
+        if kind == Kind::Put {
+            store.write_single(&Op { kind, key, value }, Condition::None)?;
+            keys += 1;
+            merely_found += u64::from(seq >> NUMBER_BITS == Rank::Found as u64);
         }
+        Ok(())
+    })?;
+    compare(&core, &*store, tables)?;
+    for number in tables {
+        core.fs().remove(&FileName::Table(*number).path(&core.dir))?;
     }
-    base.did(format!("made the pool anew with {} keys", base.report.keys));
+    if merely_found > 0 {
+        base.did(format!("found {merely_found} keys in records that the index does not lead to"));
+    }
+    base.report.keys = keys;
+    base.did(format!("made the pool anew with {keys} keys"));
     store.close()
+}
+
+/// Every key that was gathered must be in the new pool with its value, and none that was not.
+fn compare<I: KeyIndex>(core: &Core, store: &PmStore<I>, tables: &[u64]) -> Result<()> {
+    let mut keys = 0;
+    each_newest(core, tables, &mut |key, _, kind, value| {
+        let wanted = (kind == Kind::Put).then_some(value);
+        keys += u64::from(wanted.is_some());
+        match store.get(key, None)?.as_deref() == wanted {
+            true => Ok(()),
+            false => {
+                Err(Error::corruption(&core.dir, 0, "what was gathered in the new pool", "something else"))
+            }
+        }
+    })?;
+    let found = store.index.len();
+    if found != keys {
+        return Err(Error::corruption(
+            &core.dir,
+            0,
+            format!("{keys} keys in the new pool"),
+            format!("{found}"),
+        ));
+    }
+    Ok(())
 }

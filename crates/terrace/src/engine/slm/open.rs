@@ -23,6 +23,7 @@ use crate::engine::Engine;
 use crate::manifest::{self, Identity, Manifest};
 use crate::options::{EngineKind, Options};
 use crate::pool::{self, Found, MEDIA};
+use crate::tables::{open_table, refuse_missing};
 
 /// The root of the index.
 pub(super) const INDEX_ROOT: &str = "slm.index";
@@ -129,6 +130,7 @@ fn open_existing(core: &Core) -> Result<(Manifest, Pool, Attached)> {
         let pool = fresh_pool(core, &state.identity)?;
         return begin(manifest, pool);
     }
+    refuse_missing(core, &manifest)?;
     let (pool, attached) = open_pool(core, &manifest)?;
     Ok((manifest, pool, attached))
 }
@@ -214,7 +216,7 @@ pub(super) fn assemble(
 
 fn open_tables(core: &Core, manifest: &Manifest) -> Result<TableMap> {
     let state = manifest.state();
-    let open = |&number: &u64| Ok((number, core.files.open_table(number, core.cache())?));
+    let open = |&number: &u64| Ok((number, open_table(core, &state, number)?));
     state.tables.keys().map(open).collect()
 }
 

@@ -87,6 +87,7 @@ impl<'a> Outputs<'a> {
             block_bytes: options.slm.block_bytes,
             compression: options.compression,
             filter_bits_per_key: 0,
+            origin: slm.manifest.state().identity.origin(),
             ..TableOptions::default()
         };
         let options = WriterOptions { table_bytes: slm.table_bytes, table };

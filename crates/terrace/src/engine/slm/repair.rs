@@ -1,50 +1,34 @@
 //! Bringing back all that is not itself damaged.
 //!
-//! Tables are the ground truth: those of the manifest, or where that is damaged, every one that is there and
-//! has not left it for certain. Each is read in full, and of a damaged one the blocks that are sound go
-//! into a new table. What memtables of the old pool can still be read becomes tables, too. From these
-//! come a new manifest and a new pool; logs are replayed on top. Nothing old is removed before what
-//! replaces it is durable.
-
-use std::sync::Arc;
+//! Tables are the ground truth (`repair/salvage.rs`). What memtables of the old pool can still be read becomes tables, too.
+//! From these come a new manifest and a new pool; logs are replayed on top.
 
 use bytes::Bytes;
 use terrace_base::Result;
 use terrace_index::SkipList;
 use terrace_pmem::{Granularity, Opened, Pool};
-use terrace_table::{TableMeta, TableOptions};
+use terrace_table::TableMeta;
 
 use super::memtable::{MEMTABLE_KIND, MEMTABLES, root};
 use super::open::{self, Attached};
-use crate::db::core::Core;
-use crate::db::report::RepairReport;
 use crate::engine::Engine;
 use crate::manifest::{Identity, KnownPool, Manifest};
 use crate::options::EngineKind;
-use crate::pool;
-use crate::salvage::{Entries, Salvage};
+use crate::pool::{self, MEDIA};
+use crate::repair::{Entries, Salvage};
 
-/// Repairs the database in `core.dir`, which nobody has open.
-pub(crate) fn repair(core: Arc<Core>) -> Result<RepairReport> {
-    let mut work = Repair {
-        base: Salvage::new(core, TableOptions::default()),
-        flushed: 0,
-        known_pool: None,
-        first_log: 0,
-        log_end: None,
-    };
-    let known = work.base.begin()?;
-    let wanted = work.base.wanted_tables(known.as_ref())?;
+/// Repairs the database in the view that `base` works in.
+pub(crate) fn repair(base: Salvage) -> Result<Salvage> {
+    let mut work = Repair { base, flushed: 0, known_pool: None, first_log: 0, log_end: None };
+    let (known, mut identity) = work.base.begin(EngineKind::Slm)?;
+    let wanted = work.base.wanted_tables(known.as_ref());
     let sound = work.base.sound_tables(wanted)?;
     let mut tables = sound.into_iter().map(|(_, meta)| (0, meta)).collect();
     work.flushed = known.as_ref().map_or(0, |s| s.flushed_seq);
     work.known_pool = known.as_ref().and_then(|s| s.pool);
     work.first_log = known.as_ref().map_or(0, |s| s.log_number);
     work.log_end = known.as_ref().and_then(|s| s.log_end);
-    let is_known = known.is_some();
-    let mut identity =
-        known.map_or_else(|| pool::new_identity(&work.base.core.options, EngineKind::Slm), |s| s.identity);
-    work.salvage_memtables((&identity, is_known), &mut tables)?;
+    work.salvage_memtables((&identity, known.is_some()), &mut tables)?;
     work.finish(&mut identity, tables)
 }
 
@@ -76,6 +60,7 @@ impl Repair {
         let pool = match pool::open_to_repair(&self.base.core, &path, &options, owner)? {
             Ok(pool) => pool,
             Err(e) => {
+                self.base.pool_aside = Some(e.to_string());
                 self.base.lost(format!("{e}: writes since the last flush, unless a log has them"));
                 return Ok(());
             }
@@ -94,6 +79,7 @@ impl Repair {
         pool::take_as_it_is(&pool, self.known_pool).into_iter().for_each(|doubt| self.base.lost(doubt));
         let read: Vec<_> = (0..MEMTABLES).map(|slot| read_memtable(&pool, slot)).collect();
         for e in read.iter().filter_map(|r| r.as_ref().err()) {
+            self.base.pool_aside = Some(e.to_string());
             self.base.lost(format!("{e}: the writes of one memtable, unless a log has them"));
         }
         // Memtables and logs tell the same history. Mixing an unfinished one of the one with the other
@@ -102,24 +88,26 @@ impl Repair {
             return Ok(());
         }
         for entries in read.into_iter().flatten() {
-            self.flushed = entries.list.iter().map(|e| e.1).fold(self.flushed, u64::max);
-            let table = self.base.write_table(entries, "a memtable")?;
-            tables.extend(table.map(|meta| (0, meta)));
+            self.flushed = entries.iter().map(|e| e.1).fold(self.flushed, u64::max);
+            let made = self.base.write_tables(entries, "a memtable")?;
+            tables.extend(made.into_iter().map(|meta| (0, meta)));
         }
         Ok(())
     }
 
     /// Makes the new manifest and pool and fills them.
-    fn finish(mut self, identity: &mut Identity, tables: Vec<(u32, TableMeta)>) -> Result<RepairReport> {
+    fn finish(mut self, identity: &mut Identity, tables: Vec<(u32, TableMeta)>) -> Result<Salvage> {
+        let core = self.base.core.clone();
+        let pool = open::replace_pool(&core, identity)?;
+        let media = identity.options.entry(MEDIA.into());
+        media.or_insert_with(|| pool::media_name(&pool).into());
         let mut state = Manifest::state_of(identity.clone(), &tables, self.flushed)?;
         state.next_file = state.next_file.max(self.base.next);
         (state.log_number, state.log_end) = (self.first_log, self.log_end);
-        let manifest = Manifest::rebuild(self.base.core.fs.clone(), &self.base.core.dir, state)?;
-        let pool = open::replace_pool(&self.base.core, identity)?;
-        let core = self.base.core.clone();
+        let manifest = Manifest::rebuild(core.fs.clone(), &core.dir, state)?;
         let slm = open::assemble(core, manifest, pool, Attached::Rebuild)?;
         slm.recover_around(Attached::Rebuild, &mut |damage| {
-            self.base.lost(format!("{damage}: the writes of this log from there on"));
+            self.base.damaged_log(&damage);
             Ok(())
         })?;
         pool::set_owner(&slm.pool, identity)?;
@@ -127,12 +115,12 @@ impl Repair {
         self.base.did(format!("rebuilt the index of {keys} keys from {} tables", tables.len()));
         self.base.report.keys = keys;
         slm.close()?;
-        Ok(self.base.report)
+        Ok(self.base)
     }
 }
 
 pub(super) fn read_memtable(pool: &Pool, slot: usize) -> Result<Entries> {
-    let mut entries = Entries::default();
+    let mut entries = Entries::new();
     let Some(head) = pool.root(root(slot))? else { return Ok(entries) };
     let list = SkipList::open(pool, MEMTABLE_KIND, head)?;
     let mut cursor = list.cursor();
@@ -140,7 +128,7 @@ pub(super) fn read_memtable(pool: &Pool, slot: usize) -> Result<Entries> {
     while cursor.valid() {
         cursor.verify()?;
         let (kind, value) = (cursor.version_kind()?, Bytes::copy_from_slice(cursor.value()?));
-        entries.list.push((cursor.key().to_vec(), cursor.seq(), kind, value));
+        entries.push((cursor.key().to_vec(), cursor.seq(), kind, value));
         cursor.next()?;
     }
     Ok(entries)

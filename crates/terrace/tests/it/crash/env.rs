@@ -193,6 +193,10 @@ impl Fs for ProcessFs {
         self.fs.rename(from, to)
     }
 
+    fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        self.fs.link(from, to)
+    }
+
     fn remove(&self, path: &Path) -> Result<()> {
         self.fs.remove(path)
     }

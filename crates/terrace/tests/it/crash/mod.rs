@@ -8,6 +8,7 @@ mod faults;
 pub mod judge;
 pub mod ops;
 mod regressions;
+mod repairs;
 mod room;
 pub mod run;
 mod scenarios;

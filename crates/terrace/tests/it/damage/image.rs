@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
-use terrace::{Db, EngineKind, Env, Options, PmSpace, RepairReport, Result, SlmOptions};
+use terrace::{
+    Db, EngineKind, Env, Error, Options, PmSpace, RepairOptions, RepairReport, Result, SlmOptions,
+};
 use terrace_base::checksum::hash64;
 use terrace_base::clock::ManualClock;
 use terrace_base::exec::Inline;
@@ -19,6 +21,8 @@ pub const DIR: &str = "/db";
 
 /// The boot in which every image is made.
 pub const FIRST_BOOT: &str = "the first boot";
+/// Where its pool lies.
+const POOL: &str = "/db/pool";
 
 /// Size to which a pool may grow.
 const PM_BYTES: u64 = 1 << 20;
@@ -47,10 +51,11 @@ pub struct Bed {
     granularity: Granularity,
 }
 
-/// A pool in memory of its own.
+/// Pools in memory of their own, each locked while it is open.
 #[derive(Debug)]
 struct PlainMemory {
-    media: Mutex<Option<Arc<Watched>>>,
+    pools: Mutex<BTreeMap<PathBuf, Arc<MemMedia>>>,
+    open: Mutex<BTreeMap<PathBuf, Weak<Watched>>>,
     granularity: Granularity,
     boot: &'static str,
     /// While it is `Some`: the pool's bytes before each drain.
@@ -63,7 +68,7 @@ type Film = Mutex<Option<Vec<Vec<u8>>>>;
 /// Memory that takes pictures.
 #[derive(Debug)]
 struct Watched {
-    memory: MemMedia,
+    memory: Arc<MemMedia>,
     film: Arc<Film>,
 }
 
@@ -132,10 +137,10 @@ impl Image {
         for (path, bytes) in &self.files {
             fs.plant(path, bytes).unwrap();
         }
-        let film = Arc::<Film>::default();
-        let watched = |bytes| Watched { memory: memory(bytes, self.granularity), film: film.clone() };
-        let media = Mutex::new(self.pool.as_deref().map(|bytes| Arc::new(watched(bytes))));
-        let pm = PlainMemory { media, granularity: self.granularity, boot: self.boot, film };
+        let pool = self.pool.as_deref().map(|bytes| Arc::new(memory(bytes, self.granularity)));
+        let pools = Mutex::new(pool.map(|pool| (POOL.into(), pool)).into_iter().collect());
+        let (granularity, boot) = (self.granularity, self.boot);
+        let pm = PlainMemory { pools, open: Mutex::default(), granularity, boot, film: Arc::default() };
         Bed { options: self.options.clone(), fs, pm: Arc::new(pm), granularity: self.granularity }
     }
 }
@@ -162,6 +167,17 @@ impl Bed {
         Db::open_in(self.env(), DIR, self.options.clone())
     }
 
+    /// The names of all pools, those of unfinished repairs among them.
+    pub fn pools(&self) -> Vec<PathBuf> {
+        self.pm.names()
+    }
+
+    /// Does all of a repair but its last step.
+    pub fn look(&self) -> Result<RepairReport> {
+        let how = RepairOptions { engine: Some(self.options.engine), dry_run: true };
+        Db::repair_with_in(self.env(), DIR, self.options.clone(), how)
+    }
+
     /// Repairs the database.
     pub fn repair(&self) -> Result<RepairReport> {
         Db::repair_in(self.env(), DIR, self.options.clone())
@@ -169,7 +185,7 @@ impl Bed {
 
     /// The pool alone.
     pub fn open_pool(&self) -> Pool {
-        self.pm.open(Path::new("/db/pool"), &PoolOptions::default()).unwrap()
+        self.pm.open(Path::new(POOL), &PoolOptions::default()).unwrap()
     }
 
     /// The disk.
@@ -190,7 +206,7 @@ impl Bed {
 
     /// All bytes at this moment, as a process finds them after this one was killed.
     pub fn image(&self) -> Image {
-        let pool = self.pm.media.lock().unwrap().as_ref().map(|media| bytes_of(&media.memory));
+        let pool = self.pm.pools.lock().unwrap().get(Path::new(POOL)).map(|memory| bytes_of(memory));
         self.image_with(pool)
     }
 
@@ -220,26 +236,56 @@ pub fn options(engine: EngineKind) -> Options {
     Options { memory_budget: 1 << 20, pm_bytes: PM_BYTES, ..options }
 }
 
+impl PlainMemory {
+    /// What a pool is opened on, which nobody else has open.
+    fn lock(&self, path: &Path, memory: Arc<MemMedia>) -> Result<Arc<Watched>> {
+        let mut open = self.open.lock().unwrap();
+        if open.get(path).is_some_and(|watched| watched.strong_count() > 0) {
+            return Err(Error::Locked { path: path.to_path_buf() });
+        }
+        let watched = Arc::new(Watched { memory, film: self.film.clone() });
+        open.insert(path.to_path_buf(), Arc::downgrade(&watched));
+        Ok(watched)
+    }
+
+    fn options(&self, options: &PoolOptions) -> PoolOptions {
+        PoolOptions { boot_id: Some(self.boot.to_owned()), private: false, ..options.clone() }
+    }
+
+    /// The names of all pools.
+    fn names(&self) -> Vec<PathBuf> {
+        self.pools.lock().unwrap().keys().cloned().collect()
+    }
+}
+
 impl PmSpace for PlainMemory {
     fn create(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
-        let memory = MemMedia::new(64 << 10, PM_BYTES, self.granularity)?;
-        let media = Arc::new(Watched { memory, film: self.film.clone() });
-        *self.media.lock().unwrap() = Some(media.clone());
-        let boot_id = Some(self.boot.to_owned());
-        Pool::create_on(media, path, &PoolOptions { boot_id, size: 64 << 10, ..options.clone() })
+        let memory = Arc::new(MemMedia::new(64 << 10, PM_BYTES, self.granularity)?);
+        let media = self.lock(path, memory.clone())?;
+        assert!(self.pools.lock().unwrap().insert(path.to_path_buf(), memory).is_none(), "there is a pool");
+        Pool::create_on(media, path, &PoolOptions { size: 64 << 10, ..self.options(options) })
     }
 
     fn open(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
-        let media = self.media.lock().unwrap().clone().expect("asked for after `exists`");
-        Pool::open_on(media, path, &PoolOptions { boot_id: Some(self.boot.to_owned()), ..options.clone() })
+        let found = self.pools.lock().unwrap().get(path).cloned().expect("asked for after `exists`");
+        let found =
+            if options.private { Arc::new(memory(&bytes_of(&found), self.granularity)) } else { found };
+        Pool::open_on(self.lock(path, found)?, path, &self.options(options))
     }
 
-    fn exists(&self, _path: &Path) -> Result<bool> {
-        Ok(self.media.lock().unwrap().is_some())
+    fn exists(&self, path: &Path) -> Result<bool> {
+        Ok(self.pools.lock().unwrap().contains_key(path))
     }
 
-    fn remove(&self, _path: &Path) -> Result<()> {
-        *self.media.lock().unwrap() = None;
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.pools.lock().unwrap().remove(path);
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        let mut pools = self.pools.lock().unwrap();
+        let pool = pools.remove(from).expect("asked for after `exists`");
+        pools.insert(to.to_path_buf(), pool);
         Ok(())
     }
 }

@@ -61,6 +61,18 @@ fn files_that_end_early_are_told_or_harmless() {
     docket.close();
 }
 
+/// A repair that only looks changes nothing, and says what one that repairs then says.
+fn look(image: &Image, what: &str) {
+    let bed = image.bed();
+    let seen = bed.look().unwrap_or_else(|e| panic!("{what}: {e}"));
+    let after = bed.image();
+    assert!(after.files == image.files && after.pool == image.pool, "{what}: something was changed");
+    let done = bed.repair().unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert_eq!((seen.lost, seen.set_aside, seen.keys), (done.lost, done.set_aside, done.keys), "{what}");
+    let unfinished = |path: &std::path::PathBuf| path.extension().is_some_and(|e| e == "repair");
+    assert!(!bed.pools().iter().any(unfinished), "{what}: {:?}", bed.pools());
+}
+
 #[test]
 fn missing_files_are_told_and_made_good() {
     let mut docket = Docket::default();
@@ -69,6 +81,7 @@ fn missing_files_are_told_and_made_good() {
             let mut image = sample.image.clone();
             image.files.remove(path);
             hear(&mut docket, &sample, Some(path), "gone", &image);
+            look(&image, &format!("{}, {} gone", sample.name, path.display()));
         }
         let image = Image { pool: None, ..sample.image.clone() };
         hear(&mut docket, &sample, None, "gone", &image);

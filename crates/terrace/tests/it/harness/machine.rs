@@ -3,15 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use terrace::{Db, Env, Options, PmSpace, Result};
+use terrace::{Db, Env, Options, Result};
 use terrace_base::clock::ManualClock;
 use terrace_base::exec::{Executor, Inline, ThreadPool};
-use terrace_disk::{Fs, SimFs};
-use terrace_pmem::{Media, MemMedia, Pool, PoolOptions};
-use terrace_sim::{PmOptions, SimPm, World, WorldOptions};
+use terrace_disk::SimFs;
+use terrace_sim::{PmOptions, World, WorldOptions};
 
 use super::HASH_SEED;
 use super::setups::{Background, Setup};
+use super::two_pools::TwoPools;
 
 const DIR: &str = "/db";
 
@@ -80,56 +80,8 @@ impl Machine {
     /// A new process on this machine whose background work `executor` does.
     pub fn env_on(&self, executor: Arc<dyn Executor>) -> Env {
         let fs = Arc::new(self.world.fs());
-        let pm =
-            OnePool { fs: self.world.fs(), media: self.world.media(), boot_id: self.world.boot_id().into() };
+        let pm = TwoPools::new(self.world.fs(), self.world.media(), self.world.boot_id());
         let clock = Arc::new(ManualClock::default());
         Env { fs, pm: Arc::new(pm), executor, clock, hash_seed: Some(HASH_SEED) }
     }
-}
-
-/// The pool on the machine's one medium. A file in place of the pool says that there is one.
-#[derive(Debug)]
-struct OnePool {
-    fs: SimFs,
-    media: Arc<SimPm>,
-    boot_id: String,
-}
-
-impl OnePool {
-    fn options(&self, options: &PoolOptions) -> PoolOptions {
-        PoolOptions { boot_id: Some(self.boot_id.clone()), ..options.clone() }
-    }
-}
-
-impl PmSpace for OnePool {
-    fn create(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
-        let pool = Pool::recreate_on(self.media.clone(), path, &self.options(options))?;
-        self.fs.plant(path, b"on the machine's persistent memory")?;
-        Ok(pool)
-    }
-
-    fn open(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
-        // Real ones are mapped privately in both cases.
-        if options.private || options.read_only {
-            let copy = private_copy(&self.media, options.max_size)?;
-            return Pool::open_on(Arc::new(copy), path, &self.options(options));
-        }
-        Pool::open_on(self.media.clone(), path, &self.options(options))
-    }
-
-    fn exists(&self, path: &Path) -> Result<bool> {
-        self.fs.exists(path)
-    }
-
-    fn remove(&self, path: &Path) -> Result<()> {
-        if self.fs.exists(path)? { self.fs.remove(path) } else { Ok(()) }
-    }
-}
-
-/// What a private mapping of the machine's medium is: the same bytes, and nobody else's from then on.
-fn private_copy(media: &SimPm, max_size: u64) -> Result<MemMedia> {
-    let copy = MemMedia::new(media.len(), max_size, media.granularity())?;
-    // SAFETY: both ranges are mapped, writable or not, and nobody stores to either meanwhile.
-    unsafe { copy.base().copy_from_nonoverlapping(media.base(), media.len() as usize) };
-    Ok(copy)
 }

@@ -4,12 +4,14 @@ mod machine;
 mod model;
 mod pausable;
 mod setups;
+mod two_pools;
 
 pub use machine::Machine;
 pub use model::{Contents, Entries, Map, Span, assert_clean, entries, get, in_span};
 pub use pausable::Pausable;
 pub use setups::{Background, Setup, setups, tiny_lsm, tiny_sptree, tiny_turbo};
 use terrace::EngineKind;
+pub use two_pools::TwoPools;
 
 /// Seed of the hashes of databases under test: a run is the same every time, and keys can be made to collide.
 pub const HASH_SEED: u64 = 0x5EED_0000_0000_0001;

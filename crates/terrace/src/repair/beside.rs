@@ -1,0 +1,283 @@
+//! A database's directory and pool as they are and as a repair would leave them: what is written goes beside.
+//!
+//! 1. The directory's own files and the pool that lies in its place are never changed: a file that is made lies in the
+//!    folder `repair` of the directory, one that is removed is only hidden, and the pool is opened as a private copy.
+//! 2. Who works through this sees one directory: hidden files are not there, new ones are.
+//! 3. A new pool lies beside the old one, under its name with `.repair` behind it.
+//!
+//! Thread safety: all of it may be called from any thread.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use terrace_base::{Error, Result};
+use terrace_disk::{Access, FileLock, Fs, ReadFile, WriteFile};
+use terrace_pmem::{Pool, PoolOptions};
+
+use crate::env::{Env, PmSpace};
+
+/// The folder of what a repair writes.
+const FOLDER: &str = "repair";
+
+/// What is added to the name of a pool's place.
+const POOL_SUFFIX: &str = ".repair";
+
+/// Where a repair writes its files.
+pub(super) fn folder(dir: &Path) -> PathBuf {
+    dir.join(FOLDER)
+}
+
+/// Where a repair makes a pool that is to lie at `path`.
+pub(super) fn pool_beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(POOL_SUFFIX);
+    PathBuf::from(name)
+}
+
+/// What a repair has changed in its view of a directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Changes {
+    /// Files that lie in the folder, by name.
+    pub made: BTreeSet<OsString>,
+    /// Files of the directory that are to go.
+    pub hidden: BTreeSet<OsString>,
+}
+
+/// The files of a directory, with what is written lying beside them.
+#[derive(Debug)]
+pub(super) struct BesideFs {
+    fs: Arc<dyn Fs>,
+    dir: PathBuf,
+    changes: Mutex<Changes>,
+}
+
+/// Which pool lies in a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PoolNow {
+    /// The one that was there, or none.
+    AsBefore,
+    /// None: the one that was there is to go.
+    Removed,
+    /// A new one, which lies beside.
+    New,
+}
+
+/// Pools, of which one is being replaced.
+#[derive(Debug)]
+pub(super) struct BesidePm {
+    pm: Arc<dyn PmSpace>,
+    /// The place of the pool, and what lies there.
+    now: Mutex<Option<(PathBuf, PoolNow)>>,
+}
+
+/// A view of a database in which a repair works.
+#[derive(Debug)]
+pub(super) struct Beside {
+    pub fs: Arc<BesideFs>,
+    pub pm: Arc<BesidePm>,
+    env: Env,
+}
+
+impl Beside {
+    /// A view of `dir` in which nothing has been changed. Its folder is there and empty.
+    pub fn new(env: &Env, dir: &Path) -> Result<Beside> {
+        env.fs.create_dir_all(&folder(dir))?;
+        let changes = Mutex::default();
+        let fs = Arc::new(BesideFs { fs: env.fs.clone(), dir: dir.to_path_buf(), changes });
+        let pm = Arc::new(BesidePm { pm: env.pm.clone(), now: Mutex::default() });
+        Ok(Beside { fs, pm, env: env.clone() })
+    }
+
+    /// The environment of who works in it.
+    pub fn env(&self) -> Env {
+        Env { fs: self.fs.clone(), pm: self.pm.clone(), ..self.env.clone() }
+    }
+}
+
+impl BesideFs {
+    pub fn changes(&self) -> Changes {
+        self.changes.lock().clone()
+    }
+
+    /// The name in the directory that `path` is of.
+    fn name<'a>(&self, path: &'a Path) -> Option<&'a OsStr> {
+        path.file_name().filter(|_| path.parent() == Some(&*self.dir))
+    }
+
+    /// Where the file lies that is seen at `path`; `None` if none is.
+    fn place(&self, path: &Path) -> Option<PathBuf> {
+        let Some(name) = self.name(path) else { return Some(path.to_path_buf()) };
+        let changes = self.changes.lock();
+        match (changes.made.contains(name), changes.hidden.contains(name)) {
+            (true, _) => Some(folder(&self.dir).join(name)),
+            (false, true) => None,
+            (false, false) => Some(path.to_path_buf()),
+        }
+    }
+
+    fn found(&self, path: &Path, operation: &'static str) -> Result<PathBuf> {
+        self.place(path).ok_or_else(|| Error::io(path, operation, std::io::ErrorKind::NotFound.into()))
+    }
+}
+
+impl Fs for BesideFs {
+    fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        let Some(name) = self.name(path) else { return self.fs.create(path) };
+        if self.exists(path)? {
+            return Err(Error::io(path, "create", std::io::ErrorKind::AlreadyExists.into()));
+        }
+        let file = self.fs.create(&folder(&self.dir).join(name))?;
+        self.changes.lock().made.insert(name.to_owned());
+        Ok(file)
+    }
+
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
+        self.fs.open(&self.found(path, "open")?, access)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        let (Some(old), Some(new)) = (self.name(from), self.name(to)) else {
+            return self.fs.rename(from, to);
+        };
+        let place = self.found(from, "rename")?;
+        if place == from {
+            return Err(Error::io(from, "rename", std::io::ErrorKind::Unsupported.into()));
+        }
+        self.fs.rename(&place, &folder(&self.dir).join(new))?;
+        let mut changes = self.changes.lock();
+        changes.made.remove(old);
+        changes.made.insert(new.to_owned());
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        let place = self.found(path, "remove")?;
+        let Some(name) = self.name(path) else { return self.fs.remove(path) };
+        if place != path {
+            self.fs.remove(&place)?;
+            self.changes.lock().made.remove(name);
+        }
+        if self.fs.exists(path)? {
+            self.changes.lock().hidden.insert(name.to_owned());
+        }
+        Ok(())
+    }
+
+    fn sync_file(&self, path: &Path) -> Result<()> {
+        self.fs.sync_file(&self.found(path, "sync")?)
+    }
+
+    fn sync_dir(&self, path: &Path) -> Result<()> {
+        self.fs.sync_dir(&if path == self.dir { folder(path) } else { path.to_path_buf() })
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<PathBuf>> {
+        let files = self.fs.list(path)?;
+        if path != self.dir {
+            return Ok(files);
+        }
+        let changes = self.changes.lock();
+        let seen = |file: &PathBuf| file.file_name().is_some_and(|name| !changes.hidden.contains(name));
+        let mut all: BTreeSet<PathBuf> = files.into_iter().filter(seen).collect();
+        all.extend(changes.made.iter().map(|name| path.join(name)));
+        Ok(all.into_iter().collect())
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        self.place(path).map_or(Ok(false), |place| self.fs.exists(&place))
+    }
+
+    fn create_dir_all(&self, path: &Path) -> Result<()> {
+        self.fs.create_dir_all(path)
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        self.fs.lock(path)
+    }
+
+    fn free_bytes(&self, path: &Path) -> Result<u64> {
+        self.fs.free_bytes(path)
+    }
+
+    fn epoch(&self, dir: &Path) -> u64 {
+        self.fs.epoch(dir)
+    }
+}
+
+impl BesidePm {
+    /// The place of the pool that was made or removed, and what lies there now.
+    pub fn change(&self) -> Option<(PathBuf, PoolNow)> {
+        self.now.lock().clone()
+    }
+
+    fn now(&self, path: &Path) -> PoolNow {
+        let now = self.now.lock();
+        now.as_ref().filter(|(place, _)| place == path).map_or(PoolNow::AsBefore, |(_, now)| *now)
+    }
+
+    fn set(&self, path: &Path, now: PoolNow) {
+        *self.now.lock() = Some((path.to_path_buf(), now));
+    }
+
+    fn refuse_device(&self, path: &Path) -> Result<()> {
+        match self.pm.is_device(path) {
+            true => Err(Error::invalid(format!(
+                "{} is a device, beside which there is no room for another pool; name a file for that",
+                path.display()
+            ))),
+            false => Ok(()),
+        }
+    }
+}
+
+impl PmSpace for BesidePm {
+    fn create(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
+        self.refuse_device(path)?;
+        if self.exists(path)? {
+            return Err(Error::invalid(format!("{} is there already", path.display())));
+        }
+        let beside = pool_beside(path);
+        self.pm.remove(&beside)?;
+        let pool = self.pm.create(&beside, options)?;
+        self.set(path, PoolNow::New);
+        Ok(pool)
+    }
+
+    fn open(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
+        match self.now(path) {
+            PoolNow::New => self.pm.open(&pool_beside(path), options),
+            PoolNow::Removed => Err(Error::io(path, "open", std::io::ErrorKind::NotFound.into())),
+            PoolNow::AsBefore => {
+                // Read only, it is as safe as a copy, and a device can be opened so.
+                let private = !options.read_only;
+                self.pm.open(path, &PoolOptions { private, ..options.clone() })
+            }
+        }
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        match self.now(path) {
+            PoolNow::AsBefore => self.pm.exists(path),
+            PoolNow::Removed => Ok(false),
+            PoolNow::New => Ok(true),
+        }
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.refuse_device(path)?;
+        match self.now(path) {
+            PoolNow::New => self.pm.remove(&pool_beside(path))?,
+            PoolNow::AsBefore if !self.pm.exists(path)? => return Ok(()),
+            PoolNow::AsBefore | PoolNow::Removed => {}
+        }
+        self.set(path, PoolNow::Removed);
+        Ok(())
+    }
+
+    fn is_device(&self, path: &Path) -> bool {
+        self.pm.is_device(path)
+    }
+}

@@ -1,0 +1,154 @@
+//! Whose a damaged database is: which engine made it, and what its files say of their database.
+//!
+//! The manifest says it if it can be read. Else the pool's owner does, then the tables, then the logs. What is asked for
+//! must not contradict that, and decides where nothing tells.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use terrace_base::{Error, Result};
+use terrace_log::{LogReader, Origin};
+use terrace_pmem::{MediaRequest, PoolOptions};
+use terrace_table::Table;
+
+use crate::env::Env;
+use crate::manifest::{FileName, Manifest};
+use crate::options::{EngineKind, Options, PoolChoice};
+use crate::pool;
+
+/// What says whose a database is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Evidence {
+    /// The engine by the manifest, as far as that can be read.
+    manifest: Option<EngineKind>,
+    /// The engine and the owner by the pool.
+    pool: Option<(EngineKind, u64)>,
+    /// How many tables say that they come from where.
+    tables: BTreeMap<u64, u64>,
+    /// How many logs do.
+    logs: BTreeMap<u64, u64>,
+}
+
+/// Whose a database is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub engine: EngineKind,
+    /// The first bytes of its identity, where the manifest does not say them and another file does.
+    pub owner: Option<u64>,
+}
+
+impl Evidence {
+    /// Looks at everything in `dir`, and at the pool where `options` have it.
+    pub fn gather(env: &Env, dir: &Path, options: &Options) -> Result<Evidence> {
+        let fs = &*env.fs;
+        let salvaged = Manifest::salvage(fs, dir)?;
+        let identity = salvaged.map(|salvaged| salvaged.state.identity);
+        let manifest = identity.map(|identity| EngineKind::parse(&identity.engine)).transpose()?;
+        let mut found = Evidence { manifest, ..Evidence::default() };
+        if manifest.is_some() {
+            return Ok(found);
+        }
+        found.pool = owner_of_pool(env, dir, options)?;
+        for path in fs.list(dir)? {
+            match FileName::parse(&path) {
+                Some(FileName::Table(_)) => {
+                    if let Ok((_, origin @ 1..)) = Table::identify(fs, &path) {
+                        *found.tables.entry(origin).or_default() += 1;
+                    }
+                }
+                Some(FileName::Log(_)) => {
+                    if let Ok(Some(Origin { database: origin @ 1.., .. })) = LogReader::origin(fs, &path) {
+                        *found.logs.entry(origin).or_default() += 1;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// The engine by the files alone.
+    fn found(&self) -> Option<EngineKind> {
+        let by_pool = self.pool.map(|(engine, _)| engine);
+        let by = |files| most(files).and_then(EngineKind::of_origin);
+        self.manifest.or(by_pool).or(by(&self.tables)).or(by(&self.logs))
+    }
+
+    /// Whose it is, where `asked` is what the caller takes it for.
+    pub fn judge(&self, dir: &Path, asked: Option<EngineKind>) -> Result<Verdict> {
+        let found = self.found();
+        let engine = match (found, asked) {
+            (Some(found), Some(asked)) if found != asked => {
+                return Err(Error::invalid(format!(
+                    "the database in {} belongs to engine {}, and not to {}",
+                    dir.display(),
+                    found.name(),
+                    asked.name()
+                )));
+            }
+            (Some(engine), _) | (None, Some(engine)) => engine,
+            (None, None) => {
+                return Err(Error::invalid(format!(
+                    "nothing in {} says which engine made it; name that with `--engine`",
+                    dir.display()
+                )));
+            }
+        };
+        let by = |files| {
+            let origin = most(files).filter(|origin| EngineKind::of_origin(*origin) == Some(engine));
+            origin.map(|origin| origin & ((1 << 48) - 1))
+        };
+        let by_pool = self.pool.map(|(_, owner)| owner);
+        let owner = by_pool.or_else(|| by(&self.tables)).or_else(|| by(&self.logs));
+        Ok(Verdict { engine, owner })
+    }
+}
+
+/// What the pool says of whose it is, looked at as it is.
+fn owner_of_pool(env: &Env, dir: &Path, options: &Options) -> Result<Option<(EngineKind, u64)>> {
+    let (path, media) = match &options.pool {
+        PoolChoice::Auto => (dir.join("pool"), MediaRequest::Auto),
+        PoolChoice::Path(path) => (path.clone(), MediaRequest::Auto),
+        PoolChoice::Emulated { path, profile } => {
+            (path.clone().unwrap_or_else(|| dir.join("pool")), MediaRequest::Emulated(*profile))
+        }
+    };
+    if !env.pm.exists(&path)? {
+        return Ok(None);
+    }
+    let wanted = PoolOptions { media, salvage: true, prefault: false, ..PoolOptions::default() };
+    match env.pm.open(&path, &wanted) {
+        Ok(pool) => Ok(pool::owner_in(&pool)),
+        Err(e @ Error::Locked { .. }) => Err(e),
+        // What is wrong with it is for whoever repairs it.
+        Err(_) => Ok(None),
+    }
+}
+
+/// Where most files come from.
+fn most(files: &BTreeMap<u64, u64>) -> Option<u64> {
+    files.iter().max_by_key(|(_, count)| **count).map(|(origin, _)| *origin)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judge(evidence: &Evidence, asked: Option<EngineKind>) -> Option<(EngineKind, Option<u64>)> {
+        evidence.judge(Path::new("/d"), asked).ok().map(|verdict| (verdict.engine, verdict.owner))
+    }
+
+    #[test]
+    fn files_decide_and_must_not_be_contradicted() {
+        let (slm, lsm) = (EngineKind::Slm, EngineKind::Lsm);
+        let none = Evidence::default();
+        assert_eq!((judge(&none, None), judge(&none, Some(lsm))), (None, Some((lsm, None))));
+        let tables = Evidence { tables: [(1 << 56 | 5, 2), (2 << 56 | 7, 3)].into(), ..none.clone() };
+        assert_eq!(judge(&tables, None), Some((lsm, Some(7))));
+        assert_eq!(judge(&tables, Some(slm)), None);
+        let pool = Evidence { pool: Some((slm, 9)), ..tables };
+        assert_eq!(judge(&pool, None), Some((slm, Some(9))));
+        let logs = Evidence { logs: [(2 << 56 | 8, 1)].into(), ..none };
+        assert_eq!(judge(&logs, None), Some((lsm, Some(8))));
+    }
+}

@@ -1,0 +1,109 @@
+//! Entries on their way into new tables: sorted by parts, so that never more of them is in memory than the budget has room
+//! for, and written as each part is full.
+
+use bytes::Bytes;
+use terrace_base::Result;
+use terrace_table::{Cursor, Kind, Table, TableBuilder, TableMeta, TableOptions, merge};
+
+use crate::db::core::Core;
+use crate::manifest::FileName;
+
+/// A part is never smaller than this.
+const LEAST_BYTES: usize = 1 << 20;
+
+/// Nor larger, however large the memory budget is.
+const MOST_BYTES: usize = 32 << 20;
+
+/// Bytes of memory that an entry takes beside its key and value.
+const ENTRY_BYTES: usize = 96;
+
+/// Bytes read ahead from each table of a merge, at most.
+const READAHEAD_BYTES: usize = 256 << 10;
+
+/// A version of a key: the key, its number, what it says and its value.
+type Version = (Vec<u8>, u64, Kind, Bytes);
+
+/// What a version is given to: its key, its number, what it says and its value.
+pub(crate) type Each<'a> = dyn FnMut(&[u8], u64, Kind, &[u8]) -> Result<()> + 'a;
+
+/// Tables being made of entries that come in any order.
+pub(crate) struct Runs<'a> {
+    core: &'a Core,
+    options: &'a TableOptions,
+    next: &'a mut u64,
+    held: Vec<Version>,
+    bytes: usize,
+    limit: usize,
+    /// Whether what came so far came in order: then a part ends between two keys.
+    ordered: bool,
+    made: Vec<TableMeta>,
+}
+
+impl<'a> Runs<'a> {
+    /// Tables in the directory of `core`, numbered from `next` on.
+    pub fn new(core: &'a Core, options: &'a TableOptions, next: &'a mut u64) -> Runs<'a> {
+        let limit = (core.options.memory_budget as usize / 8).clamp(LEAST_BYTES, MOST_BYTES);
+        Runs { core, options, next, held: Vec::new(), bytes: 0, limit, ordered: true, made: Vec::new() }
+    }
+
+    /// Adds a version.
+    pub fn add(&mut self, key: &[u8], seq: u64, kind: Kind, value: Bytes) -> Result<()> {
+        let last = self.held.last().map(|(key, seq, ..)| (&**key, std::cmp::Reverse(*seq)));
+        self.ordered &= last.is_none_or(|last| last < (key, std::cmp::Reverse(seq)));
+        let between_keys = self.held.last().is_none_or(|(last, ..)| **last != *key);
+        if self.bytes >= self.limit && (between_keys || !self.ordered) {
+            self.write()?;
+        }
+        self.bytes += ENTRY_BYTES + key.len() + value.len();
+        self.held.push((key.to_vec(), seq, kind, value));
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<()> {
+        self.held.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
+        self.held.dedup_by(|a, b| a.0 == b.0 && a.1 == b.1);
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        let number = *self.next;
+        *self.next += 1;
+        let file = self.core.fs().create(&FileName::Table(number).path(&self.core.dir))?;
+        let mut builder = TableBuilder::new(file, number, self.options.clone())?;
+        for (key, seq, kind, value) in self.held.drain(..) {
+            builder.add(&key, seq, kind, &value)?;
+        }
+        self.bytes = 0;
+        self.made.push(builder.finish()?.meta);
+        self.core.fs().sync_dir(&self.core.dir)
+    }
+
+    /// The tables that were made.
+    pub fn finish(mut self) -> Result<Vec<TableMeta>> {
+        self.write()?;
+        Ok(self.made)
+    }
+}
+
+/// Gives the newest version of each key in the tables `numbers` to `each`, in order of the keys.
+pub(crate) fn each_newest(core: &Core, numbers: &[u64], each: &mut Each<'_>) -> Result<()> {
+    let readahead = core.memory.buffer(numbers.len(), READAHEAD_BYTES);
+    let mut children: Vec<Box<dyn Cursor>> = Vec::with_capacity(numbers.len());
+    for &number in numbers {
+        let path = FileName::Table(number).path(&core.dir);
+        let cache = core.cache().clone();
+        let table = Table::open(core.fs(), &path, number, cache, terrace_disk::Access::Sequential)?;
+        children.push(Box::new(table.cursor(false, readahead)));
+    }
+    let mut cursor = merge(children);
+    cursor.seek_first()?;
+    let mut previous: Option<Vec<u8>> = None;
+    while cursor.valid() {
+        if previous.as_deref() != Some(cursor.key()) {
+            let value = cursor.value()?;
+            each(cursor.key(), cursor.seq(), cursor.kind(), &value)?;
+            previous = Some(cursor.key().to_vec());
+        }
+        cursor.next()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,271 @@
+//! What repairs of all engines begin with: which tables there are, what of them is sound, what is lost.
+//!
+//! Tables are the ground truth: those of the manifest, or where that is damaged or older than they are, every one that is
+//! there and has not left it for certain. Each is read in full, and of a damaged one the blocks that are sound go into a
+//! new table. A table is what it says it is, whatever its name; one that says it is another database's is set aside.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use terrace_base::{Error, Result};
+use terrace_disk::Access;
+use terrace_table::{Kind, Table, TableMeta, TableOptions, salvage};
+
+use super::runs::Runs;
+use crate::db::core::Core;
+use crate::db::report::RepairReport;
+use crate::manifest::{FileName, Identity, Manifest, State};
+use crate::options::EngineKind;
+use crate::pool;
+
+/// A repair under way. What it does to the directory of `core` is seen by nobody else until it is over.
+pub(crate) struct Salvage {
+    pub core: Arc<Core>,
+    pub report: RepairReport,
+    /// How new tables are written.
+    pub options: TableOptions,
+    /// The next file number.
+    pub next: u64,
+    /// Where the manifest is damaged: the tables that have certainly left it.
+    pub left: Option<BTreeSet<u64>>,
+    /// Files that are to be kept out of the way, by name, and why.
+    pub aside: BTreeMap<String, String>,
+    /// Why the pool that was there is to be kept out of the way, if it is.
+    pub pool_aside: Option<String>,
+    /// Whose the tables are that the manifest does not tell of.
+    owner: Option<u64>,
+    /// The tables that are there by the numbers that they say they have, each with where it says it comes from.
+    tables: BTreeMap<u64, (PathBuf, u64)>,
+}
+
+/// Versions of keys, for a new table.
+pub(crate) type Entries = Vec<(Vec<u8>, u64, Kind, Bytes)>;
+
+/// Which table a sound one is or is made of, and its figures.
+pub(crate) type Sound = (u64, TableMeta);
+
+impl Salvage {
+    pub fn new(core: Arc<Core>, owner: Option<u64>) -> Salvage {
+        Salvage {
+            core,
+            report: RepairReport::default(),
+            options: TableOptions::default(),
+            next: 1,
+            left: None,
+            aside: BTreeMap::new(),
+            pool_aside: None,
+            owner,
+            tables: BTreeMap::new(),
+        }
+    }
+
+    /// Notes what was done.
+    pub fn did(&mut self, action: impl Into<String>) {
+        self.report.actions.push(action.into());
+    }
+
+    /// Notes what could not be brought back.
+    pub fn lost(&mut self, what: impl Into<String>) {
+        self.report.lost.push(what.into());
+    }
+
+    /// Notes that a file is damaged or not the database's: it is kept, out of the way.
+    pub fn set_aside(&mut self, name: impl Into<String>, why: impl Into<String>) {
+        self.aside.entry(name.into()).or_insert(why.into());
+    }
+
+    /// Notes damage to a file that cannot be read further.
+    pub fn damaged_file(&mut self, error: &Error) {
+        if let Error::Corruption { file, .. } = error
+            && let Some(name) = file.file_name().and_then(|name| name.to_str())
+            && FileName::parse(file).is_some()
+        {
+            self.set_aside(name, error.to_string());
+        }
+    }
+
+    /// Notes that a log cannot be read further, and what that means.
+    pub fn damaged_log(&mut self, error: &Error) {
+        self.damaged_file(error);
+        self.lost(format!("{error}: the writes of this log from there on"));
+    }
+
+    /// The manifest's state, or what can still be read of it, and the identity; new files are numbered past all others.
+    pub fn begin(&mut self, engine: EngineKind) -> Result<(Option<State>, Identity)> {
+        let known = self.known_state()?;
+        self.reserve_numbers(known.as_ref())?;
+        let identity = match (&known, self.owner) {
+            (Some(state), _) => state.identity.clone(),
+            (None, owner) => {
+                let new = pool::new_identity(&self.core.options, engine);
+                owner.map_or_else(|| new.clone(), |owner| new.clone().with_owner(owner))
+            }
+        };
+        self.options.origin = identity.origin();
+        self.identify_tables(known.as_ref(), &identity)?;
+        Ok((known, identity))
+    }
+
+    fn known_state(&mut self) -> Result<Option<State>> {
+        match Manifest::open(self.core.fs.clone(), &self.core.dir) {
+            Ok(manifest) => Ok(Some((*manifest.state()).clone())),
+            Err(e) => {
+                self.did(format!("the manifest is of no use ({e}); making it anew from the tables"));
+                self.damaged_file(&e);
+                let salvaged = Manifest::salvage(self.core.fs(), &self.core.dir)?;
+                let (state, removed) = salvaged.map(|s| (s.state, s.removed)).unzip();
+                self.left = Some(removed.unwrap_or_default());
+                Ok(state)
+            }
+        }
+    }
+
+    fn files(&self) -> Result<Vec<FileName>> {
+        let files = self.core.fs().list(&self.core.dir)?;
+        Ok(files.iter().filter_map(|path: &PathBuf| FileName::parse(path)).collect())
+    }
+
+    /// Numbers of the log files that are there.
+    pub fn log_files(&self) -> Result<BTreeSet<u64>> {
+        let number = |name| if let FileName::Log(n) = name { Some(n) } else { None };
+        Ok(self.files()?.into_iter().filter_map(number).collect())
+    }
+
+    fn reserve_numbers(&mut self, known: Option<&State>) -> Result<()> {
+        let highest = self.files()?.into_iter().map(|name| match name {
+            FileName::Table(n) | FileName::Log(n) => n,
+            _ => 0,
+        });
+        self.next = highest.max().unwrap_or(0).max(known.map_or(0, |s| s.next_file)) + 1;
+        Ok(())
+    }
+
+    /// Finds out which table each file is. What is another database's is set aside, and so is a second copy.
+    fn identify_tables(&mut self, known: Option<&State>, identity: &Identity) -> Result<()> {
+        let names = self.files()?.into_iter();
+        let mut numbers: Vec<u64> =
+            names.filter_map(|name| if let FileName::Table(n) = name { Some(n) } else { None }).collect();
+        // First those that are what they are called: of two of one number such a one counts.
+        let mut found = Vec::with_capacity(numbers.len());
+        for number in numbers.drain(..) {
+            let path = FileName::Table(number).path(&self.core.dir);
+            // What does not even say what it is, is taken for what it is called.
+            let (own, origin) = Table::identify(self.core.fs(), &path).unwrap_or((number, identity.origin()));
+            found.push((own != number, number, own, origin, path));
+        }
+        found.sort();
+        for (_, number, own, origin, path) in found {
+            let name = FileName::Table(number).to_string();
+            if origin != identity.origin() {
+                self.set_aside(&name, "it is a table of another database");
+                if known.is_none_or(|state| state.tables.contains_key(&number)) {
+                    self.lost(format!("{name} is another database's: what was in this one's table {number}, if there was one"));
+                }
+            } else if let Entry::Vacant(entry) = self.tables.entry(own) {
+                entry.insert((path, origin));
+            } else {
+                self.set_aside(&name, format!("it is a second copy of table {own}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The tables that are there.
+    pub fn present_tables(&self) -> BTreeSet<u64> {
+        self.tables.keys().copied().collect()
+    }
+
+    /// The tables that hold what the database held, of those that are there. Of the rest the report tells.
+    pub fn wanted_tables(&mut self, known: Option<&State>) -> BTreeSet<u64> {
+        let present = self.present_tables();
+        let named: BTreeSet<u64> = known.iter().flat_map(|s| s.tables.keys().copied()).collect();
+        let Some(left) = self.left.clone() else {
+            for number in named.difference(&present) {
+                self.lost(format!("{number:06}.sst is missing, with everything in it"));
+            }
+            return &named & &present;
+        };
+        for number in named.difference(&present).filter(|n| !left.contains(n)) {
+            self.lost(format!("{number:06}.sst is missing: merged since, or lost with everything in it"));
+        }
+        &present - &left
+    }
+
+    /// The tables that are sound, after the sound parts of the others have been put into new ones.
+    pub fn sound_tables(&mut self, wanted: BTreeSet<u64>) -> Result<Vec<Sound>> {
+        let mut sound = Vec::new();
+        for number in wanted {
+            let core = self.core.clone();
+            let Some((path, _)) = self.tables.get(&number).cloned() else { continue };
+            if path != FileName::Table(number).path(&core.dir) {
+                let name = name_of(&path);
+                self.did(format!("{name} is table {number} under another name"));
+                self.set_aside(
+                    &name,
+                    format!("it is table {number} under another name; what is in it was brought over"),
+                );
+                sound.extend(self.salvage_table(number, &path)?);
+                continue;
+            }
+            let open = Table::open(core.fs(), &path, number, core.cache().clone(), Access::Sequential);
+            match open.and_then(|table| table.verify().map(|()| table.meta().clone())) {
+                Ok(meta) => sound.push((number, meta)),
+                Err(e) => {
+                    self.did(format!("{e}: salvaging what is sound"));
+                    self.set_aside(name_of(&path), e.to_string());
+                    sound.extend(self.salvage_table(number, &path)?);
+                }
+            }
+        }
+        Ok(sound)
+    }
+
+    fn salvage_table(&mut self, number: u64, path: &Path) -> Result<Vec<Sound>> {
+        let (core, options, name) = (self.core.clone(), self.options.clone(), name_of(path));
+        let mut runs = Runs::new(&core, &options, &mut self.next);
+        let outcome = salvage(core.fs(), path, &mut |key, seq, kind, value| runs.add(key, seq, kind, value));
+        let outcome = match outcome {
+            Err(e @ Error::InvalidFormat { .. }) => {
+                self.lost(format!("{e}: everything that was in it"));
+                return Ok(Vec::new());
+            }
+            outcome => outcome?,
+        };
+        let made = runs.finish()?;
+        if let Some(other) = outcome.number.filter(|n| *n != number) {
+            made.iter()
+                .try_for_each(|meta| core.fs().remove(&FileName::Table(meta.number).path(&core.dir)))?;
+            self.lost(format!("{name} is table {other}: everything that was in table {number}"));
+            return Ok(Vec::new());
+        }
+        for range in outcome.lost {
+            self.lost(format!("{name}: bytes {} to {} are damaged", range.offset, range.offset + range.len));
+        }
+        Ok(self.brought(made, &name).into_iter().map(|meta| (number, meta)).collect())
+    }
+
+    /// Writes entries, which are in order, into new tables.
+    pub fn write_tables(&mut self, entries: Entries, source: &str) -> Result<Vec<TableMeta>> {
+        let (core, options) = (self.core.clone(), self.options.clone());
+        let mut runs = Runs::new(&core, &options, &mut self.next);
+        for (key, seq, kind, value) in entries {
+            runs.add(&key, seq, kind, value)?;
+        }
+        let made = runs.finish()?;
+        Ok(self.brought(made, source))
+    }
+
+    fn brought(&mut self, made: Vec<TableMeta>, source: &str) -> Vec<TableMeta> {
+        for meta in &made {
+            self.did(format!("brought {} entries of {source} into {:06}.sst", meta.entries, meta.number));
+        }
+        made
+    }
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
