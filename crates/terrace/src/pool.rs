@@ -39,6 +39,11 @@ pub(crate) const POOL_NAME: &str = "pool";
 /// Initial size of a pool file; it grows by itself.
 const INITIAL_POOL_BYTES: u64 = 16 << 20;
 
+/// The share of a pool that is kept back for what makes room, and its bounds.
+const KEPT_SHARE: u64 = 64;
+const FEWEST_KEPT_EXTENTS: u64 = 2;
+const MOST_KEPT_BYTES: u64 = 2 << 20;
+
 /// A new database's identity, but for the pool's medium.
 pub(crate) fn new_identity(options: &Options, engine: EngineKind) -> Identity {
     let mut rng = Rng::new(Rng::fresh_seed());
@@ -250,6 +255,12 @@ pub(crate) fn replace(core: &Core, identity: &Identity) -> Result<Pool> {
     // Where it was missing, nothing has said so yet.
     check_media(&pool, identity)?;
     Ok(pool)
+}
+
+/// Bytes of `pool` that are kept back for what makes room: they are there for deletions when nothing else is.
+pub(crate) fn kept_back(pool: &Pool) -> u64 {
+    let fewest = FEWEST_KEPT_EXTENTS * pool.extent_bytes();
+    (pool.max_size() / KEPT_SHARE).clamp(fewest, fewest.max(MOST_KEPT_BYTES))
 }
 
 /// Has the manifest know the session of a pool that is open, from the next change on.

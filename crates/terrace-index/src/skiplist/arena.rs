@@ -1,7 +1,9 @@
 //! The extents of a list: a chain, in one of which records are bump-allocated.
 //!
 //! 1. An extent joins the chain by one publish, when its header is durable.
-//! 2. Space is never given back but with the whole arena.
+//! 2. Space is given back with the whole arena, or by him who has just taken it: what has been allocated since a mark
+//!    and not linked ([`Arena::take_back`]), and extents at the chain's end in which a crash has left nothing
+//!    ([`Arena::trim`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,6 +24,18 @@ pub(super) struct Arena {
     extents_bytes: AtomicU64,
     used: AtomicU64,
 }
+
+/// Where allocation stood at some moment.
+#[derive(Debug)]
+pub struct Mark {
+    position: u64,
+    end: u64,
+    last: u64,
+    used: u64,
+}
+
+/// Where an extent names the next one.
+const NEXT_AT: u64 = 16;
 
 /// Where the next record goes, and where the next extent is linked.
 struct Tail {
@@ -113,6 +127,12 @@ impl Arena {
 
     /// The extents in chain order.
     pub fn extents(&self) -> Result<Vec<Extent>> {
+        // The chain is cut under the lock.
+        let _tail = self.tail.read();
+        self.chain()
+    }
+
+    fn chain(&self) -> Result<Vec<Extent>> {
         let mut out = Vec::new();
         let mut at = self.first;
         while at != 0 {
@@ -126,6 +146,45 @@ impl Arena {
             at = header.next.load(Ordering::Acquire);
         }
         Ok(out)
+    }
+
+    /// Where allocation stands.
+    pub fn mark(&self) -> Mark {
+        let tail = self.tail.read();
+        let position = tail.position.load(Ordering::Relaxed);
+        Mark { position, end: tail.end, last: tail.last, used: self.used() }
+    }
+
+    /// Gives back what has been allocated since `mark`, none of which is linked. Nobody else has allocated meanwhile.
+    pub fn take_back(&self, mark: &Mark) -> Result<()> {
+        let mut tail = self.tail.write();
+        let chain = self.chain()?;
+        let keep = chain.iter().position(|e| e.offset == mark.last).map_or(chain.len(), |last| last + 1);
+        self.cut(&mut tail, &chain, keep)?;
+        tail.position = AtomicU64::new(mark.position);
+        tail.end = mark.end;
+        self.used.store(mark.used, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Gives back the extents at the chain's end that are empty, but for the first. Nobody else has the arena.
+    pub fn trim(&self, is_empty: impl Fn(&Extent) -> bool) -> Result<()> {
+        let mut tail = self.tail.write();
+        let chain = self.chain()?;
+        let keep = chain.iter().rposition(|e| !is_empty(e)).map_or(1, |last| last + 1);
+        self.cut(&mut tail, &chain, keep)
+    }
+
+    /// Takes the extents of the chain from the `keep`th on out of it, durably, and frees them.
+    fn cut(&self, tail: &mut Tail, chain: &[Extent], keep: usize) -> Result<()> {
+        let (kept, gone) = chain.split_at(keep);
+        let (Some(last), false) = (kept.last(), gone.is_empty()) else { return Ok(()) };
+        self.pool.publish(POff::new(last.offset + NEXT_AT), 0);
+        tail.last = last.offset;
+        tail.count = keep as u32;
+        let bytes: u64 = gone.iter().map(|e| e.bytes).sum();
+        self.extents_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        gone.iter().rev().try_for_each(|e| self.pool.free_extent(e.offset, self.kind))
     }
 
     /// `bytes` of unused space, 8-aligned.
@@ -155,7 +214,7 @@ impl Arena {
         self.pool.flush(extent.offset, EXTENT_HEADER_BYTES);
         self.pool.activate(&extent);
         self.pool.drain();
-        self.pool.publish(POff::new(tail.last + 16), extent.offset);
+        self.pool.publish(POff::new(tail.last + NEXT_AT), extent.offset);
         tail.last = extent.offset;
         tail.count += 1;
         self.extents_bytes.fetch_add(extent.bytes, Ordering::Relaxed);

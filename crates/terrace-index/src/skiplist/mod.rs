@@ -55,7 +55,7 @@ pub use index::SkipIndex;
 use layout::HEAD_NODE;
 pub use read::Found;
 use recover::Recovered;
-pub use write::Staged;
+pub use write::{Staged, Staging};
 
 /// One record on its way into a list.
 #[derive(Debug, Clone, Copy)]

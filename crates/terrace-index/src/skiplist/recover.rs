@@ -90,7 +90,7 @@ impl Inner {
             // Later records have higher numbers. The owners that dead threads have left need not be cleared.
             self.settled.store(self.max_seq.load(Ordering::Relaxed).saturating_add(1), Ordering::Release);
         }
-        walk.finish(self);
+        walk.finish(self)?;
         Ok(Recovered::Ready)
     }
 
@@ -157,13 +157,17 @@ impl Walk<'_> {
         self.ends[i] = self.ends[i].max(end);
     }
 
-    /// Lets allocation go on where most room is left.
-    fn finish(self, list: &Inner) {
-        let room =
-            |i: &usize| (self.extents[*i].offset + self.extents[*i].bytes).saturating_sub(self.ends[*i]);
-        if let Some(i) = (0..self.extents.len()).max_by_key(room) {
-            let end = self.extents[i].offset + self.extents[i].bytes;
-            list.arena.resume(self.ends[i], end, self.used);
+    /// Gives back what a group that came to nothing had taken, and lets allocation go on where most room is left.
+    fn finish(self, list: &Inner) -> Result<()> {
+        let at = |extent: &Extent| self.extents.partition_point(|e| e.offset < extent.offset);
+        if !list.pool.is_read_only() {
+            list.arena.trim(|extent| self.ends[at(extent)] == list.first_byte(extent))?;
         }
+        let left = list.arena.extents()?;
+        let room = |extent: &&Extent| (extent.offset + extent.bytes).saturating_sub(self.ends[at(extent)]);
+        if let Some(extent) = left.iter().max_by_key(room) {
+            list.arena.resume(self.ends[at(extent)], extent.offset + extent.bytes, self.used);
+        }
+        Ok(())
     }
 }

@@ -32,6 +32,10 @@ pub struct Staged<'k> {
     prev: StartedRead,
 }
 
+/// Where staging stood at some moment.
+#[derive(Debug)]
+pub struct Staging(super::arena::Mark);
+
 /// What linking came to.
 pub(super) enum Linked {
     /// The record is in the list.
@@ -44,6 +48,17 @@ impl SkipList {
     /// Copies a record into the arena and starts writing it back. The caller drains before it links.
     pub fn stage<'k>(&self, record: &Record<'k>) -> Result<Staged<'k>> {
         self.inner.stage(record.key, record)
+    }
+
+    /// Where staging stands, for [`take_back`](Self::take_back).
+    pub fn staging(&self) -> Staging {
+        Staging(self.inner.arena.mark())
+    }
+
+    /// Gives back the room of all that was staged since `staging`, none of which is linked: their group has come to
+    /// nothing. Nobody else has staged anything meanwhile.
+    pub fn take_back(&self, staging: &Staging) -> Result<()> {
+        self.inner.arena.take_back(&staging.0)
     }
 
     /// Links a staged record, whose contents the calling thread has drained, and starts writing the link

@@ -98,12 +98,13 @@ impl Pool {
     }
 
     fn try_reserve_units(&self, kind: u8, shape: Shape, units: u64) -> Result<(u64, u64)> {
+        let leave = self.inner.alloc.kept.to_leave();
         let mut space = self.inner.alloc.space.lock();
-        let unit = match space.runs.take(units) {
+        let unit = match space.take(units, leave) {
             Some(unit) => unit,
             None => {
-                self.grow_for(&mut space, units)?;
-                space.runs.take(units).ok_or_else(|| self.full(units))?
+                self.grow_for(&mut space, units, leave)?;
+                space.take(units, leave).ok_or_else(|| self.full(units))?
             }
         };
         space.live.insert(unit, Live { units, kind, shape, phase: Phase::Reserved, inherited: false });
@@ -198,6 +199,12 @@ impl Pool {
 }
 
 impl Space {
+    /// Takes so many units in a row if `leave` others stay free.
+    fn take(&mut self, units: u64, leave: u64) -> Option<u64> {
+        let left = self.runs.total().checked_sub(units)?;
+        if left >= leave { self.runs.take(units) } else { None }
+    }
+
     pub(super) fn release(&mut self, unit: u64) {
         if let Some(live) = self.live.remove(&unit) {
             self.runs.give(unit, live.units);

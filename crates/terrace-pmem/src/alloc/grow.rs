@@ -18,8 +18,17 @@ use crate::word::{self, Tag};
 const STEP_MAX_BYTES: u64 = 1 << 30;
 
 impl Pool {
-    /// Grows so that `units` in a row are free.
-    pub(super) fn grow_for(&self, space: &mut Space, units: u64) -> Result<()> {
+    /// Grows so that `units` in a row are free, and `more` somewhere; as far as it may if that is less.
+    pub(super) fn grow_for(&self, space: &mut Space, units: u64, more: u64) -> Result<()> {
+        let limit = self.max_size() / self.extent_bytes();
+        match self.grow_for_row(space, units.saturating_add(more)) {
+            // Scattered ones may be enough of the others.
+            Err(Error::PoolFull { .. }) if more > 0 && space.units < limit => self.grow_for_row(space, units),
+            other => other,
+        }
+    }
+
+    fn grow_for_row(&self, space: &mut Space, units: u64) -> Result<()> {
         if space.units == 0 {
             return Err(self.corruption(0, "a pool that can be trusted", "one torn by a power cut"));
         }

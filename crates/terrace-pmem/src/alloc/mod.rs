@@ -21,6 +21,7 @@ mod check;
 mod class;
 mod extents;
 mod grow;
+mod kept;
 mod load;
 mod marks;
 mod reclaim;
@@ -42,6 +43,7 @@ use extents::Space;
 use slots::{KindShelves, Slabs};
 
 pub use check::Problem;
+pub use kept::Claim;
 pub use marks::Marks;
 pub(crate) use table::Table;
 
@@ -104,6 +106,7 @@ pub(crate) struct Allocator {
     pub(crate) space: Mutex<Space>,
     pub(crate) slabs: Slabs,
     shelves: Box<[OnceLock<Box<KindShelves>>]>,
+    kept: kept::Kept,
     /// Whether something active at an unclean open is still unaccounted for.
     pub(crate) inherits: AtomicBool,
 }
@@ -116,6 +119,7 @@ impl Allocator {
             space: Mutex::default(),
             slabs: Slabs::default(),
             shelves: (0..256).map(|_| OnceLock::new()).collect(),
+            kept: kept::Kept::default(),
             inherits: AtomicBool::new(false),
         }
     }

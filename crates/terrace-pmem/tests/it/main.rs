@@ -4,8 +4,10 @@
 
 mod crash;
 mod damage;
+mod kept;
 mod model;
 mod pool;
+mod sizes;
 mod stale;
 mod support;
 mod threads;

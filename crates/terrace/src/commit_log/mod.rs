@@ -38,7 +38,7 @@ use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 use terrace_disk::Access;
 use terrace_log::{PmLog, unfinished_path};
-use terrace_pmem::{Marks, Pool};
+use terrace_pmem::{Claim, Marks, Pool};
 
 use crate::batch::WriteBatch;
 use crate::db::core::Core;
@@ -53,6 +53,9 @@ pub(crate) use pool::{Gathered, LOG_ROOTS, number_of};
 pub(crate) use record::Record;
 use replay::Files;
 pub(crate) use replay::{Replayed, Source, replay};
+
+/// The largest buffer for records that is kept from one to the next.
+const KEPT_RECORD_BYTES: usize = 4 << 20;
 
 /// What the logs need of the engine whose memtables they make durable.
 pub(crate) trait Logged {
@@ -164,7 +167,10 @@ impl CommitLog {
         policy: Policy,
     ) -> CommitLog {
         let place = match pool {
-            Some((pool, log_bytes)) => Place::Pool { pool: pool.clone(), log_bytes },
+            Some((pool, log_bytes)) => {
+                pool.keep_back(0, pool.extent_bytes());
+                Place::Pool { pool: pool.clone(), log_bytes }
+            }
             None => Place::Files,
         };
         let series = Series { place, current: None, older: Vec::new(), previous: 0, record: Vec::new() };
@@ -206,17 +212,17 @@ impl CommitLog {
     /// Appends the group, and makes it as durable as it is asked to be. It is refused wholly or not at all.
     pub fn append(&self, host: &impl Logged, group: &Group<'_>) -> Result<()> {
         let mut series = self.series.lock();
-        if series.current.is_none() {
-            let log = self.begin(&series, host)?;
-            series.previous = log.number();
-            series.current = Some(log);
-        }
         let mut record = std::mem::take(&mut series.record);
         record.clear();
         put_batch_head(&mut record, group.first_seq);
         group.requests.iter().for_each(|r| record.extend_from_slice(r.batch.encoded()));
-        let outcome = self.append_record(&mut series, host, &record, group.sync);
-        series.record = record;
+        let outcome = self
+            .begin_if_none(&mut series, host, record.len() as u64)
+            .map_err(Failure::Refused)
+            .and_then(|()| self.append_record(&mut series, host, &record, group.sync));
+        if record.capacity() <= KEPT_RECORD_BYTES {
+            series.record = record;
+        }
         self.after(&mut series, outcome)
     }
 
@@ -238,13 +244,23 @@ impl CommitLog {
         log.append(record, self.policy.buffer_bytes, sync)
     }
 
+    /// Has a log to be written to, in which there is room for a record of `bytes` if it lies in the pool.
+    fn begin_if_none(&self, series: &mut Series, host: &impl Logged, bytes: u64) -> Result<()> {
+        if series.current.is_none() {
+            let log = self.begin(series, host, bytes)?;
+            series.previous = log.number();
+            series.current = Some(log);
+        }
+        Ok(())
+    }
+
     /// Begins the next log. If that fails nothing of it counts.
-    fn begin(&self, series: &Series, host: &impl Logged) -> Result<Log> {
+    fn begin(&self, series: &Series, host: &impl Logged, bytes: u64) -> Result<Log> {
         let number = host.manifest().take_numbers(1).start;
         let first = Record::Start { number, before: host.last_applied(), previous: series.previous };
         match &series.place {
             Place::Pool { pool, log_bytes } => {
-                PoolLog::create(pool, *log_bytes, number, &first).map(Log::Pool)
+                PoolLog::create_for(pool, *log_bytes, bytes, number, &first).map(Log::Pool)
             }
             Place::Files => FileLog::create(self.core.fs(), &self.core.dir, number, self.database, &first)
                 .inspect_err(|_| self.remove_attempt(number))
@@ -298,17 +314,19 @@ impl CommitLog {
     /// Ends the logs in order: then damage to any of their records is found, and the manifest knows the last one.
     pub fn seal(&self, manifest: &Manifest) -> Result<()> {
         let mut series = self.series.lock();
-        sync_all(&mut series).map_err(|failure| failure.error().clone())?;
+        let series = &mut *series;
+        sync_all(series).map_err(|failure| failure.error().clone())?;
         let current = series.current.take();
         series.older.extend(current);
-        let end = match series.older.last_mut() {
-            Some(Log::File(log)) => Some((log.number, log.seal()?)),
-            Some(Log::Pool(log)) => {
-                log.append(&Record::Closed.bytes())?;
+        let end = match (series.older.last_mut(), &series.place) {
+            (Some(Log::File(log)), _) => Some((log.number, log.seal()?)),
+            (Some(Log::Pool(log)), Place::Pool { pool, .. }) => {
+                // For this an extent is kept.
+                pool.claiming(Claim::All, || log.append(&Record::Closed.bytes()))?;
                 None
             }
             // What an earlier life has sealed may be needed still.
-            None => replay::needed_end(&manifest.state()),
+            _ => replay::needed_end(&manifest.state()),
         };
         match series.place {
             Place::Files => {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use terrace_base::{Error, Result};
+use terrace_base::{Error, ErrorKind, Result};
 use terrace_index::kinds;
 use terrace_log::{FIRST_LSN, PmLog};
 use terrace_pmem::{Kind as PmKind, Pool};
@@ -26,7 +26,22 @@ pub(super) struct PoolLog {
     pub log: PmLog,
 }
 
+/// What a log takes beside its first batch, at most: the heads of segment and records, and what it begins with.
+const OVERHEAD_BYTES: u64 = 256;
+
 impl PoolLog {
+    /// A log of `bytes`, or of what a record of `record` bytes takes, if that is more or there is no room for more: a log
+    /// that could not be written to would only take room.
+    pub fn create_for(pool: &Pool, bytes: u64, record: u64, number: u64, first: &Record) -> Result<PoolLog> {
+        let needed = record.saturating_add(OVERHEAD_BYTES);
+        match PoolLog::create(pool, bytes.max(needed), number, first) {
+            Err(e) if e.kind() == ErrorKind::PoolFull && bytes > needed => {
+                PoolLog::create(pool, needed, number, first)
+            }
+            outcome => outcome,
+        }
+    }
+
     /// A log hanging from a free root, whose first record is `first`.
     pub fn create(pool: &Pool, bytes: u64, number: u64, first: &Record) -> Result<PoolLog> {
         let free = LOG_ROOTS.iter().find(|root| pool.root(root).is_ok_and(|head| head.is_none()));

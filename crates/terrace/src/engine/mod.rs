@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use terrace_base::Result;
+use terrace_table::Kind;
 
 use crate::batch::Op;
 use crate::db::commit::{Condition, Request};
@@ -39,6 +40,11 @@ impl Group<'_> {
     /// Operations in all batches.
     pub fn ops(&self) -> u64 {
         self.requests.iter().map(|r| r.batch.len() as u64).sum()
+    }
+
+    /// Whether nothing is to be added.
+    pub fn only_deletes(&self) -> bool {
+        self.requests.iter().flat_map(|r| r.batch.ops()).all(|op| op.kind == Kind::Delete)
     }
 
     /// Encoded bytes of all batches.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use terrace_base::{ErrorKind, Result};
+use terrace_pmem::Pool;
 use terrace_table::{Cursor, Kind};
 
 use super::{Lsm, MemTable, Readable, compact, flush};
@@ -42,14 +43,33 @@ impl Lsm {
         Ok(())
     }
 
-    /// Logs the group; a full pool is given the chance to let go of a flushed memtable's log first.
+    /// Logs the group; a full pool is given the chance to let go of a flushed memtable's log first, of the active one's
+    /// if that would help.
     fn log_with_retry(&self, group: &Group<'_>) -> Result<()> {
         loop {
-            match self.log.append(self, group) {
-                Err(e) if e.kind() == ErrorKind::PoolFull && self.has_immutable() => self.wait_for_flush()?,
-                outcome => return outcome.inspect_err(|_| self.log.try_to_mend(self)),
+            let refusal = match self.log.append(self, group) {
+                Ok(()) => return Ok(()),
+                Err(e) => e,
+            };
+            if refusal.kind() == ErrorKind::PoolFull {
+                if self.has_immutable() {
+                    self.wait_for_flush()?;
+                    continue;
+                }
+                if !self.readable.load().active().list.is_empty() && self.would_fit_alone(group) {
+                    self.rotate_memtable()?;
+                    continue;
+                }
             }
+            self.log.try_to_mend(self);
+            return Err(refusal);
         }
+    }
+
+    /// Whether the pool, which holds nothing but logs, has room for a log of this group alone.
+    fn would_fit_alone(&self, group: &Group<'_>) -> bool {
+        let fits = |pool: &Pool| group.bytes() + 4 * pool.extent_bytes() <= pool.max_size();
+        self.pool.as_ref().is_some_and(fits)
     }
 
     /// Rotates when the active memtable is full, waits when all are, and slows down before that.

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, Result};
+use terrace_pmem::Claim;
 use terrace_table::Kind;
 
 use super::index::KeyIndex;
@@ -65,11 +66,15 @@ impl<I: KeyIndex> PmStore<I> {
         let _alone = self.turns.alone();
         self.admit()?;
         let number = self.next_number();
+        // Of a group that could not be taken back, too, nothing may be tried again.
+        let wants_room = |e: &Error| e.is_out_of_space() && self.pending.load(Ordering::Relaxed) == NO_GROUP;
         match self.try_group(&last, number) {
-            // Of a group that could not be taken back nothing may be tried again.
-            Err(e) if e.is_out_of_space() && self.pending.load(Ordering::Relaxed) == NO_GROUP => {
-                self.give_back();
-                self.try_group(&last, number)
+            Err(e) if wants_room(&e) => self.give_back(),
+            outcome => return outcome,
+        };
+        match self.try_group(&last, number) {
+            Err(e) if wants_room(&e) && last.values().all(|op| op.kind == Kind::Delete) => {
+                self.pool.claiming(Claim::Some, || self.try_group(&last, number))
             }
             outcome => outcome,
         }
@@ -124,7 +129,7 @@ impl<I: KeyIndex> PmStore<I> {
         for (i, step) in steps.iter().enumerate() {
             if let Err(e) = self.take(step) {
                 // Whether this one was taken or not, it is taken back.
-                if let Err(worse) = self.take_back(&changes[..=i]) {
+                if let Err(worse) = self.pool.claiming(Claim::All, || self.take_back(&changes[..=i])) {
                     // Readers go on with the overlay; the next open takes back what is left.
                     self.core.health.fail(Error::Poisoned { cause: Arc::new(worse) });
                     steps.into_iter().filter_map(|step| step.new).for_each(|new| {

@@ -168,6 +168,9 @@ pub(super) fn assemble<I: KeyIndex>(
         Limbo::with(Pins::default(), move |word: Word| drop(pool.free(word.offset(), word.kind())))
     };
     let jobs = Background::new(core.clone(), 1);
+    // For deletions, and for taking a group back.
+    let kept = pool::kept_back(&pool);
+    pool.keep_back(kept, kept);
     let read_only = core.options.read_only;
     let store = Arc::new_cyclic(|me| PmStore {
         me: me.clone(),

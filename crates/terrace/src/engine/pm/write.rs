@@ -9,6 +9,7 @@
 use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
+use terrace_pmem::Claim;
 use terrace_table::Kind;
 
 use super::PmStore;
@@ -51,7 +52,13 @@ impl<I: KeyIndex> PmStore<I> {
             Err(e) if e.is_out_of_space() => {
                 // Perhaps what waits for readers is enough.
                 self.give_back();
-                self.try_single(op, condition)
+                match self.try_single(op, condition) {
+                    Err(e) if e.is_out_of_space() && op.kind == Kind::Delete => {
+                        // For this some room is kept.
+                        self.pool.claiming(Claim::Some, || self.try_single(op, condition))
+                    }
+                    outcome => outcome,
+                }
             }
             outcome => outcome,
         }

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 use terrace_base::{Error, Result};
 use terrace_index::OrderedIndex;
+use terrace_pmem::Claim;
 use terrace_table::Kind;
 
 use super::Slm;
@@ -53,7 +54,8 @@ impl Drop for Flushing<'_> {
 
 /// Flushes immutable memtables, oldest first, until there is none. One caller works, others wait.
 pub(super) fn run(slm: &Slm) -> Result<()> {
-    let outcome = run_alone(slm);
+    // What memtables hold goes into the index by the room that is kept back for it.
+    let outcome = slm.pool.claiming(Claim::All, || run_alone(slm));
     if outcome.is_ok() {
         slm.spawn_compaction();
     }
@@ -241,6 +243,7 @@ pub(super) fn side_by_side(
     let (send, receive) = crossbeam_channel::unbounded::<Finished>();
     let written: Mutex<Result<()>> = Mutex::new(Ok(()));
     let (mut send, mut write) = (Some(send), Some(write));
+    let claim = Claim::current();
     slm.core.env.executor.join(
         &mut || {
             if let (Some(send), Some(write)) = (send.take(), write.take()) {
@@ -250,7 +253,7 @@ pub(super) fn side_by_side(
                 });
             }
         },
-        &mut || receive.iter().for_each(&mut index),
+        &mut || slm.pool.claiming(claim, || receive.iter().for_each(&mut index)),
     );
     written.into_inner()
 }

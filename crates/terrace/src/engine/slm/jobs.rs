@@ -130,6 +130,12 @@ impl Slm {
         log.len() + (self.memtable_bytes / MEMTABLE_LOGS).max(SHORT_LOG_BYTES)
     }
 
+    /// What a job's log takes of the pool, and the one that it gives way to.
+    pub(super) fn flush_log_bytes(&self) -> u64 {
+        let longer = (self.memtable_bytes / MEMTABLE_LOGS).max(SHORT_LOG_BYTES);
+        2 * (LOG_BYTES + longer).next_multiple_of(self.pool.extent_bytes())
+    }
+
     /// A log of the job `id` whose logs before told `counts`; it hangs from `root` in place of what did. Where that
     /// fails everything is as before.
     fn begin_log(&self, root: &str, id: u64, counts: &BTreeMap<u64, i64>) -> Result<PmLog> {

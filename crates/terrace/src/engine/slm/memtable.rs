@@ -23,10 +23,21 @@ pub(super) const MEMTABLES: usize = 2;
 /// What a node takes beside its key and value, at most and on average.
 pub(super) const NODE_OVERHEAD_BYTES: u64 = 112;
 
+/// What an entry takes of the index beside one and a half times its key, at most and on average: a record, its place in
+/// a leaf that is half full, and its share of the nodes above.
+const INDEX_OVERHEAD_BYTES: u64 = 128;
+
+/// What the index takes for `keys` keys of `bytes` in all, at most and on average.
+pub(super) fn index_room(keys: u64, bytes: u64) -> u64 {
+    keys * INDEX_OVERHEAD_BYTES + bytes + bytes / 2
+}
+
 /// One memtable.
 #[derive(Debug)]
 pub(super) struct MemTable {
     list: SkipList,
+    /// What its entries take of the index once they are flushed, at most.
+    to_index: AtomicU64,
     slot: usize,
     /// The first commit log that holds writes of this memtable; zero before there is one.
     first_log: AtomicU64,
@@ -135,7 +146,8 @@ impl MemTable {
     }
 
     fn around(list: SkipList, slot: usize) -> MemTable {
-        MemTable { list, slot, first_log: AtomicU64::new(0), flush: FlushProgress::default() }
+        let to_index = index_room(list.entries(), list.bytes_used()).into();
+        MemTable { list, to_index, slot, first_log: AtomicU64::new(0), flush: FlushProgress::default() }
     }
 
     /// The skiplist.
@@ -159,6 +171,16 @@ impl MemTable {
     /// Notes that log `number` stands for all this memtable's logs before it.
     pub fn relogged(&self, number: u64) {
         self.first_log.store(number, Ordering::Release);
+    }
+
+    /// Bytes that its entries take of the index once they are flushed, at most.
+    pub fn to_index(&self) -> u64 {
+        self.to_index.load(Ordering::Relaxed)
+    }
+
+    /// Notes that entries have come which take `bytes` of the index.
+    pub fn will_index(&self, bytes: u64) {
+        self.to_index.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Unlinks the flushed memtable durably. It must be the one that its slot's root names.

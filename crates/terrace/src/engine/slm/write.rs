@@ -5,7 +5,8 @@
 //!
 //! Order, and why it is kept:
 //!
-//! 1. Nodes are staged before the commit log is appended to: a full pool then leaves no trace.
+//! 1. Nodes are staged before the commit log is appended to: a full pool then leaves no trace. What was staged of a
+//!    group that comes to nothing, for want of room in pool or log, is given back at once.
 //! 2. The log is appended to before anything is linked: what a reader can ever see is in the log.
 //! 3. Links are drained before `apply` returns: only then does the store make the group visible.
 
@@ -13,22 +14,32 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, ErrorKind, Result};
-use terrace_index::{ListCursor, Record, Staged};
-use terrace_pmem::Granularity;
+use terrace_index::{ListCursor, Record, Staged, Staging};
+use terrace_pmem::{Claim, Granularity};
 use terrace_table::Kind;
 
-use super::memtable::{MemSet, MemTable, NODE_OVERHEAD_BYTES};
+use super::memtable::{MemSet, MemTable, NODE_OVERHEAD_BYTES, index_room};
 use super::{Slm, flush};
 use crate::batch::WriteBatch;
 use crate::commit_log::{Entry, Logged};
 use crate::compaction::backpressure::{Pressure, delay, lead};
 use crate::engine::{Engine, Group};
 use crate::manifest::Manifest;
+use crate::pool;
 
 /// What a group takes of a memtable, at most.
 fn room_for(group: &Group<'_>) -> u64 {
     group.bytes() + group.ops() * NODE_OVERHEAD_BYTES
 }
+
+/// What the keys of a group take of the index, at most.
+fn index_room_for(group: &Group<'_>) -> u64 {
+    let keys = group.requests.iter().flat_map(|r| r.batch.ops()).map(|op| op.key.len() as u64);
+    index_room(group.ops(), keys.sum())
+}
+
+/// The share of the pool that is kept back for flushes, at most.
+const MOST_KEPT_SHARE: u64 = 3;
 
 impl Slm {
     pub(super) fn apply_group(&self, group: Group<'_>) -> Result<()> {
@@ -36,10 +47,19 @@ impl Slm {
         self.settle_opening()?;
         self.log.mend(self)?;
         self.make_room(&group)?;
-        let (memtable, staged) = self.stage_with_retry(&group)?;
-        if self.logs_writes() {
-            self.log.append(self, &group).inspect_err(|_| self.log.try_to_mend(self))?;
+        let to_index = index_room_for(&group);
+        self.keep_back(to_index);
+        let (memtable, staging, staged) = self.stage_with_retry(&group).inspect_err(|_| self.keep_back(0))?;
+        if self.logs_writes()
+            && let Err(e) = self.log.append(self, &group)
+        {
+            drop(staged);
+            take_back(&memtable, &staging);
+            self.keep_back(0);
+            self.log.try_to_mend(self);
+            return Err(e);
         }
+        memtable.will_index(to_index);
         self.pool.drain();
         staged
             .into_iter()
@@ -63,16 +83,41 @@ impl Slm {
         lasting
     }
 
-    /// Stages the group; a full pool is given the chance to empty a memtable first.
-    fn stage_with_retry<'g>(&self, group: &Group<'g>) -> Result<(Arc<MemTable>, Vec<Staged<'g>>)> {
+    /// Stages the group; a full pool is given the chance to empty a memtable first, the active one if that would help.
+    fn stage_with_retry<'g>(&self, group: &Group<'g>) -> Result<(Arc<MemTable>, Staging, Vec<Staged<'g>>)> {
+        let claim = if group.only_deletes() { Claim::Some } else { Claim::None };
         loop {
             let memtable = self.mem.load().active().clone();
-            match stage(&memtable, group) {
-                Ok(staged) => return Ok((memtable, staged)),
-                Err(e) if e.kind() == ErrorKind::PoolFull && self.has_immutable() => self.wait_for_flush()?,
-                Err(e) => return Err(e),
+            let staging = memtable.list().staging();
+            let refusal = match self.pool.claiming(claim, || stage(&memtable, group)) {
+                Ok(staged) => return Ok((memtable, staging, staged)),
+                Err(e) => e,
+            };
+            take_back(&memtable, &staging);
+            match refusal {
+                e if e.kind() != ErrorKind::PoolFull => return Err(e),
+                _ if self.has_immutable() => self.wait_for_flush()?,
+                _ if !memtable.is_empty() && self.would_fit_without(&memtable, group) => {
+                    self.rotate_memtable(0)?;
+                }
+                e => return Err(e),
             }
         }
+    }
+
+    /// Keeps room of the pool back for the flush of what is in memtables and of what is `coming`, and for deletions.
+    fn keep_back(&self, coming: u64) {
+        let to_index: u64 = self.mem.load().iter().map(|memtable| memtable.to_index()).sum();
+        // The next memtable, and logs of the flush.
+        let others = self.pool.extent_bytes() + self.flush_log_bytes();
+        let most = self.pool.max_size() / MOST_KEPT_SHARE;
+        self.pool.keep_back(pool::kept_back(&self.pool), (others + to_index + coming).min(most));
+    }
+
+    /// Whether the group would find room in the pool if `memtable` were flushed.
+    fn would_fit_without(&self, memtable: &MemTable, group: &Group<'_>) -> bool {
+        let others = self.pool.used_bytes().saturating_sub(memtable.list().extents_bytes());
+        room_for(group) + self.pool.extent_bytes() <= self.pool.max_size().saturating_sub(others)
     }
 
     /// Rotates when the active memtable is full, waits when both are, and slows down before that.
@@ -132,11 +177,28 @@ impl Slm {
         let mem = self.mem.load_full();
         let slot = mem.free_slot().ok_or_else(|| Error::invalid("no memtable is free to rotate to"))?;
         self.log.rotate()?;
-        let next = Arc::new(MemTable::create(&self.pool, slot, self.memtable_bytes)?);
+        let next = Arc::new(self.new_memtable(slot)?);
         next.logged_from(first_log);
         self.mem.store(Arc::new(mem.rotated(next)));
         self.spawn_flush();
         Ok(())
+    }
+
+    /// A memtable of the usual size, or of as much as the pool has: with the smallest one the other can be flushed,
+    /// which makes room. The smallest may be of the room that is kept back.
+    fn new_memtable(&self, slot: usize) -> Result<MemTable> {
+        let mut bytes = self.memtable_bytes;
+        loop {
+            match MemTable::create(&self.pool, slot, bytes) {
+                Err(e) if e.is_out_of_space() && bytes > self.pool.extent_bytes() => bytes /= 2,
+                Err(e) if e.is_out_of_space() => {
+                    let created =
+                        self.pool.claiming(Claim::All, || MemTable::create(&self.pool, slot, bytes));
+                    return created.map_err(|_| e);
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     pub(super) fn has_immutable(&self) -> bool {
@@ -215,6 +277,13 @@ impl Logged for Slm {
         let mem = self.mem.load();
         mem.iter().filter(|m| !m.is_empty()).for_each(|m| m.relogged(number));
         !mem.active().is_empty()
+    }
+}
+
+/// Gives back what was staged. Where that fails it goes with the memtable.
+fn take_back(memtable: &MemTable, staging: &Staging) {
+    if let Err(error) = memtable.list().take_back(staging) {
+        tracing::warn!(%error, "the room of a refused group could not be given back");
     }
 }
 

@@ -13,6 +13,7 @@ mod files;
 mod histories;
 mod model;
 mod ops;
+mod room;
 mod snapshots;
 
 use crate::harness::Engine;
@@ -36,6 +37,8 @@ macro_rules! conformance {
                 errors::{over_long_keys_and_values_are_refused, a_second_handle_is_locked_out, read_only_reads,
                     a_missing_database_is_not_made, a_file_is_no_directory, foreign_files_stay,
                     a_closed_database_refuses, damage_is_told_and_repaired, options_that_cannot_work_are_refused},
+                room::{a_refused_batch_takes_nothing, a_full_pool_is_left_by_deleting,
+                    who_asks_too_much_harms_nobody_else},
                 files::{compaction_frees_the_disk, a_full_disk_refuses_and_recovers, failing_operations_are_errors},
                 histories::{one_order_explains_what_threads_are_told},
                 model::{random_operations_match_a_map, random_operations_match_under_threads,

@@ -22,7 +22,7 @@ const FAILING_AMONG: u64 = 24;
 
 /// Judges `world`, which crashed while the model stood at `model`.
 pub fn judge(options: &Options, world: &World, model: &KvModel) -> Result<(), String> {
-    let found = first_look(options, world, model)?;
+    let found = first_look(options, world, model, &a_little_more())?;
     world.recovery_done();
     let mut rng = Rng::new(world.seed());
     if rng.one_in(SECOND_LIFE_ONE_IN) { second_life(options, world, found, &mut rng) } else { Ok(()) }
@@ -48,8 +48,13 @@ pub fn judge_failing(options: &Options, world: &World, model: &KvModel) -> Resul
     judge(options, world, model)
 }
 
-/// Opens the survivor, compares it with the model, lets background work finish, proves it, and uses it.
-fn first_look(options: &Options, world: &World, model: &KvModel) -> Result<Map, String> {
+/// Judges `world` as [`judge`], and has it carry out `ops`, all of which must succeed.
+pub fn judge_doing(options: &Options, world: &World, model: &KvModel, ops: &[Op]) -> Result<(), String> {
+    first_look(options, world, model, ops).map(drop)
+}
+
+/// Opens the survivor, compares it with the model, lets background work finish, proves it, and has it do `more`.
+fn first_look(options: &Options, world: &World, model: &KvModel, more: &[Op]) -> Result<Map, String> {
     let mut session = match Session::open(world, options, Errors::Fail) {
         // The process died when a failed sync had dropped what was to survive it, and before that was elsewhere.
         Err(e) if world.fs().has_dropped_pages() && e.contains("corruption") => {
@@ -65,8 +70,8 @@ fn first_look(options: &Options, world: &World, model: &KvModel) -> Result<Map, 
     prove(&session)?;
     world.recovery_done();
     let mut ledger = Shared::over(found);
-    for op in a_little_more() {
-        session.carry_out(&op, &mut ledger)?;
+    for op in more {
+        session.carry_out(op, &mut ledger)?;
     }
     let found = contents(session.db()).map_err(|e| format!("reading at last: {e}"))?;
     prove(&session)?;
@@ -176,7 +181,7 @@ fn second_life(options: &Options, world: &World, found: Map, rng: &mut Rng) -> R
     let survivors =
         [snapshot.power_cut(Survival::Nothing), snapshot.power_cut(Survival::Seeded(seed)), snapshot.kill()];
     for (i, survivor) in survivors.iter().enumerate() {
-        first_look(options, survivor, &model)
+        first_look(options, survivor, &model, &a_little_more())
             .map_err(|e| format!("after its second life, survivor {i} of event {at}: {e}"))?;
     }
     Ok(())

@@ -7,6 +7,7 @@ pub mod env;
 mod faults;
 pub mod judge;
 pub mod ops;
+mod refused;
 mod regressions;
 mod repairs;
 mod room;

@@ -107,6 +107,29 @@ fn growth() {
     explore_everywhere(6, &draw(6, 24, mix));
 }
 
+/// Batches of several keys with values that extents of their own hold, over versions that snapshots hold: what is refused
+/// on the way is taken back.
+#[test]
+fn groups_under_snapshots() {
+    let mix = Mix {
+        put: 2,
+        delete: 1,
+        batch: 14,
+        background: 3,
+        flush: 1,
+        snapshot: 3,
+        read: 2,
+        release: 1,
+        reopen: 1,
+        keys: 16,
+        len: 12_000,
+        ..Mix::default()
+    };
+    for seed in 20..22 {
+        explore_everywhere(seed, &draw(seed, 40, mix));
+    }
+}
+
 #[test]
 fn everything() {
     let mix = Mix {

@@ -1,0 +1,139 @@
+//! A pool without room: who is refused has taken nothing, and room can be made.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use terrace::{Db, ErrorKind, Options, WriteBatch};
+use terrace_pmem::Granularity;
+
+use crate::harness::{Contents, Engine, Machine, Setup, assert_clean};
+
+/// A machine whose pool may grow to 1 MiB.
+fn machine(engine: &Engine, granularity: Granularity) -> (Machine, Options) {
+    let mut setup = Setup::tiny("little room", engine);
+    setup.granularity = granularity;
+    let machine = Machine::new(&setup);
+    let options = Options { pm_bytes: 1 << 20, ..machine.options() };
+    (machine, options)
+}
+
+/// `lsm` writes to the pool only where it is persistent memory, and those that keep everything there have no other.
+fn granularities(engine: &Engine) -> Vec<Granularity> {
+    match engine.kind {
+        terrace::EngineKind::Slm => vec![Granularity::CacheLine, Granularity::Page],
+        _ => vec![Granularity::CacheLine],
+    }
+}
+
+/// A batch for which the pool is too small, of values of `bytes`.
+fn too_much(bytes: usize) -> WriteBatch {
+    let mut batch = WriteBatch::new();
+    for i in 0..(3 << 19) / bytes {
+        batch.put(format!("batch/{i:05}").as_bytes(), &vec![7; bytes]);
+    }
+    batch
+}
+
+fn used(db: &Db) -> u64 {
+    db.stats().pm.used
+}
+
+/// What a refused batch had taken was gone for ever: the puts after it were refused, and so was every flush.
+pub fn a_refused_batch_takes_nothing(engine: &Engine) {
+    for granularity in granularities(engine) {
+        let (machine, options) = machine(engine, granularity);
+        let db = machine.open_with(options.clone()).unwrap();
+        let put = |db: &Db, i: u32| db.put(&i.to_be_bytes(), &[1; 60]).unwrap();
+        (0..100).for_each(|i| put(&db, i));
+        db.flush().unwrap();
+        // One after which everything that is ever made for a batch is there.
+        assert_eq!(db.write(too_much(100_000)).unwrap_err().kind(), ErrorKind::PoolFull);
+        let before = used(&db);
+        for bytes in [1000, 30_000, 100_000, 400_000, 1 << 20] {
+            assert_eq!(db.write(too_much(bytes)).unwrap_err().kind(), ErrorKind::PoolFull);
+            // Of many small values the index may have made room that it keeps, empty.
+            let kept = if bytes < 30_000 { before / 8 } else { 0 };
+            assert!(used(&db) <= before + kept, "{} used after {before}, values of {bytes}", used(&db));
+        }
+        let all = db.all().len();
+        assert_eq!(all, 100);
+        // As the process leaves it that dies in the midst of it, too.
+        for db in [db, machine.kill().open_with(options.clone()).unwrap()] {
+            (100..300).for_each(|i| put(&db, i));
+            db.flush().unwrap();
+            (0..300).for_each(|i| put(&db, i));
+            db.flush().unwrap();
+            assert_eq!(db.all().len(), 300);
+            assert_clean(&db);
+        }
+    }
+}
+
+/// However full the pool is, keys can be deleted and what is written flushed, and then there is room. Of the engines that
+/// keep everything in the pool.
+pub fn a_full_pool_is_left_by_deleting(engine: &Engine) {
+    if !engine.kind.needs_memory() {
+        return;
+    }
+    for (granularity, bytes) in [(Granularity::CacheLine, 10), (Granularity::CacheLine, 3000)] {
+        let (machine, options) = machine(engine, granularity);
+        let options = Options { pm_bytes: 512 << 10, ..options };
+        let db = machine.open_with(options.clone()).unwrap();
+        let key = |i: u32| i.wrapping_mul(0x9e37_79b1).to_be_bytes().repeat(4);
+        let mut there = 0;
+        while there < 20_000 && db.put(&key(there), &vec![1; bytes]).is_ok() {
+            there += 1;
+        }
+        // A full pool can be closed and opened.
+        db.close().unwrap();
+        drop(db);
+        let db = machine.open_with(options.clone()).unwrap();
+        let told = format!("{granularity:?}, values of {bytes} bytes, {there} of them");
+        // What snapshots need stays; where everything is in the pool, that has an end.
+        let mut held = None;
+        for i in 0..there / 2 {
+            if i == 40 {
+                held = Some(db.snapshot());
+            } else if i == 60 {
+                held = None;
+            }
+            db.delete(&key(i)).unwrap_or_else(|e| panic!("key {i}: {e}, {told}"));
+            if i % 64 == 0 {
+                db.flush().unwrap_or_else(|e| panic!("flush at key {i}: {e}, {told}"));
+            }
+        }
+        drop(held);
+        db.flush().unwrap();
+        db.compact_range::<&[u8]>(..).unwrap();
+        assert_eq!(db.all().len() as u32, there - there / 2, "{told}");
+        (0..there / 8).for_each(|i| db.put(&key(i), &vec![2; bytes]).unwrap());
+        assert_clean(&db);
+    }
+}
+
+/// Small writes beside one that cannot be carried out are; it alone is refused.
+pub fn who_asks_too_much_harms_nobody_else(engine: &Engine) {
+    let mut setup = Setup::tiny("neighbours", engine).threaded(2);
+    setup.granularity = Granularity::CacheLine;
+    let machine = Machine::new(&setup);
+    let db = machine.open_with(Options { pm_bytes: 1 << 20, ..machine.options() }).unwrap();
+    let refused = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..6u32 {
+            let (db, refused) = (&db, &refused);
+            scope.spawn(move || {
+                for i in 0..40u32 {
+                    if thread == 0 {
+                        let outcome = db.write(too_much(100_000));
+                        assert_eq!(outcome.unwrap_err().kind(), ErrorKind::PoolFull);
+                        refused.fetch_add(1, Ordering::Relaxed);
+                    } else {
+                        let key = [thread, i].map(u32::to_be_bytes).concat();
+                        db.put(&key, &[1; 40]).unwrap_or_else(|e| panic!("{thread} {i}: {e}"));
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!((refused.into_inner(), db.all().len()), (40, 200));
+    assert_clean(&db);
+}
