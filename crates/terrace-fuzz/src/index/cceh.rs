@@ -5,24 +5,33 @@ use std::sync::OnceLock;
 use terrace_index::{ByteMap, Cceh, HashIndex};
 
 use super::ordered::Errors;
-use super::{ROOT, hashed, mixed_key, variant};
+use super::{ROOT, SEED, colliding_key, hashed, mixed_key, variant};
 use crate::memory::{image, new_pool, open_pool, typed};
 use crate::patched;
 
 /// Small segments, so that there are many, of several depths.
 type Table = Cceh<4, 2>;
 
-/// A table that was closed and one that was not, of words; and one of other values, too.
+/// The variant whose keys all have one hash.
+const COLLIDING: usize = 3;
+
+/// The keys of a variant.
+fn keys_of(variant: usize) -> fn(u64) -> Vec<u8> {
+    if variant == COLLIDING { colliding_key } else { mixed_key }
+}
+
+/// A table that was closed and one that was not, of words; one of other values, too, and one with an overflow.
 fn sound(variant: usize) -> &'static [u8] {
-    static SOUND: [OnceLock<Vec<u8>>; 3] = [const { OnceLock::new() }; 3];
+    static SOUND: [OnceLock<Vec<u8>>; 4] = [const { OnceLock::new() }; 4];
+    let key = keys_of(variant);
     SOUND[variant].get_or_init(|| {
         let pool = new_pool();
-        let table = Table::create(&pool, ROOT).unwrap();
+        let table = Table::create_seeded(&pool, ROOT, 0, SEED).unwrap();
         for i in 0..75 {
-            table.insert(&mixed_key(i), i + 1).unwrap();
+            table.insert(&key(i), i + 1).unwrap();
         }
         for i in (0..75).step_by(5) {
-            table.remove(&mixed_key(i)).unwrap();
+            table.remove(&key(i)).unwrap();
         }
         match variant {
             0 => {
@@ -32,7 +41,7 @@ fn sound(variant: usize) -> &'static [u8] {
             1 => {}
             _ => {
                 for i in (0..75).step_by(3) {
-                    table.put(&mixed_key(i), &vec![i as u8; i as usize]).unwrap();
+                    table.put(&key(i), &vec![i as u8; i as usize]).unwrap();
                 }
             }
         }
@@ -42,7 +51,8 @@ fn sound(variant: usize) -> &'static [u8] {
 
 /// A table answers or says what is wrong with it, whatever is asked.
 pub fn cceh(data: &[u8]) {
-    let Some(pool) = typed(open_pool(&patched(sound(variant(data, 3)), data))) else { return };
+    let variant = variant(data, 4);
+    let Some(pool) = typed(open_pool(&patched(sound(variant), data))) else { return };
     let Some(table) = typed(Table::open(&pool, ROOT)) else { return };
-    hashed::use_it(&pool, &table, Some(&table), &mixed_key, Errors::OfReading);
+    hashed::use_it(&pool, &table, Some(&table), &keys_of(variant), Errors::OfReading);
 }

@@ -40,6 +40,14 @@ fn mixed_key(i: u64) -> Vec<u8> {
     }
 }
 
+/// Seed of the tables' hashes, so that every run is the same and keys can be made to collide.
+const SEED: u64 = 7;
+
+/// Keys that have one hash with [`SEED`]: most of them lie in a table's overflow.
+fn colliding_key(i: u64) -> Vec<u8> {
+    terrace_sim::colliding(SEED, i)
+}
+
 /// The result, if it is not an error about what was read, or about the room for what had to be written.
 #[track_caller]
 fn typed_or_full<T>(result: Result<T>) -> Option<T> {

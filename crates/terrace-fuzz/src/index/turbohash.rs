@@ -6,33 +6,42 @@ use terrace_index::{ByteMap, HashCursor, HashIndex, TurboHash, TurboOptions};
 use terrace_pmem::Pool;
 
 use super::ordered::Errors;
-use super::{ROOT, hashed, mixed_key, variant};
+use super::{ROOT, SEED, colliding_key, hashed, mixed_key, variant};
 use crate::memory::{image, new_pool, open_pool, typed};
 use crate::patched;
 
 /// Few shards of few buckets, so that most of them have been rehashed, to several sizes.
-const OPTIONS: TurboOptions = TurboOptions { shards: 4, initial_buckets: 1, probing_scope: 3, seed: Some(7) };
+const OPTIONS: TurboOptions = TurboOptions { shards: 4, initial_buckets: 1, probing_scope: 3, seed: Some(SEED) };
 
 /// More keys than the others are asked about, so that there are longer paths.
 const KEYS: u64 = 150;
 
-fn new_table(pool: &Pool) -> TurboHash {
+/// The variant whose keys all have one hash.
+const COLLIDING: usize = 3;
+
+/// The keys of a variant.
+fn keys_of(variant: usize) -> fn(u64) -> Vec<u8> {
+    if variant == COLLIDING { colliding_key } else { mixed_key }
+}
+
+fn new_table(pool: &Pool, key: fn(u64) -> Vec<u8>) -> TurboHash {
     let table = TurboHash::create(pool, ROOT, &OPTIONS).unwrap();
     for i in 0..KEYS {
-        table.insert(&mixed_key(i), i + 1).unwrap();
+        table.insert(&key(i), i + 1).unwrap();
     }
     for i in (0..KEYS).step_by(5) {
-        table.remove(&mixed_key(i)).unwrap();
+        table.remove(&key(i)).unwrap();
     }
     table
 }
 
-/// A table that was closed and one that was not, of words; and one of other values, too.
+/// A table that was closed and one that was not, of words; one of other values, too, and one with an overflow.
 fn sound(variant: usize) -> &'static [u8] {
-    static SOUND: [OnceLock<Vec<u8>>; 3] = [const { OnceLock::new() }; 3];
+    static SOUND: [OnceLock<Vec<u8>>; 4] = [const { OnceLock::new() }; 4];
+    let key = keys_of(variant);
     SOUND[variant].get_or_init(|| {
         let pool = new_pool();
-        let table = new_table(&pool);
+        let table = new_table(&pool, key);
         match variant {
             0 => {
                 table.close().unwrap();
@@ -41,7 +50,7 @@ fn sound(variant: usize) -> &'static [u8] {
             1 => {}
             _ => {
                 for i in (0..KEYS).step_by(3) {
-                    table.put(&mixed_key(i), &vec![i as u8; i as usize]).unwrap();
+                    table.put(&key(i), &vec![i as u8; i as usize]).unwrap();
                 }
             }
         }
@@ -51,13 +60,13 @@ fn sound(variant: usize) -> &'static [u8] {
 
 /// A table answers or says what is wrong with it, whatever is asked.
 pub fn turbohash(data: &[u8]) {
-    let variant = variant(data, 3);
+    let variant = variant(data, 4);
     let Some(pool) = typed(open_pool(&patched(sound(variant), data))) else { return };
     let Some(table) = typed(TurboHash::open(&pool, ROOT)) else { return };
-    if variant == 2 {
+    if variant >= 2 {
         scan_pairs(&pool, &table);
     }
-    hashed::use_it(&pool, &table, Some(&table), &mixed_key, Errors::OfReading);
+    hashed::use_it(&pool, &table, Some(&table), &keys_of(variant), Errors::OfReading);
 }
 
 /// Whatever the lengths of its values are, a table can be scanned.

@@ -5,6 +5,7 @@
 //! Only what this opening made goes, also where other things lie beside it. The lock's file goes while it is held: who
 //! waits for it finds that it has gone (`Fs::lock`).
 
+use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 
 use terrace_base::{Error, Result};
@@ -65,12 +66,25 @@ impl Traces {
     }
 }
 
-/// Removes what a creation in `dir` has come to make, the pool last: without it the rest means nothing. Where something
-/// cannot be removed, what has not gone by then stays, for the next opening to go on with.
+/// Removes what a creation in `dir` has come to make, so that it means the same to the next opening wherever this is cut
+/// short: what a manifest may name before the manifest, the first manifest, which alone is a creation cut short, after the
+/// others, and the pool last. Where something cannot be removed, the rest stays.
 fn remove_beginnings(env: &Env, dir: &Path) {
     let Ok(paths) = env.fs.list(dir) else { return };
-    let mut made = paths.iter().filter(|path| !matches!(FileName::parse(path), None | Some(FileName::Lock)));
-    if made.all(|path| env.fs.remove(path).is_ok()) {
+    let mut made: Vec<_> =
+        paths.iter().filter_map(|path| Some((rank(FileName::parse(path)?)?, path))).collect();
+    made.sort();
+    if made.iter().all(|(_, path)| env.fs.remove(path).is_ok()) {
         let _ = env.pm.remove(&dir.join(POOL_NAME));
     }
+}
+
+/// When a file of a creation goes; `None` for the lock's.
+fn rank(name: FileName) -> Option<(u8, Reverse<u64>)> {
+    Some(match name {
+        FileName::Lock => return None,
+        FileName::Current => (1, Reverse(0)),
+        FileName::Manifest(number) => (2, Reverse(number)),
+        _ => (0, Reverse(0)),
+    })
 }
