@@ -187,7 +187,8 @@ impl Manifest {
         if let Ok(Some(current)) = locate(fs, dir) {
             numbers.push(current);
         }
-        Ok(numbers.iter().rev().find_map(|number| replay::salvage(fs, dir, *number)))
+        let mut salvaged = numbers.iter().rev().map(|number| replay::salvage(fs, dir, *number));
+        salvaged.find_map(Result::transpose).transpose()
     }
 
     fn over(fs: Arc<dyn Fs>, dir: &Path, state: State, number: u64) -> Self {

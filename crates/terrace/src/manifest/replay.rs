@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use terrace_base::{Error, Result};
+use terrace_base::{Error, ErrorKind, Result};
 use terrace_disk::Fs;
 use terrace_log::{LogReader, Outline};
 
@@ -62,14 +62,22 @@ pub(super) fn read_seeing(
 
 /// What can be read of manifest `number`: the state up to the first damage, and what every record that is
 /// whole tells of tables that have left; `None` if not even the store's identity can be read.
-pub(super) fn salvage(fs: &dyn Fs, dir: &Path, number: u64) -> Option<Salvaged> {
+///
+/// A file that is there and that the system fails to read proves no damage: that is an error.
+pub(super) fn salvage(fs: &dyn Fs, dir: &Path, number: u64) -> Result<Option<Salvaged>> {
     let path = FileName::Manifest(number).path(dir);
+    if !fs.exists(&path)? {
+        return Ok(None);
+    }
     let mut replay = Replay { path: &path, state: None, complete: false };
     // The damage is why this is called; what came before it is what is asked for.
-    let _ = replay.run(fs, number, &mut |_, _| ());
-    let state = replay.state?;
+    match replay.run(fs, number, &mut |_, _| ()) {
+        Err(e) if e.kind() == ErrorKind::Io => return Err(e),
+        _ => {}
+    }
+    let Some(state) = replay.state else { return Ok(None) };
     let mut removed = BTreeSet::new();
-    let data = fs.read(&path).ok()?;
+    let data = fs.read(&path)?;
     let _ = LogReader::salvage(&data, log_id(number), &mut |payload| {
         for edit in decode_group(payload).unwrap_or_default() {
             if let Edit::RemoveTable { number } = edit {
@@ -78,7 +86,7 @@ pub(super) fn salvage(fs: &dyn Fs, dir: &Path, number: u64) -> Option<Salvaged> 
         }
         Ok(())
     });
-    Some(Salvaged { state, removed })
+    Ok(Some(Salvaged { state, removed }))
 }
 
 impl Replay<'_> {
