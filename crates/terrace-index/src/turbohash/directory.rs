@@ -32,11 +32,14 @@ impl View {
     /// The view of a shard without buckets.
     pub const EMPTY: View = View(FROZEN | BUCKET_BITS as u64);
 
-    /// The view of `1 << bits` buckets of `pool` at `offset`, which are checked to lie in the pool.
+    /// The view of `1 << bits` buckets of `pool` at `offset`, which are checked to lie in the pool and, extent by extent, to
+    /// be what it was closed with: nobody asks the pool again before he reads or stores there.
     pub fn of(pool: &Pool, offset: u64, bits: u32) -> Result<View> {
         let last = offset.saturating_add(BUCKET_BYTES * ((1 << bits) - 1));
-        pool.get::<Bucket>(POff::new(offset))?;
         pool.get::<Bucket>(POff::new(last))?;
+        for at in (offset..last).step_by(pool.extent_bytes() as usize) {
+            pool.get::<Bucket>(POff::new(at))?;
+        }
         let address = pool.media().base().expose_provenance() as u64 + offset;
         if address & !ADDRESS_MASK != 0 {
             return Err(pool.corruption(offset, "buckets aligned to 256 bytes", "others"));

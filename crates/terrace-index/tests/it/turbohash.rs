@@ -1,16 +1,17 @@
 //! What is particular to TurboHash: persists, durability of what is read, records, deleted slots, damage, full pools.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrace_base::ErrorKind;
 use terrace_base::rng::Rng;
 use terrace_index::{ByteMap, HashIndex, TurboHash, TurboOptions, kinds};
-use terrace_pmem::Pool;
+use terrace_pmem::{Granularity, MemMedia, Pool};
 use terrace_sim::{Change, Explorer, KvModel, Map, Recorder, World, WorldOptions, kv_scenario};
 
-use crate::bed::{assert_marked, create_in, memory_pool, memory_pool_of, open_in, survivors};
+use crate::bed::{assert_marked, create_in, memory_pool, memory_pool_of, open_in, options, survivors};
 use crate::conformance::{Hashed, SEED, Turbo, reclaims_beside_writers};
 
 fn seeded() -> TurboOptions {
@@ -387,4 +388,26 @@ fn reclaiming_keeps_shards_that_move_into_shared_extents() {
     for keys in [500, 600, 700, 800] {
         reclaims_beside_writers::<Hashed<Turbo<16, 2, 3>>>(keys);
     }
+}
+
+/// A shard of many extents is written to in the middle before anything else has looked there since the pool was closed.
+#[test]
+fn large_shards_are_written_to_after_a_close() {
+    let media = Arc::new(MemMedia::new(1 << 20, 8 << 20, Granularity::CacheLine).unwrap());
+    let pool = Pool::create_on(media.clone(), Path::new("memory"), &options()).unwrap();
+    let table = make(&pool, &tiny());
+    (0..4000).for_each(|i| table.insert_u64(i, i + 1).map(drop).unwrap());
+    table.close().unwrap();
+    drop(table);
+    pool.close().unwrap();
+    drop(pool);
+    let pool = Pool::open_on(media, Path::new("memory"), &options()).unwrap();
+    let table = TurboHash::open(&pool, "table").unwrap();
+    for i in 0..4000 {
+        assert_eq!(table.insert_u64(i, i + 2).unwrap(), Some(i + 1));
+        pool.intact().unwrap_or_else(|e| panic!("write {i}: {e}"));
+    }
+    check(&table);
+    let altered = pool.altered();
+    assert!(altered.is_empty(), "{altered:?}");
 }
