@@ -37,5 +37,5 @@ pub use hashed::{ByteMap, HashCursor, HashFigures, HashIndex};
 pub use ordered::{OrderedIndex, ScanBatch};
 pub use skiplist::{Found, ListCursor, Record, SkipIndex, SkipList, Staged, Staging, WeakSkipList};
 pub use spot_on::{SpotOn, SpotOnOptions};
-pub use sptree::{SpOptions, SpTree};
+pub use sptree::{SpOptions, SpTree, Still};
 pub use turbohash::{TurboHash, TurboOptions};

@@ -1,4 +1,4 @@
-//! Proving a tree whole, writers being at rest.
+//! Proving a tree whole, writers being at rest. Background work is put off meanwhile.
 //!
 //! Along the chain each leaf's range must begin where the one's before ends, its keys lie inside, its slots and
 //! its state agree with their checks, and its node say the same as the leaf; a search must lead to it, and
@@ -40,6 +40,7 @@ impl Report {
 impl Core {
     /// Every finding.
     pub(super) fn check_all(&self) -> Result<Vec<String>> {
+        let _still = self.still();
         self.pay_debt()?;
         let counted = self.count();
         let _here = self.limbo.enter();

@@ -1,5 +1,9 @@
-//! Background work of a tree, and its end.
+//! Background work of a tree, its end, and moments without it.
+//!
+//! Work that an executor has in its queue may begin at any time. Who needs the tree to stand still can neither wait for it,
+//! since it may be behind work that waits for him, nor do it himself. So what would begin then is put off.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,12 +11,23 @@ use parking_lot::{Condvar, Mutex};
 
 use super::Core;
 
+type Job = Box<dyn FnOnce(&Core) + Send>;
+
 /// How many jobs are running, and whether any may begin.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Jobs {
-    running: Mutex<usize>,
+    state: Mutex<State>,
     over: Condvar,
     closed: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    running: usize,
+    /// Those who need the tree to stand still.
+    still: usize,
+    /// What was to begin meanwhile.
+    put_off: Vec<Job>,
 }
 
 impl Jobs {
@@ -23,31 +38,33 @@ impl Jobs {
 
     /// Lets no more jobs begin and waits for those that run.
     pub fn close(&self) {
-        let mut running = self.running.lock();
+        let mut state = self.state.lock();
         self.closed.store(true, Ordering::Release);
-        while *running > 0 {
-            self.over.wait(&mut running);
+        while state.running > 0 {
+            self.over.wait(&mut state);
         }
     }
 
-    /// Waits until no job is running. Jobs that begin later are those that were asked for later.
+    /// Waits until no job is running. Others may be on their way.
     pub fn rest(&self) {
-        let mut running = self.running.lock();
-        while *running > 0 {
-            self.over.wait(&mut running);
+        let mut state = self.state.lock();
+        while state.running > 0 {
+            self.over.wait(&mut state);
         }
     }
 
-    fn run(&self, job: impl FnOnce()) {
-        {
-            let mut running = self.running.lock();
-            if self.is_closed() {
-                return;
-            }
-            *running += 1;
+    /// The job, if it is to run now.
+    fn begin(&self, job: Job) -> Option<(Job, Ends<'_>)> {
+        let mut state = self.state.lock();
+        if self.is_closed() {
+            return None;
         }
-        let _ends = Ends(self);
-        job();
+        if state.still > 0 {
+            state.put_off.push(job);
+            return None;
+        }
+        state.running += 1;
+        Some((job, Ends(self)))
     }
 }
 
@@ -56,8 +73,28 @@ struct Ends<'a>(&'a Jobs);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
-        *self.0.running.lock() -= 1;
+        self.0.state.lock().running -= 1;
         self.0.over.notify_all();
+    }
+}
+
+/// As long as it is there no background work of its tree runs. What was to begin meanwhile begins afterwards.
+pub struct Still<'t>(&'t Core);
+
+impl fmt::Debug for Still<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Still").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Still<'_> {
+    fn drop(&mut self) {
+        let jobs = {
+            let mut state = self.0.jobs.state.lock();
+            state.still -= 1;
+            if state.still > 0 { Vec::new() } else { std::mem::take(&mut state.put_off) }
+        };
+        jobs.into_iter().for_each(|job| self.0.spawn(job));
     }
 }
 
@@ -65,13 +102,20 @@ impl Core {
     /// Runs `job` in the background, unless the tree is closed first. It holds on to the tree while it runs alone.
     pub(super) fn spawn(&self, job: impl FnOnce(&Core) + Send + 'static) {
         let (jobs, core) = (self.jobs.clone(), self.me.clone());
+        let job: Job = Box::new(job);
         self.executor.spawn(Box::new(move || {
-            jobs.run(|| {
-                if let Some(core) = core.upgrade() {
-                    job(&core);
-                }
-            });
+            let Some((job, _ends)) = jobs.begin(job) else { return };
+            if let Some(core) = core.upgrade() {
+                job(&core);
+            }
         }));
+    }
+
+    /// Waits for the jobs that run, and puts off those to come. The caller is no job.
+    pub(super) fn still(&self) -> Still<'_> {
+        self.jobs.state.lock().still += 1;
+        self.jobs.rest();
+        Still(self)
     }
 }
 

@@ -72,6 +72,7 @@ use art::{Art, Node};
 use bound::Bytes;
 use debt::Debt;
 use jobs::Jobs;
+pub use jobs::Still;
 use layout::{TREE_HEADER_BYTES, TreeHeader};
 use mnode::Mnode;
 use rebuild::Rebuild;
@@ -269,6 +270,11 @@ impl SpTree {
         self.core.enter_waiting();
         self.core.jobs.rest();
         Ok(())
+    }
+
+    /// Waits for background work that runs, and puts off what is to come for as long as the guard is there.
+    pub fn still(&self) -> Still<'_> {
+        self.core.still()
     }
 
     /// Leaves in the tree, by a walk; for figures.

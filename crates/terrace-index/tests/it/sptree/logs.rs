@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use terrace_base::ErrorKind;
-use terrace_base::exec::Inline;
+use terrace_base::exec::{Executor, Inline};
 use terrace_index::{OrderedIndex, SpOptions, SpTree};
 use terrace_pmem::POff;
 
@@ -83,4 +83,49 @@ fn what_came_back_before_an_error_stays_what_it_is() {
     check(&tree);
     tree.close().unwrap();
     assert_eq!(all(&tree), want);
+}
+
+/// Background work that an executor comes to while the tree is to stand still begins afterwards. It frees a set of logs,
+/// flushes buffers, splits and merges: whoever had counted and marked before would find keys twice and places nobody's.
+#[test]
+fn work_that_is_late_is_put_off_while_the_tree_stands_still() {
+    let pool = memory_pool();
+    let later = Arc::new(Inline::default());
+    let options = SpOptions { buffered: true, leaf_entries: 16, log_bytes: 4000, ..SpOptions::default() };
+    let tree =
+        SpTree::create(&pool, "index", &SpOptions { executor: Some(later.clone()), ..options }).unwrap();
+    let mut want = std::collections::BTreeMap::new();
+    for i in 0..2000 {
+        let key = long_key(i * 7 % 300);
+        match (i % 5, later.pending()) {
+            // Just before an old set would be flushed by a writer.
+            (_, 1..) if i > 700 => break,
+            (0, _) => assert_eq!(tree.remove(&key).unwrap(), want.remove(&key)),
+            _ => assert_eq!(tree.insert(&key, i + 1).unwrap(), want.insert(key, i + 1)),
+        }
+    }
+    let marked = || {
+        let mut marks = pool.marks();
+        tree.mark(&mut marks).unwrap();
+        marks
+    };
+    let still = tree.still();
+    tree.rest().unwrap();
+    assert!(tree.drain());
+    let marks = marked();
+    assert!(later.pending() > 0);
+    while later.help() {}
+    let problems = pool.check(&marks);
+    assert!(problems.is_empty(), "{problems:?}");
+    check(&tree);
+    assert_eq!(later.pending(), 0, "it waits for the tree");
+    drop(still);
+    assert!(later.pending() > 0, "what was put off is lost");
+    while later.help() {}
+    assert!(!pool.check(&marks).is_empty(), "nothing was left to be done");
+    assert!(tree.drain());
+    let problems = pool.check(&marked());
+    assert!(problems.is_empty(), "{problems:?}");
+    check(&tree);
+    assert_eq!(all(&tree), want.into_iter().collect::<Vec<_>>());
 }

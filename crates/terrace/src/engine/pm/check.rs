@@ -16,6 +16,7 @@ use crate::stats::Stats;
 pub(super) fn check<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
     store.jobs.wait_idle();
     let _alone = store.turns.alone();
+    let _still = store.index.still();
     let rested = store.index.rest();
     // Readers look at one thing for a moment and leave; nothing new comes, since writers wait.
     while !store.give_back() {
@@ -34,6 +35,7 @@ pub(super) fn check<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
 /// Proves index and records, and says nothing of the rest of the pool.
 pub(super) fn prove<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
     let _alone = store.turns.alone();
+    let _still = store.index.still();
     prove_words(store, &mut store.pool.marks())
 }
 

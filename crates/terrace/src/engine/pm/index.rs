@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::ops::Bound;
 
 use terrace_base::Result;
-use terrace_index::ScanBatch;
+use terrace_index::{ScanBatch, Still};
 use terrace_pmem::{Marks, Pool};
 
 use crate::db::core::Core;
@@ -77,7 +77,12 @@ pub(crate) trait KeyIndex: Debug + Send + Sync + Sized + 'static {
     /// Gives back what was unlinked; says whether that is everything.
     fn drain(&self) -> bool;
 
-    /// Waits until the index does nothing in the background. Writers are at rest.
+    /// Puts off what the index does in the background, for as long as the guard is there.
+    fn still(&self) -> Option<Still<'_>> {
+        None
+    }
+
+    /// Does what the index has left to be done. Writers are at rest.
     fn rest(&self) -> Result<()> {
         Ok(())
     }

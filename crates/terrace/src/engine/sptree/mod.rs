@@ -6,7 +6,7 @@
 use std::ops::Bound;
 
 use terrace_base::Result;
-use terrace_index::{OrderedIndex, ScanBatch, SpOptions, SpTree};
+use terrace_index::{OrderedIndex, ScanBatch, SpOptions, SpTree, Still};
 use terrace_pmem::{Marks, Pool};
 
 use super::pm::KeyIndex;
@@ -128,6 +128,10 @@ impl KeyIndex for SptreeIndex {
 
     fn drain(&self) -> bool {
         self.tree.drain()
+    }
+
+    fn still(&self) -> Option<Still<'_>> {
+        Some(self.tree.still())
     }
 
     fn rest(&self) -> Result<()> {
