@@ -139,7 +139,11 @@ impl Slm {
     /// A log of the job `id` whose logs before told `counts`; it hangs from `root` in place of what did. Where that
     /// fails everything is as before.
     fn begin_log(&self, root: &str, id: u64, counts: &BTreeMap<u64, i64>) -> Result<PmLog> {
-        let mut log = PmLog::create(&self.pool, JOB_LOG_KIND, LOG_BYTES)?;
+        let mut log = match PmLog::create(&self.pool, JOB_LOG_KIND, LOG_BYTES) {
+            // It takes more as it needs it.
+            Err(e) if e.is_out_of_space() => PmLog::create(&self.pool, JOB_LOG_KIND, 0)?,
+            outcome => outcome?,
+        };
         let linked = log
             .append(&encode_start(id, counts))
             .and_then(|_| log.persist())

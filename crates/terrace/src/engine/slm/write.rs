@@ -83,9 +83,12 @@ impl Slm {
         lasting
     }
 
-    /// Stages the group; a full pool is given the chance to empty a memtable first, the active one if that would help.
+    /// Stages the group; a full pool is given the chance to empty a memtable first, the active one if that would help. The
+    /// next one's first extent may be of the room that is kept back: deletions go on in that when there is no other, since
+    /// flushing them takes no more than it gives back, and puts only if all that is kept for flushes is left.
     fn stage_with_retry<'g>(&self, group: &Group<'g>) -> Result<(Arc<MemTable>, Staging, Vec<Staged<'g>>)> {
-        let claim = if group.only_deletes() { Claim::Some } else { Claim::None };
+        let only_deletes = group.only_deletes();
+        let claim = if only_deletes { Claim::Some } else { Claim::None };
         loop {
             let memtable = self.mem.load().active().clone();
             let staging = memtable.list().staging();
@@ -97,7 +100,7 @@ impl Slm {
             match refusal {
                 e if e.kind() != ErrorKind::PoolFull => return Err(e),
                 _ if self.has_immutable() => self.wait_for_flush()?,
-                _ if !memtable.is_empty() && self.would_fit_without(&memtable, group) => {
+                _ if !memtable.is_empty() && (only_deletes || self.would_fit_without(&memtable, group)) => {
                     self.rotate_memtable(0)?;
                 }
                 e => return Err(e),
@@ -107,17 +110,22 @@ impl Slm {
 
     /// Keeps room of the pool back for the flush of what is in memtables and of what is `coming`, and for deletions.
     fn keep_back(&self, coming: u64) {
+        self.pool.keep_back(pool::kept_back(&self.pool), self.kept_to_flush(coming));
+    }
+
+    /// What is kept for flushes when the index is to take so much more than it does of what is in memtables.
+    fn kept_to_flush(&self, coming: u64) -> u64 {
         let to_index: u64 = self.mem.load().iter().map(|memtable| memtable.to_index()).sum();
         // The next memtable, and logs of the flush.
         let others = self.pool.extent_bytes() + self.flush_log_bytes();
-        let most = self.pool.max_size() / MOST_KEPT_SHARE;
-        self.pool.keep_back(pool::kept_back(&self.pool), (others + to_index + coming).min(most));
+        (others + to_index + coming).min(self.pool.max_size() / MOST_KEPT_SHARE)
     }
 
-    /// Whether the group would find room in the pool if `memtable` were flushed.
+    /// Whether the group would find room in the pool if `memtable` were flushed, beside what is kept back.
     fn would_fit_without(&self, memtable: &MemTable, group: &Group<'_>) -> bool {
         let others = self.pool.used_bytes().saturating_sub(memtable.list().extents_bytes());
-        room_for(group) + self.pool.extent_bytes() <= self.pool.max_size().saturating_sub(others)
+        let kept = pool::kept_back(&self.pool) + self.kept_to_flush(index_room_for(group));
+        room_for(group) + kept <= self.pool.max_size().saturating_sub(others)
     }
 
     /// Rotates when the active memtable is full, waits when both are, and slows down before that.

@@ -10,6 +10,7 @@ mod conditional;
 mod cursors;
 mod errors;
 mod files;
+mod hard;
 mod histories;
 mod model;
 mod ops;
@@ -39,6 +40,8 @@ macro_rules! conformance {
                     a_closed_database_refuses, damage_is_told_and_repaired, options_that_cannot_work_are_refused},
                 room::{a_refused_batch_takes_nothing, a_full_pool_is_left_by_deleting,
                     who_asks_too_much_harms_nobody_else},
+                hard::{keys_chosen_by_an_enemy, the_seed_is_nobodys, values_at_every_size_class,
+                    most_is_deleted_and_other_sizes_come},
                 files::{compaction_frees_the_disk, a_full_disk_refuses_and_recovers, failing_operations_are_errors},
                 histories::{one_order_explains_what_threads_are_told},
                 model::{random_operations_match_a_map, random_operations_match_under_threads,

@@ -25,7 +25,12 @@ pub struct Machine {
 impl Machine {
     /// A new machine with empty media.
     pub fn new(setup: &Setup) -> Machine {
-        let pm = PmOptions { bytes: 64 << 10, capacity: 16 << 20, granularity: setup.granularity };
+        Machine::with_memory(setup, 64 << 10)
+    }
+
+    /// The same with a pool of that many bytes to begin with.
+    pub fn with_memory(setup: &Setup, bytes: u64) -> Machine {
+        let pm = PmOptions { bytes, capacity: 16 << 20, granularity: setup.granularity };
         Machine { world: World::new(7, WorldOptions { pm }), setup: setup.clone() }
     }
 
