@@ -17,6 +17,7 @@ use terrace_base::rng::Rng;
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_pmem::{Granularity, Known, MediaRequest, Opened, Pool, PoolOptions, Profile};
 
+use crate::commit_log::needed_begun;
 use crate::db::core::Core;
 use crate::manifest::{Identity, KnownPool, Manifest};
 use crate::options::{EngineKind, Options, PoolChoice};
@@ -181,12 +182,19 @@ pub(crate) fn open(core: &Core, manifest: &Manifest) -> Result<Found> {
     let identity = &state.identity;
     let (path, media) = request(core, identity)?;
     let closed = manifest.is_sealed();
+    if state.pool == Some(KnownPool::BEING_MADE) && may_replace(core, identity) {
+        admit_replacing(core, &path, &pool_options(core, media), identity)?;
+        return Ok(Found::Lost);
+    }
     let known = state.pool.map(|KnownPool { uuid, generation }| Known { uuid, generation, closed });
     let options = PoolOptions { known, ..pool_options(core, media) };
     let pool = match attach(core, &path, &options, identity) {
-        // An ordinary file of our own holds nothing that tables and log do not.
         Err(e) if may_replace(core, identity) && is_unusable(&e) => {
             admit_replacing(core, &path, &pool_options(core, media), identity)?;
+            // An ordinary file holds nothing that tables and log do not, once it was closed or power has failed.
+            if may_be_ahead(core, manifest) {
+                return Err(damaged(&path, e));
+            }
             tracing::warn!(error = %e, "the pool is unusable and is made anew");
             return Ok(Found::Lost);
         }
@@ -203,9 +211,38 @@ pub(crate) fn open(core: &Core, manifest: &Manifest) -> Result<Found> {
     }
 }
 
+/// Whether a pool in an ordinary file may hold what its logs do not, which are written a little behind it: the process that
+/// wrote them was killed, and the page cache has everything still. Damage to the pool is then no matter of a power cut.
+fn may_be_ahead(core: &Core, manifest: &Manifest) -> bool {
+    let epoch = core.fs().epoch(&core.dir);
+    let begun = needed_begun(&manifest.state());
+    !manifest.is_sealed() && epoch != 0 && begun.is_some_and(|begun| begun.epoch == epoch)
+}
+
+/// What lies where a pool is known to have been is no pool any more: that is damage, but for another version's.
+fn damaged(path: &Path, error: Error) -> Error {
+    match error {
+        Error::InvalidFormat { ref found, .. } if !is_of_another_version(&error) => {
+            Error::corruption(path, 0, "the database's pool (try `repair`)", format!("none: {found}"))
+        }
+        error => error,
+    }
+}
+
+/// Whether something lies in the pool's place. Who has not named it cannot help that no pool can lie there.
+fn is_there(core: &Core, path: &Path) -> Result<bool> {
+    let is_named = !matches!(core.options.pool, PoolChoice::Auto | PoolChoice::Emulated { path: None, .. });
+    match core.env.pm.exists(path) {
+        Err(Error::InvalidArgument(why)) if !is_named => {
+            Err(Error::io(path, "open", std::io::Error::new(std::io::ErrorKind::InvalidInput, why)))
+        }
+        found => found,
+    }
+}
+
 /// Opens the database's pool, which must be this database's and lie where it lay.
 fn attach(core: &Core, path: &Path, options: &PoolOptions, identity: &Identity) -> Result<Pool> {
-    if !core.env.pm.exists(path)? {
+    if !is_there(core, path)? {
         return Err(Error::corruption(path, 0, "the database's pool (try `repair`)", "no such file"));
     }
     let pool = core.env.pm.open(path, options)?;

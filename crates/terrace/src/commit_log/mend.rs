@@ -62,7 +62,8 @@ impl CommitLog {
         let mut records = host.unflushed(flushed)?;
         records.sort_unstable_by_key(Entry::seq);
         let copied = if records.is_empty() { None } else { Some(self.copy(number, flushed, &records)?) };
-        manifest.apply(&[Edit::LogNumber(number)])?;
+        let begun = copied.as_ref().map(|log| self.begun(log.number));
+        manifest.apply(&begun.into_iter().chain([Edit::LogNumber(number)]).collect::<Vec<_>>())?;
         self.go_on(&mut series, host, copied);
         self.broken.store(false, Ordering::Release);
         drop(series);
@@ -73,7 +74,7 @@ impl CommitLog {
         series.older.clear();
         series.current = None;
         let Some(log) = copied else { return };
-        series.previous = log.number;
+        (series.previous, series.announced) = (log.number, log.number);
         // An empty memtable begins a log of its own.
         if host.relogged(log.number) {
             series.current = Some(Log::File(log));

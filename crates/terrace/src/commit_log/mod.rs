@@ -21,6 +21,7 @@
 //! 5. **What a dead process left is not taken for durable.** Its last sync may have failed. What it logged is read, and
 //!    goes elsewhere, as under 3, before anything is logged that rests on it.
 //! 6. Who syncs a log syncs those before it first.
+//! 7. The manifest knows a log in a file before that takes its first group: one that is missing is missed.
 //!
 //! The leader alone appends, syncs and mends, and removal happens beside it. `docs/formats/commit_log.md` has the records.
 
@@ -43,7 +44,7 @@ use terrace_pmem::{Claim, Marks, Pool};
 use crate::batch::WriteBatch;
 use crate::db::core::Core;
 use crate::engine::Group;
-use crate::manifest::{Edit, FileName, Manifest};
+use crate::manifest::{BegunLog, Edit, FileName, Manifest};
 use file::{Failure, FileLog};
 use pool::PoolLog;
 use record::put_batch_head;
@@ -52,7 +53,7 @@ pub(crate) use mend::Entry;
 pub(crate) use pool::{Gathered, LOG_ROOTS, number_of};
 pub(crate) use record::Record;
 use replay::Files;
-pub(crate) use replay::{Replayed, Source, replay};
+pub(crate) use replay::{Replayed, Source, needed_begun, replay};
 
 /// The largest buffer for records that is kept from one to the next.
 const KEPT_RECORD_BYTES: usize = 4 << 20;
@@ -117,6 +118,8 @@ struct Series {
     older: Vec<Log>,
     /// The log before the one to come; zero if there was none.
     previous: u64,
+    /// The last log that the manifest has been told of.
+    announced: u64,
     /// A record being put together.
     record: Vec<u8>,
 }
@@ -173,7 +176,8 @@ impl CommitLog {
             }
             None => Place::Files,
         };
-        let series = Series { place, current: None, older: Vec::new(), previous: 0, record: Vec::new() };
+        let series =
+            Series { place, current: None, older: Vec::new(), previous: 0, announced: 0, record: Vec::new() };
         let database = manifest.state().identity.origin();
         CommitLog { core, policy, database, series: Mutex::new(series), broken: AtomicBool::new(false) }
     }
@@ -218,6 +222,7 @@ impl CommitLog {
         group.requests.iter().for_each(|r| record.extend_from_slice(r.batch.encoded()));
         let outcome = self
             .begin_if_none(&mut series, host, record.len() as u64)
+            .and_then(|()| self.announce(&mut series, host.manifest()))
             .map_err(Failure::Refused)
             .and_then(|()| self.append_record(&mut series, host, &record, group.sync));
         if record.capacity() <= KEPT_RECORD_BYTES {
@@ -249,6 +254,8 @@ impl CommitLog {
         if series.current.is_none() {
             let log = self.begin(series, host, bytes)?;
             series.previous = log.number();
+            // Also while the manifest cannot be told of it: a flush that ends meanwhile leaves it in its place.
+            host.logged_from(log.number());
             series.current = Some(log);
         }
         Ok(())
@@ -266,6 +273,22 @@ impl CommitLog {
                 .inspect_err(|_| self.remove_attempt(number))
                 .map(Log::File),
         }
+    }
+
+    /// Has the manifest know the log being written. Where it cannot, the log waits for its first group.
+    fn announce(&self, series: &mut Series, manifest: &Manifest) -> Result<()> {
+        match &series.current {
+            Some(Log::File(log)) if log.number != series.announced => {
+                manifest.apply(&[self.begun(log.number)])?;
+                series.announced = log.number;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn begun(&self, number: u64) -> Edit {
+        Edit::LogBegun(BegunLog { number, epoch: self.core.fs().epoch(&self.core.dir) })
     }
 
     /// Leaves the logs where their end or their durability is not known any more.
@@ -398,18 +421,25 @@ impl CommitLog {
     fn check_files(&self, manifest: &Manifest) -> Result<Vec<String>> {
         let files = self.files_of(manifest.listing()?.logs, true);
         let read = files.numbers.iter().map(|&number| files.visit(number, &mut |_| Ok(())).map(drop));
-        let end = std::iter::once_with(|| replay::check_sealed(&files, &manifest.state()));
+        let end = std::iter::once_with(|| replay::check_known(&files, &manifest.state()));
         let mut problems: Vec<String> =
             read.chain(end).filter_map(Result::err).map(|e| e.to_string()).collect();
         problems.dedup();
         Ok(problems)
     }
 
-    /// Whether the log that was sealed last is there and as long as it was, by its length alone.
+    /// Whether the log that was begun last is there, and the one that was sealed last as long as it was, by its length
+    /// alone.
     pub fn end_is_there(&self, manifest: &Manifest) -> Result<bool> {
-        let Some((number, bytes)) = replay::needed_end(&manifest.state()) else { return Ok(true) };
-        let (fs, path) = (self.core.fs(), file::log_path(&self.core.dir, number));
-        Ok(fs.exists(&path)? && fs.open(&path, Access::Sequential)?.len() == bytes)
+        let (state, fs) = (manifest.state(), self.core.fs());
+        let path = |number| file::log_path(&self.core.dir, number);
+        if let Some(begun) = replay::needed_begun(&state)
+            && !fs.exists(&path(begun.number))?
+        {
+            return Ok(false);
+        }
+        let Some((number, bytes)) = replay::needed_end(&state) else { return Ok(true) };
+        Ok(fs.exists(&path(number))? && fs.open(&path(number), Access::Sequential)?.len() == bytes)
     }
 }
 

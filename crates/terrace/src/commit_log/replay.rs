@@ -5,7 +5,8 @@
 //! 2. Each other log begins with the last sequence number before it. If what was read until then ends earlier, the log
 //!    before it has lost its end. A power cut may have taken that, if nothing of the later log was ever synced (who
 //!    syncs a log syncs those before it first); then it and all after it are left out. Everything else is damage.
-//! 3. The log that was sealed last is there as long as it is needed, and ends where the manifest says.
+//! 3. The log that was begun last is there as long as it is needed. So is the one that was sealed last, and it ends where the
+//!    manifest says.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +17,7 @@ use terrace_log::{LogReader, Outline};
 use super::file::log_path;
 use super::record::Record;
 use crate::batch::WriteBatch;
-use crate::manifest::State;
+use crate::manifest::{BegunLog, State};
 
 /// What was replayed.
 #[derive(Debug, Default)]
@@ -154,9 +155,7 @@ pub(crate) fn replay(
     let replayed = Replayed { reached: flushed, ..Replayed::default() };
     let mut chain =
         Chain { source, replayed, flushed, last: None, blank: Vec::new(), end: needed_end(state) };
-    if let Some((number, bytes)) = chain.end
-        && let Err(e) = check_there(source, number, bytes)
-    {
+    if let Err(e) = check_there(source, state) {
         judge(e, damaged, &mut chain.replayed)?;
     }
     for (&number, begins) in logs.iter().zip(&begins).skip(from) {
@@ -206,19 +205,24 @@ fn beginning(source: &dyn Source, number: u64) -> Result<Begins> {
     }
 }
 
-/// The log that was sealed last must be there, whole, as long as it is needed.
-pub(super) fn check_sealed(source: &dyn Source, state: &State) -> Result<()> {
+/// The logs that were begun and sealed last must be there as long as they are needed, the one that was sealed whole.
+pub(super) fn check_known(source: &dyn Source, state: &State) -> Result<()> {
+    check_there(source, state)?;
     let Some((number, bytes)) = needed_end(state) else { return Ok(()) };
-    check_there(source, number, bytes)?;
     check_end(source, number, bytes, source.visit(number, &mut |_| Ok(()))?)
 }
 
-fn check_there(source: &dyn Source, number: u64, bytes: u64) -> Result<()> {
-    if source.numbers().contains(&number) {
-        return Ok(());
+fn check_there(source: &dyn Source, state: &State) -> Result<()> {
+    let sealed = needed_end(state).map(|(number, bytes)| (number, format!("was sealed at byte {bytes}")));
+    let begun = needed_begun(state).map(|begun| (begun.number, "was begun, and is still needed".to_string()));
+    let numbers = source.numbers();
+    match sealed.into_iter().chain(begun).find(|(number, _)| !numbers.contains(number)) {
+        Some((number, how)) => {
+            let expected = format!("a log that {how}");
+            Err(Error::corruption(&source.path(number), 0, expected, "no such file"))
+        }
+        None => Ok(()),
     }
-    let expected = format!("a log that was sealed at byte {bytes}");
-    Err(Error::corruption(&source.path(number), 0, expected, "no such file"))
 }
 
 fn check_end(source: &dyn Source, number: u64, bytes: u64, read: Read) -> Result<()> {
@@ -234,6 +238,11 @@ fn check_end(source: &dyn Source, number: u64, bytes: u64, read: Read) -> Result
 /// The log that was sealed last and its length, as long as it is needed.
 pub(super) fn needed_end(state: &State) -> Option<(u64, u64)> {
     state.log_end.filter(|(number, _)| *number != 0 && *number >= state.log_number)
+}
+
+/// The log that was begun last, as long as it is needed.
+pub(crate) fn needed_begun(state: &State) -> Option<BegunLog> {
+    state.last_log.filter(|begun| begun.number >= state.log_number)
 }
 
 impl Chain<'_> {

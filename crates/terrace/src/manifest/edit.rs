@@ -118,11 +118,24 @@ pub enum Edit {
         /// Bytes in it.
         bytes: u64,
     },
+    /// A log was begun, in a file. As long as it is needed it is there; those between it and the first that is needed are
+    /// named by the ones after them.
+    LogBegun(BegunLog),
     /// The pool that belongs to the store, and a session of it. Written with whatever else that session changes here, and
     /// before it is closed if it has changed the pool.
     Pool(KnownPool),
     /// The snapshot that begins a manifest file is complete; written by the manifest itself.
     SnapshotEnd,
+}
+
+/// The log in a file that was begun last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BegunLog {
+    /// Its file number.
+    pub number: u64,
+    /// The page cache that it is written through, as [`Fs::epoch`](terrace_disk::Fs::epoch) names it; 0 if that is not
+    /// known.
+    pub epoch: u64,
 }
 
 /// What a manifest knows of its store's pool.
@@ -132,6 +145,11 @@ pub struct KnownPool {
     pub uuid: [u8; 16],
     /// The pool's session, by its number.
     pub generation: u64,
+}
+
+impl KnownPool {
+    /// The pool is being made anew from tables and logs: what lies in its place is of no use.
+    pub const BEING_MADE: KnownPool = KnownPool { uuid: [0; 16], generation: 0 };
 }
 
 /// Why a record could not be decoded.
@@ -172,6 +190,7 @@ mod tag {
     pub const MOVE_TABLE: u8 = 12;
     pub const LOG_END: u8 = 13;
     pub const POOL: u8 = 14;
+    pub const LOG_BEGUN: u8 = 15;
 }
 
 /// The payload of the record that holds `edits`.
@@ -248,6 +267,11 @@ impl Edit {
                 put_varint(out, *bytes);
                 tag::LOG_END
             }
+            Edit::LogBegun(begun) => {
+                put_varint(out, begun.number);
+                out.extend_from_slice(&begun.epoch.to_le_bytes());
+                tag::LOG_BEGUN
+            }
             Edit::Pool(known) => {
                 out.extend_from_slice(&known.uuid);
                 put_varint(out, known.generation);
@@ -295,12 +319,17 @@ fn decode_body(tag: u8, mut body: Reader<'_>) -> Result<Edit, FaultKind> {
         tag::NEXT_FILE => Edit::NextFile(number(&mut body)?),
         tag::LOG_NUMBER => Edit::LogNumber(number(&mut body)?),
         tag::LOG_END => Edit::LogEnd { number: number(&mut body)?, bytes: number(&mut body)? },
+        tag::LOG_BEGUN => {
+            let number = number(&mut body)?;
+            let epoch = body.u64().ok_or(FaultKind::Malformed("the epoch of a log"))?;
+            Edit::LogBegun(BegunLog { number, epoch })
+        }
         tag::POOL => {
             let uuid = uuid(&mut body)?;
             Edit::Pool(KnownPool { uuid, generation: number(&mut body)? })
         }
         tag::SNAPSHOT_END => Edit::SnapshotEnd,
-        other => return Err(foreign(format!("edit tag {other}"), "edit tags 1 to 14")),
+        other => return Err(foreign(format!("edit tag {other}"), "edit tags 1 to 15")),
     };
     if !body.is_empty() {
         return Err(FaultKind::Malformed("the end of the edit's body"));
@@ -409,6 +438,7 @@ impl fmt::Display for Edit {
             Edit::NextFile(number) => write!(f, "next file {number}"),
             Edit::LogNumber(number) => write!(f, "logs from {number}"),
             Edit::LogEnd { number, bytes } => write!(f, "log {number} was sealed at byte {bytes}"),
+            Edit::LogBegun(begun) => write!(f, "log {} begun", begun.number),
             Edit::Pool(known) => {
                 f.write_str("pool ")?;
                 known.uuid.iter().try_for_each(|b| write!(f, "{b:02x}"))?;
@@ -467,10 +497,10 @@ mod tests {
     #[test]
     fn an_unknown_tag_and_job_kind_are_foreign() {
         let good = encode_group(&[Edit::NextFile(5)]);
-        let payload = [&good[..], &[15, 0]].concat();
+        let payload = [&good[..], &[16, 0]].concat();
         let fault = decode_group(&payload).unwrap_err();
         assert_eq!(fault.at, good.len());
-        assert!(matches!(fault.kind, FaultKind::Foreign { found, .. } if found == "edit tag 15"));
+        assert!(matches!(fault.kind, FaultKind::Foreign { found, .. } if found == "edit tag 16"));
         let fault = decode_group(&[tag::JOB_STARTED, 2, 1, 9]).unwrap_err();
         assert!(matches!(fault.kind, FaultKind::Foreign { .. }));
     }

@@ -34,7 +34,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -51,7 +51,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub use edit::{Edit, FORMAT_VERSION, Identity, JobKind, KnownPool};
+pub use edit::{BegunLog, Edit, FORMAT_VERSION, Identity, JobKind, KnownPool};
 pub(crate) use files::set_current;
 pub use files::{FileName, locate};
 pub use listing::Listing;
@@ -76,6 +76,8 @@ pub struct Manifest {
     next_file: AtomicU64,
     /// The session of the pool that is open, to be noted with the next group.
     pool: Mutex<Option<KnownPool>>,
+    /// That session is not in the manifest yet.
+    pool_is_news: AtomicBool,
 }
 
 /// The manifest file being appended to.
@@ -207,6 +209,7 @@ impl Manifest {
             }),
             next_file: AtomicU64::new(state.next_file),
             pool: Mutex::new(state.pool),
+            pool_is_news: AtomicBool::new(false),
             state: ArcSwap::from_pointee(state),
         }
     }
@@ -238,6 +241,13 @@ impl Manifest {
     /// Has the next group note the session of the pool that is open.
     pub fn note_pool(&self, known: KnownPool) {
         *self.pool.lock() = Some(known);
+        self.pool_is_news.store(self.state().pool != Some(known), Ordering::Release);
+    }
+
+    /// Has the manifest know the session of the pool that is open, before anything is acknowledged that lies there alone: an
+    /// older copy of the pool is then told, however this session ends.
+    pub fn announce_pool(&self) -> Result<()> {
+        if self.pool_is_news.load(Ordering::Acquire) { self.apply(&[]) } else { Ok(()) }
     }
 
     /// Applies `edits` as one atomic group; durable when it returns. An empty group settles one that
@@ -266,6 +276,9 @@ impl Manifest {
         self.write(&mut writer, &group, &new)?;
         writer.undecided = false;
         self.next_file.fetch_max(new.next_file, Ordering::Relaxed);
+        if pool == new.pool {
+            self.pool_is_news.store(false, Ordering::Release);
+        }
         self.state.store(Arc::new(new));
         Ok(())
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use terrace_table::TableMeta;
 
-use super::edit::{Edit, Identity, JobKind, KnownPool};
+use super::edit::{BegunLog, Edit, Identity, JobKind, KnownPool};
 
 /// The most entries of a table, and the furthest that a running count goes: a snapshot writes their
 /// difference, which must fit.
@@ -70,6 +70,8 @@ pub struct State {
     pub log_number: u64,
     /// The log that was sealed last and the bytes in it; zeros if there was none.
     pub log_end: Option<(u64, u64)>,
+    /// The log in a file that was begun last, if there was one.
+    pub last_log: Option<BegunLog>,
     /// The store's pool and the last of its sessions that is known, where there is one.
     pub pool: Option<KnownPool>,
 }
@@ -86,6 +88,7 @@ impl State {
             next_file: 1,
             log_number: 0,
             log_end: None,
+            last_log: None,
             pool: None,
         }
     }
@@ -124,6 +127,7 @@ impl State {
             Edit::NextFile(number) => self.next_file = self.next_file.max(*number),
             Edit::LogNumber(number) => self.log_number = self.log_number.max(*number),
             Edit::LogEnd { number, bytes } => self.log_end = Some((*number, *bytes)),
+            Edit::LogBegun(begun) => self.last_log = Some(*begun),
             Edit::Pool(known) => self.pool = Some(*known),
         }
         Ok(())
@@ -175,6 +179,7 @@ impl State {
         edits.push(Edit::NextFile(self.next_file));
         edits.push(Edit::LogNumber(self.log_number));
         edits.extend(self.log_end.map(|(number, bytes)| Edit::LogEnd { number, bytes }));
+        edits.extend(self.last_log.map(Edit::LogBegun));
         edits.extend(self.pool.map(Edit::Pool));
         edits
     }

@@ -223,6 +223,26 @@ fn a_log_that_was_closed_is_whole() {
     assert!(all(&machine.kill().open().unwrap()) == map);
 }
 
+/// The newest log is missed where it is missing, however the process and the power ended, as soon as it has a group.
+#[test]
+fn a_missing_newest_log_is_told() {
+    let machine = roomy(EngineKind::Lsm);
+    let (db, mut map) = (machine.open().unwrap(), Map::new());
+    put(&db, &mut map, "of the first session", 50, false).unwrap();
+    db.close().unwrap();
+    drop(db);
+    let db = machine.open().unwrap();
+    put(&db, &mut map, "of the second session", 50, false).unwrap();
+    let newest = logs(&machine).pop().unwrap();
+    for world in [machine.kill(), machine.power_cut(1), machine.power_cut(2)] {
+        world.fs().remove(&newest).unwrap();
+        let error = world.open().map(drop).unwrap_err();
+        let words = error.to_string();
+        assert!(error.kind() == ErrorKind::Corruption && words.contains("was begun"), "{words}");
+    }
+    assert!(all(&machine.kill().open().unwrap()) == map);
+}
+
 /// Where memtables outlive the process a log that was closed and has lost its end costs nothing yet; it is begun anew, before
 /// a power cut finds it.
 #[test]

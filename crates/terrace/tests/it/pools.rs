@@ -1,24 +1,87 @@
 //! What a power cut leaves of an ordinary file in the place of the pool may be anything at all: tables and logs
 //! give a prefix of the history that holds every synced write, by opening and by repair.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrace::env::RealPm;
 use terrace::{Db, EngineKind, Env, ErrorKind, Options, PoolChoice, Profile, Result};
+use terrace_base::checksum::hash64;
 use terrace_base::clock::ManualClock;
 use terrace_base::exec::Inline;
 use terrace_base::rng::Rng;
-use terrace_disk::RealFs;
+use terrace_disk::{Access, FileLock, Fs, ReadFile, RealFs, WriteFile};
 
 use crate::harness::{Contents, Map, assert_clean};
 
 const OPS: u32 = 500;
 const SYNCED: u32 = 420;
 
+/// The files as a machine finds them that was booted anew, whatever the boot is called.
+#[derive(Debug)]
+struct Booted(&'static str);
+
+impl Fs for Booted {
+    fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        RealFs.create(path)
+    }
+
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
+        RealFs.open(path, access)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        RealFs.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        RealFs.remove(path)
+    }
+
+    fn sync_file(&self, path: &Path) -> Result<()> {
+        RealFs.sync_file(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> Result<()> {
+        RealFs.sync_dir(path)
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<PathBuf>> {
+        RealFs.list(path)
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        RealFs.exists(path)
+    }
+
+    fn create_dir_all(&self, path: &Path) -> Result<()> {
+        RealFs.create_dir_all(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> Result<()> {
+        RealFs.remove_dir(path)
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        RealFs.lock(path)
+    }
+
+    fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
+        RealFs.lock_to_read(path)
+    }
+
+    fn free_bytes(&self, path: &Path) -> Result<u64> {
+        RealFs.free_bytes(path)
+    }
+
+    fn epoch(&self, _dir: &Path) -> u64 {
+        hash64(self.0.as_bytes()).max(1)
+    }
+}
+
 fn env(boot: &'static str) -> Env {
     Env {
-        fs: Arc::new(RealFs),
+        fs: Arc::new(Booted(boot)),
         pm: Arc::new(RealPm { boot_id: Some(boot.into()) }),
         executor: Arc::new(Inline::default()),
         clock: Arc::new(ManualClock::default()),
@@ -164,6 +227,60 @@ fn in_the_same_boot_the_pool_is_all_there() {
     let db = Db::open_in(env("one"), left.dir.path(), options()).unwrap();
     assert!(db.stats().opened.contains("attached"), "{}", db.stats().opened);
     assert_prefix(&db, &left.states, OPS - 1, "the same boot");
+}
+
+/// A process that was killed leaves in the pool what its logs do not have yet. Where the pool is damaged then, that is told, and
+/// not made good from the logs as after a power cut.
+#[test]
+fn in_the_same_boot_damage_to_the_pool_is_told() {
+    let left = leave();
+    let mut told = 0;
+    for (what, spoil) in POOLS {
+        let dir = with_pool(&left, spoil);
+        match Db::open_in(env("one"), dir.path(), options()) {
+            Ok(db) => {
+                let found = contents(&db);
+                assert!(left.states.last() == Some(&found), "{what}: {}", db.stats().opened);
+            }
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Corruption, "{what}: {e}");
+                told += 1;
+            }
+        }
+    }
+    assert_eq!(told, POOLS.len() - 2, "all but the untouched and the longer one");
+    let missing = with_pool(&left, |_, _| {});
+    std::fs::remove_file(missing.path().join("pool")).unwrap();
+    let error = Db::open_in(env("one"), missing.path(), options()).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+}
+
+/// What a session has acknowledged before it was killed is missed in a copy of the pool from before it.
+#[test]
+fn an_older_copy_of_the_pool_is_told_after_a_kill() {
+    for &engine in EngineKind::ALL {
+        let home = tempfile::tempdir().unwrap();
+        let (dir, killed) = (home.path().join("db"), home.path().join("killed"));
+        let pool = PoolChoice::Emulated { path: None, profile: Profile::parse("dram").unwrap() };
+        let options = Options { engine, pool, ..options() };
+        let open = |dir: &Path| Db::open_in(env("one"), dir, options.clone());
+        let db = open(&dir).unwrap();
+        db.put(b"key", b"of the first session").unwrap();
+        db.close().unwrap();
+        drop(db);
+        let older = std::fs::read(dir.join("pool")).unwrap();
+        let db = open(&dir).unwrap();
+        db.put(b"key", b"of the second session").unwrap();
+        copy(&dir, &killed);
+        assert_eq!(
+            open(&killed).unwrap().get(b"key").unwrap().as_deref(),
+            Some(&b"of the second session"[..])
+        );
+        copy(&dir, &killed);
+        std::fs::write(killed.join("pool"), older).unwrap();
+        let error = open(&killed).map(drop).unwrap_err();
+        assert!(error.kind() == ErrorKind::Corruption && error.to_string().contains("older copy"), "{error}");
+    }
 }
 
 #[test]

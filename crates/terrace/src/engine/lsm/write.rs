@@ -29,6 +29,7 @@ const MEMTABLE_FILL: f64 = 0.5;
 impl Lsm {
     pub(super) fn apply_group(&self, group: Group<'_>) -> Result<()> {
         self.core.health.check()?;
+        self.manifest.announce_pool()?;
         self.log.mend(self)?;
         self.make_room(&group)?;
         self.log_with_retry(&group)?;

@@ -142,7 +142,8 @@ impl<I: KeyIndex> PmStore<I> {
         if self.core.options.read_only {
             return Err(Error::ReadOnly);
         }
-        self.core.health.check()
+        self.core.health.check()?;
+        self.manifest.announce_pool()
     }
 
     /// Goes on to the next number. The caller is alone.

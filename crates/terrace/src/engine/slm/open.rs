@@ -20,7 +20,7 @@ use super::{LocationIndex, NAME, Slm};
 use crate::commit_log::{CommitLog, Policy};
 use crate::db::core::Core;
 use crate::engine::Engine;
-use crate::manifest::{self, Identity, Manifest};
+use crate::manifest::{self, Identity, KnownPool, Manifest};
 use crate::options::{EngineKind, Options};
 use crate::pool::{self, Found, MEDIA};
 use crate::tables::{open_table, refuse_missing};
@@ -59,9 +59,8 @@ pub(super) fn open_slm(core: Arc<Core>) -> Result<(Arc<Slm>, u64)> {
     slm.verify_pool(0);
     let last = slm.recover(attached)?;
     if attached == Attached::Rebuild {
-        // Only now: a pool without its owner's name is one whose rebuilding was cut short. By then the manifest knows it.
+        // Only now the manifest knows the pool: one whose rebuilding was cut short is not taken for whole.
         slm.manifest.apply(&[])?;
-        pool::set_owner(&slm.pool, &slm.manifest.state().identity)?;
     }
     Ok((slm, last))
 }
@@ -146,7 +145,12 @@ fn open_pool(core: &Core, manifest: &Manifest) -> Result<(Pool, Attached)> {
     match pool::open(core, manifest)? {
         Found::Closed(pool) => Ok((pool, Attached::Clean)),
         Found::Crashed(pool) => Ok((pool, Attached::Crashed)),
-        Found::Lost => Ok((replace_pool(core, &manifest.state().identity)?, Attached::Rebuild)),
+        Found::Lost => {
+            // Until it is full: should that be cut short, what is there then is not taken for a pool that was damaged.
+            manifest.note_pool(KnownPool::BEING_MADE);
+            manifest.apply(&[])?;
+            Ok((replace_pool(core, &manifest.state().identity)?, Attached::Rebuild))
+        }
     }
 }
 
@@ -164,7 +168,9 @@ pub(super) fn assemble(
     pool: Pool,
     attached: Attached,
 ) -> Result<Arc<Slm>> {
-    pool::note(&manifest, &pool);
+    if attached != Attached::Rebuild {
+        pool::note(&manifest, &pool);
+    }
     let index = LocationIndex::open(&pool, INDEX_ROOT)?;
     index.set_shortcut_limit(core.options.memory_budget / 16);
     let tables = open_tables(&core, &manifest)?;

@@ -24,6 +24,7 @@ use super::jobs::{JOB_ROOTS, restart_edits};
 use super::open::Attached;
 use super::tables::table_path;
 use crate::engine::Engine;
+use crate::pool;
 
 /// Index entries looked at in one go.
 const SCAN_KEYS: usize = 512;
@@ -92,6 +93,9 @@ impl Slm {
                 let rebuilt = self.rebuild(damaged)?;
                 *self.opened.lock() = format!("{}: {rebuilt}", attached.describe());
                 self.renew_log()?;
+                // In this order: the pool that the manifest knows is this database's, also after a kill.
+                pool::set_owner(&self.pool, &self.manifest.state().identity)?;
+                pool::note(&self.manifest, &self.pool);
             }
         }
         // After a clean close, too, something may be left that readers had kept until then.

@@ -110,7 +110,6 @@ impl Repair {
             self.base.damaged_log(&damage);
             Ok(())
         })?;
-        pool::set_owner(&slm.pool, identity)?;
         let keys = { terrace_index::OrderedIndex::len(&slm.index) };
         self.base.did(format!("rebuilt the index of {keys} keys from {} tables", tables.len()));
         self.base.report.keys = keys;

@@ -45,6 +45,7 @@ impl Slm {
     pub(super) fn apply_group(&self, group: Group<'_>) -> Result<()> {
         self.core.health.check()?;
         self.settle_opening()?;
+        self.manifest.announce_pool()?;
         self.log.mend(self)?;
         self.make_room(&group)?;
         let to_index = index_room_for(&group);

@@ -1,7 +1,7 @@
 //! The bytes of `docs/formats/manifest.md`'s worked example, and the text of a dump.
 
 use super::super::edit::{decode_group, encode_group};
-use super::super::{KnownPool, dump, snapshot_records};
+use super::super::{BegunLog, KnownPool, dump, snapshot_records};
 use super::*;
 
 /// A flush's last group: table 7 joins, one key of table 5 has died.
@@ -58,7 +58,7 @@ fn a_new_store_is_golden() {
 #[test]
 fn every_other_edit_is_golden() {
     let pool = KnownPool { uuid: *b"0123456789abcdef", generation: 300 };
-    let golden: [(Edit, &[u8]); 9] = [
+    let golden: [(Edit, &[u8]); 10] = [
         (Edit::RemoveTable { number: 300 }, &[0x03, 0x02, 0xac, 0x02]),
         (Edit::Candidates(vec![1, 300]), &[0x05, 0x03, 0x01, 0xac, 0x02]),
         (Edit::JobStarted { id: 4, kind: JobKind::Flush, inputs: vec![] }, &[0x06, 0x02, 0x04, 0x00]),
@@ -69,6 +69,10 @@ fn every_other_edit_is_golden() {
         (Edit::LogNumber(9), &[0x0a, 0x01, 0x09]),
         (Edit::MoveTable { number: 300, level: 6 }, &[0x0c, 0x03, 0xac, 0x02, 0x06]),
         (Edit::LogEnd { number: 7, bytes: 300 }, &[0x0d, 0x03, 0x07, 0xac, 0x02]),
+        (
+            Edit::LogBegun(BegunLog { number: 300, epoch: 0x0807_0605_0403_0201 }),
+            &[0x0f, 0x0a, 0xac, 0x02, 1, 2, 3, 4, 5, 6, 7, 8],
+        ),
         (Edit::Pool(pool), b"\x0e\x120123456789abcdef\xac\x02"),
         (Edit::SnapshotEnd, &[0x0b, 0x00]),
     ];

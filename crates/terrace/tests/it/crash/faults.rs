@@ -83,6 +83,21 @@ fn of_logs_at_a_rotation() {
     each_fails_unheeded(10, 2 * IMAGES, &ops);
 }
 
+/// A log that the manifest could not be told of takes the next group, although a flush has ended meanwhile.
+#[test]
+fn of_logs_begun_before_a_flush_ends() {
+    let ops = [
+        Op::Put(1, 1500),
+        Op::Put(2, 1500),
+        Op::Put(3, 1500),
+        Op::Background,
+        Op::Background,
+        Op::PutSynced(4, 20),
+        Op::Put(5, 20),
+    ];
+    each_fails_unheeded(14, 4 * IMAGES, &ops);
+}
+
 #[test]
 fn of_anything_unheeded() {
     let mix = Mix {

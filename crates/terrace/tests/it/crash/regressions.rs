@@ -37,3 +37,20 @@ fn a_power_cut_while_recovering_from_a_kill_leaves_a_prefix() {
     let ops = [Op::Put(10, 24), Op::PutSynced(4, 60), Op::Put(10, 17), Op::Put(6, 6), Op::Put(5, 49)];
     passes(Granularity::Page, 2, 1500, &ops);
 }
+
+/// A pool that was being made anew after a power cut was known before it bore its database's name. A kill between left it to be
+/// taken for damage to one that holds more than its logs.
+#[test]
+fn a_kill_while_a_pool_is_made_anew_begins_that_again() {
+    let ops = [Op::Put(4, 126), Op::Put(5, 66), Op::Reopen, Op::Delete(7)];
+    passes(Granularity::Page, 10, 1200, &ops);
+    let ops = [
+        Op::Put(15, 6),
+        Op::Batch(vec![(2, Some(2)), (8, Some(37)), (11, Some(55)), (15, Some(66))]),
+        Op::Sync,
+        Op::Batch(vec![(6, None), (3, Some(28)), (8, Some(72)), (0, Some(2)), (5, None)]),
+        Op::Batch(vec![(15, Some(24)), (13, Some(52))]),
+        Op::Batch(vec![(14, None), (9, Some(0)), (14, Some(1)), (5, Some(53))]),
+    ];
+    passes(Granularity::Page, 3, 600, &ops);
+}
