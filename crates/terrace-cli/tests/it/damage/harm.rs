@@ -1,9 +1,11 @@
 //! What happens to files: decay, a careless restore, a careless hand.
 
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 use terrace_base::rng::Rng;
 
+use super::ENGINES;
 use super::image::Image;
 
 const PAGE: usize = 4096;
@@ -13,10 +15,18 @@ pub fn harm(image: &Image, rng: &mut Rng) -> Vec<String> {
     (0..if rng.one_in(3) { 2 } else { 1 }).map(|_| harm_once(image, rng)).collect()
 }
 
+/// The files that there are to be harmed.
+fn names(image: &Image) -> Vec<String> {
+    image.files().into_keys().filter(|name| name != "LOCK").collect()
+}
+
 fn harm_once(image: &Image, rng: &mut Rng) -> String {
-    let names: Vec<String> = image.files().into_keys().filter(|name| name != "LOCK").collect();
+    let names = names(image);
     if names.is_empty() {
         return "nothing is left to harm".into();
+    }
+    if rng.one_in(3) {
+        return misplace(image, &names, rng);
     }
     let name = &names[rng.below(names.len() as u64) as usize];
     let other = &names[rng.below(names.len() as u64) as usize];
@@ -52,6 +62,54 @@ fn harm_once(image: &Image, rng: &mut Rng) -> String {
     // In place: it remains the file that it is.
     std::fs::write(&path, data).unwrap();
     format!("{name}: {what}")
+}
+
+/// Puts what is no such file in a file's place.
+fn misplace(image: &Image, names: &[String], rng: &mut Rng) -> String {
+    let name = &names[rng.below(names.len() as u64) as usize];
+    let path = image.dir.join(name);
+    let what = match rng.below(6) {
+        0 => of_another_database(image, image.engine, name, rng),
+        1 => {
+            let others: Vec<&str> = ENGINES.into_iter().filter(|engine| *engine != image.engine).collect();
+            of_another_database(image, others[rng.below(3) as usize], name, rng)
+        }
+        2 => {
+            std::fs::write(&path, b"").unwrap();
+            "cut to nothing".into()
+        }
+        3 => {
+            std::fs::remove_file(&path).unwrap();
+            std::fs::create_dir(&path).unwrap();
+            "a directory in its place".into()
+        }
+        4 => {
+            std::fs::remove_file(&path).unwrap();
+            symlink("nowhere", &path).unwrap();
+            "a link that leads nowhere in its place".into()
+        }
+        _ => {
+            let len = std::fs::metadata(&path).unwrap().len();
+            std::fs::write(&path, b"").unwrap();
+            std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(len).unwrap();
+            format!("a hole of {len} bytes in its place")
+        }
+    };
+    format!("{name}: {what}")
+}
+
+/// Puts a file of another database of `engine` in the place of `name`: the one of its name, or one of its kind.
+fn of_another_database(image: &Image, engine: &'static str, name: &str, rng: &mut Rng) -> String {
+    let other = Image::make_other(engine, rng).files();
+    let kind = |name: &str| name.trim_matches(|c: char| c.is_ascii_digit()).to_string();
+    let alike: Vec<&String> = other.keys().filter(|there| kind(there) == kind(name)).collect();
+    let taken = match (other.contains_key(name), alike.len() as u64) {
+        (true, _) if rng.one_in(2) => name.to_string(),
+        (_, 0) => other.keys().find(|there| *there != "LOCK").unwrap().clone(),
+        (_, count) => alike[rng.below(count) as usize].clone(),
+    };
+    std::fs::write(image.dir.join(name), &other[&taken]).unwrap();
+    format!("{taken} of another database, of {engine}, in its place")
 }
 
 /// Where there is something: most of a pool is empty.

@@ -30,6 +30,10 @@ pub struct Image {
     _root: TempDir,
     /// The database.
     pub dir: PathBuf,
+    /// Its engine.
+    pub engine: &'static str,
+    /// What its values say beside their key, where it is not the one that is looked at.
+    mark: &'static str,
     flags: Vec<String>,
     killed: bool,
     /// What was acknowledged.
@@ -43,17 +47,32 @@ pub struct Image {
 impl Image {
     /// Makes a database of `engine`.
     pub fn make(engine: &'static str, rng: &mut Rng) -> Image {
+        Image::begin(engine, "", rng).live(rng)
+    }
+
+    /// Makes a database whose values are known not to be those of another.
+    pub fn make_other(engine: &'static str, rng: &mut Rng) -> Image {
+        Image::begin(engine, "another ", rng).live(rng)
+    }
+
+    fn begin(engine: &'static str, mark: &'static str, rng: &mut Rng) -> Image {
         let root = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let dir = root.path().join("db");
-        let mut image = Image {
+        Image {
             _root: root,
             dir,
+            engine,
+            mark,
             flags: flags(engine, rng),
             killed: rng.one_in(2),
             contents: Map::new(),
             in_flight: Map::new(),
             older: Vec::new(),
-        };
+        }
+    }
+
+    fn live(mut self, rng: &mut Rng) -> Image {
+        let image = &mut self;
         for session in 0..2 + rng.below(2) {
             if session > 0 {
                 let files = image.files();
@@ -66,7 +85,7 @@ impl Image {
             image.older.push(files);
             image.write_and_be_killed();
         }
-        image
+        self
     }
 
     /// The case in words.
@@ -98,7 +117,8 @@ impl Image {
         let mut lines = String::new();
         for write in 0..300 + rng.below(900) {
             let key = format!("key/{:05}", rng.below(KEYS));
-            let value = format!("{key} of {session}.{write} {}", "v".repeat(rng.below(200) as usize));
+            let value =
+                format!("{key} of {}{session}.{write} {}", self.mark, "v".repeat(rng.below(200) as usize));
             let _ = writeln!(lines, "{key}\t{value}");
             self.contents.insert(key, value);
         }
@@ -124,8 +144,8 @@ impl Image {
 
     /// Every record that was ever written under `key`, as far as its value can tell.
     pub fn was_written(&self, key: &str, value: &str) -> bool {
-        value.starts_with(&format!("{key} of "))
-            || self.contents.get(key).or_else(|| self.in_flight.get(key)).is_some_and(|known| known == value)
+        let own = value.strip_prefix(&format!("{key} of ")).is_some_and(|rest| !rest.starts_with("another "));
+        own || self.contents.get(key).or_else(|| self.in_flight.get(key)).is_some_and(|known| known == value)
     }
 }
 
@@ -134,6 +154,20 @@ pub fn files_in(dir: &Path) -> Files {
     let paths = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).filter(|p| p.is_file());
     let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_string();
     paths.map(|path| (name(&path), std::fs::read(&path).unwrap())).collect()
+}
+
+/// The names and sizes of what lies in a directory and in those in it.
+pub fn sizes_in(dir: &Path) -> BTreeMap<PathBuf, u64> {
+    let mut sizes = BTreeMap::new();
+    // It changes meanwhile.
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            sizes.append(&mut sizes_in(&path));
+        }
+        sizes.insert(path, entry.metadata().map_or(0, |found| found.len()));
+    }
+    sizes
 }
 
 /// The records of write `number` of the command that writes until it is killed.

@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
+use terrace_base::rng::Rng;
 use terrace_cli::escape::unescape;
 
-use super::image::{Image, Map};
+use super::image::{Image, Map, sizes_in};
 use crate::support::{Run, finish, piped};
 
 /// What a case came to; several may be said of one.
@@ -24,6 +25,10 @@ pub enum Verdict {
     StillDamaged,
     /// Wrong contents were shown, or a key was denied, without a word.
     Silent,
+    /// The check found everything sound, and it is not.
+    FalselySound,
+    /// A database was called a mistake on the command line.
+    WrongCode,
     /// Repair said that nothing is lost, and something is.
     FalselyWhole,
     /// What could be read before the repair is gone after it.
@@ -56,17 +61,20 @@ struct Judge<'a> {
     story: String,
 }
 
-/// Reads, checks and repairs a damaged database.
-pub fn judge(image: &Image) -> Judged {
+/// Changes of the directory after which a repair is killed, at most.
+const CHANGES: u64 = 20;
+
+/// Reads, checks and repairs a damaged database. Now and then a first repair is killed.
+pub fn judge(image: &Image, rng: &mut Rng) -> Judged {
     let mut judge = Judge { image, verdicts: Vec::new(), story: String::new() };
-    judge.whole();
+    judge.whole(rng);
     judge.verdicts.sort_unstable();
     judge.verdicts.dedup();
     Judged { verdicts: judge.verdicts, story: judge.story }
 }
 
 impl Judge<'_> {
-    fn whole(&mut self) {
+    fn whole(&mut self, rng: &mut Rng) {
         let mut readable = self.gets();
         let export = self.run("export", &[]);
         let shown = self.records(&export);
@@ -75,8 +83,16 @@ impl Judge<'_> {
             (0, false) => self.verdicts.push(Verdict::Silent),
             _ => self.verdicts.push(Verdict::Told),
         }
+        self.tell_difference(shown.as_ref());
         readable.extend(shown.unwrap_or_default());
-        self.run("check", &[]);
+
+        let check = self.run("check", &[]);
+        if check.code == 0 && !self.verdicts.contains(&Verdict::Harmless) {
+            self.verdicts.push(Verdict::FalselySound);
+        }
+        if rng.one_in(3) {
+            self.kill_a_repair(rng.below(CHANGES));
+        }
         let repair = self.run("repair", &[]);
         if repair.code > 1 {
             self.verdicts.push(Verdict::Refused);
@@ -88,6 +104,7 @@ impl Judge<'_> {
         if check.code != 0 || export.code != 0 {
             self.verdicts.push(Verdict::StillDamaged);
         }
+        self.tell_difference(left.as_ref());
         let left = left.unwrap_or_default();
         match (repair.code, self.is_right(&left)) {
             (_, true) => self.verdicts.push(Verdict::Kept),
@@ -123,11 +140,44 @@ impl Judge<'_> {
         readable
     }
 
+    /// Begins a repair and kills it once the directory has changed so many times under it, unless it has ended by then.
+    fn kill_a_repair(&mut self, changes: u64) {
+        let mut child = piped(&mut self.image.command("repair", &[]));
+        let (mut seen, mut left) = (sizes_in(&self.image.dir), changes);
+        while left > 0 && child.try_wait().unwrap().is_none() {
+            let now = sizes_in(&self.image.dir);
+            left -= u64::from(now != seen);
+            seen = now;
+        }
+        child.kill().unwrap();
+        let ended = child.wait_with_output().unwrap();
+        let _ = writeln!(self.story, "a repair killed after {} changes: {}", changes - left, ended.status);
+    }
+
     /// Whether this is what was acknowledged, with the write that was being made or without.
     fn is_right(&self, found: &Map) -> bool {
         let mut with = self.image.contents.clone();
         with.extend(self.image.in_flight.clone());
         *found == self.image.contents || *found == with
+    }
+
+    /// Notes what is not there, or not as it should be.
+    fn tell_difference(&mut self, found: Option<&Map>) {
+        let Some(found) = found else { return };
+        let wrong = |(key, value): &(&String, &String)| found.get(*key) != Some(*value);
+        let missing: Vec<&String> = self.image.contents.iter().filter(wrong).map(|(key, _)| key).collect();
+        let known =
+            |key: &&String| self.image.contents.contains_key(*key) || self.image.in_flight.contains_key(*key);
+        let strange = found.keys().filter(|key| !known(key)).count();
+        let _ = writeln!(
+            self.story,
+            "{} of {} records, {} missing or older: {:?}..{:?}; {strange} that should not be there",
+            found.len(),
+            self.image.contents.len(),
+            missing.len(),
+            missing.first(),
+            missing.last(),
+        );
     }
 
     /// The records that an export has shown, whole lines alone.
@@ -154,6 +204,7 @@ impl Judge<'_> {
         match run.code {
             // What `timeout` makes of who had to be killed, and of who was killed by another signal.
             137 => self.verdicts.push(Verdict::Hung),
+            2 if name != "repair" => self.verdicts.push(Verdict::WrongCode),
             101 | 128.. | ..0 => self.verdicts.push(Verdict::Panicked),
             _ => {}
         }

@@ -2,7 +2,7 @@
 //! checks and repairs.
 //!
 //! A case is an engine and a seed: some sessions that write, the last closed or killed with SIGKILL; damages; then `get`,
-//! `export`, `check`, `repair`, and `check` and `export` again. Every value tells of which key and write it is. What must
+//! `export`, `check`, `repair`, which may be killed and begun again, and `check` and `export` again. Every value tells of which key and write it is. What must
 //! never be is in [`Verdict::is_fault`]. `TERRACE_DAMAGES=200` draws so many cases for each engine, from
 //! `TERRACE_DAMAGES_FROM` on; with `--nocapture` the verdicts are counted in a table.
 
@@ -16,6 +16,9 @@ use terrace_base::rng::Rng;
 
 use image::Image;
 use judge::Verdict;
+
+/// Every engine.
+const ENGINES: [&str; 4] = ["slm", "lsm", "turbo", "sptree"];
 
 /// Cases of each engine.
 const CASES: u64 = 4;
@@ -32,7 +35,7 @@ fn explore(engine: &'static str) {
         let mut rng = Rng::new(seed ^ u64::from_le_bytes(*b"damage-1"));
         let image = Image::make(engine, &mut rng);
         let damages = harm::harm(&image, &mut rng);
-        let judged = judge::judge(&image);
+        let judged = judge::judge(&image, &mut rng);
         for verdict in &judged.verdicts {
             *counts.entry(*verdict).or_default() += 1;
         }
