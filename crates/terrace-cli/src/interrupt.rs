@@ -6,7 +6,7 @@
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -22,6 +22,14 @@ static HOOK: Mutex<Option<Box<dyn Fn() + Send>>> = Mutex::new(None);
 
 /// Who listens; kept for as long as the process lives.
 static LISTENER: Mutex<Option<ThreadPool>> = Mutex::new(None);
+
+/// Whether a signal was sent, for who looks at it from afar.
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// Becomes true when a signal comes.
+pub fn flag() -> &'static AtomicBool {
+    &STOP
+}
 
 /// Takes the signals over. Calling again does nothing.
 pub fn install() -> CommandResult {
@@ -51,6 +59,7 @@ fn note(signal: i32) {
     if let Err(first) = REQUESTED.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst) {
         std::process::exit(128 + first);
     }
+    STOP.store(true, Ordering::SeqCst);
     if let Some(hook) = &*HOOK.lock() {
         hook();
     }

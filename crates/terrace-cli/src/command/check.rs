@@ -9,6 +9,7 @@ use terrace_base::{Error, ErrorKind};
 use terrace_bench::report::grouped;
 
 use crate::failure::{CommandResult, Failure, exit};
+use crate::interrupt;
 use crate::open::{OpenArgs, require_database};
 use crate::size;
 
@@ -89,8 +90,15 @@ impl Repair {
     /// Runs the command.
     pub fn run(&self, out: &mut dyn Write) -> CommandResult {
         require_database(&self.dir)?;
-        let how = RepairOptions { engine: self.open.engine, dry_run: self.dry_run };
-        let report = Db::repair_with(&self.dir, self.open.options(), how).map_err(|e| self.no_room(e))?;
+        interrupt::install()?;
+        let stop = Some(interrupt::flag());
+        let how = RepairOptions { engine: self.open.engine, dry_run: self.dry_run, stop };
+        let report = match Db::repair_with(&self.dir, self.open.options(), how) {
+            Err(e) if interrupt::requested() && e.kind() == ErrorKind::Io => {
+                return Err(interrupt::stopped("stopped; run the same command again to repair the database"));
+            }
+            repaired => repaired.map_err(|e| self.no_room(e))?,
+        };
         for line in &report.actions {
             writeln!(out, "{line}")?;
         }

@@ -80,6 +80,32 @@ fn a_scan_that_is_stopped_leaves_all_as_it_was() {
     }
 }
 
+/// A repair that is stopped leaves nothing of itself, and the next one does what is to be done.
+#[test]
+fn a_repair_that_is_stopped_changes_nothing() {
+    for (engine, pool) in ENGINES {
+        let bed = filled(engine, pool);
+        std::fs::remove_file(bed.db.join("CURRENT")).unwrap();
+        let before = contents(&bed.db);
+        for signal in SIGNALS {
+            let mut child = bed.spawn("repair", &["--pool", pool]);
+            at_work(&mut child, &bed.db);
+            kill_process(Pid::from_child(&child), signal).unwrap();
+            let ended = child.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&ended.stderr);
+            match code(ended.status) {
+                stopped if stopped == 128 + signal.as_raw() => {
+                    assert!(contents(&bed.db) == before, "{engine}: {said}")
+                }
+                // It had come to its end by then.
+                done => assert!(done < 2 && bed.db.join("CURRENT").exists(), "{engine}, {done}: {said}"),
+            }
+        }
+        bed.run("repair", &["--pool", pool]).text();
+        assert_eq!(bed.export(), lines(), "{engine}");
+    }
+}
+
 #[test]
 fn a_check_that_is_stopped_leaves_all_as_it_was() {
     for (engine, pool) in ENGINES {

@@ -58,7 +58,9 @@ fn nothing_is_given_up_that_may_not_be_read() {
         for file in files {
             let what = format!("{engine}, {}", file.display());
             set_mode(&file, 0);
-            for (command, args) in [("get", &["key/00042"][..]), ("export", &[]), ("check", &[])] {
+            for (command, args) in
+                [("get", &["key/00042"][..]), ("export", &[]), ("check", &[]), ("repair", &[])]
+            {
                 let run = it.run(command, args);
                 // Of a database that was closed in order its readers need no log beside the pool.
                 let is_log = file.extension().is_some_and(|extension| extension == "log");

@@ -130,9 +130,13 @@ impl FileLog {
         }
     }
 
-    /// Ends the log; says how many bytes it has.
+    /// Ends the log; says how many bytes it has. Where that fails it ends with its last record, as that of a process which was
+    /// killed: of an end whose sync has failed anything may be left.
     pub fn seal(&mut self) -> Result<u64> {
-        self.writer.seal()?;
+        if let Err(error) = self.writer.seal() {
+            self.leave();
+            return Err(error);
+        }
         Ok(self.writer.len())
     }
 }

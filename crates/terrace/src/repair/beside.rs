@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
@@ -46,10 +47,28 @@ pub(super) struct Changes {
     pub hidden: BTreeSet<OsString>,
 }
 
+/// Whether the repair is to end before its last step.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stop(Option<&'static AtomicBool>);
+
+impl Stop {
+    /// An error once it is.
+    pub fn look(self, path: &Path) -> Result<()> {
+        match self.0 {
+            Some(stop) if stop.load(Ordering::Relaxed) => {
+                let stopped = std::io::Error::new(std::io::ErrorKind::Interrupted, "the repair was stopped");
+                Err(Error::io(path, "repair", stopped))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// The files of a directory, with what is written lying beside them.
 #[derive(Debug)]
 pub(super) struct BesideFs {
     fs: Arc<dyn Fs>,
+    stop: Stop,
     dir: PathBuf,
     changes: Mutex<Changes>,
 }
@@ -69,6 +88,7 @@ pub(super) enum PoolNow {
 #[derive(Debug)]
 pub(super) struct BesidePm {
     pm: Arc<dyn PmSpace>,
+    stop: Stop,
     /// The place of the pool, and what lies there.
     now: Mutex<Option<(PathBuf, PoolNow)>>,
 }
@@ -78,17 +98,20 @@ pub(super) struct BesidePm {
 pub(super) struct Beside {
     pub fs: Arc<BesideFs>,
     pub pm: Arc<BesidePm>,
+    pub stop: Stop,
     env: Env,
 }
 
 impl Beside {
-    /// A view of `dir` in which nothing has been changed. Its folder is there and empty.
-    pub fn new(env: &Env, dir: &Path) -> Result<Beside> {
+    /// A view of `dir` in which nothing has been changed. Its folder is there and empty. Once `stop` is true whatever is
+    /// begun in it fails.
+    pub fn new(env: &Env, dir: &Path, stop: Option<&'static AtomicBool>) -> Result<Beside> {
+        let stop = Stop(stop);
         env.fs.create_dir_all(&folder(dir))?;
         let changes = Mutex::default();
-        let fs = Arc::new(BesideFs { fs: env.fs.clone(), dir: dir.to_path_buf(), changes });
-        let pm = Arc::new(BesidePm { pm: env.pm.clone(), now: Mutex::default() });
-        Ok(Beside { fs, pm, env: env.clone() })
+        let fs = Arc::new(BesideFs { fs: env.fs.clone(), stop, dir: dir.to_path_buf(), changes });
+        let pm = Arc::new(BesidePm { pm: env.pm.clone(), stop, now: Mutex::default() });
+        Ok(Beside { fs, pm, stop, env: env.clone() })
     }
 
     /// The environment of who works in it.
@@ -125,6 +148,7 @@ impl BesideFs {
 
 impl Fs for BesideFs {
     fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        self.stop.look(path)?;
         let Some(name) = self.name(path) else { return self.fs.create(path) };
         if self.exists(path)? {
             return Err(Error::io(path, "create", std::io::ErrorKind::AlreadyExists.into()));
@@ -135,6 +159,7 @@ impl Fs for BesideFs {
     }
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
+        self.stop.look(path)?;
         self.fs.open(&self.found(path, "open")?, access)
     }
 
@@ -175,6 +200,7 @@ impl Fs for BesideFs {
     }
 
     fn list(&self, path: &Path) -> Result<Vec<PathBuf>> {
+        self.stop.look(path)?;
         let files = self.fs.list(path)?;
         if path != self.dir {
             return Ok(files);
@@ -235,6 +261,7 @@ impl BesidePm {
 
 impl PmSpace for BesidePm {
     fn create(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
+        self.stop.look(path)?;
         self.refuse_device(path)?;
         if self.exists(path)? {
             return Err(Error::invalid(format!("{} is there already", path.display())));
@@ -247,6 +274,7 @@ impl PmSpace for BesidePm {
     }
 
     fn open(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
+        self.stop.look(path)?;
         match self.now(path) {
             PoolNow::New => self.pm.open(&pool_beside(path), options),
             PoolNow::Removed => Err(Error::io(path, "open", std::io::ErrorKind::NotFound.into())),

@@ -15,6 +15,7 @@ mod whose;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_disk::{Access, Fs};
@@ -40,13 +41,15 @@ pub use whose::Whose;
 pub(crate) use whose::{admit, admit_repair};
 
 /// How a database is repaired.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct RepairOptions {
     /// The engine that made it. Without, its files say that, or the repair is refused.
     pub engine: Option<EngineKind>,
     /// Whether to do all of it but the last step: the report says what would be done, and nothing is changed. It takes the
     /// same room meanwhile.
     pub dry_run: bool,
+    /// Where this becomes true the repair ends with an error, unless its last step has begun, and leaves nothing.
+    pub stop: Option<&'static AtomicBool>,
 }
 
 /// Repairs the database in `dir`, whose lock the caller holds.
@@ -67,7 +70,7 @@ pub(crate) fn run(env: &Env, dir: &Path, options: Options, asked: RepairOptions)
     let options = Options { engine, create_if_missing: false, read_only: false, ..options };
     let place = place_of_pool(env, dir, &options)?;
     switch::discard(env, dir, Some(&place))?;
-    let outcome = mend(env, dir, &options, (owner, asked.dry_run), &place);
+    let outcome = mend(env, dir, &options, (owner, asked), &place);
     // After the last step there is nothing to discard.
     let discarded = switch::discard(env, dir, Some(&place));
     let done = outcome?;
@@ -83,16 +86,16 @@ fn mend(
     env: &Env,
     dir: &Path,
     options: &Options,
-    (owner, dry_run): (Option<u64>, bool),
+    (owner, asked): (Option<u64>, RepairOptions),
     place: &Path,
 ) -> Result<RepairReport> {
-    if let Some(keys) = sound_as_it_is(env, dir, options, place)? {
+    if let Some(keys) = sound_as_it_is(env, dir, options, (asked.stop, place))? {
         let actions = vec!["everything is sound: nothing had to be done".to_string()];
         return Ok(RepairReport { keys, actions, ..RepairReport::default() });
     }
     switch::discard(env, dir, Some(place))?;
     need_room(env, options, place)?;
-    let view = Beside::new(env, dir)?;
+    let view = Beside::new(env, dir, asked.stop)?;
     let core = Core::new(dir.to_path_buf(), options.clone(), view.env())?;
     let mut done = engine::repair(Salvage::new(core, owner))?;
     let checked = prove_result(&view, dir, options)?;
@@ -108,15 +111,21 @@ fn mend(
         done.report.set_aside.push(format!("{name}: {why}"));
     }
     done.report.set_aside.extend(done.pool_aside.iter().map(|why| format!("{}: {why}", place.display())));
-    if !dry_run {
+    view.stop.look(dir)?;
+    if !asked.dry_run {
         switch::commit(env, dir, &view, &done)?;
     }
     Ok(done.report)
 }
 
 /// How many keys there are, if the database opens and proves sound as it is.
-fn sound_as_it_is(env: &Env, dir: &Path, options: &Options, place: &Path) -> Result<Option<u64>> {
-    let view = Beside::new(env, dir)?;
+fn sound_as_it_is(
+    env: &Env,
+    dir: &Path,
+    options: &Options,
+    (stop, place): (Option<&'static AtomicBool>, &Path),
+) -> Result<Option<u64>> {
+    let view = Beside::new(env, dir, stop)?;
     // A device has no private view; what was closed in order can be read as it is.
     let options = Options { read_only: env.pm.is_device(place), ..options.clone() };
     match prove(&view, dir, &options) {

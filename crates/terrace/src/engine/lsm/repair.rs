@@ -36,11 +36,12 @@ pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {
         open::is_on_pm(&identity).then(|| gather_logs(&mut base, &identity, known.as_ref())).transpose()?;
     let flushed = tables.iter().map(|(_, meta, sound)| if *sound { meta.max_seq } else { 0 }).max();
     let flushed = flushed.unwrap_or(0).max(known.as_ref().map_or(0, |s| s.flushed_seq));
-    let (first_log, log_end) = known.map_or((0, None), |s| (s.log_number, s.log_end));
+    let (first_log, log_end, last_log) =
+        known.map_or((0, None, None), |s| (s.log_number, s.log_end, s.last_log));
     let tables: Vec<(u32, TableMeta)> = tables.into_iter().map(|(level, meta, _)| (level, meta)).collect();
     let mut state = Manifest::state_of(identity, &tables, flushed)?;
     state.next_file = state.next_file.max(base.next);
-    (state.log_number, state.log_end) = (first_log, log_end);
+    (state.log_number, state.log_end, state.last_log) = (first_log, log_end, last_log);
     // What a table's entries beside the newest of their key are for is not known: it is looked at again.
     state.candidates = state.tables.keys().copied().collect();
     finish(base, state, gathered)

@@ -12,14 +12,14 @@ use terrace_table::TableMeta;
 use super::memtable::{MEMTABLE_KIND, MEMTABLES, root};
 use super::open::{self, Attached};
 use crate::engine::Engine;
-use crate::manifest::{Identity, KnownPool, Manifest};
+use crate::manifest::{BegunLog, Identity, KnownPool, Manifest};
 use crate::options::EngineKind;
 use crate::pool::{self, MEDIA};
 use crate::repair::{Entries, Salvage};
 
 /// Repairs the database in the view that `base` works in.
 pub(crate) fn repair(base: Salvage) -> Result<Salvage> {
-    let mut work = Repair { base, flushed: 0, known_pool: None, first_log: 0, log_end: None };
+    let mut work = Repair { base, flushed: 0, known_pool: None, first_log: 0, log_end: None, last_log: None };
     let (known, mut identity) = work.base.begin(EngineKind::Slm)?;
     let wanted = work.base.wanted_tables(known.as_ref());
     let sound = work.base.sound_tables(wanted)?;
@@ -28,6 +28,7 @@ pub(crate) fn repair(base: Salvage) -> Result<Salvage> {
     work.known_pool = known.as_ref().and_then(|s| s.pool);
     work.first_log = known.as_ref().map_or(0, |s| s.log_number);
     work.log_end = known.as_ref().and_then(|s| s.log_end);
+    work.last_log = known.as_ref().and_then(|s| s.last_log);
     work.salvage_memtables((&identity, known.is_some()), &mut tables)?;
     work.finish(&mut identity, tables)
 }
@@ -42,6 +43,8 @@ struct Repair {
     first_log: u64,
     /// The log that was sealed last, and its length.
     log_end: Option<(u64, u64)>,
+    /// The log that was begun last, where the memtables do not hold what is in it.
+    last_log: Option<BegunLog>,
 }
 
 impl Repair {
@@ -92,6 +95,7 @@ impl Repair {
             let made = self.base.write_tables(entries, "a memtable")?;
             tables.extend(made.into_iter().map(|meta| (0, meta)));
         }
+        self.last_log = None;
         Ok(())
     }
 
@@ -103,7 +107,7 @@ impl Repair {
         media.or_insert_with(|| pool::media_name(&pool).into());
         let mut state = Manifest::state_of(identity.clone(), &tables, self.flushed)?;
         state.next_file = state.next_file.max(self.base.next);
-        (state.log_number, state.log_end) = (self.first_log, self.log_end);
+        (state.log_number, state.log_end, state.last_log) = (self.first_log, self.log_end, self.last_log);
         let manifest = Manifest::rebuild(core.fs.clone(), &core.dir, state)?;
         let slm = open::assemble(core, manifest, pool, Attached::Rebuild)?;
         slm.recover_around(Attached::Rebuild, &mut |damage| {

@@ -174,7 +174,8 @@ impl Bed {
 
     /// Does all of a repair but its last step.
     pub fn look(&self) -> Result<RepairReport> {
-        let how = RepairOptions { engine: Some(self.options.engine), dry_run: true };
+        let how =
+            RepairOptions { engine: Some(self.options.engine), dry_run: true, ..RepairOptions::default() };
         Db::repair_with_in(self.env(), DIR, self.options.clone(), how)
     }
 
