@@ -90,9 +90,8 @@ impl Judge<'_> {
         if check.code == 0 && !self.verdicts.contains(&Verdict::Harmless) {
             self.verdicts.push(Verdict::FalselySound);
         }
-        if rng.one_in(3) {
-            self.kill_a_repair(rng.below(CHANGES));
-        }
+        // One that came to its end has said what is lost, and the next finds everything sound.
+        let was_told = rng.one_in(3) && self.kill_a_repair(rng.below(CHANGES)) == Some(1);
         let repair = self.run("repair", &[]);
         if repair.code > 1 {
             self.verdicts.push(Verdict::Refused);
@@ -108,7 +107,7 @@ impl Judge<'_> {
         let left = left.unwrap_or_default();
         match (repair.code, self.is_right(&left)) {
             (_, true) => self.verdicts.push(Verdict::Kept),
-            (0, false) => self.verdicts.push(Verdict::FalselyWhole),
+            (0, false) if !was_told => self.verdicts.push(Verdict::FalselyWhole),
             _ => self.verdicts.push(Verdict::LossTold),
         }
         // A value of before that was read must not be gone, whatever else is lost.
@@ -140,8 +139,9 @@ impl Judge<'_> {
         readable
     }
 
-    /// Begins a repair and kills it once the directory has changed so many times under it, unless it has ended by then.
-    fn kill_a_repair(&mut self, changes: u64) {
+    /// Begins a repair and kills it once the directory has changed so many times under it, unless it has ended by then: the
+    /// exit code with which it did.
+    fn kill_a_repair(&mut self, changes: u64) -> Option<i32> {
         let mut child = piped(&mut self.image.command("repair", &[]));
         let (mut seen, mut left) = (sizes_in(&self.image.dir), changes);
         while left > 0 && child.try_wait().unwrap().is_none() {
@@ -152,6 +152,7 @@ impl Judge<'_> {
         child.kill().unwrap();
         let ended = child.wait_with_output().unwrap();
         let _ = writeln!(self.story, "a repair killed after {} changes: {}", changes - left, ended.status);
+        ended.status.code()
     }
 
     /// Whether this is what was acknowledged, with the write that was being made or without.
