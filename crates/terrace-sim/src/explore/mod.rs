@@ -172,6 +172,9 @@ impl Explorer {
         ops: Vec<S::Op>,
     ) -> Result<Summary, Box<Failure<S::Op>>> {
         let scenario = Arc::new(scenario);
+        if let Some(route) = self.asked_route() {
+            return self.replay_on(&scenario, &ops, &route).map(|()| Summary::of_replay());
+        }
         let dry = self.dry(&scenario, &ops)?;
         let images = self.image_numbers(0).len() * FAULT_MOMENTS;
         let runs = (self.images / images as u64).max(1);

@@ -153,8 +153,8 @@ impl<'a> Session<'a> {
                 self.process.help();
                 Ok(())
             }
-            Op::Reopen => self.reopen(),
-            Op::Kill => self.kill(),
+            Op::Reopen => self.reopen(ledger),
+            Op::Kill => self.kill(ledger),
             Op::DiskFull(slack) => {
                 let fs = self.world.fs();
                 fs.set_capacity(Some(fs.used_bytes() + u64::from(*slack)));
@@ -248,22 +248,53 @@ impl<'a> Session<'a> {
         outcome.map(|()| found)
     }
 
-    fn reopen(&mut self) -> std::result::Result<(), String> {
+    fn reopen(&mut self, ledger: &mut dyn Ledger) -> std::result::Result<(), String> {
         self.snapshots.clear();
         if let Some(db) = self.db.take() {
             let outcome = db.close();
             drop(db);
             self.settle("close", outcome)?;
         }
-        self.start()
+        self.start_again(ledger)
     }
 
-    fn kill(&mut self) -> std::result::Result<(), String> {
+    fn kill(&mut self, ledger: &mut dyn Ledger) -> std::result::Result<(), String> {
         // Nothing of a dead process runs again: no destructor may.
         std::mem::forget(std::mem::take(&mut self.snapshots));
         std::mem::forget(self.db.take());
         self.process.died();
-        self.start()
+        self.start_again(ledger)
+    }
+
+    /// Opens the database after its process has ended. What a failed sync had dropped of a log, and nobody has had the time to
+    /// put elsewhere, is told then, and a repair brings back what was before it.
+    fn start_again(&mut self, ledger: &mut dyn Ledger) -> std::result::Result<(), String> {
+        match self.start() {
+            Err(e) if self.may_have_lost_writes(&e) => {
+                self.repair(ledger).map_err(|why| format!("{e}; {why}"))
+            }
+            started => started,
+        }
+    }
+
+    fn may_have_lost_writes(&self, error: &str) -> bool {
+        self.errors == Errors::Expected && self.world.fs().has_dropped_pages() && error.contains("corruption")
+    }
+
+    fn repair(&mut self, ledger: &mut dyn Ledger) -> std::result::Result<(), String> {
+        let env = Process::new(self.world).env;
+        let report = Db::repair_in(env, DIR, self.options.clone()).map_err(|e| format!("repair: {e}"))?;
+        if report.lost.is_empty() {
+            return Err(format!("a repair of what has lost pages says nothing of it: {:?}", report.actions));
+        }
+        self.start()?;
+        let found = contents(self.db()).map_err(|e| format!("reading what was repaired: {e}"))?;
+        let mut outcome = Ok(());
+        ledger.update(&mut |model| {
+            outcome = model.accepts_prefix(&found);
+            *model = KvModel::from(found.clone());
+        });
+        outcome
     }
 }
 
