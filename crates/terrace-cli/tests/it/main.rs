@@ -13,5 +13,4 @@ mod signals;
 mod strangers;
 mod support;
 mod transfer;
-mod unreadable;
 mod unwritable;
