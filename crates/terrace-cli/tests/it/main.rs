@@ -13,4 +13,5 @@ mod signals;
 mod strangers;
 mod support;
 mod transfer;
+mod unreadable;
 mod unwritable;

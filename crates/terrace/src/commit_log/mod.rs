@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use terrace_base::{Error, Result};
+use terrace_base::{Error, ErrorKind, Result};
 use terrace_disk::Access;
 use terrace_log::{PmLog, unfinished_path};
 use terrace_pmem::{Claim, Marks, Pool};
@@ -422,8 +422,14 @@ impl CommitLog {
         let files = self.files_of(manifest.listing()?.logs, true);
         let read = files.numbers.iter().map(|&number| files.visit(number, &mut |_| Ok(())).map(drop));
         let end = std::iter::once_with(|| replay::check_known(&files, &manifest.state()));
-        let mut problems: Vec<String> =
-            read.chain(end).filter_map(Result::err).map(|e| e.to_string()).collect();
+        let mut problems = Vec::new();
+        for error in read.chain(end).filter_map(Result::err) {
+            match error.kind() {
+                // What cannot be read proves no damage.
+                ErrorKind::Io => return Err(error),
+                _ => problems.push(error.to_string()),
+            }
+        }
         problems.dedup();
         Ok(problems)
     }
