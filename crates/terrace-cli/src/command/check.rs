@@ -110,8 +110,12 @@ impl Repair {
             false => ("are in the repaired database", "lost"),
         };
         writeln!(out, "{} keys {what}", grouped(report.keys))?;
+        for line in &report.doubts {
+            writeln!(out, "not known: {line}")?;
+        }
         if report.lost.is_empty() {
-            return Ok(writeln!(out, "nothing {}", if self.dry_run { lost } else { "is lost" })?);
+            let nothing = if report.doubts.is_empty() { "nothing" } else { "nothing that is known of" };
+            return Ok(writeln!(out, "{nothing} {}", if self.dry_run { lost } else { "is lost" })?);
         }
         for line in &report.lost {
             writeln!(out, "{lost}: {line}")?;

@@ -114,6 +114,10 @@ fn damage_is_found_named_and_repaired() {
     let left = bed.run("scan", &["--keys"]).text().lines().count();
     assert!((1900..2000).contains(&left), "{left}");
     let again = bed.run::<&str>("repair", &[]).text();
+    assert!(again.contains("not known: what earlier repairs lost: "), "{again}");
+    assert!(again.contains("nothing that is known of is lost"), "{again}");
+    std::fs::remove_dir_all(bed.db.join("lost")).unwrap();
+    let again = bed.run::<&str>("repair", &[]).text();
     assert!(again.contains("nothing is lost"), "{again}");
 }
 

@@ -51,13 +51,13 @@ impl Pool {
         let raw = Raw::new(&*media, name)?;
         // Who is not allowed to be here must not mend it either.
         let superblock = format::read_superblock(&raw, name)?;
-        if !options.read_only && !options.salvage {
-            refuse_other_media(&superblock, media.granularity(), name)?;
-        }
         let previous = Previous::read(&raw, name)?;
-        // Who only looks at it wants to know what it is, whichever.
+        // Whose it is comes first: another's pool may be made for any medium. Who only looks at it wants to know what it is.
         if let Some(known) = options.known.as_ref().filter(|_| !options.salvage) {
             compare(&superblock, &previous, known, name)?;
+        }
+        if !options.read_only && !options.salvage {
+            refuse_other_media(&superblock, media.granularity(), name)?;
         }
         let place = state::place(options, &*media);
         let opened = previous.verdict(place);

@@ -34,6 +34,8 @@ pub struct RepairReport {
     pub set_aside: Vec<String>,
     /// What could not be brought back, a line each.
     pub lost: Vec<String>,
+    /// What cannot be told, a line each: whether more was lost that nothing speaks of any more.
+    pub doubts: Vec<String>,
     /// Keys in the repaired database.
     pub keys: u64,
 }

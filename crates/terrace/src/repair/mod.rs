@@ -79,6 +79,7 @@ pub(crate) fn run(env: &Env, dir: &Path, options: Options, asked: RepairOptions)
     report.actions.extend(done.actions);
     report.lost.extend(done.lost);
     report.set_aside = done.set_aside;
+    report.doubts = done.doubts;
     Ok(report)
 }
 
@@ -91,7 +92,8 @@ fn mend(
 ) -> Result<RepairReport> {
     if let Some(keys) = sound_as_it_is(env, dir, options, (asked.stop, place))? {
         let actions = vec!["everything is sound: nothing had to be done".to_string()];
-        return Ok(RepairReport { keys, actions, ..RepairReport::default() });
+        let doubts = earlier_losses(&*env.fs, dir)?;
+        return Ok(RepairReport { keys, actions, doubts, ..RepairReport::default() });
     }
     switch::discard(env, dir, Some(place))?;
     need_room(env, options, place)?;
@@ -116,6 +118,15 @@ fn mend(
         switch::commit(env, dir, &view, &done)?;
     }
     Ok(done.report)
+}
+
+/// A repair that was killed after its last step has told nobody what it lost.
+fn earlier_losses(fs: &dyn Fs, dir: &Path) -> Result<Vec<String>> {
+    let list = switch::list_of_lost(dir);
+    Ok(match fs.exists(&list)? {
+        true => vec![format!("what earlier repairs lost: {} says what they set aside", list.display())],
+        false => Vec::new(),
+    })
 }
 
 /// How many keys there are, if the database opens and proves sound as it is.

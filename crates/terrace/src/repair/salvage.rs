@@ -116,6 +116,10 @@ impl Salvage {
             Err(e) if e.kind() == ErrorKind::Io => Err(e),
             Err(e) => {
                 self.did(format!("the manifest is of no use ({e}); making it anew from the tables"));
+                self.report.doubts.push(
+                    "which tables and logs there were, and whether there was a pool: the manifest knew"
+                        .into(),
+                );
                 self.damaged_file(&e);
                 let salvaged = Manifest::salvage(self.core.fs(), &self.core.dir)?;
                 let (state, removed) = salvaged.map(|s| (s.state, s.removed)).unzip();

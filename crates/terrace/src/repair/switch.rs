@@ -23,6 +23,11 @@ const LOST: &str = "lost";
 /// The name of the list of what lies there and why.
 const LIST: &str = "LIST";
 
+/// Where the first repair that set something aside says what that was.
+pub(super) fn list_of_lost(dir: &Path) -> PathBuf {
+    dir.join(LOST).join(LIST)
+}
+
 /// Whether a repair was cut short that has happened already.
 pub(crate) fn is_unfinished(fs: &dyn Fs, dir: &Path) -> Result<bool> {
     fs.exists(&dir.join(journal::NAME))

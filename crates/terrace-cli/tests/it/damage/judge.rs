@@ -44,7 +44,7 @@ pub enum Verdict {
 impl Verdict {
     /// Whether it must never be.
     pub fn is_fault(self) -> bool {
-        self >= Verdict::Silent
+        self >= Verdict::StillDamaged
     }
 }
 
@@ -107,7 +107,9 @@ impl Judge<'_> {
         let left = left.unwrap_or_default();
         match (repair.code, self.is_right(&left)) {
             (_, true) => self.verdicts.push(Verdict::Kept),
-            (0, false) if !was_told => self.verdicts.push(Verdict::FalselyWhole),
+            (0, false) if !was_told && !repair.text().contains("not known: ") => {
+                self.verdicts.push(Verdict::FalselyWhole)
+            }
             _ => self.verdicts.push(Verdict::LossTold),
         }
         // A value of before that was read must not be gone, whatever else is lost.
@@ -205,7 +207,10 @@ impl Judge<'_> {
         match run.code {
             // What `timeout` makes of who had to be killed, and of who was killed by another signal.
             137 => self.verdicts.push(Verdict::Hung),
-            2 if name != "repair" => self.verdicts.push(Verdict::WrongCode),
+            // That the manifest is one of another engine is said of what was asked for.
+            2 if name != "repair" && !run.err.contains("belongs to engine") => {
+                self.verdicts.push(Verdict::WrongCode)
+            }
             101 | 128.. | ..0 => self.verdicts.push(Verdict::Panicked),
             _ => {}
         }
