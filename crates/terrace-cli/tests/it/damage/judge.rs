@@ -44,7 +44,7 @@ pub enum Verdict {
 impl Verdict {
     /// Whether it must never be.
     pub fn is_fault(self) -> bool {
-        self >= Verdict::StillDamaged
+        self >= Verdict::Silent
     }
 }
 
