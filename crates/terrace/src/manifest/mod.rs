@@ -245,7 +245,7 @@ impl Manifest {
     }
 
     /// Has the manifest know the session of the pool that is open, before anything is acknowledged that lies there alone: an
-    /// older copy of the pool is then told, however this session ends.
+    /// older copy of the pool is then told, however the session ends.
     pub fn announce_pool(&self) -> Result<()> {
         if self.pool_is_news.load(Ordering::Acquire) { self.apply(&[]) } else { Ok(()) }
     }
@@ -314,7 +314,7 @@ impl Manifest {
     /// a group that tells of it. A table that such a file does not know shows that the file is an older copy.
     pub fn unseal(&self) -> Result<()> {
         let mut writer = self.writer.lock();
-        // A file that this session has begun was not closed.
+        // A file begun since the opening was not closed.
         if writer.log.is_none() { self.roll(&mut writer, &self.state.load()) } else { Ok(()) }
     }
 
