@@ -189,7 +189,11 @@ impl Manifest {
         if let Ok(Some(current)) = locate(fs, dir) {
             numbers.push(current);
         }
-        let mut salvaged = numbers.iter().rev().map(|number| replay::salvage(fs, dir, *number));
+        // Under its own name, or under that of the pointer, with which it was mixed up.
+        let named = |number: &u64| (FileName::Manifest(*number).path(dir), *number);
+        let mixed_up = |number: &u64| (FileName::Current.path(dir), *number);
+        let places = numbers.iter().rev().map(named).chain(numbers.iter().rev().map(mixed_up));
+        let mut salvaged = places.map(|(path, number)| replay::salvage(fs, &path, number));
         salvaged.find_map(Result::transpose).transpose()
     }
 

@@ -60,16 +60,15 @@ pub(super) fn read_seeing(
     }
 }
 
-/// What can be read of manifest `number`: the state up to the first damage, and what every record that is
+/// What can be read of manifest `number` at `path`: the state up to the first damage, and what every record that is
 /// whole tells of tables that have left; `None` if not even the store's identity can be read.
 ///
 /// A file that is there and that the system fails to read proves no damage: that is an error.
-pub(super) fn salvage(fs: &dyn Fs, dir: &Path, number: u64) -> Result<Option<Salvaged>> {
-    let path = FileName::Manifest(number).path(dir);
-    if !fs.exists(&path)? {
+pub(super) fn salvage(fs: &dyn Fs, path: &Path, number: u64) -> Result<Option<Salvaged>> {
+    if !fs.exists(path)? {
         return Ok(None);
     }
-    let mut replay = Replay { path: &path, state: None, complete: false };
+    let mut replay = Replay { path, state: None, complete: false };
     // The damage is why this is called; what came before it is what is asked for.
     match replay.run(fs, number, &mut |_, _| ()) {
         Err(e) if e.kind() == ErrorKind::Io => return Err(e),
@@ -77,7 +76,7 @@ pub(super) fn salvage(fs: &dyn Fs, dir: &Path, number: u64) -> Result<Option<Sal
     }
     let Some(state) = replay.state else { return Ok(None) };
     let mut removed = BTreeSet::new();
-    let data = fs.read(&path)?;
+    let data = fs.read(path)?;
     let _ = LogReader::salvage(&data, log_id(number), &mut |payload| {
         for edit in decode_group(payload).unwrap_or_default() {
             if let Edit::RemoveTable { number } = edit {

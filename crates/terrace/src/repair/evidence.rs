@@ -33,8 +33,25 @@ pub(super) struct Evidence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub engine: EngineKind,
-    /// The first bytes of its identity, where the manifest does not say them and another file does.
-    pub owner: Option<u64>,
+    /// Its owner, where the manifest does not say that and another file does.
+    pub owner: Option<Owner>,
+}
+
+/// Whose a database is by what is left of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// The first bytes of its identity, by tables or logs.
+    Told(u64),
+    /// By the pool alone, which may be another database's.
+    ByPool(u64),
+}
+
+impl Owner {
+    /// The first bytes of the identity.
+    pub fn bytes(self) -> u64 {
+        let (Owner::Told(owner) | Owner::ByPool(owner)) = self;
+        owner
+    }
 }
 
 impl Evidence {
@@ -94,13 +111,26 @@ impl Evidence {
                 )));
             }
         };
-        let by = |files| {
-            let origin = most(files).filter(|origin| EngineKind::of_origin(*origin) == Some(engine));
-            origin.map(|origin| origin & ((1 << 48) - 1))
-        };
-        let by_pool = self.pool.map(|(_, owner)| owner);
-        let owner = by_pool.or_else(|| by(&self.tables)).or_else(|| by(&self.logs));
-        Ok(Verdict { engine, owner })
+        Ok(Verdict { engine, owner: self.owner(engine) })
+    }
+
+    /// Whose it is, of the databases of `engine`. Files that agree outvote a pool; where there are as many of one as of
+    /// another the pool decides, and is right if a table or log says the same.
+    fn owner(&self, engine: EngineKind) -> Option<Owner> {
+        let mut files: BTreeMap<u64, u64> = BTreeMap::new();
+        for (origin, count) in self.tables.iter().chain(&self.logs) {
+            if EngineKind::of_origin(*origin) == Some(engine) {
+                *files.entry(origin & ((1 << 48) - 1)).or_default() += count;
+            }
+        }
+        match (self.pool, most(&files)) {
+            (None, by_files) => by_files.map(Owner::Told),
+            (Some((_, pool)), Some(other)) if !files.contains_key(&pool) && files[&other] > 1 => {
+                Some(Owner::Told(other))
+            }
+            (Some((_, pool)), _) if files.contains_key(&pool) => Some(Owner::Told(pool)),
+            (Some((_, pool)), _) => Some(Owner::ByPool(pool)),
+        }
     }
 }
 
@@ -135,7 +165,8 @@ mod tests {
     use super::*;
 
     fn judge(evidence: &Evidence, asked: Option<EngineKind>) -> Option<(EngineKind, Option<u64>)> {
-        evidence.judge(Path::new("/d"), asked).ok().map(|verdict| (verdict.engine, verdict.owner))
+        let verdict = evidence.judge(Path::new("/d"), asked).ok()?;
+        Some((verdict.engine, verdict.owner.map(Owner::bytes)))
     }
 
     #[test]
@@ -147,8 +178,22 @@ mod tests {
         assert_eq!(judge(&tables, None), Some((lsm, Some(7))));
         assert_eq!(judge(&tables, Some(slm)), None);
         let pool = Evidence { pool: Some((slm, 9)), ..tables };
-        assert_eq!(judge(&pool, None), Some((slm, Some(9))));
+        assert_eq!(judge(&pool, None), Some((slm, Some(5))), "two tables outvote it");
         let logs = Evidence { logs: [(2 << 56 | 8, 1)].into(), ..none };
         assert_eq!(judge(&logs, None), Some((lsm, Some(8))));
+    }
+    #[test]
+    fn a_pool_alone_may_be_anothers() {
+        let slm = EngineKind::Slm;
+        let with = |tables: &[(u64, u64)], logs: &[(u64, u64)]| {
+            let [tables, logs] =
+                [tables, logs].map(|files| files.iter().map(|(o, n)| (1 << 56 | o, *n)).collect());
+            Evidence { pool: Some((slm, 9)), tables, logs, manifest: None }.owner(slm)
+        };
+        assert_eq!(with(&[], &[]), Some(Owner::ByPool(9)));
+        assert_eq!(with(&[(5, 1)], &[]), Some(Owner::ByPool(9)));
+        assert_eq!(with(&[(5, 1)], &[(9, 1)]), Some(Owner::Told(9)));
+        assert_eq!(with(&[(5, 1)], &[(5, 1)]), Some(Owner::Told(5)));
+        assert_eq!(with(&[(5, 3), (9, 1)], &[]), Some(Owner::Told(9)));
     }
 }

@@ -23,7 +23,7 @@ use terrace_log::LogReader;
 use terrace_table::Table;
 
 use self::beside::Beside;
-use self::evidence::{Evidence, Verdict};
+use self::evidence::{Evidence, Owner, Verdict};
 use crate::db::core::Core;
 use crate::db::report::{CheckReport, RepairReport};
 use crate::engine;
@@ -87,7 +87,7 @@ fn mend(
     env: &Env,
     dir: &Path,
     options: &Options,
-    (owner, asked): (Option<u64>, RepairOptions),
+    (owner, asked): (Option<Owner>, RepairOptions),
     place: &Path,
 ) -> Result<RepairReport> {
     if let Some(keys) = sound_as_it_is(env, dir, options, (asked.stop, place))? {
@@ -100,7 +100,7 @@ fn mend(
     let view = Beside::new(env, dir, asked.stop)?;
     let core = Core::new(dir.to_path_buf(), options.clone(), view.env())?;
     let mut done = engine::repair(Salvage::new(core, owner))?;
-    let checked = prove_result(&view, dir, options)?;
+    let checked = check_as_it_is(&view, dir, options)?;
     if let Some(problem) = checked.problems.first() {
         return Err(Error::corruption(
             dir,
@@ -129,7 +129,8 @@ fn earlier_losses(fs: &dyn Fs, dir: &Path) -> Result<Vec<String>> {
     })
 }
 
-/// How many keys there are, if the database opens and proves sound as it is.
+/// How many keys there are, if the database proves sound as it is, read as `check` does and also opened to be written: that
+/// settles what an unclean end has left, and with it what is damaged may go unseen.
 fn sound_as_it_is(
     env: &Env,
     dir: &Path,
@@ -139,7 +140,11 @@ fn sound_as_it_is(
     let view = Beside::new(env, dir, stop)?;
     // A device has no private view; what was closed in order can be read as it is.
     let options = Options { read_only: env.pm.is_device(place), ..options.clone() };
-    match prove(&view, dir, &options) {
+    let proved = match check_as_it_is(&view, dir, &options) {
+        Ok(report) if report.is_clean() => prove(&view, dir, &options),
+        read => read,
+    };
+    match proved {
         Ok(report) if report.is_clean() && view.pm.change().is_none() => {
             Ok((!hides_a_stranger(env, dir, &view)?).then_some(report.keys))
         }
@@ -163,9 +168,9 @@ fn prove(view: &Beside, dir: &Path, options: &Options) -> Result<CheckReport> {
     report.and_then(|report| closed.map(|()| report))
 }
 
-/// Reads and checks what a repair has made. Nothing of it changes by that: neither the pool that stays in its place nor the
-/// new one is to have a session that the manifest does not know.
-fn prove_result(view: &Beside, dir: &Path, options: &Options) -> Result<CheckReport> {
+/// Reads and checks the database as it is seen in `view`. Nothing of it changes by that: of what a repair has made neither the
+/// pool that stays in its place nor the new one is to have a session that the manifest does not know.
+fn check_as_it_is(view: &Beside, dir: &Path, options: &Options) -> Result<CheckReport> {
     let options = Options { read_only: true, ..options.clone() };
     let (core, (engine, last)) = scratch::open_to_read(dir, &options, &view.env())?;
     core.snapshots.advance(last);

@@ -14,6 +14,7 @@ use terrace_base::{Error, ErrorKind, Result};
 use terrace_disk::Access;
 use terrace_table::{Kind, Table, TableMeta, TableOptions, salvage};
 
+use super::evidence::Owner;
 use super::runs::Runs;
 use crate::db::core::Core;
 use crate::db::report::RepairReport;
@@ -35,8 +36,10 @@ pub(crate) struct Salvage {
     pub aside: BTreeMap<String, String>,
     /// Why the pool that was there is to be kept out of the way, if it is.
     pub pool_aside: Option<String>,
+    /// Whether anything but the pool says which database this is.
+    pub is_known: bool,
     /// Whose the tables are that the manifest does not tell of.
-    owner: Option<u64>,
+    owner: Option<Owner>,
     /// The tables that are there by the numbers that they say they have, each with where it says it comes from.
     tables: BTreeMap<u64, (PathBuf, u64)>,
 }
@@ -48,7 +51,7 @@ pub(crate) type Entries = Vec<(Vec<u8>, u64, Kind, Bytes)>;
 pub(crate) type Sound = (u64, TableMeta);
 
 impl Salvage {
-    pub fn new(core: Arc<Core>, owner: Option<u64>) -> Salvage {
+    pub fn new(core: Arc<Core>, owner: Option<Owner>) -> Salvage {
         Salvage {
             core,
             report: RepairReport::default(),
@@ -57,6 +60,7 @@ impl Salvage {
             left: None,
             aside: BTreeMap::new(),
             pool_aside: None,
+            is_known: false,
             owner,
             tables: BTreeMap::new(),
         }
@@ -101,9 +105,15 @@ impl Salvage {
             (Some(state), _) => state.identity.clone(),
             (None, owner) => {
                 let new = pool::new_identity(&self.core.options, engine);
-                owner.map_or_else(|| new.clone(), |owner| new.clone().with_owner(owner))
+                owner.map_or_else(|| new.clone(), |owner| new.clone().with_owner(owner.bytes()))
             }
         };
+        self.is_known = known.is_some() || matches!(self.owner, Some(Owner::Told(_)));
+        if !self.is_known && self.owner.is_some() {
+            self.report.doubts.push(
+                "whose the pool is: it alone says which database this was, and may be another one's".into(),
+            );
+        }
         self.options.origin = identity.origin();
         self.identify_tables(known.as_ref(), &identity)?;
         Ok((known, identity))

@@ -102,8 +102,9 @@ fn plan(env: &Env, dir: &Path, view: &Beside, done: &Salvage) -> Result<Journal>
     let hidden = changes.hidden.iter().filter(|name| !pointers.contains(name)).map(PathBuf::from);
     record.removes.extend(hidden.filter(|name| !done.aside.contains_key(&*name.to_string_lossy())));
     record.pool = plan_pool(env, dir, view, done, &mut list)?;
-    if !list.is_empty() || !record.lost.is_empty() {
+    if !list.is_empty() || !record.lost.is_empty() || !done.report.doubts.is_empty() {
         done.report.lost.iter().for_each(|line| list.push_str(&format!("lost: {line}\n")));
+        done.report.doubts.iter().for_each(|line| list.push_str(&format!("not known: {line}\n")));
         write(fs, &beside::folder(dir).join(LIST), list.as_bytes())?;
         record.links.push((folder.join(LIST), free_name(env, dir, Path::new(LOST), LIST)?));
     }

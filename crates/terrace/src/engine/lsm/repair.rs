@@ -80,7 +80,7 @@ fn gather_logs(base: &mut Salvage, identity: &Identity, known: Option<&State>) -
         base.lost("the pool is missing: writes since the last flush");
         return Ok(Gathered::default());
     }
-    let (options, owner) = (pool::pool_options(&core, media), (identity, known.is_some()));
+    let (options, owner) = (pool::pool_options(&core, media), (identity, base.is_known));
     let pool = match pool::open_to_repair(&core, &path, &options, owner)? {
         Ok(pool) => pool,
         Err(e) => {
