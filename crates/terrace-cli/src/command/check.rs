@@ -42,7 +42,7 @@ impl Check {
         if report.is_clean() {
             return Ok(writeln!(
                 out,
-                "sound: {} keys in the index, {} entries in {} SSTables, {} of the pool",
+                "sound: {} keys, {} entries in {} SSTables, {} of the pool",
                 grouped(report.keys),
                 grouped(report.entries),
                 grouped(report.tables),

@@ -8,6 +8,7 @@
 //! 3. The log that was begun last is there as long as it is needed. So is the one that was sealed last, and it ends where the
 //!    manifest says.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use terrace_base::{Error, ErrorKind, Result};
@@ -17,6 +18,7 @@ use terrace_log::{LogReader, Outline};
 use super::file::log_path;
 use super::record::Record;
 use crate::batch::WriteBatch;
+use crate::db::core::Core;
 use crate::manifest::{BegunLog, State};
 
 /// What was replayed.
@@ -119,6 +121,25 @@ impl Files<'_> {
             _ => Ok(()),
         }
     }
+}
+
+/// Groups that the logs in files numbered `numbers` hold beyond sequence number `seq`. What cannot be read tells of none.
+pub(crate) fn groups_beyond(core: &Core, state: &State, numbers: Vec<u64>, seq: u64) -> u64 {
+    let (fs, dir, database) = (core.fs(), &*core.dir, state.identity.origin());
+    let files = Files { fs, dir, database, numbers, each_complete: true, read_only: true };
+    let mut last_groups = BTreeSet::new();
+    for &number in &files.numbers {
+        let read = files.visit(number, &mut |record| {
+            if let Record::Batch { first_seq, ops } = record {
+                last_groups.extend(Some(first_seq + ops.len() as u64 - 1).filter(|last| *last > seq));
+            }
+            Ok(())
+        });
+        if let Err(error) = read {
+            tracing::debug!(%error, "a log tells nothing of what the pool may lack");
+        }
+    }
+    last_groups.len() as u64
 }
 
 pub(super) fn decode(path: &Path, payload: &[u8]) -> Result<Record> {

@@ -10,7 +10,7 @@ pub struct CheckReport {
     pub tables: u64,
     /// Entries in them.
     pub entries: u64,
-    /// Keys in the index.
+    /// Keys that are there, in tables and memtables.
     pub keys: u64,
     /// Bytes of the pool accounted for.
     pub pm_bytes: u64,

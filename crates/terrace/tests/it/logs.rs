@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use terrace::{Db, EngineKind, Error, ErrorKind, WriteOptions};
+use terrace::{Db, EngineKind, Error, ErrorKind, Options, WriteOptions};
 use terrace_disk::Fs;
 use terrace_pmem::Granularity;
 use terrace_sim::{EventKind, World};
@@ -266,6 +266,85 @@ fn a_log_without_its_end_is_begun_anew_beside_a_pool() {
         put(&db, &mut map, "one more", 50, true).unwrap();
         for seed in 0..10 {
             assert!(all(&machine.power_cut(seed).open().unwrap()) == map, "power cut {seed}");
+        }
+    }
+}
+
+/// What happens to a log, by what it is called.
+type Harm = (&'static str, fn(&mut Vec<u8>));
+
+/// After a clean close the memtables of `slm` hold all that a damaged log does: `check` names the damage and says so, and a
+/// repair that does not call everything sound leaves nothing for the next check to name.
+#[test]
+fn check_and_repair_are_of_one_mind_about_a_log() {
+    let harms: [Harm; 6] = [
+        ("cut", |log| log.truncate(log.len() / 2)),
+        ("empty", Vec::clear),
+        ("longer", |log| log.extend([7; 90])),
+        ("zeroed", |log| log.fill(0)),
+        ("flipped", |log| log[1000] ^= 4),
+        ("flipped at its end", |log| *log.last_mut().unwrap() ^= 4),
+    ];
+    for harm in harms.map(Some).into_iter().chain([None]) {
+        let what = harm.map_or("removed", |(what, _)| what);
+        let machine = roomy(EngineKind::Slm);
+        let (db, mut map) = (machine.open().unwrap(), Map::new());
+        for i in 0..200 {
+            put(&db, &mut map, &format!("key {i:03}"), 50, false).unwrap();
+        }
+        db.flush().unwrap();
+        for i in 150..250 {
+            put(&db, &mut map, &format!("key {i:03}"), 60, false).unwrap();
+        }
+        db.delete(b"key 000").unwrap();
+        db.delete(b"key 249").unwrap();
+        map.retain(|key, _| key != b"key 000" && key != b"key 249");
+        db.close().unwrap();
+        drop(db);
+        let path = logs(&machine).pop().unwrap();
+        match harm {
+            Some((_, harm)) => machine.fs().damage(&path, harm).unwrap(),
+            None => machine.fs().remove(&path).unwrap(),
+        }
+        let check = || {
+            let db = machine.open_with(Options { read_only: true, ..machine.options() }).unwrap();
+            assert!(all(&db) == map, "{what}");
+            db.check().unwrap()
+        };
+        let report = check();
+        assert_eq!(report.keys, map.len() as u64, "{what}");
+        let [problem] = &report.problems[..] else { panic!("{what}: {:?}", report.problems) };
+        assert!(problem.contains(".log") && problem.contains("nothing is lost"), "{what}: {problem}");
+        let repaired = Db::repair_in(machine.env(), machine.dir(), machine.options()).unwrap();
+        assert!(repaired.lost.is_empty() && repaired.doubts.is_empty(), "{what}: {repaired:?}");
+        assert!(repaired.actions.iter().any(|line| line.contains(".log")), "{what}: {repaired:?}");
+        assert_eq!(repaired.keys, map.len() as u64, "{what}");
+        let report = check();
+        assert!(report.is_clean() && report.keys == map.len() as u64, "{what}: {report:?}");
+    }
+}
+
+/// `check` counts what memtables hold, and what they take away.
+#[test]
+fn check_counts_the_keys_of_memtables() {
+    for kind in ENGINES {
+        let machine = roomy(kind);
+        let db = machine.open().unwrap();
+        let mut map = Map::new();
+        for round in 0..3u8 {
+            for i in 0..40 {
+                put(&db, &mut map, &format!("key {}", i * (round + 1)), 30, false).unwrap();
+            }
+            for i in 0..10 {
+                let key = format!("key {}", i * 7).into_bytes();
+                db.delete(&key).unwrap();
+                map.remove(&key);
+            }
+            assert_eq!(db.check().unwrap().keys, map.len() as u64, "{kind:?}, round {round}");
+            if round < 2 {
+                db.flush().unwrap();
+                assert_eq!(db.check().unwrap().keys, map.len() as u64, "{kind:?}, round {round}, flushed");
+            }
         }
     }
 }

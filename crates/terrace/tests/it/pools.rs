@@ -105,18 +105,35 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
+/// A pool as it was in the middle of a session.
+struct Copied {
+    /// Writes that were made until then.
+    writes: u32,
+    /// Flushes that were.
+    flushes: u64,
+    pool: Vec<u8>,
+}
+
 /// A directory as a process left it in the middle of its work, all its states, and the pool of long ago.
 struct Left {
     dir: tempfile::TempDir,
     states: Vec<Map>,
+    flushes: u64,
+    copies: Vec<Copied>,
     old_pool: Vec<u8>,
 }
 
 fn leave() -> Left {
+    leave_with(options())
+}
+
+fn leave_with(options: Options) -> Left {
     let live = tempfile::tempdir().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::open_in(env("one"), live.path(), options()).unwrap();
+    let db = Db::open_in(env("one"), live.path(), options).unwrap();
     let (mut map, mut states, mut old_pool) = (Map::new(), vec![Map::new()], Vec::new());
+    let (mut copies, flushes) = (Vec::new(), || db.stats().counts.flushes);
+    let pool = || std::fs::read(live.path().join("pool")).unwrap();
     let mut rng = Rng::new(5);
     for i in 0..OPS {
         let key = format!("key{:03}", rng.below(90)).into_bytes();
@@ -130,13 +147,16 @@ fn leave() -> Left {
         }
         states.push(map.clone());
         match i {
-            100 => old_pool = std::fs::read(live.path().join("pool")).unwrap(),
+            100 => old_pool = pool(),
             SYNCED => db.sync().unwrap(),
             _ => {}
         }
+        if i % 7 == 3 {
+            copies.push(Copied { writes: i + 1, flushes: flushes(), pool: pool() });
+        }
     }
     copy(live.path(), dir.path());
-    Left { dir, states, old_pool }
+    Left { dir, states, flushes: flushes(), copies, old_pool }
 }
 
 fn contents(db: &Db) -> Map {
@@ -235,8 +255,7 @@ fn in_the_same_boot_the_pool_is_all_there() {
 fn in_the_same_boot_damage_to_the_pool_is_told() {
     let left = leave();
     let mut told = 0;
-    // A copy from earlier in the session that was killed bears its number: only copies from before that are told.
-    for (what, spoil) in POOLS.into_iter().filter(|(what, _)| *what != "of long ago") {
+    for (what, spoil) in POOLS {
         let dir = with_pool(&left, spoil);
         match Db::open_in(env("one"), dir.path(), options()) {
             Ok(db) => {
@@ -249,7 +268,7 @@ fn in_the_same_boot_damage_to_the_pool_is_told() {
             }
         }
     }
-    assert_eq!(told, POOLS.len() - 3, "all but the untouched and the longer one");
+    assert_eq!(told, POOLS.len() - 2, "all but the untouched and the longer one");
     let missing = with_pool(&left, |_, _| {});
     std::fs::remove_file(missing.path().join("pool")).unwrap();
     let error = Db::open_in(env("one"), missing.path(), options()).map(drop).unwrap_err();
@@ -281,6 +300,45 @@ fn an_older_copy_of_the_pool_is_told_after_a_kill() {
         std::fs::write(killed.join("pool"), older).unwrap();
         let error = open(&killed).map(drop).unwrap_err();
         assert!(error.kind() == ErrorKind::Corruption && error.to_string().contains("older copy"), "{error}");
+    }
+}
+
+/// A copy of the pool from within the session that was killed bears its number. It is told if a memtable was flushed since, or
+/// more than one group was logged. A repair brings back what tables and logs have.
+#[test]
+fn an_older_copy_from_within_the_session_is_told_by_what_it_lacks() {
+    let emulated = PoolChoice::Emulated { path: None, profile: Profile::parse("dram").unwrap() };
+    for (choice, logged) in [(PoolChoice::Auto, SYNCED + 1), (emulated, 0)] {
+        let options = Options { pool: choice, ..options() };
+        let left = leave_with(options.clone());
+        let mut told = 0;
+        for copied in &left.copies {
+            let what = format!("{:?}: a copy after {} writes", options.pool, copied.writes);
+            let dir = tempfile::tempdir().unwrap();
+            copy(left.dir.path(), dir.path());
+            std::fs::write(dir.path().join("pool"), &copied.pool).unwrap();
+            let open = || Db::open_in(env("one"), dir.path(), options.clone());
+            let error = match open() {
+                Ok(db) => {
+                    assert!(
+                        copied.flushes == left.flushes && copied.writes + 1 >= logged,
+                        "{what} was not told"
+                    );
+                    assert!(contents(&db) == left.states[copied.writes as usize], "{what}");
+                    continue;
+                }
+                Err(e) => e,
+            };
+            assert!(
+                error.kind() == ErrorKind::Corruption && error.to_string().contains("older copy"),
+                "{error}"
+            );
+            told += 1;
+            let report = Db::repair_in(env("one"), dir.path(), options.clone()).unwrap();
+            assert!(report.lost.iter().any(|line| line.contains("older copy")), "{what}: {report:?}");
+            assert_prefix(&open().unwrap(), &left.states, copied.writes.max(logged) - 1, &what);
+        }
+        assert!(told > left.copies.len() / 2, "{told} of {}", left.copies.len());
     }
 }
 

@@ -7,8 +7,8 @@
 use terrace_base::Result;
 use terrace_table::{Cursor, Kind, merge};
 
-use super::Lsm;
 use super::flush::Flushing;
+use super::{Lsm, Readable};
 use crate::db::report::CheckReport;
 use crate::levels::Levels;
 use crate::stats::Stats;
@@ -25,7 +25,7 @@ pub(super) fn check(lsm: &Lsm) -> Result<CheckReport> {
     check_tables(&readable.levels, &mut report);
     report.problems.extend(readable.levels.check());
     if report.problems.is_empty()
-        && let Err(e) = check_versions(&readable.levels, &mut report)
+        && let Err(e) = check_versions(&readable, &mut report)
     {
         report.problems.push(e.to_string());
     }
@@ -47,9 +47,15 @@ fn check_tables(levels: &Levels, report: &mut CheckReport) {
     }
 }
 
-/// Walks over all versions in order, newest first within a key: their levels must not go up again.
-fn check_versions(levels: &Levels, report: &mut CheckReport) -> Result<()> {
+/// Walks over all versions in order, newest first within a key: their levels must not go up again. Memtables stand before
+/// the first.
+fn check_versions(readable: &Readable, report: &mut CheckReport) -> Result<()> {
+    let levels = &readable.levels;
     let (mut children, mut places): (Vec<Box<dyn Cursor>>, Vec<usize>) = (Vec::new(), Vec::new());
+    for memtable in &readable.memtables {
+        children.push(Box::new(memtable.list.cursor()));
+        places.push(0);
+    }
     for level in 0..levels.depth() {
         for table in levels.level(level) {
             children.push(Box::new(table.cursor(false, READAHEAD_BYTES)));
@@ -77,10 +83,10 @@ fn check_versions(levels: &Levels, report: &mut CheckReport) -> Result<()> {
     Ok(())
 }
 
-/// Keys that are there, once everything is in tables.
+/// Keys that are there.
 pub(super) fn count_keys(lsm: &Lsm) -> Result<u64> {
     let mut report = CheckReport::default();
-    check_versions(&lsm.readable().levels, &mut report)?;
+    check_versions(&lsm.readable(), &mut report)?;
     Ok(report.keys)
 }
 

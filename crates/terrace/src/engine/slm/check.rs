@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use terrace_base::Result;
-use terrace_index::OrderedIndex;
+use terrace_index::{OrderedIndex, SkipList};
 use terrace_table::{Cursor, Kind, Position};
 
 use super::Slm;
@@ -36,12 +36,56 @@ pub(super) fn check(slm: &Slm) -> Result<CheckReport> {
     }
     check_pool(slm, &mut report)?;
     if slm.logs_writes() {
-        report.problems.extend(slm.log.check(&slm.manifest)?.into_iter().map(|p| format!("log: {p}")));
+        let held = "nothing is lost by that: the memtables hold what was in it";
+        let problems = slm.log.check(&slm.manifest)?.into_iter();
+        report.problems.extend(problems.map(|p| format!("log: {p}; {held}")));
     }
     for number in slm.manifest.listing()?.missing_tables {
         report.problems.push(format!("{number:06}.sst: missing"));
     }
+    match keys_beside_index(slm) {
+        Ok(more) => report.keys = report.keys.saturating_add_signed(more),
+        Err(e) => report.problems.push(e.to_string()),
+    }
     Ok(report)
+}
+
+/// Keys that are there, where no snapshot keeps any that were deleted.
+pub(super) fn count_keys(slm: &Slm) -> Result<u64> {
+    Ok(slm.index.len().saturating_add_signed(keys_beside_index(slm)?))
+}
+
+/// How many more keys there are than in the index, by what memtables hold.
+fn keys_beside_index(slm: &Slm) -> Result<i64> {
+    let mem = slm.mem.load_full();
+    let mut newer: Vec<&SkipList> = Vec::new();
+    let mut more = 0;
+    for list in mem.iter().map(|memtable| memtable.list()) {
+        let mut cursor = list.cursor();
+        cursor.seek_first()?;
+        let mut seen: Option<Vec<u8>> = None;
+        while cursor.valid() {
+            let key = cursor.key();
+            if seen.as_deref() != Some(key) {
+                seen = Some(key.to_vec());
+                let is_newest = !holds(&newer, key)?;
+                let is_there = i64::from(cursor.version_kind()? == Kind::Put);
+                more += if is_newest { is_there - i64::from(slm.is_indexed(key)?) } else { 0 };
+            }
+            cursor.next()?;
+        }
+        newer.push(list);
+    }
+    Ok(more)
+}
+
+fn holds(lists: &[&SkipList], key: &[u8]) -> Result<bool> {
+    for list in lists {
+        if list.get(key, u64::MAX)?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Reads every table; returns how many of its versions the index holds.
@@ -96,18 +140,21 @@ fn misplaced(number: u64, position: Position, key: &[u8]) -> String {
 fn check_words(slm: &Slm, held: &BTreeMap<u64, u64>, report: &mut CheckReport) -> Result<()> {
     let mut named: BTreeMap<u64, u64> = BTreeMap::new();
     slm.each_word(|key, word| {
-        report.keys += 1;
         match Word::decode(word) {
-            Some(Word::Position(position)) => *named.entry(position.number()).or_default() += 1,
+            Some(Word::Position(position)) => {
+                report.keys += 1;
+                *named.entry(position.number()).or_default() += 1;
+            }
             Some(Word::Chain(offset)) => match Chain::load(&slm.pool, offset) {
                 Ok(chain) if chain.key != key => {
                     report.problems.push(format!("the chain at {offset} belongs to another key"));
                 }
-                Ok(chain) => chain
-                    .versions
-                    .iter()
-                    .filter_map(|v| v.position)
-                    .for_each(|p| *named.entry(p.number()).or_default() += 1),
+                Ok(chain) => {
+                    // One whose newest version is a tombstone is there for snapshots alone.
+                    report.keys += u64::from(chain.versions.first().is_some_and(|v| v.position.is_some()));
+                    let positions = chain.versions.iter().filter_map(|v| v.position);
+                    positions.for_each(|p| *named.entry(p.number()).or_default() += 1);
+                }
                 Err(e) => report.problems.push(e.to_string()),
             },
             None => report.problems.push(format!("index: {word:#018x} is not a word")),

@@ -20,6 +20,7 @@ use terrace_pmem::Claim;
 use terrace_table::Kind;
 
 use super::Slm;
+use super::behind::note_flushed;
 use super::chain::Version;
 use super::jobs::{Committed, JOB_ROOTS, Job, JobRun};
 use super::memtable::MemTable;
@@ -157,7 +158,9 @@ impl<'a> Attempt<'a> {
 
     /// Flushes what is left and has the end in the manifest; says how many bytes the tables have.
     fn finish(mut self) -> std::result::Result<(Committed<'a>, u64), Box<(Unfinished, Error)>> {
-        let outcome = self.move_all();
+        let noted = |attempt: &Self| note_flushed(&attempt.job.slm().pool, attempt.memtable.list().max_seq());
+        // In this order (`behind.rs`), after everything is in the index and before the manifest says so.
+        let outcome = self.move_all().and_then(|()| noted(&self));
         let Attempt { memtable, job, progress, .. } = self;
         let slm = job.slm();
         let flushed = Edit::FlushedSeq(memtable.list().max_seq());

@@ -13,6 +13,7 @@ use terrace_base::{Error, Result};
 use terrace_index::limbo::Limbo;
 use terrace_pmem::Pool;
 
+use super::behind::note_flushed;
 use super::chain::CHAIN_KIND;
 use super::memtable::{MEMTABLES, MemSet, MemTable};
 use super::tables::{TableMap, Tables};
@@ -27,6 +28,9 @@ use crate::tables::{open_table, refuse_missing};
 
 /// The root of the index.
 pub(super) const INDEX_ROOT: &str = "slm.index";
+
+/// The root that says up to which sequence number the memtables have been flushed.
+pub(super) const FLUSHED_ROOT: &str = "slm.flushed";
 
 /// Memtables outlive the process, so what they hold may be logged late. A flush shows what it writes table by table: all of
 /// it must be in logs before that, so memtables are never flushed in place of being logged.
@@ -136,8 +140,9 @@ fn open_existing(core: &Core) -> Result<(Manifest, Pool, Attached)> {
 
 /// A pool with nothing in it but an empty index.
 fn fresh_pool(core: &Core, identity: &Identity) -> Result<Pool> {
-    let pool = pool::fresh(core, identity, &[INDEX_ROOT])?;
+    let pool = pool::fresh(core, identity, &[INDEX_ROOT, FLUSHED_ROOT])?;
     LocationIndex::create(&pool, INDEX_ROOT)?;
+    note_flushed(&pool, 0)?;
     Ok(pool)
 }
 
@@ -158,6 +163,7 @@ fn open_pool(core: &Core, manifest: &Manifest) -> Result<(Pool, Attached)> {
 pub(super) fn replace_pool(core: &Core, identity: &Identity) -> Result<Pool> {
     let pool = pool::replace(core, identity)?;
     LocationIndex::create(&pool, INDEX_ROOT)?;
+    note_flushed(&pool, 0)?;
     Ok(pool)
 }
 

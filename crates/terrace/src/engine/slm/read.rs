@@ -48,7 +48,7 @@ impl Slm {
     }
 
     /// Whether the newest indexed version of `key` is a put: the index alone knows (SLM-DB, section 4).
-    fn is_indexed(&self, key: &[u8]) -> Result<bool> {
+    pub(super) fn is_indexed(&self, key: &[u8]) -> Result<bool> {
         let _here = self.limbo.enter();
         let Some(word) = self.index.get(key)? else { return Ok(false) };
         Ok(match self.decode_word(word)? {

@@ -17,6 +17,7 @@ use terrace_log::PmLog;
 use terrace_pmem::Marks;
 
 use super::Slm;
+use super::behind::note_flushed;
 use super::chain::Word;
 use super::flush;
 use super::job_log::LoggedJob;
@@ -78,6 +79,9 @@ impl Slm {
         attached: Attached,
         damaged: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<()> {
+        if attached == Attached::Crashed {
+            self.refuse_older_copy()?;
+        }
         self.drop_flushed_memtables()?;
         self.settle_jobs()?;
         let mut dead = self.dead_tables()?;
@@ -91,6 +95,7 @@ impl Slm {
             Attached::Crashed => self.renew_log()?,
             Attached::Rebuild => {
                 let rebuilt = self.rebuild(damaged)?;
+                note_flushed(&self.pool, self.manifest.state().flushed_seq)?;
                 *self.opened.lock() = format!("{}: {rebuilt}", attached.describe());
                 self.renew_log()?;
                 // In this order: the pool that the manifest knows is this database's, also after a kill.

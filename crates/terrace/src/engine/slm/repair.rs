@@ -4,32 +4,41 @@
 //! From these come a new manifest and a new pool; logs are replayed on top.
 
 use bytes::Bytes;
-use terrace_base::Result;
+use terrace_base::{Error, Result};
 use terrace_index::SkipList;
 use terrace_pmem::{Granularity, Opened, Pool};
 use terrace_table::TableMeta;
 
 use super::memtable::{MEMTABLE_KIND, MEMTABLES, root};
 use super::open::{self, Attached};
+use super::{behind, check};
 use crate::engine::Engine;
-use crate::manifest::{BegunLog, Identity, KnownPool, Manifest};
+use crate::manifest::{BegunLog, Identity, Manifest, State};
 use crate::options::EngineKind;
 use crate::pool::{self, MEDIA};
 use crate::repair::{Entries, Salvage};
 
 /// Repairs the database in the view that `base` works in.
 pub(crate) fn repair(base: Salvage) -> Result<Salvage> {
-    let mut work = Repair { base, flushed: 0, known_pool: None, first_log: 0, log_end: None, last_log: None };
+    let mut work = Repair {
+        base,
+        flushed: 0,
+        known: None,
+        first_log: 0,
+        log_end: None,
+        last_log: None,
+        memtables_hold_all: false,
+    };
     let (known, mut identity) = work.base.begin(EngineKind::Slm)?;
     let wanted = work.base.wanted_tables(known.as_ref());
     let sound = work.base.sound_tables(wanted)?;
     let mut tables = sound.into_iter().map(|(_, meta)| (0, meta)).collect();
     work.flushed = known.as_ref().map_or(0, |s| s.flushed_seq);
-    work.known_pool = known.as_ref().and_then(|s| s.pool);
     work.first_log = known.as_ref().map_or(0, |s| s.log_number);
     work.log_end = known.as_ref().and_then(|s| s.log_end);
     work.last_log = known.as_ref().and_then(|s| s.last_log);
-    work.salvage_memtables((&identity, known.is_some()), &mut tables)?;
+    work.known = known;
+    work.salvage_memtables(&identity, &mut tables)?;
     work.finish(&mut identity, tables)
 }
 
@@ -37,24 +46,23 @@ struct Repair {
     base: Salvage,
     /// Everything up to this sequence number is in tables.
     flushed: u64,
-    /// What the manifest knows of the pool.
-    known_pool: Option<KnownPool>,
+    /// What the manifest says, as far as it can be read.
+    known: Option<State>,
     /// Logs before this one are no longer needed, and may tell of writes that were refused.
     first_log: u64,
     /// The log that was sealed last, and its length.
     log_end: Option<(u64, u64)>,
     /// The log that was begun last, where the memtables do not hold what is in it.
     last_log: Option<BegunLog>,
+    /// Whether the memtables certainly hold all that is in logs.
+    memtables_hold_all: bool,
 }
 
 impl Repair {
     /// Turns what the old pool's memtables hold into tables.
-    fn salvage_memtables(
-        &mut self,
-        owner: (&Identity, bool),
-        tables: &mut Vec<(u32, TableMeta)>,
-    ) -> Result<()> {
-        let (path, media) = pool::request(&self.base.core, owner.0)?;
+    fn salvage_memtables(&mut self, identity: &Identity, tables: &mut Vec<(u32, TableMeta)>) -> Result<()> {
+        let owner = (identity, self.base.is_known);
+        let (path, media) = pool::request(&self.base.core, identity)?;
         let options = pool::pool_options(&self.base.core, media);
         if !self.base.core.env.pm.exists(&path)? {
             self.base.lost("the pool is missing: writes since the last flush, unless a log has them");
@@ -79,24 +87,61 @@ impl Repair {
             }
             return Ok(());
         }
-        pool::take_as_it_is(&pool, self.known_pool).into_iter().for_each(|doubt| self.base.lost(doubt));
+        let known_pool = self.known.as_ref().and_then(|state| state.pool);
+        let mut doubts = pool::take_as_it_is(&pool, known_pool);
         let read: Vec<_> = (0..MEMTABLES).map(|slot| read_memtable(&pool, slot)).collect();
         for e in read.iter().filter_map(|r| r.as_ref().err()) {
             self.base.pool_aside = Some(e.to_string());
             self.base.lost(format!("{e}: the writes of one memtable, unless a log has them"));
         }
+        let reached = read.iter().flatten().flatten().map(|entry| entry.1).fold(self.flushed, u64::max);
+        let missed = self.missed(&pool, reached)?;
+        doubts.extend(missed.map(|found| {
+            format!(
+                "{} is an older copy ({found}): what was written since, unless a log has it",
+                path.display()
+            )
+        }));
+        let is_sound = doubts.is_empty();
+        doubts.into_iter().for_each(|doubt| self.base.lost(doubt));
         // Memtables and logs tell the same history. Mixing an unfinished one of the one with the other
         // could put an older version above a newer: with a log there, memtables count all or not at all.
         if read.iter().any(Result::is_err) && !self.base.log_files()?.is_empty() {
             return Ok(());
         }
-        for entries in read.into_iter().flatten() {
+        // In a memtable of before its flush a key may still be there that was deleted before it: tables know of neither.
+        let in_tables = if is_sound { 0 } else { self.flushed };
+        for mut entries in read.into_iter().flatten() {
+            entries.retain(|entry| entry.1 > in_tables);
             self.flushed = entries.iter().map(|e| e.1).fold(self.flushed, u64::max);
             let made = self.base.write_tables(entries, "a memtable")?;
             tables.extend(made.into_iter().map(|meta| (0, meta)));
         }
-        self.last_log = None;
+        if is_sound {
+            self.last_log = None;
+        }
+        self.memtables_hold_all =
+            is_sound && pool.opened() == Opened::Clean && known_pool.is_some() && self.base.left.is_none();
         Ok(())
+    }
+
+    /// What a pool lacks that was not closed in order, and of which everything up to `reached` is there.
+    fn missed(&self, pool: &Pool, reached: u64) -> Result<Option<String>> {
+        let Some(known) = self.known.as_ref().filter(|_| pool.opened() == Opened::SameBoot) else {
+            return Ok(None);
+        };
+        let logs = self.base.log_files()?.into_iter().filter(|number| *number >= self.first_log);
+        behind::missed(&self.base.core, pool, known, (logs.collect(), reached))
+    }
+
+    /// Notes that a log cannot be read further.
+    fn damaged_log(&mut self, error: &Error) {
+        if self.memtables_hold_all {
+            self.base.damaged_file(error);
+            self.base.did(format!("{error}: nothing is lost by that, the memtables hold what was in it"));
+        } else {
+            self.base.damaged_log(error);
+        }
     }
 
     /// Makes the new manifest and pool and fills them.
@@ -111,12 +156,12 @@ impl Repair {
         let manifest = Manifest::rebuild(core.fs.clone(), &core.dir, state)?;
         let slm = open::assemble(core, manifest, pool, Attached::Rebuild)?;
         slm.recover_around(Attached::Rebuild, &mut |damage| {
-            self.base.damaged_log(&damage);
+            self.damaged_log(&damage);
             Ok(())
         })?;
-        let keys = { terrace_index::OrderedIndex::len(&slm.index) };
-        self.base.did(format!("rebuilt the index of {keys} keys from {} tables", tables.len()));
-        self.base.report.keys = keys;
+        let indexed = terrace_index::OrderedIndex::len(&slm.index);
+        self.base.did(format!("rebuilt the index of {indexed} keys from {} tables", tables.len()));
+        self.base.report.keys = check::count_keys(&slm)?;
         slm.close()?;
         Ok(self.base)
     }
