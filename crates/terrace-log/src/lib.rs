@@ -9,6 +9,7 @@
 //! | a log one thread writes | [`LogWriter`] over a [`Segment`]; [`create_log_file`] for a file |
 //! | a log many threads write | [`GroupLog`] |
 //! | a log on PM that is gone on with after a restart | [`PmLog`]; [`PmSegment`] under the others |
+//! | logs on PM in two generations, the older of which goes as a whole | [`LogSet`], named by [`SetWords`] |
 //! | the records back | [`LogReader`] |
 
 mod file;
@@ -22,7 +23,7 @@ mod writer;
 pub use file::{create_log_file, unfinished_path};
 pub use frame::Origin;
 pub use group::GroupLog;
-pub use pm::{PmLog, PmSegment};
+pub use pm::{LogPlaces, LogSet, MAX_SET_LOGS, PmLog, PmSegment, SetKinds, SetWords};
 pub use reader::{LogReader, Outline, Tail, Visit};
 pub use segment::{FileSegment, Segment};
 pub use writer::{FIRST_LSN, LogWriter};

@@ -16,14 +16,14 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use terrace_base::checksum::{crc32c, hash64};
+use terrace_base::checksum::hash64;
 use terrace_base::codec::Reader;
 use terrace_base::{Error, Result};
-use terrace_log::PmLog;
-use terrace_pmem::{Marks, POff, Pool};
+use terrace_log::{LogPlaces, LogSet, SetKinds, SetWords};
+use terrace_pmem::{Marks, Pool};
 
 use super::key::Probe;
-use super::layout::{LOGS_AT, OLD_LOGS_AT, TreeHeader};
+use super::layout::{LOGS_AT, OLD_LOGS_AT, TREE_HEADER_BYTES};
 use super::{Core, SpOptions};
 use crate::kinds;
 use crate::ordered::MAX_KEY_BYTES;
@@ -34,8 +34,7 @@ pub(super) const MAX_LOGS: usize = 32;
 /// Logs of a set by default: more would be too many places that are written to at once for the media to gather what is.
 pub(super) const LOGS: usize = 16;
 
-/// Bytes of a log set's object before the heads of its logs: checksum, count of logs, number.
-const SET_HEAD_BYTES: usize = 16;
+const KINDS: SetKinds = SetKinds { set: kinds::SPTREE_HEADER, log: kinds::SPTREE_LOG };
 
 /// Writes without buffers after which it is looked whether there is room for logs again.
 const WRITES_TO_RESUME: u64 = 256;
@@ -67,30 +66,16 @@ pub(super) struct Logs {
 }
 
 struct Sets {
-    current: Set,
-    old: Option<Set>,
+    current: LogSet,
+    old: Option<LogSet>,
     /// The sets are about to be given up: nothing is logged meanwhile.
     closing: bool,
 }
 
 impl Sets {
-    fn all(&self) -> impl Iterator<Item = &Set> {
+    fn all(&self) -> impl Iterator<Item = &LogSet> {
         self.old.iter().chain(std::iter::once(&self.current))
     }
-}
-
-pub(super) struct Set {
-    /// Offset of its object.
-    off: u64,
-    number: u64,
-    logs: Vec<Log>,
-    bytes: AtomicU64,
-}
-
-/// A log of a set, opened when it is first looked at.
-struct Log {
-    head: u64,
-    log: Mutex<Option<PmLog>>,
 }
 
 /// What sets say: number of the set, number of the entry, word and key.
@@ -117,7 +102,7 @@ impl Logs {
 
     /// The number of the current set, 0 if there is none.
     pub fn current(&self) -> u64 {
-        self.sets.read().as_ref().map_or(0, |sets| sets.current.number)
+        self.sets.read().as_ref().map_or(0, |sets| sets.current.number())
     }
 
     /// Waits until sets that are being given up are gone. The caller has no node locked.
@@ -132,112 +117,14 @@ pub(super) fn log_of(key: &[u8], count: usize) -> usize {
     (hash64(key) >> 8) as usize % count.max(1)
 }
 
-impl Set {
-    /// An empty set that nothing leads to yet; durable. Nothing of it stays if it cannot be had as a whole.
-    fn create(pool: &Pool, number: u64, count: usize) -> Result<Set> {
-        let mut logs = Vec::with_capacity(count);
-        match Set::create_with(pool, number, count, &mut logs) {
-            Ok(off) => {
-                let log = |log: PmLog| Log { head: log.head(), log: Mutex::new(Some(log)) };
-                let logs = logs.into_iter().map(log).collect();
-                Ok(Set { off, number, logs, bytes: AtomicU64::new(0) })
-            }
-            Err(e) => {
-                logs.into_iter().try_for_each(PmLog::free)?;
-                Err(e)
-            }
-        }
-    }
-
-    fn create_with(pool: &Pool, number: u64, count: usize, logs: &mut Vec<PmLog>) -> Result<u64> {
-        for _ in 0..count {
-            logs.push(PmLog::create(pool, kinds::SPTREE_LOG, pool.extent_bytes() / 2)?);
-        }
-        let heads: Vec<u64> = logs.iter().map(PmLog::head).collect();
-        let slot = pool.reserve(kinds::SPTREE_HEADER, (SET_HEAD_BYTES + 8 * count) as u64)?;
-        let image = encode_set(slot.offset, number, &heads);
-        pool.write(slot.offset, &image);
-        pool.flush(slot.offset, image.len() as u64);
-        pool.activate(&slot);
-        pool.drain();
-        Ok(slot.offset)
-    }
-
-    /// Reads the set's object alone.
-    fn open(pool: &Pool, off: u64) -> Result<Set> {
-        let damaged = || pool.corruption(off, "a set of logs", "other bytes");
-        // SAFETY: a set's object never changes, and is freed only when nothing leads to it.
-        let head = unsafe { pool.bytes(off, SET_HEAD_BYTES as u64)? };
-        let bytes = set_bytes(head).ok_or_else(damaged)?;
-        // SAFETY: as above.
-        let bytes = unsafe { pool.bytes(off, bytes as u64)? };
-        let (number, heads) = decode_set(off, bytes).ok_or_else(damaged)?;
-        let logs = heads.into_iter().map(|head| Log { head, log: Mutex::new(None) }).collect();
-        Ok(Set { off, number, logs, bytes: AtomicU64::new(0) })
-    }
-
-    fn append(&self, log: usize, entry: &[u8]) -> Result<()> {
-        let mut log = self.logs[log].log.lock();
-        let Some(log) = &mut *log else { return Err(Error::invalid("a log that has not been read yet")) };
-        log.append(entry)?;
-        log.persist()?;
-        self.bytes.fetch_add(entry.len() as u64 + TYPICAL_BYTES / 2, Ordering::Relaxed);
+/// Hands the entries of log `log` of a set to `visit`.
+fn visit(pool: &Pool, set: &LogSet, log: usize, visit: &mut VisitEntry<'_>) -> Result<()> {
+    set.visit(log, &mut |head, entry| {
+        let (number, word, key) =
+            entry_of(entry).ok_or_else(|| pool.corruption(head, "entries of a write buffer", "another"))?;
+        visit(set.number(), number, word, key);
         Ok(())
-    }
-
-    /// Hands every entry of a log to `visit`. The log is open afterwards.
-    fn visit(&self, pool: &Pool, log: usize, visit: &mut VisitEntry<'_>) -> Result<()> {
-        let mut bytes = 0;
-        let place = &self.logs[log];
-        let mut each = |_, entry: &[u8]| {
-            let (number, word, key) = entry_of(entry)
-                .ok_or_else(|| pool.corruption(place.head, "entries of a write buffer", "another"))?;
-            bytes += entry.len() as u64 + TYPICAL_BYTES / 2;
-            visit(self.number, number, word, key);
-            Ok(())
-        };
-        let mut log = place.log.lock();
-        match &*log {
-            Some(log) => return log.visit(&mut each),
-            None => *log = Some(PmLog::open_visiting(pool, place.head, &mut each)?),
-        }
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// An error if there are entries; nothing is stored for finding out.
-    fn admit_reader(&self, pool: &Pool) -> Result<()> {
-        let mut entry = |_, _: &[u8]| Err(Error::invalid("an SPTree that was not closed, for reading only"));
-        self.logs.iter().try_for_each(|log| PmLog::open_visiting(pool, log.head, &mut entry).map(drop))
-    }
-
-    /// Where it lies, and where the extents of its logs begin.
-    fn places(&self, pool: &Pool) -> Result<(u64, Vec<u64>)> {
-        let mut extents = Vec::new();
-        for place in &self.logs {
-            match &*place.log.lock() {
-                Some(log) => extents.extend(log.extents()),
-                None => extents.extend(PmLog::extents_at(pool, place.head)?),
-            }
-        }
-        Ok((self.off, extents))
-    }
-
-    fn pm_bytes(&self) -> u64 {
-        let logs = self.logs.iter().map(|log| log.log.lock().as_ref().map_or(0, PmLog::pm_bytes));
-        (SET_HEAD_BYTES + 8 * self.logs.len()) as u64 + logs.sum::<u64>()
-    }
-
-    /// Gives the set back; nothing leads to it any more, durably.
-    fn free(self, pool: &Pool) -> Result<()> {
-        for log in self.logs {
-            match log.log.into_inner() {
-                Some(log) => log.free()?,
-                None => PmLog::open(pool, log.head)?.free()?,
-            }
-        }
-        pool.free(self.off, kinds::SPTREE_HEADER)
-    }
+    })
 }
 
 impl Core {
@@ -245,13 +132,16 @@ impl Core {
     pub(super) fn open_logs(&self) -> Result<()> {
         let _here = self.limbo.enter();
         // Stored by a process that was killed, perhaps not durable yet.
-        self.pool.persist(self.header_off, super::layout::TREE_HEADER_BYTES);
+        self.pool.persist(self.header_off, TREE_HEADER_BYTES);
         let mut sets = self.named_sets()?;
         if self.read_only {
-            return sets.iter().try_for_each(|set| set.admit_reader(&self.pool));
+            // Nothing is stored for finding out.
+            let mut entry =
+                |_, _: &[u8]| Err(Error::invalid("an SPTree that was not closed, for reading only"));
+            return sets.iter().try_for_each(|set| set.visit_all(&mut entry));
         }
         if let Some(logs) = &self.logs
-            && sets.iter().all(|set| set.logs.len() == logs.count)
+            && sets.iter().all(|set| set.count() == logs.count)
             && let Some(current) = sets.pop()
         {
             *logs.sets.write() = Some(Sets { current, old: sets.pop(), closing: false });
@@ -260,11 +150,9 @@ impl Core {
             return Ok(());
         }
         let last = self.replay(&sets)?;
-        // The old set first: replayed alone after the current one it would undo what that has done.
-        self.name_set(OLD_LOGS_AT, 0);
-        self.name_set(LOGS_AT, 0);
-        let number = sets.last().map_or(1, |set| set.number.wrapping_add(1));
-        sets.into_iter().try_for_each(|set| set.free(&self.pool))?;
+        self.set_words().clear();
+        let number = sets.last().map_or(1, |set| set.number().wrapping_add(1));
+        sets.into_iter().try_for_each(LogSet::free)?;
         if let Some(logs) = &self.logs {
             logs.next.store(last + 1, Ordering::Relaxed);
             self.begin_logs(number)?;
@@ -272,24 +160,31 @@ impl Core {
         Ok(())
     }
 
+    /// The words of the header that name sets.
+    fn set_words(&self) -> SetWords {
+        let at = |at| self.header_off + at;
+        SetWords::new(&self.pool, (at(LOGS_AT), at(OLD_LOGS_AT)), false)
+    }
+
     /// The sets that the header names, the old one first.
-    fn named_sets(&self) -> Result<Vec<Set>> {
-        let head = self.pool.get::<TreeHeader>(POff::new(self.header_off))?;
-        let mut offs = vec![head.old_logs.load(Ordering::Acquire), head.logs.load(Ordering::Acquire)];
-        offs.retain(|off| *off != 0);
-        offs.dedup();
-        offs.into_iter().map(|off| Set::open(&self.pool, off)).collect()
+    fn named_sets(&self) -> Result<Vec<LogSet>> {
+        self.set_words().named()?.into_iter().map(|set| LogSet::open(&self.pool, KINDS, set)).collect()
+    }
+
+    /// An empty set, named by nobody.
+    fn make_set(&self, number: u64, count: usize) -> Result<LogSet> {
+        LogSet::create(&self.pool, KINDS, number, count, self.pool.extent_bytes() / 2)
     }
 
     /// Begins the first set, if there is room for one; nobody else changes sets.
     fn begin_logs(&self, number: u64) -> Result<()> {
         let Some(logs) = &self.logs else { return Ok(()) };
-        let current = match Set::create(&self.pool, number, logs.count) {
+        let current = match self.make_set(number, logs.count) {
             Ok(set) => set,
             Err(e) if e.is_out_of_space() => return Ok(()),
             Err(e) => return Err(e),
         };
-        self.name_set(LOGS_AT, current.off);
+        self.set_words().begin(&current);
         *logs.sets.write() = Some(Sets { current, old: None, closing: false });
         logs.on.store(true, Ordering::Release);
         Ok(())
@@ -327,11 +222,10 @@ impl Core {
             }
             return Err(e);
         }
-        self.name_set(OLD_LOGS_AT, 0);
-        self.name_set(LOGS_AT, 0);
+        self.set_words().clear();
         logs.on.store(false, Ordering::Release);
         let Some(sets) = logs.sets.write().take() else { return Ok(()) };
-        sets.old.into_iter().chain([sets.current]).try_for_each(|set| set.free(&self.pool))
+        sets.old.into_iter().chain([sets.current]).try_for_each(LogSet::free)
     }
 
     /// Makes an entry durable in the current set, whose number is returned; `None` while the sets are being given up.
@@ -344,7 +238,7 @@ impl Core {
         match &*logs.sets.read() {
             Some(sets) if !sets.closing => {
                 sets.current.append(log_of(key, logs.count), &entry)?;
-                Ok(Some(sets.current.number))
+                Ok(Some(sets.current.number()))
             }
             _ => Ok(None),
         }
@@ -354,12 +248,12 @@ impl Core {
     pub(super) fn visit_log(&self, log: usize, visit: &mut VisitEntry<'_>) -> Result<()> {
         let Some(logs) = &self.logs else { return Ok(()) };
         let sets = logs.sets.read();
-        sets.iter().flat_map(Sets::all).try_for_each(|set| set.visit(&self.pool, log, visit))
+        sets.iter().flat_map(Sets::all).try_for_each(|set| self::visit(&self.pool, set, log, visit))
     }
 
     /// Hands every entry of a set to `visit`.
-    pub(super) fn visit_set(&self, set: &Set, visit: &mut VisitEntry<'_>) -> Result<()> {
-        (0..set.logs.len()).try_for_each(|log| set.visit(&self.pool, log, visit))
+    pub(super) fn visit_set(&self, set: &LogSet, visit: &mut VisitEntry<'_>) -> Result<()> {
+        (0..set.count()).try_for_each(|log| self::visit(&self.pool, set, log, visit))
     }
 
     /// [`try_keep_logs_short`](Self::try_keep_logs_short), after a write that has been made: no error may make it look as
@@ -374,7 +268,7 @@ impl Core {
     fn try_keep_logs_short(&self) -> Result<()> {
         let Some(logs) = &self.logs else { return Ok(()) };
         let (bytes, has_old) = match &*logs.sets.read() {
-            Some(sets) => (sets.current.bytes.load(Ordering::Relaxed), sets.old.is_some()),
+            Some(sets) => (sets.current.bytes(), sets.old.is_some()),
             None => return Ok(()),
         };
         // Half of what all buffers hold: an entry lives for one to two such lengths, so few buffers are flushed before
@@ -407,15 +301,13 @@ impl Core {
     fn turn(&self) -> Result<()> {
         let Some(logs) = &self.logs else { return Ok(()) };
         let number = match &*logs.sets.read() {
-            Some(sets) if sets.old.is_none() => sets.current.number.wrapping_add(1),
+            Some(sets) if sets.old.is_none() => sets.current.number().wrapping_add(1),
             _ => return Ok(()),
         };
-        let next = Set::create(&self.pool, number, logs.count)?;
+        let next = self.make_set(number, logs.count)?;
         let mut sets = logs.sets.write();
         if let Some(sets) = &mut *sets {
-            // Named as the old one before it stops being the current one.
-            self.name_set(OLD_LOGS_AT, sets.current.off);
-            self.name_set(LOGS_AT, next.off);
+            self.set_words().turn(&sets.current, &next);
             sets.old = Some(std::mem::replace(&mut sets.current, next));
         }
         Ok(())
@@ -428,13 +320,13 @@ impl Core {
         self.pay_debt()?;
         let _turning = logs.turning.lock();
         let old = match &*logs.sets.read() {
-            Some(Sets { old: Some(old), .. }) => old.number,
+            Some(Sets { old: Some(old), .. }) => old.number(),
             _ => return Ok(()),
         };
         self.flush_buffers(Some(old & 1 == 1))?;
         let old = logs.sets.write().as_mut().and_then(|sets| sets.old.take());
-        self.name_set(OLD_LOGS_AT, 0);
-        old.map_or(Ok(()), |old| old.free(&self.pool))
+        self.set_words().cut();
+        old.map_or(Ok(()), LogSet::free)
     }
 
     /// Flushes every buffer whose oldest entry is in the set whose number is odd, or even; all of them if not said.
@@ -487,17 +379,13 @@ impl Core {
     }
 
     pub(super) fn mark_logs(&self, marks: &mut Marks) -> Result<()> {
-        for (set, extents) in self.log_places()? {
-            marks.slot(set)?;
-            extents.into_iter().try_for_each(|extent| marks.extent(extent))?;
-        }
-        Ok(())
+        self.log_places()?.iter().try_for_each(|set| set.mark(marks))
     }
 
-    /// Where each set of logs lies, and the extents of its logs.
-    fn log_places(&self) -> Result<Vec<(u64, Vec<u64>)>> {
+    /// What each set of logs owns.
+    fn log_places(&self) -> Result<Vec<LogPlaces>> {
         if self.read_only {
-            return self.named_sets()?.iter().map(|set| set.places(&self.pool)).collect();
+            return self.named_sets()?.iter().map(LogSet::places).collect();
         }
         let Some(logs) = &self.logs else { return Ok(Vec::new()) };
         // A log that has not been read does not know its extents.
@@ -505,17 +393,13 @@ impl Core {
         // Sets do not come and go meanwhile.
         let _turning = logs.turning.lock();
         let sets = logs.sets.read();
-        sets.iter().flat_map(Sets::all).map(|set| set.places(&self.pool)).collect()
+        sets.iter().flat_map(Sets::all).map(LogSet::places).collect()
     }
 
     pub(super) fn log_bytes(&self) -> u64 {
         let Some(logs) = &self.logs else { return 0 };
         let sets = logs.sets.read();
-        sets.iter().flat_map(Sets::all).map(Set::pm_bytes).sum()
-    }
-
-    fn name_set(&self, at: u64, off: u64) {
-        self.pool.publish(POff::new(self.header_off + at), off);
+        sets.iter().flat_map(Sets::all).map(LogSet::pm_bytes).sum()
     }
 }
 
@@ -524,48 +408,4 @@ fn entry_of(entry: &[u8]) -> Option<(u64, u64, &[u8])> {
     let mut fields = Reader::new(entry);
     let (number, word, key) = (fields.u64()?, fields.u64()?, &entry[ENTRY_BYTES..]);
     (number != u64::MAX && key.len() <= MAX_KEY_BYTES).then_some((number, word, key))
-}
-
-fn encode_set(off: u64, number: u64, heads: &[u64]) -> Vec<u8> {
-    let mut out = vec![0; 4];
-    out.extend((heads.len() as u32).to_le_bytes());
-    out.extend(number.to_le_bytes());
-    heads.iter().for_each(|head| out.extend(head.to_le_bytes()));
-    let crc = set_crc(off, &out[4..]);
-    out[..4].copy_from_slice(&crc.to_le_bytes());
-    out
-}
-
-/// Bytes of the set whose head this is.
-fn set_bytes(head: &[u8]) -> Option<usize> {
-    let mut fields = Reader::new(head);
-    let (_, count) = (fields.u32()?, fields.u32()? as usize);
-    (1..=MAX_LOGS).contains(&count).then_some(SET_HEAD_BYTES + 8 * count)
-}
-
-fn decode_set(off: u64, bytes: &[u8]) -> Option<(u64, Vec<u64>)> {
-    let mut fields = Reader::new(bytes);
-    let (crc, count) = (fields.u32()?, fields.u32()?);
-    let number = fields.u64()?;
-    let heads = (0..count).map(|_| fields.u64()).collect::<Option<Vec<_>>>()?;
-    (crc == set_crc(off, &bytes[4..])).then_some((number, heads))
-}
-
-fn set_crc(off: u64, rest: &[u8]) -> u32 {
-    terrace_base::checksum::crc32c_append(crc32c(&off.to_le_bytes()), rest)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn golden_set() {
-        let image = encode_set(0x40, 5, &[0x100, 0x200, 0x300, 0x400]);
-        assert_eq!(image.len(), 48);
-        assert_eq!(&image[4..24], [4, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(set_bytes(&image[..16]), Some(48));
-        assert_eq!(decode_set(0x40, &image), Some((5, vec![0x100, 0x200, 0x300, 0x400])));
-        assert_eq!(decode_set(0x80, &image), None, "seeded by the place");
-    }
 }

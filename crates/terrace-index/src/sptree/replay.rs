@@ -3,10 +3,10 @@
 //! Of the entries about a key the one with the highest number counts.
 
 use terrace_base::Result;
+use terrace_log::LogSet;
 
 use super::Core;
 use super::key::{INLINE_BYTES, word_of};
-use super::logs::Set;
 
 /// What logs say about one key.
 #[derive(Debug, Clone, Copy)]
@@ -79,7 +79,7 @@ impl Said {
 
 impl Core {
     /// Does to the leaves what the sets say; the number of the last entry.
-    pub(super) fn replay(&self, sets: &[Set]) -> Result<u64> {
+    pub(super) fn replay(&self, sets: &[LogSet]) -> Result<u64> {
         let (mut said, mut last) = (Said::default(), 0);
         for set in sets {
             self.visit_set(set, &mut |set, number, word, key| {

@@ -3,6 +3,8 @@
 mod layout;
 mod log;
 mod segment;
+mod set;
 
 pub use log::PmLog;
 pub use segment::PmSegment;
+pub use set::{LogPlaces, LogSet, MAX_SET_LOGS, SetKinds, SetWords};
