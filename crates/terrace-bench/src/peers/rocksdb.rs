@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rocksdb::{BlockBasedOptions, Cache, DB, DBCompressionType, LogLevel, Options, WriteBatch, WriteOptions};
+use rocksdb::{BlockBasedOptions, Cache, DB, DBCompressionType, Options, WriteBatch, WriteOptions};
 
 use super::{
     BACKGROUND_THREADS, BLOCK_BYTES, FILTER_BITS, Opened, Settings, Setup, WRITE_BUFFERS, mib,
@@ -29,7 +29,6 @@ pub(super) fn open(setup: &Setup, log_dir: Option<&Path>) -> StoreResult<Opened>
     options.set_compression_type(DBCompressionType::None);
     options.set_max_background_jobs(BACKGROUND_THREADS as i32);
     options.set_level_compaction_dynamic_level_bytes(true);
-    options.set_log_level(LogLevel::Warn);
     if let Some(dir) = log_dir {
         std::fs::create_dir_all(dir)?;
         options.set_wal_dir(dir);
@@ -41,7 +40,8 @@ pub(super) fn open(setup: &Setup, log_dir: Option<&Path>) -> StoreResult<Opened>
     Ok(Opened { store: Arc::new(RocksDb { db, write }), settings })
 }
 
-/// Whether it computes checksums by the processor's own instructions, as it says in its log at each start.
+/// Whether it computes checksums by the processor's own instructions, as it says at each start in its own log, if that has
+/// the level it has by default.
 fn checksums(dir: &Path) -> String {
     let log = std::fs::read(dir.join("LOG")).unwrap_or_default();
     let log = String::from_utf8_lossy(&log);
