@@ -90,7 +90,10 @@ impl<'a> WordCell<'a> {
     fn help(&self, state: u64, link: u64) {
         self.persist(link);
         let generation = self.generation << 32;
-        if state >> 32 != generation >> 32 {
+        // What a killed process has left there; readers who may not store come by again.
+        if state >> 32 != generation >> 32
+            && let Some(_touching) = self.pool.touching(self.at, CELL_BYTES)
+        {
             let _ = self.state.compare_exchange(state, generation, Ordering::AcqRel, Ordering::Relaxed);
         }
     }

@@ -42,5 +42,5 @@ pub use media::{
     EmulatedMedia, FileMedia, Gate, Granularity, LINE_BYTES, Media, MemMedia, Profile, XPLINE_BYTES,
 };
 pub use offset::{POff, PmSafe};
-pub use pool::{CLOSED_WITH, Known, MediaRequest, Opened, Pool, PoolOptions, StartedRead};
+pub use pool::{CLOSED_WITH, Known, MediaRequest, Opened, Pool, PoolOptions, StartedRead, Touching};
 pub use stats::PmStats;

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use crossbeam_utils::Backoff;
 use terrace_base::Result;
-use terrace_pmem::POff;
+use terrace_pmem::{POff, Touching};
 
 use super::FastFair;
 use super::layout::{FORWARD_AT, Node};
@@ -43,6 +43,8 @@ pub(super) struct Locked<'t, const N: usize> {
     pub node: NodeRef<'t, N>,
     /// The lock word that was replaced.
     pub before: u64,
+    /// Of a reader: the pool is not closed meanwhile.
+    _touching: Option<Touching<'t>>,
 }
 
 impl<const N: usize> Drop for Locked<'_, N> {
@@ -84,7 +86,7 @@ impl<const N: usize> FastFair<N> {
             }
             let next = bump(word & 0xffff_ffff | mine) | LOCKED;
             if node.n.lock.compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                let locked = Locked { node, before: word };
+                let locked = Locked { node, before: word, _touching: None };
                 if self.may_need_repair(word) {
                     self.repair(&locked)?;
                 }
@@ -97,15 +99,14 @@ impl<const N: usize> FastFair<N> {
     /// reading only, or closed, nobody locks: a lock left there would be taken for the next session's.
     pub(super) fn try_lock_sound<'t>(&'t self, node: NodeRef<'t, N>) -> Option<Locked<'t, N>> {
         let word = node.version();
-        let is_only_read = self.pool.is_read_only() || self.pool.is_over();
-        if is_locked(word) || self.may_need_repair(word) || is_only_read {
+        if is_locked(word) || self.may_need_repair(word) {
             return None;
         }
+        let touching = self.pool.touching(node.off, size_of::<Node<N>>() as u64)?;
         let next = bump(word & 0xffff_ffff | self.generation << 32) | LOCKED;
-        self.touch_lock(node);
         let taken = node.n.lock.compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         // Lazily: a guard made for a lock that another holds would release it when dropped.
-        taken.then(|| Locked { node, before: word })
+        taken.then(|| Locked { node, before: word, _touching: Some(touching) })
     }
 
     /// A lock word is never flushed, and is not what it was.

@@ -249,7 +249,12 @@ impl Inner {
             at = prev;
         }
         self.pool.drain();
-        path.into_iter().for_each(|node| self.mark_settled(node));
+        for node in path {
+            // Readers come by here, too: they note it where they may.
+            if let Some(_touching) = self.pool.touching(node - OWNER_BYTES, OWNER_BYTES) {
+                self.mark_settled(node);
+            }
+        }
         Ok(())
     }
 

@@ -242,12 +242,9 @@ impl Core {
     /// Leaves the order of a page's slots in the leaf for later scans, unless somebody is changing it. It is
     /// never flushed, nor believed by a later open.
     fn keep_order(&self, node: &Mnode, version: Version, page: &Page) {
-        if self.read_only {
-            return;
-        }
+        let Some(_touching) = self.pool.touching(node.leaf(), layout::LEAF_BYTES) else { return };
         let Some(locked) = node.try_lock() else { return };
         let (true, Ok(leaf)) = (node.is_still(version), self.leaf(node.leaf())) else { return };
-        self.pool.touched(node.leaf(), layout::LEAF_BYTES);
         locked.change(true, |_| {
             for (i, slots) in page.slots.chunks_exact(8).enumerate() {
                 let word = slots.iter().rev().fold(0, |word, slot| word << 8 | u64::from(*slot));

@@ -13,11 +13,13 @@
 //! 4. Whoever stores marks the unit as changed; only such units get a new digest at the close. A damaged one
 //!    keeps its old digest, so that it stays damaged in the next session.
 //!
+//! 5. Readers store, unflushed, only with a guard that a close waits for; afterwards they store nothing.
+//!
 //! After a crash there are no digests: nobody knows which units had changed. The next clean close makes them anew.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLockReadGuard};
 use terrace_base::checksum::digest64;
 use terrace_base::{Error, Result};
 
@@ -55,6 +57,10 @@ pub(crate) struct Digests {
     /// Serialises changes of `reach`.
     ends: Mutex<()>,
 }
+
+/// The presence of a reader who stores: see [`Pool::touching`].
+#[must_use]
+pub struct Touching<'p>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'p, bool>);
 
 /// Whether a range can be used.
 pub(super) enum Admitted {
@@ -135,6 +141,19 @@ impl Pool {
     #[inline]
     pub fn touched(&self, offset: u64, len: u64) {
         self.inner.digests.changed(offset, len);
+    }
+
+    /// For a reader who wants to store something in a range that is never flushed: a lock, a cache. `None` where nobody may:
+    /// the pool is for reading only, or closed, or being closed and digested as it is. The close waits for who has the
+    /// guard, so it is held for a few stores and for no waiting.
+    #[inline]
+    pub fn touching(&self, offset: u64, len: u64) -> Option<Touching<'_>> {
+        let still = self.inner.still.try_read()?;
+        if *still {
+            return None;
+        }
+        self.touched(offset, len);
+        Some(Touching(still))
     }
 
     /// Whether somebody may use a range now; verifies what has to be.

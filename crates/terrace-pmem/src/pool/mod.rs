@@ -27,7 +27,7 @@ use crate::layout::Superblock;
 use crate::media::{Gate, Granularity, Media};
 use crate::stats::{PmStats, Recorder};
 
-pub use digests::CLOSED_WITH;
+pub use digests::{CLOSED_WITH, Touching};
 pub use options::{Known, MediaRequest, PoolOptions};
 pub use store::StartedRead;
 
@@ -78,6 +78,8 @@ pub(crate) struct Inner {
     unreclaimed: AtomicBool,
     /// Closed in order: nothing is stored any more.
     over: AtomicBool,
+    /// Whether readers may not store even what is never flushed; see [`Pool::touching`].
+    still: RwLock<bool>,
     /// Held exclusively to change roots.
     roots: RwLock<()>,
 }

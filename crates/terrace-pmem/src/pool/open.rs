@@ -120,6 +120,7 @@ impl Pool {
                 superblock: parts.superblock,
                 opened: parts.opened,
                 generation: parts.session.generation(),
+                still: RwLock::new(parts.session.is_read_only()),
                 session: Mutex::new(parts.session),
                 unreclaimed: AtomicBool::new(parts.unreclaimed),
                 over: AtomicBool::new(false),
@@ -152,6 +153,8 @@ impl Pool {
         if session.is_distrusted() {
             return self.sync_in(&mut session);
         }
+        // What readers store is digested, too.
+        *self.inner.still.write() = true;
         let digests = self.write_digests(self.inner.opened != Opened::Clean);
         self.sync_in(&mut session)?;
         let raw = Raw::new(&*self.inner.media, &self.inner.name)?;

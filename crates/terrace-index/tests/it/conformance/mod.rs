@@ -24,8 +24,8 @@ pub use model::agrees_with_a_map;
 pub use reclaim::reclaims_beside_writers;
 pub use subject::{Case, Hashed, HashedSubject, Ordered, OrderedSubject, Subject};
 pub use threads::{
-    bears_many_threads, counts_by_compare_exchange, loses_no_insert, marks_beside_writers,
-    shows_what_is_always_there,
+    bears_many_threads, closes_beside_readers, counts_by_compare_exchange, loses_no_insert,
+    marks_beside_writers, shows_what_is_always_there,
 };
 
 /// Seed of the hashes under test, so that every run is the same and keys can be made to collide.
@@ -201,6 +201,11 @@ macro_rules! suite {
             #[test]
             fn bears_many_threads() {
                 crate::conformance::bears_many_threads::<Case>();
+            }
+
+            #[test]
+            fn closes_beside_readers() {
+                crate::conformance::closes_beside_readers::<Case>();
             }
 
             #[test]

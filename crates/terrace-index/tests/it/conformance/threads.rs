@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use terrace_base::rng::Rng;
 use terrace_index::{OrderedIndex, ScanBatch};
+use terrace_pmem::Opened;
+use terrace_sim::{Survival, World, WorldOptions};
 
 use super::{Case, Subject};
-use crate::bed::{assert_marked, memory_pool_of};
+use crate::bed::{assert_marked, create_in, memory_pool_of, open_in};
 
 const THREADS: u64 = 4;
 
@@ -250,4 +252,48 @@ pub fn marks_beside_writers<C: Case>() {
         }
     });
     sound(&pool, &index, 0);
+}
+
+/// Readers go on while an index and its pool are closed, and afterwards. They store nothing by then: the next session finds the
+/// pool as it was closed.
+pub fn closes_beside_readers<C: Case>() {
+    let key = |i: u64| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20).to_be_bytes();
+    let mut world = World::new(40, WorldOptions::default());
+    for round in 0..4u64 {
+        let pool = if round == 0 { create_in(&world) } else { open_in(&world) }.unwrap();
+        let index = if round == 0 { C::create(&pool) } else { C::open(&pool) }.unwrap();
+        for i in 0..300 {
+            index.insert(&key(i), i + 1 + round).unwrap();
+        }
+        let (closed, reads) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|s| {
+            for t in 0..2 {
+                let (index, closed, reads) = (&index, &closed, &reads);
+                s.spawn(move || {
+                    let mut rng = Rng::new(round << 8 | t);
+                    // Once more after the close.
+                    let mut left = 2;
+                    while left > 0 {
+                        left -= i32::from(closed.load(Ordering::Acquire));
+                        let n = rng.below(300);
+                        assert_eq!(index.get(&key(n)).unwrap(), Some(n + 1 + round));
+                        assert_eq!(index.contents(7).len(), 300);
+                        reads.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+            while reads.load(Ordering::Relaxed) < 3 * (round % 2) {
+                std::thread::yield_now();
+            }
+            index.close().unwrap();
+            pool.close().unwrap();
+            closed.store(true, Ordering::Release);
+        });
+        drop((index, pool));
+        world = if round == 2 { world.capture().power_cut(Survival::Nothing) } else { world.kill() };
+        let next = open_in(&world.kill()).unwrap();
+        assert_eq!(next.opened(), Opened::Clean);
+        assert_eq!(next.altered(), [], "round {round}");
+        assert_eq!(C::open(&next).unwrap().check().unwrap(), Vec::<String>::new());
+    }
 }
