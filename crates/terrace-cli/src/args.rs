@@ -60,6 +60,8 @@ pub enum Command {
     Dump(command::dump::Dump),
     Bench(command::bench::Bench),
     Completions(command::completions::Completions),
+    #[command(name = "man")]
+    Manual(command::man::Manual),
     #[command(name = "__write", hide = true)]
     WriteForever(command::tour::WriteForever),
 }
@@ -80,7 +82,7 @@ impl Command {
             Command::Repair(c) => Some(&c.dir),
             Command::Bench(c) => Some(&c.dir),
             Command::WriteForever(c) => Some(&c.dir),
-            Command::Dump(_) | Command::Completions(_) => None,
+            Command::Dump(_) | Command::Completions(_) | Command::Manual(_) => None,
         }
     }
 }

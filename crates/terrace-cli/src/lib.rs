@@ -58,6 +58,7 @@ fn run(cli: &Cli, out: &mut dyn Write) -> CommandResult {
         Command::Dump(c) => c.run(out),
         Command::Bench(c) => c.run(out),
         Command::Completions(c) => c.run(out),
+        Command::Manual(c) => c.run(out),
         Command::WriteForever(c) => c.run(out),
     }
 }

@@ -47,6 +47,27 @@ fn completions_for_every_shell() {
 }
 
 #[test]
+fn a_manual_page_for_every_command() {
+    let page = run(&["man"]).text();
+    assert!(page.starts_with(".ie") && page.contains("terrace\\-repair"), "{page}");
+    let bed = Bed::new();
+    let dir = bed.path("man1");
+    let dir = dir.to_str().unwrap();
+    run(&["man", dir]).fails(3, &[dir]);
+    std::fs::create_dir(dir).unwrap();
+    run(&["man", dir]).text();
+    let page = std::fs::read_to_string(format!("{dir}/terrace-get.1")).unwrap();
+    assert!(page.contains("The exit code is 1 if the key is not there"), "{page}");
+    assert!(
+        std::fs::read_dir(dir).unwrap().all(|file| !file
+            .unwrap()
+            .file_name()
+            .to_string_lossy()
+            .contains("__"))
+    );
+}
+
+#[test]
 fn help_says_what_exit_codes_mean() {
     let help = run(&["--help"]).text();
     assert!(help.contains("Exit codes:") && help.contains("130"), "{help}");
