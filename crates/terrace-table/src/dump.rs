@@ -9,7 +9,8 @@ use terrace_base::{Error, Result};
 use crate::block::{Block, BlockCursor};
 use crate::frame::{BlockKind, Handle, Header, Malformed};
 use crate::scan::walk;
-use crate::table::{Table, decode_block};
+use crate::table::Table;
+use crate::tail::decode_block;
 
 /// Keys are shown up to this many bytes.
 const SHOWN_KEY_BYTES: usize = 40;

@@ -49,6 +49,7 @@ mod scan;
 mod scratch;
 mod source;
 mod table;
+mod tail;
 mod verify;
 
 pub use ahead::ReadBuffers;

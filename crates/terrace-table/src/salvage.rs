@@ -19,7 +19,8 @@ use crate::frame::{BlockKind, HEADER_BYTES, Handle, Header, Malformed};
 use crate::nested::{Handles, Nested};
 use crate::position::BLOCK_ALIGN;
 use crate::scan::Scanner;
-use crate::table::{Table, Tail, decode_block};
+use crate::table::Table;
+use crate::tail::{Tail, decode_block};
 
 /// A part of a table that could not be brought back.
 #[derive(Debug, Clone, PartialEq, Eq)]

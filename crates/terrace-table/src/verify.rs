@@ -13,7 +13,8 @@ use crate::frame::{BlockKind, Handle, Header, Malformed};
 use crate::meta::TableMeta;
 use crate::nested::{Handles, IndexCursor, Nested};
 use crate::scan::walk;
-use crate::table::{Table, Tail, decode_block, open_payload};
+use crate::table::Table;
+use crate::tail::{Tail, decode_block, open_payload};
 
 impl Table {
     /// Reads the whole file and checks every byte of it: the checksum of each block, that entries are in

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -24,7 +24,7 @@ use crate::records::Format;
 /// json: an object a line: {"key":"..","value":".."}, with "key_b64" or "value_b64" in base64 for
 /// bytes that are not UTF-8.
 ///
-/// A FILE appears whole or not at all, and replaces one that is there.
+/// A FILE appears whole or not at all, and replaces one that is there. A device or a pipe is written to as it stands.
 #[derive(Debug, Args)]
 #[command(
     verbatim_doc_comment,
@@ -57,7 +57,11 @@ impl Export {
     }
 
     fn write_file(&self, db: &Db, path: &Path) -> CommandResult<u64> {
-        let part = Part::create(path)?;
+        let Some(path) = replaceable(path)? else {
+            let file = File::options().write(true).open(path).map_err(|e| Failure::io(path, "open", e))?;
+            return self.write_records(db, &mut &file);
+        };
+        let part = Part::create(&path)?;
         let mut out = BufWriter::with_capacity(1 << 18, &part.file);
         // A full disk shows itself as an error of the file, not of standard output.
         let records = self.write_records(db, &mut out).map_err(|f| part.blame(f))?;
@@ -88,6 +92,18 @@ impl Export {
         out.write_all(&lines)?;
         bar.finish_and_clear();
         Ok(records)
+    }
+}
+
+/// The file that takes the place of what `path` leads to, if that may be replaced: it is a file, or nothing yet.
+fn replaceable(path: &Path) -> CommandResult<Option<PathBuf>> {
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => Err(Failure::usage(format!("{} is a directory", path.display()))),
+        Ok(found) if !found.is_file() => Ok(None),
+        // A link stays one.
+        Ok(_) => path.canonicalize().map(Some).map_err(|e| Failure::io(path, "follow", e)),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(Some(path.to_path_buf())),
+        Err(e) => Err(Failure::io(path, "look at", e)),
     }
 }
 

@@ -1,6 +1,7 @@
 //! import and export.
 
 use std::fmt::Write as _;
+use std::os::unix::fs::FileTypeExt;
 
 use crate::support::{Bed, finish, piped, terrace};
 
@@ -33,6 +34,29 @@ fn export_gives_back_a_canonical_import() {
     assert_eq!(String::from_utf8(other.export()).unwrap(), text);
     let left: Vec<_> = std::fs::read_dir(bed.root.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left.len(), 3, "{left:?}");
+}
+
+/// A pipe was replaced by a file, and so was a device.
+#[test]
+fn export_writes_into_what_is_no_file() {
+    let bed = Bed::new();
+    let text = canonical(100);
+    bed.import(&bed.file("in.tsv", &text)).text();
+    let pipe = bed.path("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let reader = {
+        let pipe = pipe.clone();
+        std::thread::spawn(move || std::fs::read_to_string(pipe).unwrap())
+    };
+    bed.run("export", &[&pipe]).text();
+    assert_eq!(reader.join().unwrap(), text);
+    assert!(std::fs::metadata(&pipe).unwrap().file_type().is_fifo());
+    let (file, link) = (bed.file("out.tsv", "old"), bed.path("link"));
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    bed.run("export", &[&link]).text();
+    assert!(link.is_symlink());
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+    bed.run("export", &[bed.root.path()]).fails(2, &["is a directory"]);
 }
 
 #[test]

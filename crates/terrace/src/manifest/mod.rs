@@ -43,6 +43,7 @@ use terrace_disk::Fs;
 use terrace_log::{FileSegment, LogWriter, Tail};
 use terrace_table::TableMeta;
 
+mod codec;
 mod edit;
 mod files;
 mod listing;
@@ -333,7 +334,7 @@ impl Manifest {
         // The log is put back only if it took the record: a failed file is not trusted again.
         match writer.log.take() {
             Some(log) if log.len() < limit => {
-                writer.log = Some(append(log, &edit::encode_group(group))?);
+                writer.log = Some(append(log, &codec::encode_group(group))?);
                 Ok(())
             }
             _ => self.roll(writer, new),
@@ -438,10 +439,10 @@ fn fit(state: &mut State, edit: &Edit) -> Result<()> {
 
 /// The snapshot's records: the identity first, then the state's edits, and the end mark last.
 fn snapshot_records(state: &State) -> Vec<Vec<u8>> {
-    let mut records = vec![edit::encode_group(&[Edit::Identity(state.identity.clone())])];
+    let mut records = vec![codec::encode_group(&[Edit::Identity(state.identity.clone())])];
     let edits = state.snapshot();
     for edit in edits.iter().chain([&Edit::SnapshotEnd]) {
-        let bytes = edit::encode_group(std::slice::from_ref(edit));
+        let bytes = codec::encode_group(std::slice::from_ref(edit));
         match records.last_mut() {
             Some(last) if last.len() + bytes.len() <= SNAPSHOT_RECORD_BYTES => last.extend(bytes),
             _ => records.push(bytes),

@@ -12,7 +12,8 @@ use terrace_base::{Error, ErrorKind, Result};
 use terrace_disk::Fs;
 use terrace_log::{LogReader, Outline};
 
-use super::edit::{Edit, Fault, FaultKind, decode_group};
+use super::codec::{Fault, FaultKind, decode_group};
+use super::edit::Edit;
 use super::files::FileName;
 use super::state::State;
 

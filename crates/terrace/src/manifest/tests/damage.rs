@@ -3,7 +3,7 @@
 use terrace_base::{Error, ErrorKind};
 use terrace_log::{FileSegment, LogWriter};
 
-use super::super::edit::encode_group;
+use super::super::codec::encode_group;
 use super::super::{FileName, State, locate, replay};
 use super::*;
 

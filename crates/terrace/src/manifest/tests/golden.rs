@@ -1,6 +1,6 @@
 //! The bytes of `docs/formats/manifest.md`'s worked example, and the text of a dump.
 
-use super::super::edit::{decode_group, encode_group};
+use super::super::codec::{decode_group, encode_group};
 use super::super::{BegunLog, KnownPool, dump, snapshot_records};
 use super::*;
 
