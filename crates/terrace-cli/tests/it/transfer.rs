@@ -44,12 +44,11 @@ fn export_writes_into_what_is_no_file() {
     bed.import(&bed.file("in.tsv", &text)).text();
     let pipe = bed.path("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let reader = {
-        let pipe = pipe.clone();
-        std::thread::spawn(move || std::fs::read_to_string(pipe).unwrap())
-    };
-    bed.run("export", &[&pipe]).text();
-    assert_eq!(reader.join().unwrap(), text);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| std::fs::read_to_string(&pipe).unwrap());
+        bed.run("export", &[&pipe]).text();
+        assert_eq!(reader.join().unwrap(), text);
+    });
     assert!(std::fs::metadata(&pipe).unwrap().file_type().is_fifo());
     let (file, link) = (bed.file("out.tsv", "old"), bed.path("link"));
     std::os::unix::fs::symlink(&file, &link).unwrap();
