@@ -1,5 +1,6 @@
 //! The commit log in files: what a failed sync, a full disk and damage to it leave of a database.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -409,6 +410,34 @@ fn a_missing_log_before_another_is_told() {
                     assert!(world.world().lost_power());
                 }
             }
+        }
+    }
+    assert!(told > 30, "{told}");
+}
+
+/// A log that has lost its last records, as an older copy of it has, is told by the one that was begun behind it.
+#[test]
+fn an_older_copy_of_a_log_before_another_is_told() {
+    let setup = Setup::tiny("tiny", &Engine { kind: EngineKind::Lsm, drains_per_group: None });
+    let machine = Machine::new(&setup.on(Granularity::Page));
+    let (db, mut map) = (machine.open().unwrap(), Map::new());
+    let mut copies: BTreeMap<PathBuf, Vec<Vec<u8>>> = BTreeMap::new();
+    let mut told = 0;
+    for i in 0..130 {
+        put(&db, &mut map, &format!("key {i}"), 60, i % 9 == 0).unwrap();
+        let all = logs(&machine);
+        for path in &all[..all.len().saturating_sub(1)] {
+            let now = machine.fs().read(path).unwrap();
+            for copy in copies.get(path).into_iter().flatten().filter(|copy| copy.len() < now.len()) {
+                let killed = machine.kill();
+                killed.fs().plant(path, copy).unwrap();
+                let error = killed.open().map(drop).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+                told += 1;
+            }
+        }
+        if let Some(last) = all.last() {
+            copies.entry(last.clone()).or_default().push(machine.fs().read(last).unwrap());
         }
     }
     assert!(told > 30, "{told}");
