@@ -36,7 +36,7 @@ mod stats;
 pub mod thread_slot;
 mod word;
 
-pub use alloc::{Claim, Extent, Kind, Marks, Problem, Reservation, Slot};
+pub use alloc::{Claim, Clearing, Extent, Kind, Marks, Problem, Reservation, Slot};
 pub use cpu::FlushOp;
 pub use media::{
     EmulatedMedia, FileMedia, Gate, Granularity, LINE_BYTES, Media, MemMedia, Profile, XPLINE_BYTES,

@@ -19,6 +19,7 @@
 
 mod check;
 mod class;
+mod clear;
 mod extents;
 mod grow;
 mod kept;
@@ -43,6 +44,7 @@ use extents::Space;
 use slots::{KindShelves, Slabs};
 
 pub use check::Problem;
+pub use clear::Clearing;
 pub use kept::Claim;
 pub use marks::Marks;
 pub(crate) use table::Table;

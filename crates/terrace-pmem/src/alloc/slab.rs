@@ -45,6 +45,10 @@ pub(super) struct SlabState {
     pub listed: bool,
     /// Given back to the extents; nothing may be done with it any more.
     pub retired: bool,
+    /// Set aside: on no list, so that it can become empty.
+    pub aside: bool,
+    /// Held by who empties it: set aside for certain, and not given back.
+    pub held: bool,
 }
 
 impl Slab {

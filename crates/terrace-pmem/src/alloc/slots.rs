@@ -12,7 +12,8 @@ use parking_lot::{Mutex, RwLock};
 use terrace_base::{Error, Result};
 
 use super::class::{CLASSES, Geometry, class_for};
-use super::slab::{Slab, bit, slots_in};
+use super::clear::may_add_slab;
+use super::slab::{Slab, SlabState, bit, slots_in};
 use super::table::Shape;
 use super::{Kind, Reservation, Slot, owned};
 use crate::pool::Pool;
@@ -33,6 +34,8 @@ pub(super) struct KindShelves([Shelf; CLASSES.len()]);
 #[derive(Default)]
 struct Shelf {
     stripes: [CachePadded<List>; STRIPES],
+    /// Slabs that are set aside.
+    aside: List,
 }
 
 /// All slabs by unit, and the bytes of their free slots.
@@ -42,6 +45,7 @@ pub(crate) struct Slabs {
     free: [CachePadded<AtomicI64>; SHARDS],
     /// Bytes of DRAM that the slabs take.
     dram: AtomicI64,
+    count: AtomicI64,
 }
 
 impl Slabs {
@@ -53,6 +57,7 @@ impl Slabs {
     fn insert(&self, slab: Arc<Slab>) {
         let at = slab.unit as usize / SHARDS;
         self.dram.fetch_add(slab.dram_bytes(), Ordering::Relaxed);
+        self.count.fetch_add(1, Ordering::Relaxed);
         let mut shard = self.shards[slab.unit as usize % SHARDS].write();
         if shard.len() <= at {
             shard.resize(at + 1, None);
@@ -65,6 +70,7 @@ impl Slabs {
             && let Some(slab) = place.take()
         {
             self.dram.fetch_sub(slab.dram_bytes(), Ordering::Relaxed);
+            self.count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -78,6 +84,11 @@ impl Slabs {
     pub(super) fn free_bytes(&self) -> u64 {
         let sum: i64 = self.free.iter().map(|c| c.load(Ordering::Relaxed)).sum();
         sum.max(0) as u64
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed).max(0) as u64
     }
 
     /// Bytes of DRAM that all of it takes.
@@ -106,7 +117,7 @@ impl Pool {
         if let Some(slot) = self.take_slot(kind, class) {
             return Ok(slot);
         }
-        match self.new_slab(kind, class) {
+        match self.more_slots(kind, class) {
             Ok(()) => {}
             Err(Error::PoolFull { .. }) => {}
             Err(e) => return Err(e),
@@ -121,11 +132,19 @@ impl Pool {
     #[cold]
     fn reserve_again(&self, kind: Kind, class: usize) -> Result<Slot> {
         loop {
-            self.new_slab(kind, class)?;
+            self.more_slots(kind, class)?;
             if let Some(slot) = self.take_slot(kind, class) {
                 return Ok(slot);
             }
         }
+    }
+
+    /// Has slots of a kind and class to take: by a slab that was set aside, or else a new one.
+    fn more_slots(&self, kind: Kind, class: usize) -> Result<()> {
+        if !may_add_slab(kind) {
+            return Err(self.full(1));
+        }
+        if self.take_back_aside(kind, class) { Ok(()) } else { self.new_slab(kind, class) }
     }
 
     /// Stores and flushes the word that makes a reservation active. The caller drains, and only then publishes
@@ -274,7 +293,7 @@ impl Pool {
 
     /// Gives a slot back, clearing its bit if it is active.
     pub(super) fn give_slot(&self, slab: &Arc<Slab>, slot: u32, active: bool) -> Result<()> {
-        let (was_full, empty) = {
+        let (is_off, is_aside, empty) = {
             let mut state = slab.state.lock();
             let (word, bit) = bit(slot);
             if active && !state.forget_reclaimed(slot) {
@@ -285,11 +304,14 @@ impl Pool {
                 slab.set_active(self, word, bits & !bit);
             }
             state.give(slot);
-            (!state.listed, slab.is_empty(&state))
+            (!state.listed, state.aside, slab.is_empty(&state))
         };
         self.inner.alloc.slabs.add_free(i64::from(slab.geometry.class_bytes));
-        if was_full {
-            self.list(slab);
+        match (is_aside, empty) {
+            (true, true) => return self.retire_aside(slab),
+            (true, false) => return Ok(()),
+            (false, _) if is_off => self.list(slab),
+            (false, _) => {}
         }
         if empty {
             self.retire_slab(slab, 1)?;
@@ -302,7 +324,7 @@ impl Pool {
         let stripe = usize::from(slab.stripe.load(Ordering::Relaxed));
         let mut list = self.stripe(slab.kind, slab.class, stripe).lock();
         let mut state = slab.state.lock();
-        if !state.listed && !state.retired && state.free > 0 {
+        if !state.listed && !state.retired && !state.aside && state.free > 0 {
             state.listed = true;
             list.push(slab.clone());
             // Behind the one in use, so that emptier slabs get their chance to empty.
@@ -323,21 +345,71 @@ impl Pool {
             if state.retired || !state.listed || list.len() <= keep || !slab.is_empty(&state) {
                 return Ok(false);
             }
-            (state.retired, state.listed) = (true, false);
-            let place = slab.place.load(Ordering::Relaxed);
-            list.swap_remove(place);
-            if let Some(moved) = list.get(place) {
-                moved.place.store(place, Ordering::Relaxed);
-            }
+            state.retired = true;
+            unlist(&mut list, slab, &mut state);
         }
-        let slabs = &self.inner.alloc.slabs;
-        slabs.remove(slab.unit);
-        slabs.add_free(-(i64::from(slab.geometry.slots) * i64::from(slab.geometry.class_bytes)));
-        self.free_units(slab.offset, slab.kind, Shape::Slab)?;
+        self.give_extent(slab)?;
         Ok(true)
     }
 
-    /// Gives every empty slab back; whether there was one.
+    /// Gives the extent of a slab back that has just been retired.
+    fn give_extent(&self, slab: &Slab) -> Result<()> {
+        let slabs = &self.inner.alloc.slabs;
+        slabs.remove(slab.unit);
+        slabs.add_free(-(i64::from(slab.geometry.slots) * i64::from(slab.geometry.class_bytes)));
+        self.free_units(slab.offset, slab.kind, Shape::Slab)
+    }
+
+    /// Sets a slab aside and holds it, unless somebody else does, or it is gone.
+    pub(super) fn set_aside(&self, slab: &Arc<Slab>) -> bool {
+        let shelf = &self.inner.alloc.shelves(slab.kind).0[slab.class];
+        let mut aside = shelf.aside.lock();
+        let stripe = usize::from(slab.stripe.load(Ordering::Relaxed));
+        let mut list = shelf.stripes[stripe].lock();
+        let mut state = slab.state.lock();
+        if state.retired || state.held {
+            return false;
+        }
+        if state.listed {
+            unlist(&mut list, slab, &mut state);
+        }
+        if !state.aside {
+            aside.push(slab.clone());
+        }
+        (state.aside, state.held) = (true, true);
+        true
+    }
+
+    /// Gives the extent of a slab back that is set aside, if it is empty and nobody holds it.
+    pub(super) fn retire_aside(&self, slab: &Arc<Slab>) -> Result<()> {
+        {
+            let mut aside = self.inner.alloc.shelves(slab.kind).0[slab.class].aside.lock();
+            let mut state = slab.state.lock();
+            if state.retired || state.held || !state.aside || !slab.is_empty(&state) {
+                return Ok(());
+            }
+            state.retired = true;
+            aside.retain(|other| !Arc::ptr_eq(other, slab));
+        }
+        self.give_extent(slab)
+    }
+
+    /// Puts a slab that was set aside, and that nobody holds, on its list again; whether there was one with a free slot.
+    fn take_back_aside(&self, kind: Kind, class: usize) -> bool {
+        let slab = {
+            let mut aside = self.inner.alloc.shelves(kind).0[class].aside.lock();
+            let free = aside.iter().position(|slab| {
+                let mut state = slab.state.lock();
+                let may = !state.held && state.free > 0;
+                state.aside &= !may;
+                may
+            });
+            free.map(|i| aside.swap_remove(i))
+        };
+        slab.inspect(|slab| self.list(slab)).is_some()
+    }
+
+    /// Gives every empty slab back that is on a list; whether there was one.
     pub(super) fn trim_slabs(&self) -> Result<bool> {
         let mut any = false;
         for slab in self.inner.alloc.slabs.all() {
@@ -345,5 +417,15 @@ impl Pool {
             any |= empty && self.retire_slab(&slab, 0)?;
         }
         Ok(any)
+    }
+}
+
+/// Takes a slab off the list on which it is.
+fn unlist(list: &mut Vec<Arc<Slab>>, slab: &Slab, state: &mut SlabState) {
+    state.listed = false;
+    let place = slab.place.load(Ordering::Relaxed);
+    list.swap_remove(place);
+    if let Some(moved) = list.get(place) {
+        moved.place.store(place, Ordering::Relaxed);
     }
 }
