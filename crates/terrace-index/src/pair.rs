@@ -101,6 +101,12 @@ impl<'p> Pair<'p> {
         Ok(Pair { key, value })
     }
 
+    /// Where the record is in its pool.
+    pub fn at(&self, pool: &Pool) -> u64 {
+        let key_at = self.key.as_ptr().addr() - pool.media().base().addr();
+        (key_at - HEAD_BYTES) as u64
+    }
+
     /// The word that the value is.
     pub fn word(&self) -> Result<u64> {
         word_of(self.value)

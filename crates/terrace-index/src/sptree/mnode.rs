@@ -7,8 +7,8 @@
 //!
 //! What always holds:
 //!
-//! 1. The leaf and the low bound of a node never change while it lives. Its high bound is the low one of the
-//!    node to the right, or none in the last.
+//! 1. The low bound of a node never changes while it lives, and its leaf only if that is moved (`moves`). Its high bound is
+//!    the low one of the node to the right, or none in the last.
 //! 2. The bitmap says which slots of the leaf count. The tags of those slots, and the filter, are those of their keys.
 //! 3. A node that is dead is in no tree and never comes back as itself; its memory is used again only after
 //!    everybody present has left.
@@ -189,6 +189,11 @@ impl Mnode {
         self.high.store(high, Ordering::Relaxed);
         self.lens.store(u64::from(high_len) << 32 | u64::from(low_len), Ordering::Relaxed);
         Locked(self)
+    }
+
+    /// Makes another leaf with the same items the node's, within a change.
+    pub fn move_to(&self, leaf: u64) {
+        self.leaf.store(leaf, Ordering::Relaxed);
     }
 
     /// The low bound.

@@ -41,6 +41,7 @@ mod logs;
 mod mark;
 mod merge;
 mod mnode;
+mod moves;
 mod order;
 mod page;
 mod read;

@@ -129,28 +129,30 @@ impl Core {
                 if full {
                     return Ok(Changed::Full);
                 }
-                self.put(locked, bitmap, probe, found, word)?;
+                let key = match found {
+                    Some((_, item)) => (item.0, None),
+                    None => self.key_word(probe)?,
+                };
+                self.put(locked, bitmap, probe, found.map(|(slot, _)| slot), key, word)?;
             }
         }
         Ok(Changed::Done)
     }
 
-    /// Puts a key's item into a free slot, in the place of the one that was `found`.
-    fn put(
+    /// Puts a key's item into a free slot, in the place of the one in slot `old`. The item's key comes with its record, if
+    /// that is new.
+    pub(super) fn put(
         &self,
         locked: &Locked<'_>,
         bitmap: u64,
         probe: &Probe<'_>,
-        found: Option<(usize, Item)>,
+        old: Option<usize>,
+        (key_word, record): (u64, Option<Slot>),
         word: u64,
     ) -> Result<()> {
         let slot = free_slot(bitmap);
-        let (key_word, record) = match found {
-            Some((_, item)) => (item.0, None),
-            None => self.key_word(probe)?,
-        };
         let stored = self.store_item(locked.0.leaf(), slot, (key_word, word, probe.kind()));
-        let old = found.map_or(0, |(slot, _)| 1 << slot);
+        let old = old.map_or(0, |slot| 1 << slot);
         let done = stored.and_then(|()| {
             if let Some(record) = &record {
                 self.pool.activate(record);

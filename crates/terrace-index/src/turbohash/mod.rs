@@ -66,7 +66,7 @@ use crate::kinds;
 use crate::limbo::Limbo;
 use crate::ordered::{ScanBatch, admit};
 use crate::overflow::{self, Overflow, Unlinked};
-use crate::pair::{NewPair, word_of};
+use crate::pair::{NewPair, Pair, word_of};
 use crate::pins::Pins;
 use crate::reserved::Reserved;
 
@@ -310,6 +310,24 @@ impl TurboHash {
             }
             other => other,
         }
+    }
+
+    /// Moves the pair in the record at `at`, if a key has it, to a record elsewhere; says whether it did. The old one is
+    /// given back when its readers have left.
+    ///
+    /// # Safety
+    ///
+    /// An active record of the kind [`TURBOHASH_PAIR`](kinds::TURBOHASH_PAIR) begins at `at`, and until this returns nobody
+    /// writes anything there, even if it is freed: its slab is held ([`Pool::clear_slab`]).
+    pub unsafe fn move_record(&self, at: u64) -> Result<bool> {
+        // SAFETY: the caller's promise.
+        let Ok(pair) = (unsafe { Pair::read(&self.pool, at) }) else {
+            // What no key has may be anything; a key's is told of when it is asked for.
+            return Ok(false);
+        };
+        let copy = NewPair::write(&self.pool, kinds::TURBOHASH_PAIR, pair.key, pair.value)?;
+        let sought = Sought::key(self, pair.key);
+        Ok(self.write(&sought, When::At(at), New::Record(copy))?.existed)
     }
 
     /// Has what is named no more freed when its readers have left.

@@ -40,6 +40,8 @@ pub(super) enum When {
     Known,
     /// If the word before is this.
     If(Option<u64>),
+    /// If its pair is in the record at this offset, which is then moved.
+    At(u64),
 }
 
 /// How it went.
@@ -97,6 +99,14 @@ impl TurboHash {
                     return self.change_overflowed(sought, pair, when, new);
                 }
             }
+            if let When::At(at) = when {
+                let found = match search {
+                    Search::Found(found) if found.record == Some(at) => found,
+                    _ => return Ok(Outcome { existed: false, before: None }),
+                };
+                self.replace::<I>(&held, found, sought, new)?;
+                return Ok(Outcome { existed: true, before: None });
+            }
             let (existed, before) = match &search {
                 Search::Found(_) if when == When::Always => (true, None),
                 Search::Found(found) => (true, Some(found.value.word()?)),
@@ -133,6 +143,13 @@ impl TurboHash {
         when: When,
         new: New<'_>,
     ) -> Result<Outcome> {
+        if let When::At(at) = when {
+            let existed = pair.at(&self.pool) == at;
+            if existed {
+                self.put_overflowed(sought, new)?;
+            }
+            return Ok(Outcome { existed, before: None });
+        }
         let before = if when == When::Always { None } else { Some(pair.word()?) };
         if !matches!(when, When::If(expected) if expected != before) {
             match new {

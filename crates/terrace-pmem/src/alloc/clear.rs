@@ -17,17 +17,19 @@ use super::slab::{Slab, slots_in};
 use crate::pool::Pool;
 
 thread_local! {
-    /// What the calling thread moves.
-    static MOVING: Cell<Option<Kind>> = const { Cell::new(None) };
+    /// What the calling thread moves, and in which pool.
+    static MOVING: Cell<Option<Moving>> = const { Cell::new(None) };
 }
 
-/// Whether the calling thread may add a slab to those of this kind: who empties some of a kind adds none to it.
-pub(super) fn may_add_slab(kind: Kind) -> bool {
-    MOVING.get() != Some(kind)
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Moving {
+    /// The address of what the pool's handles share.
+    pool: usize,
+    kind: Kind,
 }
 
 /// Puts back what was there before, also when what was to be done panics.
-struct Before(Option<Kind>);
+struct Before(Option<Moving>);
 
 impl Drop for Before {
     fn drop(&mut self) {
@@ -90,8 +92,17 @@ impl Pool {
     /// Does `work`, which moves things of `kind`, on this thread: for them slots are taken of slabs that are there, and where
     /// there are none the pool is full.
     pub fn moving<T>(&self, kind: Kind, work: impl FnOnce() -> T) -> T {
-        let _before = Before(MOVING.replace(Some(kind)));
+        let _before = Before(MOVING.replace(Some(self.moving_of(kind))));
         work()
+    }
+
+    fn moving_of(&self, kind: Kind) -> Moving {
+        Moving { pool: Arc::as_ptr(&self.inner).addr(), kind }
+    }
+
+    /// Whether the calling thread may add a slab to those of this kind: who empties some of a kind adds none to it.
+    pub(super) fn may_add_slab(&self, kind: Kind) -> bool {
+        MOVING.get() != Some(self.moving_of(kind))
     }
 
     /// Bytes of all slabs, and of the slots that are free in them.
@@ -110,6 +121,10 @@ fn choose(shelved: Shelved, most: u64) -> Vec<(u64, u64)> {
     for Filled { used, slots, offset, aside } in slabs {
         // Its own free slots go with it, and as many as it has in use are taken elsewhere.
         let taken = if aside { used } else { slots };
+        if used == 0 {
+            // It goes by itself where there is no room.
+            continue;
+        }
         if used * 100 > most * slots {
             break;
         }
@@ -188,6 +203,8 @@ mod tests {
         assert_eq!(chosen(&[(1, 7), (9, 8), (1, 9)], 0, 100), [9]);
         assert_eq!(chosen(&[(1, 7), (8, 8), (1, 9)], 0, 100), [9, 7]);
         assert_eq!(chosen(&[(9, 1), (1, 2), (10, 3)], 0, 100), [2]);
+        assert_eq!(chosen(&[(0, 1), (9, 2)], 0, 100), [2]);
+        assert_eq!(chosen(&[(0, 1), (10, 2)], 0, 100), [2]);
         assert_eq!(chosen(&[(9, 1), (2, 2), (10, 3)], 0, 100), NONE);
         assert_eq!(chosen(&[(1, 1), (1, 2), (1, 3), (1, 4)], 0, 100), [4, 3, 2]);
     }

@@ -12,7 +12,6 @@ use parking_lot::{Mutex, RwLock};
 use terrace_base::{Error, Result};
 
 use super::class::{CLASSES, Geometry, class_for};
-use super::clear::may_add_slab;
 use super::slab::{Slab, SlabState, bit, slots_in};
 use super::table::Shape;
 use super::{Kind, Reservation, Slot, owned};
@@ -141,7 +140,7 @@ impl Pool {
 
     /// Has slots of a kind and class to take: by a slab that was set aside, or else a new one.
     fn more_slots(&self, kind: Kind, class: usize) -> Result<()> {
-        if !may_add_slab(kind) {
+        if !self.may_add_slab(kind) {
             return Err(self.full(1));
         }
         if self.take_back_aside(kind, class) { Ok(()) } else { self.new_slab(kind, class) }

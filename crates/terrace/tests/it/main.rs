@@ -17,4 +17,5 @@ mod opening;
 mod pools;
 mod races;
 mod smoke;
+mod sparse;
 mod unwritable;

@@ -3,6 +3,7 @@
 mod crash;
 mod damage;
 mod logs;
+mod moves;
 mod rebuild;
 mod room;
 

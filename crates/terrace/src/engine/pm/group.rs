@@ -63,18 +63,31 @@ impl<I: KeyIndex> PmStore<I> {
         group.requests.iter().flat_map(|r| r.batch.ops()).for_each(|op| {
             last.insert(op.key, op);
         });
+        let mut outcome = self.apply_in_turn(&last);
+        if outcome.as_ref().is_err_and(|e| self.wants_room(e)) && self.make_room(usize::MAX) {
+            outcome = self.apply_in_turn(&last);
+        }
+        match outcome {
+            Err(e) if self.wants_room(&e) && last.values().all(|op| op.kind == Kind::Delete) => {
+                self.pool.claiming(Claim::Some, || self.apply_in_turn(&last))
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Whether a group was refused that may be tried again. One that could not be taken back may not.
+    fn wants_room(&self, error: &Error) -> bool {
+        error.is_out_of_space() && self.pending.load(Ordering::Relaxed) == NO_GROUP
+    }
+
+    fn apply_in_turn(&self, ops: &BTreeMap<&[u8], Op<'_>>) -> Result<()> {
         let _alone = self.turns.alone();
         self.admit()?;
         let number = self.next_number();
-        // Of a group that could not be taken back, too, nothing may be tried again.
-        let wants_room = |e: &Error| e.is_out_of_space() && self.pending.load(Ordering::Relaxed) == NO_GROUP;
-        match self.try_group(&last, number) {
-            Err(e) if wants_room(&e) => self.give_back(),
-            outcome => return outcome,
-        };
-        match self.try_group(&last, number) {
-            Err(e) if wants_room(&e) && last.values().all(|op| op.kind == Kind::Delete) => {
-                self.pool.claiming(Claim::Some, || self.try_group(&last, number))
+        match self.try_group(ops, number) {
+            Err(e) if self.wants_room(&e) => {
+                self.give_back();
+                self.try_group(ops, number)
             }
             outcome => outcome,
         }

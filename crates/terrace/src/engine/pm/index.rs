@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use terrace_base::Result;
 use terrace_index::{ScanBatch, Still};
-use terrace_pmem::{Marks, Pool};
+use terrace_pmem::{Kind as PmKind, Marks, Pool};
 
 use crate::db::core::Core;
 use crate::options::EngineKind;
@@ -23,6 +23,9 @@ pub(crate) trait KeyIndex: Debug + Send + Sync + Sized + 'static {
 
     /// The root of the records' header.
     const HEADER_ROOT: &'static str;
+
+    /// What of the index can be moved from slot to slot.
+    const MOVES: &'static [PmKind];
 
     /// Where a walk over everything stands.
     type Cursor: Default + Debug + Send + Sync;
@@ -65,6 +68,14 @@ pub(crate) trait KeyIndex: Debug + Send + Sync + Sized + 'static {
     fn scan(&self, from: Bound<&[u8]>, reverse: bool, limit: usize, out: &mut ScanBatch) -> Result<()>;
 
     fn len(&self) -> u64;
+
+    /// Moves what the index has in the slot of `kind` at `at` to a slot elsewhere, with the crash safety of a write; false if
+    /// it has nothing there.
+    ///
+    /// # Safety
+    ///
+    /// An active slot of `kind`, one of [`MOVES`](Self::MOVES), begins at `at`, and its slab is held until this returns.
+    unsafe fn move_slot(&self, kind: PmKind, at: u64) -> Result<bool>;
 
     fn mark(&self, marks: &mut Marks) -> Result<()>;
 

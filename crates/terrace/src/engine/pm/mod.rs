@@ -34,6 +34,7 @@ mod read;
 mod record;
 mod recover;
 mod repair;
+mod sparse;
 mod turns;
 mod undo;
 mod versions;
@@ -70,6 +71,7 @@ pub(crate) use repair::repair;
 
 use group::Overlay;
 use layout::Word;
+use sparse::Sparse;
 use turns::Turns;
 use versions::Kept;
 
@@ -106,6 +108,7 @@ pub(crate) struct PmStore<I: KeyIndex> {
     group: ArcSwapOption<Overlay>,
     /// Where older versions hang.
     kept: Mutex<Kept>,
+    sparse: Sparse,
     jobs: Arc<Background>,
     /// A job that drops versions is on its way.
     dropping: AtomicBool,
@@ -255,6 +258,7 @@ impl<I: KeyIndex> Engine for PmStore<I> {
         let _open = self.jobs.hold_open()?;
         self.drop_versions()?;
         self.give_back();
+        self.make_room(usize::MAX);
         Ok(())
     }
 

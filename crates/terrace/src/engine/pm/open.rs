@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
 use terrace_base::checksum::unseal48;
@@ -13,6 +13,7 @@ use terrace_pmem::{Granularity, POff, Pool};
 
 use super::index::KeyIndex;
 use super::layout::{self, HEADER_BYTES, HEADER_KIND, MARK_AT, Word};
+use super::sparse::Sparse;
 use super::{NO_GROUP, NUMBERS, PmStore, undo};
 use crate::background::Background;
 use crate::db::core::Core;
@@ -142,7 +143,7 @@ fn read_header<I: KeyIndex>(pool: &Pool) -> Result<(u64, u64)> {
         }
         None => return Err(damaged()),
     }
-    let word = pool.atomic_checked(POff::new(at + MARK_AT))?.load(std::sync::atomic::Ordering::Acquire);
+    let word = pool.atomic_checked(POff::new(at + MARK_AT))?.load(Ordering::Acquire);
     Ok((at, unseal48(at + MARK_AT, word).ok_or_else(damaged)?))
 }
 
@@ -162,10 +163,14 @@ pub(super) fn assemble<I: KeyIndex>(
     let index = I::open(&pool, &core)?;
     let undone = if core.options.read_only { 0 } else { undo::take_back(&pool, header, &index)? };
     let emulated = pool::emulated(&core, &manifest.state().identity)?;
+    let freed = Arc::new(AtomicU64::new(0));
     let limbo = {
-        let pool = pool.clone();
-        // What cannot be freed is unreachable, and found by the pool's check.
-        Limbo::with(Pins::default(), move |word: Word| drop(pool.free(word.offset(), word.kind())))
+        let (pool, freed) = (pool.clone(), freed.clone());
+        Limbo::with(Pins::default(), move |word: Word| {
+            // What cannot be freed is unreachable, and found by the pool's check.
+            drop(pool.free(word.offset(), word.kind()));
+            freed.fetch_add(1, Ordering::Relaxed);
+        })
     };
     let jobs = Background::new(core.clone(), 1);
     // For deletions, and for taking a group back.
@@ -188,6 +193,7 @@ pub(super) fn assemble<I: KeyIndex>(
         taken_back: AtomicU64::new(0),
         group: ArcSwapOption::empty(),
         kept: Default::default(),
+        sparse: Sparse::counting(freed),
         jobs,
         dropping: Default::default(),
         closed: Default::default(),
@@ -199,6 +205,7 @@ pub(super) fn assemble<I: KeyIndex>(
         store.set_mark(inherited + NUMBERS);
         store.next_number();
         store.recover(found);
+        store.look_at_slabs();
     }
     store.settle_memory();
     Ok(store)

@@ -37,9 +37,19 @@ pub(super) struct Version<'a> {
 
 impl<'p> NewRecord<'p> {
     pub fn write(pool: &'p Pool, version: &Version<'_>) -> Result<Self> {
+        Self::write_as(pool, version, version.older.is_some())
+    }
+
+    /// A copy of `record`, in a slot of the same kind and size, over the version that hangs under that.
+    pub fn copy(pool: &'p Pool, record: &Record<'_>, older: Option<Word>) -> Result<Self> {
+        let value = (!record.word.is_tombstone()).then_some(record.value);
+        let version = Version { key: record.key, value, number: record.number, older };
+        Self::write_as(pool, &version, record.word.is_linked())
+    }
+
+    fn write_as(pool: &'p Pool, version: &Version<'_>, linked: bool) -> Result<Self> {
         let Version { key, value, number, older } = *version;
         let value_bytes = value.unwrap_or_default();
-        let linked = older.is_some();
         let before_key = HEAD_BYTES + if linked { LINK_BYTES } else { 0 };
         let bytes = before_key + (key.len() + value_bytes.len()) as u64;
         let kind = if linked { super::layout::LINKED_KIND } else { super::layout::RECORD_KIND };
@@ -49,8 +59,9 @@ impl<'p> NewRecord<'p> {
         let mut head = Head { crc: 0, value_len, tombstone: value.is_none(), key_len, number };
         head.crc = record_crc(at, &head.encode(), key, value_bytes);
         pool.write(at, &head.encode());
-        if let Some(older) = older {
-            pool.atomic(POff::new(at + HEAD_BYTES)).store(older.bits(), Ordering::Release);
+        if linked {
+            let link = older.map_or(0, Word::bits);
+            pool.atomic(POff::new(at + HEAD_BYTES)).store(link, Ordering::Release);
         }
         let value_at = at + before_key + key.len() as u64;
         pool.write(at + before_key, key);

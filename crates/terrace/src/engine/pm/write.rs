@@ -8,7 +8,7 @@
 
 use std::sync::atomic::Ordering;
 
-use terrace_base::Result;
+use terrace_base::{Error, Result};
 use terrace_pmem::Claim;
 use terrace_table::Kind;
 
@@ -16,6 +16,7 @@ use super::PmStore;
 use super::index::KeyIndex;
 use super::layout::Word;
 use super::record::{NewRecord, Record, Version};
+use super::sparse::{FIRST_SLABS, MOST_TIMES};
 use crate::batch::Op;
 use crate::db::commit::Condition;
 
@@ -46,19 +47,31 @@ impl Old {
 impl<I: KeyIndex> PmStore<I> {
     /// Carries `op` out if `condition` holds; says whether it did.
     pub(super) fn write_single(&self, op: &Op<'_>, condition: Condition) -> Result<bool> {
+        let mut outcome = self.write_in_turn(op, condition);
+        for time in 0..MOST_TIMES {
+            let is_refused = outcome.as_ref().is_err_and(Error::is_out_of_space);
+            if !is_refused || !self.make_room(FIRST_SLABS << time) {
+                break;
+            }
+            outcome = self.write_in_turn(op, condition);
+        }
+        match outcome {
+            // For this some room is kept.
+            Err(e) if e.is_out_of_space() && op.kind == Kind::Delete => {
+                self.pool.claiming(Claim::Some, || self.write_in_turn(op, condition))
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn write_in_turn(&self, op: &Op<'_>, condition: Condition) -> Result<bool> {
         let _turn = self.turns.share();
         self.admit()?;
         match self.try_single(op, condition) {
             Err(e) if e.is_out_of_space() => {
                 // Perhaps what waits for readers is enough.
                 self.give_back();
-                match self.try_single(op, condition) {
-                    Err(e) if e.is_out_of_space() && op.kind == Kind::Delete => {
-                        // For this some room is kept.
-                        self.pool.claiming(Claim::Some, || self.try_single(op, condition))
-                    }
-                    outcome => outcome,
-                }
+                self.try_single(op, condition)
             }
             outcome => outcome,
         }
@@ -158,6 +171,7 @@ impl<I: KeyIndex> PmStore<I> {
 
     /// Retires what a write that has happened leaves nameless.
     pub(super) fn retire(&self, old: Old) -> Result<()> {
+        self.mind_slabs();
         match old {
             Old::Absent | Old::Stays(_) => Ok(()),
             Old::Goes(word, _) => {

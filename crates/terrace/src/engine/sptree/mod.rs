@@ -7,7 +7,7 @@ use std::ops::Bound;
 
 use terrace_base::Result;
 use terrace_index::{OrderedIndex, ScanBatch, SpOptions, SpTree, Still};
-use terrace_pmem::{Marks, Pool};
+use terrace_pmem::{Kind as PmKind, Marks, Pool};
 
 use super::pm::KeyIndex;
 use crate::db::core::Core;
@@ -46,6 +46,7 @@ impl KeyIndex for SptreeIndex {
     const KIND: EngineKind = EngineKind::Sptree;
     const ROOTS: &'static [&'static str] = &[ROOT, "sptree.index.top"];
     const HEADER_ROOT: &'static str = "sptree.records";
+    const MOVES: &'static [PmKind] = SpTree::MOVES;
     type Cursor = Cursor;
 
     fn create(pool: &Pool, core: &Core) -> Result<()> {
@@ -108,6 +109,11 @@ impl KeyIndex for SptreeIndex {
 
     fn len(&self) -> u64 {
         self.tree.len()
+    }
+
+    unsafe fn move_slot(&self, kind: PmKind, at: u64) -> Result<bool> {
+        // SAFETY: the caller's promise.
+        unsafe { self.tree.move_slot(kind, at) }
     }
 
     fn mark(&self, marks: &mut Marks) -> Result<()> {

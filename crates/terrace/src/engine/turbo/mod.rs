@@ -6,8 +6,8 @@
 use std::ops::Bound;
 
 use terrace_base::{Error, Result};
-use terrace_index::{HashCursor, HashIndex, ScanBatch, TurboHash, TurboOptions};
-use terrace_pmem::{Marks, Pool};
+use terrace_index::{HashCursor, HashIndex, ScanBatch, TurboHash, TurboOptions, kinds};
+use terrace_pmem::{Kind as PmKind, Marks, Pool};
 
 use super::pm::KeyIndex;
 use crate::db::core::Core;
@@ -24,6 +24,7 @@ impl KeyIndex for TurboIndex {
     const KIND: EngineKind = EngineKind::Turbo;
     const ROOTS: &'static [&'static str] = &[ROOT];
     const HEADER_ROOT: &'static str = "turbo.records";
+    const MOVES: &'static [PmKind] = &[kinds::TURBOHASH_PAIR];
     type Cursor = HashCursor;
 
     fn create(pool: &Pool, core: &Core) -> Result<()> {
@@ -79,6 +80,11 @@ impl KeyIndex for TurboIndex {
 
     fn len(&self) -> u64 {
         self.0.len()
+    }
+
+    unsafe fn move_slot(&self, _: PmKind, at: u64) -> Result<bool> {
+        // SAFETY: the caller's promise: pairs are all that it names here.
+        unsafe { self.0.move_record(at) }
     }
 
     fn mark(&self, marks: &mut Marks) -> Result<()> {

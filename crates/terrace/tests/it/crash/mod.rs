@@ -13,4 +13,5 @@ mod repairs;
 mod room;
 pub mod run;
 mod scenarios;
+mod sparse;
 mod writers;

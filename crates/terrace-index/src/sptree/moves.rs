@@ -1,0 +1,147 @@
+//! Moving what lies in slots of the pool, so that slabs in which little is left become empty.
+//!
+//! A key's record moves as a key gets another word: an item that names the copy takes the place of the old one, by one store
+//! of the leaf's bitmap. A leaf moves in three steps:
+//!
+//! 1. The top layer forgets the leaf: what it names is always in the chain.
+//! 2. A copy is written, with a record of its own for a long low key, and drained.
+//! 3. The left neighbour's next becomes the copy: from that store on the copy is in the chain and the old leaf is not.
+//!
+//! Its node in DRAM stays and follows within one change. Both nodes are locked, so that nobody writes to the old leaf
+//! meanwhile. The first leaf, which the header names, stays where it is.
+
+use std::sync::atomic::Ordering;
+
+use terrace_base::Result;
+use terrace_pmem::Kind;
+
+use super::bound::Bound;
+use super::key::Probe;
+use super::layout::{Item, OFFSET_MASK, RECORD, low_bits};
+use super::mnode::Locked;
+use super::page::Page;
+use super::{Core, Garbage, SpTree};
+use crate::kinds;
+
+impl SpTree {
+    /// What [`move_slot`](Self::move_slot) moves.
+    pub const MOVES: &[Kind] = &[kinds::SPTREE_KEY, kinds::SPTREE_LEAF];
+
+    /// Moves what is in the slot of `kind` at `at`, if the tree has it, to a slot elsewhere; says whether it did. The old
+    /// one is given back when its readers have left.
+    ///
+    /// # Safety
+    ///
+    /// An active slot of `kind`, one of [`MOVES`](Self::MOVES), begins at `at`, and until this returns nobody writes anything
+    /// there but what the tree does, even if it is freed: its slab is held
+    /// ([`Pool::clear_slab`](terrace_pmem::Pool::clear_slab)).
+    pub unsafe fn move_slot(&self, kind: Kind, at: u64) -> Result<bool> {
+        let core = &self.core;
+        let _here = core.limbo.enter();
+        match kind {
+            kinds::SPTREE_KEY => core.move_key(at),
+            kinds::SPTREE_LEAF => core.move_leaf(at),
+            _ => Ok(false),
+        }
+    }
+}
+
+impl Core {
+    /// Moves the key record at `at`, which is held, if an item or a leaf has it.
+    fn move_key(&self, at: u64) -> Result<bool> {
+        // What nobody has may be anything; what somebody has is told of when it is asked for.
+        let Ok(key) = self.record_key(at) else { return Ok(false) };
+        let probe = Probe::new(key);
+        loop {
+            let (node, _) = self.locate(&probe)?;
+            let locked = node.lock();
+            let version = node.version();
+            if version.is_dead() || node.covers(&probe, version) != Some(true) {
+                continue;
+            }
+            let found = self.find(node, &probe, version)?.flatten();
+            if let Some((slot, item)) = found
+                && item.2 == RECORD
+                && item.0 & OFFSET_MASK == at
+            {
+                let bitmap = node.bitmap.load(Ordering::Relaxed);
+                if bitmap == u64::MAX {
+                    self.split(locked, None)?;
+                    continue;
+                }
+                self.put(&locked, bitmap, &probe, Some(slot), self.key_word(&probe)?, item.1)?;
+                self.retire_record(item);
+                return Ok(true);
+            }
+            let leaf = node.leaf();
+            let is_low = self.leaf_low(leaf)?.1 == at;
+            drop(locked);
+            return if is_low { self.move_leaf(leaf) } else { Ok(false) };
+        }
+    }
+
+    /// Moves the leaf at `at`, if it is in the chain.
+    fn move_leaf(&self, at: u64) -> Result<bool> {
+        // One that has left the chain may name a record that is gone: that is taken for one only with its checksum.
+        let Ok((low, record)) = self.leaf_low(at) else { return Ok(false) };
+        let key = low.to_vec().unwrap_or_default();
+        // As with merges: not before the tree is whole, nor while a walk marks what is reachable.
+        if key.is_empty() || !self.rebuild.is_whole() {
+            return Ok(false);
+        }
+        let Some(_gate) = self.merges.try_read() else { return Ok(false) };
+        let (left, _) = self.locate_below(&Probe::new(&key))?;
+        let left = left.lock();
+        // Else it has been merged away, or never was part of the tree, and what is found by its low key is the left one.
+        let adjoin = !left.0.is_dead() && left.0.high(left.0.version()) == Some(low.clone());
+        if !adjoin || self.next_leaf(left.0.leaf())? != at {
+            return Ok(false);
+        }
+        // While the left one is locked, this one stays where it is.
+        let (node, _) = self.locate(&Probe::new(&key))?;
+        let locked = node.lock();
+        if node.is_dead() || node.leaf() != at || node.low() != low {
+            return Ok(false);
+        }
+        self.move_locked(&left, &locked, &low, &key)?;
+        self.limbo.retire(Garbage::Slot(kinds::SPTREE_LEAF, at));
+        if record != 0 {
+            self.limbo.retire(Garbage::Slot(kinds::SPTREE_KEY, record));
+        }
+        let leaf = node.leaf();
+        drop((left, locked));
+        self.announce(low, leaf);
+        Ok(true)
+    }
+
+    fn move_locked(&self, left: &Locked<'_>, locked: &Locked<'_>, low: &Bound, key: &[u8]) -> Result<()> {
+        let node = locked.0;
+        let mut page = Page::new();
+        while self.page(node, node.version(), &mut page)?.is_none() {}
+        self.forget(locked, low)?;
+        let at = node.leaf();
+        let moved = self.next_leaf(at).and_then(|next| self.write_leaf(key, next, page.items()));
+        let leaf = match moved {
+            Ok(leaf) => leaf,
+            Err(e) => {
+                self.announce(low.clone(), at);
+                return Err(e);
+            }
+        };
+        let bitmap = left.0.bitmap.load(Ordering::Relaxed);
+        self.store_state(left.0.leaf(), (bitmap, at), (bitmap, leaf), (bitmap, leaf));
+        self.follow(locked, leaf, page.items());
+        Ok(())
+    }
+
+    /// Lets a node stand for the copy of its leaf, whose first slots hold `items`.
+    fn follow(&self, locked: &Locked<'_>, leaf: u64, items: &[Item]) {
+        let shape = &self.arena.shape;
+        locked.change(false, |node| {
+            node.move_to(leaf);
+            node.clear_filter(shape);
+            node.bitmap.store(low_bits(items.len()), Ordering::Relaxed);
+            items.iter().enumerate().for_each(|(slot, item)| node.note(shape, slot, Core::hash_of(*item)));
+        });
+    }
+}
