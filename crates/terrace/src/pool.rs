@@ -10,6 +10,8 @@
 //! 4. The identity says on which kind of media the pool lies, and so whether there is a log of what a power cut could take
 //!    from it. On another kind it is not written to.
 
+mod guard;
+
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
@@ -21,6 +23,8 @@ use crate::commit_log::needed_begun;
 use crate::db::core::Core;
 use crate::manifest::{Identity, KnownPool, Manifest};
 use crate::options::{EngineKind, Options, PoolChoice};
+
+pub(crate) use guard::{refuse_headless, refuse_name_of_another_file};
 
 /// The identity's name for the pool's medium.
 pub(crate) const MEDIA: &str = "pool.media";
@@ -87,6 +91,7 @@ pub(crate) fn request(core: &Core, identity: &Identity) -> Result<(PathBuf, Medi
         let recorded = recorded(PATH).map(PathBuf::from);
         asked.clone().or(recorded).unwrap_or_else(|| core.dir.join(POOL_NAME))
     };
+    refuse_name_of_another_file(&core.options.pool, &core.dir)?;
     match (&core.options.pool, emulated) {
         (PoolChoice::Auto, None) => Ok((path(&None), MediaRequest::Auto)),
         (PoolChoice::Auto, Some(profile)) => {

@@ -9,7 +9,7 @@ mod write;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ impl Fs for RealFs {
     }
 
     fn sync_file(&self, path: &Path) -> Result<()> {
-        let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
+        let file = open_to_read(path).map_err(|e| Error::io(path, "open", e))?;
         retry(|| rustix::fs::fdatasync(&file)).map_err(|e| Error::io(path, "sync", e.into()))
     }
 
@@ -84,7 +84,11 @@ impl Fs for RealFs {
     }
 
     fn exists(&self, path: &Path) -> Result<bool> {
-        path.try_exists().map_err(|e| Error::io(path, "stat", e))
+        match path.try_exists() {
+            // In what is no directory there is nothing.
+            Err(e) if e.kind() == io::ErrorKind::NotADirectory => Ok(false),
+            found => found.map_err(|e| Error::io(path, "stat", e)),
+        }
     }
 
     fn create_dir_all(&self, path: &Path) -> Result<()> {
@@ -112,7 +116,7 @@ impl Fs for RealFs {
     }
 
     fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
-        let open = || match File::open(path) {
+        let open = || match open_to_read(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 make_or_open(path).map_err(|e| Error::io(path, "make the file of the lock", e))
             }
@@ -152,7 +156,25 @@ impl RealFs {
 }
 
 fn make_or_open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    regular(options.custom_flags(AT_ONCE).open(path)?)
+}
+
+/// To open a pipe means to wait for who writes to it, which may be nobody.
+const AT_ONCE: i32 = OFlags::NONBLOCK.bits() as i32;
+
+/// Opens a file to read it. What is neither a file nor a directory is refused at once.
+fn open_to_read(path: &Path) -> io::Result<File> {
+    regular(OpenOptions::new().read(true).custom_flags(AT_ONCE).open(path)?)
+}
+
+fn regular(file: File) -> io::Result<File> {
+    let kind = file.metadata()?.file_type();
+    match kind.is_file() || kind.is_dir() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is a pipe, a socket or a device, and no file")),
+    }
 }
 
 /// Locks the file that `open` gives as `how` says; `path` must name it then.

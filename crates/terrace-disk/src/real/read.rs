@@ -45,7 +45,7 @@ struct Direct {
 
 impl RealReadFile {
     pub(super) fn open(path: &Path, access: Access) -> Result<Self> {
-        let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
+        let file = super::open_to_read(path).map_err(|e| Error::io(path, "open", e))?;
         let stat = file.metadata().map_err(|e| Error::io(path, "stat", e))?;
         let advice = if access == Access::Sequential { Advice::Sequential } else { Advice::Random };
         // Advice only: a file system that has no use for it reads all the same.

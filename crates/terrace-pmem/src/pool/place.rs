@@ -36,7 +36,7 @@ impl Pool {
                 )))
             }
             Ok(_) => Ok(true),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
             Err(e) => Err(Error::io(path, "stat", e)),
         }
     }

@@ -23,6 +23,7 @@ use crate::db::core::Core;
 use crate::db::report::CheckReport;
 use crate::db::snapshots::{Held, Snapshots};
 use crate::options::EngineKind;
+use crate::pool;
 use crate::repair::Salvage;
 use crate::stats::Stats;
 
@@ -137,6 +138,7 @@ pub(crate) trait Walk: Send + Sync {
 
 /// Opens or creates the engine's data in `core.dir`; returns it and the last sequence number in it.
 pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
+    pool::refuse_headless(&core)?;
     match core.options.engine {
         EngineKind::Slm => slm::open(core),
         EngineKind::Lsm => lsm::open(core),

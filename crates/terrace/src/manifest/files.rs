@@ -145,11 +145,11 @@ pub fn locate(fs: &dyn Fs, dir: &Path) -> Result<Option<u64>> {
 }
 
 /// Without `CURRENT`: nothing but the first manifest is a creation that was cut off before the
-/// store existed; a table or a later manifest is the rest of a database.
+/// store existed; a table, a log or a later manifest is the rest of a database.
 fn absent_or_damaged(fs: &dyn Fs, dir: &Path, current: &Path) -> Result<Option<u64>> {
     let (ours, _) = list(fs, dir)?;
     let rest = ours.iter().find(|name| match name {
-        FileName::Table(_) => true,
+        FileName::Table(_) | FileName::Log(_) => true,
         FileName::Manifest(number) => *number > 1,
         _ => false,
     });

@@ -9,11 +9,13 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use terrace_base::checksum::crc32c;
 use terrace_base::{Error, Result};
 use terrace_disk::{Access, FileLock, Fs, ReadFile, WriteFile};
 use terrace_pmem::{Pool, PoolOptions};
@@ -21,10 +23,17 @@ use terrace_pmem::{Pool, PoolOptions};
 use crate::env::{Env, PmSpace};
 
 /// The folder of what a repair writes.
-const FOLDER: &str = "repair";
+pub(super) const FOLDER: &str = "repair";
 
 /// What is added to the name of a pool's place.
 const POOL_SUFFIX: &str = ".repair";
+
+/// The first file in the folder and the last to go: it says that the folder is a repair's, and which pool is.
+const NOTE: &str = "NOTE";
+
+/// What it begins with. The checksum of a path follows, and the path: of the new pool, if nothing lay there when the repair
+/// began, else none.
+const NOTE_HEAD: &[u8] = b"TERRNOTE";
 
 /// Where a repair writes its files.
 pub(super) fn folder(dir: &Path) -> PathBuf {
@@ -36,6 +45,73 @@ pub(super) fn pool_beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(POOL_SUFFIX);
     PathBuf::from(name)
+}
+
+/// Makes the folder a repair's own, and the place beside `pool` if nothing lies there: what lies in them later is worth
+/// nothing and may go. A folder with somebody's files in it is refused.
+fn claim(env: &Env, dir: &Path, pool: &Path) -> Result<()> {
+    let (fs, folder) = (&*env.fs, folder(dir));
+    fs.create_dir_all(&folder)?;
+    if !fs.list(&folder)?.is_empty() {
+        return Err(Error::invalid(format!(
+            "{} is where a repair writes, and there are files in it that no repair has made: move them away",
+            folder.display()
+        )));
+    }
+    let beside = pool_beside(pool);
+    // What cannot even be looked at is not the repair's.
+    let free = matches!(env.pm.exists(&beside), Ok(false)).then(|| name_from(dir, beside)).transpose()?;
+    let mut file = fs.create(&folder.join(NOTE))?;
+    file.append(&note_of(&free.unwrap_or_default()))?;
+    file.sync()?;
+    fs.sync_dir(&folder)
+}
+
+/// The path by which whoever works in `dir` finds `path`: relative in it, else absolute.
+pub(super) fn name_from(dir: &Path, path: PathBuf) -> Result<PathBuf> {
+    match path.strip_prefix(dir) {
+        Ok(inside) => Ok(inside.to_path_buf()),
+        Err(_) => std::path::absolute(&path).map_err(|e| Error::io(&path, "name", e)),
+    }
+}
+
+fn note_of(pool: &Path) -> Vec<u8> {
+    let path = pool.as_os_str().as_bytes();
+    [NOTE_HEAD, &crc32c(path).to_le_bytes(), path].concat()
+}
+
+/// The path that a note is of; none of one that was cut short, which was written before there was a pool.
+fn noted(note: &[u8]) -> Option<&Path> {
+    let path = Path::new(OsStr::from_bytes(note.get(NOTE_HEAD.len() + 4..)?));
+    (!path.as_os_str().is_empty() && note == note_of(path)).then_some(path)
+}
+
+/// Removes what a repair has written beside `dir` that did not come to its end, and nothing else.
+pub(super) fn discard(env: &Env, dir: &Path) -> Result<()> {
+    let (fs, folder) = (&*env.fs, folder(dir));
+    let note = folder.join(NOTE);
+    if fs.exists(&note)? {
+        if let Some(pool) = noted(&fs.read(&note)?) {
+            env.pm.remove(&dir.join(pool))?;
+        }
+        empty(fs, dir)?;
+    }
+    // Where directories are not removed an empty one stays.
+    let _ = fs.remove_dir(&folder);
+    Ok(())
+}
+
+/// Removes the files in the folder; without the note nobody knows any more that they were a repair's.
+pub(super) fn empty(fs: &dyn Fs, dir: &Path) -> Result<()> {
+    let folder = folder(dir);
+    let note = folder.join(NOTE);
+    if !fs.exists(&note)? {
+        return Ok(());
+    }
+    fs.list(&folder)?.iter().filter(|file| **file != note).try_for_each(|file| fs.remove(file))?;
+    fs.sync_dir(&folder)?;
+    fs.remove(&note)?;
+    fs.sync_dir(&folder)
 }
 
 /// What a repair has changed in its view of a directory.
@@ -103,11 +179,11 @@ pub(super) struct Beside {
 }
 
 impl Beside {
-    /// A view of `dir` in which nothing has been changed. Its folder is there and empty. Once `stop` is true whatever is
-    /// begun in it fails.
-    pub fn new(env: &Env, dir: &Path, stop: Option<&'static AtomicBool>) -> Result<Beside> {
+    /// A view of `dir` and its pool's place in which nothing has been changed. Its folder is there, with nothing but a note
+    /// in it. Once `stop` is true whatever is begun in it fails.
+    pub fn new(env: &Env, dir: &Path, pool: &Path, stop: Option<&'static AtomicBool>) -> Result<Beside> {
         let stop = Stop(stop);
-        env.fs.create_dir_all(&folder(dir))?;
+        claim(env, dir, pool)?;
         let changes = Mutex::default();
         let fs = Arc::new(BesideFs { fs: env.fs.clone(), stop, dir: dir.to_path_buf(), changes });
         let pm = Arc::new(BesidePm { pm: env.pm.clone(), stop, now: Mutex::default() });
@@ -267,7 +343,12 @@ impl PmSpace for BesidePm {
             return Err(Error::invalid(format!("{} is there already", path.display())));
         }
         let beside = pool_beside(path);
-        self.pm.remove(&beside)?;
+        if self.pm.exists(&beside)? {
+            return Err(Error::invalid(format!(
+                "{} lies where a repair makes the new pool, and is none of its own: move it away",
+                beside.display()
+            )));
+        }
         let pool = self.pm.create(&beside, options)?;
         self.set(path, PoolNow::New);
         Ok(pool)

@@ -15,6 +15,7 @@ mod whose;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use terrace_base::{Error, ErrorKind, Result};
@@ -26,7 +27,7 @@ use self::beside::Beside;
 use self::evidence::{Evidence, Owner, Verdict};
 use crate::db::core::Core;
 use crate::db::report::{CheckReport, RepairReport};
-use crate::engine;
+use crate::engine::{self, Engine};
 use crate::env::Env;
 use crate::manifest::{FileName, Manifest};
 use crate::options::{EngineKind, Options, PoolChoice};
@@ -36,7 +37,7 @@ use crate::scratch;
 pub(crate) use journal::{decode_record, sound_record};
 pub(crate) use runs::{Runs, each_newest};
 pub(crate) use salvage::{Entries, Salvage};
-pub(crate) use switch::{finish, is_unfinished};
+pub(crate) use switch::{finish, is_name, is_unfinished};
 pub use whose::Whose;
 pub(crate) use whose::{admit, admit_repair};
 
@@ -69,10 +70,11 @@ pub(crate) fn run(env: &Env, dir: &Path, options: Options, asked: RepairOptions)
     let Verdict { engine, owner } = Evidence::gather(env, dir, &options)?.judge(dir, asked.engine)?;
     let options = Options { engine, create_if_missing: false, read_only: false, ..options };
     let place = place_of_pool(env, dir, &options)?;
-    switch::discard(env, dir, Some(&place))?;
+    refuse_wrong_place(env, dir, &options, &place)?;
+    switch::discard(env, dir)?;
     let outcome = mend(env, dir, &options, (owner, asked), &place);
     // After the last step there is nothing to discard.
-    let discarded = switch::discard(env, dir, Some(&place));
+    let discarded = switch::discard(env, dir);
     let done = outcome?;
     discarded?;
     report.keys = done.keys;
@@ -95,9 +97,9 @@ fn mend(
         let doubts = earlier_losses(&*env.fs, dir)?;
         return Ok(RepairReport { keys, actions, doubts, ..RepairReport::default() });
     }
-    switch::discard(env, dir, Some(place))?;
+    switch::discard(env, dir)?;
     need_room(env, options, place)?;
-    let view = Beside::new(env, dir, asked.stop)?;
+    let view = Beside::new(env, dir, place, asked.stop)?;
     let core = Core::new(dir.to_path_buf(), options.clone(), view.env())?;
     let mut done = engine::repair(Salvage::new(core, owner))?;
     let checked = check_as_it_is(&view, dir, options)?;
@@ -109,6 +111,7 @@ fn mend(
             problem,
         ));
     }
+    done.report.keys = checked.keys;
     for (name, why) in &done.aside {
         done.report.set_aside.push(format!("{name}: {why}"));
     }
@@ -137,7 +140,7 @@ fn sound_as_it_is(
     options: &Options,
     (stop, place): (Option<&'static AtomicBool>, &Path),
 ) -> Result<Option<u64>> {
-    let view = Beside::new(env, dir, stop)?;
+    let view = Beside::new(env, dir, place, stop)?;
     // A device has no private view; what was closed in order can be read as it is.
     let options = Options { read_only: env.pm.is_device(place), ..options.clone() };
     let proved = match check_as_it_is(&view, dir, &options) {
@@ -163,9 +166,23 @@ fn prove(view: &Beside, dir: &Path, options: &Options) -> Result<CheckReport> {
     let core = Core::new(dir.to_path_buf(), options.clone(), view.env())?;
     let (engine, last) = engine::open(core.clone())?;
     core.snapshots.advance(last);
-    let report = engine.check();
+    let report = check_and_count(&core, &engine);
     let closed = engine.close();
     report.and_then(|report| closed.map(|()| report))
+}
+
+/// Checks a database; in what is sound all keys are counted, those too that only a write buffer has.
+fn check_and_count(core: &Core, engine: &Arc<dyn Engine>) -> Result<CheckReport> {
+    let mut report = engine.check()?;
+    if report.is_clean() {
+        let held = engine.hold(&core.snapshots);
+        let mut walk = engine.clone().walk_all(held.seq())?;
+        report.keys = 0;
+        while walk.next()?.is_some() {
+            report.keys += 1;
+        }
+    }
+    Ok(report)
 }
 
 /// Reads and checks the database as it is seen in `view`. Nothing of it changes by that: of what a repair has made neither the
@@ -174,7 +191,7 @@ fn check_as_it_is(view: &Beside, dir: &Path, options: &Options) -> Result<CheckR
     let options = Options { read_only: true, ..options.clone() };
     let (core, (engine, last)) = scratch::open_to_read(dir, &options, &view.env())?;
     core.snapshots.advance(last);
-    let report = engine.check();
+    let report = check_and_count(&core, &engine);
     let closed = engine.close();
     report.and_then(|report| closed.map(|()| report))
 }
@@ -212,7 +229,41 @@ fn place_of_pool(env: &Env, dir: &Path, options: &Options) -> Result<PathBuf> {
         PoolChoice::Path(path) | PoolChoice::Emulated { path: Some(path), .. } => Some(path.clone()),
         PoolChoice::Auto | PoolChoice::Emulated { path: None, .. } => None,
     };
-    Ok(asked.or(recorded).unwrap_or_else(|| dir.join("pool")))
+    Ok(asked.or(recorded).unwrap_or_else(|| dir.join(pool::POOL_NAME)))
+}
+
+/// An error where no pool lies in `place` and the database's lies elsewhere, or may: a repair without it would give up what
+/// is in it.
+fn refuse_wrong_place(env: &Env, dir: &Path, options: &Options, place: &Path) -> Result<()> {
+    pool::refuse_name_of_another_file(&options.pool, dir)?;
+    if env.pm.exists(place)? {
+        return Ok(());
+    }
+    let is_asked = !matches!(options.pool, PoolChoice::Auto | PoolChoice::Emulated { path: None, .. });
+    let Some(salvaged) = Manifest::salvage(&*env.fs, dir)? else {
+        let is_data =
+            |path: &PathBuf| matches!(FileName::parse(path), Some(FileName::Table(_) | FileName::Log(_)));
+        // The log of `lsm` lies in files, if it is not in a pool: where there are any, that is what there is to be repaired.
+        let may_go_without =
+            || Ok(options.engine == EngineKind::Lsm && env.fs.list(dir)?.iter().any(is_data));
+        if is_asked || may_go_without()? {
+            return Ok(());
+        }
+        return Err(Error::invalid(format!(
+            "the manifest, which knew where the pool lies, tells nothing any more, and there is none in {}: name it with \
+             `--pool`; where it is gone for good, name the place for a new one",
+            place.display()
+        )));
+    };
+    let known = pool::recorded_path(&salvaged.state.identity).unwrap_or_else(|| dir.join(pool::POOL_NAME));
+    match is_asked && env.pm.exists(&known)? {
+        true => Err(Error::invalid(format!(
+            "there is no pool in {}, and the database's lies in {}: name that, or move it away to go on without it",
+            place.display(),
+            known.display()
+        ))),
+        false => Ok(()),
+    }
 }
 
 /// An error, before anything is written, where a new pool has certainly no room.

@@ -23,6 +23,16 @@ const LOST: &str = "lost";
 /// The name of the list of what lies there and why.
 const LIST: &str = "LIST";
 
+/// A file of no contents that is put into the folder to find whether it takes any.
+const PROBE: &str = "PROBE";
+
+/// Whether a path ends as one of those that a repair makes in a database's directory.
+pub(crate) fn is_name(path: &Path) -> bool {
+    let temporary = format!("{}.tmp", journal::NAME);
+    let names = [journal::NAME, &temporary, LOST, beside::FOLDER];
+    path.file_name().is_some_and(|name| names.iter().any(|own| name == *own))
+}
+
 /// Where the first repair that set something aside says what that was.
 pub(super) fn list_of_lost(dir: &Path) -> PathBuf {
     dir.join(LOST).join(LIST)
@@ -40,10 +50,41 @@ pub(crate) fn finish(env: &Env, dir: &Path) -> Result<Option<Vec<String>>> {
         return Ok(None);
     }
     let record = Journal::decode(&path, &env.fs.read(&path)?)?;
+    verify(env, dir, &record)?;
     // Its name may not be durable yet, and what is done from here on must not be done without it.
     env.fs.sync_dir(dir)?;
     apply(env, dir, &record)?;
     Ok(Some(record.lost))
+}
+
+/// An error if what the record puts in place is not there: it is another database's, or somebody has removed its files.
+fn verify(env: &Env, dir: &Path, record: &Journal) -> Result<()> {
+    let missing = |what: &Path| {
+        let found = format!(
+            "one whose {} is gone: if the record is another database's, move it away; nothing was changed",
+            what.display()
+        );
+        Error::corruption(&dir.join(journal::NAME), 0, "the record of this directory's repair", found)
+    };
+    // What is kept in `lost` nobody needs.
+    for (from, to) in record.links.iter().filter(|(_, to)| !to.starts_with(LOST)) {
+        if !env.fs.exists(&dir.join(from))? && !env.fs.exists(&dir.join(to))? {
+            return Err(missing(from));
+        }
+    }
+    let manifest = FileName::Manifest(record.manifest).path(dir);
+    let is_made = record.links.iter().any(|(_, to)| dir.join(to) == manifest);
+    if !is_made && !env.fs.exists(&manifest)? {
+        return Err(missing(&manifest));
+    }
+    match &record.pool {
+        Some(PoolMove { place, new: Some(new), .. })
+            if !env.pm.exists(&dir.join(new))? && !env.pm.exists(&dir.join(place))? =>
+        {
+            Err(missing(new))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Makes what was done in `view` what lies in `dir`.
@@ -62,9 +103,46 @@ pub(super) fn commit(env: &Env, dir: &Path, view: &Beside, done: &Salvage) -> Re
     file.append(&record.encode())?;
     file.sync()?;
     drop(file);
+    if fills_lost(&record) {
+        prepare_lost(&*env.fs, dir)?;
+    }
     env.fs.rename(&temporary, &dir.join(journal::NAME))?;
     env.fs.sync_dir(dir)?;
     apply(env, dir, &record)
+}
+
+fn fills_lost(record: &Journal) -> bool {
+    let aside = record.pool.as_ref().and_then(|pool| pool.aside.as_ref());
+    record.links.iter().map(|(_, to)| to).chain(aside).any(|to| to.starts_with(LOST))
+}
+
+/// Makes the folder `lost` and has it take a file: after the last step it would be too late to find that it cannot.
+fn prepare_lost(fs: &dyn Fs, dir: &Path) -> Result<()> {
+    let (lost, probe) = (dir.join(LOST), beside::folder(dir).join(PROBE));
+    let taken = dir.join(LOST).join(PROBE);
+    let outcome = (|| {
+        fs.create_dir_all(&lost)?;
+        write(fs, &probe, b"")?;
+        if fs.exists(&taken)? {
+            fs.remove(&taken)?;
+        }
+        link(fs, &probe, &taken)?;
+        fs.remove(&taken)
+    })();
+    outcome.map_err(|e| match e {
+        Error::Io { ref source, .. }
+            if matches!(
+                source.kind(),
+                ErrorKind::CrossesDevices | ErrorKind::AlreadyExists | ErrorKind::NotADirectory
+            ) =>
+        {
+            Error::invalid(format!(
+                "{} cannot take what the repair is to keep there ({e}): move it away; nothing was changed",
+                lost.display()
+            ))
+        }
+        e => e,
+    })
 }
 
 /// What is to be done so that `dir` is what `view` shows.
@@ -119,21 +197,17 @@ fn plan_pool(
     list: &mut String,
 ) -> Result<Option<PoolMove>> {
     let Some((place, now)) = view.pm.change() else { return Ok(None) };
-    let inside = |path: &Path| path.strip_prefix(dir).ok().map(Path::to_path_buf);
-    let named = |path: PathBuf| match inside(&path) {
-        Some(path) => Ok(path),
-        None => std::path::absolute(&path).map_err(|e| Error::io(&path, "name", e)),
-    };
+    let named = |path: PathBuf| beside::name_from(dir, path);
     let new = (now == PoolNow::New).then(|| named(beside::pool_beside(&place))).transpose()?;
     let mut aside = None;
     if let Some(why) = done.pool_aside.as_ref().filter(|_| !env.pm.is_device(&place))
         && env.pm.exists(&place)?
     {
         let name = place.file_name().map_or("pool".into(), |name| name.to_string_lossy().into_owned());
-        let to = match inside(&place) {
-            Some(_) => free_name(env, dir, Path::new(LOST), &name)?,
+        let to = match place.starts_with(dir) {
+            true => free_name(env, dir, Path::new(LOST), &name)?,
             // On its own file system.
-            None => free_name(env, dir, &named(place.clone())?.with_file_name(""), &format!("{name}.lost"))?,
+            false => free_name(env, dir, &named(place.clone())?.with_file_name(""), &format!("{name}.lost"))?,
         };
         list.push_str(&format!("{}: {why}\n", to.display()));
         aside = Some(to);
@@ -162,9 +236,7 @@ fn write(fs: &dyn Fs, path: &Path, bytes: &[u8]) -> Result<()> {
 /// Does what the record says, as far as it has not been done.
 fn apply(env: &Env, dir: &Path, record: &Journal) -> Result<()> {
     let fs = &*env.fs;
-    if record.links.iter().any(|(_, to)| to.starts_with(LOST))
-        || record.pool.as_ref().and_then(|pool| pool.aside.as_ref()).is_some_and(|to| to.starts_with(LOST))
-    {
+    if fills_lost(record) {
         fs.create_dir_all(&dir.join(LOST))?;
     }
     for (from, to) in &record.links {
@@ -188,7 +260,7 @@ fn apply(env: &Env, dir: &Path, record: &Journal) -> Result<()> {
     }
     fs.sync_dir(dir)?;
     // The folder first: its files would hold the bytes of files that are removed later.
-    empty_folder(fs, dir)?;
+    beside::empty(fs, dir)?;
     fs.remove(&dir.join(journal::NAME))?;
     fs.sync_dir(dir)?;
     let _ = fs.remove_dir(&beside::folder(dir));
@@ -222,27 +294,15 @@ fn move_pool(pm: &dyn PmSpace, dir: &Path, pool: &PoolMove) -> Result<()> {
     new.map_or(Ok(()), |new| pm.rename(&new, &place))
 }
 
-fn empty_folder(fs: &dyn Fs, dir: &Path) -> Result<()> {
-    let folder = beside::folder(dir);
-    if !fs.exists(&folder)? {
-        return Ok(());
-    }
-    fs.list(&folder)?.iter().try_for_each(|file| fs.remove(file))?;
-    fs.sync_dir(&folder)
-}
-
 /// Removes what a repair has written that did not come to its end.
-pub(super) fn discard(env: &Env, dir: &Path, pool: Option<&Path>) -> Result<()> {
+pub(super) fn discard(env: &Env, dir: &Path) -> Result<()> {
     if is_unfinished(&*env.fs, dir)? {
         // It has happened, and what it has written is needed.
         return Ok(());
     }
-    empty_folder(&*env.fs, dir)?;
     let temporary = dir.join(format!("{}.tmp", journal::NAME));
     if env.fs.exists(&temporary)? {
         env.fs.remove(&temporary)?;
     }
-    // Where directories are not removed an empty one stays.
-    let _ = env.fs.remove_dir(&beside::folder(dir));
-    pool.map_or(Ok(()), |pool| env.pm.remove(&beside::pool_beside(pool)))
+    beside::discard(env, dir)
 }

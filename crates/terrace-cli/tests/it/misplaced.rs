@@ -1,0 +1,256 @@
+//! What lies where a repair or a new pool is to lie, and files that are gone or of another kind: nobody's data goes for it.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use terrace::{Db, Options};
+use terrace_base::checksum::crc32c;
+
+use crate::support::{self, Bed, Run};
+
+/// Keys of a small database.
+const KEYS: u32 = 300;
+
+const ENGINES: [&str; 4] = ["slm", "lsm", "turbo", "sptree"];
+
+/// Makes a database with its pool in `pool`, with the command itself.
+fn make(bed: &Bed, dir: &Path, engine: &str, pool: &str) {
+    let lines: String = (0..KEYS).map(|i| format!("key/{i:05}\t{i}\n")).collect();
+    let file = bed.file("records.tsv", lines);
+    run(dir, "import", &[file.to_str().unwrap(), "--engine", engine, "--pool", pool]).text();
+}
+
+fn run(dir: &Path, command: &str, args: &[&str]) -> Run {
+    support::run(&[&[command, dir.to_str().unwrap()], args].concat())
+}
+
+/// Keys that the command exports.
+fn count(dir: &Path) -> usize {
+    run(dir, "export", &["-"]).out.iter().filter(|byte| **byte == b'\n').count()
+}
+
+fn emulated(path: &Path) -> String {
+    format!("emulated:dram@{}", path.display())
+}
+
+fn names(dir: &Path, part: &str) -> Vec<PathBuf> {
+    let all = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let mut found: Vec<_> = all.filter(|path| path.to_string_lossy().contains(part)).collect();
+    found.sort();
+    found
+}
+
+fn spoil(path: &Path) {
+    let mut bytes = std::fs::read(path).unwrap();
+    let at = bytes.len() / 2;
+    let at = (at..bytes.len()).find(|at| bytes[*at] != 0).unwrap_or(0);
+    bytes[at..].iter_mut().take(200).for_each(|byte| *byte ^= 0x5a);
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn what_lies_beside_a_pool_is_not_a_repairs_to_remove() {
+    for engine in ENGINES {
+        let bed = Bed::new();
+        let (one, other) = (bed.path("one"), bed.path("other"));
+        let (pool, beside) = (bed.path("p"), bed.path("p.repair"));
+        make(&bed, &one, engine, &emulated(&pool));
+        make(&bed, &other, engine, &emulated(&beside));
+        for args in [&["--dry-run"][..], &[]] {
+            run(&one, "repair", args).text();
+            assert_eq!(count(&other), KEYS as usize, "{engine}");
+        }
+        // Where it has to make a pool there, it says what is in the way.
+        for at in [0, 4096] {
+            let mut bytes = std::fs::read(&pool).unwrap();
+            bytes[at] ^= 0x40;
+            std::fs::write(&pool, bytes).unwrap();
+        }
+        run(&one, "repair", &[]).fails(2, &["p.repair", "move it away"]);
+        assert_eq!(count(&other), KEYS as usize, "{engine}");
+        std::fs::rename(&beside, bed.path("away")).unwrap();
+        run(&one, "repair", &[]);
+        assert!(run(&one, "check", &[]).code == 0 && !beside.exists(), "{engine}");
+    }
+}
+
+#[test]
+fn files_in_a_folder_called_repair_are_not_a_repairs_to_remove() {
+    for is_link in [false, true] {
+        let bed = Bed::new();
+        make(&bed, &bed.db, "lsm", "auto");
+        let papers = bed.path("papers");
+        std::fs::create_dir(&papers).unwrap();
+        std::fs::write(papers.join("thesis"), b"years").unwrap();
+        let folder = bed.db.join("repair");
+        match is_link {
+            true => std::os::unix::fs::symlink(&papers, &folder).unwrap(),
+            false => std::fs::rename(&papers, &folder).unwrap(),
+        }
+        bed.run::<&str>("repair", &[]).fails(2, &["no repair has made", "move them away"]);
+        assert_eq!(std::fs::read(folder.join("thesis")).unwrap(), b"years");
+    }
+}
+
+/// The record of a repair is carried out only where its files are: one that somebody has copied, or whose folder `repair`
+/// somebody has removed, would put nothing in the place of what it removes.
+#[test]
+fn a_record_without_its_files_changes_nothing() {
+    for engine in ENGINES {
+        let bed = Bed::new();
+        make(&bed, &bed.db, engine, "emulated:dram");
+        let there = names(&bed.db, "");
+        std::fs::write(bed.db.join("REPAIR"), record(&there)).unwrap();
+        for command in [&["put", "a", "b"][..], &["repair"]] {
+            let outcome = bed.run(command[0], &command[1..]);
+            outcome.fails(3, &["REPAIR", "nothing was changed"]);
+        }
+        std::fs::remove_file(bed.db.join("REPAIR")).unwrap();
+        assert!(names(&bed.db, "") == there, "{engine}");
+        assert_eq!(count(&bed.db), KEYS as usize, "{engine}");
+    }
+}
+
+/// A record by which manifest 9 comes and every file of `there` goes (`docs/formats/repair.md`).
+fn record(there: &[PathBuf]) -> Vec<u8> {
+    let name = |path: &Path| path.file_name().unwrap().as_encoded_bytes().to_vec();
+    let bytes = |text: &[u8]| [&[text.len() as u8], text].concat();
+    let mut body = vec![9, 1];
+    body.extend(bytes(b"repair/MANIFEST-000009"));
+    body.extend(bytes(b"MANIFEST-000009"));
+    body.push(there.len() as u8);
+    body.extend(there.iter().flat_map(|path| bytes(&name(path))));
+    body.extend([0, 0]);
+    [b"TERREPAR", &1_u32.to_le_bytes()[..], &crc32c(&body).to_le_bytes(), &body].concat()
+}
+
+/// A pool is not made in the place of a table or of the manifest.
+#[test]
+fn no_pool_is_made_under_the_name_of_another_file() {
+    let bed = Bed::new();
+    make(&bed, &bed.db, "slm", "auto");
+    let db = Db::open(&bed.db, Options::default()).unwrap();
+    db.flush().unwrap();
+    db.close().unwrap();
+    drop(db);
+    let mut files: Vec<PathBuf> =
+        ["MANIFEST", "CURRENT", ".sst"].iter().flat_map(|part| names(&bed.db, part)).collect();
+    files.extend(["000099.log", "lost", "repair", "REPAIR"].map(|name| bed.db.join(name)));
+    for file in files {
+        let before = std::fs::read(&file).ok();
+        for command in [&["put", "a", "b"][..], &["repair"], &["check"]] {
+            let args = [&command[1..], &["--pool", file.to_str().unwrap()]].concat();
+            let outcome = bed.run(command[0], &args);
+            assert!(
+                outcome.code != 0 && outcome.err.contains("another file of the database"),
+                "{command:?} {outcome:?}"
+            );
+            assert_eq!(std::fs::read(&file).ok(), before, "{command:?} {}", file.display());
+        }
+    }
+    assert_eq!(count(&bed.db), KEYS as usize);
+}
+
+#[test]
+fn a_repair_goes_on_without_a_pool_only_if_there_is_none() {
+    for engine in ENGINES {
+        let bed = Bed::new();
+        let pool = bed.path("p");
+        make(&bed, &bed.db, engine, &emulated(&pool));
+        // A mistyped path.
+        let wrong = emulated(&bed.path("q"));
+        bed.run("repair", &["--pool", &wrong]).fails(2, &["no pool in", "lies in"]);
+        assert_eq!(count(&bed.db), KEYS as usize, "{engine}");
+        // A manifest that tells nothing of where the pool lies.
+        names(&bed.db, "MANIFEST").iter().for_each(|path| std::fs::write(path, b"TERRALOG").unwrap());
+        bed.run("repair", &["--engine", engine]).fails(2, &["--pool"]);
+        bed.run("repair", &["--pool", &emulated(&pool)]).text();
+        assert_eq!(count(&bed.db), KEYS as usize, "{engine}");
+    }
+}
+
+/// One missing file, and the next write made a new database over the old one.
+#[test]
+fn a_database_without_its_pointer_is_damaged_and_not_gone() {
+    for (engine, pool) in
+        ENGINES.map(|engine| (engine, "emulated:dram")).into_iter().chain([("slm", "auto"), ("lsm", "auto")])
+    {
+        for gone in [&["CURRENT"][..], &["CURRENT", "MANIFEST"]] {
+            let bed = Bed::new();
+            make(&bed, &bed.db, engine, pool);
+            for path in gone.iter().flat_map(|part| names(&bed.db, part)) {
+                std::fs::remove_file(path).unwrap();
+            }
+            let flags = ["--engine", engine, "--pool", pool];
+            for other in ENGINES {
+                let other = ["--engine", other, "--pool", pool];
+                bed.run("put", &[&["a", "b"], &other[..]].concat()).fails(3, &["repair"]);
+            }
+            bed.run("check", &flags).fails(1, &["repair"]);
+            let repaired = bed.run("repair", &flags);
+            assert_eq!(count(&bed.db), KEYS as usize, "{engine} {pool} {gone:?} {repaired:?}");
+        }
+    }
+}
+
+/// That `lost` cannot take anything is found before the last step.
+#[test]
+fn a_place_that_cannot_keep_what_is_damaged_is_found_in_time() {
+    for what in ["a file", "a link that leads nowhere"] {
+        let bed = Bed::new();
+        make(&bed, &bed.db, "slm", "auto");
+        let lost = bed.db.join("lost");
+        match what {
+            "a file" => std::fs::write(&lost, b"mine").unwrap(),
+            _ => std::os::unix::fs::symlink("nowhere", &lost).unwrap(),
+        }
+        assert!(bed.run::<&str>("repair", &[]).text().contains(&format!("{KEYS} keys are")), "{what}");
+        let db = Db::open(&bed.db, Options::default()).unwrap();
+        db.flush().unwrap();
+        db.close().unwrap();
+        drop(db);
+        spoil(&names(&bed.db, ".sst")[0]);
+        bed.run::<&str>("repair", &[]).fails(2, &["lost", "move it away"]);
+        assert!(!bed.db.join("REPAIR").exists(), "{what}");
+        std::fs::remove_file(&lost).unwrap();
+        bed.run::<&str>("repair", &[]);
+        bed.run::<&str>("check", &[]).text();
+    }
+}
+
+/// Nobody waits for who would write to a pipe.
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_an_error_at_once() {
+    let bed = Bed::new();
+    make(&bed, &bed.db, "slm", "auto");
+    let db = Db::open(&bed.db, Options::default()).unwrap();
+    db.flush().unwrap();
+    db.close().unwrap();
+    drop(db);
+    let parts = ["CURRENT", "MANIFEST", ".sst", ".log", "pool", "LOCK"];
+    for file in parts.iter().flat_map(|part| names(&bed.db, part)) {
+        let aside = bed.path("aside");
+        std::fs::rename(&file, &aside).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&file).status().unwrap();
+        assert!(made.success());
+        for command in ["check", "repair"] {
+            ends_soon(&bed.db, command);
+        }
+        std::fs::remove_file(&file).unwrap();
+        std::fs::rename(&aside, &file).unwrap();
+    }
+    assert_eq!(count(&bed.db), KEYS as usize);
+}
+
+fn ends_soon(dir: &Path, command: &str) {
+    let mut run = std::process::Command::new(env!("CARGO_BIN_EXE_terrace"));
+    run.arg(command).arg(dir).stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    let (mut child, begun) = (run.spawn().unwrap(), Instant::now());
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > Duration::from_secs(60) {
+            child.kill().unwrap();
+            panic!("{command} waits for ever");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,54 @@
+//! Where no pool is made: over a database whose pointer is missing, and under the name of another file.
+
+use std::path::Path;
+
+use terrace_base::{Error, Result};
+use terrace_pmem::{MediaRequest, Opened, PoolOptions};
+
+use super::{POOL_NAME, is_of_another_version, is_unusable, owner_in};
+use crate::db::core::Core;
+use crate::manifest::{self, FileName};
+use crate::options::PoolChoice;
+use crate::repair;
+
+/// An error if the pool is to lie under the name of a file in the directory that is none.
+pub(crate) fn refuse_name_of_another_file(choice: &PoolChoice, dir: &Path) -> Result<()> {
+    let (PoolChoice::Path(path) | PoolChoice::Emulated { path: Some(path), .. }) = choice else {
+        return Ok(());
+    };
+    let home = std::path::absolute(path).ok().and_then(|path| path.parent().map(Path::to_path_buf));
+    let is_here = home.is_some() && home == std::path::absolute(dir).ok();
+    if is_here && (FileName::parse(path).is_some() || repair::is_name(path)) {
+        return Err(Error::invalid(format!(
+            "{} is the name of another file of the database, and no pool can lie there",
+            path.display()
+        )));
+    }
+    Ok(())
+}
+
+/// An error if the pool in the directory shows that a database lies there, whose pointer to its manifest is missing. A pool
+/// that was closed or opened again is more than a creation leaves that was cut off or failed.
+pub(crate) fn refuse_headless(core: &Core) -> Result<()> {
+    let media = match &core.options.pool {
+        PoolChoice::Auto => MediaRequest::Auto,
+        PoolChoice::Emulated { path: None, profile } => MediaRequest::Emulated(*profile),
+        // Elsewhere it is nobody's to replace (`fresh`).
+        PoolChoice::Path(_) | PoolChoice::Emulated { path: Some(_), .. } => return Ok(()),
+    };
+    let path = core.dir.join(POOL_NAME);
+    if manifest::locate(core.fs(), &core.dir)?.is_some() || !matches!(core.env.pm.exists(&path), Ok(true)) {
+        return Ok(());
+    }
+    let wanted = PoolOptions { media, salvage: true, prefault: false, ..PoolOptions::default() };
+    let pool = match core.env.pm.open(&path, &wanted) {
+        Err(e) if is_unusable(&e) && !is_of_another_version(&e) => return Ok(()),
+        pool => pool?,
+    };
+    if owner_in(&pool).is_none() || pool.generation() <= 1 && pool.opened() != Opened::Clean {
+        return Ok(());
+    }
+    let current = FileName::Current.path(&core.dir);
+    let found = format!("no such file beside {}, the pool of a database; run repair", path.display());
+    Err(Error::corruption(&current, 0, "the name of the manifest in force", found))
+}
