@@ -1,7 +1,6 @@
 //! What lies where a repair or a new pool is to lie, and files that are gone or of another kind: nobody's data goes for it.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use terrace::{Db, Options};
 use terrace_base::checksum::crc32c;
@@ -242,15 +241,10 @@ fn a_pipe_in_the_place_of_a_file_is_an_error_at_once() {
     assert_eq!(count(&bed.db), KEYS as usize);
 }
 
+/// `timeout` kills what waits.
 fn ends_soon(dir: &Path, command: &str) {
-    let mut run = std::process::Command::new(env!("CARGO_BIN_EXE_terrace"));
-    run.arg(command).arg(dir).stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
-    let (mut child, begun) = (run.spawn().unwrap(), Instant::now());
-    while child.try_wait().unwrap().is_none() {
-        if begun.elapsed() > Duration::from_secs(60) {
-            child.kill().unwrap();
-            panic!("{command} waits for ever");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let mut run = std::process::Command::new("timeout");
+    run.args(["-s", "KILL", "60", env!("CARGO_BIN_EXE_terrace"), command]).arg(dir);
+    let ended = run.output().unwrap();
+    assert!(matches!(ended.status.code(), Some(0..=3)), "{command}: {ended:?}");
 }
