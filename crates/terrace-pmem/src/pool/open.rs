@@ -189,7 +189,9 @@ impl Pool {
     /// Whether the header on the medium still is what was opened.
     pub(crate) fn check_header(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        for at in SUPERBLOCK_AT {
+        // Who opens a pool to write makes a damaged copy anew from the other; who only reads leaves that to him.
+        let copies = if self.is_read_only() { &SUPERBLOCK_AT[..0] } else { &SUPERBLOCK_AT[..] };
+        for &at in copies {
             if self.copy_out::<128>(at) != *self.inner.superblock.as_bytes() {
                 problems.push(Problem::new(at, "superblock copy changed while in use"));
             }

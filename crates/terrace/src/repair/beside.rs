@@ -52,6 +52,8 @@ pub(super) fn pool_beside(path: &Path) -> PathBuf {
 fn claim(env: &Env, dir: &Path, pool: &Path) -> Result<()> {
     let (fs, folder) = (&*env.fs, folder(dir));
     fs.create_dir_all(&folder)?;
+    // A power cut takes the pool, or leaves what claims it.
+    fs.sync_dir(dir)?;
     if !fs.list(&folder)?.is_empty() {
         return Err(Error::invalid(format!(
             "{} is where a repair writes, and there are files in it that no repair has made: move them away",

@@ -61,6 +61,23 @@ fn files_that_end_early_are_told_or_harmless() {
     docket.close();
 }
 
+/// Bytes of the superblock's two copies.
+const SUPERBLOCKS: [usize; 2] = [0x22, 0x1022];
+
+/// The other copy serves, and there is nothing to repair that the next writer does not.
+#[test]
+fn one_damaged_superblock_is_as_good_as_none() {
+    let mut docket = Docket::default();
+    for sample in samples().into_iter().filter(|sample| sample.image.pool.is_some()) {
+        for at in SUPERBLOCKS {
+            let mut image = sample.image.clone();
+            image.pool.as_mut().unwrap()[at] ^= 4;
+            hear(&mut docket, &sample, None, &format!("byte {at:#x}"), &image);
+        }
+    }
+    docket.close();
+}
+
 /// A repair that only looks changes nothing, and says what one that repairs then says.
 fn look(image: &Image, what: &str) {
     let bed = image.bed();
