@@ -146,6 +146,11 @@ impl Error {
         matches!(self.kind(), ErrorKind::NoSpace | ErrorKind::PoolFull | ErrorKind::Locked)
     }
 
+    /// Whether the system has failed to do what was asked of it: that says nothing of what a file holds.
+    pub fn is_system_failure(&self) -> bool {
+        matches!(self.kind(), ErrorKind::Io | ErrorKind::NoSpace)
+    }
+
     /// Whether the pool or the disk has no room. Nothing has been lost, and there may be room later.
     pub fn is_out_of_space(&self) -> bool {
         matches!(self.kind(), ErrorKind::NoSpace | ErrorKind::PoolFull)

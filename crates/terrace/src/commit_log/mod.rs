@@ -36,7 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use terrace_base::{Error, ErrorKind, Result};
+use terrace_base::{Error, Result};
 use terrace_disk::Access;
 use terrace_log::{PmLog, unfinished_path};
 use terrace_pmem::{Claim, Marks, Pool};
@@ -424,11 +424,11 @@ impl CommitLog {
         let end = std::iter::once_with(|| replay::check_known(&files, &manifest.state()));
         let mut problems = Vec::new();
         for error in read.chain(end).filter_map(Result::err) {
-            match error.kind() {
-                // What cannot be read proves no damage.
-                ErrorKind::Io => return Err(error),
-                _ => problems.push(error.to_string()),
+            // What cannot be read proves no damage.
+            if error.is_system_failure() {
+                return Err(error);
             }
+            problems.push(error.to_string());
         }
         problems.dedup();
         Ok(problems)

@@ -183,8 +183,9 @@ impl Manifest {
     pub fn salvage(fs: &dyn Fs, dir: &Path) -> Result<Option<Salvaged>> {
         let mut numbers = files::manifests(fs, dir)?;
         for number in &numbers {
-            if let Err(e @ Error::InvalidFormat { .. }) = replay::read(fs, dir, *number) {
-                return Err(e);
+            match replay::read(fs, dir, *number) {
+                Err(e) if e.is_system_failure() || matches!(e, Error::InvalidFormat { .. }) => return Err(e),
+                _ => {}
             }
         }
         if let Ok(Some(current)) = locate(fs, dir) {

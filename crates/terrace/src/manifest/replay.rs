@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use terrace_base::{Error, ErrorKind, Result};
+use terrace_base::{Error, Result};
 use terrace_disk::Fs;
 use terrace_log::{LogReader, Outline};
 
@@ -72,7 +72,7 @@ pub(super) fn salvage(fs: &dyn Fs, path: &Path, number: u64) -> Result<Option<Sa
     let mut replay = Replay { path, state: None, complete: false };
     // The damage is why this is called; what came before it is what is asked for.
     match replay.run(fs, number, &mut |_, _| ()) {
-        Err(e) if e.kind() == ErrorKind::Io => return Err(e),
+        Err(e) if e.is_system_failure() => return Err(e),
         _ => {}
     }
     let Some(state) = replay.state else { return Ok(None) };

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use terrace_base::{Error, ErrorKind, Result};
+use terrace_base::{Error, Result};
 use terrace_disk::Access;
 use terrace_table::{Kind, Table, TableMeta, TableOptions, salvage};
 
@@ -123,7 +123,7 @@ impl Salvage {
         match Manifest::open(self.core.fs.clone(), &self.core.dir) {
             Ok(manifest) => Ok(Some((*manifest.state()).clone())),
             // That the system fails to read it proves no damage.
-            Err(e) if e.kind() == ErrorKind::Io => Err(e),
+            Err(e) if e.is_system_failure() => Err(e),
             Err(e) => {
                 self.did(format!("the manifest is of no use ({e}); making it anew from the tables"));
                 self.report.doubts.push(
@@ -170,7 +170,7 @@ impl Salvage {
             let path = FileName::Table(number).path(&self.core.dir);
             // What does not even say what it is, is taken for what it is called.
             let (own, origin) = match Table::identify(self.core.fs(), &path) {
-                Err(e) if e.kind() == ErrorKind::Io => return Err(e),
+                Err(e) if e.is_system_failure() => return Err(e),
                 told => told.unwrap_or((number, identity.origin())),
             };
             found.push((own != number, number, own, origin, path));
