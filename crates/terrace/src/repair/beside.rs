@@ -94,7 +94,10 @@ pub(super) fn discard(env: &Env, dir: &Path) -> Result<()> {
     let note = folder.join(NOTE);
     if fs.exists(&note)? {
         if let Some(pool) = noted(&fs.read(&note)?) {
-            env.pm.remove(&dir.join(pool))?;
+            let pool = dir.join(pool);
+            env.pm.remove(&pool)?;
+            // A power cut must not bring it back without the note that claims it.
+            fs.sync_dir(pool.parent().unwrap_or(dir))?;
         }
         empty(fs, dir)?;
     }
