@@ -7,6 +7,7 @@ mod background;
 mod batch;
 mod commit_log;
 pub mod compaction;
+mod core;
 mod db;
 mod engine;
 pub mod env;
@@ -16,6 +17,7 @@ mod memtable;
 mod options;
 mod pool;
 mod repair;
+mod salvage;
 mod scratch;
 mod settings;
 mod stats;
@@ -24,7 +26,7 @@ mod tables;
 
 pub use batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES, WriteBatch};
 pub use bytes::Bytes;
-pub use db::report::{CheckReport, RepairReport};
+pub use core::report::{CheckReport, RepairReport};
 pub use db::{Db, DbIter, Entries, Snapshot, lock_path};
 pub use env::{Env, PmSpace};
 pub use options::{

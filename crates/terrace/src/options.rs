@@ -6,8 +6,6 @@ use terrace_base::{Error, Result};
 use terrace_pmem::Profile;
 pub use terrace_table::Compression;
 
-use crate::settings;
-
 /// Which design stores the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -328,30 +326,6 @@ pub struct SptreeOptions {
 impl Default for SptreeOptions {
     fn default() -> Self {
         SptreeOptions { buffered: false, filter_bits: 1, log_bytes: 16 << 20, leaf_entries: 64 }
-    }
-}
-
-impl Options {
-    /// Sets an option by name, such as `slm.block_bytes` to `4096`. Sizes are in bytes.
-    ///
-    /// # Errors
-    /// `InvalidArgument` if there is no such option, with a list of those there are, or if it cannot have that value,
-    /// with its range. What cannot work together is refused by opening.
-    ///
-    /// ```
-    /// let mut options = terrace::Options::default();
-    /// options.set("slm.block_bytes", "4096")?;
-    /// assert_eq!(options.slm.block_bytes, 4096);
-    /// assert!(options.set("slm.block_bites", "4096").is_err());
-    /// # Ok::<(), terrace::Error>(())
-    /// ```
-    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
-        settings::set(self, name, value)
-    }
-
-    /// Refuses what cannot work, by name.
-    pub(crate) fn validate(&self) -> Result<()> {
-        settings::validate(self)
     }
 }
 

@@ -19,8 +19,7 @@ use terrace_base::rng::Rng;
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_pmem::{Granularity, Known, MediaRequest, Opened, Pool, PoolOptions, Profile};
 
-use crate::commit_log::needed_begun;
-use crate::db::core::Core;
+use crate::core::Core;
 use crate::manifest::{Identity, KnownPool, Manifest};
 use crate::options::{EngineKind, Options, PoolChoice};
 
@@ -220,7 +219,7 @@ pub(crate) fn open(core: &Core, manifest: &Manifest) -> Result<Found> {
 /// wrote them was killed, and the page cache has everything still. Damage to the pool is then no matter of a power cut.
 fn may_be_ahead(core: &Core, manifest: &Manifest) -> bool {
     let epoch = core.fs().epoch(&core.dir);
-    let begun = needed_begun(&manifest.state());
+    let begun = manifest.state().needed_begun();
     !manifest.is_sealed() && epoch != 0 && begun.is_some_and(|begun| begun.epoch == epoch)
 }
 

@@ -14,8 +14,9 @@ use terrace_base::{Error, ErrorKind, Result};
 use terrace_disk::ScratchFs;
 use terrace_pmem::{Granularity, MediaRequest, MemMedia, Pool, PoolOptions};
 
-use crate::db::core::Core;
-use crate::engine::{self, Engine};
+use crate::core::Core;
+use crate::core::engine::Engine;
+use crate::engine;
 use crate::env::{Env, PmSpace};
 use crate::options::Options;
 

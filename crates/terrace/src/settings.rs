@@ -21,7 +21,7 @@ const MEMTABLE_BYTES: RangeInclusive<u64> = 4 * KIB..=64 * GIB;
 const MANY: RangeInclusive<u64> = 1..=1_000_000;
 
 /// One option of an [`Options`].
-pub(crate) struct Setting<'a> {
+struct Setting<'a> {
     /// What it is called: its engine, a dot, and its field.
     pub name: &'static str,
     slot: Slot<'a>,
@@ -139,7 +139,7 @@ impl Setting<'_> {
 }
 
 /// Every option that is a number or a choice by name.
-pub(crate) fn settings(options: &mut Options) -> Vec<Setting<'_>> {
+fn settings(options: &mut Options) -> Vec<Setting<'_>> {
     let whole = |name, kept, range| Setting { name, slot: Slot::Whole(kept, range) };
     let mut all = vec![
         whole("memory_budget", &mut options.memory_budget, KIB..=16 * TIB),
@@ -210,8 +210,32 @@ fn sptree(options: &mut SptreeOptions) -> [Setting<'_>; 4] {
     ]
 }
 
+impl Options {
+    /// Sets an option by name, such as `slm.block_bytes` to `4096`. Sizes are in bytes.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there is no such option, with a list of those there are, or if it cannot have that value,
+    /// with its range. What cannot work together is refused by opening.
+    ///
+    /// ```
+    /// let mut options = terrace::Options::default();
+    /// options.set("slm.block_bytes", "4096")?;
+    /// assert_eq!(options.slm.block_bytes, 4096);
+    /// assert!(options.set("slm.block_bites", "4096").is_err());
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        set(self, name, value)
+    }
+
+    /// Refuses what cannot work, by name.
+    pub(crate) fn validate(&self) -> Result<()> {
+        validate(self)
+    }
+}
+
 /// Sets the option called `name`.
-pub(crate) fn set(options: &mut Options, name: &str, value: &str) -> Result<()> {
+fn set(options: &mut Options, name: &str, value: &str) -> Result<()> {
     let mut all = settings(options);
     if let Some(setting) = all.iter_mut().find(|setting| setting.name == name) {
         return setting.set(value);
@@ -227,7 +251,7 @@ pub(crate) fn set(options: &mut Options, name: &str, value: &str) -> Result<()> 
 }
 
 /// Refuses values out of their ranges, and those that cannot work together.
-pub(crate) fn validate(options: &Options) -> Result<()> {
+fn validate(options: &Options) -> Result<()> {
     settings(&mut options.clone()).iter().try_for_each(Setting::check)?;
     let (slm, lsm) = (&options.slm, &options.lsm);
     let tables = [lsm.l0_tables, lsm.l0_slowdown_tables, lsm.l0_stop_tables];

@@ -14,7 +14,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use terrace_base::{Error, Result};
 
-use crate::db::core::Core;
+use crate::core::Core;
 
 pub(crate) use room::Room;
 

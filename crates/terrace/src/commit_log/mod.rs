@@ -42,8 +42,8 @@ use terrace_log::{PmLog, unfinished_path};
 use terrace_pmem::{Claim, Marks, Pool};
 
 use crate::batch::WriteBatch;
-use crate::db::core::Core;
-use crate::engine::Group;
+use crate::core::Core;
+use crate::core::request::Group;
 use crate::manifest::{BegunLog, Edit, FileName, Manifest};
 use file::{Failure, FileLog};
 use pool::PoolLog;
@@ -53,7 +53,7 @@ pub(crate) use mend::Entry;
 pub(crate) use pool::{Gathered, LOG_ROOTS, number_of};
 pub(crate) use record::Record;
 use replay::Files;
-pub(crate) use replay::{Replayed, Source, groups_beyond, needed_begun, replay};
+pub(crate) use replay::{Replayed, Source, groups_beyond, replay};
 
 /// The largest buffer for records that is kept from one to the next.
 const KEPT_RECORD_BYTES: usize = 4 << 20;
@@ -349,7 +349,7 @@ impl CommitLog {
                 None
             }
             // What an earlier life has sealed may be needed still.
-            _ => replay::needed_end(&manifest.state()),
+            _ => manifest.state().needed_end(),
         };
         match series.place {
             Place::Files => {
@@ -439,12 +439,12 @@ impl CommitLog {
     pub fn end_is_there(&self, manifest: &Manifest) -> Result<bool> {
         let (state, fs) = (manifest.state(), self.core.fs());
         let path = |number| file::log_path(&self.core.dir, number);
-        if let Some(begun) = replay::needed_begun(&state)
+        if let Some(begun) = state.needed_begun()
             && !fs.exists(&path(begun.number))?
         {
             return Ok(false);
         }
-        let Some((number, bytes)) = replay::needed_end(&state) else { return Ok(true) };
+        let Some((number, bytes)) = state.needed_end() else { return Ok(true) };
         Ok(fs.exists(&path(number))? && fs.open(&path(number), Access::Sequential)?.len() == bytes)
     }
 }

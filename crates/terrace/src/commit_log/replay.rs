@@ -18,8 +18,8 @@ use terrace_log::{LogReader, Outline};
 use super::file::log_path;
 use super::record::Record;
 use crate::batch::WriteBatch;
-use crate::db::core::Core;
-use crate::manifest::{BegunLog, State};
+use crate::core::Core;
+use crate::manifest::State;
 
 /// What was replayed.
 #[derive(Debug, Default)]
@@ -175,7 +175,7 @@ pub(crate) fn replay(
     let flushed = state.flushed_seq;
     let replayed = Replayed { reached: flushed, ..Replayed::default() };
     let mut chain =
-        Chain { source, replayed, flushed, last: None, blank: Vec::new(), end: needed_end(state) };
+        Chain { source, replayed, flushed, last: None, blank: Vec::new(), end: state.needed_end() };
     if let Err(e) = check_there(source, state) {
         judge(e, damaged, &mut chain.replayed)?;
     }
@@ -229,13 +229,14 @@ fn beginning(source: &dyn Source, number: u64) -> Result<Begins> {
 /// The logs that were begun and sealed last must be there as long as they are needed, the one that was sealed whole.
 pub(super) fn check_known(source: &dyn Source, state: &State) -> Result<()> {
     check_there(source, state)?;
-    let Some((number, bytes)) = needed_end(state) else { return Ok(()) };
+    let Some((number, bytes)) = state.needed_end() else { return Ok(()) };
     check_end(source, number, bytes, source.visit(number, &mut |_| Ok(()))?)
 }
 
 fn check_there(source: &dyn Source, state: &State) -> Result<()> {
-    let sealed = needed_end(state).map(|(number, bytes)| (number, format!("was sealed at byte {bytes}")));
-    let begun = needed_begun(state).map(|begun| (begun.number, "was begun, and is still needed".to_string()));
+    let sealed = state.needed_end().map(|(number, bytes)| (number, format!("was sealed at byte {bytes}")));
+    let begun =
+        state.needed_begun().map(|begun| (begun.number, "was begun, and is still needed".to_string()));
     let numbers = source.numbers();
     match sealed.into_iter().chain(begun).find(|(number, _)| !numbers.contains(number)) {
         Some((number, how)) => {
@@ -254,16 +255,6 @@ fn check_end(source: &dyn Source, number: u64, bytes: u64, read: Read) -> Result
     };
     let expected = format!("a log that was sealed at byte {bytes}");
     Err(Error::corruption(&source.path(number), at, expected, found))
-}
-
-/// The log that was sealed last and its length, as long as it is needed.
-pub(super) fn needed_end(state: &State) -> Option<(u64, u64)> {
-    state.log_end.filter(|(number, _)| *number != 0 && *number >= state.log_number)
-}
-
-/// The log that was begun last, as long as it is needed.
-pub(crate) fn needed_begun(state: &State) -> Option<BegunLog> {
-    state.last_log.filter(|begun| begun.number >= state.log_number)
 }
 
 impl Chain<'_> {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use terrace_base::Result;
 
-use crate::batch::WriteBatch;
+use crate::core::request::{Condition, Request};
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering};
 
 /// Bytes of batches after which a group takes no further one.
@@ -21,37 +21,6 @@ const GROUP_BYTES: usize = 1 << 20;
 /// Looks at whether it is its turn that a writer takes before it goes to sleep: about as long as a small group takes,
 /// and less than to fall asleep and be woken.
 const LOOKS: u32 = if cfg!(terrace_model) { 0 } else { 300 };
-
-/// What must hold for a write to take place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Condition {
-    None,
-    /// The batch's only key does not exist.
-    IfAbsent,
-    /// The batch's only key exists.
-    IfExists,
-    /// Nothing; but nothing else may be in the group.
-    Alone,
-}
-
-impl Condition {
-    /// Whether the key must be there, where that matters.
-    pub fn wants_key(self) -> Option<bool> {
-        match self {
-            Condition::IfAbsent => Some(false),
-            Condition::IfExists => Some(true),
-            Condition::None | Condition::Alone => None,
-        }
-    }
-}
-
-/// One writer's request.
-#[derive(Debug)]
-pub(crate) struct Request {
-    pub batch: WriteBatch,
-    pub condition: Condition,
-    pub sync: bool,
-}
 
 #[derive(Debug)]
 struct Writer {
@@ -210,6 +179,7 @@ impl Writer {
 #[cfg(all(test, not(terrace_model)))]
 mod tests {
     use super::*;
+    use crate::batch::WriteBatch;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn request(condition: Condition) -> Request {

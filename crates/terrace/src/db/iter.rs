@@ -10,8 +10,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use terrace_base::Result;
 
+use crate::core::engine::{Direction, Walk};
 use crate::db::read::Hold;
-use crate::engine::{Direction, Walk};
 
 /// Entries in key order; from the back with [`next_back`](DoubleEndedIterator::next_back) or `rev`.
 ///

@@ -1,13 +1,8 @@
 //! The database: everything a user calls.
 
-pub(crate) mod commit;
-pub(crate) mod core;
-mod health;
+mod commit;
 mod iter;
-pub(crate) mod memory;
 mod read;
-pub(crate) mod report;
-pub(crate) mod snapshots;
 mod traces;
 
 use std::cell::Cell;
@@ -23,11 +18,13 @@ use terrace_disk::FileLock;
 use terrace_table::Kind;
 
 use crate::batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Op, WriteBatch};
-use crate::db::commit::{CommitQueue, Condition, Request};
-use crate::db::core::Core;
-use crate::db::report::{CheckReport, RepairReport};
+use crate::core::Core;
+use crate::core::engine::Engine;
+use crate::core::report::{CheckReport, RepairReport};
+use crate::core::request::{Condition, Group, Request};
+use crate::db::commit::CommitQueue;
 use crate::db::traces::Traces;
-use crate::engine::{self, Engine, Group};
+use crate::engine;
 use crate::env::Env;
 use crate::options::{Options, WriteOptions};
 use crate::repair::{self, RepairOptions};

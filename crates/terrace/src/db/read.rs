@@ -6,11 +6,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use terrace_base::Result;
 
-use crate::db::core::Core;
+use crate::core::Core;
+use crate::core::engine::Engine;
+use crate::core::snapshots::Held;
 use crate::db::iter::{DbIter, Entries};
-use crate::db::snapshots::Held;
 use crate::db::{DirectoryLock, borrow, check_key};
-use crate::engine::Engine;
 
 /// The database as it was when the snapshot was taken, whatever is written, flushed or compacted
 /// meanwhile. Space that only old versions take is kept until it is dropped.

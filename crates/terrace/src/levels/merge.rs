@@ -8,7 +8,7 @@
 use terrace_table::Kind;
 
 use super::Levels;
-use crate::db::snapshots::is_needed;
+use crate::core::snapshots::is_needed;
 
 /// Decides over a run of versions, in order.
 #[derive(Debug)]

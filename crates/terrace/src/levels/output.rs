@@ -6,7 +6,7 @@
 use terrace_base::Result;
 use terrace_table::{Kind, TableMeta};
 
-use crate::db::core::Core;
+use crate::core::Core;
 use crate::manifest::Manifest;
 use crate::tables::{MadeFile, TableWriter, WriterOptions};
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use terrace_base::Result;
 use terrace_table::{Cursor, Kind, MergeCursor, merge};
 
-use crate::engine::{Direction, Walk};
+use crate::core::engine::{Direction, Walk};
 
 /// A walk over the live keys of a snapshot; the cursors keep what they read.
 #[derive(Debug)]

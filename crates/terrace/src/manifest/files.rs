@@ -9,6 +9,7 @@
 //! | `000003.log` | commit log 3 |
 //! | `000003.log.new` | commit log 3 being begun; worthless |
 //! | `LOCK` | held while the store is open |
+//! | `REPAIR`, `REPAIR.tmp`, `repair`, `lost` | a repair's: its record, what it writes beside, what it set aside |
 //!
 //! Numbers have six digits or as many as they need. Any other name is foreign and left alone.
 
@@ -22,6 +23,21 @@ use terrace_disk::Fs;
 /// The pointer file's name.
 const CURRENT: &str = "CURRENT";
 const CURRENT_TEMP: &str = "CURRENT.tmp";
+
+/// The record of a repair that is done but for putting its files in place.
+pub(crate) const REPAIR_RECORD: &str = "REPAIR";
+/// A record being written; worthless.
+pub(crate) const REPAIR_RECORD_TEMP: &str = "REPAIR.tmp";
+/// The folder in which a repair writes beside what is there.
+pub(crate) const REPAIR_FOLDER: &str = "repair";
+/// The folder of what was damaged or not the database's.
+pub(crate) const LOST_FOLDER: &str = "lost";
+
+/// Whether a path ends as one of those that a repair makes in a database's directory.
+pub(crate) fn is_of_repair(path: &Path) -> bool {
+    let names = [REPAIR_RECORD, REPAIR_RECORD_TEMP, LOST_FOLDER, REPAIR_FOLDER];
+    path.file_name().is_some_and(|name| names.iter().any(|own| name == *own))
+}
 
 /// What a name in the directory stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

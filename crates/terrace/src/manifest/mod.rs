@@ -53,8 +53,10 @@ mod state;
 mod tests;
 
 pub use edit::{BegunLog, Edit, FORMAT_VERSION, Identity, JobKind, KnownPool};
-pub(crate) use files::set_current;
 pub use files::{FileName, locate};
+pub(crate) use files::{
+    LOST_FOLDER, REPAIR_FOLDER, REPAIR_RECORD, REPAIR_RECORD_TEMP, is_of_repair, set_current,
+};
 pub use listing::Listing;
 pub use replay::Salvaged;
 pub use state::{OpenJob, State, TableState};

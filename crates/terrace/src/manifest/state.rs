@@ -158,6 +158,16 @@ impl State {
         Ok(())
     }
 
+    /// The log that was sealed last and its length, as long as it is needed.
+    pub(crate) fn needed_end(&self) -> Option<(u64, u64)> {
+        self.log_end.filter(|(number, _)| *number != 0 && *number >= self.log_number)
+    }
+
+    /// The log that was begun last, as long as it is needed.
+    pub(crate) fn needed_begun(&self) -> Option<BegunLog> {
+        self.last_log.filter(|begun| begun.number >= self.log_number)
+    }
+
     /// Edits that make this state out of [`State::new`] with the same identity.
     pub(crate) fn snapshot(&self) -> Vec<Edit> {
         let mut edits = Vec::new();

@@ -6,10 +6,9 @@ use terrace_base::{Error, Result};
 use terrace_pmem::{MediaRequest, Opened, PoolOptions};
 
 use super::{POOL_NAME, is_of_another_version, is_unusable, owner_in};
-use crate::db::core::Core;
+use crate::core::Core;
 use crate::manifest::{self, FileName};
 use crate::options::PoolChoice;
-use crate::repair;
 
 /// An error if the pool is to lie under the name of a file in the directory that is none.
 pub(crate) fn refuse_name_of_another_file(choice: &PoolChoice, dir: &Path) -> Result<()> {
@@ -18,7 +17,7 @@ pub(crate) fn refuse_name_of_another_file(choice: &PoolChoice, dir: &Path) -> Re
     };
     let home = std::path::absolute(path).ok().and_then(|path| path.parent().map(Path::to_path_buf));
     let is_here = home.is_some() && home == std::path::absolute(dir).ok();
-    if is_here && (FileName::parse(path).is_some() || repair::is_name(path)) {
+    if is_here && (FileName::parse(path).is_some() || manifest::is_of_repair(path)) {
         return Err(Error::invalid(format!(
             "{} is the name of another file of the database, and no pool can lie there",
             path.display()

@@ -21,9 +21,7 @@ use terrace_disk::{Access, FileLock, Fs, ReadFile, WriteFile};
 use terrace_pmem::{Pool, PoolOptions};
 
 use crate::env::{Env, PmSpace};
-
-/// The folder of what a repair writes.
-pub(super) const FOLDER: &str = "repair";
+use crate::manifest::REPAIR_FOLDER;
 
 /// What is added to the name of a pool's place.
 const POOL_SUFFIX: &str = ".repair";
@@ -37,7 +35,7 @@ const NOTE_HEAD: &[u8] = b"TERRNOTE";
 
 /// Where a repair writes its files.
 pub(super) fn folder(dir: &Path) -> PathBuf {
-    dir.join(FOLDER)
+    dir.join(REPAIR_FOLDER)
 }
 
 /// Where a repair makes a pool that is to lie at `path`.

@@ -15,6 +15,7 @@ use crate::env::Env;
 use crate::manifest::{FileName, Manifest};
 use crate::options::{EngineKind, Options, PoolChoice};
 use crate::pool;
+use crate::salvage::Owner;
 
 /// What says whose a database is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,23 +36,6 @@ pub(super) struct Verdict {
     pub engine: EngineKind,
     /// Its owner, where the manifest does not say that and another file does.
     pub owner: Option<Owner>,
-}
-
-/// Whose a database is by what is left of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Owner {
-    /// The first bytes of its identity, by tables or logs.
-    Told(u64),
-    /// By the pool alone, which may be another database's.
-    ByPool(u64),
-}
-
-impl Owner {
-    /// The first bytes of the identity.
-    pub fn bytes(self) -> u64 {
-        let (Owner::Told(owner) | Owner::ByPool(owner)) = self;
-        owner
-    }
 }
 
 impl Evidence {

@@ -11,8 +11,7 @@ use terrace_base::checksum::crc32c;
 use terrace_base::codec::{Reader, put_bytes, put_varint};
 use terrace_base::{Error, Result};
 
-/// The record's name.
-pub(super) const NAME: &str = "REPAIR";
+use crate::manifest::REPAIR_RECORD;
 
 const MAGIC: [u8; 8] = *b"TERREPAR";
 const VERSION: u32 = 1;
@@ -96,8 +95,8 @@ impl Journal {
 
 /// Decodes what may be a record, for the fuzzer; what decodes must be encoded to what decodes to the same.
 pub(crate) fn decode_record(data: &[u8]) {
-    if let Ok(journal) = Journal::decode(Path::new(NAME), data) {
-        let again = Journal::decode(Path::new(NAME), &journal.encode());
+    if let Ok(journal) = Journal::decode(Path::new(REPAIR_RECORD), data) {
+        let again = Journal::decode(Path::new(REPAIR_RECORD), &journal.encode());
         assert!(again.is_ok_and(|again| again == journal));
     }
 }

@@ -8,8 +8,6 @@
 mod beside;
 mod evidence;
 mod journal;
-mod runs;
-mod salvage;
 mod switch;
 mod whose;
 
@@ -24,20 +22,20 @@ use terrace_log::LogReader;
 use terrace_table::Table;
 
 use self::beside::Beside;
-use self::evidence::{Evidence, Owner, Verdict};
-use crate::db::core::Core;
-use crate::db::report::{CheckReport, RepairReport};
-use crate::engine::{self, Engine};
+use self::evidence::{Evidence, Verdict};
+use crate::core::Core;
+use crate::core::engine::Engine;
+use crate::core::report::{CheckReport, RepairReport};
+use crate::engine;
 use crate::env::Env;
 use crate::manifest::{FileName, Manifest};
 use crate::options::{EngineKind, Options, PoolChoice};
 use crate::pool;
+use crate::salvage::{Owner, Salvage};
 use crate::scratch;
 
 pub(crate) use journal::{decode_record, sound_record};
-pub(crate) use runs::{Runs, each_newest};
-pub(crate) use salvage::{Entries, Salvage};
-pub(crate) use switch::{finish, is_name, is_unfinished};
+pub(crate) use switch::{finish, is_unfinished};
 pub use whose::Whose;
 pub(crate) use whose::{admit, admit_repair};
 

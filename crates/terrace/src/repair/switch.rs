@@ -12,13 +12,10 @@ use terrace_base::{Error, Result};
 use terrace_disk::Fs;
 
 use super::beside::{self, Beside, PoolNow};
-use super::journal::{self, Journal, PoolMove};
-use super::salvage::Salvage;
+use super::journal::{Journal, PoolMove};
 use crate::env::{Env, PmSpace};
-use crate::manifest::{self, FileName};
-
-/// The folder of what was damaged or not the database's.
-const LOST: &str = "lost";
+use crate::manifest::{self, FileName, LOST_FOLDER, REPAIR_RECORD, REPAIR_RECORD_TEMP};
+use crate::salvage::Salvage;
 
 /// The name of the list of what lies there and why.
 const LIST: &str = "LIST";
@@ -26,26 +23,19 @@ const LIST: &str = "LIST";
 /// A file of no contents that is put into the folder to find whether it takes any.
 const PROBE: &str = "PROBE";
 
-/// Whether a path ends as one of those that a repair makes in a database's directory.
-pub(crate) fn is_name(path: &Path) -> bool {
-    let temporary = format!("{}.tmp", journal::NAME);
-    let names = [journal::NAME, &temporary, LOST, beside::FOLDER];
-    path.file_name().is_some_and(|name| names.iter().any(|own| name == *own))
-}
-
 /// Where the first repair that set something aside says what that was.
 pub(super) fn list_of_lost(dir: &Path) -> PathBuf {
-    dir.join(LOST).join(LIST)
+    dir.join(LOST_FOLDER).join(LIST)
 }
 
 /// Whether a repair was cut short that has happened already.
 pub(crate) fn is_unfinished(fs: &dyn Fs, dir: &Path) -> Result<bool> {
-    fs.exists(&dir.join(journal::NAME))
+    fs.exists(&dir.join(REPAIR_RECORD))
 }
 
 /// Puts in place what a repair that was cut short has left, if there is one; returns its record.
 pub(crate) fn finish(env: &Env, dir: &Path) -> Result<Option<Vec<String>>> {
-    let path = dir.join(journal::NAME);
+    let path = dir.join(REPAIR_RECORD);
     if !env.fs.exists(&path)? {
         return Ok(None);
     }
@@ -64,10 +54,10 @@ fn verify(env: &Env, dir: &Path, record: &Journal) -> Result<()> {
             "one whose {} is gone: if the record is another database's, move it away; nothing was changed",
             what.display()
         );
-        Error::corruption(&dir.join(journal::NAME), 0, "the record of this directory's repair", found)
+        Error::corruption(&dir.join(REPAIR_RECORD), 0, "the record of this directory's repair", found)
     };
     // What is kept in `lost` nobody needs.
-    for (from, to) in record.links.iter().filter(|(_, to)| !to.starts_with(LOST)) {
+    for (from, to) in record.links.iter().filter(|(_, to)| !to.starts_with(LOST_FOLDER)) {
         if !env.fs.exists(&dir.join(from))? && !env.fs.exists(&dir.join(to))? {
             return Err(missing(from));
         }
@@ -95,7 +85,7 @@ pub(super) fn commit(env: &Env, dir: &Path, view: &Beside, done: &Salvage) -> Re
         env.fs.sync_file(&file)?;
     }
     env.fs.sync_dir(&folder)?;
-    let temporary = dir.join(format!("{}.tmp", journal::NAME));
+    let temporary = dir.join(REPAIR_RECORD_TEMP);
     if env.fs.exists(&temporary)? {
         env.fs.remove(&temporary)?;
     }
@@ -106,20 +96,20 @@ pub(super) fn commit(env: &Env, dir: &Path, view: &Beside, done: &Salvage) -> Re
     if fills_lost(&record) {
         prepare_lost(&*env.fs, dir)?;
     }
-    env.fs.rename(&temporary, &dir.join(journal::NAME))?;
+    env.fs.rename(&temporary, &dir.join(REPAIR_RECORD))?;
     env.fs.sync_dir(dir)?;
     apply(env, dir, &record)
 }
 
 fn fills_lost(record: &Journal) -> bool {
     let aside = record.pool.as_ref().and_then(|pool| pool.aside.as_ref());
-    record.links.iter().map(|(_, to)| to).chain(aside).any(|to| to.starts_with(LOST))
+    record.links.iter().map(|(_, to)| to).chain(aside).any(|to| to.starts_with(LOST_FOLDER))
 }
 
 /// Makes the folder `lost` and has it take a file: after the last step it would be too late to find that it cannot.
 fn prepare_lost(fs: &dyn Fs, dir: &Path) -> Result<()> {
-    let (lost, probe) = (dir.join(LOST), beside::folder(dir).join(PROBE));
-    let taken = dir.join(LOST).join(PROBE);
+    let (lost, probe) = (dir.join(LOST_FOLDER), beside::folder(dir).join(PROBE));
+    let taken = dir.join(LOST_FOLDER).join(PROBE);
     let outcome = (|| {
         fs.create_dir_all(&lost)?;
         write(fs, &probe, b"")?;
@@ -165,7 +155,7 @@ fn plan(env: &Env, dir: &Path, view: &Beside, done: &Salvage) -> Result<Journal>
         if !fs.exists(&dir.join(name))? {
             continue;
         }
-        let to = free_name(env, dir, Path::new(LOST), name)?;
+        let to = free_name(env, dir, Path::new(LOST_FOLDER), name)?;
         list.push_str(&format!("{}: {why}\n", to.display()));
         if pointers.contains(&name.into()) {
             // Its name is needed: what is kept is a copy.
@@ -184,7 +174,7 @@ fn plan(env: &Env, dir: &Path, view: &Beside, done: &Salvage) -> Result<Journal>
         done.report.lost.iter().for_each(|line| list.push_str(&format!("lost: {line}\n")));
         done.report.doubts.iter().for_each(|line| list.push_str(&format!("not known: {line}\n")));
         write(fs, &beside::folder(dir).join(LIST), list.as_bytes())?;
-        record.links.push((folder.join(LIST), free_name(env, dir, Path::new(LOST), LIST)?));
+        record.links.push((folder.join(LIST), free_name(env, dir, Path::new(LOST_FOLDER), LIST)?));
     }
     Ok(record)
 }
@@ -205,7 +195,7 @@ fn plan_pool(
     {
         let name = place.file_name().map_or("pool".into(), |name| name.to_string_lossy().into_owned());
         let to = match place.starts_with(dir) {
-            true => free_name(env, dir, Path::new(LOST), &name)?,
+            true => free_name(env, dir, Path::new(LOST_FOLDER), &name)?,
             // On its own file system.
             false => free_name(env, dir, &named(place.clone())?.with_file_name(""), &format!("{name}.lost"))?,
         };
@@ -237,7 +227,7 @@ fn write(fs: &dyn Fs, path: &Path, bytes: &[u8]) -> Result<()> {
 fn apply(env: &Env, dir: &Path, record: &Journal) -> Result<()> {
     let fs = &*env.fs;
     if fills_lost(record) {
-        fs.create_dir_all(&dir.join(LOST))?;
+        fs.create_dir_all(&dir.join(LOST_FOLDER))?;
     }
     for (from, to) in &record.links {
         let (from, to) = (dir.join(from), dir.join(to));
@@ -245,8 +235,8 @@ fn apply(env: &Env, dir: &Path, record: &Journal) -> Result<()> {
             link(fs, &from, &to)?;
         }
     }
-    if fs.exists(&dir.join(LOST))? {
-        fs.sync_dir(&dir.join(LOST))?;
+    if fs.exists(&dir.join(LOST_FOLDER))? {
+        fs.sync_dir(&dir.join(LOST_FOLDER))?;
     }
     fs.sync_dir(dir)?;
     manifest::set_current(fs, dir, record.manifest)?;
@@ -261,7 +251,7 @@ fn apply(env: &Env, dir: &Path, record: &Journal) -> Result<()> {
     fs.sync_dir(dir)?;
     // The folder first: its files would hold the bytes of files that are removed later.
     beside::empty(fs, dir)?;
-    fs.remove(&dir.join(journal::NAME))?;
+    fs.remove(&dir.join(REPAIR_RECORD))?;
     fs.sync_dir(dir)?;
     let _ = fs.remove_dir(&beside::folder(dir));
     Ok(())
@@ -300,7 +290,7 @@ pub(super) fn discard(env: &Env, dir: &Path) -> Result<()> {
         // It has happened, and what it has written is needed.
         return Ok(());
     }
-    let temporary = dir.join(format!("{}.tmp", journal::NAME));
+    let temporary = dir.join(REPAIR_RECORD_TEMP);
     if env.fs.exists(&temporary)? {
         env.fs.remove(&temporary)?;
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use terrace_base::{Error, Result};
 use terrace_table::Table;
 
-use crate::db::core::Core;
+use crate::core::Core;
 use crate::manifest::{Manifest, State};
 
 /// Opens table `number` of `state`, which must be this database's. Where the database is opened to be read only, one that

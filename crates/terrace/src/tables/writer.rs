@@ -8,7 +8,7 @@ use std::sync::Arc;
 use terrace_base::Result;
 use terrace_table::{BlockSpan, Built, Kind, TableBuilder, TableMeta, TableOptions};
 
-use super::removals::Files;
+use crate::core::files::Files;
 use crate::manifest::Manifest;
 
 /// How tables are cut and written.

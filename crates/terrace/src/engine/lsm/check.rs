@@ -9,7 +9,7 @@ use terrace_table::{Cursor, Kind, merge};
 
 use super::flush::Flushing;
 use super::{Lsm, Readable};
-use crate::db::report::CheckReport;
+use crate::core::report::CheckReport;
 use crate::levels::Levels;
 use crate::stats::Stats;
 

@@ -5,7 +5,7 @@ use terrace_base::Result;
 use terrace_table::{Cursor, Kind};
 
 use super::Lsm;
-use crate::engine::{Direction, Walk};
+use crate::core::engine::{Direction, Walk};
 use crate::levels::walk::MergedWalk;
 
 impl Lsm {

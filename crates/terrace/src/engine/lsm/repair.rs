@@ -11,11 +11,11 @@ use terrace_table::{TableMeta, TableOptions};
 
 use super::open::{self, Found};
 use crate::commit_log::{Gathered, LOG_ROOTS, number_of};
-use crate::engine::Engine;
+use crate::core::engine::Engine;
 use crate::manifest::{Identity, Manifest, State};
 use crate::options::EngineKind;
 use crate::pool;
-use crate::repair::Salvage;
+use crate::salvage::Salvage;
 
 /// Repairs the database in the view that `base` works in.
 pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {

@@ -18,7 +18,7 @@ use super::{Lsm, MemTable, Readable, compact, flush};
 use crate::batch::WriteBatch;
 use crate::commit_log::{Entry, Logged};
 use crate::compaction::leveled::{Limits, Load, delay};
-use crate::engine::Group;
+use crate::core::request::Group;
 use crate::manifest::Manifest;
 use crate::memtable::{MemCursor, NODE_OVERHEAD_BYTES};
 
@@ -135,7 +135,7 @@ impl Lsm {
     pub(super) fn wait_for_flush(&self) -> Result<()> {
         let Some(waited_for) = self.readable().oldest_immutable().cloned() else { return Ok(()) };
         let gone = || !self.readable.load().has(&waited_for);
-        self.core.wait_for_flush(gone, &self.flushing, &self.room, || flush::run(self))
+        self.room.wait_for_flush(&self.core, gone, &self.flushing, || flush::run(self))
     }
 
     /// Waits until compactions have come far enough; does them where nobody else can.

@@ -10,7 +10,7 @@ use terrace_pmem::{Granularity, Marks};
 use super::PmStore;
 use super::index::KeyIndex;
 use super::layout::Word;
-use crate::db::report::CheckReport;
+use crate::core::report::CheckReport;
 use crate::stats::Stats;
 
 pub(super) fn check<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {

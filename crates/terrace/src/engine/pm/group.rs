@@ -27,7 +27,7 @@ use super::undo::{Armed, put_back};
 use super::write::Old;
 use super::{NO_GROUP, PmStore};
 use crate::batch::Op;
-use crate::engine::Group;
+use crate::core::request::Group;
 
 /// Attempts to change a key back for which there is no room, giving back what readers have left.
 const ATTEMPTS: usize = 10_000;

@@ -7,7 +7,7 @@ use terrace_base::Result;
 use terrace_index::{ScanBatch, Still};
 use terrace_pmem::{Kind as PmKind, Marks, Pool};
 
-use crate::db::core::Core;
+use crate::core::Core;
 use crate::options::EngineKind;
 
 /// A persistent map from keys to words, and how it is made and opened.

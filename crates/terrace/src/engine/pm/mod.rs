@@ -56,11 +56,12 @@ use terrace_pmem::{POff, Pool};
 
 use crate::background::Background;
 use crate::batch::Op;
-use crate::db::commit::Condition;
-use crate::db::core::Core;
-use crate::db::report::CheckReport;
-use crate::db::snapshots::{Held, Snapshots};
-use crate::engine::{Direction, Engine, Group, Walk};
+use crate::core::Core;
+use crate::core::engine::{Direction, Engine, Walk};
+use crate::core::report::CheckReport;
+use crate::core::request::Condition;
+use crate::core::request::Group;
+use crate::core::snapshots::{Held, Snapshots};
 use crate::manifest::Manifest;
 use crate::pool;
 use crate::stats::Stats;

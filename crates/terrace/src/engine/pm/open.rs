@@ -16,8 +16,8 @@ use super::layout::{self, HEADER_BYTES, HEADER_KIND, MARK_AT, Word};
 use super::sparse::Sparse;
 use super::{NO_GROUP, NUMBERS, PmStore, undo};
 use crate::background::Background;
-use crate::db::core::Core;
-use crate::engine::Engine;
+use crate::core::Core;
+use crate::core::engine::Engine;
 use crate::manifest::{self, Identity, Manifest};
 use crate::pool::{self, MEDIA};
 

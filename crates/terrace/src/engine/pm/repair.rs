@@ -25,12 +25,12 @@ use super::record::Record;
 use super::undo;
 use super::{PmStore, check};
 use crate::batch::Op;
-use crate::db::commit::Condition;
-use crate::db::core::Core;
-use crate::engine::Engine;
+use crate::core::Core;
+use crate::core::engine::Engine;
+use crate::core::request::Condition;
 use crate::manifest::{FileName, Identity, Manifest, State};
 use crate::pool::{self, MEDIA};
-use crate::repair::{Runs, Salvage, each_newest};
+use crate::salvage::{Runs, Salvage, each_newest};
 
 /// A number, and a value or none for a deletion.
 type Found = (u64, Option<Vec<u8>>);

@@ -11,8 +11,8 @@ use super::PmStore;
 use super::index::KeyIndex;
 use super::layout::{LINKED_KIND, Word};
 use super::record::Record;
-use crate::db::snapshots::is_needed;
-use crate::engine::Engine;
+use crate::core::engine::Engine;
+use crate::core::snapshots::is_needed;
 
 /// Linked records whose keys a turn alone looks after.
 const CHUNK: usize = 32;

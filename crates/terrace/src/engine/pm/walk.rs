@@ -17,7 +17,7 @@ use super::index::KeyIndex;
 use super::layout::Word;
 use super::read::value;
 use super::record::Record;
-use crate::engine::{Direction, Walk};
+use crate::core::engine::{Direction, Walk};
 
 /// Keys of the first batch, and of later ones.
 const FIRST_KEYS: usize = 32;

@@ -18,7 +18,7 @@ use super::layout::Word;
 use super::record::{NewRecord, Record, Version};
 use super::sparse::{FIRST_SLABS, MOST_TIMES};
 use crate::batch::Op;
-use crate::db::commit::Condition;
+use crate::core::request::Condition;
 
 /// What is to become of the version that a write replaces, and of those under it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

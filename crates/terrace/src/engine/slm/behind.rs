@@ -16,7 +16,7 @@ use terrace_pmem::{Granularity, Pool};
 use super::Slm;
 use super::open::FLUSHED_ROOT;
 use crate::commit_log::groups_beyond;
-use crate::db::core::Core;
+use crate::core::Core;
 use crate::manifest::State;
 
 /// The greatest value of a root.

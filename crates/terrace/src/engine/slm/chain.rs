@@ -186,7 +186,7 @@ pub(super) fn retain(versions: &[Version], held: &[u64]) -> Vec<Version> {
         if newer.is_some_and(|newer| version.seq >= newer) {
             continue;
         }
-        if newer.is_none_or(|newer| crate::db::snapshots::is_needed(held, version.lowest(), newer)) {
+        if newer.is_none_or(|newer| crate::core::snapshots::is_needed(held, version.lowest(), newer)) {
             kept.push(*version);
         }
         newer = Some(version.seq);

@@ -14,7 +14,7 @@ use super::Slm;
 use super::chain::{CHAIN_KIND, Chain, Word};
 use super::flush::Flushing;
 use super::output::Origin;
-use crate::db::report::CheckReport;
+use crate::core::report::CheckReport;
 use crate::stats::Stats;
 
 /// Bytes read ahead from a table being checked.

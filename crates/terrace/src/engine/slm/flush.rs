@@ -26,7 +26,7 @@ use super::jobs::{Committed, JOB_ROOTS, Job, JobRun};
 use super::memtable::MemTable;
 use super::moves::CHUNK_KEYS;
 use super::output::{Finished, Outputs, Sink};
-use crate::db::snapshots::is_needed;
+use crate::core::snapshots::is_needed;
 use crate::manifest::{Edit, JobKind};
 
 /// Entries after which others hear how far a flush has come.

@@ -54,9 +54,10 @@ use terrace_pmem::{Granularity, Pool};
 
 use crate::commit_log::CommitLog;
 use crate::compaction::{LeafScan, Pins};
-use crate::db::core::Core;
-use crate::db::report::CheckReport;
-use crate::engine::{Direction, Engine, Group, Walk};
+use crate::core::Core;
+use crate::core::engine::{Direction, Engine, Walk};
+use crate::core::report::CheckReport;
+use crate::core::request::Group;
 use crate::manifest::{JobKind, Manifest};
 use crate::pool;
 use crate::stats::Stats;

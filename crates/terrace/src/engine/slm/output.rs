@@ -10,7 +10,7 @@ use terrace_base::Result;
 use terrace_table::{BlockSpan, Kind, Position, TableOptions};
 
 use super::Slm;
-use crate::db::memory::{Loan, Memory};
+use crate::core::memory::{Loan, Memory};
 use crate::manifest::Edit;
 use crate::tables::{MadeTable, TableWriter, WriterOptions};
 

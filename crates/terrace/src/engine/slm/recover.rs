@@ -24,7 +24,7 @@ use super::job_log::LoggedJob;
 use super::jobs::{JOB_ROOTS, restart_edits};
 use super::open::Attached;
 use super::tables::table_path;
-use crate::engine::Engine;
+use crate::core::engine::Engine;
 use crate::pool;
 
 /// Index entries looked at in one go.

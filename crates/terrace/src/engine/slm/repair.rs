@@ -12,11 +12,11 @@ use terrace_table::TableMeta;
 use super::memtable::{MEMTABLE_KIND, MEMTABLES, root};
 use super::open::{self, Attached};
 use super::{behind, check};
-use crate::engine::Engine;
+use crate::core::engine::Engine;
 use crate::manifest::{BegunLog, Identity, Manifest, State};
 use crate::options::EngineKind;
 use crate::pool::{self, MEDIA};
-use crate::repair::{Entries, Salvage};
+use crate::salvage::{Entries, Salvage};
 
 /// Repairs the database in the view that `base` works in.
 pub(crate) fn repair(base: Salvage) -> Result<Salvage> {

@@ -23,7 +23,7 @@ use super::compact::file_of;
 use super::memtable::MemSet;
 use super::read::value_of;
 use crate::compaction::RangeScan;
-use crate::engine::{Direction, Walk};
+use crate::core::engine::{Direction, Walk};
 
 /// Index entries copied at first, and at most, in one go.
 const FIRST_STRETCH: usize = 8;

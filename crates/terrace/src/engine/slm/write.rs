@@ -23,7 +23,8 @@ use super::{Slm, flush};
 use crate::batch::WriteBatch;
 use crate::commit_log::{Entry, Logged};
 use crate::compaction::backpressure::{Pressure, delay, lead};
-use crate::engine::{Engine, Group};
+use crate::core::engine::Engine;
+use crate::core::request::Group;
 use crate::manifest::Manifest;
 use crate::pool;
 
@@ -218,7 +219,7 @@ impl Slm {
     pub(super) fn wait_for_flush(&self) -> Result<()> {
         let Some(waited_for) = self.mem.load().oldest_immutable().cloned() else { return Ok(()) };
         let gone = || !self.mem.load().iter().any(|m| Arc::ptr_eq(m, &waited_for));
-        self.core.wait_for_flush(gone, &self.flushing, &self.room, || flush::run(self))
+        self.room.wait_for_flush(&self.core, gone, &self.flushing, || flush::run(self))
     }
 
     fn spawn_flush(&self) {

@@ -10,7 +10,7 @@ use terrace_index::{OrderedIndex, ScanBatch, SpOptions, SpTree, Still};
 use terrace_pmem::{Kind as PmKind, Marks, Pool};
 
 use super::pm::KeyIndex;
-use crate::db::core::Core;
+use crate::core::Core;
 use crate::options::EngineKind;
 
 /// The root of the tree; its top layer has another, with `.top` behind.

@@ -10,7 +10,7 @@ use terrace_index::{HashCursor, HashIndex, ScanBatch, TurboHash, TurboOptions, k
 use terrace_pmem::{Kind as PmKind, Marks, Pool};
 
 use super::pm::KeyIndex;
-use crate::db::core::Core;
+use crate::core::Core;
 use crate::options::EngineKind;
 
 /// The root of the table.

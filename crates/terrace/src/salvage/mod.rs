@@ -4,6 +4,8 @@
 //! there and has not left it for certain. Each is read in full, and of a damaged one the blocks that are sound go into a
 //! new table. A table is what it says it is, whatever its name; one that says it is another database's is set aside.
 
+mod runs;
+
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,13 +16,30 @@ use terrace_base::{Error, Result};
 use terrace_disk::Access;
 use terrace_table::{Kind, Table, TableMeta, TableOptions, salvage};
 
-use super::evidence::Owner;
-use super::runs::Runs;
-use crate::db::core::Core;
-use crate::db::report::RepairReport;
+use crate::core::Core;
+use crate::core::report::RepairReport;
 use crate::manifest::{FileName, Identity, Manifest, State};
 use crate::options::EngineKind;
 use crate::pool;
+
+pub(crate) use runs::{Runs, each_newest};
+
+/// Whose a database is by what is left of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// The first bytes of its identity, by tables or logs.
+    Told(u64),
+    /// By the pool alone, which may be another database's.
+    ByPool(u64),
+}
+
+impl Owner {
+    /// The first bytes of the identity.
+    pub fn bytes(self) -> u64 {
+        let (Owner::Told(owner) | Owner::ByPool(owner)) = self;
+        owner
+    }
+}
 
 /// A repair under way. What it does to the directory of `core` is seen by nobody else until it is over.
 pub(crate) struct Salvage {

@@ -1,22 +1,38 @@
-//! What the store and its engine share.
+//! What the store, its engines and their parts share: what they are called with, and what each asks of the other.
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `engine.rs` | what the store asks of an engine |
+//! | `request.rs` | what writers ask for, and the groups in which engines get it |
+//! | `snapshots.rs` | which versions somebody may still look at |
+//! | `health.rs` | the failure after which nothing is written any more |
+//! | `memory.rs` | the budget of DRAM, and who has lent how much of it |
+//! | `files.rs` | the files of tables, and those that wait to be removed |
+//! | `report.rs` | what a check and a repair tell |
+
+pub(crate) mod engine;
+pub(crate) mod files;
+pub(crate) mod health;
+pub(crate) mod memory;
+pub(crate) mod report;
+pub(crate) mod request;
+pub(crate) mod snapshots;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use terrace_base::Result;
 use terrace_disk::{Fs, MeteredFs};
 use terrace_table::BlockCache;
 
-use crate::background::Room;
-use crate::db::health::Health;
-use crate::db::memory::Memory;
-use crate::db::snapshots::Snapshots;
+use self::files::Files;
+use self::health::Health;
+use self::memory::Memory;
+use self::snapshots::Snapshots;
 use crate::env::Env;
 use crate::options::Options;
 use crate::stats::Counters;
-use crate::tables::Files;
 
 /// The store's shared state.
 #[derive(Debug)]
@@ -83,30 +99,6 @@ impl Core {
         self.counters.stalls.add(1);
         self.counters.stall_nanos.add((self.env.clock.now() - start).as_nanos() as u64);
         outcome
-    }
-
-    /// Waits until a memtable that awaits its flush is `gone`. If nobody has `flushing` locked, because the background
-    /// threads are busy or the flush has failed before, it is flushed right here, and the caller gets its cause if it fails.
-    pub fn wait_for_flush(
-        &self,
-        gone: impl Fn() -> bool,
-        flushing: &Mutex<()>,
-        room: &Room,
-        flush: impl Fn() -> Result<()>,
-    ) -> Result<()> {
-        self.stalled(|| {
-            while !gone() {
-                if self.env.executor.help() {
-                    continue;
-                }
-                if flushing.is_locked() {
-                    room.wait_until(&gone, || !flushing.is_locked());
-                } else {
-                    flush()?;
-                }
-            }
-            Ok(())
-        })
     }
 
     /// The metered file system.

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use terrace_base::Result;
 use terrace_table::{Cursor, Kind, Table, TableBuilder, TableMeta, TableOptions, merge};
 
-use crate::db::core::Core;
+use crate::core::Core;
 use crate::manifest::FileName;
 
 /// A part is never smaller than this.
