@@ -19,7 +19,6 @@ mod pool;
 mod repair;
 mod salvage;
 mod scratch;
-mod settings;
 mod stats;
 mod sync;
 mod tables;

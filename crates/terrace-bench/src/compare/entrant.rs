@@ -28,9 +28,6 @@ pub enum Entrant {
 /// The store that others are measured by.
 pub const BASELINE: &str = "rocksdb";
 
-/// Engines that work with persistent memory and without, and their names with it.
-const BOTH: [(EngineKind, &str); 2] = [(EngineKind::Slm, "slm-pm"), (EngineKind::Lsm, "lsm-pm")];
-
 impl Entrant {
     /// All engines of this build: first those without persistent memory.
     pub fn engines() -> Vec<Entrant> {
@@ -40,13 +37,11 @@ impl Entrant {
     }
 
     /// Its name in reports.
-    pub fn name(self) -> &'static str {
+    pub fn name(self) -> String {
         match self {
-            Entrant::Engine { kind, on_pm: true } => {
-                BOTH.iter().find(|both| both.0 == kind).map_or(kind.name(), |both| both.1)
-            }
-            Entrant::Engine { kind, .. } => kind.name(),
-            Entrant::Peer(peer) => peer.name(),
+            Entrant::Engine { kind, on_pm: true } if !kind.needs_memory() => format!("{}-pm", kind.name()),
+            Entrant::Engine { kind, .. } => kind.name().into(),
+            Entrant::Peer(peer) => peer.name().into(),
         }
     }
 
@@ -203,7 +198,7 @@ mod tests {
     fn every_name_leads_back_to_its_entrant() {
         let engines = Entrant::engines();
         for entrant in &engines {
-            assert_eq!(Entrant::parse(entrant.name()), Ok(*entrant));
+            assert_eq!(Entrant::parse(&entrant.name()), Ok(*entrant));
         }
         // Each engine is there with persistent memory, and without where it can be.
         for &kind in EngineKind::ALL {
@@ -228,7 +223,7 @@ mod tests {
     fn lists_hold_one_kind_each_once() {
         let names =
             |list: Result<Vec<Entrant>, String>| list.map(|l| l.iter().map(|e| e.name()).collect::<Vec<_>>());
-        assert_eq!(names(Entrant::parse_engines(" slm, lsm,slm,")), Ok(vec!["slm", "lsm"]));
+        assert_eq!(names(Entrant::parse_engines(" slm, lsm,slm,")), Ok(vec!["slm".into(), "lsm".into()]));
         assert_eq!(names(Entrant::parse_peers("")), Ok(vec![]));
         assert_eq!(names(Entrant::parse_peers("redb,slm")), Err("slm is no peer".to_string()));
     }

@@ -50,7 +50,7 @@ impl Comparison {
                 let left = self.left(&pace, round, (script, entrant));
                 let _turn = self.turn()?;
                 let session = pace.follow(entrant, script, left, &mut |tick| {
-                    child::run(&self.place, entrant.name(), script, round, tick)
+                    child::run(&self.place, &entrant.name(), script, round, tick)
                 });
                 results.sessions.push(session);
                 results.seconds = pace.elapsed();
@@ -106,9 +106,9 @@ impl Comparison {
 /// How long sessions took, and thus how long the rest will.
 struct Pace {
     clock: SystemClock,
-    took: HashMap<(&'static str, String), f64>,
+    took: HashMap<(String, String), f64>,
     /// By store: seconds taken and seconds guessed.
-    against_guess: HashMap<&'static str, (f64, f64)>,
+    against_guess: HashMap<String, (f64, f64)>,
     bar: ProgressBar,
 }
 
@@ -131,7 +131,7 @@ impl Pace {
         if let Some(took) = self.took.get(&(entrant.name(), script.name.clone())) {
             return *took;
         }
-        let (took, guessed) = self.against_guess.get(entrant.name()).copied().unwrap_or_default();
+        let (took, guessed) = self.against_guess.get(&entrant.name()).copied().unwrap_or_default();
         let factor = if guessed > 0.0 { took / guessed } else { 1.0 };
         script.guess_seconds() * factor
     }
@@ -156,7 +156,7 @@ impl Pace {
         });
         let took = self.elapsed() - began;
         self.took.insert((entrant.name(), script.name.clone()), took);
-        if let Some((all, guessed)) = self.against_guess.get_mut(entrant.name()) {
+        if let Some((all, guessed)) = self.against_guess.get_mut(&entrant.name()) {
             *all += took;
             *guessed += script.guess_seconds();
         }

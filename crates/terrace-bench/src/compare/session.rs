@@ -262,7 +262,7 @@ impl Provider for Folders<'_, '_> {
 /// Opens a store, unless it is not as its users have it.
 fn open(entrant: Entrant, setup: &Setup, pm: &PmSetup) -> StoreResult<Opened> {
     let opened = entrant.open(setup, pm)?;
-    honest(entrant.name(), &opened.settings)?;
+    honest(&entrant.name(), &opened.settings)?;
     Ok(opened)
 }
 

@@ -49,7 +49,7 @@ fn run(root: &Path, entrant: &str, script: &Script) -> Session {
 fn a_session_tells_of_every_step() {
     let root = tempfile::tempdir().unwrap();
     for kind in Entrant::engines() {
-        let session = run(root.path(), kind.name(), &script("fillrandom,readrandom,load,a,load,e"));
+        let session = run(root.path(), &kind.name(), &script("fillrandom,readrandom,load,a,load,e"));
         assert_eq!(session.error, None, "{kind:?}");
         let names: Vec<_> = session.steps.iter().map(|s| s.name.as_str()).collect();
         let all = ["fillrandom", "readrandom", "load", "a", "load (2)", "e"];
@@ -70,7 +70,7 @@ fn what_was_acknowledged_is_there_after_a_kill() {
     let root = tempfile::tempdir().unwrap();
     let script = Script { kill: true, ..script("load,overwrite") };
     for kind in Entrant::engines() {
-        let session = run(root.path(), kind.name(), &script);
+        let session = run(root.path(), &kind.name(), &script);
         assert_eq!(session.error, None, "{kind:?}");
         let reopening = session.reopening.unwrap();
         let kept = reopening.kept;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use terrace::{Db, EngineKind, MAX_KEY_BYTES, MAX_VALUE_BYTES, PoolChoice};
+use terrace::{Db, MAX_KEY_BYTES, MAX_VALUE_BYTES, PoolChoice};
 use terrace_base::Error;
 use terrace_base::rng::Rng;
 use terrace_bench::suite::Contents;
@@ -125,7 +125,7 @@ impl Bench {
     /// Runs the command.
     pub fn run(&self, out: &mut dyn Write) -> CommandResult {
         let usual = match self.open.engine {
-            Some(EngineKind::Turbo) => UNORDERED.to_string(),
+            Some(kind) if !kind.is_ordered() => UNORDERED.to_string(),
             _ => format!("{UNORDERED},{ORDERED}"),
         };
         let workloads =

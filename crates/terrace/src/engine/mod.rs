@@ -1,11 +1,11 @@
 //! The designs, and the choice among them by name. Each engine is one folder that wires shared parts; what two need is a
 //! part.
 
-pub(crate) mod lsm;
-pub(crate) mod pm;
+mod lsm;
+mod pm;
 pub(crate) mod slm;
-pub(crate) mod sptree;
-pub(crate) mod turbo;
+mod sptree;
+mod turbo;
 
 use std::sync::Arc;
 
@@ -17,23 +17,28 @@ use crate::options::EngineKind;
 use crate::pool;
 use crate::salvage::Salvage;
 
+/// Opens an engine's data, or creates it.
+type Open = fn(Arc<Core>) -> Result<(Arc<dyn Engine>, u64)>;
+/// Brings an engine's data back.
+type Repair = fn(Salvage) -> Result<Salvage>;
+
+/// The registry: a row for each engine.
+fn registered(engine: EngineKind) -> (Open, Repair) {
+    match engine {
+        EngineKind::Slm => (slm::open, slm::repair),
+        EngineKind::Lsm => (lsm::open, lsm::repair),
+        EngineKind::Turbo => (pm::open::<turbo::TurboIndex>, pm::repair::<turbo::TurboIndex>),
+        EngineKind::Sptree => (pm::open::<sptree::SptreeIndex>, pm::repair::<sptree::SptreeIndex>),
+    }
+}
+
 /// Opens or creates the engine's data in `core.dir`; returns it and the last sequence number in it.
 pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
     pool::refuse_headless(&core)?;
-    match core.options.engine {
-        EngineKind::Slm => slm::open(core),
-        EngineKind::Lsm => lsm::open(core),
-        EngineKind::Turbo => pm::open::<turbo::TurboIndex>(core),
-        EngineKind::Sptree => pm::open::<sptree::SptreeIndex>(core),
-    }
+    registered(core.options.engine).0(core)
 }
 
 /// Brings back all that is not itself damaged.
 pub(crate) fn repair(base: Salvage) -> Result<Salvage> {
-    match base.core.options.engine {
-        EngineKind::Slm => slm::repair(base),
-        EngineKind::Lsm => lsm::repair(base),
-        EngineKind::Turbo => pm::repair::<turbo::TurboIndex>(base),
-        EngineKind::Sptree => pm::repair::<sptree::SptreeIndex>(base),
-    }
+    registered(base.core.options.engine).1(base)
 }

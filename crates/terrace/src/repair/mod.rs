@@ -242,8 +242,7 @@ fn refuse_wrong_place(env: &Env, dir: &Path, options: &Options, place: &Path) ->
         let is_data =
             |path: &PathBuf| matches!(FileName::parse(path), Some(FileName::Table(_) | FileName::Log(_)));
         // The log of `lsm` lies in files, if it is not in a pool: where there are any, that is what there is to be repaired.
-        let may_go_without =
-            || Ok(options.engine == EngineKind::Lsm && env.fs.list(dir)?.iter().any(is_data));
+        let may_go_without = || Ok(options.engine.may_lack_pool() && env.fs.list(dir)?.iter().any(is_data));
         if is_asked || may_go_without()? {
             return Ok(());
         }

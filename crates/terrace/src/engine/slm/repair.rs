@@ -1,6 +1,6 @@
 //! Bringing back all that is not itself damaged.
 //!
-//! Tables are the ground truth (`repair/salvage.rs`). What memtables of the old pool can still be read becomes tables, too.
+//! Tables are the ground truth (`salvage/`). What memtables of the old pool can still be read becomes tables, too.
 //! From these come a new manifest and a new pool; logs are replayed on top.
 
 use bytes::Bytes;

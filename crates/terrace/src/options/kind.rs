@@ -1,0 +1,116 @@
+//! Which engines there are, and what each is to those who do not care how it works.
+
+use terrace_base::{Error, Result};
+
+/// What an engine keeps in the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum InPool {
+    /// Logs, or nothing: they may lie in files, and then there is no pool.
+    Logs,
+    /// What cannot do without a pool, which may be an ordinary file.
+    Index,
+    /// Everything, so that persistent memory is needed, real or emulated.
+    Everything,
+}
+
+/// What is told of an engine.
+struct Facts {
+    name: &'static str,
+    /// Its number in files.
+    number: u8,
+    in_pool: InPool,
+    is_ordered: bool,
+}
+
+/// Declares the engines, a row each: name, number in files, what is in the pool, whether keys have an order.
+macro_rules! engines {
+    ($($(#[$about:meta])* $kind:ident: $name:literal, $number:literal, $in_pool:ident, $is_ordered:literal;)*) => {
+        /// Which design stores the data.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        #[non_exhaustive]
+        pub enum EngineKind {
+            $($(#[$about])* $kind,)*
+        }
+
+        impl EngineKind {
+            /// Every engine of this build.
+            pub const ALL: &'static [EngineKind] = &[$(EngineKind::$kind),*];
+
+            fn facts(self) -> Facts {
+                let (name, number, in_pool, is_ordered) = match self {
+                    $(EngineKind::$kind => ($name, $number, InPool::$in_pool, $is_ordered),)*
+                };
+                Facts { name, number, in_pool, is_ordered }
+            }
+        }
+    };
+}
+
+engines! {
+    /// SLM-DB (FAST '19): persistent memtable, one level of SSTables, a persistent B+-tree over all keys.
+    #[default]
+    Slm: "slm", 1, Index, true;
+    /// A leveled LSM-tree in the manner of LevelDB and RocksDB: memtables in DRAM, a commit log, leveled compaction.
+    Lsm: "lsm", 2, Logs, true;
+    /// TurboHash (Spot-On): everything in persistent memory behind a hash table, in no order.
+    Turbo: "turbo", 3, Everything, false;
+    /// SPTree (Spot-On): everything in persistent memory behind a range index with its inner nodes in DRAM.
+    Sptree: "sptree", 4, Everything, true;
+}
+
+impl EngineKind {
+    /// The engine's name on the command line, in `stats` and in the manifest.
+    pub fn name(self) -> &'static str {
+        self.facts().name
+    }
+
+    /// The engine's number in files.
+    pub(crate) fn number(self) -> u8 {
+        self.facts().number
+    }
+
+    /// The engine that a file is for, by what it says of where it comes from.
+    pub(crate) fn of_origin(origin: u64) -> Option<EngineKind> {
+        Self::ALL.iter().copied().find(|engine| u64::from(engine.number()) == origin >> 56)
+    }
+
+    /// Whether it keeps keys in order: where it does not, there are no iterators over ranges.
+    pub fn is_ordered(self) -> bool {
+        self.facts().is_ordered
+    }
+
+    /// Whether it keeps everything in persistent memory and needs such, real or emulated.
+    pub fn needs_memory(self) -> bool {
+        self.facts().in_pool == InPool::Everything
+    }
+
+    /// Whether a database of it may be without a pool.
+    pub(crate) fn may_lack_pool(self) -> bool {
+        self.facts().in_pool == InPool::Logs
+    }
+
+    /// The engine called `name`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there is none, with the names of those there are.
+    pub fn parse(name: &str) -> Result<Self> {
+        Self::ALL.iter().copied().find(|e| e.name() == name).ok_or_else(|| {
+            let known: Vec<_> = Self::ALL.iter().map(|e| e.name()).collect();
+            Error::invalid(format!("no engine is called {name:?}; there are: {}", known.join(", ")))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_lead_back_to_their_engines() {
+        for &kind in EngineKind::ALL {
+            assert_eq!(EngineKind::parse(kind.name()).unwrap(), kind);
+            assert_eq!(EngineKind::of_origin(u64::from(kind.number()) << 56 | 7), Some(kind));
+        }
+        assert!(EngineKind::parse("rocks").unwrap_err().to_string().contains("slm, lsm, turbo, sptree"));
+    }
+}

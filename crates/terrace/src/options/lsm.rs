@@ -1,0 +1,116 @@
+//! Options of the engine `lsm`.
+
+use super::settings::{BLOCK_BYTES, KIB, MANY, MEMTABLE_BYTES, Setting, Slot, TABLE_BYTES, TIB};
+
+/// Where the commit log of an engine with its write buffer in DRAM lies; fixed when the database is created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogPlace {
+    /// On persistent memory where the pool is on such, else in files.
+    #[default]
+    Auto,
+    /// On persistent memory; an error where there is none.
+    Pm,
+    /// In files of the database directory; no pool is made.
+    Ssd,
+}
+
+impl LogPlace {
+    /// The place called `name`: `auto`, `pm` or `ssd`.
+    pub(crate) fn parse(name: &str) -> Option<LogPlace> {
+        match name {
+            "auto" => Some(LogPlace::Auto),
+            "pm" => Some(LogPlace::Pm),
+            "ssd" => Some(LogPlace::Ssd),
+            _ => None,
+        }
+    }
+}
+
+/// Options of the `lsm` engine; the defaults are RocksDB's.
+#[derive(Debug, Clone)]
+pub struct LsmOptions {
+    /// Bytes of a memtable, in DRAM.
+    pub memtable_bytes: u64,
+    /// Memtables at most: the one being written and those that wait for their flush.
+    pub memtables: usize,
+    /// Where the commit log lies.
+    pub log: LogPlace,
+    /// Levels, level 0 included.
+    pub levels: usize,
+    /// Tables on level 0 that start a compaction.
+    pub l0_tables: usize,
+    /// Tables on level 0 from which on writers are slowed down, more with each.
+    pub l0_slowdown_tables: usize,
+    /// Tables on level 0 at which writers wait.
+    pub l0_stop_tables: usize,
+    /// Bytes waiting to be compacted from which on writers are slowed down.
+    pub debt_slowdown_bytes: u64,
+    /// Bytes waiting to be compacted at which writers wait.
+    pub debt_stop_bytes: u64,
+    /// Bytes of the uppermost level below level 0, at most. The sizes of the levels follow from what the last one
+    /// holds (RocksDB's `level_compaction_dynamic_level_bytes`).
+    pub base_level_bytes: u64,
+    /// How many times as much a level holds as the one above it.
+    pub level_multiplier: f64,
+    /// Bytes at which a compaction starts the next table.
+    pub table_bytes: u64,
+    /// Bytes at which a table starts the next block.
+    pub block_bytes: usize,
+    /// Bits of Bloom filter per key; 0 for no filters.
+    pub filter_bits_per_key: u32,
+}
+
+impl Default for LsmOptions {
+    fn default() -> Self {
+        LsmOptions {
+            memtable_bytes: 64 << 20,
+            memtables: 2,
+            log: LogPlace::default(),
+            levels: 7,
+            l0_tables: 4,
+            l0_slowdown_tables: 20,
+            l0_stop_tables: 36,
+            debt_slowdown_bytes: 64 << 30,
+            debt_stop_bytes: 256 << 30,
+            base_level_bytes: 256 << 20,
+            level_multiplier: 10.0,
+            table_bytes: 64 << 20,
+            block_bytes: 4096,
+            filter_bits_per_key: 10,
+        }
+    }
+}
+
+impl LsmOptions {
+    /// Each of them by its name.
+    pub(super) fn settings(&mut self) -> [Setting<'_>; 14] {
+        let set = |name, slot| Setting { name, slot };
+        [
+            set("lsm.memtable_bytes", Slot::Whole(&mut self.memtable_bytes, MEMTABLE_BYTES)),
+            // A log in the pool for each, and one more while a flush ends: there are roots for eight.
+            set("lsm.memtables", Slot::Whole(&mut self.memtables, 2..=7)),
+            set("lsm.log", Slot::Place(&mut self.log)),
+            set("lsm.levels", Slot::Whole(&mut self.levels, 2..=16)),
+            set("lsm.l0_tables", Slot::Whole(&mut self.l0_tables, MANY)),
+            set("lsm.l0_slowdown_tables", Slot::Whole(&mut self.l0_slowdown_tables, MANY)),
+            set("lsm.l0_stop_tables", Slot::Whole(&mut self.l0_stop_tables, MANY)),
+            set("lsm.debt_slowdown_bytes", Slot::Whole(&mut self.debt_slowdown_bytes, 1..=1024 * TIB)),
+            set("lsm.debt_stop_bytes", Slot::Whole(&mut self.debt_stop_bytes, 1..=1024 * TIB)),
+            set("lsm.base_level_bytes", Slot::Whole(&mut self.base_level_bytes, KIB..=16 * TIB)),
+            set("lsm.level_multiplier", Slot::Real(&mut self.level_multiplier, 2.0..=100.0)),
+            set("lsm.table_bytes", Slot::Whole(&mut self.table_bytes, TABLE_BYTES)),
+            set("lsm.block_bytes", Slot::Whole(&mut self.block_bytes, BLOCK_BYTES)),
+            set("lsm.filter_bits_per_key", Slot::Whole(&mut self.filter_bits_per_key, 0..=64)),
+        ]
+    }
+
+    /// What does not go together, in words.
+    pub(super) fn contradiction(&self) -> Option<&'static str> {
+        let tables = [self.l0_tables, self.l0_slowdown_tables, self.l0_stop_tables];
+        if !tables.is_sorted() || tables[1] == tables[2] {
+            return Some("lsm.l0_tables, l0_slowdown_tables and l0_stop_tables must ascend");
+        }
+        (self.debt_slowdown_bytes >= self.debt_stop_bytes)
+            .then_some("lsm.debt_slowdown_bytes must be below lsm.debt_stop_bytes")
+    }
+}

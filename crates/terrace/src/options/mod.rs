@@ -1,0 +1,189 @@
+//! How a database is opened: the options that matter, and those of each engine.
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `kind.rs` | which engines there are |
+//! | `slm.rs`, `lsm.rs`, `turbo.rs`, `sptree.rs` | the options of one engine, and their names and ranges |
+//! | `settings.rs` | what an option that has a name may be set to |
+
+mod kind;
+mod lsm;
+mod settings;
+mod slm;
+mod sptree;
+#[cfg(test)]
+mod tests;
+mod turbo;
+
+use std::path::PathBuf;
+
+use terrace_base::{Error, Result};
+use terrace_pmem::Profile;
+pub use terrace_table::Compression;
+
+pub use self::kind::EngineKind;
+pub use self::lsm::{LogPlace, LsmOptions};
+use self::settings::{KIB, MIB, Setting, Slot, TIB};
+pub use self::slm::SlmOptions;
+pub use self::sptree::SptreeOptions;
+pub use self::turbo::TurboOptions;
+
+/// Where the persistent-memory pool lies.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum PoolChoice {
+    /// A file `pool` in the database directory, used as whatever its file system offers: persistent
+    /// memory on a DAX file system, an ordinary file with a commit log beside it elsewhere.
+    #[default]
+    Auto,
+    /// This file on a DAX file system, or this devdax device.
+    Path(PathBuf),
+    /// An ordinary file treated as persistent memory, with the latency and bandwidth of `profile`.
+    /// Power-safe only in name: for measurements and tests.
+    Emulated {
+        /// The pool file; `pool` in the database directory where it is not given.
+        path: Option<PathBuf>,
+        /// The medium to stand for.
+        profile: Profile,
+    },
+}
+
+/// How a database is opened. The defaults suit a machine without persistent memory.
+///
+/// ```
+/// let options = terrace::Options { memory_budget: 64 << 20, ..Default::default() };
+/// assert!(options.create_if_missing);
+/// ```
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The design that stores the data; fixed when the database is created.
+    pub engine: EngineKind,
+    /// Where the pool lies.
+    pub pool: PoolChoice,
+    /// DRAM for block cache, guides, open tables, flush and compaction, in bytes. `stats` gives the breakdown. Memtables
+    /// and tables become smaller where they would need too much of it.
+    pub memory_budget: u64,
+    /// Size to which the pool may grow, in bytes. It bounds what the database may hold: how much an engine needs,
+    /// says its page of limits (`docs/engines/slm-limits.md`).
+    pub pm_bytes: u64,
+    /// Whether every write waits until it is power-safe (on media where that is not free).
+    pub sync: bool,
+    /// Threads for flush and compaction.
+    pub background_threads: usize,
+    /// Compression of table blocks.
+    pub compression: Compression,
+    /// Refuses all writes, and writes nothing itself: a full disk, a file system mounted read-only or files that this user
+    /// may not write are no obstacle. The database must exist. What an unclean end has left is put right in memory
+    /// alone; where the pool is on a device, only opening it for writing does that.
+    pub read_only: bool,
+    /// Creates the database where there is none.
+    pub create_if_missing: bool,
+    /// Bytes of an allocation unit of the pool; fixed when the pool is created.
+    pub pool_extent_bytes: u64,
+    /// The `slm` engine's own options.
+    pub slm: SlmOptions,
+    /// The `lsm` engine's own options.
+    pub lsm: LsmOptions,
+    /// The `turbo` engine's own options.
+    pub turbo: TurboOptions,
+    /// The `sptree` engine's own options.
+    pub sptree: SptreeOptions,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            engine: EngineKind::default(),
+            pool: PoolChoice::default(),
+            memory_budget: 256 << 20,
+            pm_bytes: 16 << 30,
+            sync: false,
+            background_threads: 2,
+            compression: Compression::None,
+            read_only: false,
+            create_if_missing: true,
+            pool_extent_bytes: 64 << 10,
+            slm: SlmOptions::default(),
+            lsm: LsmOptions::default(),
+            turbo: TurboOptions::default(),
+            sptree: SptreeOptions::default(),
+        }
+    }
+}
+
+impl Options {
+    /// Sets an option by name, such as `slm.block_bytes` to `4096`. Sizes are in bytes.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there is no such option, with a list of those there are, or if it cannot have that value,
+    /// with its range. What cannot work together is refused by opening.
+    ///
+    /// ```
+    /// let mut options = terrace::Options::default();
+    /// options.set("slm.block_bytes", "4096")?;
+    /// assert_eq!(options.slm.block_bytes, 4096);
+    /// assert!(options.set("slm.block_bites", "4096").is_err());
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        let mut all = self.settings();
+        if let Some(setting) = all.iter_mut().find(|setting| setting.name == name) {
+            return setting.set(value);
+        }
+        // Of an engine that is named, its own; else everything.
+        let engine = name.split_once('.').map(|(engine, _)| format!("{engine}."));
+        let of_engine = |setting: &&Setting<'_>| engine.as_ref().is_some_and(|e| setting.name.starts_with(e));
+        let mut names: Vec<&str> = all.iter().filter(of_engine).map(|setting| setting.name).collect();
+        if names.is_empty() {
+            names = all.iter().map(|setting| setting.name).collect();
+        }
+        Err(Error::invalid(format!("there is no option {name}; there are: {}", names.join(", "))))
+    }
+
+    /// Refuses values out of their ranges, and those that cannot work together, by name.
+    pub(crate) fn validate(&self) -> Result<()> {
+        self.clone().settings().iter().try_for_each(Setting::check)?;
+        match self.contradiction() {
+            Some(message) => Err(Error::invalid(message)),
+            None => Ok(()),
+        }
+    }
+
+    /// Every option that is a number or a choice by name.
+    fn settings(&mut self) -> Vec<Setting<'_>> {
+        let whole = |name, kept, range| Setting { name, slot: Slot::Whole(kept, range) };
+        let mut all = vec![
+            whole("memory_budget", &mut self.memory_budget, KIB..=16 * TIB),
+            whole("pm_bytes", &mut self.pm_bytes, 64 * KIB..=16 * TIB),
+            whole("background_threads", &mut self.background_threads, 1..=256),
+            whole("pool_extent_bytes", &mut self.pool_extent_bytes, 4 * KIB..=64 * MIB),
+        ];
+        all.extend(self.slm.settings());
+        all.extend(self.lsm.settings());
+        all.extend(self.turbo.settings());
+        all.extend(self.sptree.settings());
+        all
+    }
+
+    /// What does not go together, in words.
+    fn contradiction(&self) -> Option<&'static str> {
+        if !self.pool_extent_bytes.is_power_of_two() {
+            return Some("pool_extent_bytes must be a power of two");
+        }
+        if self.pm_bytes < 4 * self.slm.memtable_bytes.min(MIB) {
+            return Some("pm_bytes must be at least 4 MiB, or four times a smaller slm.memtable_bytes");
+        }
+        self.lsm.contradiction()
+    }
+}
+
+/// How one write is done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// Waits until the write is power-safe, on media where the default is not.
+    pub sync: bool,
+}
+
+impl WriteOptions {
+    /// Waits for power safety.
+    pub const SYNC: WriteOptions = WriteOptions { sync: true };
+}

@@ -1,0 +1,140 @@
+//! Options by name: what may be set, to what, and what a value is refused for. Opening asks the same table, so that
+//! an option means and admits the same wherever it is set.
+
+use std::ops::RangeInclusive;
+
+use terrace_base::{Error, Result};
+use terrace_table::TableOptions;
+
+use super::lsm::LogPlace;
+
+pub(super) const KIB: u64 = 1 << 10;
+pub(super) const MIB: u64 = 1 << 20;
+pub(super) const GIB: u64 = 1 << 30;
+pub(super) const TIB: u64 = 1 << 40;
+
+/// A table may end with the largest value there is, and its blocks must still have positions.
+pub(super) const TABLE_BYTES: RangeInclusive<u64> = KIB..=2 * GIB;
+pub(super) const BLOCK_BYTES: RangeInclusive<u64> = 1..=TableOptions::MAX_BLOCK_BYTES as u64;
+pub(super) const MEMTABLE_BYTES: RangeInclusive<u64> = 4 * KIB..=64 * GIB;
+/// Numbers of tables, or of keys that are looked at together.
+pub(super) const MANY: RangeInclusive<u64> = 1..=1_000_000;
+
+/// One option of an [`Options`](super::Options).
+pub(super) struct Setting<'a> {
+    /// What it is called: its engine, a dot, and its field.
+    pub name: &'static str,
+    pub slot: Slot<'a>,
+}
+
+/// Where an option is kept, and what it may be.
+pub(super) enum Slot<'a> {
+    Whole(&'a mut dyn Whole, RangeInclusive<u64>),
+    OneOf(&'a mut dyn Whole, &'static [u64]),
+    /// A number from the first to the second.
+    Real(&'a mut f64, RangeInclusive<f64>),
+    /// A number from 0 to just below 1.
+    Share(&'a mut f64),
+    Flag(&'a mut bool),
+    Place(&'a mut LogPlace),
+}
+
+/// Whole numbers of every width.
+pub(super) trait Whole {
+    fn get(&self) -> u64;
+    /// Takes `value`, which is in the option's range; false if it does not fit.
+    fn set(&mut self, value: u64) -> bool;
+}
+
+macro_rules! whole {
+    ($($kind:ty),*) => {
+        $(impl Whole for $kind {
+            fn get(&self) -> u64 {
+                *self as u64
+            }
+
+            fn set(&mut self, value: u64) -> bool {
+                value.try_into().map(|value| *self = value).is_ok()
+            }
+        })*
+    };
+}
+
+whole!(u32, u64, usize);
+
+impl Slot<'_> {
+    /// Whether what is kept may be so.
+    fn is_admitted(&self) -> bool {
+        match self {
+            Slot::Whole(kept, range) => range.contains(&kept.get()),
+            Slot::OneOf(kept, values) => values.contains(&kept.get()),
+            Slot::Real(kept, range) => range.contains(kept),
+            Slot::Share(kept) => (0.0..1.0).contains(&**kept),
+            Slot::Flag(_) | Slot::Place(_) => true,
+        }
+    }
+
+    /// Reads and keeps a value; false if it is none of the option's kind.
+    fn read(&mut self, text: &str) -> bool {
+        match self {
+            Slot::Whole(kept, _) | Slot::OneOf(kept, _) => text.parse().is_ok_and(|value| kept.set(value)),
+            Slot::Real(kept, _) | Slot::Share(kept) => text.parse().map(|value| **kept = value).is_ok(),
+            Slot::Flag(kept) => text.parse().map(|value| **kept = value).is_ok(),
+            Slot::Place(kept) => LogPlace::parse(text).map(|place| **kept = place).is_some(),
+        }
+    }
+
+    /// What it may be, in words that follow "must be".
+    fn range(&self) -> String {
+        match self {
+            Slot::Whole(_, range) => format!("{} to {}", size(*range.start()), size(*range.end())),
+            Slot::OneOf(_, values) => {
+                let values: Vec<String> = values.iter().map(u64::to_string).collect();
+                format!("one of {}", values.join(", "))
+            }
+            Slot::Real(_, range) => format!("{} to {}", range.start(), range.end()),
+            Slot::Share(_) => "at least 0 and less than 1".into(),
+            Slot::Flag(_) => "true or false".into(),
+            Slot::Place(_) => "auto, pm or ssd".into(),
+        }
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Slot::Whole(kept, _) | Slot::OneOf(kept, _) => kept.get().to_string(),
+            Slot::Real(kept, _) | Slot::Share(kept) => kept.to_string(),
+            Slot::Flag(kept) => kept.to_string(),
+            Slot::Place(kept) => format!("{kept:?}").to_lowercase(),
+        }
+    }
+}
+
+/// A number, with its size in words where it is a large power of two.
+fn size(value: u64) -> String {
+    let units = [("TiB", TIB), ("GiB", GIB), ("MiB", MIB)];
+    match units.iter().find(|(_, unit)| value >= *unit && value.is_multiple_of(*unit)) {
+        Some((name, unit)) => format!("{value} ({} {name})", value / unit),
+        None => value.to_string(),
+    }
+}
+
+impl Setting<'_> {
+    /// Refuses what is kept if it is out of range.
+    pub fn check(&self) -> Result<()> {
+        match self.slot.is_admitted() {
+            true => Ok(()),
+            false => {
+                let (name, found, range) = (self.name, self.slot.shown(), self.slot.range());
+                Err(Error::invalid(format!("{name} is {found}, and must be {range}")))
+            }
+        }
+    }
+
+    /// Takes a value that is given as text.
+    pub fn set(&mut self, text: &str) -> Result<()> {
+        if self.slot.read(text) && self.slot.is_admitted() {
+            return Ok(());
+        }
+        Err(Error::invalid(format!("{} cannot be {text}: it must be {}", self.name, self.slot.range())))
+    }
+}

@@ -1,0 +1,35 @@
+//! Options of the engine `sptree`.
+
+use super::settings::{GIB, KIB, Setting, Slot};
+
+/// Options of the `sptree` engine; each open may choose anew.
+#[derive(Debug, Clone)]
+pub struct SptreeOptions {
+    /// Whether new entries of the index go to write buffers in DRAM and a log first: fewer blocks written, more DRAM.
+    pub buffered: bool,
+    /// Bits of filter for each entry of a leaf: 1, 2 or 4.
+    pub filter_bits: usize,
+    /// Bytes of log after which a new one is begun, where there are write buffers.
+    pub log_bytes: u64,
+    /// Entries after which a leaf is split, 4 to 64. Less than 64 is for tests.
+    pub leaf_entries: usize,
+}
+
+impl Default for SptreeOptions {
+    fn default() -> Self {
+        SptreeOptions { buffered: false, filter_bits: 1, log_bytes: 16 << 20, leaf_entries: 64 }
+    }
+}
+
+impl SptreeOptions {
+    /// Each of them by its name.
+    pub(super) fn settings(&mut self) -> [Setting<'_>; 4] {
+        let set = |name, slot| Setting { name, slot };
+        [
+            set("sptree.buffered", Slot::Flag(&mut self.buffered)),
+            set("sptree.filter_bits", Slot::OneOf(&mut self.filter_bits, &[1, 2, 4])),
+            set("sptree.log_bytes", Slot::Whole(&mut self.log_bytes, 4 * KIB..=GIB)),
+            set("sptree.leaf_entries", Slot::Whole(&mut self.leaf_entries, 4..=64)),
+        ]
+    }
+}

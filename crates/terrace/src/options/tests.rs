@@ -1,0 +1,98 @@
+use super::*;
+
+fn names() -> Vec<&'static str> {
+    Options::default().settings().iter().map(|setting| setting.name).collect()
+}
+
+/// Sets one option of the defaults; whether it is taken, and whether opening would take it alone.
+fn tried(name: &str, value: &str) -> (Result<()>, Options) {
+    let mut options = Options::default();
+    let outcome = options.set(name, value);
+    (outcome, options)
+}
+
+#[test]
+fn every_option_is_in_the_table_and_the_defaults_are_admitted() {
+    Options::default().validate().unwrap();
+    // Every field of an engine's options by the name that `Debug` gives it.
+    let shown = |text: String| -> Vec<String> {
+        let fields = text.split_once('{').unwrap().1.trim_end_matches(" }").to_string();
+        fields.split(", ").map(|field| field.split(':').next().unwrap().trim().to_string()).collect()
+    };
+    let options = Options::default();
+    for (engine, fields) in [
+        ("slm", shown(format!("{:?}", options.slm))),
+        ("lsm", shown(format!("{:?}", options.lsm))),
+        ("turbo", shown(format!("{:?}", options.turbo))),
+        ("sptree", shown(format!("{:?}", options.sptree))),
+    ] {
+        for field in fields {
+            let name = format!("{engine}.{field}");
+            assert!(names().contains(&&*name), "{name} cannot be set");
+        }
+    }
+}
+
+#[test]
+fn values_out_of_range_are_refused_by_name_and_others_taken() {
+    for name in names() {
+        for value in ["0", "1", "4096", "18446744073709551615", "99999999999999999999", "-1", "many", ""] {
+            let (outcome, options) = tried(name, value);
+            match outcome {
+                // What was taken is in range: only what it has to go with may refuse it.
+                Ok(()) => {
+                    let own = options.clone().settings().iter().try_for_each(Setting::check);
+                    assert!(own.is_ok(), "{name}={value}: {own:?}");
+                }
+                Err(e) => {
+                    let said = e.to_string();
+                    assert!(said.contains(&format!("{name} cannot be {value}: it must be ")), "{said}");
+                }
+            }
+        }
+        let absurd = ["18446744073709551615", "99999999999999999999", "-1", "many", "NaN", "inf"];
+        assert!(absurd.iter().all(|value| tried(name, value).0.is_err()), "{name}");
+    }
+}
+
+#[test]
+fn both_ends_of_every_range_are_taken_and_what_lies_outside_is_not() {
+    for name in names() {
+        let mut defaults = Options::default();
+        let all = defaults.settings();
+        let setting = all.iter().find(|setting| setting.name == name).unwrap();
+        let Slot::Whole(_, range) = &setting.slot else { continue };
+        for end in [range.start(), range.end()] {
+            tried(name, &end.to_string()).0.unwrap();
+        }
+        assert!(tried(name, &(range.end() + 1).to_string()).0.is_err(), "{name}");
+        assert!(*range.start() == 0 || tried(name, &(range.start() - 1).to_string()).0.is_err(), "{name}");
+    }
+}
+
+#[test]
+fn what_is_set_past_the_table_is_found_by_opening() {
+    let refused = |change: &dyn Fn(&mut Options)| {
+        let mut options = Options::default();
+        change(&mut options);
+        options.validate().unwrap_err().to_string()
+    };
+    assert!(refused(&|o| o.memory_budget = 1).contains("memory_budget is 1, and must be 1024 to"));
+    assert!(refused(&|o| o.slm.block_bytes = 99_999_999_999).contains("must be 1 to 67108864 (64 MiB)"));
+    assert!(refused(&|o| o.slm.garbage_share = f64::NAN).contains("less than 1"));
+    assert!(refused(&|o| o.sptree.filter_bits = 3).contains("one of 1, 2, 4"));
+    assert!(refused(&|o| o.pool_extent_bytes = 5000).contains("power of two"));
+    assert!(refused(&|o| o.lsm.l0_stop_tables = 20).contains("ascend"));
+    assert!(refused(&|o| o.lsm.debt_stop_bytes = 1).contains("below"));
+    assert!(refused(&|o| o.pm_bytes = 64 * KIB).contains("pm_bytes"));
+}
+
+#[test]
+fn strangers_are_told_what_there_is() {
+    let said = tried("lsm.nothing", "1").0.unwrap_err().to_string();
+    assert!(said.contains("lsm.memtable_bytes") && !said.contains("slm."), "{said}");
+    let said = tried("nothing", "1").0.unwrap_err().to_string();
+    assert!(said.contains("sptree.log_bytes") && said.contains("background_threads"), "{said}");
+    let (outcome, options) = tried("lsm.log", "ssd");
+    assert!(outcome.is_ok() && options.lsm.log == LogPlace::Ssd);
+}
