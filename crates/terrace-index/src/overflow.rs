@@ -44,15 +44,16 @@ const _: () = assert!(size_of::<Page>() == PAGE_BYTES as usize);
 // SAFETY: integers without padding (asserted by the size); all of them are atomic.
 unsafe impl PmSafe for Page {}
 
-/// The bytes of a page at `at` that is followed by `next` and names no record.
-fn encode_page(at: u64, next: u64) -> Vec<u8> {
-    let words = (0..PAGE_WORDS as u64).map(|i| seal48(at + 8 * i, if i == 0 { next } else { 0 }));
+/// The bytes of a page at a place of the pool, followed by the one at `next` and naming no record.
+fn encode_page(place: u64, next: u64) -> Vec<u8> {
+    let words =
+        (0..PAGE_WORDS as u64).map(|i| seal48(place.wrapping_add(8 * i), if i == 0 { next } else { 0 }));
     words.flat_map(u64::to_le_bytes).collect()
 }
 
-/// The word of a head at `at` that leads nowhere.
-pub(crate) fn empty_head(at: u64) -> u64 {
-    seal48(at, 0)
+/// The word of a head at a place of the pool that leads nowhere.
+pub(crate) fn empty_head(place: u64) -> u64 {
+    seal48(place, 0)
 }
 
 /// What is named no more, and may be freed when its readers have left.
@@ -167,11 +168,12 @@ impl Overflow {
     /// The value of the sealed word at `at`.
     fn unsealed(&self, at: u64) -> Result<u64> {
         let word = self.pool.atomic_checked(POff::new(at))?.load(Ordering::Acquire);
-        unseal48(at, word).ok_or_else(|| self.damaged(at, "a word with its check", "another"))
+        unseal48(self.pool.place(at), word)
+            .ok_or_else(|| self.damaged(at, "a word with its check", "another"))
     }
 
     fn seal(&self, at: u64, value: u64) {
-        self.pool.publish(POff::new(at), seal48(at, value));
+        self.pool.publish(POff::new(at), seal48(self.pool.place(at), value));
     }
 
     /// Whether there may be a key of this hash.
@@ -284,7 +286,7 @@ impl Overflow {
         }
         let slot = self.pool.reserve(self.page_kind, PAGE_BYTES)?;
         let next = pages.chain.last().copied().unwrap_or(0);
-        self.pool.copy_flush(slot.offset, &encode_page(slot.offset, next));
+        self.pool.copy_flush(slot.offset, &encode_page(self.pool.place(slot.offset), next));
         self.pool.activate(&slot);
         self.pool.drain();
         self.seal(self.head, slot.offset);

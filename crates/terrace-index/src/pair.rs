@@ -1,7 +1,7 @@
 //! Records of pairs: a key and its value that do not fit into the slot of a hash table.
 //!
 //! ```text
-//! 0   u32  CRC-32C of everything after it, up to the value's end
+//! 0   u32  CRC-32C of the record's place and of everything after it, up to the value's end
 //! 4   u32  bytes of the value
 //! 8   u16  bytes of the key
 //! 10  u16  zero
@@ -34,7 +34,7 @@ impl<'p> NewPair<'p> {
         let bytes = record_bytes(key.len(), value.len());
         let slot = pool.reserve(kind, bytes)?;
         let (at, before_value) = (slot.offset, (HEAD_BYTES + key.len()) as u64);
-        pool.write(at, &head(key, value));
+        pool.write(at, &head(pool.place(at), key, value));
         pool.write(at + HEAD_BYTES as u64, key);
         if value.len() < STREAM_BYTES {
             pool.write(at + before_value, value);
@@ -94,7 +94,7 @@ impl<'p> Pair<'p> {
         pool.charge_read(at, len);
         // SAFETY: as above.
         let all = unsafe { pool.bytes(at, len)? };
-        if crc32c(&all[4..]) != crc {
+        if crc_at(pool.place(at), &all[4..]) != crc {
             return Err(damaged(pool, at));
         }
         let (key, value) = all[HEAD_BYTES..].split_at(key_len);
@@ -131,11 +131,16 @@ pub(crate) fn record_bytes(key_len: usize, value_len: usize) -> u64 {
     (HEAD_BYTES + key_len + value_len) as u64
 }
 
-fn head(key: &[u8], value: &[u8]) -> [u8; HEAD_BYTES] {
+/// The CRC of a place and of what begins there.
+fn crc_at(place: u64, bytes: &[u8]) -> u32 {
+    crc32c_append(crc32c(&place.to_le_bytes()), bytes)
+}
+
+fn head(place: u64, key: &[u8], value: &[u8]) -> [u8; HEAD_BYTES] {
     let mut out = [0; HEAD_BYTES];
     out[4..8].copy_from_slice(&(value.len() as u32).to_le_bytes());
     out[8..10].copy_from_slice(&(key.len() as u16).to_le_bytes());
-    let crc = crc32c_append(crc32c_append(crc32c(&out[4..]), key), value);
+    let crc = crc32c_append(crc32c_append(crc_at(place, &out[4..]), key), value);
     out[..4].copy_from_slice(&crc.to_le_bytes());
     out
 }
@@ -157,9 +162,9 @@ mod tests {
 
     #[test]
     fn golden_bytes() {
-        let head = head(b"key", b"value!");
+        let head = head(0x1234_0000, b"key", b"value!");
         let hex: String = head.iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, "70e86af30600000003000000");
+        assert_eq!(hex, "ec1c73400600000003000000");
         assert_eq!((lengths(&head).1, lengths(&head).2), (6, 3));
     }
 }

@@ -7,8 +7,8 @@ use terrace_pmem::PmSafe;
 
 use crate::overflow::empty_head;
 
-/// `TCCEH`, version 2, zeros.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TCCEH\x02\0\0");
+/// `TCCEH`, version 3, zeros.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TCCEH\x03\0\0");
 
 /// Bytes of a bucket, a cache line.
 pub(super) const BUCKET_BYTES: u64 = 64;
@@ -117,8 +117,8 @@ pub(super) fn header_crc(magic: u64, buckets: u32, probe: u32, seed: u64) -> u32
     crc32c(&bytes)
 }
 
-/// The bytes of a new table's header at `at`.
-pub(super) fn encode_header(at: u64, buckets: u32, probe: u32, seed: u64, directory: Entry) -> [u8; 64] {
+/// The bytes of a new table's header at a place of the pool.
+pub(super) fn encode_header(place: u64, buckets: u32, probe: u32, seed: u64, directory: Entry) -> [u8; 64] {
     let mut out = [0; HEADER_BYTES as usize];
     out[..8].copy_from_slice(&MAGIC.to_le_bytes());
     out[8..12].copy_from_slice(&buckets.to_le_bytes());
@@ -126,7 +126,7 @@ pub(super) fn encode_header(at: u64, buckets: u32, probe: u32, seed: u64, direct
     out[16..24].copy_from_slice(&seed.to_le_bytes());
     out[24..28].copy_from_slice(&header_crc(MAGIC, buckets, probe, seed).to_le_bytes());
     out[32..40].copy_from_slice(&directory.encode(HEADER_INDEX).to_le_bytes());
-    out[56..].copy_from_slice(&empty_head(at + OVERFLOW_AT).to_le_bytes());
+    out[56..].copy_from_slice(&empty_head(place.wrapping_add(OVERFLOW_AT)).to_le_bytes());
     out
 }
 
@@ -172,7 +172,7 @@ mod tests {
         let hex: String = header.iter().map(|b| format!("{b:02x}")).collect();
         let crc: String =
             header_crc(MAGIC, 256, 4, 7).to_le_bytes().iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex[..48], *"544343454802000000010000040000000700000000000000");
+        assert_eq!(hex[..48], *"544343454803000000010000040000000700000000000000");
         assert_eq!(hex[48..56], *crc);
         assert_eq!(hex[64..74], *"0010000000");
         assert_eq!(hex[80..112], *"0".repeat(32));

@@ -135,7 +135,8 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         let directory = Entry { offset: directory, depth };
         let table = Self::over(pool, header, seed, directory, Space::new(pool, Self::SEGMENT_BYTES));
         let named = table.fill_directory(directory).and_then(|()| {
-            let head = layout::encode_header(header, BUCKETS as u32, PROBE as u32, seed, directory);
+            let head =
+                layout::encode_header(pool.place(header), BUCKETS as u32, PROBE as u32, seed, directory);
             pool.write(header, &head);
             pool.flush(header, HEADER_BYTES);
             reserved.activate();

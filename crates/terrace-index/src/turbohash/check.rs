@@ -40,7 +40,8 @@ impl TurboHash {
             named.push(self.offset_of(held.view.address(0)));
         }
         for i in 0..held.view.len() {
-            let contents = self.stable_contents(held.bucket(i))?.1;
+            // SAFETY: the shard is held.
+            let contents = unsafe { self.pairs_in(shard, held.view, i)? };
             named.extend(contents.iter().filter(|(_, c)| c.is_record).map(|(_, c)| c.value));
         }
         named.extend(self.overflow.records(self.hashes_of(shard)).iter().map(|(_, record)| record));
@@ -138,9 +139,7 @@ impl TurboHash {
                 expect(shard_of(hash, self.header.shard_bits) == shard, "a key of another shard");
                 expect(distance < self.scope(view), "a key outside its scope");
                 expect(!(0..distance).any(ends), "a key behind the end of its path");
-                let tag =
-                    if *slot < 8 { header.tags >> (slot * 8) } else { header.tags_kinds >> (slot % 8 * 8) };
-                expect(tag as u8 == tag_of(hash), "a slot with another tag");
+                expect(header.tag(*slot) == tag_of(hash), "a slot with another tag");
                 let key = if content.is_record {
                     // SAFETY: present in limbo, and writers are at rest.
                     match unsafe { Pair::read(&self.pool, content.value) } {
@@ -178,11 +177,6 @@ impl TurboHash {
     fn buckets_of(&self, view: View) -> Result<Vec<Seen>> {
         // SAFETY: the caller is present.
         (0..view.len()).map(|i| self.stable_contents(unsafe { view.bucket(i) })).collect()
-    }
-
-    /// Buckets from `home` to `at`, going round.
-    fn distance(&self, view: View, home: usize, at: usize) -> usize {
-        at.wrapping_sub(home) & (view.len() - 1)
     }
 
     /// The sums over all shards; those that nobody has counted since the table was opened are counted now.

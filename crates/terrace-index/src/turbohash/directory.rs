@@ -268,8 +268,9 @@ impl TurboHash {
         let version = descriptor.version.load(Ordering::Acquire);
         let set = descriptor.sets[version as usize & 1].load(Ordering::Acquire);
         let (offset, bits) = (set & ADDRESS_MASK, (set & !ADDRESS_MASK) as u32);
-        if layout::seal_version(shard as u64, version as u32, set) != version || bits > BUCKET_BITS_MAX {
-            let at = self.descriptor_at(shard);
+        let at = self.descriptor_at(shard);
+        let sealed = layout::seal_version(self.pool.place(at), version as u32, set);
+        if sealed != version || bits > BUCKET_BITS_MAX {
             return Err(self.pool.corruption(
                 at,
                 "a shard's descriptor with its checksum",
@@ -285,7 +286,8 @@ impl TurboHash {
         let next = (descriptor.version.load(Ordering::Acquire) as u32).wrapping_add(1);
         let (set, at) = (offset | u64::from(bits), self.descriptor_at(held.shard));
         self.pool.publish(POff::new(at + u64::from(next & 1) * 8), set);
-        self.pool.publish(POff::new(at + VERSION_AT), layout::seal_version(held.shard as u64, next, set));
+        let sealed = layout::seal_version(self.pool.place(at), next, set);
+        self.pool.publish(POff::new(at + VERSION_AT), sealed);
         Ok(())
     }
 }

@@ -37,13 +37,17 @@
 //! 6. While the mirror says that a shard is free, all that was published in it is durable.
 //! 7. A key is in its shard or in the overflow (`overflow`), and in the overflow only what found no place when it came.
 //!    It is put there, changed and removed under its shard's lock, and never moved.
-//! 8. The check in the meta word covers it and the tags and kinds of live slots; each live slot has a check, and each
-//!    record its checksum: what is read was written.
+//! 8. The checks in the meta word cover it, the tags and kinds of live slots, and the bucket's place; each live slot has a
+//!    check, and each record and descriptor its checksum, which covers its place: what is read was written, and there.
 
 mod blocks;
 mod check;
+mod checks;
 mod directory;
 mod layout;
+mod maps;
+mod meta;
+mod options;
 mod probe;
 mod read;
 mod rehash;
@@ -59,12 +63,12 @@ use std::sync::atomic::AtomicU64;
 
 use terrace_base::rng::Rng;
 use terrace_base::{Error, Result};
-use terrace_pmem::{Marks, POff, Pool};
+use terrace_pmem::{POff, Pool};
 
-use crate::hashed::{ByteMap, HashCursor, HashFigures, HashIndex, KeyHash, admit_pair};
+use crate::hashed::KeyHash;
 use crate::kinds;
 use crate::limbo::Limbo;
-use crate::ordered::{ScanBatch, admit};
+use crate::ordered::admit;
 use crate::overflow::{self, Overflow, Unlinked};
 use crate::pair::{NewPair, Pair, word_of};
 use crate::pins::Pins;
@@ -76,43 +80,12 @@ use layout::{
     DESCRIPTOR_BYTES, Descriptor, HEADER_SLOT_BYTES, INITIAL_BITS_MAX, MAGIC, OVERFLOW_AT, SCOPE_MAX,
     SHARD_BITS_MAX, TableHeader,
 };
+use meta::Places;
+pub use options::TurboOptions;
 use probe::Sought;
 pub use scan::Visit;
 use simd::Level;
 use write::{New, When};
-
-/// Keys to a shard for which a table is laid out: 256 buckets, three fifths full. Fewer and larger shards keep the mirror
-/// in the processor's caches; more and smaller ones are rehashed in less time.
-const KEYS_A_SHARD: u64 = 2000;
-
-/// What a table is made with; fixed for its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TurboOptions {
-    /// Shards, rounded up to a power of two, at least 2 and at most 2^24. Each takes 32 bytes of PM and as many of DRAM, and
-    /// grows by itself.
-    pub shards: u32,
-    /// Buckets of a shard when its first key comes, rounded up to a power of two.
-    pub initial_buckets: u32,
-    /// Most buckets that a search looks at.
-    pub probing_scope: u32,
-    /// Seed of the keys' hashes; `None`: drawn when the table is made, and told nobody. Whoever knows it can choose
-    /// keys that collide, which the table bears, but slowly.
-    pub seed: Option<u64>,
-}
-
-impl Default for TurboOptions {
-    fn default() -> Self {
-        TurboOptions { shards: 1 << 13, initial_buckets: 4, probing_scope: 16, seed: None }
-    }
-}
-
-impl TurboOptions {
-    /// Options for a table that is expected to hold `keys` keys; it may hold any number.
-    pub fn for_keys(keys: u64) -> Self {
-        let shards = (keys / KEYS_A_SHARD).next_power_of_two().clamp(2, 1 << 20);
-        TurboOptions { shards: shards as u32, ..Self::default() }
-    }
-}
 
 /// Something unlinked.
 #[derive(Debug, Clone, Copy)]
@@ -141,6 +114,7 @@ pub struct TurboHash {
     drains_first: bool,
     /// The address of the pool's offset 0.
     base: u64,
+    places: Places,
     header_at: u64,
     counts: Box<[Counts]>,
     blocks: Arc<Blocks>,
@@ -154,10 +128,9 @@ impl TurboHash {
     pub fn create(pool: &Pool, root_name: &str, options: &TurboOptions) -> Result<Self> {
         let bits = |n: u32| n.max(1).next_power_of_two().trailing_zeros();
         let shard_bits = bits(options.shards.clamp(2, 1 << SHARD_BITS_MAX));
-        let directory = layout::encode_directory(1 << shard_bits);
         let mut reserved = Reserved::new(pool);
         let header_at = reserved.take(kinds::TURBOHASH, HEADER_SLOT_BYTES)?;
-        let directory_at = reserved.take(kinds::TURBOHASH, directory.len() as u64)?;
+        let directory_at = reserved.take(kinds::TURBOHASH, DESCRIPTOR_BYTES << shard_bits)?;
         let mut header = TableHeader {
             magic: MAGIC,
             seed: options.seed.unwrap_or_else(Rng::secret_seed),
@@ -167,11 +140,11 @@ impl TurboHash {
             scope: options.probing_scope.clamp(1, SCOPE_MAX),
             crc: 0,
         };
-        let encoded = header.encode();
+        let encoded = header.encode(pool.place(header_at));
         header.crc = u32::from_le_bytes([encoded[36], encoded[37], encoded[38], encoded[39]]);
+        let directory = layout::encode_directory(pool.place(directory_at), 1 << shard_bits);
         pool.copy_flush(directory_at, &directory);
-        let head_at = header_at + OVERFLOW_AT;
-        let head = overflow::empty_head(head_at).to_le_bytes();
+        let head = overflow::empty_head(pool.place(header_at + OVERFLOW_AT)).to_le_bytes();
         pool.copy_flush(header_at, &[&encoded[..], &head].concat());
         reserved.activate();
         let table = Self::over(pool, header_at, header, true)?;
@@ -187,15 +160,14 @@ impl TurboHash {
             .root(root_name)?
             .ok_or_else(|| Error::corruption(pool.path(), 0, format!("a root {root_name}"), "none"))?;
         let header = *pool.get::<TableHeader>(POff::new(at))?;
-        let (magic, own) = (header.magic.to_le_bytes(), MAGIC.to_le_bytes());
-        if magic != own && magic[..6] == own[..6] && header.is_sound() {
+        if let Some(version) = header.other_version(pool.place(at)) {
             return Err(Error::InvalidFormat {
                 file: pool.path().to_path_buf(),
-                found: format!("TurboHash version {}", magic[6]),
-                supported: format!("TurboHash version {}", own[6]),
+                found: format!("TurboHash version {version}"),
+                supported: format!("TurboHash version {}", MAGIC.to_le_bytes()[6]),
             });
         }
-        if header.magic != MAGIC || !header.is_sound() || !header.is_admissible() {
+        if header.magic != MAGIC || !header.is_sound(pool.place(at)) || !header.is_admissible() {
             return Err(pool.corruption(at, "a TurboHash table's header", "other bytes"));
         }
         let last = ((1 << header.shard_bits) - 1) * DESCRIPTOR_BYTES;
@@ -205,6 +177,7 @@ impl TurboHash {
 
     fn over(pool: &Pool, header_at: u64, header: TableHeader, is_new: bool) -> Result<Self> {
         let shards = 1usize << header.shard_bits;
+        let base = pool.media().base().addr() as u64;
         let blocks = Arc::new(Blocks::new(pool));
         let (free, free_block) = (pool.clone(), blocks.clone());
         let content = is_new.then(Content::default);
@@ -217,7 +190,8 @@ impl TurboHash {
             charges_reads: pool.charges_reads(),
             glances: false,
             drains_first: false,
-            base: pool.media().base().addr() as u64,
+            base,
+            places: Places::new(header.seed, base),
             header_at,
             counts: (0..shards).map(|_| Counts::new(content)).collect(),
             // What cannot be freed is unreachable, and found by the pool's check.
@@ -269,14 +243,14 @@ impl TurboHash {
         self.totals().live as f64 / (buckets * layout::USABLE_SLOTS).max(1) as f64
     }
 
-    /// [`insert`](HashIndex::insert) for the key that consists of the eight bytes of `key`, little-endian.
+    /// [`insert`](crate::HashIndex::insert) for the key that consists of the eight bytes of `key`, little-endian.
     #[inline]
     pub fn insert_u64(&self, key: u64, word: u64) -> Result<Option<u64>> {
         admit(&[], Some(word))?;
         Ok(self.write(&self.sought_u64(key, &key.to_le_bytes()), When::Known, New::Word(word))?.before)
     }
 
-    /// [`remove`](HashIndex::remove) for the key that consists of the eight bytes of `key`, little-endian.
+    /// [`remove`](crate::HashIndex::remove) for the key that consists of the eight bytes of `key`, little-endian.
     #[inline]
     pub fn remove_u64(&self, key: u64) -> Result<Option<u64>> {
         if self.glances
@@ -346,107 +320,6 @@ impl TurboHash {
             Some(word) => self.new_value(key, &word.to_le_bytes()),
             None => Ok(New::Nothing),
         }
-    }
-}
-
-impl HashIndex for TurboHash {
-    fn get(&self, key: &[u8]) -> Result<Option<u64>> {
-        admit(key, None)?;
-        self.word_of_key(key)
-    }
-
-    #[inline]
-    fn prefetch(&self, key: &[u8]) {
-        self.prefetch_key(key);
-    }
-
-    fn insert(&self, key: &[u8], word: u64) -> Result<Option<u64>> {
-        admit(key, Some(word))?;
-        let new = self.new_word(key, Some(word))?;
-        Ok(self.write(&Sought::key(self, key), When::Known, new)?.before)
-    }
-
-    fn compare_exchange(
-        &self,
-        key: &[u8],
-        expected: Option<u64>,
-        new: Option<u64>,
-    ) -> Result<std::result::Result<(), Option<u64>>> {
-        admit(key, new)?;
-        let now = if new == expected {
-            self.word_of_key(key)?
-        } else {
-            self.write(&Sought::key(self, key), When::If(expected), self.new_word(key, new)?)?.before
-        };
-        Ok(if now == expected { Ok(()) } else { Err(now) })
-    }
-
-    fn remove(&self, key: &[u8]) -> Result<Option<u64>> {
-        admit(key, None)?;
-        if let Ok(word) = key.try_into() {
-            return self.remove_u64(u64::from_le_bytes(word));
-        }
-        Ok(self.write(&Sought::key(self, key), When::Known, New::Nothing)?.before)
-    }
-
-    fn scan_unordered(&self, cursor: &mut HashCursor, limit: usize, out: &mut ScanBatch) -> Result<()> {
-        self.scan_pairs(cursor, limit, &mut |key, value| {
-            out.push(key, word_of(value)?);
-            Ok(())
-        })
-    }
-
-    /// Exact whenever writers are at rest.
-    fn len(&self) -> u64 {
-        self.totals().live + self.overflow.len()
-    }
-
-    fn figures(&self) -> Result<HashFigures> {
-        self.walk_figures()
-    }
-
-    fn mark(&self, marks: &mut Marks) -> Result<()> {
-        self.mark_all(marks)
-    }
-
-    fn check(&self) -> Result<Vec<String>> {
-        self.check_all()
-    }
-
-    fn dram_bytes(&self) -> u64 {
-        let shards = self.views.len() * (size_of::<AtomicU64>() + size_of::<Counts>());
-        let own = size_of::<Self>() + shards + self.limbo.len() * size_of::<(u64, Garbage)>();
-        own as u64 + self.overflow.dram_bytes()
-    }
-
-    fn pm_bytes(&self) -> u64 {
-        let buckets: u64 = (0..self.views.len()).map(|shard| self.view(shard)).map(View::bytes).sum();
-        let directory = self.views.len() as u64 * DESCRIPTOR_BYTES;
-        let table = HEADER_SLOT_BYTES + directory + buckets + self.blocks.idle_bytes();
-        table + self.totals().record_bytes + self.overflow.pm_bytes()
-    }
-
-    fn close(&self) -> Result<()> {
-        self.limbo.drain();
-        Ok(())
-    }
-}
-
-impl ByteMap for TurboHash {
-    fn put(&self, key: &[u8], value: &[u8]) -> Result<bool> {
-        admit_pair(key, value)?;
-        let new = self.new_value(key, value)?;
-        Ok(self.write(&Sought::key(self, key), When::Always, new)?.existed)
-    }
-
-    fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        admit(key, None)?;
-        self.copy_value(key, value)
-    }
-
-    fn delete(&self, key: &[u8]) -> Result<bool> {
-        admit(key, None)?;
-        Ok(self.write(&Sought::key(self, key), When::Always, New::Nothing)?.existed)
     }
 }
 

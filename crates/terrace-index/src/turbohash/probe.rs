@@ -5,7 +5,9 @@ use std::sync::atomic::{Ordering, fence};
 use terrace_base::{Error, Result};
 
 use super::TurboHash;
-use super::layout::{Bucket, KINDS_SHIFT, Meta, is_filter_sound, leads_on, slot_check, tag_of};
+use super::checks::{is_filter_sound, leads_on, slot_check};
+use super::layout::{Bucket, shard_of, tag_of};
+use super::meta::{KINDS_SHIFT, Meta, Place};
 use super::simd::Isa;
 use crate::pair::Pair;
 
@@ -93,30 +95,39 @@ impl Bucket {
 }
 
 impl Header {
+    /// The tag of a slot.
+    #[inline(always)]
+    pub fn tag(&self, slot: usize) -> u8 {
+        let tags = if slot < 8 { self.tags } else { self.tags_kinds };
+        (tags >> (slot % 8 * 8)) as u8
+    }
+
     /// Whether no key of this tag is in a bucket behind.
     #[inline(always)]
     pub fn ends_path_of(&self, tag: u8) -> bool {
         self.meta.ends_path() || !leads_on(self.checks, tag)
     }
 
-    /// Whether the checks over it are right.
+    /// Whether the checks over it are right, at this place.
     ///
     /// # Safety
     ///
     /// The processor has the features of `I`.
     #[inline(always)]
-    pub unsafe fn is_sound<I: Isa>(&self) -> bool {
+    pub unsafe fn is_sound<I: Isa>(&self, place: Place) -> bool {
         // SAFETY: the caller's.
         let tags = unsafe { I::of_live(self.tags, self.tags_kinds, self.meta.live()) };
-        self.meta.is_state_sound() && self.meta.are_tags_sound(tags) && is_filter_sound(self.checks)
+        self.meta.is_state_sound(place)
+            && self.meta.are_tags_sound(tags, place)
+            && is_filter_sound(self.checks)
     }
 }
 
 impl Content {
-    /// Whether the slot's check is right.
+    /// Whether the slot's check is right, in the bucket at this place.
     #[inline(always)]
-    pub fn is_sound(&self, header: &Header, i: usize) -> bool {
-        slot_check(self.key, self.value, self.is_record) == header.checks >> (i * 4) & 0xf
+    pub fn is_sound(&self, header: &Header, i: usize, place: Place) -> bool {
+        slot_check(self.key, self.value, self.is_record, place) == header.checks >> (i * 4) & 0xf
     }
 }
 
@@ -156,25 +167,38 @@ impl TurboHash {
         content: Content,
         sought: &Sought<'_>,
     ) -> Result<Option<Value<'t>>> {
-        if !content.is_sound(header, i) {
+        if !content.is_sound(header, i, self.place(bucket)) {
             return Err(self.damaged(bucket, "a slot with its check"));
         }
         if !content.is_record {
             if sought.word == Some(content.key) {
                 return Ok(Some(Value::Word(content.value)));
             }
-            // The tags are alike and the keys are not: rare enough to make sure that the key is what was put there.
-            if tag_of(self.hash.of_word(content.key)) != sought.tag() {
-                return Err(self.damaged(bucket, "a key with its tag"));
-            }
-            return Ok(None);
+            return self.another(bucket, self.hash.of_word(content.key), sought);
         }
         if content.key != sought.hash {
-            return Ok(None);
+            return self.another(bucket, content.key, sought);
         }
         // SAFETY: the caller's.
         let pair = unsafe { Pair::read(&self.pool, content.value)? };
-        Ok((pair.key == sought.key).then_some(Value::Record(pair)))
+        if pair.key == sought.key {
+            return Ok(Some(Value::Record(pair)));
+        }
+        match self.hash.of(pair.key) == sought.hash {
+            true => Ok(None),
+            false => Err(self.pool.corruption(content.value, "the record of a key", "another's")),
+        }
+    }
+
+    /// That a slot with the tag of what is sought holds another key, of this hash: none, if it is one of the same tag and
+    /// shard. Rare enough to make sure of that.
+    #[cold]
+    fn another<'t>(&self, bucket: &Bucket, hash: u64, sought: &Sought<'_>) -> Result<Option<Value<'t>>> {
+        let shard = |hash| shard_of(hash, self.header.shard_bits);
+        match tag_of(hash) == sought.tag() && shard(hash) == shard(sought.hash) {
+            true => Ok(None),
+            false => Err(self.damaged(bucket, "a key with its tag")),
+        }
     }
 
     /// Starts loading what a search for `hash` looks at first.
@@ -189,6 +213,12 @@ impl TurboHash {
             }
         }
         let _ = at;
+    }
+
+    /// What binds a bucket to its place.
+    #[inline(always)]
+    pub(super) fn place(&self, bucket: *const Bucket) -> Place {
+        self.places.of(bucket.addr() as u64)
     }
 
     #[cold]

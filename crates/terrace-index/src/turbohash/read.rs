@@ -11,8 +11,9 @@ use std::sync::atomic::Ordering;
 use terrace_base::Result;
 
 use super::TurboHash;
+use super::checks::slot_check;
 use super::directory::View;
-use super::layout::{BUCKET_BYTES, BUCKET_HEADER_BYTES, Bucket, home_of, shard_of, slot_check, tag_of};
+use super::layout::{BUCKET_BYTES, BUCKET_HEADER_BYTES, Bucket, home_of, shard_of, tag_of};
 use super::probe::{Sought, Value};
 use super::simd::{Isa, Portable, by_isa};
 use crate::limbo::Readers;
@@ -76,7 +77,7 @@ impl TurboHash {
         // Which slot it is is known when the header is there: by then all of them shall be.
         self.prefetch(home);
         // SAFETY: present in limbo since before the view was loaded, and the shard has buckets.
-        let found = unsafe { Self::glance_at::<I>(&*home, hash, key)? };
+        let found = unsafe { self.glance_at::<I>(&*home, hash, key)? };
         if found.is_none() && self.overflow.may_hold(hash) {
             return None;
         }
@@ -91,22 +92,23 @@ impl TurboHash {
     ///
     /// The processor has the features of `I`.
     #[inline(always)]
-    unsafe fn glance_at<I: Isa>(home: &Bucket, hash: u64, key: u64) -> Option<Option<u64>> {
+    unsafe fn glance_at<I: Isa>(&self, home: &Bucket, hash: u64, key: u64) -> Option<Option<u64>> {
         // SAFETY: the caller's.
         let header = unsafe { home.header::<I>(tag_of(hash)) };
+        let place = self.place(home);
         let found = if header.matches != 0 {
             let slot = header.matches.trailing_zeros() as usize;
             // SAFETY: tags are matched with those of slots.
             let at = unsafe { home.slots.get_unchecked(slot) };
             let (found, value) = (at.key.load(Ordering::Relaxed), at.value.load(Ordering::Relaxed));
-            let check = slot_check(key, value, false) ^ header.checks >> (slot * 4);
-            if found != key || check & 0xf != 0 || !header.meta.is_state_sound() {
+            let check = slot_check(key, value, false, place) ^ header.checks >> (slot * 4);
+            if found != key || check & 0xf != 0 || !header.meta.is_state_sound(place) {
                 return None;
             }
             Some(value)
         } else {
             // SAFETY: the caller's.
-            if !unsafe { header.is_sound::<I>() } || !header.ends_path_of(tag_of(hash)) {
+            if !unsafe { header.is_sound::<I>(place) } || !header.ends_path_of(tag_of(hash)) {
                 return None;
             }
             None
@@ -191,7 +193,7 @@ impl TurboHash {
             // SAFETY: the levels that operations are compiled for are those of this processor.
             let (header, is_sound) = unsafe {
                 let header = bucket.header::<I>(sought.tag());
-                (header, header.is_sound::<I>())
+                (header, header.is_sound::<I>(self.place(bucket)))
             };
             let mut matches = header.matches;
             if is_sound {

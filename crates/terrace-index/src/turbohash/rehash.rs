@@ -10,11 +10,12 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, Result};
 
+use super::checks::{bound, led_on, slot_check, with_check};
 use super::directory::{Content, Held, View};
 use super::layout::{
-    BUCKET_BITS_MAX, BUCKET_BYTES, BUCKET_WORDS, HEADER_WORDS, Meta, SLOTS, TAGS_MASK, USABLE_SLOTS, home_of,
-    led_on, slot_check, tag_of, with_check, with_tag,
+    BUCKET_BITS_MAX, BUCKET_BYTES, BUCKET_WORDS, HEADER_WORDS, SLOTS, USABLE_SLOTS, home_of, tag_of,
 };
+use super::meta::{Meta, Place, TAGS_MASK, with_tag};
 use super::simd::Portable;
 use super::{Garbage, TurboHash};
 use crate::pair::Pair;
@@ -58,7 +59,7 @@ fn choose_bits(now: View, why: Why, live: usize, initial_bits: u32) -> u32 {
 }
 
 /// The buckets of these pairs, unless one finds no place within `scope` buckets, or a key that is to come would
-/// find none.
+/// find none. Where they will lie is not known yet: they are to be sealed.
 fn pack(pairs: &[Moved], why: Why, bits: u32, scope: usize) -> Option<Vec<Words>> {
     let mut buckets = vec![[0; BUCKET_WORDS]; 1 << bits];
     for pair in pairs {
@@ -72,17 +73,20 @@ fn pack(pairs: &[Moved], why: Why, bits: u32, scope: usize) -> Option<Vec<Words>
         // Slots taken, until the bucket is sealed.
         words[0] += 1;
         (words[1], words[2]) = with_tag(words[1], words[2], slot, tag_of(pair.hash), pair.is_record);
-        words[3] = with_check(words[3], slot, slot_check(pair.key, pair.value, pair.is_record));
+        words[3] = with_check(words[3], slot, slot_check(pair.key, pair.value, pair.is_record, Place::NONE));
         words[HEADER_WORDS + 2 * slot] = pair.key;
         words[HEADER_WORDS + 2 * slot + 1] = pair.value;
     }
     if let Why::Full(hash) = why {
         place_of(&buckets, hash, bits, scope)?;
     }
-    for words in &mut buckets {
-        words[0] = Meta::of_valid((1 << words[0]) - 1).seal((words[1], words[2] & TAGS_MASK)).0;
-    }
     Some(buckets)
+}
+
+/// Makes packed words the bucket at a place.
+fn seal(words: &mut Words, place: Place) {
+    words[3] = bound(words[3], place);
+    words[0] = Meta::of_valid((1 << words[0]) - 1).seal((words[1], words[2] & TAGS_MASK), place).0;
 }
 
 /// Bucket and slot for a key of this hash among buckets that are not sealed yet.
@@ -139,7 +143,7 @@ impl TurboHash {
                 return Ok(None);
             }
         };
-        let view = self.store_buckets(held, &buckets, bits)?;
+        let view = self.store_buckets(held, buckets, bits)?;
         self.counts[held.shard].set(Content { live: pairs.len() as u64, deleted: 0, ..content });
         Ok(Some(view))
     }
@@ -153,18 +157,22 @@ impl TurboHash {
         Err(Error::PoolFull { path: self.pool.path().to_path_buf(), requested, size })
     }
 
-    /// Writes buckets to PM and makes them those of the held shard.
-    fn store_buckets(&self, held: &Held<'_>, buckets: &[Words], bits: u32) -> Result<View> {
-        let bytes = as_bytes(buckets);
-        let block = match self.blocks.reserve(bytes.len() as u64) {
+    /// Writes packed buckets to PM and makes them those of the held shard.
+    fn store_buckets(&self, held: &Held<'_>, mut buckets: Vec<Words>, bits: u32) -> Result<View> {
+        let bytes = size_of_val(&*buckets) as u64;
+        let block = match self.blocks.reserve(bytes) {
             Err(Error::PoolFull { .. }) => {
                 // Perhaps what waits for readers is enough.
                 self.limbo.drain();
-                self.blocks.reserve(bytes.len() as u64)?
+                self.blocks.reserve(bytes)?
             }
             other => other?,
         };
-        self.pool.copy_flush(block.offset, bytes);
+        for (words, at) in buckets.iter_mut().zip((self.base + block.offset..).step_by(BUCKET_BYTES as usize))
+        {
+            seal(words, self.places.of(at));
+        }
+        self.pool.copy_flush(block.offset, as_bytes(&buckets));
         self.blocks.activate(&block);
         self.pool.drain();
         let named = View::of(&self.pool, block.offset, bits)
@@ -179,19 +187,8 @@ impl TurboHash {
     fn gather(&self, held: &Held<'_>) -> Result<Vec<Moved>> {
         let mut pairs = Vec::with_capacity(held.view.len() * USABLE_SLOTS);
         for i in 0..held.view.len() {
-            let bucket = held.bucket(i);
-            // SAFETY: the portable set asks for no features.
-            let header = unsafe { bucket.header::<Portable>(0) };
-            // SAFETY: as above.
-            if !unsafe { header.is_sound::<Portable>() } {
-                return Err(self.damaged(bucket, "a bucket's header with its check"));
-            }
-            for slot in (0..SLOTS).filter(|slot| header.meta.live() >> slot & 1 == 1) {
-                let content = bucket.content(&header, slot);
-                if !content.is_sound(&header, slot) {
-                    return Err(self.damaged(bucket, "a slot with its check"));
-                }
-                let hash = if content.is_record { content.key } else { self.hash.of_word(content.key) };
+            // SAFETY: the shard is held.
+            for (hash, content) in unsafe { self.pairs_in(held.shard, held.view, i)? } {
                 let (key, value, is_record) = (content.key, content.value, content.is_record);
                 pairs.push(Moved { hash, key, value, is_record });
             }
@@ -237,7 +234,8 @@ impl TurboHash {
 
 #[cfg(test)]
 mod tests {
-    use super::super::layout::{leads_on, of_live};
+    use super::super::checks::leads_on;
+    use super::super::meta::{Places, of_live};
     use super::*;
 
     fn pairs(n: u64) -> Vec<Moved> {
@@ -252,10 +250,12 @@ mod tests {
     fn packed_buckets_hold_every_pair_on_its_path() {
         for (n, bits) in [(0, 0), (13, 0), (100, 3), (1500, 7)] {
             let pairs = pairs(n);
-            let buckets = pack(&pairs, Why::Deleted, bits, 16).unwrap();
+            let mut buckets = pack(&pairs, Why::Deleted, bits, 16).unwrap();
+            let place = Places::new(1, 0).of(0x30000);
+            buckets.iter_mut().for_each(|words| seal(words, place));
             let metas: Vec<_> = buckets.iter().map(|w| Meta(w[0])).collect();
             assert!(buckets.iter().zip(&metas).all(|(w, meta)| {
-                meta.is_state_sound() && meta.are_tags_sound(of_live(w[1], w[2], meta.live()))
+                meta.is_state_sound(place) && meta.are_tags_sound(of_live(w[1], w[2], meta.live()), place)
             }));
             assert_eq!(metas.iter().map(|m| u64::from(m.live().count_ones())).sum::<u64>(), n);
             for pair in pairs {

@@ -7,7 +7,7 @@ use terrace_base::Result;
 
 use super::TurboHash;
 use super::directory::View;
-use super::layout::{Bucket, SLOTS, shard_of};
+use super::layout::{Bucket, SLOTS, home_of, shard_of, tag_of};
 use super::probe::{Content, Header};
 use super::read::Here;
 use super::simd::Portable;
@@ -76,16 +76,14 @@ impl TurboHash {
         let mut seen = Vec::new();
         for i in 0..view.len() {
             // SAFETY: present in limbo since before the view was loaded.
-            let bucket = unsafe { view.bucket(i) };
-            for (_, content) in self.stable_contents(bucket)?.1 {
-                let hash = self.hash_of(&content);
+            for (hash, content) in unsafe { self.pairs_in(shard, view, i)? } {
                 if hash < from {
                     continue;
                 }
                 let words = [content.key.to_le_bytes(), content.value.to_le_bytes()];
                 let record = match content.is_record {
                     // SAFETY: present in limbo since before the slot was loaded, which named the record then.
-                    true => Some(unsafe { Pair::read(&self.pool, content.value)? }),
+                    true => Some(unsafe { self.record_of(hash, content.value)? }),
                     false => None,
                 };
                 seen.push(Seen { hash, words, record });
@@ -109,20 +107,66 @@ impl TurboHash {
         Ok(seen)
     }
 
+    /// The hashes and contents of the live slots of bucket `i` of a shard, as they were at one moment, all of which may be
+    /// there: keys of the shard, with their tags, within their scopes.
+    ///
+    /// # Safety
+    ///
+    /// As for [`View::bucket`].
+    pub(super) unsafe fn pairs_in(&self, shard: usize, view: View, i: usize) -> Result<Vec<(u64, Content)>> {
+        // SAFETY: the caller's.
+        let bucket = unsafe { view.bucket(i) };
+        let (header, contents) = self.stable_contents(bucket)?;
+        let belongs = |slot: usize, hash: u64| {
+            header.tag(slot) == tag_of(hash)
+                && shard_of(hash, self.header.shard_bits) == shard
+                && self.distance(view, home_of(hash, view.bits()), i) < self.scope(view)
+        };
+        let hashed = contents.into_iter().map(|(slot, content)| {
+            let hash = self.hash_of(&content);
+            if belongs(slot, hash) {
+                Ok((hash, content))
+            } else {
+                Err(self.damaged(bucket, "a key of its own"))
+            }
+        });
+        hashed.collect()
+    }
+
+    /// The record at `at`, which a slot names for a key of this hash.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Pair::read`].
+    unsafe fn record_of(&self, hash: u64, at: u64) -> Result<Pair<'_>> {
+        // SAFETY: the caller's.
+        let pair = unsafe { Pair::read(&self.pool, at)? };
+        match self.hash.of(pair.key) == hash {
+            true => Ok(pair),
+            false => Err(self.pool.corruption(at, "the record of a key", "another's")),
+        }
+    }
+
+    /// Buckets from `home` to `at`, going round.
+    pub(super) fn distance(&self, view: View, home: usize, at: usize) -> usize {
+        at.wrapping_sub(home) & (view.len() - 1)
+    }
+
     /// The live slots of a bucket as they were at one moment.
     pub(super) fn stable_contents(&self, bucket: &Bucket) -> Result<(Header, Vec<(usize, Content)>)> {
+        let place = self.place(bucket);
         loop {
             // SAFETY: the portable set asks for no features.
             let header = unsafe { bucket.header::<Portable>(0) };
             let live = header.meta.live();
             // SAFETY: as above.
-            let is_sound = unsafe { header.is_sound::<Portable>() };
+            let is_sound = unsafe { header.is_sound::<Portable>(place) };
             let slots = (0..SLOTS).filter(|slot| live >> slot & 1 == 1);
             let contents: Vec<_> = slots.map(|slot| (slot, bucket.content(&header, slot))).collect();
             if !bucket.is_still(header.meta) {
                 continue;
             }
-            if !is_sound || contents.iter().any(|(slot, c)| !c.is_sound(&header, *slot)) {
+            if !is_sound || contents.iter().any(|(slot, c)| !c.is_sound(&header, *slot, place)) {
                 return Err(self.damaged(bucket, "a bucket with its checks"));
             }
             return Ok((header, contents));

@@ -4,7 +4,8 @@
 //! that it needs ([`by_isa`]), so that the comparison is a few instructions in their midst and not a call. The
 //! best one that the processor has is chosen when a table is opened.
 
-use super::layout::{SLOTS, of_live};
+use super::layout::SLOTS;
+use super::meta::of_live;
 
 /// What operations are compiled for.
 pub(super) trait Isa {
@@ -15,7 +16,7 @@ pub(super) trait Isa {
     /// The processor has the features of this set.
     unsafe fn matches(tags: u64, tags_kinds: u64, tag: u8) -> u32;
 
-    /// `layout::of_live`.
+    /// `meta::of_live`.
     ///
     /// # Safety
     ///

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use terrace_base::Error;
+use terrace_base::checksum::{crc32c, crc32c_append};
 use terrace_base::rng::Rng;
 use terrace_pmem::{Granularity, MemMedia, Pool, PoolOptions};
 use terrace_sim::{World, WorldOptions};
@@ -186,4 +188,27 @@ fn every_table_has_a_seed_of_its_own() {
     let seeds: std::collections::BTreeSet<u64> =
         (0..8).map(|_| table(&TurboOptions { shards: 2, ..TurboOptions::default() }).header.seed).collect();
     assert_eq!(seeds.len(), 8);
+}
+
+#[test]
+fn an_older_version_is_told_by_name() {
+    let table = table(&seeded());
+    let (pool, at) = (table.pool.clone(), table.header_at);
+    for covers_its_place in [false, true] {
+        let mut bytes = table.header.encode(pool.place(at));
+        bytes[6] = 3;
+        let crc = if covers_its_place {
+            crc32c_append(crc32c(&pool.place(at).to_le_bytes()), &bytes[..36])
+        } else {
+            crc32c(&bytes[..36])
+        };
+        bytes[36..].copy_from_slice(&crc.to_le_bytes());
+        pool.write(at, &bytes);
+        let error = TurboHash::open(&pool, "table").unwrap_err();
+        assert!(
+            matches!(&error, Error::InvalidFormat { found, supported, .. }
+                if found.contains("version 3") && supported.contains("version 4")),
+            "{error}"
+        );
+    }
 }

@@ -10,11 +10,12 @@ use std::sync::atomic::{Ordering, fence};
 use terrace_base::Result;
 use terrace_pmem::POff;
 
+use super::checks::{leads_on, led_on, slot_check, with_check};
 use super::directory::{Content as ShardContent, Held, View};
 use super::layout::{
-    BUCKET_HEADER_BYTES, Bucket, Meta, SLOT_BYTES, SLOTS_BESIDE_HEADER, USABLE_SLOTS, home_of, leads_on,
-    led_on, shard_of, slot_check, tag_of, with_check, with_tag,
+    BUCKET_HEADER_BYTES, Bucket, SLOT_BYTES, SLOTS_BESIDE_HEADER, USABLE_SLOTS, home_of, shard_of, tag_of,
 };
+use super::meta::{Meta, with_tag};
 use super::probe::{Content, Header, Sought, Value};
 use super::rehash::Why;
 use super::simd::{Isa, by_isa};
@@ -197,14 +198,14 @@ impl TurboHash {
         // SAFETY: as above.
         let (header, is_sound) = unsafe {
             let header = bucket.header::<I>(tag_of(hash));
-            (header, header.is_sound::<I>())
+            (header, header.is_sound::<I>(self.place(bucket)))
         };
         if header.matches == 0 || !is_sound {
             return None;
         }
         let slot = header.matches.trailing_zeros() as usize;
         let content = bucket.content(&header, slot);
-        if content.key != key || content.is_record || !content.is_sound(&header, slot) {
+        if content.key != key || content.is_record || !content.is_sound(&header, slot, self.place(bucket)) {
             return None;
         }
         let mut count =
@@ -233,7 +234,7 @@ impl TurboHash {
             // SAFETY: the levels that operations are compiled for are those of this processor.
             let header = unsafe { bucket.header::<I>(sought.tag()) };
             // SAFETY: as above.
-            if !unsafe { header.is_sound::<I>() } {
+            if !unsafe { header.is_sound::<I>(self.place(bucket)) } {
                 return Err(self.damaged(bucket, "a bucket's header with its check"));
             }
             if is_sought && let Some(found) = self.search_bucket(bucket, header, sought)? {
@@ -371,14 +372,15 @@ impl TurboHash {
         } else if record.is_some() || led || self.drains_first {
             self.pool.drain();
         }
-        let check = slot_check(content.key, content.value, content.is_record);
+        let place = self.place(bucket);
+        let check = slot_check(content.key, content.value, content.is_record, place);
         let (tags, kinds) = with_tag(header.tags, header.tags_kinds, slot, sought.tag(), content.is_record);
         bucket.tags.store(tags, Ordering::Relaxed);
         bucket.tags_kinds.store(kinds, Ordering::Relaxed);
         bucket.checks.store(with_check(header.checks, slot, check), Ordering::Relaxed);
         // SAFETY: the levels that operations are compiled for are those of this processor.
         let live_tags = unsafe { I::of_live(tags, kinds, next.live()) };
-        self.pool.store_ordered(POff::new(at), next.seal(live_tags).0);
+        self.pool.store_ordered(POff::new(at), next.seal(live_tags, place).0);
         self.pool.persist(at, 8);
         if let Some(pair) = record {
             shard.record_bytes += pair.bytes();
@@ -413,7 +415,7 @@ impl TurboHash {
         };
         // SAFETY: the levels that operations are compiled for are those of this processor.
         let live_tags = unsafe { I::of_live(header.tags, header.tags_kinds, next.live()) };
-        self.pool.publish(POff::new(self.offset_of(bucket)), next.seal(live_tags).0);
+        self.pool.publish(POff::new(self.offset_of(bucket)), next.seal(live_tags, self.place(bucket)).0);
         shard.live -= 1.min(shard.live);
     }
 

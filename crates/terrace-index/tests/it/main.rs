@@ -10,6 +10,7 @@ mod cceh;
 mod changes;
 mod conformance;
 mod create;
+mod displaced;
 mod fastfair;
 mod skiplist;
 mod spot_on;

@@ -141,6 +141,14 @@ impl Pool {
         self.inner.superblock.uuid
     }
 
+    /// The number of a place: of no other in this pool, and of none in another but by chance. Checks that cover it tell
+    /// what was written elsewhere.
+    #[inline]
+    pub fn place(&self, offset: u64) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.inner.superblock.uuid;
+        u64::from_le_bytes([a, b, c, d, e, f, g, h]).wrapping_add(offset)
+    }
+
     /// What the pool lies on.
     pub fn media(&self) -> &dyn Media {
         &*self.inner.media

@@ -134,20 +134,25 @@ fn foreign_files_are_told() {
 /// A header in a pool with a version in it: where that is, and what sets its checksum right.
 type Header = (usize, Box<dyn Fn(&mut [u8])>);
 
-/// The checksum of `checked` bytes at `at`, followed by `at` if it `says_where` it is, lies at `crc_at`.
-fn header(version_at: usize, at: usize, checked: usize, says_where: bool, crc_at: usize) -> Header {
+/// The checksum of `checked` bytes at `at`, of what says where it is `before` them and of what does `behind` them, lies
+/// at `crc_at`.
+fn header(
+    version_at: usize,
+    at: usize,
+    checked: usize,
+    [before, behind]: [Option<u64>; 2],
+    crc_at: usize,
+) -> Header {
     let seal = move |pool: &mut [u8]| {
-        let mut bytes = pool[at..at + checked].to_vec();
-        if says_where {
-            bytes.extend((at as u64).to_le_bytes());
-        }
+        let place = |place: Option<u64>| place.map_or(Vec::new(), |place| place.to_le_bytes().to_vec());
+        let bytes = [&place(before), &pool[at..at + checked], &place(behind)].concat();
         pool[crc_at..crc_at + 4].copy_from_slice(&crc32c(&bytes).to_le_bytes());
     };
     (version_at, Box::new(seal))
 }
 
 fn superblocks() -> Vec<Header> {
-    [0, 4096].map(|at| header(at + 8, at, 124, false, at + 124)).into()
+    [0, 4096].map(|at| header(at + 8, at, 124, [None, None], at + 124)).into()
 }
 
 fn headers(sample: &Sample) -> Vec<Vec<Header>> {
@@ -156,14 +161,15 @@ fn headers(sample: &Sample) -> Vec<Vec<Header>> {
     let index = match sample.image.options.engine {
         EngineKind::Turbo => {
             let at = pool.root("turbo.index").unwrap().unwrap() as usize;
-            header(at + 6, at, 36, false, at + 36)
+            header(at + 6, at, 36, [Some(pool.place(at as u64)), None], at + 36)
         }
         _ => {
             let at = pool.root("sptree.index").unwrap().unwrap() as usize;
-            header(at + 7, at, 16, true, at + 16)
+            header(at + 7, at, 16, [None, Some(at as u64)], at + 16)
         }
     };
-    vec![superblocks(), vec![index], vec![header(records + 8, records, 12, true, records + 12)]]
+    let version = header(records + 8, records, 12, [None, Some(records as u64)], records + 12);
+    vec![superblocks(), vec![index], vec![version]]
 }
 
 fn assert_refused(bed: &Bed) {
