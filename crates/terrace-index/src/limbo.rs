@@ -105,6 +105,8 @@ pub struct Limbo<T: Send, R: Readers = Counters> {
     parked: Mutex<Vec<(u64, T)>>,
     /// Held while the epoch is moved on, which may take long; things are parked meanwhile.
     advancing: Mutex<()>,
+    /// Threads that free what they have taken out of `parked`. Goes up under its lock.
+    freeing: AtomicUsize,
     free: Free<T>,
 }
 
@@ -113,6 +115,15 @@ pub struct Limbo<T: Send, R: Readers = Counters> {
 pub struct Presence<'a>(&'a AtomicUsize);
 
 impl Drop for Presence<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Counts a thread out that frees, also one that panics.
+struct Freeing<'a>(&'a AtomicUsize);
+
+impl Drop for Freeing<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -128,7 +139,8 @@ impl<T: Send> Limbo<T> {
 impl<T: Send, R: Readers> Limbo<T, R> {
     /// A limbo with these readers, whose things are given back by `free`.
     pub fn with(readers: R, free: impl Fn(T) + Send + Sync + 'static) -> Self {
-        Limbo { readers, parked: Mutex::new(Vec::new()), advancing: Mutex::new(()), free: Box::new(free) }
+        let (parked, advancing) = (Mutex::new(Vec::new()), Mutex::new(()));
+        Limbo { readers, parked, advancing, freeing: AtomicUsize::new(0), free: Box::new(free) }
     }
 
     /// Announces a reader. Cheap; readers may nest.
@@ -161,7 +173,12 @@ impl<T: Send, R: Readers> Limbo<T, R> {
         drop(advancing);
         let mut parked = self.parked.lock();
         let kept = parked.partition_point(|(retired, _)| retired + 2 <= epoch);
+        if kept == 0 {
+            return;
+        }
         let ready: Vec<_> = parked.drain(..kept).collect();
+        self.freeing.fetch_add(1, Ordering::SeqCst);
+        let _freeing = Freeing(&self.freeing);
         drop(parked);
         ready.into_iter().for_each(|(_, thing)| (self.free)(thing));
     }
@@ -171,9 +188,9 @@ impl<T: Send, R: Readers> Limbo<T, R> {
         self.parked.lock().len()
     }
 
-    /// Whether nothing is parked.
+    /// Whether everything that was retired has been freed: nothing is parked, and nobody is still at it.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.parked.lock().is_empty() && self.freeing.load(Ordering::SeqCst) == 0
     }
 
     /// Calls `visit` with everything that is parked.
@@ -245,6 +262,29 @@ mod tests {
         let _reader = limbo.enter();
         limbo.advance();
         assert_eq!(*freed.lock(), [1]);
+    }
+
+    /// Who gives out again what a crash has left needs to know that no free is still to come, wherever the thread stands that
+    /// is to make it.
+    #[test]
+    fn what_is_being_freed_is_not_gone_yet() {
+        use std::sync::mpsc::sync_channel;
+        let ((begun, begins), (go_on, goes_on)) = (sync_channel(0), sync_channel::<()>(0));
+        let goes_on = Mutex::new(goes_on);
+        let limbo = Limbo::new(move |_: u32| {
+            begun.send(()).unwrap();
+            goes_on.lock().recv().unwrap();
+        });
+        limbo.retire(1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| limbo.drain());
+            begins.recv().unwrap();
+            limbo.drain();
+            let is_empty = limbo.is_empty();
+            go_on.send(()).unwrap();
+            assert!(!is_empty);
+        });
+        assert!(limbo.is_empty());
     }
 
     #[test]

@@ -377,10 +377,14 @@ impl Db {
     }
 
     /// Reads everything and proves every structure; writers wait meanwhile. Damage is in the report, not an
-    /// error.
+    /// error. A database that is closed is refused.
     pub fn check(&self) -> Result<CheckReport> {
         let report = Cell::new(CheckReport::default());
-        self.inner.alone(|inner| inner.engine.check().map(|found| report.set(found)))?;
+        self.inner.alone(|inner| {
+            // What readers let go of after the close stays in the pool until the next open.
+            inner.check_open()?;
+            inner.engine.check().map(|found| report.set(found))
+        })?;
         Ok(report.take())
     }
 

@@ -112,7 +112,7 @@ impl<I: KeyIndex> PmStore<I> {
     /// Empties up to `want` slabs of which at most `most` hundredths are in use; how many have gone.
     pub(super) fn empty_slabs(&self, want: usize, most: u64) -> usize {
         let mut vain = self.sparse.vain.lock();
-        self.give_back();
+        self.give_back_in_turn();
         let freed = self.sparse.freed.load(Ordering::Relaxed);
         if *vain == Some(freed) {
             return 0;
@@ -125,9 +125,13 @@ impl<I: KeyIndex> PmStore<I> {
             }
             let Some(mut clearing) = self.pool.clear_slab(slab) else { continue };
             let is_empty = self.move_all(&clearing);
-            // An error leaves the slab where it is.
-            let let_go = clearing.let_go();
-            self.give_back();
+            let let_go = {
+                let _turn = self.turns.share();
+                // An error leaves the slab where it is.
+                let let_go = clearing.let_go();
+                self.give_back();
+                let_go
+            };
             if clearing.is_gone() {
                 gone += 1;
             } else if is_empty && let_go.is_ok() {
@@ -144,11 +148,17 @@ impl<I: KeyIndex> PmStore<I> {
         gone
     }
 
+    /// Gives back what readers have left, while nobody looks at all of the pool or closes it.
+    fn give_back_in_turn(&self) {
+        let _turn = self.turns.share();
+        self.give_back();
+    }
+
     /// How many of these slabs have gone, once readers have left what was moved out of one at least.
     fn wait_for_one(&self, waiting: &[Clearing]) -> usize {
         let attempts = if waiting.is_empty() { 0 } else { ATTEMPTS };
         for _ in 0..attempts {
-            self.give_back();
+            self.give_back_in_turn();
             let gone = waiting.iter().filter(|clearing| clearing.is_gone()).count();
             if gone > 0 {
                 return gone;

@@ -130,15 +130,23 @@ pub fn foreign_files_stay(engine: &Engine) {
 pub fn a_closed_database_refuses(engine: &Engine) {
     let machine = machine(engine);
     let db = machine.open().unwrap();
-    db.put(b"k", b"v").unwrap();
+    db.put(b"k", b"u").unwrap();
     let snapshot = db.snapshot();
+    let entries = db.entries().unwrap();
+    db.put(b"k", b"v").unwrap();
+    db.flush().unwrap();
     db.close().unwrap();
     db.close().unwrap();
     assert!(db.put(b"k", b"w").is_err());
     assert!(db.flush().is_err());
+    // What readers keep of the pool when it is closed is given back by the next open.
+    drop(entries);
+    let checked = db.check().map(|report| report.problems);
+    assert_eq!(kind(checked), ErrorKind::InvalidArgument);
     drop((db, snapshot));
     let db = machine.open().unwrap();
     assert_eq!(db.get(b"k").unwrap().unwrap(), "v");
+    assert_clean(&db);
 }
 
 /// A database without its pointer is not taken for none, and comes back whole from a repair.
