@@ -70,7 +70,10 @@ impl PmSpace for RealPm {
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
-        if Pool::exists(path)? { Pool::remove(path) } else { Ok(()) }
+        if Pool::exists(path)? {
+            Pool::remove(path)?;
+        }
+        if self.is_device(path) { Ok(()) } else { Pool::remove_unfinished(path) }
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {

@@ -1,8 +1,8 @@
 //! Making a pool.
 //!
-//! A file is made under a temporary name and takes its own when it is a whole pool: a crash leaves at most the
-//! temporary one, which the next creation overwrites. An existing file that is not empty is never touched,
-//! except by `recreate`, and then only if it was a pool.
+//! A file is made under a temporary name, its own with `.new` behind it, and takes its own when it is a whole pool: a crash leaves
+//! at most the temporary one, which the next creation removes. An existing file that is not empty is never touched,
+//! except by `recreate`, and then only if it was a pool; and nothing under the temporary name but what a creation has left.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -14,7 +14,7 @@ use terrace_base::{Error, Result};
 
 use super::format::{self, Raw};
 use super::open::Parts;
-use super::place::{file_is_pool, is_device, medium_is_pool, refuse_among_devices};
+use super::place::{file_is_pool, is_device, medium_is_pool, refuse_among_devices, remove_unfinished};
 use super::state::{self, Session};
 use super::{MediaRequest, Opened, Pool, PoolOptions};
 use crate::media::{EmulatedMedia, FileMedia, Media};
@@ -63,14 +63,15 @@ impl Pool {
         // A pool that another process has open must not be replaced under it.
         let _old = if present && replace { Some(map(path, path, 0, options)?) } else { None };
         let temporary = temporary_name(path);
+        remove_unfinished(path)?;
         let size = options.size.min(options.max_size) / options.extent_bytes * options.extent_bytes;
-        let made = map_new(&temporary, path, size, options).and_then(|media| {
+        let made = map(&temporary, path, size, options).and_then(|media| {
             let pool = Self::format(media, path, options)?;
             take_name(&temporary, path, present)?;
             Ok(pool)
         });
         if made.is_err() {
-            // Best effort: what stays is overwritten by the next creation.
+            // Best effort: what stays is removed by the next creation.
             let _ = fs::remove_file(&temporary);
         }
         made
@@ -147,16 +148,8 @@ fn map_private(path: &Path, name: &Path, options: &PoolOptions) -> Result<Arc<dy
     })
 }
 
-fn map_new(temporary: &Path, name: &Path, len: u64, options: &PoolOptions) -> Result<Arc<dyn Media>> {
-    match fs::remove_file(temporary) {
-        Ok(()) => {}
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-        Err(e) => return Err(Error::io(temporary, "remove", e)),
-    }
-    map(temporary, name, len, options)
-}
-
-fn temporary_name(path: &Path) -> PathBuf {
+/// The name under which a pool's file is made.
+pub(super) fn temporary_name(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     PathBuf::from(name)

@@ -10,11 +10,14 @@ use std::path::Path;
 
 use terrace_base::{Error, Result};
 
-use super::create::map;
+use super::create::{map, temporary_name};
 use super::format::{self, Raw};
 use super::{Pool, PoolOptions};
 use crate::layout::{MAGIC, SUPERBLOCK_AT};
 use crate::media::Media;
+
+/// Bytes of a superblock that are looked at.
+const SUPERBLOCK_BYTES: u64 = 64;
 
 /// What is copied at a time: a page.
 const COPY_BYTES: usize = 4096;
@@ -49,6 +52,13 @@ impl Pool {
             return Self::remove_on(&*map(path, path, 0, &looking())?, path);
         }
         fs::remove_file(path).map_err(|e| Error::io(path, "remove", e))
+    }
+
+    /// Removes what a creation of a pool at `path` has left that was cut short, if there is something.
+    ///
+    /// Errors: [`Error::InvalidArgument`] if something else has the name under which pools are made.
+    pub fn remove_unfinished(path: &Path) -> Result<()> {
+        remove_unfinished(path)
     }
 
     /// Makes a medium blank, durably. Until it is, the pool may still be there. `name` stands for the medium in
@@ -117,6 +127,48 @@ pub(super) fn file_is_pool(path: &Path) -> Result<bool> {
     file.take(SUPERBLOCK_AT[1] + 8).read_to_end(&mut head).map_err(|e| Error::io(path, "read", e))?;
     Ok(head.is_empty()
         || SUPERBLOCK_AT.iter().any(|&at| head.get(at as usize..at as usize + 8) == Some(&MAGIC)))
+}
+
+/// Removes what a creation of a pool at `path` has left that was cut short.
+pub(super) fn remove_unfinished(path: &Path) -> Result<()> {
+    let temporary = temporary_name(path);
+    match fs::symlink_metadata(&temporary) {
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(()),
+        Ok(meta) if meta.is_file() && is_unfinished(&temporary)? => {}
+        Ok(_) => {
+            return Err(Error::invalid(format!(
+                "{} lies where the pool {} is made, and is not what the making of a pool has left: move it away",
+                temporary.display(),
+                path.display()
+            )));
+        }
+        Err(e) => return Err(Error::io(&temporary, "stat", e)),
+    }
+    fs::remove_file(&temporary).map_err(|e| Error::io(&temporary, "remove", e))
+}
+
+/// Whether a file is the rest of a creation: the superblocks, which are written last, are not there yet, or it is a pool of which
+/// nobody has set a root.
+///
+/// Errors: [`Error::Locked`] if somebody has it open.
+fn is_unfinished(path: &Path) -> Result<bool> {
+    match Pool::open(path, &PoolOptions { private: true, salvage: true, ..looking() }) {
+        Ok(pool) => Ok(pool.roots().is_ok_and(|roots| roots.is_empty())),
+        Err(e @ Error::Locked { .. }) => Err(e),
+        Err(_) => has_no_superblock(path),
+    }
+}
+
+/// Whether the places of both superblocks are blank, as far as the file goes.
+fn has_no_superblock(path: &Path) -> Result<bool> {
+    let failed = |e| Error::io(path, "read", e);
+    let mut head = Vec::new();
+    fs::File::open(path)
+        .and_then(|file| file.take(SUPERBLOCK_AT[1] + SUPERBLOCK_BYTES).read_to_end(&mut head))
+        .map_err(failed)?;
+    let is_blank =
+        |at: u64| head.iter().skip(at as usize).take(SUPERBLOCK_BYTES as usize).all(|byte| *byte == 0);
+    Ok(SUPERBLOCK_AT.into_iter().all(is_blank))
 }
 
 /// As [`file_is_pool`], for a medium.

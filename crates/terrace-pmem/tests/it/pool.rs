@@ -92,11 +92,49 @@ fn what_is_there_is_never_overwritten() {
     assert!(!missing.exists());
 }
 
+/// Under the name that a pool has while it is made may lie anything: another pool, open or closed, or somebody's file.
+#[test]
+fn what_lies_where_a_pool_is_made_is_not_removed_for_it() {
+    let dir = dir();
+    let (path, beside) = (dir.path().join("pool"), dir.path().join("pool.new"));
+    let other = Pool::create(&beside, &options()).unwrap();
+    other.set_root("head", 7).unwrap();
+    let made = || Pool::create(&path, &options()).map(drop);
+    assert_eq!(made().unwrap_err().kind(), ErrorKind::Locked);
+    other.close().unwrap();
+    drop(other);
+    let whole = fs::read(&beside).unwrap();
+    let mut spoilt = whole.clone();
+    spoilt[9] ^= 1;
+    spoilt[4096 + 9] ^= 1;
+    for bytes in [&whole[..], &spoilt, &whole[..5000], b"a thesis"] {
+        fs::write(&beside, bytes).unwrap();
+        let refused = made().unwrap_err();
+        assert!(refused.kind() == ErrorKind::InvalidArgument && refused.to_string().contains("move it away"));
+        assert!(fs::read(&beside).unwrap() == bytes && !path.exists());
+    }
+    fs::remove_file(&beside).unwrap();
+    fs::create_dir(&beside).unwrap();
+    assert_eq!(made().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    fs::remove_dir(&beside).unwrap();
+    std::os::unix::fs::symlink("nowhere", &beside).unwrap();
+    assert_eq!(made().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    fs::remove_file(&beside).unwrap();
+    // The rest of a creation is nobody's: nothing in it, no superblock yet, or a pool that has not got its name.
+    drop(Pool::create(&dir.path().join("unnamed"), &options()).unwrap());
+    for bytes in [vec![], vec![0; 1 << 20], fs::read(dir.path().join("unnamed")).unwrap()] {
+        fs::write(&beside, bytes).unwrap();
+        made().unwrap();
+        fs::remove_file(&path).unwrap();
+        assert!(!beside.exists());
+    }
+}
+
 #[test]
 fn an_interrupted_creation_leaves_no_pool_and_does_not_hinder_the_next() {
     let dir = dir();
     let path = dir.path().join("pool");
-    fs::write(dir.path().join("pool.new"), vec![1; 50_000]).unwrap();
+    fs::write(dir.path().join("pool.new"), [vec![0; 10_000], vec![1; 40_000]].concat()).unwrap();
     fs::write(&path, "").unwrap();
     let pool = Pool::create(&path, &options()).unwrap();
     assert!(!dir.path().join("pool.new").exists());

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use terrace_base::{Error, Result};
-use terrace_pmem::{MediaRequest, Opened, PoolOptions};
+use terrace_pmem::{MediaRequest, PoolOptions};
 
 use super::{POOL_NAME, is_of_another_version, is_unusable, owner_in};
 use crate::core::Core;
@@ -26,8 +26,8 @@ pub(crate) fn refuse_name_of_another_file(choice: &PoolChoice, dir: &Path) -> Re
     Ok(())
 }
 
-/// An error if the pool in the directory shows that a database lies there, whose pointer to its manifest is missing. A pool
-/// that was closed or opened again is more than a creation leaves that was cut off or failed.
+/// An error if the pool in the directory shows that a database lies there, whose pointer to its manifest is missing. A creation
+/// says whose a pool is when there is such a pointer, durably.
 pub(crate) fn refuse_headless(core: &Core) -> Result<()> {
     let media = match &core.options.pool {
         PoolChoice::Auto => MediaRequest::Auto,
@@ -44,7 +44,7 @@ pub(crate) fn refuse_headless(core: &Core) -> Result<()> {
         Err(e) if is_unusable(&e) && !is_of_another_version(&e) => return Ok(()),
         pool => pool?,
     };
-    if owner_in(&pool).is_none() || pool.generation() <= 1 && pool.opened() != Opened::Clean {
+    if owner_in(&pool).is_none() {
         return Ok(());
     }
     let current = FileName::Current.path(&core.dir);
