@@ -35,6 +35,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("manifest", manifest::manifest),
     ("pm_log", log::pm),
     ("pool", pool::pool),
+    ("repair_note", words::repair_note),
     ("repair_record", words::repair_record),
     ("skiplist", index::skiplist),
     ("spot_on", index::spot_on),

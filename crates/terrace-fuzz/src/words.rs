@@ -1,4 +1,4 @@
-//! What the store keeps in logs, and the record of a repair.
+//! What the store keeps in logs, and what repairs note.
 
 use crate::patched;
 
@@ -20,4 +20,9 @@ pub fn compaction_record(data: &[u8]) {
 /// The record of a repair.
 pub fn repair_record(data: &[u8]) {
     terrace::fuzzing::repair_record(&patched(&terrace::fuzzing::sound_repair_record(), data));
+}
+
+/// The note of a repair.
+pub fn repair_note(data: &[u8]) {
+    terrace::fuzzing::repair_note(&patched(&terrace::fuzzing::sound_repair_note(), data));
 }

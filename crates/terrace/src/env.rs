@@ -1,7 +1,7 @@
 //! What a database runs in: files, persistent memory, background threads and time.
 
 use std::fmt::Debug;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrace_base::clock::{Clock, SystemClock};
@@ -34,6 +34,11 @@ pub trait PmSpace: Send + Sync + Debug {
     /// Whether `path` is a device, beside which nothing can lie.
     fn is_device(&self, _path: &Path) -> bool {
         false
+    }
+
+    /// Where what has the name `path` really lies: where a link leads. `None`: it leads nowhere.
+    fn home(&self, path: &Path) -> Option<PathBuf> {
+        Some(path.to_path_buf())
     }
 }
 
@@ -88,6 +93,13 @@ impl PmSpace for RealPm {
     fn is_device(&self, path: &Path) -> bool {
         use std::os::unix::fs::FileTypeExt;
         std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_char_device())
+    }
+
+    fn home(&self, path: &Path) -> Option<PathBuf> {
+        match std::fs::symlink_metadata(path) {
+            Ok(meta) if meta.is_symlink() => path.canonicalize().ok(),
+            _ => Some(path.to_path_buf()),
+        }
     }
 }
 

@@ -44,3 +44,13 @@ pub fn repair_record(data: &[u8]) {
 pub fn sound_repair_record() -> Vec<u8> {
     repair::sound_record()
 }
+
+/// The note of a repair: what decodes is encoded to the same again.
+pub fn repair_note(data: &[u8]) {
+    repair::decode_note(data);
+}
+
+/// A note of a repair.
+pub fn sound_repair_note() -> Vec<u8> {
+    repair::sound_note()
+}

@@ -40,6 +40,9 @@ const PATH: &str = "pool.path";
 /// The name of the pool in the database's directory, unless it lies elsewhere.
 pub(crate) const POOL_NAME: &str = "pool";
 
+/// What a link is in a pool's place whose target is not there.
+pub(crate) const LEADS_NOWHERE: &str = "a link that leads nowhere: the medium with the pool may not be there; where it is gone for good, remove the link";
+
 /// Initial size of a pool file; it grows by itself.
 const INITIAL_POOL_BYTES: u64 = 16 << 20;
 
@@ -82,13 +85,15 @@ pub(crate) fn media_name(pool: &Pool) -> &'static str {
     if pool.granularity() == Granularity::Page { PAGE } else { MEMORY }
 }
 
-/// The pool's path and how it is mapped: what is asked for, else what the database was created with.
+/// Where the pool really lies and how it is mapped: what is asked for, else what the database was created with. Where that is a
+/// link, it lies where the link leads, and stays there when it is made anew.
 pub(crate) fn request(core: &Core, identity: &Identity) -> Result<(PathBuf, MediaRequest)> {
     let recorded = |name: &str| identity.options.get(name);
     let emulated = recorded("pool.emulated");
     let path = |asked: &Option<PathBuf>| {
         let recorded = recorded(PATH).map(PathBuf::from);
-        asked.clone().or(recorded).unwrap_or_else(|| core.dir.join(POOL_NAME))
+        let path = asked.clone().or(recorded).unwrap_or_else(|| core.dir.join(POOL_NAME));
+        core.env.pm.home(&path).unwrap_or(path)
     };
     refuse_name_of_another_file(&core.options.pool, &core.dir)?;
     match (&core.options.pool, emulated) {
@@ -140,6 +145,9 @@ pub(crate) fn pool_options(core: &Core, media: MediaRequest) -> PoolOptions {
 /// somebody's.
 pub(crate) fn fresh(core: &Core, identity: &Identity, roots: &[&str]) -> Result<Pool> {
     let (path, media) = request(core, identity)?;
+    if core.env.pm.home(&path).is_none() {
+        return Err(Error::invalid(format!("{} is {LEADS_NOWHERE}", path.display())));
+    }
     let options = pool_options(core, media);
     let elsewhere = !is_inside(&path, &core.dir);
     if elsewhere && core.env.pm.exists(&path)? && !is_leftover(core, &path, &options, identity, roots)? {
@@ -185,6 +193,9 @@ pub(crate) fn open(core: &Core, manifest: &Manifest) -> Result<Found> {
     let state = manifest.state();
     let identity = &state.identity;
     let (path, media) = request(core, identity)?;
+    if core.env.pm.home(&path).is_none() {
+        return Err(Error::corruption(&path, 0, "the database's pool", LEADS_NOWHERE));
+    }
     let closed = manifest.is_sealed();
     if state.pool == Some(KnownPool::BEING_MADE) && may_replace(core, identity) {
         admit_replacing(core, &path, &pool_options(core, media), identity)?;
@@ -247,7 +258,9 @@ fn is_there(core: &Core, path: &Path) -> Result<bool> {
 /// Opens the database's pool, which must be this database's and lie where it lay.
 fn attach(core: &Core, path: &Path, options: &PoolOptions, identity: &Identity) -> Result<Pool> {
     if !is_there(core, path)? {
-        return Err(Error::corruption(path, 0, "the database's pool (try `repair`)", "no such file"));
+        let found =
+            if core.env.pm.home(path).is_some() { "no such file" } else { "a link that leads nowhere" };
+        return Err(Error::corruption(path, 0, "the database's pool (try `repair`)", found));
     }
     let pool = core.env.pm.open(path, options)?;
     let ours = match pool.opened() {
@@ -378,7 +391,8 @@ pub(crate) fn open_to_repair(
             false => Ok(Err(Error::corruption(path, 0, expected, found))),
         };
     }
-    let is_recorded = identity.options.get(PATH).is_some_and(|recorded| Path::new(recorded) == path);
+    let known = recorded_path(identity).unwrap_or_else(|| core.dir.join(POOL_NAME));
+    let is_recorded = known == path || core.env.pm.home(&known).as_deref() == Some(path);
     match core.env.pm.open(path, options) {
         Err(e) if !is_unusable(&e) || is_of_another_version(&e) => Err(e),
         Err(e @ Error::InvalidFormat { .. }) if elsewhere && !is_recorded => Err(Error::invalid(format!(

@@ -90,4 +90,8 @@ impl PmSpace for ScratchPm {
         names.removed.insert(path.to_path_buf());
         Ok(())
     }
+
+    fn home(&self, path: &Path) -> Option<PathBuf> {
+        self.below.home(path)
+    }
 }

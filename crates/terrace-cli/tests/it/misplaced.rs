@@ -1,9 +1,11 @@
 //! What lies where a repair or a new pool is to lie, and files that are gone or of another kind: nobody's data goes for it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use terrace::{Db, Options};
 use terrace_base::checksum::crc32c;
+use terrace_disk::RealFs;
 
 use crate::support::{self, Bed, Run};
 
@@ -60,11 +62,7 @@ fn what_lies_beside_a_pool_is_not_a_repairs_to_remove() {
             assert_eq!(count(&other), KEYS as usize, "{engine}");
         }
         // Where it has to make a pool there, it says what is in the way.
-        for at in [0, 4096] {
-            let mut bytes = std::fs::read(&pool).unwrap();
-            bytes[at] ^= 0x40;
-            std::fs::write(&pool, bytes).unwrap();
-        }
+        spoil_superblocks(&pool);
         run(&one, "repair", &[]).fails(2, &["p.repair", "move it away"]);
         assert_eq!(count(&other), KEYS as usize, "{engine}");
         std::fs::rename(&beside, bed.path("away")).unwrap();
@@ -91,6 +89,57 @@ fn files_in_a_folder_called_repair_are_not_a_repairs_to_remove() {
     }
 }
 
+/// A user's folder may have a file of the note's name.
+#[test]
+fn a_note_of_somebody_else_makes_no_folder_a_repairs() {
+    let long = vec![b'x'; 100_000];
+    for note in [&b"remember the milk"[..], b"", b"TERRNOT", &long] {
+        let bed = Bed::new();
+        make(&bed, &bed.db, "slm", "auto");
+        let folder = bed.db.join("repair");
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("NOTE"), note).unwrap();
+        std::fs::write(folder.join("thesis"), b"years").unwrap();
+        for args in [&["--dry-run"][..], &[]] {
+            bed.run("repair", args).fails(2, &["no repair has made", "move them away"]);
+        }
+        assert_eq!(std::fs::read(folder.join("NOTE")).unwrap(), note);
+        assert_eq!(std::fs::read(folder.join("thesis")).unwrap(), b"years");
+    }
+}
+
+/// A note that came with a copy of the directory, or that another version wrote, says nothing of pools.
+#[test]
+fn a_note_of_another_place_costs_no_pool() {
+    let bed = Bed::new();
+    let (one, other) = (bed.path("one"), bed.path("other"));
+    let beside = bed.path("p.repair");
+    make(&bed, &one, "turbo", "emulated:dram");
+    make(&bed, &other, "turbo", &emulated(&beside));
+    let folder = one.join("repair");
+    let path = |path: &Path| [&[path.as_os_str().len() as u8], path.as_os_str().as_encoded_bytes()].concat();
+    let note = |dir: &Path, pool: &Path| sealed(b"TERRNOTE", 2, &[path(dir), path(pool)].concat());
+    let outcomes = [
+        (note(&other, &beside), 0),
+        (note(&one, &other.join("CURRENT")), 2),
+        (b"TERRNOTE\x01\0\0\0".repeat(3), 3),
+    ];
+    for (note, code) in outcomes {
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("NOTE"), note).unwrap();
+        std::fs::write(folder.join("000009.sst"), b"of a repair").unwrap();
+        let repaired = run(&one, "repair", &[]);
+        assert_eq!((repaired.code, folder.exists()), (code, code != 0), "{repaired:?}");
+        assert!(count(&other) == KEYS as usize && count(&one) == KEYS as usize);
+        let _ = std::fs::remove_dir_all(&folder);
+    }
+    // That of the repair that was cut short here goes.
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("NOTE"), note(&one, &beside)).unwrap();
+    run(&one, "repair", &[]).text();
+    assert!(!beside.exists() && !folder.exists());
+}
+
 /// The record of a repair is carried out only where its files are: one that somebody has copied, or whose folder `repair`
 /// somebody has removed, would put nothing in the place of what it removes.
 #[test]
@@ -99,28 +148,126 @@ fn a_record_without_its_files_changes_nothing() {
         let bed = Bed::new();
         make(&bed, &bed.db, engine, "emulated:dram");
         let there = names(&bed.db, "");
-        std::fs::write(bed.db.join("REPAIR"), record(&there)).unwrap();
-        for command in [&["put", "a", "b"][..], &["repair"]] {
-            let outcome = bed.run(command[0], &command[1..]);
-            outcome.fails(3, &["REPAIR", "nothing was changed"]);
-        }
-        std::fs::remove_file(bed.db.join("REPAIR")).unwrap();
-        assert!(names(&bed.db, "") == there, "{engine}");
-        assert_eq!(count(&bed.db), KEYS as usize, "{engine}");
+        carries_nothing_out(&bed, &record(identity(&bed.db), &there), &there);
     }
 }
 
-/// A record by which manifest 9 comes and every file of `there` goes (`docs/formats/repair.md`).
-fn record(there: &[PathBuf]) -> Vec<u8> {
+/// Nor is one of another database, though all its files were copied with it; and who looks at what it would do, or opens to
+/// read, is told, too.
+#[test]
+fn a_record_of_another_database_changes_nothing() {
+    for engine in ENGINES {
+        let bed = Bed::new();
+        let other = bed.path("other");
+        make(&bed, &bed.db, engine, "emulated:dram");
+        make(&bed, &other, engine, "emulated:dram");
+        let there = names(&bed.db, "");
+        // That of the other one, whose manifest lies in its place, and one without any file that calls itself ours.
+        let folder = bed.db.join("repair");
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::copy(&names(&other, "MANIFEST")[0], folder.join("MANIFEST-000009")).unwrap();
+        for database in [identity(&other), identity(&bed.db), [7; 16]] {
+            carries_nothing_out(&bed, &record(database, &there), &there);
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
+
+/// A record that is no record is told by all, and at once.
+#[test]
+fn what_is_no_record_is_told_by_whoever_comes_by_it() {
+    let bed = Bed::new();
+    make(&bed, &bed.db, "slm", "auto");
+    let there = names(&bed.db, "");
+    let mut version = record(identity(&bed.db), &there);
+    for bytes in [&b""[..], b"TERREPAR", &[0; 5000], &version.clone()] {
+        let mut bytes = bytes.to_vec();
+        bytes.extend(if bytes.len() > 20 { vec![1] } else { vec![] });
+        carries_nothing_out(&bed, &bytes, &there);
+    }
+    version[8] = 1;
+    std::fs::write(bed.db.join("REPAIR"), version).unwrap();
+    for command in [&["put", "a", "b"][..], &["repair"], &["repair", "--dry-run"], &["get", "a"]] {
+        bed.run(command[0], &command[1..]).fails(3, &["REPAIR", "version 1"]);
+    }
+    std::fs::File::create(bed.db.join("REPAIR")).unwrap().set_len(1 << 40).unwrap();
+    bed.run::<&str>("repair", &[]).fails(3, &["REPAIR", "more bytes"]);
+}
+
+fn carries_nothing_out(bed: &Bed, record: &[u8], there: &[PathBuf]) {
+    std::fs::write(bed.db.join("REPAIR"), record).unwrap();
+    for command in
+        [&["put", "a", "b"][..], &["repair"], &["repair", "--dry-run"], &["get", "a"], &["export", "-"]]
+    {
+        bed.run(command[0], &command[1..]).fails(3, &["REPAIR"]);
+    }
+    bed.run::<&str>("check", &[]).fails(1, &["REPAIR"]);
+    std::fs::remove_file(bed.db.join("REPAIR")).unwrap();
+    assert!(there.iter().all(|path| path.exists()));
+    assert_eq!(count(&bed.db), KEYS as usize);
+}
+
+/// The identity of a database.
+fn identity(dir: &Path) -> [u8; 16] {
+    terrace::manifest::Manifest::open(Arc::new(RealFs), dir).unwrap().state().identity.uuid
+}
+
+/// A record of `database` by which manifest 9 comes and every file of `there` goes (`docs/formats/repair.md`).
+fn record(database: [u8; 16], there: &[PathBuf]) -> Vec<u8> {
     let name = |path: &Path| path.file_name().unwrap().as_encoded_bytes().to_vec();
     let bytes = |text: &[u8]| [&[text.len() as u8], text].concat();
-    let mut body = vec![9, 1];
+    let mut body = database.to_vec();
+    body.extend([9, 1]);
     body.extend(bytes(b"repair/MANIFEST-000009"));
     body.extend(bytes(b"MANIFEST-000009"));
     body.push(there.len() as u8);
     body.extend(there.iter().flat_map(|path| bytes(&name(path))));
     body.extend([0, 0]);
-    [b"TERREPAR", &1_u32.to_le_bytes()[..], &crc32c(&body).to_le_bytes(), &body].concat()
+    sealed(b"TERREPAR", 2, &body)
+}
+
+fn sealed(magic: &[u8; 8], version: u32, body: &[u8]) -> Vec<u8> {
+    [magic, &version.to_le_bytes()[..], &crc32c(body).to_le_bytes(), body].concat()
+}
+
+/// A pool behind a link is repaired where it lies; one that leads nowhere, to a medium that is not there perhaps, is none that is
+/// gone.
+#[test]
+fn a_pool_behind_a_link_stays_where_it_is() {
+    for (i, engine) in ENGINES.into_iter().enumerate() {
+        let bed = Bed::new();
+        let home = bed.path("medium");
+        std::fs::create_dir(&home).unwrap();
+        make(&bed, &bed.db, engine, "emulated:dram");
+        let (link, pool) = (bed.db.join("pool"), home.join("p"));
+        std::fs::rename(&link, &pool).unwrap();
+        let target = if i % 2 == 0 { pool.clone() } else { PathBuf::from("../medium/p") };
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        assert_eq!(count(&bed.db), KEYS as usize);
+        let away = bed.path("away");
+        std::fs::rename(&home, &away).unwrap();
+        bed.run::<&str>("check", &[]).fails(1, &["leads nowhere"]);
+        bed.run::<&str>("repair", &[]).fails(2, &["leads nowhere", "remove the link"]);
+        std::fs::rename(&away, &home).unwrap();
+        assert_eq!(count(&bed.db), KEYS as usize);
+        let was = spoil_superblocks(&pool);
+        assert!(bed.run::<&str>("repair", &[]).code <= 1, "{engine}");
+        assert_eq!(std::fs::read_link(&link).unwrap(), target, "{engine}");
+        assert!(std::fs::read(home.join("p.lost")).unwrap() == was, "{engine}");
+        assert!(
+            pool.exists() && names(&home, "").len() == 2 && run(&bed.db, "check", &[]).code == 0,
+            "{engine}"
+        );
+    }
+}
+
+/// What is in a pool after both its superblocks are of no use any more.
+fn spoil_superblocks(pool: &Path) -> Vec<u8> {
+    let mut bytes = std::fs::read(pool).unwrap();
+    bytes[0] ^= 0x40;
+    bytes[4096] ^= 0x40;
+    std::fs::write(pool, &bytes).unwrap();
+    bytes
 }
 
 /// A pool is not made in the place of a table or of the manifest.

@@ -101,7 +101,8 @@ impl Db {
             false => Some(env.fs.lock(&dir.join(LOCK_FILE))?),
         };
         let opened = match read_only {
-            true => refuse_unfinished(&env, &dir).and_then(|()| scratch::open_to_read(&dir, &options, &env)),
+            true => repair::refuse_unfinished(&env, &dir)
+                .and_then(|()| scratch::open_to_read(&dir, &options, &env)),
             false => finish_repair(&env, &dir)
                 .and_then(|()| Core::new(dir, options, env.clone()))
                 .and_then(|core| Ok((core.clone(), engine::open(core)?))),
@@ -470,16 +471,6 @@ fn finish_repair(env: &Env, dir: &Path) -> Result<()> {
         repair::finish(env, dir)?;
     }
     Ok(())
-}
-
-/// An error where a repair was cut short in its last step: to read without that would be to read what it has replaced.
-fn refuse_unfinished(env: &Env, dir: &Path) -> Result<()> {
-    match repair::is_unfinished(&*env.fs, dir)? {
-        true => {
-            Err(Error::invalid("a repair was cut short in its last step; open the database for writing once"))
-        }
-        false => Ok(()),
-    }
 }
 
 /// Where the files of the database in `dir` are that nobody else should touch; for tools.

@@ -201,6 +201,11 @@ impl Manifest {
         salvaged.find_map(Result::transpose).transpose()
     }
 
+    /// Whose manifest `number` at `path` is, as far as it can be read; `None` if it does not say, or is not there.
+    pub(crate) fn identity_in(fs: &dyn Fs, path: &Path, number: u64) -> Result<Option<Identity>> {
+        Ok(replay::salvage(fs, path, number)?.map(|salvaged| salvaged.state.identity))
+    }
+
     fn over(fs: Arc<dyn Fs>, dir: &Path, state: State, number: u64) -> Self {
         Manifest {
             fs,

@@ -9,29 +9,21 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use terrace_base::checksum::crc32c;
 use terrace_base::{Error, Result};
 use terrace_disk::{Access, FileLock, Fs, ReadFile, WriteFile};
 use terrace_pmem::{Pool, PoolOptions};
 
+use super::note::{self, Note};
 use crate::env::{Env, PmSpace};
 use crate::manifest::REPAIR_FOLDER;
 
 /// What is added to the name of a pool's place.
-const POOL_SUFFIX: &str = ".repair";
-
-/// The first file in the folder and the last to go: it says that the folder is a repair's, and which pool is.
-const NOTE: &str = "NOTE";
-
-/// What it begins with. The checksum of a path follows, and the path: of the new pool, if nothing lay there when the repair
-/// began, else none.
-const NOTE_HEAD: &[u8] = b"TERRNOTE";
+pub(super) const POOL_SUFFIX: &str = ".repair";
 
 /// Where a repair writes its files.
 pub(super) fn folder(dir: &Path) -> PathBuf {
@@ -53,52 +45,56 @@ fn claim(env: &Env, dir: &Path, pool: &Path) -> Result<()> {
     // A power cut takes the pool, or leaves what claims it.
     fs.sync_dir(dir)?;
     if !fs.list(&folder)?.is_empty() {
-        return Err(Error::invalid(format!(
-            "{} is where a repair writes, and there are files in it that no repair has made: move them away",
-            folder.display()
-        )));
+        return Err(others_files(&folder, ""));
     }
     let beside = pool_beside(pool);
     // What cannot even be looked at is not the repair's.
-    let free = matches!(env.pm.exists(&beside), Ok(false)).then(|| name_from(dir, beside)).transpose()?;
-    let mut file = fs.create(&folder.join(NOTE))?;
-    file.append(&note_of(&free.unwrap_or_default()))?;
+    let pool = matches!(env.pm.exists(&beside), Ok(false)).then(|| name_from(dir, beside)).transpose()?;
+    let note = Note { dir: absolute(dir)?, pool };
+    let mut file = fs.create(&folder.join(note::NAME))?;
+    file.append(&note.encode())?;
     file.sync()?;
     fs.sync_dir(&folder)
+}
+
+fn others_files(folder: &Path, why: &str) -> Error {
+    Error::invalid(format!(
+        "{} is where a repair writes, and there are files in it that no repair has made{why}: move them away",
+        folder.display()
+    ))
+}
+
+/// What an error over the note in the folder means: that nobody knows whose the files there are.
+fn is_for_others(error: Error, folder: &Path) -> Error {
+    match error {
+        Error::Corruption { .. } => others_files(folder, &format!(" ({error})")),
+        error => error,
+    }
 }
 
 /// The path by which whoever works in `dir` finds `path`: relative in it, else absolute.
 pub(super) fn name_from(dir: &Path, path: PathBuf) -> Result<PathBuf> {
     match path.strip_prefix(dir) {
         Ok(inside) => Ok(inside.to_path_buf()),
-        Err(_) => std::path::absolute(&path).map_err(|e| Error::io(&path, "name", e)),
+        Err(_) => absolute(&path),
     }
 }
 
-fn note_of(pool: &Path) -> Vec<u8> {
-    let path = pool.as_os_str().as_bytes();
-    [NOTE_HEAD, &crc32c(path).to_le_bytes(), path].concat()
-}
-
-/// The path that a note is of; none of one that was cut short, which was written before there was a pool.
-fn noted(note: &[u8]) -> Option<&Path> {
-    let path = Path::new(OsStr::from_bytes(note.get(NOTE_HEAD.len() + 4..)?));
-    (!path.as_os_str().is_empty() && note == note_of(path)).then_some(path)
+fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|e| Error::io(path, "name", e))
 }
 
 /// Removes what a repair has written beside `dir` that did not come to its end, and nothing else.
 pub(super) fn discard(env: &Env, dir: &Path) -> Result<()> {
     let (fs, folder) = (&*env.fs, folder(dir));
-    let note = folder.join(NOTE);
-    if fs.exists(&note)? {
-        if let Some(pool) = noted(&fs.read(&note)?) {
-            let pool = dir.join(pool);
-            env.pm.remove(&pool)?;
-            // A power cut must not bring it back without the note that claims it.
-            fs.sync_dir(pool.parent().unwrap_or(dir))?;
-        }
-        empty(fs, dir)?;
+    let note = Note::read(fs, &folder).map_err(|e| is_for_others(e, &folder))?;
+    if let Some(pool) = note.as_ref().and_then(|note| note.pool_of(dir)) {
+        let pool = dir.join(pool);
+        env.pm.remove(&pool)?;
+        // A power cut must not bring it back without the note that claims it.
+        fs.sync_dir(pool.parent().unwrap_or(dir))?;
     }
+    empty(fs, dir)?;
     // Where directories are not removed an empty one stays.
     let _ = fs.remove_dir(&folder);
     Ok(())
@@ -107,7 +103,7 @@ pub(super) fn discard(env: &Env, dir: &Path) -> Result<()> {
 /// Removes the files in the folder; without the note nobody knows any more that they were a repair's.
 pub(super) fn empty(fs: &dyn Fs, dir: &Path) -> Result<()> {
     let folder = folder(dir);
-    let note = folder.join(NOTE);
+    let note = folder.join(note::NAME);
     if !fs.exists(&note)? {
         return Ok(());
     }
@@ -391,5 +387,9 @@ impl PmSpace for BesidePm {
 
     fn is_device(&self, path: &Path) -> bool {
         self.pm.is_device(path)
+    }
+
+    fn home(&self, path: &Path) -> Option<PathBuf> {
+        self.pm.home(path)
     }
 }

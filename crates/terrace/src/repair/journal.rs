@@ -3,25 +3,22 @@
 //! It is written as one file and takes its name by a rename. From then on the repair has happened: whoever finds it puts
 //! the rest in place, however often it is begun again.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use terrace_base::checksum::crc32c;
+use terrace_base::Result;
 use terrace_base::codec::{Reader, put_bytes, put_varint};
-use terrace_base::{Error, Result};
+use terrace_disk::Fs;
 
+use super::sealed::{Sort, path_of, put_path, some_path};
 use crate::manifest::REPAIR_RECORD;
 
-const MAGIC: [u8; 8] = *b"TERREPAR";
-const VERSION: u32 = 1;
-
-/// Bytes before the body: the magic, the version and the checksum of the body.
-const HEAD_BYTES: usize = 16;
+const SORT: Sort = Sort { magic: *b"TERREPAR", version: 2, what: "the record of a repair" };
 
 /// What is left to be done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Journal {
+    /// The identity of the database that was repaired.
+    pub database: [u8; 16],
     /// The manifest that is to be in force.
     pub manifest: u64,
     /// Files, by their paths in the directory, and the names they are to have, too.
@@ -47,7 +44,7 @@ pub(super) struct PoolMove {
 
 impl Journal {
     pub fn encode(&self) -> Vec<u8> {
-        let mut body = Vec::new();
+        let mut body = self.database.to_vec();
         put_varint(&mut body, self.manifest);
         put_varint(&mut body, self.links.len() as u64);
         for (from, to) in &self.links {
@@ -65,31 +62,18 @@ impl Journal {
         }
         put_varint(&mut body, self.lost.len() as u64);
         self.lost.iter().for_each(|line| put_bytes(&mut body, line.as_bytes()));
-        let mut out = MAGIC.to_vec();
-        out.extend(VERSION.to_le_bytes());
-        out.extend(crc32c(&body).to_le_bytes());
-        out.extend(body);
-        out
+        SORT.seal(&body)
     }
 
     /// The record in `data`, the contents of `path`.
     pub fn decode(path: &Path, data: &[u8]) -> Result<Journal> {
-        let damaged = |found: &str| Error::corruption(path, 0, "the record of a repair", found);
-        let (head, body) = data.split_at_checked(HEAD_BYTES).ok_or_else(|| damaged("too few bytes"))?;
-        if head[..8] != MAGIC {
-            return Err(damaged("another magic"));
-        }
-        if head[8..12] != VERSION.to_le_bytes() {
-            return Err(Error::InvalidFormat {
-                file: path.to_path_buf(),
-                found: format!("version {}", u32::from_le_bytes([head[8], head[9], head[10], head[11]])),
-                supported: format!("version {VERSION}"),
-            });
-        }
-        if head[12..] != crc32c(body).to_le_bytes() {
-            return Err(damaged("another checksum"));
-        }
-        decode_body(body).ok_or_else(|| damaged("bytes that do not decode"))
+        decode_body(SORT.unseal(path, data)?).ok_or_else(|| SORT.damaged(path, "bytes that do not decode"))
+    }
+
+    /// The record of the directory `dir`, which is there.
+    pub fn read(fs: &dyn Fs, dir: &Path) -> Result<Journal> {
+        let path = dir.join(REPAIR_RECORD);
+        Journal::decode(&path, &SORT.read(fs, &path)?)
     }
 }
 
@@ -105,6 +89,7 @@ pub(crate) fn decode_record(data: &[u8]) {
 pub(crate) fn sound_record() -> Vec<u8> {
     let pool = PoolMove { place: "/p".into(), new: Some("/p.repair".into()), aside: None };
     let journal = Journal {
+        database: std::array::from_fn(|i| i as u8),
         manifest: 9,
         links: vec![("repair/000012.sst".into(), "000012.sst".into())],
         removes: vec!["000003.log".into()],
@@ -116,7 +101,8 @@ pub(crate) fn sound_record() -> Vec<u8> {
 
 fn decode_body(body: &[u8]) -> Option<Journal> {
     let mut r = Reader::new(body);
-    let mut journal = Journal { manifest: r.varint()?, ..Journal::default() };
+    let database = r.take(16)?.try_into().ok()?;
+    let mut journal = Journal { database, manifest: r.varint()?, ..Journal::default() };
     for _ in 0..r.varint()? {
         journal.links.push((path_of(&mut r)?, path_of(&mut r)?));
     }
@@ -124,9 +110,8 @@ fn decode_body(body: &[u8]) -> Option<Journal> {
         journal.removes.push(path_of(&mut r)?);
     }
     if r.varint()? == 1 {
-        let some = |path: PathBuf| Some(path).filter(|path| !path.as_os_str().is_empty());
-        let place = path_of(&mut r)?;
-        journal.pool = Some(PoolMove { place, new: some(path_of(&mut r)?), aside: some(path_of(&mut r)?) });
+        let (place, new, aside) = (path_of(&mut r)?, path_of(&mut r)?, path_of(&mut r)?);
+        journal.pool = Some(PoolMove { place, new: some_path(new), aside: some_path(aside) });
     }
     for _ in 0..r.varint()? {
         journal.lost.push(String::from_utf8(r.bytes()?.to_vec()).ok()?);
@@ -134,32 +119,18 @@ fn decode_body(body: &[u8]) -> Option<Journal> {
     r.is_empty().then_some(journal)
 }
 
-fn put_path(out: &mut Vec<u8>, path: &Path) {
-    put_bytes(out, path.as_os_str().as_bytes());
-}
-
-fn path_of(r: &mut Reader<'_>) -> Option<PathBuf> {
-    Some(PathBuf::from(OsStr::from_bytes(r.bytes()?)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::repair::sealed::assert_golden;
 
     #[test]
     fn golden_and_every_flip_is_found() {
         let bytes = sound_record();
-        let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
-        assert_eq!(hex, GOLDEN);
         let journal = Journal::decode(Path::new("r"), &bytes).unwrap();
         assert_eq!((journal.encode(), journal.pool.is_some()), (bytes.clone(), true));
-        for bit in 0..bytes.len() * 8 {
-            let mut flipped = bytes.clone();
-            flipped[bit / 8] ^= 1 << (bit % 8);
-            assert!(Journal::decode(Path::new("r"), &flipped).is_err(), "bit {bit}");
-        }
-        (0..bytes.len()).for_each(|len| assert!(Journal::decode(Path::new("r"), &bytes[..len]).is_err()));
+        assert_golden(&bytes, GOLDEN, |data| Journal::decode(Path::new("r"), data).is_ok());
     }
 
-    const GOLDEN: &str = "544552524550415201000000ccfa97100901117265706169722f3030303031322e7373740a3030303031322e737374010a3030303030332e6c6f6701022f70092f702e72657061697200010178";
+    const GOLDEN: &str = "544552524550415202000000c47b8941000102030405060708090a0b0c0d0e0f0901117265706169722f3030303031322e7373740a3030303031322e737374010a3030303030332e6c6f6701022f70092f702e72657061697200010178";
 }

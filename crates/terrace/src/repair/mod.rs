@@ -8,6 +8,8 @@
 mod beside;
 mod evidence;
 mod journal;
+mod note;
+mod sealed;
 mod switch;
 mod whose;
 
@@ -35,7 +37,8 @@ use crate::salvage::{Owner, Salvage};
 use crate::scratch;
 
 pub(crate) use journal::{decode_record, sound_record};
-pub(crate) use switch::{finish, is_unfinished};
+pub(crate) use note::{decode_note, sound_note};
+pub(crate) use switch::{finish, is_unfinished, refuse_unfinished};
 pub use whose::Whose;
 pub(crate) use whose::{admit, admit_repair};
 
@@ -56,9 +59,9 @@ pub(crate) fn run(env: &Env, dir: &Path, options: Options, asked: RepairOptions)
     let mut report = RepairReport::default();
     if is_unfinished(&*env.fs, dir)? {
         if asked.dry_run {
-            report
-                .actions
-                .push("a repair that was cut short would be put in place; nothing else was looked at".into());
+            report.lost = switch::losses_to_come(env, dir)?.unwrap_or_default();
+            report.actions.push("a repair that was cut short would be put in place".into());
+            report.doubts.push("what else there is to be done: nothing was looked at beyond that".into());
             return Ok(report);
         }
         report.lost = finish(env, dir)?.unwrap_or_default();
@@ -219,7 +222,7 @@ fn admit_versions(fs: &dyn Fs, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where the pool lies or would lie.
+/// Where the pool really lies or would lie.
 fn place_of_pool(env: &Env, dir: &Path, options: &Options) -> Result<PathBuf> {
     let salvaged = Manifest::salvage(&*env.fs, dir)?;
     let recorded = salvaged.and_then(|salvaged| pool::recorded_path(&salvaged.state.identity));
@@ -227,7 +230,10 @@ fn place_of_pool(env: &Env, dir: &Path, options: &Options) -> Result<PathBuf> {
         PoolChoice::Path(path) | PoolChoice::Emulated { path: Some(path), .. } => Some(path.clone()),
         PoolChoice::Auto | PoolChoice::Emulated { path: None, .. } => None,
     };
-    Ok(asked.or(recorded).unwrap_or_else(|| dir.join(pool::POOL_NAME)))
+    let place = asked.or(recorded).unwrap_or_else(|| dir.join(pool::POOL_NAME));
+    env.pm
+        .home(&place)
+        .ok_or_else(|| Error::invalid(format!("{} is {}", place.display(), pool::LEADS_NOWHERE)))
 }
 
 /// An error where no pool lies in `place` and the database's lies elsewhere, or may: a repair without it would give up what

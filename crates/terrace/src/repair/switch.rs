@@ -14,7 +14,7 @@ use terrace_disk::Fs;
 use super::beside::{self, Beside, PoolNow};
 use super::journal::{Journal, PoolMove};
 use crate::env::{Env, PmSpace};
-use crate::manifest::{self, FileName, LOST_FOLDER, REPAIR_RECORD, REPAIR_RECORD_TEMP};
+use crate::manifest::{self, FileName, LOST_FOLDER, Manifest, REPAIR_RECORD, REPAIR_RECORD_TEMP};
 use crate::salvage::Salvage;
 
 /// The name of the list of what lies there and why.
@@ -35,27 +35,46 @@ pub(crate) fn is_unfinished(fs: &dyn Fs, dir: &Path) -> Result<bool> {
 
 /// Puts in place what a repair that was cut short has left, if there is one; returns its record.
 pub(crate) fn finish(env: &Env, dir: &Path) -> Result<Option<Vec<String>>> {
-    let path = dir.join(REPAIR_RECORD);
-    if !env.fs.exists(&path)? {
-        return Ok(None);
-    }
-    let record = Journal::decode(&path, &env.fs.read(&path)?)?;
-    verify(env, dir, &record)?;
+    let Some(record) = unfinished(env, dir)? else { return Ok(None) };
     // Its name may not be durable yet, and what is done from here on must not be done without it.
     env.fs.sync_dir(dir)?;
     apply(env, dir, &record)?;
     Ok(Some(record.lost))
 }
 
-/// An error if what the record puts in place is not there: it is another database's, or somebody has removed its files.
+/// The record of a repair that was cut short, which can be carried out, if there is one.
+fn unfinished(env: &Env, dir: &Path) -> Result<Option<Journal>> {
+    if !is_unfinished(&*env.fs, dir)? {
+        return Ok(None);
+    }
+    let record = Journal::read(&*env.fs, dir)?;
+    verify(env, dir, &record)?;
+    Ok(Some(record))
+}
+
+/// What the repair lost that was cut short, if there is one; nothing is done about it.
+pub(super) fn losses_to_come(env: &Env, dir: &Path) -> Result<Option<Vec<String>>> {
+    Ok(unfinished(env, dir)?.map(|record| record.lost))
+}
+
+/// An error where a repair was cut short in its last step: to read without that would be to read what it has replaced.
+pub(crate) fn refuse_unfinished(env: &Env, dir: &Path) -> Result<()> {
+    match unfinished(env, dir)? {
+        Some(_) => {
+            Err(Error::invalid("a repair was cut short in its last step; open the database for writing once"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// An error if the record is another database's, or if what it puts in place is not there, since somebody has removed it.
 fn verify(env: &Env, dir: &Path, record: &Journal) -> Result<()> {
-    let missing = |what: &Path| {
-        let found = format!(
-            "one whose {} is gone: if the record is another database's, move it away; nothing was changed",
-            what.display()
-        );
+    let refused = |found: String| {
+        let found =
+            format!("{found}: if the record is another database's, move it away; nothing was changed");
         Error::corruption(&dir.join(REPAIR_RECORD), 0, "the record of this directory's repair", found)
     };
+    let missing = |what: &Path| refused(format!("one whose {} is gone", what.display()));
     // What is kept in `lost` nobody needs.
     for (from, to) in record.links.iter().filter(|(_, to)| !to.starts_with(LOST_FOLDER)) {
         if !env.fs.exists(&dir.join(from))? && !env.fs.exists(&dir.join(to))? {
@@ -67,6 +86,9 @@ fn verify(env: &Env, dir: &Path, record: &Journal) -> Result<()> {
     if !is_made && !env.fs.exists(&manifest)? {
         return Err(missing(&manifest));
     }
+    if !is_of(&*env.fs, dir, record)? {
+        return Err(refused("one of another database".into()));
+    }
     match &record.pool {
         Some(PoolMove { place, new: Some(new), .. })
             if !env.pm.exists(&dir.join(new))? && !env.pm.exists(&dir.join(place))? =>
@@ -75,6 +97,17 @@ fn verify(env: &Env, dir: &Path, record: &Journal) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Whether a record is of the database in `dir`, as far as that has a manifest which tells, and its own manifest is.
+fn is_of(fs: &dyn Fs, dir: &Path, record: &Journal) -> Result<bool> {
+    let here = Manifest::salvage(fs, dir)?.map(|salvaged| salvaged.state.identity.uuid);
+    let (manifest, number) = (FileName::Manifest(record.manifest).path(Path::new("")), record.manifest);
+    let places = [dir.join(&manifest), beside::folder(dir).join(&manifest)];
+    let made =
+        places.iter().find_map(|path| Manifest::identity_in(fs, path, number).transpose()).transpose()?;
+    Ok(made.is_some_and(|made| made.uuid == record.database)
+        && here.is_none_or(|here| here == record.database))
 }
 
 /// Makes what was done in `view` what lies in `dir`.
@@ -89,6 +122,9 @@ pub(super) fn commit(env: &Env, dir: &Path, view: &Beside, done: &Salvage) -> Re
     if env.fs.exists(&temporary)? {
         env.fs.remove(&temporary)?;
     }
+    probe(&*env.fs, dir, &temporary).map_err(|e| {
+        cannot_take(e, &folder, &format!("does not lie on the file system of {}", dir.display()))
+    })?;
     let mut file = env.fs.create(&temporary)?;
     file.append(&record.encode())?;
     file.sync()?;
@@ -108,31 +144,36 @@ fn fills_lost(record: &Journal) -> bool {
 
 /// Makes the folder `lost` and has it take a file: after the last step it would be too late to find that it cannot.
 fn prepare_lost(fs: &dyn Fs, dir: &Path) -> Result<()> {
-    let (lost, probe) = (dir.join(LOST_FOLDER), beside::folder(dir).join(PROBE));
-    let taken = dir.join(LOST_FOLDER).join(PROBE);
-    let outcome = (|| {
-        fs.create_dir_all(&lost)?;
+    let lost = dir.join(LOST_FOLDER);
+    fs.create_dir_all(&lost)
+        .and_then(|()| probe(fs, dir, &lost.join(PROBE)))
+        .map_err(|e| cannot_take(e, &lost, "cannot take what the repair is to keep there"))
+}
+
+/// Has a file of the folder get the name `taken`, and lose it again.
+fn probe(fs: &dyn Fs, dir: &Path, taken: &Path) -> Result<()> {
+    let probe = beside::folder(dir).join(PROBE);
+    if !fs.exists(&probe)? {
         write(fs, &probe, b"")?;
-        if fs.exists(&taken)? {
-            fs.remove(&taken)?;
+    }
+    if fs.exists(taken)? {
+        fs.remove(taken)?;
+    }
+    link(fs, &probe, taken)?;
+    fs.remove(taken)
+}
+
+/// What it means that a file cannot get a name in a place.
+fn cannot_take(error: Error, place: &Path, why: &str) -> Error {
+    let is_the_place = |kind| {
+        matches!(kind, ErrorKind::CrossesDevices | ErrorKind::AlreadyExists | ErrorKind::NotADirectory)
+    };
+    match error {
+        Error::Io { ref source, .. } if is_the_place(source.kind()) => {
+            Error::invalid(format!("{} {why} ({error}): move it away; nothing was changed", place.display()))
         }
-        link(fs, &probe, &taken)?;
-        fs.remove(&taken)
-    })();
-    outcome.map_err(|e| match e {
-        Error::Io { ref source, .. }
-            if matches!(
-                source.kind(),
-                ErrorKind::CrossesDevices | ErrorKind::AlreadyExists | ErrorKind::NotADirectory
-            ) =>
-        {
-            Error::invalid(format!(
-                "{} cannot take what the repair is to keep there ({e}): move it away; nothing was changed",
-                lost.display()
-            ))
-        }
-        e => e,
-    })
+        error => error,
+    }
 }
 
 /// What is to be done so that `dir` is what `view` shows.
@@ -141,7 +182,8 @@ fn plan(env: &Env, dir: &Path, view: &Beside, done: &Salvage) -> Result<Journal>
     let changes = view.fs.changes();
     let manifest = manifest::locate(&*view.fs, dir)?
         .ok_or_else(|| Error::corruption(dir, 0, "a manifest that a repair has made", "none"))?;
-    let mut record = Journal { manifest, lost: done.report.lost.clone(), ..Journal::default() };
+    let database = Manifest::open(view.fs.clone(), dir)?.state().identity.uuid;
+    let mut record = Journal { database, manifest, lost: done.report.lost.clone(), ..Journal::default() };
     let folder = beside::folder(Path::new(""));
     let pointers = [FileName::Current, FileName::CurrentTemp].map(|name| OsString::from(name.to_string()));
     for name in changes.made.iter().filter(|name| !pointers.contains(name)) {

@@ -1,0 +1,119 @@
+//! The note in the folder of a repair: that the folder is a repair's, and which pool. `docs/formats/repair.md` has its bytes.
+//!
+//! It is the first file in the folder and the last to go. Without it nobody knows that the others, and the pool, were a repair's.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use terrace_base::codec::Reader;
+use terrace_base::{Error, Result};
+use terrace_disk::Fs;
+
+use super::beside::POOL_SUFFIX;
+use super::sealed::{Sort, path_of, put_path, some_path};
+
+/// The note's name.
+pub(super) const NAME: &str = "NOTE";
+
+const SORT: Sort = Sort { magic: *b"TERRNOTE", version: 2, what: "the note of a repair" };
+
+/// What a repair notes before it writes anything else.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Note {
+    /// The database's directory, absolute: in another one, to which all of it was copied, the pool is not the repair's.
+    pub dir: PathBuf,
+    /// The new pool, if nothing lay in its place when the repair began.
+    pub pool: Option<PathBuf>,
+}
+
+impl Note {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        put_path(&mut body, &self.dir);
+        put_path(&mut body, self.pool.as_deref().unwrap_or(Path::new("")));
+        SORT.seal(&body)
+    }
+
+    /// The note in `data`, the contents of `path`.
+    pub fn decode(path: &Path, data: &[u8]) -> Result<Note> {
+        let mut r = Reader::new(SORT.unseal(path, data)?);
+        let note = (|| Some(Note { dir: path_of(&mut r)?, pool: some_path(path_of(&mut r)?) }))();
+        note.filter(|note| r.is_empty() && note.pool.as_deref().is_none_or(is_beside))
+            .ok_or_else(|| SORT.damaged(path, "bytes that do not decode"))
+    }
+
+    /// The note in `folder`. `None`: there is none, or one that a power cut has torn, beside which nothing lies.
+    ///
+    /// Errors: what lies there is none, and so nobody knows that the folder is a repair's.
+    pub fn read(fs: &dyn Fs, folder: &Path) -> Result<Option<Note>> {
+        let path = folder.join(NAME);
+        if !fs.exists(&path)? {
+            return Ok(None);
+        }
+        let data = SORT.read(fs, &path)?;
+        match Note::decode(&path, &data) {
+            Err(Error::Corruption { .. }) if SORT.may_be_torn(&data) && fs.list(folder)?.len() == 1 => {
+                Ok(None)
+            }
+            note => note.map(Some),
+        }
+    }
+
+    /// The pool that may go with what the repair of `dir` has left, as whoever works in that finds it.
+    pub fn pool_of(&self, dir: &Path) -> Option<&Path> {
+        let is_here = std::path::absolute(dir).is_ok_and(|dir| dir == self.dir);
+        self.pool.as_deref().filter(|pool| pool.is_relative() || is_here)
+    }
+}
+
+/// Whether a pool has the name of one that a repair makes, and lies where it may.
+fn is_beside(pool: &Path) -> bool {
+    let has_suffix = pool.as_os_str().as_bytes().ends_with(POOL_SUFFIX.as_bytes());
+    has_suffix && !pool.components().any(|part| part.as_os_str() == OsStr::new(".."))
+}
+
+/// Decodes what may be a note, for the fuzzer; what decodes must be encoded to what decodes to the same.
+pub(crate) fn decode_note(data: &[u8]) {
+    let path = Path::new(NAME);
+    if let Ok(note) = Note::decode(path, data) {
+        assert!(Note::decode(path, &note.encode()).is_ok_and(|again| again == note));
+    }
+}
+
+/// A note with one of everything.
+pub(crate) fn sound_note() -> Vec<u8> {
+    Note { dir: "/db".into(), pool: Some("/p.repair".into()) }.encode()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::repair::sealed::assert_golden;
+
+    #[test]
+    fn golden_and_every_flip_is_found() {
+        let decodes = |data: &[u8]| Note::decode(Path::new("n"), data).is_ok();
+        assert_golden(&sound_note(), GOLDEN, decodes);
+    }
+
+    const GOLDEN: &str = "544552524e4f544502000000865a018c032f6462092f702e726570616972";
+
+    #[test]
+    fn a_pool_is_the_repairs_only_under_its_name_and_where_the_repair_was() {
+        let note = |dir: &str, pool: &str| Note { dir: dir.into(), pool: Some(pool.into()) };
+        let decoded = |note: &Note| Note::decode(Path::new("n"), &note.encode()).ok();
+        for pool in ["/p", "pool", "../p.repair", "/d/../p.repair", "/home/.repair.txt"] {
+            assert_eq!(decoded(&note("/db", pool)), None, "{pool}");
+        }
+        let (here, elsewhere) = (note("/db", "pool.repair"), note("/db", "/p.repair"));
+        assert_eq!(decoded(&here), Some(here.clone()));
+        let of = |note: &Note, dir: &str| note.pool_of(Path::new(dir)).is_some();
+        assert_eq!(
+            (of(&here, "/db"), of(&here, "/copy")),
+            (true, true),
+            "what lies in the directory was copied with it"
+        );
+        assert_eq!((of(&elsewhere, "/db"), of(&elsewhere, "/copy")), (true, false));
+    }
+}

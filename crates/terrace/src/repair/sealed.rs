@@ -1,0 +1,97 @@
+//! Small files of a repair: a magic, the format's version and a checksum before a body.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use terrace_base::checksum::crc32c;
+use terrace_base::codec::{Reader, put_bytes};
+use terrace_base::{Error, Result};
+use terrace_disk::{Access, Fs};
+
+/// Bytes before the body: the magic, the version and the checksum of the body.
+const HEAD_BYTES: usize = 16;
+
+/// No such file is longer: the names of a million files are shorter.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// A sort of such files.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sort {
+    pub magic: [u8; 8],
+    pub version: u32,
+    /// What it is, for messages.
+    pub what: &'static str,
+}
+
+impl Sort {
+    pub fn seal(&self, body: &[u8]) -> Vec<u8> {
+        let (version, crc) = (self.version.to_le_bytes(), crc32c(body).to_le_bytes());
+        [&self.magic[..], &version, &crc, body].concat()
+    }
+
+    pub fn damaged(&self, path: &Path, found: &str) -> Error {
+        Error::corruption(path, 0, self.what, found)
+    }
+
+    /// The body of `data`, the contents of `path`.
+    pub fn unseal<'d>(&self, path: &Path, data: &'d [u8]) -> Result<&'d [u8]> {
+        let damaged = |found| Err(self.damaged(path, found));
+        let Some((head, body)) = data.split_at_checked(HEAD_BYTES) else { return damaged("too few bytes") };
+        if head[..8] != self.magic {
+            return damaged("another magic");
+        }
+        if head[8..12] != self.version.to_le_bytes() {
+            return Err(Error::InvalidFormat {
+                file: path.to_path_buf(),
+                found: format!("version {}", u32::from_le_bytes([head[8], head[9], head[10], head[11]])),
+                supported: format!("version {}", self.version),
+            });
+        }
+        if head[12..] != crc32c(body).to_le_bytes() {
+            return damaged("another checksum");
+        }
+        Ok(body)
+    }
+
+    /// Reads a file of this sort.
+    pub fn read(&self, fs: &dyn Fs, path: &Path) -> Result<Vec<u8>> {
+        match fs.open(path, Access::Sequential)?.len() {
+            0..=MOST_BYTES => fs.read(path),
+            _ => Err(self.damaged(path, "more bytes than any has")),
+        }
+    }
+
+    /// Whether `data` may be what a power cut has left of such a file that was being written.
+    pub fn may_be_torn(&self, data: &[u8]) -> bool {
+        let head = &data[..data.len().min(self.magic.len())];
+        self.magic.starts_with(head) || data.iter().all(|byte| *byte == 0)
+    }
+}
+
+pub(super) fn put_path(out: &mut Vec<u8>, path: &Path) {
+    put_bytes(out, path.as_os_str().as_bytes());
+}
+
+pub(super) fn path_of(r: &mut Reader<'_>) -> Option<PathBuf> {
+    Some(PathBuf::from(OsStr::from_bytes(r.bytes()?)))
+}
+
+/// A path, where an empty one is none.
+pub(super) fn some_path(path: PathBuf) -> Option<PathBuf> {
+    Some(path).filter(|path| !path.as_os_str().is_empty())
+}
+
+/// Asserts that `bytes` are those of the page in `docs/formats`, and that no flip of a bit and no cut leaves what decodes.
+#[cfg(test)]
+pub(super) fn assert_golden(bytes: &[u8], golden: &str, decodes: impl Fn(&[u8]) -> bool) {
+    let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
+    assert_eq!(hex, golden);
+    assert!(decodes(bytes));
+    for bit in 0..bytes.len() * 8 {
+        let mut flipped = bytes.to_vec();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        assert!(!decodes(&flipped), "bit {bit}");
+    }
+    (0..bytes.len()).for_each(|len| assert!(!decodes(&bytes[..len]), "{len} bytes"));
+}
