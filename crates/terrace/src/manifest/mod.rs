@@ -393,6 +393,8 @@ impl Manifest {
 
     /// What is in the directory, compared with what the manifest says.
     pub fn listing(&self) -> Result<Listing> {
+        // No other file is put in force meanwhile.
+        let _writer = self.writer.lock();
         Listing::read(&*self.fs, &self.dir, &self.state())
     }
 }

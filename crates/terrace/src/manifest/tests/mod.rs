@@ -8,6 +8,7 @@ mod model;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrace_disk::{Fault, Fs, SimFs};
 use terrace_table::TableMeta;
@@ -162,6 +163,26 @@ fn a_large_snapshot_is_written_in_pieces() {
     assert_eq!(again.state(), manifest.state());
     again.apply(&[Edit::FlushedSeq(5)]).unwrap();
     assert_eq!(reopen(&fs).state(), again.state());
+}
+
+/// Jobs look at the directory while others have the manifest begin anew.
+#[test]
+fn a_listing_beside_a_new_manifest_is_of_one_of_the_two() {
+    let (_fs, manifest) = fresh();
+    let manifest = manifest.with_rollover_bytes(1);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 1..400 {
+                manifest.apply(&[Edit::NextFile(10 + number)]).unwrap();
+            }
+            is_over.store(true, Ordering::Release);
+        });
+        while !is_over.load(Ordering::Acquire) {
+            let leftovers = manifest.listing().unwrap().leftovers;
+            assert!(leftovers.is_empty(), "{leftovers:?}");
+        }
+    });
 }
 
 #[test]
