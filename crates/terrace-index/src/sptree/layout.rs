@@ -197,10 +197,13 @@ pub(super) fn prove(leaf: u64, proof: u64, (bitmap, next): State) -> Proven {
     let [old, middle, new] = [0, 21, 42].map(|shift| proof >> shift & ((1 << 21) - 1));
     if proof >> 63 != 0 {
         Proven::Damaged
-    } else if found == new || found == old {
+    } else if found == new {
         Proven::Whole
     } else if found == middle {
+        // Before the old one: where a leaf is cleaned, both are the state that is to go.
         Proven::Overfull
+    } else if found == old {
+        Proven::Whole
     } else {
         Proven::Damaged
     }
@@ -320,6 +323,41 @@ mod tests {
             }
         }
         assert_eq!(prove(512, 0, (0, 0)), Proven::Damaged, "a leaf of zeros");
+    }
+
+    /// What each store to the line leaves of a change: proof and state.
+    fn stores_of(leaf: u64, line: (u64, State), [middle, new]: [State; 2]) -> Vec<(u64, State)> {
+        let proof = proof(leaf, line.1, middle, new);
+        [line, (proof, line.1), (proof, middle), (proof, new)].to_vec()
+    }
+
+    /// A change is cut off after each store, and the cleaning that follows after each of its own, and so on.
+    #[test]
+    fn what_a_change_and_its_cleaning_leave_wherever_they_are_cut_off_is_told() {
+        // A split, and merges of a right leaf with items and of an empty one.
+        for (old, middle, new, kept) in [
+            ((0b1111, 0), (0b1111, 8192), (0b0011, 8192), 0b0011),
+            ((0b0011, 8192), (0b1111, 8192), (0b1111, 0), 0b0011),
+            ((0b0011, 8192), (0b0011, 8192), (0b0011, 0), 0b0011),
+        ] {
+            let start = (proof(512, old, old, old), old);
+            for line in stores_of(512, start, [middle, new]) {
+                let ((stored, state), of) = (line, (old, middle, new));
+                let clean = (kept, state.1);
+                match prove(512, stored, state) {
+                    Proven::Whole => assert!(state == old || state == new, "{state:?} of {of:?}"),
+                    Proven::Damaged => panic!("{state:?} of {of:?}"),
+                    Proven::Overfull => {
+                        let cleaning = stores_of(512, line, [state, clean]);
+                        for &(stored, cut) in &cleaning {
+                            let told = prove(512, stored, cut);
+                            let wanted = if cut == clean { Proven::Whole } else { Proven::Overfull };
+                            assert!(told == wanted || (stored, cut) == line, "{cut:?} of {of:?}: {told:?}");
+                        }
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -298,11 +298,12 @@ impl Core {
         }
         if proven == Proven::Overfull {
             self.keep_inside(low, &high, &mut items)?;
-        } else if self.unclean {
+        }
+        if self.unclean {
             // What a killed process stored last is there, but has perhaps not been written back.
             self.pool.persist(leaf + STATE_LINE_AT, 64);
         }
-        self.enter_revived(leaf, low, &high, state, &items);
+        self.enter_revived(leaf, low, &high, (state, proven), &items);
         Ok(())
     }
 
@@ -320,13 +321,13 @@ impl Core {
         Ok(())
     }
 
-    /// Enters a node for a leaf that was seen in `state` and is to have `items` alone, unless there is one.
+    /// Enters a node for a leaf that was seen in a state and is to have `items` alone, unless there is one.
     fn enter_revived(
         &self,
         leaf: u64,
         low: &Bound,
         high: &Bound,
-        (bitmap, next): layout::State,
+        ((bitmap, next), proven): (layout::State, Proven),
         items: &[(usize, Item)],
     ) {
         let locked = self.new_node(leaf, low, high, &[]);
@@ -336,7 +337,7 @@ impl Core {
         node.bitmap.store(kept, Ordering::Relaxed);
         if self.enter(low, node) {
             self.keys.fetch_add(items.len() as i64, Ordering::Relaxed);
-            if kept != bitmap {
+            if proven == Proven::Overfull {
                 // Still locked, so that what was read is what is there.
                 self.store_state(leaf, (bitmap, next), (bitmap, next), (kept, next));
             }

@@ -16,6 +16,10 @@ use crate::world::{Snapshot, World};
 /// Of this many images, one has its recovery interrupted too.
 const NESTED_ONE_IN: u64 = 3;
 
+/// The events with which a recovery begins. Half of the interruptions are among them: what a scenario does behind the recovery
+/// proper, to prove that all is well, has many more.
+const NESTED_EARLY: u64 = 16;
+
 /// The images an interrupted recovery is left in.
 const NESTED_IMAGES: [u32; 7] = [0, 1, 2, 4, 5, FIRST_DRAWN, FIRST_DRAWN + 1];
 
@@ -151,7 +155,8 @@ impl<S: Scenario> Checker<S> {
         let mut picks = Picks::new();
         for _ in 0..self.nesting.events {
             let image = NESTED_IMAGES[rng.below(NESTED_IMAGES.len() as u64) as usize];
-            picks.insert(rng.below(events), vec![image]);
+            let among = if rng.one_in(2) { events.min(NESTED_EARLY) } else { events };
+            picks.insert(rng.below(among), vec![image]);
         }
         let world = step.take(snapshot);
         let found = self.watch(&world, place.clone(), picks);

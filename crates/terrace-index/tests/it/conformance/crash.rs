@@ -203,6 +203,12 @@ pub fn crash_in_each_event_of<C: Case, T: Debug>(change: StructureChange<C, T>) 
     try_each_event(change.seed, || kv_scenario(run::<C>, verify_and_grow::<C>), &ops);
 }
 
+/// Takes one route through the crashes of a structure change: one that was wrong once.
+pub fn crash_again<C: Case>(ops: Vec<Op>, route: &str) {
+    let scenario = kv_scenario(run::<C>, verify_and_grow::<C>);
+    Explorer::new(0).replay(scenario, ops, &route.parse().unwrap()).unwrap();
+}
+
 /// What is seen where nothing crashes.
 fn seen_of<C: Case, T>(change: &StructureChange<C, T>) -> Vec<T> {
     let world = World::new(change.seed, WorldOptions::default());
@@ -224,7 +230,7 @@ const DRAWN: u64 = 4;
 pub fn try_each_event<S: Scenario>(seed: u64, scenario: impl Fn() -> S, ops: &[S::Op]) {
     let explorer = Explorer::new(seed).shrink_runs(30);
     let count = explorer.clone().images(1).drawn(0).nested(0, 0).must_pass(scenario(), ops.to_vec());
-    let explorer = explorer.images(count.events * (5 + DRAWN)).drawn(DRAWN).nested(1, 2);
+    let explorer = explorer.images(count.events * (5 + DRAWN)).drawn(DRAWN).nested(1, 4);
     let summary = explorer.must_pass(scenario(), ops.to_vec());
     let is_asked = std::env::var_os("TERRACE_CRASH_IMAGES").is_some();
     assert!(is_asked || summary.events_tried == summary.events, "every event is tried: {summary:?}");

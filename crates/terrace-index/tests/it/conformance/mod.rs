@@ -15,7 +15,8 @@ use terrace_index::{Cceh, FastFair, HashIndex, OrderedIndex, SkipIndex, TurboHas
 use terrace_pmem::Pool;
 
 pub use crash::{
-    Op, StructureChange, crash_in_each_event_of, inserts, removes, survives_crashes, try_each_event,
+    Op, StructureChange, crash_again, crash_in_each_event_of, inserts, removes, survives_crashes,
+    try_each_event,
 };
 pub use delays::{bears_delays, bears_delays_after_a_crash};
 pub use hard::bears_hard_keys;

@@ -9,8 +9,8 @@ use terrace_sim::{World, WorldOptions};
 use super::{Lagging, Sp, all, check, key, long_key};
 use crate::bed::{assert_no_leaks, create_in, open_in, survivors};
 use crate::conformance::{
-    Case, Constructor, Op, Ordered, OrderedSubject, StructureChange, Subject as _, crash_in_each_event_of,
-    inserts, removes,
+    Case, Constructor, Op, Ordered, OrderedSubject, StructureChange, Subject as _, crash_again,
+    crash_in_each_event_of, inserts, removes,
 };
 
 type Tree<const N: usize, const LAGS: bool, const BUFFER: usize> = Ordered<Sp<N, LAGS, BUFFER>>;
@@ -63,6 +63,13 @@ fn a_merge_is_there_or_not_wherever_it_is_cut_off() {
     merge::<Tree<4, true, 0>>(8, key);
     merge::<Tree<4, false, 0>>(9, long_key);
     merge::<Tree<4, true, 0>>(10, long_key);
+}
+
+/// A leaf was cleaned of what a split had left in it, and the cleaning cut off: the leaf counted as whole.
+#[test]
+fn a_cleaning_that_is_cut_off_is_begun_again() {
+    let ops = [inserts(1, (0..12).map(long_key)), removes((2..11).map(long_key))].concat();
+    crash_again::<Tree<4, false, 0>>(ops, "seed=9 event=39/5 image=13/7");
 }
 
 #[test]
