@@ -9,8 +9,8 @@ use terrace_pmem::PmSafe;
 /// Entries of a leaf.
 pub(super) const SLOTS: usize = 64;
 
-/// First word of a tree's header: `TSPTREE` and version 1.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TSPTREE\x01");
+/// First word of a tree's header: `TSPTREE` and version 2.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TSPTREE\x02");
 
 /// Where a tree begins; named by a root of the pool.
 #[repr(C)]
@@ -20,7 +20,7 @@ pub(super) struct TreeHeader {
     pub magic: u64,
     /// The first leaf, which never changes.
     pub first: u64,
-    /// CRC-32C of magic, first leaf and the header's offset.
+    /// CRC-32C of magic, first leaf and the header's place.
     pub crc: u32,
     /// Zero.
     pub reserved: u32,
@@ -51,7 +51,7 @@ pub(super) struct Block {
     pub low_kind: u8,
     /// First block: [`LEAF_TAG`]; else 0.
     pub tag: u8,
-    /// First block: CRC-32C of low key, its sort, tag and the leaf's offset; else 0.
+    /// First block: CRC-32C of low key, its sort, tag and the leaf's place; else 0.
     pub crc: u32,
     /// First block: proof and bitmap. Others: two words of the order, volatile.
     pub words: [AtomicU64; 2],
@@ -152,12 +152,12 @@ fn check_bits(a: u64, b: u64, seed: u64, bits: u32) -> u64 {
     (h >> (64 - bits)) << 1 | parity
 }
 
-/// The meta of slot `slot` of the leaf at `leaf`: sort of key, and check of the slot's 16 bytes.
-pub(super) fn meta(leaf: u64, slot: usize, key_word: u64, word: u64, kind: u8) -> u16 {
+/// The meta of slot `slot` of the leaf at a place of the pool: sort of key, and check of the slot's 16 bytes.
+pub(super) fn meta(place: u64, slot: usize, key_word: u64, word: u64, kind: u8) -> u16 {
     // The sort is covered by its own parity: of a flipped bit in it, or in the check, too.
     let parity = u64::from(kind.count_ones() & 1);
     let check =
-        check_bits(key_word, word, leaf << 8 | (slot as u64) << 2 ^ u64::from(kind) << 56, 11) ^ parity;
+        check_bits(key_word, word, place << 8 | (slot as u64) << 2 ^ u64::from(kind) << 56, 11) ^ parity;
     u16::from(kind) << 12 | check as u16
 }
 
@@ -167,8 +167,8 @@ pub(super) fn kind_of(meta: u16) -> u8 {
 }
 
 /// A check of what a leaf holds and what follows it: 21 bits.
-fn state_check(leaf: u64, bitmap: u64, next: u64) -> u64 {
-    check_bits(bitmap, next, leaf << 1 | 1, 20)
+fn state_check(place: u64, bitmap: u64, next: u64) -> u64 {
+    check_bits(bitmap, next, place << 1 | 1, 20)
 }
 
 /// A bitmap and the offset of the next leaf.
@@ -186,14 +186,14 @@ pub(super) enum Proven {
 }
 
 /// The proof to be stored before a leaf's state goes from `old` to `new`, by way of `middle`, one word at a time.
-pub(super) fn proof(leaf: u64, old: State, middle: State, new: State) -> u64 {
-    let check = |(bitmap, next): State| state_check(leaf, bitmap, next);
+pub(super) fn proof(place: u64, old: State, middle: State, new: State) -> u64 {
+    let check = |(bitmap, next): State| state_check(place, bitmap, next);
     check(old) | check(middle) << 21 | check(new) << 42
 }
 
 /// Compares a state with its proof.
-pub(super) fn prove(leaf: u64, proof: u64, (bitmap, next): State) -> Proven {
-    let found = state_check(leaf, bitmap, next);
+pub(super) fn prove(place: u64, proof: u64, (bitmap, next): State) -> Proven {
+    let found = state_check(place, bitmap, next);
     let [old, middle, new] = [0, 21, 42].map(|shift| proof >> shift & ((1 << 21) - 1));
     if proof >> 63 != 0 {
         Proven::Damaged
@@ -210,21 +210,21 @@ pub(super) fn prove(leaf: u64, proof: u64, (bitmap, next): State) -> Proven {
 }
 
 /// The checksum of a leaf's low key.
-pub(super) fn low_crc(leaf: u64, low: u64, kind: u8) -> u32 {
-    crc32c_append(crc32c_append(crc32c(&leaf.to_le_bytes()), &low.to_le_bytes()), &[kind, LEAF_TAG])
+pub(super) fn low_crc(place: u64, low: u64, kind: u8) -> u32 {
+    crc32c_append(crc32c_append(crc32c(&place.to_le_bytes()), &low.to_le_bytes()), &[kind, LEAF_TAG])
 }
 
-/// The checksum in a tree header at `offset`.
-pub(super) fn header_crc(magic: u64, offset: u64, first: u64) -> u32 {
-    crc32c_append(crc32c_append(crc32c(&magic.to_le_bytes()), &first.to_le_bytes()), &offset.to_le_bytes())
+/// The checksum in a tree header at a place of the pool.
+pub(super) fn header_crc(magic: u64, place: u64, first: u64) -> u32 {
+    crc32c_append(crc32c_append(crc32c(&magic.to_le_bytes()), &first.to_le_bytes()), &place.to_le_bytes())
 }
 
-/// The bytes of a tree header at `offset`.
-pub(super) fn encode_header(offset: u64, first: u64, logs: u64) -> [u8; TREE_HEADER_BYTES as usize] {
+/// The bytes of a tree header at a place of the pool.
+pub(super) fn encode_header(place: u64, first: u64, logs: u64) -> [u8; TREE_HEADER_BYTES as usize] {
     let mut out = [0; TREE_HEADER_BYTES as usize];
     out[0..8].copy_from_slice(&MAGIC.to_le_bytes());
     out[8..16].copy_from_slice(&first.to_le_bytes());
-    out[16..20].copy_from_slice(&header_crc(MAGIC, offset, first).to_le_bytes());
+    out[16..20].copy_from_slice(&header_crc(MAGIC, place, first).to_le_bytes());
     out[24..32].copy_from_slice(&logs.to_le_bytes());
     out
 }
@@ -232,22 +232,22 @@ pub(super) fn encode_header(offset: u64, first: u64, logs: u64) -> [u8; TREE_HEA
 /// What goes into a slot: key word, word and sort of key.
 pub(super) type Item = (u64, u64, u8);
 
-/// The image of a new leaf at `leaf` whose first slots hold `items`.
-pub(super) fn encode_leaf(leaf: u64, low: u64, low_kind: u8, next: u64, items: &[Item]) -> Vec<u8> {
+/// The image of a new leaf at a place of the pool whose first slots hold `items`.
+pub(super) fn encode_leaf(place: u64, low: u64, low_kind: u8, next: u64, items: &[Item]) -> Vec<u8> {
     let mut out = vec![0; LEAF_BYTES as usize];
     let mut put = |at: u64, bytes: &[u8]| out[at as usize..][..bytes.len()].copy_from_slice(bytes);
     for (slot, (key_word, word, kind)) in items.iter().enumerate() {
         put(slot_at(slot), &key_word.to_le_bytes());
         put(slot_at(slot) + 8, &word.to_le_bytes());
-        put(meta_at(slot), &meta(leaf, slot, *key_word, *word, *kind).to_le_bytes());
+        put(meta_at(slot), &meta(place, slot, *key_word, *word, *kind).to_le_bytes());
     }
     let state = (low_bits(items.len()), next);
     put(NEXT_AT, &next.to_le_bytes());
     put(LOW_AT, &low.to_le_bytes());
-    put(PROOF_AT, &proof(leaf, state, state, state).to_le_bytes());
+    put(PROOF_AT, &proof(place, state, state, state).to_le_bytes());
     put(BITMAP_AT, &state.0.to_le_bytes());
     put(offset_of!(Block, low_kind) as u64, &[low_kind, LEAF_TAG]);
-    put(offset_of!(Block, crc) as u64, &low_crc(leaf, low, low_kind).to_le_bytes());
+    put(offset_of!(Block, crc) as u64, &low_crc(place, low, low_kind).to_le_bytes());
     out
 }
 
@@ -256,15 +256,15 @@ pub(super) fn low_bits(n: usize) -> u64 {
     if n >= 64 { u64::MAX } else { (1 << n) - 1 }
 }
 
-/// The checksum of a key in a record.
-pub(super) fn key_crc(key: &[u8]) -> u32 {
-    crc32c_append(crc32c(&(key.len() as u16).to_le_bytes()), key)
+/// The checksum of a key in a record at a place of the pool.
+pub(super) fn key_crc(place: u64, key: &[u8]) -> u32 {
+    crc32c_append(crc32c_append(crc32c(&place.to_le_bytes()), &(key.len() as u16).to_le_bytes()), key)
 }
 
-/// The bytes of a key record.
-pub(super) fn encode_key(key: &[u8]) -> Vec<u8> {
+/// The bytes of a key record at a place of the pool.
+pub(super) fn encode_key(place: u64, key: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(KEY_HEAD_BYTES as usize + key.len());
-    out.extend(key_crc(key).to_le_bytes());
+    out.extend(key_crc(place, key).to_le_bytes());
     out.extend((key.len() as u16).to_le_bytes());
     out.extend([0; 2]);
     out.extend_from_slice(key);
@@ -374,11 +374,11 @@ mod tests {
 
     #[test]
     fn golden_record_and_header() {
-        let record = encode_key(b"a longer key");
+        let record = encode_key(0x1400, b"a longer key");
         assert_eq!(&record[4..8], [12, 0, 0, 0]);
         assert_eq!(&record[8..], b"a longer key");
         let header = encode_header(0x40, 0x200, 0x300);
-        assert_eq!(&header[..16], *b"TSPTREE\x01\0\x02\0\0\0\0\0\0");
+        assert_eq!(&header[..16], *b"TSPTREE\x02\0\x02\0\0\0\0\0\0");
         assert_eq!(&header[24..32], [0, 3, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&header[32..], [0; 32]);
     }

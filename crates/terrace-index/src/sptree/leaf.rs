@@ -167,14 +167,14 @@ impl Core {
         let head = self.pool.get::<KeyHead>(POff::new(off))?;
         // SAFETY: a record never changes, and the caller's presence keeps it from being freed.
         let key = unsafe { self.pool.bytes(off + KEY_HEAD_BYTES, u64::from(head.klen))? };
-        if layout::key_crc(key) != head.crc {
+        if layout::key_crc(self.pool.place(off), key) != head.crc {
             return Err(self.pool.corruption(off, "a key record with its checksum", "another checksum"));
         }
         Ok(key)
     }
 
     pub(super) fn verify(&self, off: u64, slot: usize, item: Item, meta: u16) -> Result<()> {
-        if layout::meta(off, slot, item.0, item.1, item.2) == meta && item.2 <= RECORD {
+        if layout::meta(self.pool.place(off), slot, item.0, item.1, item.2) == meta && item.2 <= RECORD {
             return Ok(());
         }
         Err(self.damaged_slot(off, slot))
@@ -194,7 +194,8 @@ impl Core {
         let first = &self.leaf(off)?.blocks[0];
         let low = first.slots[12][1].load(Ordering::Relaxed);
         let kind = first.low_kind;
-        if first.tag != LEAF_TAG || kind > RECORD || layout::low_crc(off, low, kind) != first.crc {
+        let crc = layout::low_crc(self.pool.place(off), low, kind);
+        if first.tag != LEAF_TAG || kind > RECORD || crc != first.crc {
             return Err(self.pool.corruption(off, "a leaf with its checksum", "other bytes"));
         }
         if kind == RECORD {
@@ -207,7 +208,7 @@ impl Core {
     pub(super) fn leaf_state(&self, off: u64) -> Result<(State, Proven)> {
         let first = &self.leaf(off)?.blocks[0];
         let state = (first.words[1].load(Ordering::Acquire), first.slots[12][0].load(Ordering::Acquire));
-        Ok((state, layout::prove(off, first.words[0].load(Ordering::Acquire), state)))
+        Ok((state, layout::prove(self.pool.place(off), first.words[0].load(Ordering::Acquire), state)))
     }
 
     /// The leaf after the one at `off`; 0 if it is the last.
@@ -227,9 +228,10 @@ impl Core {
         let leaf = self.leaf(off)?;
         let (block, i) = place(slot);
         let block = &leaf.blocks[block];
+        let sealed = layout::meta(self.pool.place(off), slot, item.0, item.1, item.2);
         block.slots[i][0].store(item.0, Ordering::Relaxed);
         block.slots[i][1].store(item.1, Ordering::Relaxed);
-        block.metas[i].store(layout::meta(off, slot, item.0, item.1, item.2), Ordering::Relaxed);
+        block.metas[i].store(sealed, Ordering::Relaxed);
         let (at, meta) = (off + slot_at(slot), off + meta_at(slot));
         if at / 64 == meta / 64 {
             self.pool.flush(at, meta + 2 - at);
@@ -244,7 +246,7 @@ impl Core {
     /// All that the new state makes reachable has been drained.
     pub(super) fn store_state(&self, off: u64, old: State, middle: State, new: State) {
         let pool = &self.pool;
-        pool.store_ordered(POff::new(off + PROOF_AT), layout::proof(off, old, middle, new));
+        pool.store_ordered(POff::new(off + PROOF_AT), layout::proof(pool.place(off), old, middle, new));
         for (before, after) in [(old, middle), (middle, new)] {
             if before.1 != after.1 {
                 pool.store_ordered(POff::new(off + NEXT_AT), after.1);
@@ -263,11 +265,11 @@ impl Core {
 
     /// [`new_record`](Self::new_record) in a slot that is reserved, if there is one.
     pub(super) fn new_record_in(&self, reserved: Option<Slot>, key: &[u8]) -> Result<Slot> {
-        let image = layout::encode_key(key);
         let slot = match reserved {
             Some(slot) => slot,
-            None => self.pool.reserve(kinds::SPTREE_KEY, image.len() as u64)?,
+            None => self.pool.reserve(kinds::SPTREE_KEY, KEY_HEAD_BYTES + key.len() as u64)?,
         };
+        let image = layout::encode_key(self.pool.place(slot.offset), key);
         self.pool.write(slot.offset, &image);
         self.pool.flush(slot.offset, image.len() as u64);
         Ok(slot)

@@ -202,9 +202,9 @@ impl SpTree {
         let header = reserved.take(kinds::SPTREE_HEADER, TREE_HEADER_BYTES)?;
         let first = reserved.take(kinds::SPTREE_LEAF, layout::LEAF_BYTES)?;
         let top = FastFair::make(pool, &mut reserved)?;
-        pool.write(first, &layout::encode_leaf(first, 0, 0, 0, &[]));
+        pool.write(first, &layout::encode_leaf(pool.place(first), 0, 0, 0, &[]));
         pool.flush(first, layout::LEAF_BYTES);
-        pool.write(header, &layout::encode_header(header, first, 0));
+        pool.write(header, &layout::encode_header(pool.place(header), first, 0));
         pool.flush(header, TREE_HEADER_BYTES);
         reserved.activate();
         let core = Core::new(pool, (header, first), top, Rebuild::from(first), options);
@@ -227,8 +227,10 @@ impl SpTree {
             .ok_or_else(|| Error::corruption(pool.path(), 0, format!("a root {root_name}"), "none"))?;
         let head = pool.get::<TreeHeader>(POff::new(header))?;
         let (magic, own) = (head.magic.to_le_bytes(), layout::MAGIC.to_le_bytes());
-        let is_sound = head.crc == layout::header_crc(head.magic, header, head.first);
-        if magic != own && magic[..7] == own[..7] && is_sound {
+        let is_of = |place| head.crc == layout::header_crc(head.magic, place, head.first);
+        // Version 1 covered the offset.
+        let is_sound = is_of(pool.place(header));
+        if magic != own && magic[..7] == own[..7] && (is_sound || is_of(header)) {
             return Err(Error::InvalidFormat {
                 file: pool.path().to_path_buf(),
                 found: format!("SPTree version {}", magic[7]),

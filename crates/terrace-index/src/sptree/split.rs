@@ -126,7 +126,7 @@ impl Core {
         let mut fresh = Fresh::new(self);
         let leaf = fresh.leaf()?;
         let (low, kind) = fresh.low(low)?;
-        let image = layout::encode_leaf(leaf, low, kind, next, items);
+        let image = layout::encode_leaf(self.pool.place(leaf), low, kind, next, items);
         self.pool.write(leaf, &image);
         self.pool.flush(leaf, LEAF_BYTES);
         fresh.keep();

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 
 use terrace_base::rng::Rng;
 use terrace_index::{ByteMap, HashCursor, HashIndex, TurboHash, TurboOptions, kinds};
-use terrace_pmem::Pool;
+use terrace_pmem::{Kind, Pool};
 
 use crate::bed::memory_pool;
 use crate::conformance::SEED;
 
 /// Keys that tables are asked for: those below the first have been there, of which some are deleted.
 const KEYS: std::ops::Range<u64> = 0..1200;
+
+/// What a table consists of.
+const OF_TABLES: [Kind; 2] = [kinds::TURBOHASH, kinds::TURBOHASH_PAIR];
 
 type Contents = BTreeMap<Vec<u8>, u64>;
 
@@ -37,8 +40,8 @@ fn filled(pool: &Pool, shards: u32, keys: u64, seed: u64) -> (TurboHash, Content
 }
 
 /// The blocks of `bytes` in which anything of these kinds lies.
-fn blocks(pool: &Pool, bytes: u64) -> Vec<u64> {
-    let slots = pool.slots(kinds::TURBOHASH).chain(pool.slots(kinds::TURBOHASH_PAIR));
+pub fn blocks(pool: &Pool, kinds: &[Kind], bytes: u64) -> Vec<u64> {
+    let slots = kinds.iter().flat_map(|kind| pool.slots(*kind));
     let mut blocks: Vec<u64> =
         slots.flat_map(|(at, len)| (at / bytes * bytes..at + len).step_by(bytes as usize)).collect();
     blocks.sort_unstable();
@@ -106,7 +109,7 @@ fn what_lies_in_another_place_is_told_by_whatever_comes_by() {
         let mut rng = Rng::new(u64::from(shards));
         for case in 0..240 {
             let bytes = [64, 256, 4096][case % 3];
-            let blocks = blocks(&pool, bytes);
+            let blocks = blocks(&pool, &OF_TABLES, bytes);
             let mut any = || blocks[rng.below(blocks.len() as u64) as usize];
             // Every other time what is next to it, as in the worst case for checks that are sums.
             let from = any();
@@ -136,8 +139,9 @@ fn what_lies_in_another_pool_is_told_by_whatever_comes_by() {
     drop(filled(&other, 16, 700, SEED ^ 0x0123_4567_89AB_CDEF));
     let mut told = 0;
     for bytes in [64, 256, 4096] {
-        let there = blocks(&other, bytes);
-        let common: Vec<u64> = blocks(&pool, bytes).into_iter().filter(|at| there.contains(at)).collect();
+        let there = blocks(&other, &OF_TABLES, bytes);
+        let common: Vec<u64> =
+            blocks(&pool, &OF_TABLES, bytes).into_iter().filter(|at| there.contains(at)).collect();
         for at in common.into_iter().step_by((4096 / bytes).min(8) as usize) {
             let old = read(&pool, at, bytes);
             pool.write(at, &read(&other, at, bytes));

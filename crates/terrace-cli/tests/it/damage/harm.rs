@@ -6,9 +6,8 @@ use std::path::PathBuf;
 use terrace_base::rng::Rng;
 
 use super::ENGINES;
+use super::blocks;
 use super::image::Image;
-
-const PAGE: usize = 4096;
 
 /// Damages the database once or twice; says how.
 pub fn harm(image: &Image, rng: &mut Rng) -> Vec<String> {
@@ -32,11 +31,12 @@ fn harm_once(image: &Image, rng: &mut Rng) -> String {
     let other = &names[rng.below(names.len() as u64) as usize];
     let path = image.dir.join(name);
     let mut data = std::fs::read(&path).unwrap();
-    let what = match rng.below(10) {
+    let what = match rng.below(11) {
         0 | 1 => flip(&mut data, rng),
-        2 => zero_page(&mut data, rng),
-        3 => repeat_page(&mut data, rng),
-        4 => swap_pages(&mut data, rng),
+        2 => blocks::zero(&mut data, rng),
+        3 => blocks::repeat(&mut data, rng),
+        4 => blocks::swap(&mut data, rng),
+        9 => blocks::of_another(&mut data, &another(image, name, rng), rng),
         5 => cut(&mut data, rng),
         6 => return removed(path),
         7 => match older(image, name, rng) {
@@ -112,20 +112,10 @@ fn of_another_database(image: &Image, engine: &'static str, name: &str, rng: &mu
     format!("{taken} of another database, of {engine}, in its place")
 }
 
-/// Where there is something: most of a pool is empty.
-fn used_byte(data: &[u8], rng: &mut Rng) -> Option<usize> {
-    let used: Vec<usize> = (0..data.len().div_ceil(PAGE))
-        .filter(|page| data[page * PAGE..data.len().min((page + 1) * PAGE)].iter().any(|&b| b != 0))
-        .collect();
-    let page = used.get(rng.below(used.len().max(1) as u64) as usize)?;
-    let within = data.len().min((page + 1) * PAGE) - page * PAGE;
-    Some(page * PAGE + rng.below(within as u64) as usize)
-}
-
 fn flip(data: &mut [u8], rng: &mut Rng) -> String {
     let mut places = Vec::new();
     for _ in 0..1 + rng.below(4) {
-        if let Some(at) = used_byte(data, rng) {
+        if let Some(at) = blocks::used_byte(data, rng) {
             data[at] ^= 1 << rng.below(8);
             places.push(at);
         }
@@ -133,32 +123,10 @@ fn flip(data: &mut [u8], rng: &mut Rng) -> String {
     format!("bits flipped at {places:?}")
 }
 
-fn page_range(data: &[u8], rng: &mut Rng) -> Option<std::ops::Range<usize>> {
-    let from = used_byte(data, rng)? / PAGE * PAGE;
-    Some(from..data.len().min(from + PAGE))
-}
-
-fn zero_page(data: &mut [u8], rng: &mut Rng) -> String {
-    let Some(page) = page_range(data, rng) else { return "nothing".into() };
-    data[page.clone()].fill(0);
-    format!("zeroed {page:?}")
-}
-
-fn repeat_page(data: &mut [u8], rng: &mut Rng) -> String {
-    let (Some(from), Some(to)) = (page_range(data, rng), page_range(data, rng)) else {
-        return "nothing".into();
-    };
-    let len = from.len().min(to.len());
-    data.copy_within(from.start..from.start + len, to.start);
-    format!("{len} bytes at {} repeated at {}", from.start, to.start)
-}
-
-fn swap_pages(data: &mut [u8], rng: &mut Rng) -> String {
-    let (Some(a), Some(b)) = (page_range(data, rng), page_range(data, rng)) else { return "nothing".into() };
-    for i in 0..a.len().min(b.len()) {
-        data.swap(a.start + i, b.start + i);
-    }
-    format!("pages at {} and {} swapped", a.start, b.start)
+/// What another database of the engine has under this name; the whole of what it has if it has no such file.
+fn another(image: &Image, name: &str, rng: &mut Rng) -> Vec<u8> {
+    let mut files = Image::make_other(image.engine, rng).files();
+    files.remove(name).unwrap_or_else(|| files.into_values().flatten().collect())
 }
 
 fn cut(data: &mut Vec<u8>, rng: &mut Rng) -> String {

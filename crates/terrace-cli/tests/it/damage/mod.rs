@@ -6,6 +6,7 @@
 //! never be is in [`Verdict::is_fault`]. `TERRACE_DAMAGES=200` draws so many cases for each engine, from
 //! `TERRACE_DAMAGES_FROM` on; with `--nocapture` the verdicts are counted in a table.
 
+mod blocks;
 mod harm;
 mod image;
 mod judge;

@@ -2,6 +2,7 @@
 
 mod crash;
 mod damage;
+mod displaced;
 mod logs;
 mod moves;
 mod rebuild;

@@ -31,7 +31,7 @@ pub(super) const UNDO_HEAD_BYTES: u64 = 16;
 pub(super) const CHANGE_BYTES: u64 = 16;
 
 const MAGIC: [u8; 8] = *b"TERRAVER";
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 /// Bits of a word that are an offset or a number; the rest check or describe it.
 const VALUE_BITS: u32 = 48;
@@ -137,36 +137,38 @@ impl Head {
     }
 }
 
-/// The checksum of a record at `offset`: of its place, of its head behind the checksum, of key and value.
-pub(super) fn record_crc(offset: u64, head: &[u8; HEAD_BYTES as usize], key: &[u8], value: &[u8]) -> u32 {
+/// The checksum of a record: of its place in the pool, of its head behind the checksum, of key and value.
+pub(super) fn record_crc(place: u64, head: &[u8; HEAD_BYTES as usize], key: &[u8], value: &[u8]) -> u32 {
     let mut first = [0; 20];
-    first[..8].copy_from_slice(&offset.to_le_bytes());
+    first[..8].copy_from_slice(&place.to_le_bytes());
     first[8..].copy_from_slice(&head[4..]);
     crc32c_append(crc32c_append(crc32c(&first), key), value)
 }
 
-/// A header at `offset`, which says that records have numbers up to `mark` and that no group is being applied.
-pub(super) fn encode_header(offset: u64, mark: u64) -> [u8; HEADER_BYTES as usize] {
+/// A header at a place of the pool, which says that records have numbers up to `mark` and that no group is being applied.
+pub(super) fn encode_header(place: u64, mark: u64) -> [u8; HEADER_BYTES as usize] {
     let mut out = [0; HEADER_BYTES as usize];
     out[..8].copy_from_slice(&MAGIC);
     out[8..12].copy_from_slice(&VERSION.to_le_bytes());
-    out[12..16].copy_from_slice(&header_crc(VERSION, offset).to_le_bytes());
+    out[12..16].copy_from_slice(&header_crc(VERSION, place).to_le_bytes());
     out[MARK_AT as usize..MARK_AT as usize + 8]
-        .copy_from_slice(&seal48(offset + MARK_AT, mark).to_le_bytes());
+        .copy_from_slice(&seal48(place.wrapping_add(MARK_AT), mark).to_le_bytes());
     out
 }
 
-/// The version of the format that the header at `offset` with `front` is of, if it is one.
-pub(super) fn header_version(offset: u64, front: &[u8]) -> Option<u32> {
+/// The version of the format that the header with `front` is of, if it is one: at `offset`, which version 1 covered, and
+/// that place in the pool.
+pub(super) fn header_version(offset: u64, place: u64, front: &[u8]) -> Option<u32> {
     let (magic, rest) = front.split_first_chunk::<8>()?;
     let (version, rest) = rest.split_first_chunk::<4>()?;
     let (crc, _) = rest.split_first_chunk::<4>()?;
     let version = u32::from_le_bytes(*version);
-    (*magic == MAGIC && *crc == header_crc(version, offset).to_le_bytes()).then_some(version)
+    let is_of = |place| *crc == header_crc(version, place).to_le_bytes();
+    (*magic == MAGIC && (is_of(place) || version == 1 && is_of(offset))).then_some(version)
 }
 
-fn header_crc(version: u32, offset: u64) -> u32 {
-    crc32c_append(crc32c_append(crc32c(&MAGIC), &version.to_le_bytes()), &offset.to_le_bytes())
+fn header_crc(version: u32, place: u64) -> u32 {
+    crc32c_append(crc32c_append(crc32c(&MAGIC), &version.to_le_bytes()), &place.to_le_bytes())
 }
 
 /// One key's words before and after a group; 0 for none.
@@ -176,12 +178,12 @@ pub(super) struct Change {
     pub old: u64,
 }
 
-/// An undo list at `offset`.
-pub(super) fn encode_undo(offset: u64, changes: &[Change]) -> Vec<u8> {
+/// An undo list at a place of the pool.
+pub(super) fn encode_undo(place: u64, changes: &[Change]) -> Vec<u8> {
     let mut out = Vec::with_capacity((UNDO_HEAD_BYTES + CHANGE_BYTES * changes.len() as u64) as usize);
     out.extend([0; 4]);
     out.extend((changes.len() as u32).to_le_bytes());
-    out.extend(offset.to_le_bytes());
+    out.extend(place.to_le_bytes());
     for change in changes {
         out.extend(change.new.to_le_bytes());
         out.extend(change.old.to_le_bytes());
@@ -196,13 +198,13 @@ pub(super) fn undo_count(head: &[u8]) -> Option<u64> {
     Some(u64::from(u32::from_le_bytes(head.get(4..8)?.try_into().ok()?)))
 }
 
-/// The changes of the undo list at `offset`, if `bytes` are one.
-pub(super) fn decode_undo(offset: u64, bytes: &[u8]) -> Option<Vec<Change>> {
+/// The changes of the undo list at a place of the pool, if `bytes` are one.
+pub(super) fn decode_undo(place: u64, bytes: &[u8]) -> Option<Vec<Change>> {
     let count = undo_count(bytes)?;
     let (head, rest) = bytes.split_at_checked(UNDO_HEAD_BYTES as usize)?;
     let right = rest.len() as u64 == count.checked_mul(CHANGE_BYTES)?
         && head[..4] == crc32c(&bytes[4..]).to_le_bytes()
-        && head[8..16] == offset.to_le_bytes();
+        && head[8..16] == place.to_le_bytes();
     let word =
         |pair: &[u8], at: usize| pair[at..at + 8].iter().rev().fold(0u64, |w, b| w << 8 | u64::from(*b));
     let changes = rest.chunks_exact(CHANGE_BYTES as usize);
@@ -245,7 +247,12 @@ mod tests {
     fn golden_header() {
         let bytes = encode_header(0x2000, 7);
         assert_eq!(hex(&bytes[..24]), GOLDEN_HEADER);
-        assert_eq!((header_version(0x2000, &bytes), header_version(0x3000, &bytes)), (Some(1), None));
+        assert_eq!(header_version(0, 0x2000, &bytes), Some(2));
+        assert_eq!(header_version(0x2000, 0x3000, &bytes), None);
+        let mut first = bytes;
+        first[8] = 1;
+        first[12..16].copy_from_slice(&header_crc(1, 0x2000).to_le_bytes());
+        assert_eq!(header_version(0x2000, 0x3000, &first), Some(1), "an earlier one says its number");
         assert_eq!(bytes[24..], [0; 40]);
         let mark = u64::from_le_bytes(bytes[16..24].try_into().unwrap());
         assert_eq!((unseal48(0x2010, mark), unseal48(0x2018, mark)), (Some(7), None));
@@ -267,7 +274,7 @@ mod tests {
     }
 
     const GOLDEN_HEAD: &str = "c4914426050000000403020100000300";
-    const GOLDEN_HEADER: &str = "54455252415645520100000082c392920700000000003f1c";
+    const GOLDEN_HEADER: &str = "544552524156455202000000d2bf00c10700000000003f1c";
     const GOLDEN_UNDO: &str =
         "d34ca1420200000000300000000000004000000000000000000000000000000000000000000000005000000000000200";
 }

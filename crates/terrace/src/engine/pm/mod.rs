@@ -163,7 +163,7 @@ impl<I: KeyIndex> PmStore<I> {
     /// Sets numbers up to `mark` aside, durably.
     fn set_mark(&self, mark: u64) {
         let at = self.header + layout::MARK_AT;
-        self.pool.publish(POff::new(at), seal48(at, mark));
+        self.pool.publish(POff::new(at), seal48(self.pool.place(at), mark));
         self.mark.store(mark, Ordering::Release);
     }
 

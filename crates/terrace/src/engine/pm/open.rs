@@ -90,7 +90,7 @@ fn begin<I: KeyIndex>(core: &Core, manifest: Manifest, pool: Pool) -> Result<(Ma
 pub(super) fn fill_pool<I: KeyIndex>(core: &Core, pool: &Pool) -> Result<()> {
     I::create(pool, core)?;
     let slot = pool.reserve(HEADER_KIND, HEADER_BYTES)?;
-    pool.copy_flush(slot.offset, &layout::encode_header(slot.offset, 0));
+    pool.copy_flush(slot.offset, &layout::encode_header(pool.place(slot.offset), 0));
     pool.activate(&slot);
     pool.drain();
     pool.set_root(I::HEADER_ROOT, slot.offset)
@@ -132,7 +132,7 @@ fn read_header<I: KeyIndex>(pool: &Pool) -> Result<(u64, u64)> {
     let damaged = || pool.corruption(at, "the header of an engine's records", "something else");
     // SAFETY: the front of a header never changes.
     let front = unsafe { pool.bytes(at, MARK_AT)? };
-    match layout::header_version(at, front) {
+    match layout::header_version(at, pool.place(at), front) {
         Some(layout::VERSION) => {}
         Some(version) => {
             return Err(Error::InvalidFormat {
@@ -144,7 +144,7 @@ fn read_header<I: KeyIndex>(pool: &Pool) -> Result<(u64, u64)> {
         None => return Err(damaged()),
     }
     let word = pool.atomic_checked(POff::new(at + MARK_AT))?.load(Ordering::Acquire);
-    Ok((at, unseal48(at + MARK_AT, word).ok_or_else(damaged)?))
+    Ok((at, unseal48(pool.place(at + MARK_AT), word).ok_or_else(damaged)?))
 }
 
 /// Wires the engine around what has been opened, takes back a group that was cut short, and has what a crash left

@@ -57,7 +57,7 @@ impl<'p> NewRecord<'p> {
         let at = slot.offset;
         let (value_len, key_len) = (value_bytes.len() as u32, key.len() as u16);
         let mut head = Head { crc: 0, value_len, tombstone: value.is_none(), key_len, number };
-        head.crc = record_crc(at, &head.encode(), key, value_bytes);
+        head.crc = record_crc(pool.place(at), &head.encode(), key, value_bytes);
         pool.write(at, &head.encode());
         if linked {
             let link = older.map_or(0, Word::bits);
@@ -144,7 +144,7 @@ impl<'p> Record<'p> {
         // SAFETY: as above; the link lies before this range.
         let rest = unsafe { pool.bytes(at + before_key, len)? };
         let (key, value) = rest.split_at(usize::from(head.key_len));
-        if record_crc(at, front, key, value) != head.crc {
+        if record_crc(pool.place(at), front, key, value) != head.crc {
             return Err(damaged(pool, at, "another checksum"));
         }
         if head.tombstone != word.is_tombstone() {

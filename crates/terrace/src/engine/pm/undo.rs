@@ -26,7 +26,7 @@ impl<'p> Armed<'p> {
     pub fn arm(pool: &'p Pool, header: u64, changes: &[Change]) -> Result<Self> {
         let bytes = UNDO_HEAD_BYTES + CHANGE_BYTES * changes.len() as u64;
         let slot = pool.reserve(UNDO_KIND, bytes)?;
-        pool.copy_flush(slot.offset, &layout::encode_undo(slot.offset, changes));
+        pool.copy_flush(slot.offset, &layout::encode_undo(pool.place(slot.offset), changes));
         pool.activate(&slot);
         pool.drain();
         name(pool, header, slot.offset);
@@ -43,7 +43,7 @@ impl<'p> Armed<'p> {
 
 fn name(pool: &Pool, header: u64, list: u64) {
     let at = header + UNDO_AT;
-    pool.publish(POff::new(at), seal48(at, list));
+    pool.publish(POff::new(at), seal48(pool.place(at), list));
 }
 
 /// The changes of the list that the header names, and where it is.
@@ -54,7 +54,7 @@ fn named(pool: &Pool, header: u64) -> Result<Option<(u64, Vec<Change>)>> {
     if word == 0 {
         return Ok(None);
     }
-    let list = unseal48(at, word).ok_or_else(|| damaged(at))?;
+    let list = unseal48(pool.place(at), word).ok_or_else(|| damaged(at))?;
     if list == 0 {
         return Ok(None);
     }
@@ -63,7 +63,7 @@ fn named(pool: &Pool, header: u64) -> Result<Option<(u64, Vec<Change>)>> {
     let count = layout::undo_count(head).ok_or_else(|| damaged(list))?;
     // SAFETY: as above.
     let bytes = unsafe { pool.bytes(list, UNDO_HEAD_BYTES + CHANGE_BYTES * count)? };
-    let changes = layout::decode_undo(list, bytes).ok_or_else(|| damaged(list))?;
+    let changes = layout::decode_undo(pool.place(list), bytes).ok_or_else(|| damaged(list))?;
     Ok(Some((list, changes)))
 }
 
@@ -119,7 +119,7 @@ mod tests {
         let options = PoolOptions { max_size: 1 << 20, extent_bytes: 4096, ..PoolOptions::default() };
         let pool = Pool::create_on(Arc::new(media), Path::new("memory"), &options).unwrap();
         let header = pool.reserve(HEADER_KIND, HEADER_BYTES).unwrap();
-        pool.copy_persist(header.offset, &encode_header(header.offset, 0));
+        pool.copy_persist(header.offset, &encode_header(pool.place(header.offset), 0));
         let change = Change { new: 0x40, old: 0 };
         for behind_its_back in [false, true] {
             let list = Armed::arm(&pool, header.offset, &[change]).unwrap();

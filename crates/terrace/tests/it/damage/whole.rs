@@ -165,10 +165,10 @@ fn headers(sample: &Sample) -> Vec<Vec<Header>> {
         }
         _ => {
             let at = pool.root("sptree.index").unwrap().unwrap() as usize;
-            header(at + 7, at, 16, [None, Some(at as u64)], at + 16)
+            header(at + 7, at, 16, [None, Some(pool.place(at as u64))], at + 16)
         }
     };
-    let version = header(records + 8, records, 12, [None, Some(records as u64)], records + 12);
+    let version = header(records + 8, records, 12, [None, Some(pool.place(records as u64))], records + 12);
     vec![superblocks(), vec![index], vec![version]]
 }
 
