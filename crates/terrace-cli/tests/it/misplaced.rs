@@ -208,12 +208,12 @@ fn carries_nothing_out(bed: &Bed, record: &[u8], there: &[PathBuf]) {
 }
 
 /// The identity of a database.
-fn identity(dir: &Path) -> [u8; 16] {
+pub fn identity(dir: &Path) -> [u8; 16] {
     terrace::manifest::Manifest::open(Arc::new(RealFs), dir).unwrap().state().identity.uuid
 }
 
 /// A record of `database` by which manifest 9 comes and every file of `there` goes (`docs/formats/repair.md`).
-fn record(database: [u8; 16], there: &[PathBuf]) -> Vec<u8> {
+pub fn record(database: [u8; 16], there: &[PathBuf]) -> Vec<u8> {
     let name = |path: &Path| path.file_name().unwrap().as_encoded_bytes().to_vec();
     let bytes = |text: &[u8]| [&[text.len() as u8], text].concat();
     let mut body = database.to_vec();

@@ -39,6 +39,8 @@ pub enum Verdict {
     Panicked,
     /// A command did not end.
     Hung,
+    /// What is somebody else's was changed or removed.
+    StrayTouched,
 }
 
 impl Verdict {

@@ -10,6 +10,7 @@ mod blocks;
 mod harm;
 mod image;
 mod judge;
+mod strays;
 
 use std::collections::BTreeMap;
 
@@ -17,6 +18,7 @@ use terrace_base::rng::Rng;
 
 use image::Image;
 use judge::Verdict;
+use strays::Strays;
 
 /// Every engine.
 const ENGINES: [&str; 4] = ["slm", "lsm", "turbo", "sptree"];
@@ -28,6 +30,14 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |n| n.parse().unwrap())
 }
 
+/// Damages the database; in one case of three something lies there that is nobody's to remove, and perhaps that is all.
+fn spoil(image: &Image, seed: u64, rng: &mut Rng) -> (Vec<String>, Option<Strays>) {
+    let mut of_strays = Rng::new(seed ^ u64::from_le_bytes(*b"strays-1"));
+    let (lies, is_all) = (of_strays.one_in(3), of_strays.one_in(2));
+    let damages = if lies && is_all { Vec::new() } else { harm::harm(image, rng) };
+    (damages, lies.then(|| strays::lay(image, &mut of_strays)))
+}
+
 fn explore(engine: &'static str) {
     let (cases, from) = (number("TERRACE_DAMAGES", CASES), number("TERRACE_DAMAGES_FROM", 0));
     let mut counts: BTreeMap<Verdict, u64> = BTreeMap::new();
@@ -35,8 +45,14 @@ fn explore(engine: &'static str) {
     for seed in from..from + cases {
         let mut rng = Rng::new(seed ^ u64::from_le_bytes(*b"damage-1"));
         let image = Image::make(engine, &mut rng);
-        let damages = harm::harm(&image, &mut rng);
-        let judged = judge::judge(&image, &mut rng);
+        let (mut damages, strays) = spoil(&image, seed, &mut rng);
+        damages.extend(strays.iter().map(|strays| strays.said.clone()));
+        let mut judged = judge::judge(&image, &mut rng);
+        let touched: Vec<_> = strays.iter().flat_map(Strays::touched).collect();
+        if !touched.is_empty() {
+            damages.push(format!("touched: {touched:?}"));
+            judged.verdicts.push(Verdict::StrayTouched);
+        }
         for verdict in &judged.verdicts {
             *counts.entry(*verdict).or_default() += 1;
         }
