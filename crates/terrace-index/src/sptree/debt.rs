@@ -175,13 +175,8 @@ impl Core {
         let (key, word, set) = said.entry(i);
         let probe = Probe::new(key);
         loop {
-            let (node, _) = self.locate(&probe)?;
-            let locked = node.lock();
-            let version = node.version();
-            if version.is_dead() || node.covers(&probe, version) != Some(true) {
-                continue;
-            }
-            let before = self.find(node, &probe, version)?.flatten().map(|(_, item)| item.1);
+            let locked = self.lock_leaf_of(&probe)?;
+            let before = self.find(locked.0, &probe, locked.0.version())?.flatten().map(|(_, item)| item.1);
             if before.unwrap_or(0) == word || self.put_back(locked, &probe, (word, set), before)? {
                 return Ok(());
             }

@@ -53,13 +53,9 @@ impl Core {
         let Ok(key) = self.record_key(at) else { return Ok(false) };
         let probe = Probe::new(key);
         loop {
-            let (node, _) = self.locate(&probe)?;
-            let locked = node.lock();
-            let version = node.version();
-            if version.is_dead() || node.covers(&probe, version) != Some(true) {
-                continue;
-            }
-            let found = self.find(node, &probe, version)?.flatten();
+            let locked = self.lock_leaf_of(&probe)?;
+            let node = locked.0;
+            let found = self.find(node, &probe, node.version())?.flatten();
             if let Some((slot, item)) = found
                 && item.2 == RECORD
                 && item.0 & OFFSET_MASK == at

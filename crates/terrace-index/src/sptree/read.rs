@@ -5,7 +5,7 @@ use terrace_base::{Error, Result};
 
 use super::Core;
 use super::key::Probe;
-use super::mnode::{Mnode, Version};
+use super::mnode::{Locked, Mnode, Version};
 
 /// Attempts after which a search is not unlucky: the tree does not lead where it should.
 pub(super) const MAX_RESTARTS: usize = 1_000_000;
@@ -51,6 +51,18 @@ impl Core {
             return Ok(found);
         }
         self.locate_slowly(probe, true)
+    }
+
+    /// The node that `probe` belongs to, locked. The caller is present and has no node locked.
+    pub(super) fn lock_leaf_of(&self, probe: &Probe<'_>) -> Result<Locked<'_>> {
+        loop {
+            let (node, _) = self.locate(probe)?;
+            let locked = node.lock();
+            let version = node.version();
+            if !version.is_dead() && node.covers(probe, version) == Some(true) {
+                return Ok(locked);
+            }
+        }
     }
 
     /// One attempt.

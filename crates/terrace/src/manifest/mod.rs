@@ -201,6 +201,19 @@ impl Manifest {
         salvaged.find_map(Result::transpose).transpose()
     }
 
+    /// Whether there is one manifest alone, which would open if a pointer named it: then only that is missing or damaged.
+    pub(crate) fn is_whole_without_pointer(fs: &dyn Fs, dir: &Path) -> Result<bool> {
+        let [number] = files::manifests(fs, dir)?[..] else { return Ok(false) };
+        let read = replay::read(fs, dir, number).and_then(|(state, sealed)| match sealed {
+            true => refuse_newer_tables(fs, dir, number, &state),
+            false => Ok(()),
+        });
+        match read {
+            Err(e) if e.is_system_failure() => Err(e),
+            read => Ok(read.is_ok()),
+        }
+    }
+
     /// Whose manifest `number` at `path` is, as far as it can be read; `None` if it does not say, or is not there.
     pub(crate) fn identity_in(fs: &dyn Fs, path: &Path, number: u64) -> Result<Option<Identity>> {
         Ok(replay::salvage(fs, path, number)?.map(|salvaged| salvaged.state.identity))

@@ -103,7 +103,7 @@ fn mend(
     let view = Beside::new(env, dir, place, asked.stop)?;
     let core = Core::new(dir.to_path_buf(), options.clone(), view.env())?;
     let mut done = engine::repair(Salvage::new(core, owner))?;
-    let checked = check_as_it_is(&view, dir, options)?;
+    let checked = read_as_it_is(&view, dir, options, check_and_count)?;
     if let Some(problem) = checked.problems.first() {
         return Err(Error::corruption(
             dir,
@@ -113,15 +113,28 @@ fn mend(
         ));
     }
     done.report.keys = checked.keys;
-    for (name, why) in &done.aside {
-        done.report.set_aside.push(format!("{name}: {why}"));
-    }
-    done.report.set_aside.extend(done.pool_aside.iter().map(|why| format!("{}: {why}", place.display())));
+    done.report.set_aside = set_aside(env, dir, &done, place)?;
     view.stop.look(dir)?;
     if !asked.dry_run {
         switch::commit(env, dir, &view, &done)?;
     }
     Ok(done.report)
+}
+
+/// What of the files that are of no use is there to be set aside, and why.
+fn set_aside(env: &Env, dir: &Path, done: &Salvage, place: &Path) -> Result<Vec<String>> {
+    let mut lines = Vec::new();
+    for (name, why) in &done.aside {
+        if env.fs.exists(&dir.join(name))? {
+            lines.push(format!("{name}: {why}"));
+        }
+    }
+    if let Some(why) = &done.pool_aside
+        && env.pm.exists(place)?
+    {
+        lines.push(format!("{}: {why}", place.display()));
+    }
+    Ok(lines)
 }
 
 /// A repair that was killed after its last step has told nobody what it lost.
@@ -144,7 +157,7 @@ fn sound_as_it_is(
     let view = Beside::new(env, dir, place, stop)?;
     // A device has no private view; what was closed in order can be read as it is.
     let options = Options { read_only: env.pm.is_device(place), ..options.clone() };
-    let proved = match check_as_it_is(&view, dir, &options) {
+    let proved = match read_as_it_is(&view, dir, &options, |_, engine| engine.check()) {
         Ok(report) if report.is_clean() => prove(&view, dir, &options),
         read => read,
     };
@@ -186,13 +199,18 @@ fn check_and_count(core: &Core, engine: &Arc<dyn Engine>) -> Result<CheckReport>
     Ok(report)
 }
 
-/// Reads and checks the database as it is seen in `view`. Nothing of it changes by that: of what a repair has made neither the
-/// pool that stays in its place nor the new one is to have a session that the manifest does not know.
-fn check_as_it_is(view: &Beside, dir: &Path, options: &Options) -> Result<CheckReport> {
+/// Reads and checks, by `look`, the database as it is seen in `view`. Nothing of it changes by that: of what a repair has made
+/// neither the pool that stays in its place nor the new one is to have a session that the manifest does not know.
+fn read_as_it_is(
+    view: &Beside,
+    dir: &Path,
+    options: &Options,
+    look: impl FnOnce(&Core, &Arc<dyn Engine>) -> Result<CheckReport>,
+) -> Result<CheckReport> {
     let options = Options { read_only: true, ..options.clone() };
     let (core, (engine, last)) = scratch::open_to_read(dir, &options, &view.env())?;
     core.snapshots.advance(last);
-    let report = check_and_count(&core, &engine);
+    let report = look(&core, &engine);
     let closed = engine.close();
     report.and_then(|report| closed.map(|()| report))
 }

@@ -145,10 +145,11 @@ impl Salvage {
             Err(e) if e.is_system_failure() => Err(e),
             Err(e) => {
                 self.did(format!("the manifest is of no use ({e}); making it anew from the tables"));
-                self.report.doubts.push(
-                    "which tables and logs there were, and whether there was a pool: the manifest knew"
-                        .into(),
-                );
+                if !Manifest::is_whole_without_pointer(self.core.fs(), &self.core.dir)? {
+                    let doubt =
+                        "which tables and logs there were, and whether there was a pool: the manifest knew";
+                    self.report.doubts.push(doubt.into());
+                }
                 self.damaged_file(&e);
                 let salvaged = Manifest::salvage(self.core.fs(), &self.core.dir)?;
                 let (state, removed) = salvaged.map(|s| (s.state, s.removed)).unzip();

@@ -83,13 +83,6 @@ fn check_versions(readable: &Readable, report: &mut CheckReport) -> Result<()> {
     Ok(())
 }
 
-/// Keys that are there.
-pub(super) fn count_keys(lsm: &Lsm) -> Result<u64> {
-    let mut report = CheckReport::default();
-    check_versions(&lsm.readable(), &mut report)?;
-    Ok(report.keys)
-}
-
 fn check_manifest(lsm: &Lsm, report: &mut CheckReport) -> Result<()> {
     let state = lsm.manifest.state();
     for (number, table) in &state.tables {

@@ -68,10 +68,9 @@ pub(crate) fn repair<I: KeyIndex>(mut base: Salvage) -> Result<Salvage> {
     let opened = opened.and_then(refuse_torn);
     let problem = match &opened {
         Ok(pool) => match prove_as_it_is::<I>(pool, &identity, known.as_ref(), manifest()?, &mut base)? {
-            Ok(keys) => {
+            Ok(()) => {
                 // What the proof has noted of the pool is true of the copy that it saw.
                 manifest()?;
-                base.report.keys = keys;
                 base.did("the pool is sound");
                 return Ok(base);
             }
@@ -110,7 +109,7 @@ fn prove_as_it_is<I: KeyIndex>(
     known: Option<&State>,
     manifest: Manifest,
     base: &mut Salvage,
-) -> Result<std::result::Result<u64, String>> {
+) -> Result<std::result::Result<(), String>> {
     let altered = pool.altered().first().map(ToString::to_string);
     let doubts = pool::take_as_it_is(pool, known.and_then(|state| state.pool));
     doubts.into_iter().for_each(|doubt| base.lost(doubt));
@@ -157,7 +156,7 @@ fn attach<I: KeyIndex>(
     core: &Arc<Core>,
     manifest: Manifest,
     pool: Pool,
-) -> Result<std::result::Result<u64, String>> {
+) -> Result<std::result::Result<(), String>> {
     let proved = open::assemble::<I>(core.clone(), manifest, pool, open::Found::Doubtful).and_then(|store| {
         let outcome = prove(&store);
         store.close()?;
@@ -169,16 +168,16 @@ fn attach<I: KeyIndex>(
     }
 }
 
-/// What is wrong with an open database, or how many keys it has. What a crash has left is reclaimed only once all that
+/// What is wrong with an open database, if something is. What a crash has left is reclaimed only once all that
 /// leads to something is sound.
-fn prove<I: KeyIndex>(store: &PmStore<I>) -> Result<std::result::Result<u64, String>> {
+fn prove<I: KeyIndex>(store: &PmStore<I>) -> Result<std::result::Result<(), String>> {
     let report = check::prove(store)?;
     if let Some(problem) = report.problems.first() {
         return Ok(Err(problem.clone()));
     }
     store.reclaim()?;
     let report = store.check()?;
-    Ok(report.problems.first().map_or(Ok(report.keys), |problem| Err(problem.clone())))
+    Ok(report.problems.first().map_or(Ok(()), |problem| Err(problem.clone())))
 }
 
 /// Puts everything that can still be read into tables.
@@ -329,7 +328,6 @@ fn renew<I: KeyIndex>(
     if merely_found > 0 {
         base.did(format!("found {merely_found} keys in records that the index does not lead to"));
     }
-    base.report.keys = keys;
     base.did(format!("made the pool anew with {keys} keys"));
     store.close()
 }

@@ -50,11 +50,6 @@ pub(super) fn check(slm: &Slm) -> Result<CheckReport> {
     Ok(report)
 }
 
-/// Keys that are there, where no snapshot keeps any that were deleted.
-pub(super) fn count_keys(slm: &Slm) -> Result<u64> {
-    Ok(slm.index.len().saturating_add_signed(keys_beside_index(slm)?))
-}
-
 /// How many more keys there are than in the index, by what memtables hold.
 fn keys_beside_index(slm: &Slm) -> Result<i64> {
     let mem = slm.mem.load_full();

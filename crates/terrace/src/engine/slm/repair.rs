@@ -9,9 +9,9 @@ use terrace_index::SkipList;
 use terrace_pmem::{Granularity, Opened, Pool};
 use terrace_table::TableMeta;
 
+use super::behind;
 use super::memtable::{MEMTABLE_KIND, MEMTABLES, root};
 use super::open::{self, Attached};
-use super::{behind, check};
 use crate::core::engine::Engine;
 use crate::manifest::{BegunLog, Identity, Manifest, State};
 use crate::options::EngineKind;
@@ -161,7 +161,6 @@ impl Repair {
         })?;
         let indexed = terrace_index::OrderedIndex::len(&slm.index);
         self.base.did(format!("rebuilt the index of {indexed} keys from {} tables", tables.len()));
-        self.base.report.keys = check::count_keys(&slm)?;
         slm.close()?;
         Ok(self.base)
     }
