@@ -77,7 +77,7 @@ impl<'a> View<'a> {
                 .iter()
                 .map(|(number, table)| TableView::new(table, pins.active(*number, oldest_snapshot)))
                 .collect(),
-            noted: state.candidates.clone(),
+            noted: (*state.candidates).clone(),
             busy: inputs.chain(outputs).collect(),
         }
     }
@@ -174,7 +174,7 @@ mod tests {
             add(3, 9),
             add(4, 8),
         ];
-        edits.iter().for_each(|edit| state.apply(edit).unwrap());
+        edits.iter().for_each(|edit| assert!(state.apply(edit).unwrap()));
         let mut pins = Pins::default();
         pins.note(4, 1, 50);
         let view = View::new(&state, &pins, Some(50));

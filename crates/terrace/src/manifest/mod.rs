@@ -294,8 +294,11 @@ impl Manifest {
         let pool = *self.pool.lock();
         group.extend(pool.filter(|_| pool != old.pool).map(Edit::Pool));
         let mut new = (*old).clone();
-        group.iter().try_for_each(|edit| fit(&mut new, edit))?;
-        if new == *old && !writer.undecided {
+        let mut changed = false;
+        for edit in &group {
+            changed |= fit(&mut new, edit)?;
+        }
+        if !changed && !writer.undecided {
             return Ok(());
         }
         writer.undecided = true;
@@ -435,9 +438,9 @@ fn describe_end(text: &mut String, state: &State, tail: &Tail) {
     let _ = writeln!(
         text,
         "state: {} tables, {} candidates, {} open jobs, flushed {}, next file {}, logs from {}",
-        state.tables.len(),
+        state.tables.size(),
         state.candidates.len(),
-        state.jobs.len(),
+        state.jobs.size(),
         state.flushed_seq,
         state.next_file,
         state.log_number,
@@ -456,7 +459,8 @@ fn append(mut log: LogWriter<FileSegment>, payload: &[u8]) -> Result<LogWriter<F
     Ok(log)
 }
 
-fn fit(state: &mut State, edit: &Edit) -> Result<()> {
+/// Applies an edit; says whether it changed anything.
+fn fit(state: &mut State, edit: &Edit) -> Result<bool> {
     state.apply(edit).map_err(|why| Error::invalid(format!("a manifest edit does not fit: {why}")))
 }
 

@@ -111,7 +111,9 @@ impl Replay<'_> {
             (Edit::Identity(identity), state @ None) => *state = Some(State::new(identity.clone())),
             (_, None) => return Err(format!("{edit} before the store's identity")),
             (Edit::SnapshotEnd, Some(_)) if !self.complete => self.complete = true,
-            (_, Some(state)) => state.apply(edit)?,
+            (_, Some(state)) => {
+                state.apply(edit)?;
+            }
         }
         Ok(())
     }

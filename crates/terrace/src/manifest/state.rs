@@ -9,10 +9,14 @@
 //! 3. `next_file` is above every table's number and never goes back; nor does `flushed_seq`.
 //! 4. A job is open from its start until it is done, and its number is not used twice meanwhile. Its
 //!    inputs may leave before it ends.
+//!
+//! Its maps are persistent: a copy shares what did not change, so that a group of edits costs what it changes and not
+//! what there is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use rpds::RedBlackTreeMapSync;
 use terrace_table::TableMeta;
 
 use super::edit::{BegunLog, Edit, Identity, JobKind, KnownPool};
@@ -57,11 +61,11 @@ pub struct State {
     /// What the store is for good.
     pub identity: Identity,
     /// Its tables, by file number.
-    pub tables: BTreeMap<u64, TableState>,
+    pub tables: RedBlackTreeMapSync<u64, TableState>,
     /// Tables noted for compaction.
-    pub candidates: BTreeSet<u64>,
+    pub candidates: Arc<BTreeSet<u64>>,
     /// Jobs started and not ended, by their number.
-    pub jobs: BTreeMap<u64, OpenJob>,
+    pub jobs: RedBlackTreeMapSync<u64, OpenJob>,
     /// Everything up to this sequence number is in tables.
     pub flushed_seq: u64,
     /// File numbers from here on have never been used.
@@ -81,9 +85,9 @@ impl State {
     pub fn new(identity: Identity) -> Self {
         State {
             identity,
-            tables: BTreeMap::new(),
-            candidates: BTreeSet::new(),
-            jobs: BTreeMap::new(),
+            tables: RedBlackTreeMapSync::new_sync(),
+            candidates: Arc::default(),
+            jobs: RedBlackTreeMapSync::new_sync(),
             flushed_seq: 0,
             next_file: 1,
             log_number: 0,
@@ -93,47 +97,61 @@ impl State {
         }
     }
 
-    /// Applies one edit, or says why it does not fit and changes nothing.
-    pub fn apply(&mut self, edit: &Edit) -> Result<(), String> {
-        match edit {
+    /// Applies one edit and says whether that changed anything, or says why it does not fit and changes nothing.
+    pub fn apply(&mut self, edit: &Edit) -> Result<bool, String> {
+        let changed = match edit {
             Edit::Identity(_) => return Err("a second identity".into()),
             Edit::SnapshotEnd => return Err("a snapshot's end outside of a snapshot".into()),
             Edit::AddTable { level, job, meta } => self.add_table(*level, *job, meta)?,
             Edit::RemoveTable { number } => {
-                self.tables.remove(number).ok_or_else(|| format!("no table {number} to remove"))?;
-                self.candidates.remove(number);
+                self.table(*number, "remove")?;
+                if self.candidates.contains(number) {
+                    Arc::make_mut(&mut self.candidates).remove(number);
+                }
+                self.tables.remove_mut(number)
             }
             Edit::MoveTable { number, level } => {
-                let table =
-                    self.tables.get_mut(number).ok_or_else(|| format!("no table {number} to move"))?;
-                table.level = *level;
+                let table = self.table(*number, "move")?;
+                std::mem::replace(&mut table.level, *level) != *level
             }
             Edit::Counts { number, live_delta } => {
-                let table =
-                    self.tables.get_mut(number).ok_or_else(|| format!("no table {number} to count in"))?;
-                table.live_raw = table.live_raw.saturating_add(*live_delta).clamp(-LIMIT, LIMIT);
+                let live_raw = &mut self.table(*number, "count in")?.live_raw;
+                let counted = live_raw.saturating_add(*live_delta).clamp(-LIMIT, LIMIT);
+                std::mem::replace(live_raw, counted) != counted
             }
-            Edit::Candidates(numbers) => {
-                if let Some(number) = numbers.iter().find(|n| !self.tables.contains_key(n)) {
-                    return Err(format!("candidate {number} is not a table"));
-                }
-                self.candidates = numbers.iter().copied().collect();
-            }
+            Edit::Candidates(numbers) => self.note_candidates(numbers)?,
             Edit::JobStarted { id, kind, inputs } => self.start_job(*id, *kind, inputs)?,
-            Edit::JobDone { id } => {
-                self.jobs.remove(id).ok_or_else(|| format!("no open job {id}"))?;
+            Edit::JobDone { id } => match self.jobs.remove_mut(id) {
+                true => true,
+                false => return Err(format!("no open job {id}")),
+            },
+            Edit::FlushedSeq(seq) => raise(&mut self.flushed_seq, *seq),
+            Edit::NextFile(number) => raise(&mut self.next_file, *number),
+            Edit::LogNumber(number) => raise(&mut self.log_number, *number),
+            Edit::LogEnd { number, bytes } => {
+                self.log_end.replace((*number, *bytes)) != Some((*number, *bytes))
             }
-            Edit::FlushedSeq(seq) => self.flushed_seq = self.flushed_seq.max(*seq),
-            Edit::NextFile(number) => self.next_file = self.next_file.max(*number),
-            Edit::LogNumber(number) => self.log_number = self.log_number.max(*number),
-            Edit::LogEnd { number, bytes } => self.log_end = Some((*number, *bytes)),
-            Edit::LogBegun(begun) => self.last_log = Some(*begun),
-            Edit::Pool(known) => self.pool = Some(*known),
-        }
-        Ok(())
+            Edit::LogBegun(begun) => self.last_log.replace(*begun) != Some(*begun),
+            Edit::Pool(known) => self.pool.replace(*known) != Some(*known),
+        };
+        Ok(changed)
     }
 
-    fn add_table(&mut self, level: u32, job: u64, meta: &TableMeta) -> Result<(), String> {
+    fn table(&mut self, number: u64, purpose: &str) -> Result<&mut TableState, String> {
+        self.tables.get_mut(&number).ok_or_else(|| format!("no table {number} to {purpose}"))
+    }
+
+    fn note_candidates(&mut self, numbers: &[u64]) -> Result<bool, String> {
+        if let Some(number) = numbers.iter().find(|n| !self.tables.contains_key(*n)) {
+            return Err(format!("candidate {number} is not a table"));
+        }
+        let noted = numbers.iter().copied().collect();
+        let changed = *self.candidates != noted;
+        self.candidates = Arc::new(noted);
+        Ok(changed)
+    }
+
+    fn add_table(&mut self, level: u32, job: u64, meta: &TableMeta) -> Result<bool, String> {
         if self.tables.contains_key(&meta.number) {
             return Err(format!("table {} is there already", meta.number));
         }
@@ -145,17 +163,17 @@ impl State {
         }
         let live_raw = (meta.entries - meta.deletes) as i64;
         let table = TableState { level, job, meta: Arc::new(meta.clone()), live_raw };
-        self.tables.insert(meta.number, table);
+        self.tables.insert_mut(meta.number, table);
         self.next_file = self.next_file.max(meta.number + 1);
-        Ok(())
+        Ok(true)
     }
 
-    fn start_job(&mut self, id: u64, kind: JobKind, inputs: &[u64]) -> Result<(), String> {
+    fn start_job(&mut self, id: u64, kind: JobKind, inputs: &[u64]) -> Result<bool, String> {
         if self.jobs.contains_key(&id) {
             return Err(format!("job {id} is open already"));
         }
-        self.jobs.insert(id, OpenJob { kind, inputs: inputs.to_vec() });
-        Ok(())
+        self.jobs.insert_mut(id, OpenJob { kind, inputs: inputs.to_vec() });
+        Ok(true)
     }
 
     /// The log that was sealed last and its length, as long as it is needed.
@@ -193,4 +211,11 @@ impl State {
         edits.extend(self.pool.map(Edit::Pool));
         edits
     }
+}
+
+/// Raises a number that never goes back; says whether it rose.
+fn raise(number: &mut u64, to: u64) -> bool {
+    let rises = to > *number;
+    *number = to.max(*number);
+    rises
 }

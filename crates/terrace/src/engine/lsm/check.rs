@@ -128,7 +128,7 @@ pub(super) fn fill_stats(lsm: &Lsm, stats: &mut Stats) {
         stats.pm.traffic = pool.stats();
     }
     let state = lsm.manifest.state();
-    stats.ssd.tables = state.tables.len() as u64;
+    stats.ssd.tables = state.tables.size() as u64;
     for table in state.tables.values() {
         stats.ssd.table_bytes += table.meta.file_bytes;
         stats.ssd.table_entries += table.meta.entries;

@@ -236,7 +236,7 @@ impl Lsm {
     fn with_candidates(&self, change: &Change) -> Vec<Edit> {
         let mut edits = change.edits.clone();
         if !change.noted.is_empty() {
-            let mut noted = self.manifest.state().candidates.clone();
+            let mut noted = (*self.manifest.state().candidates).clone();
             noted.extend(&change.noted);
             for edit in &change.edits {
                 if let Edit::RemoveTable { number } = edit {

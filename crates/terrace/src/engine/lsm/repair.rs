@@ -4,6 +4,8 @@
 //! there go to level 0, where every order of versions is right. Logs are replayed as far as they are whole, and
 //! flushed; then the pool is made anew. Nothing old is removed before what replaces it is durable.
 
+use std::collections::BTreeSet;
+
 use terrace_base::{Error, Result};
 use terrace_log::PmLog;
 use terrace_pmem::Opened;
@@ -43,7 +45,7 @@ pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {
     state.next_file = state.next_file.max(base.next);
     (state.log_number, state.log_end, state.last_log) = (first_log, log_end, last_log);
     // What a table's entries beside the newest of their key are for is not known: it is looked at again.
-    state.candidates = state.tables.keys().copied().collect();
+    state.candidates = state.tables.keys().copied().collect::<BTreeSet<u64>>().into();
     finish(base, state, gathered)
 }
 
@@ -119,7 +121,7 @@ fn gather_logs(base: &mut Salvage, identity: &Identity, known: Option<&State>) -
 fn finish(mut base: Salvage, state: State, gathered: Option<Gathered>) -> Result<Salvage> {
     let core = base.core.clone();
     let identity = state.identity.clone();
-    let tables = state.tables.len();
+    let tables = state.tables.size();
     let manifest = Manifest::rebuild(core.fs.clone(), &core.dir, state)?;
     let in_pool = gathered.is_some();
     let mut damaged = |damage: Error| {

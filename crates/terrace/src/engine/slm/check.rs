@@ -223,7 +223,7 @@ pub(super) fn fill_stats(slm: &Slm, stats: &mut Stats) {
     stats.pm.index = slm.index.pm_bytes();
     stats.pm.traffic = slm.pool.stats();
     let state = slm.manifest.state();
-    stats.ssd.tables = state.tables.len() as u64;
+    stats.ssd.tables = state.tables.size() as u64;
     for table in state.tables.values() {
         stats.ssd.table_bytes += table.meta.file_bytes;
         stats.ssd.table_entries += table.meta.entries;

@@ -417,7 +417,7 @@ impl Slm {
 /// Ends a job's inputs among the candidates.
 pub(super) fn restart_edits(state: &State, id: u64) -> Vec<Edit> {
     let inputs = state.jobs.get(&id).map(|job| job.inputs.clone()).unwrap_or_default();
-    let mut candidates = state.candidates.clone();
+    let mut candidates = (*state.candidates).clone();
     candidates.extend(inputs.into_iter().filter(|n| state.tables.contains_key(n)));
     vec![Edit::Candidates(candidates.into_iter().collect())]
 }
@@ -427,7 +427,7 @@ pub(super) fn count_edits(state: &State, deltas: &BTreeMap<u64, i64>, removed: &
     deltas
         .iter()
         .filter(|(number, delta)| {
-            **delta != 0 && state.tables.contains_key(number) && !removed.contains(number)
+            **delta != 0 && state.tables.contains_key(*number) && !removed.contains(number)
         })
         .map(|(&number, &live_delta)| Edit::Counts { number, live_delta })
         .collect()

@@ -42,7 +42,7 @@ impl Slm {
     /// each damaged log; what it held from there on is left out if that is no error.
     pub(super) fn rebuild(&self, damaged: &mut dyn FnMut(Error) -> Result<()>) -> Result<Rebuilt> {
         let keys = self.rebuild_index()?;
-        let tables = self.manifest.state().tables.len();
+        let tables = self.manifest.state().tables.size();
         let (logs, writes) = self.replay_logs(damaged)?;
         Ok(Rebuilt { keys, tables, logs, writes })
     }
@@ -51,9 +51,9 @@ impl Slm {
     fn rebuild_index(&self) -> Result<u64> {
         let state = self.manifest.state();
         let mut live: BTreeMap<u64, i64> = state.tables.keys().map(|n| (*n, 0)).collect();
-        let readahead = self.core.memory.buffer(state.tables.len(), READAHEAD_BYTES);
-        let _loan = self.core.memory.lend(state.tables.len() * readahead);
-        let mut children: Vec<Box<dyn Cursor>> = Vec::with_capacity(state.tables.len());
+        let readahead = self.core.memory.buffer(state.tables.size(), READAHEAD_BYTES);
+        let _loan = self.core.memory.lend(state.tables.size() * readahead);
+        let mut children: Vec<Box<dyn Cursor>> = Vec::with_capacity(state.tables.size());
         for &number in state.tables.keys() {
             children.push(Box::new(self.table(number)?.cursor(false, readahead)));
         }

@@ -4,18 +4,18 @@
 //! before any index word names it and leaves after no index word does, so a reader that finds no
 //! table for a word has an outdated word and looks again.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
+use rpds::RedBlackTreeMapSync;
 use terrace_table::Table;
 
 use crate::manifest::FileName;
 
-/// The open tables of one moment.
-pub(super) type TableMap = HashMap<u64, Arc<Table>>;
+/// The open tables of one moment. A copy shares what it does not change.
+pub(super) type TableMap = RedBlackTreeMapSync<u64, Arc<Table>>;
 
 /// The open tables.
 #[derive(Debug, Default)]
@@ -40,12 +40,16 @@ impl Tables {
 
     pub fn insert(&self, number: u64, table: Arc<Table>) {
         self.change(|map| {
-            map.insert(number, table);
+            map.insert_mut(number, table);
         });
     }
 
     pub fn remove(&self, numbers: &[u64]) {
-        self.change(|map| map.retain(|number, _| !numbers.contains(number)));
+        self.change(|map| {
+            for number in numbers {
+                map.remove_mut(number);
+            }
+        });
     }
 
     fn change(&self, edit: impl FnOnce(&mut TableMap)) {

@@ -81,7 +81,9 @@ fn open_and_go_on(image: &SimFs) -> Option<State> {
 
 fn with(state: &State, group: &[Edit]) -> State {
     let mut state = state.clone();
-    group.iter().for_each(|edit| state.apply(edit).expect("the script fits"));
+    for edit in group {
+        state.apply(edit).expect("the script fits");
+    }
     state
 }
 
@@ -183,5 +185,5 @@ fn a_full_disk_is_no_space_and_goes_on_when_there_is_room() {
     fs.set_capacity(None);
     manifest.apply(&[add(2)]).unwrap();
     assert_eq!(reopen(&fs).state(), manifest.state());
-    assert_eq!(manifest.state().tables.len(), 2);
+    assert_eq!(manifest.state().tables.size(), 2);
 }

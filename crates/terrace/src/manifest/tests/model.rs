@@ -97,7 +97,7 @@ impl Model {
         Model {
             live: state.tables.iter().map(|(n, t)| (*n, t.live_raw)).collect(),
             levels: state.tables.iter().map(|(n, t)| (*n, t.level)).collect(),
-            candidates: state.candidates.clone(),
+            candidates: (*state.candidates).clone(),
             jobs: state.jobs.iter().map(|(id, job)| (*id, job.inputs.clone())).collect(),
             flushed: state.flushed_seq,
             next: state.next_file,
