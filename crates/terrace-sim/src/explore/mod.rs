@@ -132,10 +132,11 @@ impl Explorer {
         if let Some(route) = self.asked_route() {
             return self.replay_on(&scenario, &ops, &route).map(|()| Summary::of_replay());
         }
-        self.once(&scenario, &ops).map_err(|mut failure| {
+        let explored = self.once(&scenario, &ops).map_err(|mut failure| {
             failure.shrunk = shrink::shrink(self, &scenario, &ops, &failure);
             failure
-        })
+        });
+        explored.inspect(tell)
     }
 
     /// As [`explore`](Self::explore).
@@ -187,6 +188,7 @@ impl Explorer {
                 return Err(Box::new(Failure::new(self.seed, Some(fault), found, &ops)));
             }
         }
+        tell(&summary);
         Ok(summary)
     }
 
@@ -353,4 +355,11 @@ fn sample(seed: u64, bound: u64, count: u64) -> Vec<u64> {
     left.push(bound - 1);
     left.sort_unstable();
     left
+}
+
+/// In a long run tells how many images there were, so that they can be counted over all scenarios.
+fn tell(summary: &Summary) {
+    if std::env::var_os(IMAGES_VARIABLE).is_some() {
+        println!("crash images verified: {}", summary.images);
+    }
 }
