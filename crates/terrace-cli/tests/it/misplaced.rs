@@ -370,6 +370,28 @@ fn a_place_that_cannot_keep_what_is_damaged_is_found_in_time() {
     }
 }
 
+/// Nor could files of a folder on another file system get their names in the last step.
+#[test]
+fn a_folder_repair_on_another_file_system_is_found_in_time() {
+    use std::os::unix::fs::MetadataExt;
+    let bed = Bed::new();
+    let Ok(elsewhere) = tempfile::tempdir_in("/dev/shm") else { return };
+    let device = |path: &Path| path.metadata().unwrap().dev();
+    if device(elsewhere.path()) == device(bed.root.path()) {
+        return;
+    }
+    make(&bed, &bed.db, "slm", "auto");
+    flush(&bed.db);
+    spoil(&names(&bed.db, ".sst")[0]);
+    let folder = bed.db.join("repair");
+    std::os::unix::fs::symlink(elsewhere.path(), &folder).unwrap();
+    bed.run::<&str>("repair", &[]).fails(2, &["repair does not lie on the file system", "move it away"]);
+    assert!(names(elsewhere.path(), "").is_empty() && names(&bed.db, "REPAIR").is_empty());
+    std::fs::remove_file(folder).unwrap();
+    bed.run::<&str>("repair", &[]);
+    bed.run::<&str>("check", &[]).text();
+}
+
 /// Nobody waits for who would write to a pipe.
 #[test]
 fn a_pipe_in_the_place_of_a_file_is_an_error_at_once() {

@@ -189,6 +189,7 @@ fn slabs_are_emptied_beside_readers_and_writers() {
                     let seen: Map = snapshot.all().into_iter().collect();
                     db.compact_range::<&[u8]>(..).unwrap();
                     assert!(snapshot.all().into_iter().collect::<Map>() == seen);
+                    assert_clean(db);
                 }
             });
             let maps = writers.into_iter().map(|writer| writer.join()).collect::<Vec<_>>();

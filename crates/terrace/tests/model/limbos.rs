@@ -61,3 +61,25 @@ fn nothing_is_freed_under_a_reader() {
         assert_eq!((left, shared.limbo.is_empty()), (1, true));
     });
 }
+
+/// Who finds limbo empty may take everything that was retired before for freed, whoever is freeing.
+#[test]
+fn what_is_empty_has_been_freed() {
+    check(|| {
+        let shared = shared();
+        (1..THINGS).for_each(|i| {
+            shared.current.store(i, Ordering::SeqCst);
+            shared.limbo.retire(i - 1);
+        });
+        let other = {
+            let shared = shared.clone();
+            thread::spawn(move || shared.limbo.drain())
+        };
+        shared.limbo.drain();
+        if shared.limbo.is_empty() {
+            let left = shared.alive.iter().filter(|a| a.load(Ordering::SeqCst) == 1).count();
+            assert_eq!(left, 1, "freed later");
+        }
+        other.join().unwrap();
+    });
+}
