@@ -6,7 +6,8 @@ use shuttle::thread;
 
 use crate::batch::WriteBatch;
 use crate::check;
-use crate::commit::{CommitQueue, Condition, Request};
+use crate::commit::CommitQueue;
+use crate::core::request::{Condition, Request};
 use crate::sync::{AtomicUsize, Ordering};
 
 struct Shared {

@@ -17,6 +17,12 @@ mod sync;
 
 /// What the commit queue needs of a batch.
 mod batch {
+    use terrace_table::Kind;
+
+    pub struct Op {
+        pub kind: Kind,
+    }
+
     #[derive(Debug, Default)]
     pub struct WriteBatch(pub Vec<u8>);
 
@@ -24,11 +30,25 @@ mod batch {
         pub fn encoded(&self) -> &[u8] {
             &self.0
         }
+
+        pub fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        pub fn ops(&self) -> impl Iterator<Item = Op> {
+            self.0.iter().map(|_| Op { kind: Kind::Put })
+        }
     }
 }
 
 #[path = "../../src/db/commit.rs"]
 mod commit;
+#[path = "../../src/core/request.rs"]
+mod request;
+/// Where the commit queue finds what it stands on.
+mod core {
+    pub(crate) use crate::request;
+}
 #[path = "../../../terrace-index/src/limbo.rs"]
 mod limbo;
 
