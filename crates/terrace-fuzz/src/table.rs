@@ -50,7 +50,7 @@ fn walk(cursor: &mut dyn Cursor, step: fn(&mut dyn Cursor) -> Result<()>, most: 
 pub fn table(data: &[u8]) {
     let image = patched(sound(), data);
     let fs = files(&[(path(), &image)]);
-    let salvaged = salvage(&fs, &path(), &mut |_, _, _, _| Ok(()));
+    let salvaged = salvage(&fs, &path(), NUMBER, 0, &mut |_, _, _, _| Ok(()));
     typed(salvaged.map(drop));
     let cache = Arc::new(BlockCache::new(1 << 20));
     let Some(table) = typed(Table::open(&fs, &path(), NUMBER, cache, Access::Random)) else { return };

@@ -156,7 +156,8 @@ impl Table {
         let offset = position.offset();
         let at = (offset - start) as usize;
         let rest = &bytes[at..];
-        let header = Header::decode(rest, offset).map_err(|m| m.at(self.path(), offset))?;
+        let header =
+            Header::decode(rest, offset, self.footer().origin).map_err(|m| m.at(self.path(), offset))?;
         let handle = Handle { offset, len: header.block_len() };
         if handle.len > rest.len() as u64 {
             return self.load_at(position).map(Held::Cached);

@@ -9,7 +9,7 @@ use crate::block::{BlockWriter, Compressor, seal};
 use crate::entry::{Kind, MAX_KEY_BYTES, MAX_VALUE_BYTES, order};
 use crate::filter::FilterBuilder;
 use crate::footer::{FOOTER_BYTES, Footer, encode_head};
-use crate::frame::{BlockKind, HEADER_BYTES, Handle};
+use crate::frame::{BlockKind, HEADER_BYTES, Handle, Owner};
 use crate::index::{encode_handle, separator};
 use crate::meta::TableMeta;
 use crate::options::{Compression, TableOptions};
@@ -207,6 +207,11 @@ impl TableBuilder {
         self.last_key = last;
     }
 
+    /// What every block is bound to.
+    fn owner(&self) -> Owner {
+        Owner { number: self.number, origin: self.options.origin }
+    }
+
     /// The file offset at the end of `out`.
     fn end(&self) -> u64 {
         self.flushed + self.out.len() as u64
@@ -220,8 +225,8 @@ impl TableBuilder {
     fn close_block(&mut self) -> Result<()> {
         let offset = self.open_offset();
         let first_entry = self.meta.entries - self.writer.entries();
-        let len =
-            self.writer.finish(&mut self.out, BlockKind::Data, self.number, offset, self.options.compression);
+        let (owner, compression) = (self.owner(), self.options.compression);
+        let len = self.writer.finish(&mut self.out, BlockKind::Data, owner, offset, compression);
         self.block_closed(first_entry, Handle { offset, len });
         if self.out.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
     }
@@ -246,7 +251,8 @@ impl TableBuilder {
     fn write_direct(&mut self, key: &[u8], seq: u64, kind: Kind, value: &[u8]) -> Result<()> {
         let offset = self.open_offset();
         self.writer.add_head(&mut self.out, key, seq, kind, value.len());
-        let (len, tail) = self.writer.finish_around(&mut self.out, value, self.number, offset);
+        let owner = self.owner();
+        let (len, tail) = self.writer.finish_around(&mut self.out, value, owner, offset);
         self.block_closed(self.meta.entries - 1, Handle { offset, len });
         self.flush()?;
         self.append(value)?;
@@ -295,18 +301,11 @@ impl TableBuilder {
     }
 
     fn write_block(&mut self, kind: BlockKind, payload: &[u8]) -> Result<Handle> {
-        let (start, offset) = (self.out.len(), self.end());
+        let (start, offset, owner) = (self.out.len(), self.end(), self.owner());
         self.out.resize(start + HEADER_BYTES, 0);
         self.out.extend_from_slice(payload);
-        let len = seal(
-            &mut self.out,
-            start,
-            &mut Compressor::default(),
-            kind,
-            self.number,
-            offset,
-            Compression::None,
-        );
+        let len =
+            seal(&mut self.out, start, &mut Compressor::default(), kind, owner, offset, Compression::None);
         self.flush()?;
         Ok(Handle { offset, len })
     }
@@ -351,7 +350,7 @@ impl TableBuilder {
             }
         }
         let offset = self.end();
-        let len = root.finish(&mut root_out, BlockKind::Root, self.number, offset, Compression::None);
+        let len = root.finish(&mut root_out, BlockKind::Root, self.owner(), offset, Compression::None);
         self.out.extend_from_slice(&root_out);
         self.flush()?;
         Ok(Handle { offset, len })
@@ -359,8 +358,8 @@ impl TableBuilder {
 
     fn close_index_block(&mut self) -> Result<Handle> {
         let offset = self.open_offset();
-        let compression = self.options.compression;
-        let len = self.writer.finish(&mut self.out, BlockKind::Index, self.number, offset, compression);
+        let (owner, compression) = (self.owner(), self.options.compression);
+        let len = self.writer.finish(&mut self.out, BlockKind::Index, owner, offset, compression);
         self.open = false;
         if self.out.len() >= WRITE_BYTES {
             self.flush()?;

@@ -19,7 +19,7 @@ impl Table {
     /// Writes a description of the table to `out`: its figures, then a line for each block.
     pub fn dump(&self, out: &mut dyn Write) -> Result<()> {
         self.dump_meta(out).map_err(|e| self.unwritten(e))?;
-        walk(self.file(), |handle, header, bytes| {
+        walk(self.file(), self.origin(), |handle, header, bytes| {
             let contents = self.contents(handle, header, bytes)?;
             let shown = writeln!(
                 out,
@@ -64,7 +64,7 @@ impl Table {
         if matches!(header.kind, BlockKind::Filter | BlockKind::Meta) {
             return Ok(String::new());
         }
-        let block = decode_block(self.file(), bytes, handle, header.kind, header.number)?;
+        let block = decode_block(self.file(), bytes, handle, header.kind, self.footer().owner())?;
         describe(block).map_err(|m| m.at(self.path(), handle.offset))
     }
 }

@@ -17,11 +17,11 @@ use terrace_base::checksum::crc32c;
 use terrace_base::codec::Reader;
 use terrace_base::{Error, Result};
 
-use crate::frame::{HEADER_BYTES, Handle, Malformed};
+use crate::frame::{HEADER_BYTES, Handle, Malformed, Owner};
 use crate::position::BLOCK_ALIGN;
 
 /// The version of the table format that this build writes and reads.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 /// Bytes of the head; the first block follows.
 pub(crate) const HEAD_BYTES: usize = 16;
@@ -64,6 +64,11 @@ fn u32_at(data: &[u8], at: usize) -> u32 {
 }
 
 impl Footer {
+    /// What every block of the table is bound to.
+    pub fn owner(&self) -> Owner {
+        Owner { number: self.number, origin: self.origin }
+    }
+
     pub fn encode(&self) -> [u8; FOOTER_BYTES] {
         let mut out = Vec::with_capacity(FOOTER_BYTES);
         let none = Handle { offset: 0, len: 0 };
@@ -221,9 +226,13 @@ mod tests {
     fn foreign_and_future_files_are_told_apart() {
         let (mut head, mut foot) = (encode_head(9), footer().encode());
         assert_eq!(decode(&[7; 16], &[7; 64]).unwrap_err().kind(), ErrorKind::InvalidFormat);
-        head[8] = 3;
-        foot[VERSION_AT] = 3;
-        assert_eq!(decode(&head, &foot).unwrap_err().kind(), ErrorKind::InvalidFormat);
+        for version in [2, 4] {
+            head[8] = version;
+            foot[VERSION_AT] = version;
+            let e = decode(&head, &foot).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::InvalidFormat);
+            assert!(e.to_string().contains(&format!("version {version}")), "{e}");
+        }
         assert_eq!(decode(b"", b"").unwrap_err().kind(), ErrorKind::Corruption);
         assert_eq!(decode(b"hello", b"").unwrap_err().kind(), ErrorKind::InvalidFormat);
     }

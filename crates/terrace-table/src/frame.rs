@@ -8,13 +8,13 @@
 //!  8  u32  stored payload bytes
 //! 12  u32  payload bytes after decompression
 //! 16  u32  CRC-32C of the stored payload
-//! 20  u32  CRC-32C of bytes 0..20 and of the block's file offset as a u64
+//! 20  u32  CRC-32C of bytes 0..20, of the block's file offset as a u64, and of the table's origin as a u64
 //! 24  payload, then zeros up to a multiple of 16
 //! ```
 //!
 //! The header has a checksum of its own so that its lengths can be trusted before anything is
-//! allocated, and so that a scan can step over a payload that is damaged. Number and offset are
-//! covered so that a stray copy of a block is not taken for the block itself.
+//! allocated, and so that a scan can step over a payload that is damaged. Number, offset and origin are
+//! covered so that a stray copy of a block, also one from another database, is not taken for the block itself.
 
 use std::path::Path;
 
@@ -53,6 +53,14 @@ impl BlockKind {
         use BlockKind::*;
         [Data, Index, Root, Filter, Meta].into_iter().find(|&kind| kind as u8 == byte)
     }
+}
+
+/// Which table a block is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub number: u32,
+    /// Where the table comes from, as its user says; 0 for not known.
+    pub origin: u64,
 }
 
 /// Where a block lies and how long it is, header included and padding not.
@@ -97,12 +105,13 @@ pub(crate) struct Header {
     pub payload_crc: u32,
 }
 
-fn header_crc(fields: &[u8], offset: u64) -> u32 {
-    crc32c_append(crc32c(fields), &offset.to_le_bytes())
+fn header_crc(fields: &[u8], offset: u64, origin: u64) -> u32 {
+    crc32c_append(crc32c_append(crc32c(fields), &offset.to_le_bytes()), &origin.to_le_bytes())
 }
 
 impl Header {
-    pub fn encode(&self, offset: u64) -> [u8; HEADER_BYTES] {
+    /// The bytes of the header at `offset` of a table of `origin`.
+    pub fn encode(&self, offset: u64, origin: u64) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
         out[0..2].copy_from_slice(&MAGIC.to_le_bytes());
         out[2] = self.kind as u8;
@@ -111,7 +120,7 @@ impl Header {
         out[8..12].copy_from_slice(&self.stored.to_le_bytes());
         out[12..16].copy_from_slice(&self.raw.to_le_bytes());
         out[16..20].copy_from_slice(&self.payload_crc.to_le_bytes());
-        let crc = header_crc(&out[..20], offset);
+        let crc = header_crc(&out[..20], offset, origin);
         out[20..24].copy_from_slice(&crc.to_le_bytes());
         out
     }
@@ -121,8 +130,8 @@ impl Header {
         data.starts_with(&MAGIC.to_le_bytes())
     }
 
-    /// The header at the front of `data`, which was read from `offset`.
-    pub fn decode(data: &[u8], offset: u64) -> Result<Header, Malformed> {
+    /// The header at the front of `data`, which was read from `offset` of a table of `origin`.
+    pub fn decode(data: &[u8], offset: u64, origin: u64) -> Result<Header, Malformed> {
         let fields = data.get(..20).ok_or_else(|| Malformed::new("a block header", "too few bytes"))?;
         let mut r = Reader::new(data);
         let short = || Malformed::new("a block header", "too few bytes");
@@ -131,9 +140,9 @@ impl Header {
         let (number, stored) = (r.u32().ok_or_else(short)?, r.u32().ok_or_else(short)?);
         let (raw, payload_crc) = (r.u32().ok_or_else(short)?, r.u32().ok_or_else(short)?);
         let crc = r.u32().ok_or_else(short)?;
-        if magic != MAGIC || crc != header_crc(fields, offset) {
+        if magic != MAGIC || crc != header_crc(fields, offset, origin) {
             return Err(Malformed::new(
-                "a block header with its checksum",
+                "a block header of this table and place with its checksum",
                 format!("{:02x?}", &data[..HEADER_BYTES]),
             ));
         }
@@ -204,6 +213,8 @@ pub(crate) fn pad(out: &mut Vec<u8>, end: u64) {
 mod tests {
     use super::*;
 
+    const ORIGIN: u64 = 0x0102_0304_0506_0708;
+
     fn header() -> Header {
         Header {
             kind: BlockKind::Data,
@@ -217,23 +228,24 @@ mod tests {
 
     #[test]
     fn golden_header() {
-        let bytes = header().encode(16);
+        let bytes = header().encode(16, ORIGIN);
         assert_eq!(bytes[..16], [0x0c, 0xb1, 1, 0, 7, 0, 0, 0, 3, 0, 0, 0, 3, 0, 0, 0]);
         assert_eq!(bytes[16..20], 0x364b_3fb7u32.to_le_bytes());
-        assert_eq!(Header::decode(&bytes, 16), Ok(header()));
+        assert_eq!(Header::decode(&bytes, 16, ORIGIN), Ok(header()));
     }
 
     #[test]
-    fn every_flip_and_another_offset_are_noticed() {
-        let bytes = header().encode(16);
-        assert!(Header::decode(&bytes, 32).is_err());
+    fn every_flip_another_offset_and_anotherorigin_are_noticed() {
+        let bytes = header().encode(16, ORIGIN);
+        assert!(Header::decode(&bytes, 32, ORIGIN).is_err());
+        assert!(Header::decode(&bytes, 16, ORIGIN + 1).is_err());
         for bit in 0..8 * HEADER_BYTES {
             let mut damaged = bytes;
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert!(Header::decode(&damaged, 16).is_err(), "bit {bit}");
+            assert!(Header::decode(&damaged, 16, ORIGIN).is_err(), "bit {bit}");
         }
         for len in 0..HEADER_BYTES {
-            assert!(Header::decode(&bytes[..len], 16).is_err());
+            assert!(Header::decode(&bytes[..len], 16, ORIGIN).is_err());
         }
     }
 
@@ -245,8 +257,8 @@ mod tests {
             (Compression::Lz4, 3, 3),
             (Compression::Lz4, 10, 1 << 30),
         ] {
-            let bytes = Header { compression, stored, raw, ..header() }.encode(16);
-            assert!(Header::decode(&bytes, 16).is_err());
+            let bytes = Header { compression, stored, raw, ..header() }.encode(16, ORIGIN);
+            assert!(Header::decode(&bytes, 16, ORIGIN).is_err());
         }
     }
 }

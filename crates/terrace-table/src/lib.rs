@@ -4,7 +4,7 @@
 //! descending, so that the newest version of a key comes first. `docs/formats/sstable.md` tells the
 //! bytes. What always holds:
 //!
-//! 1. A block is checked (checksum, table number, offset) before any of its bytes is believed, once,
+//! 1. A block is checked (checksum, table number, origin, offset) before any of its bytes is believed, once,
 //!    when it enters memory. Lengths and offsets from disk are bounded before use and allocation.
 //! 2. A [`Position`] alone finds, reads and checks a block; no index is needed.
 //! 3. A table is immutable once built, so everything here but the builder and the cursors is

@@ -11,7 +11,7 @@ use crate::block::{Block, BlockWriter};
 use crate::cache::BlockCache;
 use crate::entry::Kind;
 use crate::footer::{FOOTER_BYTES, Footer};
-use crate::frame::{BlockKind, HEADER_BYTES, Handle};
+use crate::frame::{BlockKind, HEADER_BYTES, Handle, Owner};
 use crate::index::encode_handle;
 use crate::meta::TableMeta;
 use crate::options::Compression;
@@ -76,7 +76,8 @@ fn root_of(meta: &TableMeta, whole: Handle) -> Block {
     writer.begin(&mut out);
     // Sequence number 0 is the last of a key: all its versions lie before it.
     writer.add(&mut out, &meta.largest, 0, Kind::Put, &value);
-    let len = writer.finish(&mut out, BlockKind::Root, 0, 0, Compression::None) as usize;
+    let nobody = Owner { number: 0, origin: 0 };
+    let len = writer.finish(&mut out, BlockKind::Root, nobody, 0, Compression::None) as usize;
     let payload = Bytes::copy_from_slice(&out[HEADER_BYTES..len]);
     Block::new(payload, whole.offset, 0).expect("a block just written is one")
 }

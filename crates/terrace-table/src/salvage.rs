@@ -15,7 +15,7 @@ use crate::block::{Block, BlockCursor};
 use crate::cache::BlockCache;
 use crate::entry::Kind;
 use crate::footer::{HEAD_BYTES, may_be_table};
-use crate::frame::{BlockKind, HEADER_BYTES, Handle, Header, Malformed};
+use crate::frame::{BlockKind, HEADER_BYTES, Handle, Header, Malformed, Owner};
 use crate::nested::{Handles, Nested};
 use crate::position::BLOCK_ALIGN;
 use crate::scan::Scanner;
@@ -38,7 +38,7 @@ pub struct LostRange {
 /// What [`salvage`] brought back and what it could not.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Salvaged {
-    /// The table's number, if anything still said it.
+    /// The table's number, if anything still said it: the footer, or else a block of the origin.
     pub number: Option<u64>,
     /// Where the table comes from, if its footer still says it.
     pub origin: Option<u64>,
@@ -57,17 +57,21 @@ type Take<'a> = &'a mut dyn FnMut(&[u8], u64, Kind, Bytes) -> Result<()>;
 
 /// Gives every entry of the undamaged blocks of the table at `path` to `take`, in order.
 ///
+/// Where its footer does not say any more which table it is, it is taken for table `number` of `origin`. A block of
+/// another table or another origin is as lost as a damaged one.
+///
 /// # Errors
 /// `InvalidFormat` if the file is no table; what `take` returns; what opening the file returns. Damage
 /// and parts that cannot be read are no errors: they are in the report.
-pub fn salvage(fs: &dyn Fs, path: &Path, take: Take<'_>) -> Result<Salvaged> {
+pub fn salvage(fs: &dyn Fs, path: &Path, number: u64, origin: u64, take: Take<'_>) -> Result<Salvaged> {
     let file = fs.open(path, Access::Sequential)?;
     let footer = Tail::read(&*file).and_then(|tail| tail.footer(&*file)).ok();
-    let (number, origin) =
-        (footer.map(|footer| u64::from(footer.number)), footer.map(|footer| footer.origin));
-    let report = Salvaged { number, origin, ..Salvaged::default() };
-    let mut work =
-        Work { file: &*file, scanner: Scanner::new(&*file), report, lost: None, last_key: None, take };
+    let expected = Owner { number: u32::try_from(number).unwrap_or(u32::MAX), origin };
+    let owner = footer.map_or(expected, |footer| footer.owner());
+    let number = footer.map(|footer| u64::from(footer.number));
+    let report = Salvaged { number, origin: footer.map(|footer| footer.origin), ..Salvaged::default() };
+    let scanner = Scanner::new(&*file);
+    let mut work = Work { file: &*file, scanner, owner, report, lost: None, last_key: None, take };
     match footer.and_then(|footer| index(fs, path, footer.number)) {
         Some(handles) => work.by_index(&handles)?,
         None => work.by_scan(footer.map(|footer| footer.data_end))?,
@@ -101,6 +105,8 @@ fn index(fs: &dyn Fs, path: &Path, number: u32) -> Option<Vec<Handle>> {
 struct Work<'a> {
     file: &'a dyn ReadFile,
     scanner: Scanner<'a>,
+    /// What a block must be bound to.
+    owner: Owner,
     report: Salvaged,
     /// The lost range that is not over yet, without its length.
     lost: Option<LostRange>,
@@ -134,7 +140,6 @@ impl Work<'_> {
                 at += BLOCK_ALIGN;
                 continue;
             };
-            self.report.number = Some(u64::from(header.number));
             if header.kind != BlockKind::Data {
                 data_over = true;
                 break;
@@ -154,17 +159,21 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// The sound header at `at`, of this table as far as its number is known.
+    /// The sound header at `at`, if it is this table's.
     fn header(&mut self, at: u64) -> Option<Header> {
         let bytes = self.scanner.bytes(at, HEADER_BYTES as u64).ok()?;
-        let header = Header::starts_at(&bytes).then(|| Header::decode(&bytes, at).ok())??;
-        self.report.number.is_none_or(|n| n == u64::from(header.number)).then_some(header)
+        let header =
+            Header::starts_at(&bytes).then(|| Header::decode(&bytes, at, self.owner.origin).ok())??;
+        let is_own = header.number == self.owner.number;
+        if is_own || self.report.number.is_none() {
+            self.report.number = Some(u64::from(header.number));
+        }
+        is_own.then_some(header)
     }
 
     fn load(&mut self, handle: Handle) -> Result<Arc<Block>> {
-        let number = self.report.number.unwrap_or_default() as u32;
         let bytes = self.scanner.bytes(handle.offset, handle.len)?;
-        let block = Arc::new(decode_block(self.file, bytes, handle, BlockKind::Data, number)?);
+        let block = Arc::new(decode_block(self.file, bytes, handle, BlockKind::Data, self.owner)?);
         // A block is given wholly or not at all, so all of it is decoded before.
         let mut cursor = BlockCursor::default();
         cursor.set(Some(block.clone()));

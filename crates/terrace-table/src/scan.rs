@@ -49,24 +49,25 @@ impl<'a> Scanner<'a> {
         Ok(Bytes::from(buf))
     }
 
-    /// The header at `offset`.
-    pub fn header(&mut self, offset: u64) -> Result<Header> {
+    /// The header at `offset` of a table of `origin`.
+    pub fn header(&mut self, offset: u64, origin: u64) -> Result<Header> {
         let bytes = self.bytes(offset, HEADER_BYTES as u64)?;
-        Header::decode(&bytes, offset).map_err(|m| m.at(self.file.path(), offset))
+        Header::decode(&bytes, offset, origin).map_err(|m| m.at(self.file.path(), offset))
     }
 }
 
-/// Visits every block from the first to the footer, which starts at `limit`: its place, its header and
-/// its bytes, not yet checked. Blocks must follow each other without a gap but zeros.
+/// Visits every block of a table of `origin` from the first to the footer, which starts at `limit`: its place, its
+/// header and its bytes, not yet checked. Blocks must follow each other without a gap but zeros.
 pub(crate) fn walk(
     file: &dyn ReadFile,
+    origin: u64,
     mut visit: impl FnMut(Handle, &Header, Bytes) -> Result<()>,
 ) -> Result<()> {
     let limit = file.len().saturating_sub(FOOTER_BYTES as u64);
     let mut scanner = Scanner::new(file);
     let mut offset = HEAD_BYTES as u64;
     while offset < limit {
-        let header = scanner.header(offset)?;
+        let header = scanner.header(offset, origin)?;
         let handle = Handle { offset, len: header.block_len() };
         if handle.end() > limit {
             let found = format!("{} bytes", handle.len);

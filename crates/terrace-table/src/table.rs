@@ -237,7 +237,7 @@ impl Table {
 
     pub(crate) fn read_filter(&self, handle: Handle) -> Result<Filter> {
         let bytes = Bytes::from(self.read(handle.offset, handle.len as usize)?);
-        let payload = open_payload(&*self.file, bytes, handle, BlockKind::Filter, self.footer.number)?;
+        let payload = open_payload(&*self.file, bytes, handle, BlockKind::Filter, self.footer.owner())?;
         Filter::new(payload).map_err(|m| m.at(self.path(), handle.offset))
     }
 
@@ -298,7 +298,7 @@ impl Table {
 
     /// Checks the bytes of the block at `handle`.
     pub(crate) fn decode_block(&self, bytes: Bytes, handle: Handle, kind: BlockKind) -> Result<Block> {
-        decode_block(&*self.file, bytes, handle, kind, self.footer.number)
+        decode_block(&*self.file, bytes, handle, kind, self.footer.owner())
     }
 
     /// Bytes of the first read for a block at `position`, which is within the data.
@@ -318,7 +318,7 @@ impl Table {
     fn complete(&self, position: Position, first: &[u8]) -> Result<Arc<Block>> {
         let offset = position.offset();
         let at = |m: Malformed| m.at(self.path(), offset);
-        let header = Header::decode(first, offset).map_err(at)?;
+        let header = Header::decode(first, offset, self.footer.origin).map_err(at)?;
         let len = header.block_len();
         if len > self.footer.data_end - offset || (len > first.len() as u64 && !position.is_long()) {
             return Err(at(Malformed::new("a block as long as its position says", format!("{len} bytes"))));

@@ -7,7 +7,7 @@ use terrace_disk::ReadFile;
 
 use crate::block::Block;
 use crate::footer::{FOOTER_BYTES, Footer, HEAD_BYTES};
-use crate::frame::{BlockKind, HEADER_BYTES, Handle, Header, Malformed};
+use crate::frame::{BlockKind, HEADER_BYTES, Handle, Header, Malformed, Owner};
 use crate::meta::TableMeta;
 
 /// Opening reads this much of the file's end at once: the footer, the figures, and most roots.
@@ -20,14 +20,14 @@ pub(crate) fn open_payload(
     bytes: Bytes,
     handle: Handle,
     kind: BlockKind,
-    number: u32,
+    owner: Owner,
 ) -> Result<Bytes> {
     let at = |m: Malformed| m.at(file.path(), handle.offset);
-    let header = Header::decode(&bytes, handle.offset).map_err(at)?;
-    if header.number != number || header.kind != kind || header.block_len() != handle.len {
+    let header = Header::decode(&bytes, handle.offset, owner.origin).map_err(at)?;
+    if header.number != owner.number || header.kind != kind || header.block_len() != handle.len {
         let found =
             format!("{:?} block of {} bytes of table {}", header.kind, header.block_len(), header.number);
-        let expected = format!("{kind:?} block of {} bytes of table {number}", handle.len);
+        let expected = format!("{kind:?} block of {} bytes of table {}", handle.len, owner.number);
         return Err(Error::corruption(file.path(), handle.offset, expected, found));
     }
     header.open_payload(&bytes).map_err(at)
@@ -39,10 +39,10 @@ pub(crate) fn decode_block(
     bytes: Bytes,
     handle: Handle,
     kind: BlockKind,
-    number: u32,
+    owner: Owner,
 ) -> Result<Block> {
     let stored = bytes.len();
-    let payload = open_payload(file, bytes, handle, kind, number)?;
+    let payload = open_payload(file, bytes, handle, kind, owner)?;
     let held = payload.len().max(stored.min(handle.len as usize));
     Block::new(payload, handle.offset, held).map_err(|m| m.at(file.path(), handle.offset))
 }
@@ -85,7 +85,7 @@ impl Tail {
 
     pub fn meta(&self, file: &dyn ReadFile, footer: &Footer) -> Result<TableMeta> {
         let bytes = self.bytes(file, footer.meta)?;
-        let payload = open_payload(file, bytes, footer.meta, BlockKind::Meta, footer.number)?;
+        let payload = open_payload(file, bytes, footer.meta, BlockKind::Meta, footer.owner())?;
         let mut r = Reader::new(&payload);
         TableMeta::decode(&mut r)
             .filter(|meta| {
@@ -105,6 +105,6 @@ impl Tail {
         handle: Handle,
         kind: BlockKind,
     ) -> Result<Block> {
-        decode_block(file, self.bytes(file, handle)?, handle, kind, footer.number)
+        decode_block(file, self.bytes(file, handle)?, handle, kind, footer.owner())
     }
 }

@@ -30,7 +30,7 @@ impl Table {
             return Err(Error::corruption(self.path(), 0, "the table that was opened", "another one"));
         }
         let mut verifier = Verifier::new(self)?;
-        walk(file, |handle, header, bytes| verifier.block(handle, header, bytes))?;
+        walk(file, footer.origin, |handle, header, bytes| verifier.block(handle, header, bytes))?;
         verifier.finish()
     }
 }
@@ -79,7 +79,7 @@ impl<'a> Verifier<'a> {
 
     fn block(&mut self, handle: Handle, header: &Header, bytes: Bytes) -> Result<()> {
         let (file, footer) = (self.table.file(), self.table.footer());
-        let decode = |bytes| decode_block(file, bytes, handle, header.kind, footer.number);
+        let decode = |bytes| decode_block(file, bytes, handle, header.kind, footer.owner());
         if (header.kind == BlockKind::Data) != (handle.offset < footer.data_end) {
             return self.wrong(handle, "data blocks first", format!("{:?} block", header.kind));
         }
@@ -91,7 +91,7 @@ impl<'a> Verifier<'a> {
             }
             kind => {
                 self.parts.push((kind, handle));
-                open_payload(file, bytes, handle, kind, footer.number).map(drop)
+                open_payload(file, bytes, handle, kind, footer.owner()).map(drop)
             }
         }
     }

@@ -5,7 +5,7 @@ use terrace_base::codec::{put_varint, varint_len};
 
 use super::compress::Compressor;
 use crate::entry::{Kind, shared_prefix};
-use crate::frame::{BlockKind, HEADER_BYTES, Header, pad};
+use crate::frame::{BlockKind, HEADER_BYTES, Header, Owner, pad};
 use crate::options::Compression;
 
 /// Appends one block at a time to a buffer that it does not own.
@@ -105,12 +105,12 @@ impl BlockWriter {
         &mut self,
         out: &mut Vec<u8>,
         kind: BlockKind,
-        number: u32,
+        owner: Owner,
         offset: u64,
         compression: Compression,
     ) -> u64 {
         self.put_restarts(out);
-        seal(out, self.start, &mut self.compressor, kind, number, offset, compression)
+        seal(out, self.start, &mut self.compressor, kind, owner, offset, compression)
     }
 
     /// Closes a block whose only entry's `value` is not in `out` but follows it in the file: writes the
@@ -119,7 +119,7 @@ impl BlockWriter {
         &mut self,
         out: &mut [u8],
         value: &[u8],
-        number: u32,
+        owner: Owner,
         offset: u64,
     ) -> (u64, Vec<u8>) {
         let mut tail = Vec::new();
@@ -130,12 +130,12 @@ impl BlockWriter {
         let header = Header {
             kind: BlockKind::Data,
             compression: Compression::None,
-            number,
+            number: owner.number,
             stored,
             raw: stored,
             payload_crc,
         };
-        out[self.start..self.start + HEADER_BYTES].copy_from_slice(&header.encode(offset));
+        out[self.start..self.start + HEADER_BYTES].copy_from_slice(&header.encode(offset, owner.origin));
         pad(&mut tail, offset + header.block_len());
         (header.block_len(), tail)
     }
@@ -148,7 +148,7 @@ pub(crate) fn seal(
     start: usize,
     compressor: &mut Compressor,
     kind: BlockKind,
-    number: u32,
+    owner: Owner,
     offset: u64,
     compression: Compression,
 ) -> u64 {
@@ -167,12 +167,12 @@ pub(crate) fn seal(
     let header = Header {
         kind,
         compression: used,
-        number,
+        number: owner.number,
         stored: stored.len() as u32,
         raw: raw as u32,
         payload_crc: crc32c(stored),
     };
-    out[start..payload].copy_from_slice(&header.encode(offset));
+    out[start..payload].copy_from_slice(&header.encode(offset, owner.origin));
     pad(out, offset + header.block_len());
     header.block_len()
 }

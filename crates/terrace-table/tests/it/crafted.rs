@@ -15,7 +15,7 @@ fn u32_at(data: &[u8], at: usize) -> usize {
 }
 
 /// The start and stored payload length of every block.
-fn blocks(data: &[u8]) -> Vec<(usize, usize)> {
+pub fn blocks(data: &[u8]) -> Vec<(usize, usize)> {
     let mut at = 16;
     let mut out = Vec::new();
     while at + 64 < data.len() {
@@ -30,13 +30,14 @@ fn blocks(data: &[u8]) -> Vec<(usize, usize)> {
 fn seal(data: &mut [u8], at: usize, stored: usize) {
     let payload = crc32c(&data[at + HEADER..at + HEADER + stored]);
     data[at + 16..at + 20].copy_from_slice(&payload.to_le_bytes());
-    let header = crc32c_append(crc32c(&data[at..at + 20]), &(at as u64).to_le_bytes());
+    let origin = &data[data.len() - 20..data.len() - 12];
+    let header = crc32c_append(crc32c_append(crc32c(&data[at..at + 20]), &(at as u64).to_le_bytes()), origin);
     data[at + 20..at + 24].copy_from_slice(&header.to_le_bytes());
 }
 
 fn ask_everything(fs: &MemFs, built: &Built, items: &[Item]) {
     // Whatever else is made of the file, salvaging and opening it come to an end.
-    let _ = salvage(fs, path(), &mut |_, _, _, _| Ok(()));
+    let _ = salvage(fs, path(), 1, 9, &mut |_, _, _, _| Ok(()));
     let Ok(table) = open(fs, 1, 1 << 20) else { return };
     for (i, item) in items.iter().enumerate() {
         let _ = table.get(&item.key, item.seq);

@@ -9,6 +9,9 @@ use terrace_table::*;
 use crate::memfs::MemFs;
 use crate::util::*;
 
+/// The database that the tables are of.
+const ORIGIN: u64 = 7;
+
 fn items() -> Vec<Item> {
     let mut items: Vec<Item> = (0..24u8)
         .map(|i| Item::put(format!("key{i:03}").as_bytes(), 9, &[b'x'; 30][..usize::from(i)]))
@@ -19,7 +22,13 @@ fn items() -> Vec<Item> {
 }
 
 fn options(compression: Compression) -> TableOptions {
-    TableOptions { block_bytes: 160, restart_interval: 3, compression, filter_bits_per_key: 10, origin: 7 }
+    TableOptions {
+        block_bytes: 160,
+        restart_interval: 3,
+        compression,
+        filter_bits_per_key: 10,
+        origin: ORIGIN,
+    }
 }
 
 /// Every way to ask a table, compared with `items`; errors must be of damage.
@@ -48,10 +57,10 @@ fn ask(fs: &MemFs, built: &Built, items: &[Item]) -> Result<()> {
     first_error
 }
 
-/// Salvages, and checks that what comes back was there.
+/// Salvages table 1, and checks that what comes back was there.
 fn salvaged(fs: &MemFs, items: &[Item]) -> Result<Salvaged> {
     let mut rest = items.iter();
-    salvage(fs, path(), &mut |key, seq, kind, value| {
+    salvage(fs, path(), 1, ORIGIN, &mut |key, seq, kind, value| {
         let item = Item { key: key.to_vec(), seq, kind, value: value.to_vec() };
         assert!(rest.any(|i| *i == item), "{item:?} was never there, or not in this order");
         Ok(())
@@ -114,7 +123,8 @@ fn wiped_stretches_are_named_by_their_neighbours() {
     let items: Vec<Item> = (0..200u32).map(|i| Item::put(&i.to_be_bytes(), 1, &[3; 50])).collect();
     for index_sound in [true, false] {
         let fs = MemFs::default();
-        let built = build(&fs, 1, &TableOptions { block_bytes: 500, ..Default::default() }, &items);
+        let built =
+            build(&fs, 1, &TableOptions { block_bytes: 500, origin: ORIGIN, ..Default::default() }, &items);
         let mut data = fs.bytes(path());
         let (from, to) =
             (built.blocks[3].position.offset() as usize, built.blocks[6].position.offset() as usize);
@@ -141,10 +151,10 @@ fn wiped_stretches_are_named_by_their_neighbours() {
 fn blocks_within_a_value_are_not_taken_for_blocks() {
     let fs = MemFs::default();
     let inner = [Item::put(b"inner", 5, b"not this")];
-    build(&fs, 1, &TableOptions::default(), &inner);
+    build(&fs, 1, &TableOptions { origin: ORIGIN, ..Default::default() }, &inner);
     let smuggled = fs.bytes(path());
     let items = [Item::put(b"a", 1, b"1"), Item::put(b"b", 1, &smuggled), Item::put(b"c", 1, b"3")];
-    let built = build(&fs, 1, &TableOptions { block_bytes: 1, ..Default::default() }, &items);
+    let built = build(&fs, 1, &TableOptions { block_bytes: 1, origin: ORIGIN, ..Default::default() }, &items);
     let mut data = fs.bytes(path());
     data[built.blocks[1].position.offset() as usize + 3] ^= 1;
     let footer = data.len() - 1;
@@ -152,6 +162,60 @@ fn blocks_within_a_value_are_not_taken_for_blocks() {
     fs.set(path(), data);
     let report = salvaged(&fs, &items).unwrap();
     assert_eq!((report.blocks, report.lost.len()), (2, 1));
+}
+
+/// The bytes of a table like that of `items`, but for every value, with another number or of another database.
+fn bytes_of(number: u64, origin: u64, items: &[Item]) -> Vec<u8> {
+    let fs = MemFs::default();
+    build(&fs, number, &TableOptions { origin, ..options(Compression::None) }, items);
+    fs.bytes(path())
+}
+
+#[test]
+fn blocks_of_another_table_are_told() {
+    let items = items();
+    let mut others = items.clone();
+    others.iter_mut().for_each(|item| item.value.iter_mut().for_each(|byte| *byte ^= 0x55));
+    let fs = MemFs::default();
+    let built = build(&fs, 1, &options(Compression::None), &items);
+    let sound = fs.bytes(path());
+    for (number, origin) in [(2, ORIGIN), (1, ORIGIN + 1)] {
+        let other = bytes_of(number, origin, &others);
+        assert_eq!(crate::crafted::blocks(&other), crate::crafted::blocks(&sound));
+        for (i, (at, stored)) in crate::crafted::blocks(&sound).into_iter().enumerate() {
+            let block = at..at + 24 + stored;
+            let mut mixed = sound.clone();
+            mixed[block.clone()].copy_from_slice(&other[block]);
+            fs.set(path(), mixed.clone());
+            let e = ask(&fs, &built, &items).expect_err("a block of another table goes unnoticed");
+            assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+            let lost = usize::from(i < built.blocks.len());
+            let report = salvaged(&fs, &items).unwrap();
+            assert_eq!((report.lost.len(), report.blocks as usize), (lost, built.blocks.len() - lost));
+
+            // Neither is it where only the caller can say which table this is.
+            let foot = mixed.len() - 1;
+            mixed[foot] ^= 1;
+            fs.set(path(), mixed);
+            let report = salvaged(&fs, &items).unwrap();
+            assert_eq!((report.number, report.origin), (Some(1), None));
+            assert!(report.blocks as usize + lost == built.blocks.len(), "{report:?}");
+            assert!(report.lost.len() >= lost, "{report:?}");
+        }
+    }
+}
+
+#[test]
+fn a_table_without_a_footer_gives_nothing_to_another_database() {
+    let (fs, items) = (MemFs::default(), items());
+    for (number, origin, says) in [(1, ORIGIN + 1, None), (2, ORIGIN, Some(2))] {
+        let mut data = bytes_of(number, origin, &items);
+        let foot = data.len() - 1;
+        data[foot] ^= 1;
+        fs.set(path(), data);
+        let report = salvaged(&fs, &items).unwrap();
+        assert_eq!((report.number, report.blocks, report.lost.len()), (says, 0, 1));
+    }
 }
 
 #[test]

@@ -116,7 +116,7 @@ fn salvage_gives_up_only_what_cannot_be_read() {
     for after in 1..20 {
         fs.inject(Some(Fault { after, only_changes: false, sticky: false }));
         let mut count = 0;
-        let report = salvage(&fs, path(), &mut |_, _, _, _| {
+        let report = salvage(&fs, path(), 1, 0, &mut |_, _, _, _| {
             count += 1;
             Ok(())
         });

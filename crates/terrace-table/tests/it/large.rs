@@ -23,7 +23,7 @@ fn check(options: &TableOptions, items: &[Item]) {
         assert!(forward == items && back == items);
     }
     let mut count = 0;
-    let report = salvage(&fs, path(), &mut |_, _, _, _| {
+    let report = salvage(&fs, path(), 1, options.origin, &mut |_, _, _, _| {
         count += 1;
         Ok(())
     });

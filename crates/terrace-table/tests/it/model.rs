@@ -65,7 +65,7 @@ proptest! {
         let data_lines = String::from_utf8(text).unwrap().lines().filter(|l| l.contains("  data ")).count();
         prop_assert_eq!(data_lines, built.blocks.len());
         let mut back = Vec::new();
-        let report = salvage(&fs, path(), &mut |key, seq, kind, value| {
+        let report = salvage(&fs, path(), 3, options.origin, &mut |key, seq, kind, value| {
             back.push(Item { key: key.to_vec(), seq, kind, value: value.to_vec() });
             Ok(())
         }).unwrap();

@@ -265,7 +265,8 @@ impl Salvage {
     fn salvage_table(&mut self, number: u64, path: &Path) -> Result<Vec<Sound>> {
         let (core, options, name) = (self.core.clone(), self.options.clone(), name_of(path));
         let mut runs = Runs::new(&core, &options, &mut self.next);
-        let outcome = salvage(core.fs(), path, &mut |key, seq, kind, value| runs.add(key, seq, kind, value));
+        let take = &mut |key: &[u8], seq, kind, value| runs.add(key, seq, kind, value);
+        let outcome = salvage(core.fs(), path, number, self.options.origin, take);
         let outcome = match outcome {
             Err(e @ Error::InvalidFormat { .. }) => {
                 self.lost(format!("{e}: everything that was in it"));
