@@ -1,6 +1,7 @@
 //! Who runs background work: threads in production, the caller itself under simulation.
 //!
-//! Jobs are never lost and never run twice. A thread that waits for background work calls
+//! Jobs are never lost and never run twice. Of those that are queued the most urgent is begun first ([`Lane`]), and one
+//! that takes long makes way for more urgent ones ([`Executor::give_way`]). A thread that waits for background work calls
 //! [`Executor::help`] first: an inline executor runs the work right there (nobody else would), a
 //! threaded one says that somebody else is at it. Jobs report their failures themselves; one that
 //! panics takes its worker's current job with it and nothing else.
@@ -8,6 +9,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
@@ -15,10 +17,35 @@ use parking_lot::{Condvar, Mutex};
 /// A unit of background work.
 pub type Job = Box<dyn FnOnce() + Send>;
 
+/// How urgent a job is: the first lane goes first. Jobs of one lane are begun in the order in which they came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lane {
+    /// Writers wait for it, or soon will.
+    Flush,
+    /// Reads and later writes are slower without it.
+    Compaction,
+    /// Nobody waits for it.
+    Tidying,
+}
+
+/// Lanes there are.
+const LANES: usize = 3;
+
 /// Runs background work.
 pub trait Executor: Send + Sync + std::fmt::Debug {
     /// Queues `job`. It runs once, some time later, possibly on this thread within [`help`](Self::help).
-    fn spawn(&self, job: Job);
+    fn spawn_in(&self, lane: Lane, job: Job);
+
+    /// Queues a job that nobody waits for.
+    fn spawn(&self, job: Job) {
+        self.spawn_in(Lane::Tidying, job);
+    }
+
+    /// Runs one queued job that is more urgent than those of `lane`, on this thread; false if there is none, or if whoever
+    /// waits for it runs it. Called by a job of `lane` that takes long, at moments when it has nothing locked.
+    fn give_way(&self, _lane: Lane) -> bool {
+        false
+    }
 
     /// Runs one queued job on this thread if that is how this executor works; false if there was
     /// none or if other threads run them.
@@ -37,28 +64,42 @@ pub struct ThreadPool {
     workers: Vec<JoinHandle<()>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shared {
     queue: Mutex<Queue>,
     ready: Condvar,
+    /// Queued jobs of each lane, to be looked at without the lock.
+    waiting: [AtomicUsize; LANES],
 }
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<Job>,
+    lanes: [VecDeque<Job>; LANES],
     closed: bool,
+}
+
+impl Queue {
+    fn len(&self) -> usize {
+        self.lanes.iter().map(VecDeque::len).sum()
+    }
+
+    /// The most urgent job of the first `lanes` lanes, and its lane.
+    fn pop(&mut self, lanes: usize) -> Option<(usize, Job)> {
+        let urgent = self.lanes[..lanes].iter_mut().enumerate();
+        urgent.filter_map(|(lane, jobs)| jobs.pop_front().map(|job| (lane, job))).next()
+    }
 }
 
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Queue").field("jobs", &self.jobs.len()).field("closed", &self.closed).finish()
+        f.debug_struct("Queue").field("jobs", &self.len()).field("closed", &self.closed).finish()
     }
 }
 
 impl ThreadPool {
     /// A pool of `threads` workers named `name`; at least one.
     pub fn new(name: &str, threads: usize) -> Self {
-        let shared = Arc::new(Shared { queue: Mutex::default(), ready: Condvar::new() });
+        let shared = Arc::<Shared>::default();
         let workers = (0..threads.max(1))
             .map(|i| {
                 let shared = shared.clone();
@@ -75,15 +116,20 @@ impl ThreadPool {
 impl Shared {
     fn work(&self) {
         while let Some(job) = self.next() {
-            // A job that panics has reported nothing; the store's own guards poison it. The worker lives on.
-            let _ = catch_unwind(AssertUnwindSafe(job));
+            run(job);
         }
+    }
+
+    fn pop(&self, queue: &mut Queue, lanes: usize) -> Option<Job> {
+        let (lane, job) = queue.pop(lanes)?;
+        self.waiting[lane].fetch_sub(1, Ordering::Relaxed);
+        Some(job)
     }
 
     fn next(&self) -> Option<Job> {
         let mut queue = self.queue.lock();
         loop {
-            if let Some(job) = queue.jobs.pop_front() {
+            if let Some(job) = self.pop(&mut queue, LANES) {
                 return Some(job);
             }
             if queue.closed {
@@ -94,10 +140,27 @@ impl Shared {
     }
 }
 
+/// A job that panics has reported nothing; the store's own guards poison it. The worker lives on.
+fn run(job: Job) {
+    let _ = catch_unwind(AssertUnwindSafe(job));
+}
+
 impl Executor for ThreadPool {
-    fn spawn(&self, job: Job) {
-        self.shared.queue.lock().jobs.push_back(job);
+    fn spawn_in(&self, lane: Lane, job: Job) {
+        let mut queue = self.shared.queue.lock();
+        queue.lanes[lane as usize].push_back(job);
+        self.shared.waiting[lane as usize].fetch_add(1, Ordering::Relaxed);
+        drop(queue);
         self.shared.ready.notify_one();
+    }
+
+    fn give_way(&self, lane: Lane) -> bool {
+        let urgent = lane as usize;
+        if self.shared.waiting[..urgent].iter().all(|jobs| jobs.load(Ordering::Relaxed) == 0) {
+            return false;
+        }
+        let job = self.shared.pop(&mut self.shared.queue.lock(), urgent);
+        job.map(run).is_some()
     }
 
     fn help(&self) -> bool {
@@ -125,7 +188,7 @@ impl Drop for ThreadPool {
     }
 }
 
-/// Runs every job on the thread that asks for help, in the order they were queued.
+/// Runs every job on the thread that asks for help, the most urgent first.
 #[derive(Debug, Default)]
 pub struct Inline {
     queue: Mutex<Queue>,
@@ -134,17 +197,17 @@ pub struct Inline {
 impl Inline {
     /// Jobs not yet run.
     pub fn pending(&self) -> usize {
-        self.queue.lock().jobs.len()
+        self.queue.lock().len()
     }
 }
 
 impl Executor for Inline {
-    fn spawn(&self, job: Job) {
-        self.queue.lock().jobs.push_back(job);
+    fn spawn_in(&self, lane: Lane, job: Job) {
+        self.queue.lock().lanes[lane as usize].push_back(job);
     }
 
     fn help(&self) -> bool {
-        let Some(job) = self.queue.lock().jobs.pop_front() else { return false };
+        let Some((_, job)) = self.queue.lock().pop(LANES) else { return false };
         job();
         true
     }
@@ -158,7 +221,7 @@ impl Executor for Inline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::Barrier;
 
     #[test]
     fn a_dropped_pool_has_run_everything() {
@@ -185,6 +248,43 @@ mod tests {
         }));
         drop(pool);
         assert_eq!(done.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn the_most_urgent_job_goes_first_and_long_ones_give_way() {
+        let pool = Arc::new(ThreadPool::new("t", 1));
+        let (seen, queued) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Barrier::new(2)));
+        let note = |what: &'static str| {
+            let seen = seen.clone();
+            move || seen.lock().push(what)
+        };
+        let (begin, end) = (note("long begins"), note("long ends"));
+        let (within, waits) = (pool.clone(), queued.clone());
+        pool.spawn_in(
+            Lane::Compaction,
+            Box::new(move || {
+                begin();
+                waits.wait();
+                waits.wait();
+                while within.give_way(Lane::Compaction) {}
+                end();
+            }),
+        );
+        // It has begun.
+        queued.wait();
+        pool.spawn(Box::new(note("tidying")));
+        pool.spawn_in(Lane::Compaction, Box::new(note("compaction")));
+        pool.spawn_in(Lane::Flush, Box::new(note("first flush")));
+        pool.spawn_in(Lane::Flush, Box::new(note("second flush")));
+        queued.wait();
+        // The last handle is perhaps dropped by the job.
+        let mut last = pool;
+        while let Err(other) = Arc::try_unwrap(last).map(drop) {
+            std::thread::yield_now();
+            last = other;
+        }
+        let order = ["long begins", "first flush", "second flush", "long ends", "compaction", "tidying"];
+        assert_eq!(*seen.lock(), order);
     }
 
     #[test]

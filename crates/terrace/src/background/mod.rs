@@ -3,7 +3,8 @@
 //!
 //! 1. No job begins once the database is closing; a close waits for those that have begun.
 //! 2. A job is counted out after it has let go of the engine, however it ends: who has closed may open again.
-//! 3. A slot is one job's at a time. Somebody who waits helps with queued jobs where the executor wants that.
+//! 3. What writers wait for goes before what makes reads cheaper, and that before what nobody waits for ([`Lane`]).
+//! 4. A slot is one job's at a time. Somebody who waits helps with queued jobs where the executor wants that.
 
 mod room;
 
@@ -12,6 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use terrace_base::exec::Lane;
 use terrace_base::{Error, Result};
 
 use crate::core::Core;
@@ -82,7 +84,12 @@ impl Background {
     }
 
     /// Has `job` run in the background, unless the database is closing: then it says no.
-    pub fn spawn<E>(self: &Arc<Self>, engine: &Weak<E>, job: impl FnOnce(&E) + Send + 'static) -> bool
+    pub fn spawn<E>(
+        self: &Arc<Self>,
+        lane: Lane,
+        engine: &Weak<E>,
+        job: impl FnOnce(&E) + Send + 'static,
+    ) -> bool
     where
         E: Send + Sync + 'static,
     {
@@ -90,15 +97,22 @@ impl Background {
             return false;
         }
         let (engine, jobs) = (engine.clone(), self.clone());
-        self.core.env.executor.spawn(Box::new(move || {
+        let job = Box::new(move || {
             let _done = JobGuard { jobs };
             if let Some(engine) = engine.upgrade() {
                 // Dropped before `_done` is.
                 let engine = engine;
                 job(&engine);
             }
-        }));
+        });
+        self.core.env.executor.spawn_in(lane, job);
         true
+    }
+
+    /// Runs what is more urgent than jobs of `lane` and waits for a thread. A long job asks for it between its steps, with
+    /// nothing locked.
+    pub fn give_way(&self, lane: Lane) {
+        while self.core.env.executor.give_way(lane) {}
     }
 
     /// Waits until no job is left; none is added once the database is closing.
@@ -142,6 +156,18 @@ impl Background {
         (0..self.limit).find(claim).map(|number| Slot { jobs: self.clone(), number })
     }
 
+    /// Claims a slot, waiting for one.
+    pub fn slot(self: &Arc<Self>) -> Slot {
+        loop {
+            if let Some(slot) = self.free_slot() {
+                return slot;
+            }
+            if !self.core.env.executor.help() {
+                self.wait_a_moment();
+            }
+        }
+    }
+
     /// Claims every slot, waiting for them.
     pub fn all_slots(self: &Arc<Self>) -> Vec<Slot> {
         let _alone = self.gathering.lock();
@@ -175,6 +201,13 @@ impl Drop for JobGuard {
 pub(crate) struct Slot {
     jobs: Arc<Background>,
     number: usize,
+}
+
+impl Slot {
+    /// Which of the slots it is, from 0.
+    pub fn number(&self) -> usize {
+        self.number
+    }
 }
 
 impl Drop for Slot {

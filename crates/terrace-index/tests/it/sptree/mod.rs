@@ -12,7 +12,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrace_base::exec::{Executor, Inline, Job};
+use terrace_base::exec::{Executor, Inline, Job, Lane};
 use terrace_base::{ErrorKind, Result};
 use terrace_index::{OrderedIndex, ScanBatch, SpOptions, SpTree};
 use terrace_pmem::{Granularity, MemMedia, POff, Pool, PoolOptions};
@@ -25,7 +25,7 @@ use crate::conformance::Constructor;
 pub struct AtOnce;
 
 impl Executor for AtOnce {
-    fn spawn(&self, job: Job) {
+    fn spawn_in(&self, _lane: Lane, job: Job) {
         job();
     }
 

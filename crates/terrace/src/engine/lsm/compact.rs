@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use terrace_base::exec::Lane;
 use terrace_base::{Error, Result};
 use terrace_table::{Cursor, Table, merge};
 
@@ -86,7 +87,7 @@ impl Lsm {
             return;
         }
         let Some(slot) = self.jobs.free_slot() else { return };
-        self.spawn(move |lsm| {
+        self.spawn(Lane::Compaction, move |lsm| {
             let mut outcome = Ok(true);
             while !lsm.jobs.is_closing() && matches!(outcome, Ok(true)) {
                 outcome = next(lsm);
@@ -142,7 +143,7 @@ impl Lsm {
                 break;
             }
             let helper = merge.clone();
-            self.spawn(move |lsm| {
+            self.spawn(Lane::Compaction, move |lsm| {
                 let _slot = slot;
                 helper.work(lsm);
             });
@@ -277,8 +278,9 @@ impl Merge {
         outputs.finish()
     }
 
-    /// Ends the work where it is no longer wanted.
+    /// Lets what is more urgent go first. Ends the work where it is no longer wanted.
     fn look_up(&self, lsm: &Lsm) -> Result<()> {
+        lsm.jobs.give_way(Lane::Compaction);
         match self.patience {
             Patience::UntilClosing if lsm.jobs.is_closing() => Err(Error::invalid("the database is closing")),
             _ => Ok(()),

@@ -36,6 +36,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use terrace_base::Result;
+use terrace_base::exec::Lane;
 use terrace_pmem::Pool;
 use terrace_table::Table;
 
@@ -275,7 +276,7 @@ impl Lsm {
     /// Has what the pool was closed with verified in the background, a piece at a time.
     fn verify_pool(&self, from: u64) {
         if self.pool.is_some() {
-            self.spawn(move |lsm| {
+            self.spawn(Lane::Tidying, move |lsm| {
                 if let Some(next) = lsm.pool.as_ref().and_then(|pool| pool::verify(pool, from)) {
                     lsm.verify_pool(next);
                 }
@@ -283,8 +284,8 @@ impl Lsm {
         }
     }
 
-    fn spawn(&self, job: impl FnOnce(&Lsm) + Send + 'static) -> bool {
-        self.jobs.spawn(&self.me, job)
+    fn spawn(&self, lane: Lane, job: impl FnOnce(&Lsm) + Send + 'static) -> bool {
+        self.jobs.spawn(lane, &self.me, job)
     }
 }
 

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use terrace_base::exec::Lane;
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_table::Kind;
 
@@ -104,7 +105,7 @@ impl Lsm {
     fn reclaim(&self, crashed: bool) {
         let wanted = self.pool.as_ref().is_some_and(|pool| crashed || pool.needs_reclaim());
         if wanted {
-            self.spawn(|lsm| {
+            self.spawn(Lane::Tidying, |lsm| {
                 if let Err(e) = lsm.reclaim_now() {
                     lsm.core.health.fail(e);
                 }

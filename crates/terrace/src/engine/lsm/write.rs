@@ -10,6 +10,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use terrace_base::exec::Lane;
 use terrace_base::{ErrorKind, Result};
 use terrace_pmem::Pool;
 use terrace_table::{Cursor, Kind};
@@ -159,7 +160,7 @@ impl Lsm {
     }
 
     pub(super) fn spawn_flush(&self) {
-        self.spawn(|lsm| {
+        self.spawn(Lane::Flush, |lsm| {
             // The failure is kept in `health`; writers that need the room get it.
             let _ = flush::run(lsm);
         });

@@ -49,6 +49,7 @@ use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use terrace_base::checksum::seal48;
+use terrace_base::exec::Lane;
 use terrace_base::{Error, Result};
 use terrace_index::limbo::Limbo;
 use terrace_index::pins::Pins;
@@ -134,8 +135,9 @@ impl<I: KeyIndex> PmStore<I> {
         });
     }
 
+    /// Has `job` run in the background: nobody waits for any of this engine's.
     fn spawn(&self, job: impl FnOnce(&PmStore<I>) + Send + 'static) -> bool {
-        self.jobs.spawn(&self.me, job)
+        self.jobs.spawn(Lane::Tidying, &self.me, job)
     }
 
     /// An error unless writes are welcome. The caller has a turn, so that nothing changes about it.

@@ -21,8 +21,8 @@ use crate::stats::Stats;
 const READAHEAD_BYTES: usize = 1 << 20;
 
 pub(super) fn check(slm: &Slm) -> Result<CheckReport> {
-    slm.wait_idle();
-    let _no_compaction = slm.claim_all_slots();
+    slm.jobs.wait_idle();
+    let _no_compaction = slm.jobs.all_slots();
     let _no_collapse = slm.collapsing.lock();
     let _no_flush = Flushing::claim(slm);
     let _no_index_change = slm.index_writer.lock();

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
+use terrace_base::exec::Lane;
 use terrace_base::{Error, Result};
 use terrace_index::{OrderedIndex, ScanBatch};
 use terrace_table::{Cursor, Kind, TableMeta, merge};
@@ -30,7 +31,7 @@ const SCAN_KEYS: usize = 512;
 /// Runs compactions on the job slot `root` until none is worthwhile.
 pub(super) fn run(slm: &Slm, root: &'static str) -> Result<()> {
     leaf_scan(slm)?;
-    while !slm.is_closing() {
+    while !slm.jobs.is_closing() {
         // A chain that no snapshot needs keeps its versions live: merging them would change nothing.
         if slm.chains.load(Ordering::Acquire) > 0 && slm.core.snapshots.list().is_empty() {
             slm.collapse_chains()?;
@@ -214,6 +215,7 @@ fn merge_tables(slm: &Slm, job: u64, inputs: &[u64], tombstones: &Tombstones, si
         if cursor.key() != group.key || group.versions.is_empty() {
             group.write(slm, tombstones, &mut outputs, sink)?;
             group.begin(cursor.key());
+            slm.jobs.give_way(Lane::Compaction);
         }
         let Some(table) = cursor.child().map(|child| inputs[child]) else { break };
         group.versions.push(Entry { seq: cursor.seq(), kind: cursor.kind(), table, value: cursor.value()? });
@@ -327,7 +329,7 @@ impl Slm {
         }
         // What only snapshots needed that are gone by now is to go with the rest.
         self.collapse_chains()?;
-        let slot = self.claim_slot();
+        let slot = self.jobs.slot();
         let inside = |meta: &TableMeta| {
             let starts = match to {
                 Bound::Included(to) => *meta.smallest <= *to,

@@ -41,13 +41,14 @@ mod write;
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use parking_lot::{Condvar, Mutex};
-use terrace_base::{Error, Result};
+use parking_lot::Mutex;
+use terrace_base::Result;
+use terrace_base::exec::Lane;
 use terrace_index::limbo::Limbo;
 use terrace_index::{FastFair, OrderedIndex, SkipList, WeakSkipList};
 use terrace_pmem::{Granularity, Pool};
@@ -66,7 +67,7 @@ pub(crate) use job_log::read_compaction_record;
 pub(crate) use open::open;
 pub(crate) use repair::repair;
 
-use crate::background::Room;
+use crate::background::{Background, Room};
 use memtable::{FlushPace, MemSet, MemTable};
 use tables::Tables;
 
@@ -75,9 +76,6 @@ type LocationIndex = FastFair;
 
 /// The engine's name.
 const NAME: &str = "slm";
-
-/// How often somebody who waits for background jobs looks whether there is one to help with.
-const POLL: std::time::Duration = std::time::Duration::from_millis(50);
 
 /// An open database of the `slm` engine.
 #[derive(Debug)]
@@ -122,6 +120,8 @@ pub(crate) struct Slm {
     index_writer: Mutex<()>,
     /// Held by the one job that collapses chains.
     collapsing: Mutex<()>,
+    /// A job that collapses chains is on its way.
+    collapse_pending: AtomicBool,
     /// Held while a job's counts and end go into the manifest.
     counting: Mutex<()>,
     /// Jobs that are done and whose end is not in the manifest.
@@ -151,80 +151,14 @@ struct Dram {
     allocator: u64,
 }
 
-/// Background jobs on their way, and whether new ones are refused.
-#[derive(Debug, Default)]
-struct Background {
-    running: Mutex<usize>,
-    idle: Condvar,
-    closing: AtomicBool,
-    closed: AtomicBool,
-    /// Held while somebody gathers all compaction slots: two could wait for each other.
-    all_slots: Mutex<()>,
-    /// Compaction slots in use, a bit each.
-    slots: AtomicUsize,
-    /// A job that collapses chains is on its way.
-    collapse_pending: AtomicBool,
-}
-
 impl Slm {
-    /// Counts a job in, unless the database is closing: then it says no.
-    fn begin_job(&self) -> bool {
-        let mut running = self.jobs.running.lock();
-        let may = !self.is_closing();
-        *running += usize::from(may);
-        may
-    }
-
-    /// Has a close wait for what the calling thread is about to do.
-    fn hold_open(&self) -> Result<JobGuard> {
-        match self.begin_job() {
-            true => Ok(JobGuard { jobs: self.jobs.clone(), core: self.core.clone() }),
-            false => Err(Error::invalid("the database is closed")),
-        }
-    }
-
-    /// Has `job` run in the background, unless the database is closing: then it says no.
-    fn spawn(&self, job: impl FnOnce(&Slm) + Send + 'static) -> bool {
-        if !self.begin_job() {
-            return false;
-        }
-        let me = self.me.clone();
-        self.core.env.executor.spawn(Box::new(move || {
-            if let Some(slm) = me.upgrade() {
-                // Counted out after its handle is gone: who has closed may open the pool again at once.
-                let _done = JobGuard { jobs: slm.jobs.clone(), core: slm.core.clone() };
-                let slm = slm;
-                job(&slm);
-            }
-        }));
-        true
-    }
-
     /// Has what the pool was closed with verified in the background, a piece at a time.
     fn verify_pool(&self, from: u64) {
-        self.spawn(move |slm| {
+        self.spawn(Lane::Tidying, move |slm| {
             if let Some(next) = pool::verify(&slm.pool, from) {
                 slm.verify_pool(next);
             }
         });
-    }
-
-    fn is_closing(&self) -> bool {
-        self.jobs.closing.load(Ordering::Acquire)
-    }
-
-    /// Waits until no background job is left; none is added once the database is closing.
-    fn wait_idle(&self) {
-        loop {
-            if self.core.env.executor.help() {
-                continue;
-            }
-            let mut running = self.jobs.running.lock();
-            if *running == 0 {
-                return;
-            }
-            self.jobs.idle.wait_for(&mut running, POLL);
-        }
     }
 
     /// Starts a compaction in the background if a slot is free; a running one goes on by itself.
@@ -233,51 +167,21 @@ impl Slm {
         if self.core.is_scratch || self.is_unsettled.load(Ordering::Acquire) {
             return;
         }
-        let Some(number) = self.free_slot().map(Slot::keep) else { return };
-        let claimed = self.spawn(move |slm| {
-            let slot = Slot { slm, number };
-            if let Err(e) = compact::run(slm, compact::slots()[slot.number]) {
+        let Some(slot) = self.jobs.free_slot() else { return };
+        self.spawn(Lane::Compaction, move |slm| {
+            if let Err(e) = compact::run(slm, compact::slots()[slot.number()]) {
                 slm.core.health.fail(e);
             }
         });
-        if !claimed {
-            drop(Slot { slm: self, number });
-        }
     }
 
-    /// Compactions at a time: one thread is left to the flush, where there are two or more.
-    fn slots(&self) -> usize {
-        compact::slots().len().min(self.core.options.background_threads.saturating_sub(1).max(1))
-    }
-
-    /// Claims a compaction slot, if one is free.
-    fn free_slot(&self) -> Option<Slot<'_>> {
-        let claim = |s: &usize| self.jobs.slots.fetch_or(1 << s, Ordering::AcqRel) & (1 << s) == 0;
-        (0..self.slots()).find(claim).map(|number| Slot { slm: self, number })
-    }
-
-    /// Claims a compaction slot, waiting for one.
-    fn claim_slot(&self) -> Slot<'_> {
-        loop {
-            if let Some(slot) = self.free_slot() {
-                return slot;
-            }
-            if !self.core.env.executor.help() {
-                let mut running = self.jobs.running.lock();
-                self.jobs.idle.wait_for(&mut running, POLL);
-            }
-        }
-    }
-
-    /// Claims every compaction slot: until they are let go of there is no compaction.
-    fn claim_all_slots(&self) -> Vec<Slot<'_>> {
-        let _alone = self.jobs.all_slots.lock();
-        (0..self.slots()).map(|_| self.claim_slot()).collect()
+    fn spawn(&self, lane: Lane, job: impl FnOnce(&Slm) + Send + 'static) -> bool {
+        self.jobs.spawn(lane, &self.me, job)
     }
 
     /// Tables that a range query found keys scattered over.
     fn note_scattered(&self, tables: Vec<u64>) {
-        if !tables.is_empty() && !self.is_closing() && !self.core.options.read_only {
+        if !tables.is_empty() && !self.jobs.is_closing() && !self.core.options.read_only {
             self.noted.lock().extend(tables);
             self.spawn_compaction();
         }
@@ -385,46 +289,6 @@ impl Slm {
     }
 }
 
-/// Counts a background job out, however it ends.
-struct JobGuard {
-    jobs: Arc<Background>,
-    core: Arc<Core>,
-}
-
-impl Drop for JobGuard {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.core.health.fail(Error::invalid("a background job panicked"));
-        }
-        *self.jobs.running.lock() -= 1;
-        self.jobs.idle.notify_all();
-    }
-}
-
-/// A claimed compaction slot; given back when dropped.
-struct Slot<'a> {
-    slm: &'a Slm,
-    number: usize,
-}
-
-impl Slot<'_> {
-    fn number(&self) -> usize {
-        self.number
-    }
-
-    /// Keeps the slot claimed for a job that makes its own guard.
-    fn keep(self) -> usize {
-        std::mem::ManuallyDrop::new(self).number
-    }
-}
-
-impl Drop for Slot<'_> {
-    fn drop(&mut self) {
-        self.slm.jobs.slots.fetch_and(!(1 << self.number), Ordering::AcqRel);
-        self.slm.jobs.idle.notify_all();
-    }
-}
-
 impl Engine for Slm {
     fn apply(&self, group: Group<'_>) -> Result<()> {
         self.apply_group(group)
@@ -441,7 +305,7 @@ impl Engine for Slm {
     }
 
     fn settle(&self) -> Result<()> {
-        match self.hold_open() {
+        match self.jobs.hold_open() {
             Ok(_open) => {
                 self.log.mend(self)?;
                 self.wait_for_flush()
@@ -470,16 +334,16 @@ impl Engine for Slm {
     }
 
     fn compact(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<()> {
-        let _open = self.hold_open()?;
+        let _open = self.jobs.hold_open()?;
         self.compact_all(from, to)
     }
 
     fn released(&self) {
         let unsettled = self.is_unsettled.load(Ordering::Acquire) || self.core.options.read_only;
         let wanted = self.chains.load(Ordering::Acquire) > 0 && !unsettled;
-        if wanted && !self.is_closing() && !self.jobs.collapse_pending.swap(true, Ordering::AcqRel) {
-            self.spawn(|slm| {
-                slm.jobs.collapse_pending.store(false, Ordering::Release);
+        if wanted && !self.jobs.is_closing() && !self.collapse_pending.swap(true, Ordering::AcqRel) {
+            self.spawn(Lane::Tidying, |slm| {
+                slm.collapse_pending.store(false, Ordering::Release);
                 if let Err(e) = slm.collapse_chains() {
                     slm.core.health.fail(e);
                 }
@@ -503,13 +367,8 @@ impl Engine for Slm {
 
     fn close(&self) -> Result<()> {
         // What cannot be settled now is left as a crash leaves it, for the next opening.
-        let settled = if self.is_closing() { Ok(()) } else { self.settle_opening() };
-        {
-            let _running = self.jobs.running.lock();
-            self.jobs.closing.store(true, Ordering::Release);
-        }
-        self.wait_idle();
-        if self.jobs.closed.swap(true, Ordering::AcqRel) {
+        let settled = if self.jobs.is_closing() { Ok(()) } else { self.settle_opening() };
+        if !self.jobs.close() {
             return Ok(());
         }
         settled?;

@@ -4,7 +4,7 @@
 //! have torn is made anew from tables and logs (`rebuild.rs`).
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicBool, AtomicI64};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -17,7 +17,8 @@ use super::behind::note_flushed;
 use super::chain::CHAIN_KIND;
 use super::memtable::{MEMTABLES, MemSet, MemTable};
 use super::tables::{TableMap, Tables};
-use super::{LocationIndex, NAME, Slm};
+use super::{LocationIndex, NAME, Slm, compact};
+use crate::background::Background;
 use crate::commit_log::{CommitLog, Policy};
 use crate::core::Core;
 use crate::core::engine::Engine;
@@ -191,6 +192,9 @@ pub(super) fn assemble(
     };
     let chains = pool.slots(CHAIN_KIND).count() as i64;
     let log = CommitLog::new(core.clone(), &manifest, None, LOG_POLICY);
+    // One thread is left to the flush, where there are two or more.
+    let slots = compact::slots().len().min(core.options.background_threads.saturating_sub(1).max(1));
+    let jobs = Background::new(core.clone(), slots);
     Ok(Arc::new_cyclic(|me| Slm {
         limbo,
         me: me.clone(),
@@ -220,7 +224,8 @@ pub(super) fn assemble(
         endings: Default::default(),
         chains: AtomicI64::new(chains),
         retired: Default::default(),
-        jobs: Default::default(),
+        collapse_pending: AtomicBool::new(false),
+        jobs,
         opened: Mutex::new(attached.describe().into()),
         emulated,
     }))

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
+use terrace_base::exec::Lane;
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_index::{OrderedIndex, ScanBatch, SkipList};
 use terrace_log::PmLog;
@@ -105,7 +106,7 @@ impl Slm {
         }
         // After a clean close, too, something may be left that readers had kept until then.
         if attached == Attached::Crashed || self.pool.needs_reclaim() {
-            self.spawn(move |slm| {
+            self.spawn(Lane::Tidying, move |slm| {
                 if let Err(e) = slm.reclaim().and_then(|()| slm.remove_unnamed(&dead)) {
                     slm.core.health.fail(e);
                 }
@@ -116,7 +117,7 @@ impl Slm {
         }
         // What is flushed is in logs before.
         if self.has_immutable() && !self.log.is_broken() {
-            self.spawn(|slm| {
+            self.spawn(Lane::Flush, |slm| {
                 // Kept in `health`; writers that need the room get it.
                 let _ = flush::run(slm);
             });

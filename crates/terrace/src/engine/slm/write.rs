@@ -13,6 +13,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use terrace_base::exec::Lane;
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_index::{ListCursor, Record, Staged, Staging};
 use terrace_pmem::{Claim, Granularity};
@@ -223,7 +224,7 @@ impl Slm {
     }
 
     fn spawn_flush(&self) {
-        self.spawn(|slm| {
+        self.spawn(Lane::Flush, |slm| {
             // The failure is kept in `health`; writers that need the room get it.
             let _ = flush::run(slm);
         });

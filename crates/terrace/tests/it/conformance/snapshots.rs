@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrace::{Bytes, Db};
-use terrace_base::exec::{Executor, Inline, Job};
+use terrace_base::exec::{Executor, Inline, Job, Lane};
 
 use crate::harness::{Contents, Engine, Machine, Setup, assert_clean, get, setups};
 
@@ -167,8 +167,8 @@ struct Held {
 }
 
 impl Executor for Held {
-    fn spawn(&self, job: Job) {
-        self.queue.spawn(job);
+    fn spawn_in(&self, lane: Lane, job: Job) {
+        self.queue.spawn_in(lane, job);
     }
 
     fn help(&self) -> bool {

@@ -1,7 +1,7 @@
 //! Background threads that can be brought to rest, so that a machine is killed at one moment.
 
 use parking_lot::Mutex;
-use terrace_base::exec::{Executor, Inline, Job, ThreadPool};
+use terrace_base::exec::{Executor, Inline, Job, Lane, ThreadPool};
 
 /// Threads until [`pause`](Self::pause); afterwards whoever waits for background work does it.
 #[derive(Debug)]
@@ -23,10 +23,10 @@ impl Pausable {
 }
 
 impl Executor for Pausable {
-    fn spawn(&self, job: Job) {
+    fn spawn_in(&self, lane: Lane, job: Job) {
         match &*self.threads.lock() {
-            Some(threads) => threads.spawn(job),
-            None => self.late.spawn(job),
+            Some(threads) => threads.spawn_in(lane, job),
+            None => self.late.spawn_in(lane, job),
         }
     }
 
