@@ -35,7 +35,7 @@ pub use cceh::Cceh;
 pub use fastfair::FastFair;
 pub use hashed::{ByteMap, HashCursor, HashFigures, HashIndex};
 pub use ordered::{OrderedIndex, ScanBatch};
-pub use skiplist::{Found, ListCursor, Record, SkipIndex, SkipList, Staged, Staging, WeakSkipList};
+pub use skiplist::{Found, ListCursor, Missing, Record, SkipIndex, SkipList, Staged, Staging, WeakSkipList};
 pub use spot_on::{SpotOn, SpotOnOptions};
 pub use sptree::{SpOptions, SpTree, Still};
 pub use turbohash::{TurboHash, TurboOptions};

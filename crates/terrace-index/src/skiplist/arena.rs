@@ -34,6 +34,13 @@ pub struct Mark {
     used: u64,
 }
 
+/// The extents of an arena that may be damaged.
+pub(super) struct Extents {
+    pub found: Vec<Extent>,
+    /// Whether one names another that is none of the arena's.
+    pub is_cut: bool,
+}
+
 /// Where an extent names the next one.
 const NEXT_AT: u64 = 16;
 
@@ -72,13 +79,7 @@ impl Arena {
 
     /// Attaches to the arena whose first extent is at `first`. It is full until [`resume`](Self::resume).
     pub fn open(pool: &Pool, kind: Kind, first: u64) -> Result<(Arena, u64)> {
-        let header = pool.get::<ExtentHeader>(POff::new(first))?;
-        if !header.is_sound() || header.index != 0 {
-            return Err(Error::corruption(pool.path(), first, "a skiplist's first extent", "other bytes"));
-        }
-        let (list, step) = (header.list, header.step);
-        let tail = Tail { position: AtomicU64::new(0), end: 0, last: first, count: 1 };
-        let arena = Arena::over(pool, kind, first, (list, step), tail, 0);
+        let (arena, list) = Self::open_first(pool, kind, first)?;
         let extents = arena.extents()?;
         arena.extents_bytes.store(extents.iter().map(|e| e.bytes).sum(), Ordering::Relaxed);
         {
@@ -87,6 +88,32 @@ impl Arena {
             tail.last = extents.last().map_or(first, |e| e.offset);
         }
         Ok((arena, list))
+    }
+
+    /// Attaches to an arena as far as its extents can be found, which are given, to be read alone.
+    pub fn open_damaged(pool: &Pool, kind: Kind, first: u64) -> Result<(Arena, u64, Extents)> {
+        let (arena, list) = Self::open_first(pool, kind, first)?;
+        let (mut found, mut at, mut is_cut) = (Vec::new(), first, false);
+        while at != 0 {
+            match arena.extent(at, found.len()) {
+                Ok((extent, next)) => {
+                    found.push(extent);
+                    at = next;
+                }
+                Err(_) => (at, is_cut) = (0, true),
+            }
+        }
+        Ok((arena, list, Extents { found, is_cut }))
+    }
+
+    fn open_first(pool: &Pool, kind: Kind, first: u64) -> Result<(Arena, u64)> {
+        let header = pool.get::<ExtentHeader>(POff::new(first))?;
+        if !header.is_sound() || header.index != 0 {
+            return Err(Error::corruption(pool.path(), first, "a skiplist's first extent", "other bytes"));
+        }
+        let (list, step) = (header.list, header.step);
+        let tail = Tail { position: AtomicU64::new(0), end: 0, last: first, count: 1 };
+        Ok((Arena::over(pool, kind, first, (list, step), tail, 0), list))
     }
 
     fn over(pool: &Pool, kind: Kind, first: u64, (list, step): (u64, u64), tail: Tail, bytes: u64) -> Arena {
@@ -133,19 +160,25 @@ impl Arena {
     }
 
     fn chain(&self) -> Result<Vec<Extent>> {
-        let mut out = Vec::new();
-        let mut at = self.first;
+        let (mut out, mut at) = (Vec::new(), self.first);
         while at != 0 {
-            let header = self.pool.get::<ExtentHeader>(POff::new(at))?;
-            let fits = header.bytes >= EXTENT_HEADER_BYTES
-                && at.checked_add(header.bytes).is_some_and(|end| end <= self.pool.size());
-            if !header.is_sound() || header.list != self.list || header.index as usize != out.len() || !fits {
-                return Err(Error::corruption(self.pool.path(), at, "an extent of this list", "other bytes"));
-            }
-            out.push(Extent { offset: at, bytes: header.bytes, kind: self.kind });
-            at = header.next.load(Ordering::Acquire);
+            let (extent, next) = self.extent(at, out.len())?;
+            out.push(extent);
+            at = next;
         }
         Ok(out)
+    }
+
+    /// The extent at `at`, which is to be the `index`th of the list, and the next one's offset.
+    fn extent(&self, at: u64, index: usize) -> Result<(Extent, u64)> {
+        let header = self.pool.get::<ExtentHeader>(POff::new(at))?;
+        let fits = header.bytes >= EXTENT_HEADER_BYTES
+            && at.checked_add(header.bytes).is_some_and(|end| end <= self.pool.size());
+        if !header.is_sound() || header.list != self.list || header.index as usize != index || !fits {
+            return Err(Error::corruption(self.pool.path(), at, "an extent of this list", "other bytes"));
+        }
+        let extent = Extent { offset: at, bytes: header.bytes, kind: self.kind };
+        Ok((extent, header.next.load(Ordering::Acquire)))
     }
 
     /// Where allocation stands.

@@ -122,12 +122,12 @@ impl Inner {
             .ok_or_else(|| self.damaged(at, "a record with its checksum", "other bytes"))
     }
 
-    fn may_be_node(&self, extents: &[Extent], at: u64) -> bool {
+    pub(super) fn may_be_node(&self, extents: &[Extent], at: u64) -> bool {
         at.is_multiple_of(8) && at != self.head && is_inside(extents, at, at)
     }
 
     /// The node at a place that may be one's, if it is wholly inside the arena and sound.
-    fn sound_node(&self, extents: &[Extent], at: u64) -> Option<Node<'_>> {
+    pub(super) fn sound_node(&self, extents: &[Extent], at: u64) -> Option<Node<'_>> {
         let node = self.node(at).ok()?;
         let above = node.head.fields().above();
         let inside = is_inside(extents, at - OWNER_BYTES, at + above);

@@ -38,6 +38,7 @@ mod layout;
 mod merge;
 mod read;
 mod recover;
+mod salvage;
 mod write;
 
 use std::fmt;
@@ -55,6 +56,7 @@ pub use index::SkipIndex;
 use layout::HEAD_NODE;
 pub use read::Found;
 use recover::Recovered;
+pub use salvage::Missing;
 pub use write::{Staged, Staging};
 
 /// One record on its way into a list.

@@ -13,6 +13,7 @@ mod create;
 mod displaced;
 mod fastfair;
 mod skiplist;
+mod skiplist_salvage;
 mod spot_on;
 mod sptree;
 mod turbohash;

@@ -4,8 +4,8 @@
 //! From these come a new manifest and a new pool; logs are replayed on top.
 
 use bytes::Bytes;
-use terrace_base::{Error, Result};
-use terrace_index::SkipList;
+use terrace_base::{Error, Kind, Result};
+use terrace_index::{Missing, SkipList};
 use terrace_pmem::{Granularity, Opened, Pool};
 use terrace_table::TableMeta;
 
@@ -90,11 +90,11 @@ impl Repair {
         let known_pool = self.known.as_ref().and_then(|state| state.pool);
         let mut doubts = pool::take_as_it_is(&pool, known_pool);
         let read: Vec<_> = (0..MEMTABLES).map(|slot| read_memtable(&pool, slot)).collect();
-        for e in read.iter().filter_map(|r| r.as_ref().err()) {
-            self.base.pool_aside = Some(e.to_string());
-            self.base.lost(format!("{e}: the writes of one memtable, unless a log has them"));
-        }
-        let reached = read.iter().flatten().flatten().map(|entry| entry.1).fold(self.flushed, u64::max);
+        let is_damaged = read.iter().any(Result::is_err);
+        let read: Vec<Entries> = (read.into_iter().enumerate())
+            .map(|(slot, read)| read.unwrap_or_else(|e| self.salvage_memtable(&pool, slot, &e)))
+            .collect();
+        let reached = read.iter().flatten().map(|entry| entry.1).fold(self.flushed, u64::max);
         let missed = self.missed(&pool, reached)?;
         doubts.extend(missed.map(|found| {
             format!(
@@ -106,12 +106,12 @@ impl Repair {
         doubts.into_iter().for_each(|doubt| self.base.lost(doubt));
         // Memtables and logs tell the same history. Mixing an unfinished one of the one with the other
         // could put an older version above a newer: with a log there, memtables count all or not at all.
-        if read.iter().any(Result::is_err) && !self.base.log_files()?.is_empty() {
+        if is_damaged && !self.base.log_files()?.is_empty() {
             return Ok(());
         }
         // In a memtable of before its flush a key may still be there that was deleted before it: tables know of neither.
         let in_tables = if is_sound { 0 } else { self.flushed };
-        for mut entries in read.into_iter().flatten() {
+        for mut entries in read {
             entries.retain(|entry| entry.1 > in_tables);
             self.flushed = entries.iter().map(|e| e.1).fold(self.flushed, u64::max);
             let made = self.base.write_tables(entries, "a memtable")?;
@@ -123,6 +123,34 @@ impl Repair {
         self.memtables_hold_all =
             is_sound && pool.opened() == Opened::Clean && known_pool.is_some() && self.base.left.is_none();
         Ok(())
+    }
+
+    /// What is sound of a memtable that is damaged.
+    fn salvage_memtable(&mut self, pool: &Pool, slot: usize, damage: &Error) -> Entries {
+        self.base.pool_aside = Some(damage.to_string());
+        let mut entries = Entries::new();
+        let head = pool.root(root(slot)).ok().flatten();
+        let missing = head.and_then(|head| {
+            let salvaged = SkipList::salvage(pool, MEMTABLE_KIND, head, &mut |record| {
+                // A byte that is no kind's is damage to this record alone.
+                if let Some(kind) = Kind::from_u8(record.kind) {
+                    let value = Bytes::copy_from_slice(record.value);
+                    entries.push((record.key.to_vec(), record.seq, kind, value));
+                }
+                Ok(())
+            });
+            salvaged.ok()
+        });
+        self.base.lost(match missing {
+            None => format!("{damage}: the writes of one memtable, unless a log has them"),
+            Some(Missing { breaks, batches, extents }) => {
+                let more = if extents { ", and what lay in parts of it that cannot be found" } else { "" };
+                format!(
+                    "{damage}: writes of one memtable at {breaks} places and of {batches} batches{more}, unless a log has them"
+                )
+            }
+        });
+        entries
     }
 
     /// What a pool lacks that was not closed in order, and of which everything up to `reached` is there.

@@ -9,6 +9,7 @@
 
 pub mod image;
 mod judge;
+mod memtable;
 mod sample;
 mod whole;
 
