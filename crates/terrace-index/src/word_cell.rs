@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_base::Result;
 use terrace_pmem::{POff, Pool};
 
-/// Bytes of a cell: word and state.
+/// Bytes of a cell whose state follows the word.
 pub(crate) const CELL_BYTES: u64 = 16;
 
 /// A cell in place.
@@ -21,6 +21,8 @@ pub(crate) struct WordCell<'a> {
     pool: &'a Pool,
     generation: u64,
     at: u64,
+    /// Bytes from the word to the end of the state.
+    span: u64,
     word: &'a AtomicU64,
     state: &'a AtomicU64,
 }
@@ -34,7 +36,13 @@ impl<'a> WordCell<'a> {
     /// The cell at `at`, in the pool's generation `generation`.
     pub fn at(pool: &'a Pool, generation: u64, at: u64) -> Result<Self> {
         let [word, state] = pool.get::<[AtomicU64; 2]>(POff::new(at))?;
-        Ok(WordCell { pool, generation, at, word, state })
+        Ok(WordCell { pool, generation, at, span: CELL_BYTES, word, state })
+    }
+
+    /// The cell with its word at `at`, and eight bytes between that and its state.
+    pub fn apart(pool: &'a Pool, generation: u64, at: u64) -> Result<Self> {
+        let [word, _, state] = pool.get::<[AtomicU64; 3]>(POff::new(at))?;
+        Ok(WordCell { pool, generation, at, span: CELL_BYTES + 8, word, state })
     }
 
     /// The word, durable on return, as is the link at `link` (0: none) that led here.
@@ -67,7 +75,7 @@ impl<'a> WordCell<'a> {
     /// Counts the caller in; how many were there.
     fn begin(&self) -> u64 {
         let generation = self.generation << 32;
-        self.pool.touched(self.at, CELL_BYTES);
+        self.pool.touched(self.at, self.span);
         loop {
             let state = self.state.load(Ordering::Acquire);
             let current = state >> 32 == generation >> 32;
@@ -92,7 +100,7 @@ impl<'a> WordCell<'a> {
         let generation = self.generation << 32;
         // What a killed process has left there; readers who may not store come by again.
         if state >> 32 != generation >> 32
-            && let Some(_touching) = self.pool.touching(self.at, CELL_BYTES)
+            && let Some(_touching) = self.pool.touching(self.at, self.span)
         {
             let _ = self.state.compare_exchange(state, generation, Ordering::AcqRel, Ordering::Relaxed);
         }

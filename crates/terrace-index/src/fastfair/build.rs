@@ -37,19 +37,20 @@ impl<'p> Fresh<'p> {
 
     /// A flushed key record.
     pub fn record(&mut self, key: &[u8], word: u64, generation: u64) -> Result<u64> {
-        let image = encode_record(key, word, state_in_flight(generation));
-        self.write(kinds::FASTFAIR_RECORD, &image)
+        self.write(kinds::FASTFAIR_RECORD, RECORD_HEAD_BYTES + key.len() as u64, |place| {
+            encode_record(place, key, word, state_in_flight(generation))
+        })
     }
 
     /// A flushed key object.
     pub fn key(&mut self, key: &[u8]) -> Result<u64> {
-        self.write(kinds::FASTFAIR_KEY, &encode_key(key))
+        self.write(kinds::FASTFAIR_KEY, KEY_HEAD_BYTES + key.len() as u64, |place| encode_key(place, key))
     }
 
-    fn write(&mut self, kind: Kind, image: &[u8]) -> Result<u64> {
-        let off = self.take(kind, image.len() as u64)?;
-        self.pool.write(off, image);
-        self.pool.flush(off, image.len() as u64);
+    fn write(&mut self, kind: Kind, bytes: u64, image: impl FnOnce(u64) -> Vec<u8>) -> Result<u64> {
+        let off = self.take(kind, bytes)?;
+        self.pool.write(off, &image(self.pool.place(off)));
+        self.pool.flush(off, bytes);
         Ok(off)
     }
 }
@@ -101,7 +102,8 @@ impl<const N: usize> FastFair<N> {
         let fields =
             NodeFields { level: plan.level, skip: skip.bytes as u16, low: plan.low, high: plan.high, prefix };
         let entries: Vec<_> = items.iter().map(|i| (key::slice(i.key, skip.bytes), i.ptr)).collect();
-        self.pool.write(off, &fields.encode(off, plan.next, self.generation << 32, &entries, N));
+        let place = self.pool.place(off);
+        self.pool.write(off, &fields.encode(place, plan.next, self.generation << 32, &entries, N));
         self.pool.flush(off, node_bytes(N));
         Ok(())
     }

@@ -12,7 +12,7 @@ use terrace_pmem::POff;
 
 use super::FastFair;
 use super::key::{Target, common, slice};
-use super::layout::{KeyHead, RecordHead, key_crc};
+use super::layout::RecordHead;
 use super::node::NodeRef;
 
 /// What is carried from node to node.
@@ -64,16 +64,8 @@ impl<const N: usize> FastFair<N> {
 
     fn check_node<'t>(&'t self, node: NodeRef<'t, N>, report: &mut Report<'t>) -> Result<()> {
         let (low, high) = (self.low_key(node)?, self.high_key(node)?);
-        report.expect(node.is_sound(), node.off, "wrong checksum");
         report.expect(report.reached == low, node.off, "its low fence is not the one before's high fence");
         report.reached = high;
-        for fence in [node.n.low, node.n.high, node.n.prefix] {
-            if fence != 0 {
-                let crc = self.pool.get::<KeyHead>(POff::new(fence))?.crc;
-                let right = crc == key_crc(self.key_bytes(fence)?);
-                report.expect(right, node.off, "a key object with a wrong checksum");
-            }
-        }
         let shared = match (self.fence(node.n.prefix)?, low, high) {
             (Some(prefix), _, _) => prefix.len(),
             (None, Some(low), Some(high)) => common(low, high),
@@ -130,7 +122,6 @@ impl<const N: usize> FastFair<N> {
     ) -> Result<Option<&'t [u8]>> {
         let head = self.pool.get::<RecordHead>(POff::new(ptr))?;
         let key = self.record_key(ptr)?;
-        report.expect(head.crc == key_crc(key), leaf.off, "a record with a wrong checksum");
         if head.word.load(Ordering::Acquire) == 0 {
             return Ok(None);
         }

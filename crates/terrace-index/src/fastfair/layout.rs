@@ -6,10 +6,25 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use terrace_base::checksum::{crc32c, crc32c_append};
 use terrace_pmem::PmSafe;
 
-use crate::word_cell::CELL_BYTES;
+/// What [`MAGIC`] begins with in every version.
+const NAME: [u8; 6] = *b"TFASTF";
+/// The version of the format that this build writes and reads.
+pub(super) const VERSION: u8 = 2;
+/// First word of a tree's header: `TFASTF` and the version.
+pub(super) const MAGIC: u64 = {
+    let [a, b, c, d, e, f] = NAME;
+    u64::from_le_bytes([a, b, c, d, e, f, VERSION, 0])
+};
 
-/// First word of a tree's header: `TFASTF` and version 1.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TFASTF\x01\0");
+/// The version that the tree header at a place of the pool is of, if it is a sound one of another.
+pub(super) fn other_version(head: &TreeHeader, place: u64) -> Option<u8> {
+    let bytes = head.magic.to_le_bytes();
+    let is_other = bytes[..6] == NAME && bytes[6] != VERSION && bytes[7] == 0;
+    // Version 1 was not bound to a place.
+    let first = crc32c_append(crc32c(&bytes), &head.fanout.to_le_bytes());
+    let is_sound = head.crc == first || head.crc == header_crc(head.magic, place, head.fanout);
+    (is_other && is_sound).then_some(bytes[6])
+}
 
 /// Where a tree begins; named by a root of the pool.
 #[repr(C)]
@@ -21,7 +36,7 @@ pub(super) struct TreeHeader {
     pub root: AtomicU64,
     /// Entries of a node.
     pub fanout: u32,
-    /// CRC-32C of magic and fanout.
+    /// CRC-32C of magic, fanout and the header's place.
     pub crc: u32,
     /// Keys at the last close.
     pub keys: AtomicU64,
@@ -52,7 +67,7 @@ pub(super) const ROOT_AT: u64 = 8;
 pub(super) struct Entry {
     /// Eight key bytes after the node's skip, big-endian, zeros past the key's end.
     pub slice: AtomicU64,
-    /// Leaf: the key record. Inner: the child. 0: no entry here nor after.
+    /// [Sealed](seal): leaf: the key record; inner: the child; 0: no entry here nor after.
     pub ptr: AtomicU64,
 }
 
@@ -63,7 +78,7 @@ pub(super) const ENTRY_BYTES: u64 = 16;
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Node<const N: usize> {
-    /// CRC-32C of level, skip, low, high, prefix and the node's offset.
+    /// CRC-32C of level, skip, low, high, prefix and the node's place.
     pub crc: u32,
     /// Leading key bytes that entries need not tell apart.
     pub skip: u16,
@@ -102,20 +117,21 @@ pub(super) const UNSETTLED: u64 = 1;
 /// Last byte of a node's first word.
 pub(super) const NODE_TAG: u8 = 0xF1;
 
-/// The fixed part of a key record: the word cell, then the key.
+/// The fixed part of a key record: the word cell, then the key. The word and the checksum are in one line of the
+/// cache, since slots are aligned to 16 bytes: a line from elsewhere never brings a word without its checksum.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct RecordHead {
     /// The key's word; 0: the key is absent.
     pub word: AtomicU64,
-    /// Volatile: changes in flight (`word_cell`).
-    pub state: AtomicU64,
-    /// CRC-32C of length and key.
+    /// CRC-32C of the record's place, length and key.
     pub crc: u32,
     /// Bytes of the key.
     pub klen: u16,
     /// Zero.
     pub reserved: u16,
+    /// Volatile: changes in flight (`word_cell`).
+    pub state: AtomicU64,
 }
 
 /// Bytes of a record before its key.
@@ -125,7 +141,7 @@ pub(super) const RECORD_HEAD_BYTES: u64 = 24;
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct KeyHead {
-    /// CRC-32C of length and key.
+    /// CRC-32C of the object's place, length and key.
     pub crc: u32,
     /// Bytes of the key.
     pub klen: u16,
@@ -147,7 +163,8 @@ const _: () = {
     assert!(offset_of!(Node<28>, forward) == FORWARD_AT as usize);
     assert!(offset_of!(Node<28>, merge) == MERGE_AT as usize);
     assert!(size_of::<RecordHead>() == RECORD_HEAD_BYTES as usize);
-    assert!(offset_of!(RecordHead, crc) == CELL_BYTES as usize);
+    assert!(offset_of!(RecordHead, crc) == 8 && offset_of!(RecordHead, klen) == 12);
+    assert!(offset_of!(RecordHead, state) == 16);
     assert!(size_of::<KeyHead>() == KEY_HEAD_BYTES as usize);
 };
 
@@ -165,19 +182,45 @@ pub(super) const fn node_bytes(n: usize) -> u64 {
     NODE_HEADER_BYTES + n as u64 * ENTRY_BYTES
 }
 
-/// The bytes of a tree header.
-pub(super) fn encode_header(root: u64, fanout: u32) -> [u8; TREE_HEADER_BYTES as usize] {
+/// Bits of a sealed word that are its value: pools are smaller.
+const VALUE_BITS: u32 = 48;
+/// What a sealed word reads as that was not written where it lies: it leads nowhere, and ends no node.
+pub(super) const STRAY: u64 = u64::MAX;
+
+/// Sixteen bits that bind `value` to a place.
+#[inline]
+fn check_bits(place: u64, value: u64) -> u64 {
+    let mixed = (value ^ place.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed ^ mixed >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93) >> VALUE_BITS
+}
+
+/// The word of an entry at a place of the pool that leads to `ptr`, or nowhere if that is 0.
+#[inline]
+pub(super) fn seal(place: u64, ptr: u64) -> u64 {
+    ptr | check_bits(place, ptr) << VALUE_BITS
+}
+
+/// Where an entry's word, read from a place of the pool, leads; [`STRAY`] if it was written elsewhere.
+#[inline]
+pub(super) fn unseal(place: u64, word: u64) -> u64 {
+    let value = word & ((1 << VALUE_BITS) - 1);
+    if word >> VALUE_BITS == check_bits(place, value) { value } else { STRAY }
+}
+
+/// The bytes of a tree header at a place of the pool.
+pub(super) fn encode_header(place: u64, root: u64, fanout: u32) -> [u8; TREE_HEADER_BYTES as usize] {
     let mut out = [0; TREE_HEADER_BYTES as usize];
     out[0..8].copy_from_slice(&MAGIC.to_le_bytes());
     out[8..16].copy_from_slice(&root.to_le_bytes());
     out[16..20].copy_from_slice(&fanout.to_le_bytes());
-    out[20..24].copy_from_slice(&header_crc(fanout).to_le_bytes());
+    out[20..24].copy_from_slice(&header_crc(MAGIC, place, fanout).to_le_bytes());
     out
 }
 
-/// The checksum in a tree header.
-pub(super) fn header_crc(fanout: u32) -> u32 {
-    crc32c_append(crc32c(&MAGIC.to_le_bytes()), &fanout.to_le_bytes())
+/// The checksum in a tree header at a place of the pool.
+pub(super) fn header_crc(magic: u64, place: u64, fanout: u32) -> u32 {
+    let crc = crc32c_append(crc32c(&magic.to_le_bytes()), &fanout.to_le_bytes());
+    crc32c_append(crc, &place.to_le_bytes())
 }
 
 /// The checksum of the totals that a close in `generation` saved; never 0, which says "none".
@@ -185,6 +228,12 @@ pub(super) fn totals_crc(keys: u64, bytes: u64, generation: u64) -> u32 {
     let mut crc = crc32c(&keys.to_le_bytes());
     crc = crc32c_append(crc, &bytes.to_le_bytes());
     crc32c_append(crc, &generation.to_le_bytes()).max(1)
+}
+
+/// The place of entry `i` of a node at a place.
+#[inline]
+pub(super) fn entry_place(place: u64, i: usize) -> u64 {
+    place.wrapping_add(NODE_HEADER_BYTES + i as u64 * ENTRY_BYTES)
 }
 
 /// What a node is made of besides its entries and links.
@@ -198,18 +247,21 @@ pub(super) struct NodeFields {
 }
 
 impl NodeFields {
-    /// Checksum of the fields of a node at `offset`.
-    pub fn crc(&self, offset: u64) -> u32 {
-        let mut crc = crc32c(&offset.to_le_bytes());
-        crc = crc32c_append(crc, &self.skip.to_le_bytes());
-        crc = crc32c_append(crc, &[self.level, NODE_TAG]);
-        [self.low, self.high, self.prefix].iter().fold(crc, |crc, w| crc32c_append(crc, &w.to_le_bytes()))
+    /// Checksum of the fields of a node at a place of the pool.
+    #[inline]
+    pub fn crc(&self, place: u64) -> u32 {
+        let [a, b] = self.skip.to_le_bytes();
+        let head = u64::from(u32::from_le_bytes([a, b, self.level, NODE_TAG]));
+        let mut bytes = [0; 40];
+        let words = [place, head, self.low, self.high, self.prefix];
+        bytes.chunks_exact_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+        crc32c(&bytes)
     }
 
-    /// The whole image of a node at `offset` with room for `n` entries and the lock word `lock`.
-    pub fn encode(&self, offset: u64, next: u64, lock: u64, entries: &[(u64, u64)], n: usize) -> Vec<u8> {
+    /// The whole image of a node at a place of the pool, with room for `n` entries and the lock word `lock`.
+    pub fn encode(&self, place: u64, next: u64, lock: u64, entries: &[(u64, u64)], n: usize) -> Vec<u8> {
         let mut out = vec![0; node_bytes(n) as usize];
-        out[0..4].copy_from_slice(&self.crc(offset).to_le_bytes());
+        out[0..4].copy_from_slice(&self.crc(place).to_le_bytes());
         out[4..6].copy_from_slice(&self.skip.to_le_bytes());
         out[6] = self.level;
         out[7] = NODE_TAG;
@@ -219,35 +271,46 @@ impl NodeFields {
         out[32..40].copy_from_slice(&next.to_le_bytes());
         out[56..64].copy_from_slice(&lock.to_le_bytes());
         let slots = out[NODE_HEADER_BYTES as usize..].chunks_exact_mut(ENTRY_BYTES as usize);
-        for (slot, (slice, ptr)) in slots.zip(entries) {
+        for (i, slot) in slots.enumerate() {
+            let (slice, ptr) = entries.get(i).copied().unwrap_or((0, 0));
             slot[..8].copy_from_slice(&slice.to_le_bytes());
-            slot[8..].copy_from_slice(&ptr.to_le_bytes());
+            slot[8..].copy_from_slice(&seal(entry_place(place, i), ptr).to_le_bytes());
         }
         out
     }
 }
 
-/// The checksum of a key in a record or key object.
-pub(super) fn key_crc(key: &[u8]) -> u32 {
-    crc32c_append(crc32c(&(key.len() as u16).to_le_bytes()), key)
+/// The checksum of a key in a record or key object at a place of the pool.
+#[inline]
+pub(super) fn key_crc(place: u64, key: &[u8]) -> u32 {
+    let mut head = [0; 10];
+    head[..8].copy_from_slice(&place.to_le_bytes());
+    head[8..].copy_from_slice(&(key.len() as u16).to_le_bytes());
+    crc32c_append(crc32c(&head), key)
 }
 
-/// The bytes of a key record whose link is in flight in `state`.
-pub(super) fn encode_record(key: &[u8], word: u64, state: u64) -> Vec<u8> {
+/// The bytes of a key record at a place of the pool whose link is in flight in `state`.
+pub(super) fn encode_record(place: u64, key: &[u8], word: u64, state: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(RECORD_HEAD_BYTES as usize + key.len());
     out.extend(word.to_le_bytes());
+    out.extend(encode_key_head(place, key));
     out.extend(state.to_le_bytes());
-    out.extend(encode_key(key));
+    out.extend_from_slice(key);
     out
 }
 
-/// The bytes of a key object, which are also the end of a key record.
-pub(super) fn encode_key(key: &[u8]) -> Vec<u8> {
+/// The bytes of a key object at a place of the pool.
+pub(super) fn encode_key(place: u64, key: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(KEY_HEAD_BYTES as usize + key.len());
-    out.extend(key_crc(key).to_le_bytes());
-    out.extend((key.len() as u16).to_le_bytes());
-    out.extend([0; 2]);
+    out.extend(encode_key_head(place, key));
     out.extend_from_slice(key);
+    out
+}
+
+fn encode_key_head(place: u64, key: &[u8]) -> [u8; KEY_HEAD_BYTES as usize] {
+    let mut out = [0; KEY_HEAD_BYTES as usize];
+    out[..4].copy_from_slice(&key_crc(place, key).to_le_bytes());
+    out[4..6].copy_from_slice(&(key.len() as u16).to_le_bytes());
     out
 }
 
@@ -260,6 +323,7 @@ mod tests {
         let fields = NodeFields { level: 1, skip: 3, low: 0x10, high: 0x20, prefix: 0x30 };
         let image = fields.encode(512, 0x40, 3 << 32, &[(0x6162, 0x50), (0x6364, 0x60)], 4);
         assert_eq!(image.len(), 128);
+        assert_eq!(image[0..4], [62, 31, 216, 56]);
         assert_eq!(&image[4..8], [3, 0, 1, 0xF1]);
         assert_eq!(
             &image[8..40],
@@ -270,26 +334,46 @@ mod tests {
         );
         assert_eq!(&image[40..60], [0; 20], "forward and merge start empty");
         assert_eq!(&image[60..64], [3, 0, 0, 0], "the lock word's generation");
-        assert_eq!(
-            &image[64..96],
-            [
-                0x62, 0x61, 0, 0, 0, 0, 0, 0, 0x50, 0, 0, 0, 0, 0, 0, 0, 0x64, 0x63, 0, 0, 0, 0, 0, 0, 0x60,
-                0, 0, 0, 0, 0, 0, 0
-            ]
-        );
-        assert_eq!(&image[96..], [0; 32]);
-        assert_ne!(fields.crc(512), fields.crc(1024), "seeded by the place");
+        let words: Vec<u64> =
+            image[64..].chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+        let sealed = [
+            0x6162,
+            0x912b_0000_0000_0050,
+            0x6364,
+            0x4327_0000_0000_0060,
+            0,
+            0x26c6_0000_0000_0000,
+            0,
+            0xd84e_0000_0000_0000,
+        ];
+        assert_eq!(words, sealed);
+        assert_ne!(fields.crc(512), fields.crc(1024), "bound to the place");
     }
 
     #[test]
     fn golden_record_and_header() {
-        let record = encode_record(b"key", 9, state_of(2));
-        assert_eq!(&record[..16], [9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0]);
-        assert_eq!(&record[20..], [3, 0, 0, 0, b'k', b'e', b'y']);
-        assert_eq!(u32::from_le_bytes(record[16..20].try_into().unwrap()), key_crc(b"key"));
-        let header = encode_header(0x200, 28);
-        assert_eq!(&header[..20], *b"TFASTF\x01\0\0\x02\0\0\0\0\0\0\x1c\0\0\0");
+        let record = encode_record(0x100, b"key", 9, state_of(2));
+        assert_eq!(&record[..8], [9, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&record[8..12], [55, 23, 217, 229]);
+        assert_eq!(&record[12..], [3, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, b'k', b'e', b'y']);
+        assert_eq!(encode_key(0x100, b"key")[..], [&record[8..16], b"key"].concat());
+        let header = encode_header(0x300, 0x200, 28);
+        assert_eq!(&header[..20], *b"TFASTF\x02\0\0\x02\0\0\0\0\0\0\x1c\0\0\0");
+        assert_eq!(&header[20..24], [32, 221, 175, 206]);
         assert_eq!(&header[24..], [0; 40]);
+        assert_ne!(header, encode_header(0x340, 0x200, 28), "bound to the place");
+    }
+
+    #[test]
+    fn entries_lead_somewhere_only_where_they_were_written() {
+        for ptr in [0, 16, 0x1234_5670, (1 << 48) - 16] {
+            for place in [64, 80, 0xFEDC_BA98_7654_3210] {
+                let word = seal(place, ptr);
+                assert_eq!(unseal(place, word), ptr);
+                (0..64).for_each(|bit| assert_eq!(unseal(place, word ^ 1 << bit), STRAY, "bit {bit}"));
+                (1..64).for_each(|i| assert_eq!(unseal(place + 16 * i, word), STRAY, "{i} further"));
+            }
+        }
     }
 
     fn state_of(generation: u64) -> u64 {

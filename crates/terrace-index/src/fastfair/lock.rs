@@ -87,6 +87,9 @@ impl<const N: usize> FastFair<N> {
             let next = bump(word & 0xffff_ffff | mine) | LOCKED;
             if node.n.lock.compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 let locked = Locked { node, before: word, _touching: None };
+                if !node.has_own_entries() {
+                    return Err(self.stray(node));
+                }
                 if self.may_need_repair(word) {
                     self.repair(&locked)?;
                 }
@@ -122,9 +125,6 @@ impl<const N: usize> FastFair<N> {
     /// Puts a node right that a crash may have left in the middle of a shift or a merge.
     fn repair(&self, locked: &Locked<'_, N>) -> Result<()> {
         let node = locked.node;
-        if !node.is_sound() {
-            return Err(self.damaged(node.off, "a tree node with its checksum", "another checksum"));
-        }
         // What a killed process stored is there, but has perhaps not been written back.
         self.pool.persist(node.off, Self::NODE_BYTES);
         if self.is_dead(node)? {

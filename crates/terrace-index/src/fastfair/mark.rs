@@ -88,7 +88,7 @@ impl<const N: usize> FastFair<N> {
     /// Marks the records of a leaf that lie after those marked already: a merge behind the walk's back may
     /// show some twice.
     fn mark_records(&self, walk: &mut Walk<'_>, leaf: NodeRef<'_, N>) -> Result<()> {
-        for CopiedEntry { record, .. } in self.copy_leaf(leaf).entries {
+        for CopiedEntry { record, .. } in self.copy_leaf(leaf)?.entries {
             let key = self.record_key(record)?;
             if walk.last.as_deref().is_none_or(|last| last < key) {
                 walk.marks.slot(record)?;

@@ -88,7 +88,7 @@ impl<const N: usize> FastFair<N> {
         drop((left, right));
         self.repair_left(l)?;
         self.shift_out(&parent.lock, first + 1);
-        self.pool.publish(POff::new(above.entry_at(first) + 8), merged);
+        self.pool.publish(POff::new(above.entry_at(first) + 8), above.sealed(first, merged));
         for record in items.dropped {
             self.retire_record(record)?;
         }

@@ -113,9 +113,9 @@ impl<const N: usize> FastFair<N> {
         let header = reserved.take(kinds::FASTFAIR_NODE, TREE_HEADER_BYTES)?;
         let root = reserved.take(kinds::FASTFAIR_NODE, Self::NODE_BYTES)?;
         let fields = NodeFields { level: 0, skip: 0, low: 0, high: 0, prefix: 0 };
-        pool.write(root, &fields.encode(root, 0, pool.generation() << 32, &[], N));
+        pool.write(root, &fields.encode(pool.place(root), 0, pool.generation() << 32, &[], N));
         pool.flush(root, Self::NODE_BYTES);
-        pool.write(header, &layout::encode_header(root, N as u32));
+        pool.write(header, &layout::encode_header(pool.place(header), root, N as u32));
         pool.flush(header, TREE_HEADER_BYTES);
         let tree = Self::over(pool, header);
         tree.totals.set(0, TREE_HEADER_BYTES + Self::NODE_BYTES);
@@ -135,7 +135,15 @@ impl<const N: usize> FastFair<N> {
             .ok_or_else(|| Error::corruption(pool.path(), 0, format!("a root {root_name}"), "none"))?;
         let mut tree = Self::over(pool, header);
         let head = tree.header()?;
-        if head.magic != layout::MAGIC || head.crc != layout::header_crc(head.fanout) {
+        let place = pool.place(header);
+        if let Some(version) = layout::other_version(head, place) {
+            return Err(Error::InvalidFormat {
+                file: pool.path().to_path_buf(),
+                found: format!("a FAST&FAIR tree of version {version}"),
+                supported: format!("version {}", layout::VERSION),
+            });
+        }
+        if head.magic != layout::MAGIC || head.crc != layout::header_crc(head.magic, place, head.fanout) {
             return Err(tree.damaged(header, "a FAST&FAIR tree's header", "other bytes"));
         }
         if head.fanout as usize != N {
@@ -197,7 +205,7 @@ impl<const N: usize> FastFair<N> {
 
     /// The word cell of the record at `off`.
     fn cell(&self, off: u64) -> Result<WordCell<'_>> {
-        WordCell::at(&self.pool, self.generation, off)
+        WordCell::apart(&self.pool, self.generation, off)
     }
 }
 

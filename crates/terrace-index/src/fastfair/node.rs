@@ -7,7 +7,7 @@ use terrace_pmem::{POff, Pool};
 
 use super::layout::{
     ENTRY_BYTES, FORWARD_AT, KEY_HEAD_BYTES, KeyHead, NODE_HEADER_BYTES, NODE_TAG, Node, NodeFields,
-    RECORD_HEAD_BYTES, RecordHead, UNSETTLED, node_bytes,
+    RECORD_HEAD_BYTES, RecordHead, STRAY, UNSETTLED, entry_place, key_crc, node_bytes, seal, unseal,
 };
 use super::{FastFair, lock};
 
@@ -19,18 +19,32 @@ const MAX_FORWARDS: usize = 10_000;
 pub(super) struct NodeRef<'t, const N: usize> {
     pub off: u64,
     pub n: &'t Node<N>,
+    /// The number of its place in the pool.
+    place: u64,
 }
 
 impl<'t, const N: usize> NodeRef<'t, N> {
-    /// Entry `i` as it is now: slice, then pointer.
+    /// Entry `i` as it is now: slice, then pointer, [`STRAY`] if it was written elsewhere.
     pub fn entry(&self, i: usize) -> (u64, u64) {
         let e = &self.n.entries[i];
-        (e.slice.load(Ordering::Acquire), e.ptr.load(Ordering::Acquire))
+        (e.slice.load(Ordering::Acquire), unseal(entry_place(self.place, i), e.ptr.load(Ordering::Acquire)))
     }
 
-    /// The pointer of entry `i`; 0 past the last.
+    /// The pointer of entry `i`, [`STRAY`] if it was written elsewhere; 0 past the last.
     pub fn ptr(&self, i: usize) -> u64 {
-        self.n.entries.get(i).map_or(0, |e| e.ptr.load(Ordering::Acquire))
+        let unsealed =
+            |e: &super::layout::Entry| unseal(entry_place(self.place, i), e.ptr.load(Ordering::Acquire));
+        self.n.entries.get(i).map_or(0, unsealed)
+    }
+
+    /// The word to store where entry `i` is to lead to `ptr`.
+    pub fn sealed(&self, i: usize, ptr: u64) -> u64 {
+        seal(entry_place(self.place, i), ptr)
+    }
+
+    /// Whether every entry was written where it lies. Each is one word, so this holds at every moment of a shift.
+    pub fn has_own_entries(&self) -> bool {
+        (0..N).all(|i| self.ptr(i) != STRAY)
     }
 
     /// Where entry `i` lies in the pool.
@@ -68,18 +82,25 @@ impl<'t, const N: usize> NodeRef<'t, N> {
 
     /// Whether the fixed part's checksum is right.
     pub fn is_sound(&self) -> bool {
-        self.n.tag == NODE_TAG && self.fields().crc(self.off) == self.n.crc
+        self.n.tag == NODE_TAG && self.fields().crc(self.place) == self.n.crc
     }
 }
 
 impl<const N: usize> FastFair<N> {
-    /// The node at `off`, bounds-checked.
+    /// The node at `off`, proven to be that one by its fixed part.
     pub(super) fn node(&self, off: u64) -> Result<NodeRef<'_, N>> {
-        let node = NodeRef { off, n: self.pool.get::<Node<N>>(POff::new(off))? };
-        if node.n.tag != NODE_TAG {
-            return Err(self.damaged(off, "a tree node", "other bytes"));
+        let n = self.pool.get::<Node<N>>(POff::new(off))?;
+        let node = NodeRef { off, n, place: self.pool.place(off) };
+        if !node.is_sound() {
+            return Err(self.damaged(off, "a tree node with its checksum", "other bytes"));
         }
         Ok(node)
+    }
+
+    /// What an entry that was written elsewhere is.
+    #[cold]
+    pub(super) fn stray(&self, node: NodeRef<'_, N>) -> Error {
+        self.damaged(node.off, "a node with entries of its own", "others'")
     }
 
     /// The key of the record at `off`.
@@ -91,7 +112,8 @@ impl<const N: usize> FastFair<N> {
     pub(super) fn key_bytes(&self, off: u64) -> Result<&[u8]> {
         let head = self.pool.get::<KeyHead>(POff::new(off))?;
         // SAFETY: a key object never changes, and the caller's presence keeps it from being freed.
-        unsafe { self.pool.bytes(off + KEY_HEAD_BYTES, u64::from(head.klen)) }
+        let key = unsafe { self.pool.bytes(off + KEY_HEAD_BYTES, u64::from(head.klen)) }?;
+        proven(&self.pool, off, head.crc, key)
     }
 
     /// The least key that belongs to `node`; `None`: no bound.
@@ -171,5 +193,14 @@ impl<const N: usize> FastFair<N> {
 pub(super) fn record_key(pool: &Pool, off: u64) -> Result<&[u8]> {
     let head = pool.get::<RecordHead>(POff::new(off))?;
     // SAFETY: a record's key never changes, and the caller's presence keeps it from being freed.
-    unsafe { pool.bytes(off + RECORD_HEAD_BYTES, u64::from(head.klen)) }
+    let key = unsafe { pool.bytes(off + RECORD_HEAD_BYTES, u64::from(head.klen)) }?;
+    proven(pool, off, head.crc, key)
+}
+
+/// `key`, if the object at `off` that it is of was written there.
+fn proven<'p>(pool: &Pool, off: u64, crc: u32, key: &'p [u8]) -> Result<&'p [u8]> {
+    if crc != key_crc(pool.place(off), key) {
+        return Err(Error::corruption(pool.path(), off, "a key with its checksum", "other bytes"));
+    }
+    Ok(key)
 }

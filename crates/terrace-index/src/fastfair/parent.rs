@@ -81,7 +81,7 @@ impl<const N: usize> FastFair<N> {
         // The parent's entry is the last to name the dead node: who changes it retires the node, and after a
         // crash before that it is found here again.
         self.repair_left(child)?;
-        self.pool.publish(POff::new(parent.entry_at(at) + 8), target.off);
+        self.pool.publish(POff::new(parent.entry_at(at) + 8), parent.sealed(at, target.off));
         drop(held);
         self.retire_node(child, false)?;
         Ok(true)

@@ -52,10 +52,13 @@ impl<const N: usize> FastFair<N> {
             if node.level() > 0 {
                 let key = self.low_key(self.node(ptr)?)?.unwrap_or_default();
                 out.items.push(Item { key, ptr });
-            } else if self.cell(ptr)?.load(node.entry_at(i)) != 0 {
-                out.items.push(Item { key: self.record_key(ptr)?, ptr });
-            } else {
-                out.dropped.push(ptr);
+                continue;
+            }
+            // Proven first, also of a dead one: a word from elsewhere says nothing.
+            let key = self.record_key(ptr)?;
+            match self.cell(ptr)?.load(node.entry_at(i)) {
+                0 => out.dropped.push(ptr),
+                _ => out.items.push(Item { key, ptr }),
             }
         }
         Ok(out)

@@ -7,6 +7,7 @@ use terrace_base::Result;
 
 use super::FastFair;
 use super::key::Target;
+use super::layout::STRAY;
 use super::lock;
 use super::node::NodeRef;
 use crate::ordered::ScanBatch;
@@ -41,7 +42,7 @@ impl<const N: usize> FastFair<N> {
         let Some(mut leaf) = self.leaf_of(start)? else { return Ok(()) };
         let mut low: Option<&[u8]> = None;
         loop {
-            let copied = self.copy_leaf(leaf);
+            let copied = self.copy_leaf(leaf)?;
             let first = passed.map_or(Ok(0), |passed| self.reached(leaf, &copied, passed))?;
             let wanted = &copied.entries[first..];
             let next = if wanted.len() < end - out.len() { leaf.next() } else { 0 };
@@ -85,7 +86,7 @@ impl<const N: usize> FastFair<N> {
                 return Ok(());
             }
             let Some(arrival) = self.descend(target, 0)? else { return Ok(()) };
-            let mut copied = self.copy_leaf(arrival.node);
+            let mut copied = self.copy_leaf(arrival.node)?;
             copied.entries.truncate(self.reached(arrival.node, &copied, target)?);
             copied.entries.reverse();
             self.push_all(&copied.entries, end, 0, out)?;
@@ -113,9 +114,11 @@ impl<const N: usize> FastFair<N> {
             let (now, later) = rest.split_at(rest.len().min(end - out.len()));
             self.load(now, std::mem::take(&mut next));
             for entry in now {
+                // Proven before the word is believed: one from elsewhere may say that the key is absent.
+                let key = self.record_key(entry.record)?;
                 let word = self.cell(entry.record)?.load(entry.link);
                 if word != 0 {
-                    out.push(self.record_key(entry.record)?, word);
+                    out.push(key, word);
                 }
             }
             rest = later;
@@ -156,7 +159,7 @@ impl<const N: usize> FastFair<N> {
     }
 
     /// The entries of a leaf, which has been loaded.
-    pub(super) fn copy_leaf(&self, leaf: NodeRef<'_, N>) -> Copied {
+    pub(super) fn copy_leaf(&self, leaf: NodeRef<'_, N>) -> Result<Copied> {
         let mut entries: Vec<CopiedEntry> = Vec::with_capacity(N);
         loop {
             entries.clear();
@@ -178,8 +181,11 @@ impl<const N: usize> FastFair<N> {
                 let _ = (0..N).try_for_each(|i| if take(i) { Ok(()) } else { Err(()) });
             }
             let after = leaf.version();
+            if entries.iter().any(|entry| entry.record == STRAY) {
+                return Err(self.stray(leaf));
+            }
             if after == before {
-                return Copied { entries, steady: self.is_steady(before, after) };
+                return Ok(Copied { entries, steady: self.is_steady(before, after) });
             }
         }
     }

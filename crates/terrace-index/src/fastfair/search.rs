@@ -13,6 +13,7 @@ use terrace_base::Result;
 
 use super::FastFair;
 use super::key::{Target, slice};
+use super::layout::STRAY;
 use super::lock;
 use super::node::NodeRef;
 
@@ -164,6 +165,9 @@ impl<const N: usize> FastFair<N> {
         let mut ties = 0;
         while i < N {
             let (slice, ptr) = node.entry(i);
+            if ptr == STRAY {
+                return Err(self.stray(node));
+            }
             if ptr == 0 || slice > wanted {
                 break;
             }
@@ -217,6 +221,9 @@ impl<const N: usize> FastFair<N> {
         for i in order {
             let upward = *upward.get_or_insert(i == 0);
             let (slice, ptr) = leaf.entry(i);
+            if ptr == STRAY {
+                return Err(self.stray(leaf));
+            }
             if ptr == 0 {
                 if upward {
                     break;

@@ -72,7 +72,7 @@ impl<const N: usize> FastFair<N> {
     }
 
     fn store_ptr(&self, node: NodeRef<'_, N>, i: usize, ptr: u64) {
-        self.pool.store_ordered(POff::new(node.entry_at(i) + 8), ptr);
+        self.pool.store_ordered(POff::new(node.entry_at(i) + 8), node.sealed(i, ptr));
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrace_base::ErrorKind;
+use terrace_base::checksum::{crc32c, crc32c_append};
 use terrace_index::{FastFair, OrderedIndex, ScanBatch, kinds};
 use terrace_pmem::{Granularity, MemMedia, Pool, PoolOptions};
 use terrace_sim::{Survival, World, WorldOptions};
@@ -260,6 +261,16 @@ fn damaged_and_foreign_trees_are_errors() {
     pool.write(header + 2, &[0]);
     assert_eq!(Small::open(&pool, "tree").unwrap_err().kind(), ErrorKind::Corruption);
     pool.write(header + 2, b"A");
+    // Another version is one only with its checksum.
+    // SAFETY: within the pool; nobody writes it meanwhile.
+    let own = unsafe { pool.bytes(header, 24).unwrap() }.to_vec();
+    pool.write(header + 6, &[1]);
+    assert_eq!(Small::open(&pool, "tree").unwrap_err().kind(), ErrorKind::Corruption);
+    let crc = crc32c_append(crc32c(b"TFASTF\x01\0"), &4u32.to_le_bytes());
+    pool.write(header + 20, &crc.to_le_bytes());
+    let e = Small::open(&pool, "tree").unwrap_err();
+    assert!(e.kind() == ErrorKind::InvalidFormat && e.to_string().contains("version 1"), "{e}");
+    pool.write(header, &own);
     Small::open(&pool, "tree").unwrap();
     // Any word of any node may hold anything: an error or an answer, never a panic or a loop.
     let nodes: Vec<_> = pool.slots(kinds::FASTFAIR_NODE).map(|(off, _)| off).collect();

@@ -16,6 +16,7 @@ mod skiplist;
 mod skiplist_salvage;
 mod spot_on;
 mod sptree;
+mod stray;
 mod turbohash;
 
 use conformance::{conformance, hash_conformance};
