@@ -49,8 +49,17 @@ pub struct Explorer {
     shrink_runs: u32,
 }
 
-/// Moments of a run with a fault at which images are taken.
-const FAULT_MOMENTS: usize = 3;
+/// Moments of a run with a fault at which images are taken, at least.
+const FAULT_MOMENTS: u64 = 3;
+
+/// What is looked at after a fault.
+#[derive(Clone, Copy)]
+enum After<'a> {
+    /// Images at so many moments.
+    Moments(u64),
+    /// The image that a route leads to.
+    Route(&'a Route),
+}
 
 /// The outcome of one run of a scenario: what was checked, and the first image that failed.
 struct Pass {
@@ -177,11 +186,14 @@ impl Explorer {
             return self.replay_on(&scenario, &ops, &route).map(|()| Summary::of_replay());
         }
         let dry = self.dry(&scenario, &ops)?;
-        let images = self.image_numbers(0).len() * FAULT_MOMENTS;
-        let runs = (self.images / images as u64).max(1);
+        let least = self.image_numbers(0).len() as u64;
+        let runs = (self.images / (least * FAULT_MOMENTS)).max(1);
+        let faults = sample(self.seed, dry.fallible_operations(), runs);
+        // Where every operation has failed, the rest of the budget goes to more moments after each.
+        let moments = (self.images / (least * faults.len().max(1) as u64)).max(FAULT_MOMENTS);
         let mut summary = Summary::new(dry.events());
-        for fault in sample(self.seed, dry.fallible_operations(), runs) {
-            let pass = self.pass_with_fault(&scenario, &ops, fault, None)?;
+        for fault in faults {
+            let pass = self.pass_with_fault(&scenario, &ops, fault, After::Moments(moments))?;
             summary.add(&pass.tally);
             summary.events_tried += 1;
             if let Some(found) = pass.found {
@@ -218,7 +230,7 @@ impl Explorer {
             (_, None) => {
                 return Err(Box::new(Failure::of_scenario(route.seed, "the route is empty".into(), ops)));
             }
-            (Some(fault), _) => explorer.pass_with_fault(scenario, ops, fault, Some(route))?,
+            (Some(fault), _) => explorer.pass_with_fault(scenario, ops, fault, After::Route(route))?,
             (None, Some(first)) => {
                 let picks = Picks::from([(first.event, vec![first.image])]);
                 explorer.pass(scenario, ops, None, Place::following(&route.steps), picks)?
@@ -287,7 +299,7 @@ impl Explorer {
         scenario: &Arc<S>,
         ops: &[S::Op],
         fault: u64,
-        route: Option<&Route>,
+        then: After<'_>,
     ) -> Result<Pass, Box<Failure<S::Op>>> {
         let of_fault = |mut failure: Box<Failure<S::Op>>| {
             failure.route.fault = Some(fault);
@@ -296,22 +308,24 @@ impl Explorer {
         let counted = World::new(self.seed, self.world);
         counted.fail_nth(fault);
         self.run(scenario, &counted, &Arc::new(RwLock::new(scenario.model())), ops).map_err(of_fault)?;
-        let (place, picks) = match route {
-            Some(route) => {
+        let (place, picks) = match then {
+            After::Route(route) => {
                 let first = &route.steps[0];
                 (Place::following(&route.steps), Picks::from([(first.event, vec![first.image])]))
             }
-            None => (Place::default(), self.picks_after(&counted, fault)),
+            After::Moments(moments) => (Place::default(), self.picks_after(&counted, fault, moments)),
         };
         self.pass(scenario, ops, Some(fault), place, picks).map_err(of_fault)
     }
 
-    /// The images of a run in which operation `fault` failed as it did in `counted`.
-    fn picks_after(&self, counted: &World, fault: u64) -> Picks {
+    /// The images of a run in which operation `fault` failed as it did in `counted`, at `moments` of its events: the
+    /// one after the fault, the end, and some between.
+    fn picks_after(&self, counted: &World, fault: u64, moments: u64) -> Picks {
         let (end, images) = (counted.events(), self.image_numbers(0));
         let after = counted.fault_met().unwrap_or(end).min(end);
-        let later = after + Rng::new(mix(mix(self.seed, fault), 9)).below(end - after + 1);
-        [after, later, end].into_iter().map(|event| (event, images.clone())).collect()
+        let later = sample(mix(self.seed, fault), end - after + 1, moments - 1);
+        let events = later.into_iter().map(|later| after + later).chain([after]);
+        events.map(|event| (event, images.clone())).collect()
     }
 
     /// Which images to take of a run with `events` events.

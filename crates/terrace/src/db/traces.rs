@@ -69,22 +69,21 @@ impl Traces {
 /// Removes what a creation in `dir` has come to make, so that it means the same to the next opening wherever this is cut
 /// short: what a manifest may name before the manifest, the first manifest, which alone is a creation cut short, after the
 /// others, and the pool last. Where something cannot be removed, the rest stays.
+///
+/// Once `CURRENT` is there, everything stays: it is an empty database, which the next opening takes. Removals reach the
+/// disk in any order, and a power cut could leave a pointer whose manifest has gone, or a pool whose pointer has.
 fn remove_beginnings(env: &Env, dir: &Path) {
     let Ok(paths) = env.fs.list(dir) else { return };
-    let mut made: Vec<_> =
-        paths.iter().filter_map(|path| Some((rank(FileName::parse(path)?)?, path))).collect();
-    made.sort();
+    let mut made: Vec<_> = paths.iter().filter_map(|path| Some((FileName::parse(path)?, path))).collect();
+    if made.iter().any(|(name, _)| *name == FileName::Current) {
+        return;
+    }
+    made.retain(|(name, _)| *name != FileName::Lock);
+    made.sort_by_key(|(name, _)| match name {
+        FileName::Manifest(number) => (1, Reverse(*number)),
+        _ => (0, Reverse(0)),
+    });
     if made.iter().all(|(_, path)| env.fs.remove(path).is_ok()) {
         let _ = env.pm.remove(&dir.join(POOL_NAME));
     }
-}
-
-/// When a file of a creation goes; `None` for the lock's.
-fn rank(name: FileName) -> Option<(u8, Reverse<u64>)> {
-    Some(match name {
-        FileName::Lock => return None,
-        FileName::Current => (1, Reverse(0)),
-        FileName::Manifest(number) => (2, Reverse(number)),
-        _ => (0, Reverse(0)),
-    })
 }

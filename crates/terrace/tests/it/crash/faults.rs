@@ -20,6 +20,9 @@ use crate::harness::Contents;
 /// Images that the operations of a scenario share; a long run gets more by the environment.
 const IMAGES: u64 = 360;
 
+/// The same for a creation, which is short: nearly every event after nearly every failure.
+const CREATION_IMAGES: u64 = 1200;
+
 /// Operations after which nothing is left of a passing failure.
 fn in_order_again() -> Vec<Op> {
     vec![Op::Put(1, 30), Op::Compare, Op::Flush, Op::PutSynced(2, 400), Op::Compact(0, u16::MAX), Op::Compare]
@@ -126,9 +129,21 @@ fn each_fails(seed: u64, ops: &[Op]) {
     }
 }
 
+/// Each operation of a creation fails, and a power cut comes at any event of what is tried again.
 #[test]
 fn of_creation() {
-    each_fails(1, &[Op::Put(1, 10)]);
+    for (engine, granularity) in everywhere() {
+        for (seed, errors) in [(1, Errors::Passing), (15, Errors::Expected)] {
+            let explorer = explorer(engine, seed, granularity, CREATION_IMAGES * share(engine));
+            let explorer = explorer.nested(0, 0).drawn(1);
+            let failing = match errors {
+                Errors::Passing => explorer.explore_faults(failing_once(engine), vec![Op::Put(1, 10)]),
+                _ => explorer.explore_faults(failing_unheeded(engine), vec![Op::Put(1, 10)]),
+            };
+            let summary = failing.unwrap_or_else(|failure| panic!("{engine:?} {granularity:?}: {failure}"));
+            println!("{engine:?} {granularity:?} seed {seed}: {summary:?}");
+        }
+    }
 }
 
 #[test]
