@@ -4,14 +4,16 @@
 //!
 //! 1. A record counts if the head or a record that counts leads to it. What was staged and not linked has nobody that leads
 //!    to it.
-//! 2. Where the chain is broken, the records that nobody leads to count, too: one of them is the one that the damaged
-//!    record led to.
+//! 2. Where the chain is broken, stretches of it that begin with a record that nobody leads to count, too: one of them
+//!    begins with the one that the damaged record led to. A stretch that ends where a record that counts leads is none of
+//!    the chain's: it was staged there and never linked, or dropped. Of several with one end the longest counts.
 //! 3. Of batches that are not whole the newest is dropped, which a crash may have cut short, if no whole one is newer.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
 use terrace_base::Result;
-use terrace_pmem::{Kind, Pool};
+use terrace_pmem::{Extent, Kind, Pool};
 
 use super::arena::Arena;
 use super::layout::OWNER_BYTES;
@@ -41,7 +43,8 @@ impl SkipList {
         head: u64,
         each: &mut dyn FnMut(Record<'_>) -> Result<()>,
     ) -> Result<Missing> {
-        let (arena, id, extents) = Arena::open_damaged(pool, kind, head)?;
+        let (arena, id, mut extents) = Arena::open_damaged(pool, kind, head)?;
+        extents.found.sort_by_key(|extent| extent.offset);
         let list = Self::over(pool, arena, id);
         let (sound, mut missing) = (list.inner.sound_records(&extents.found), Missing::default());
         missing.extents = extents.is_cut;
@@ -78,15 +81,27 @@ fn partial_batches(nodes: &[Node<'_>]) -> HashSet<u64> {
     found.into_iter().filter(|(_, (found, of))| found != of).map(|(first, _)| first).collect()
 }
 
+/// A value at most so long is read to its end to find out whether what looks like a record is one.
+const SHORT_BYTES: u64 = 4 << 10;
+
+/// The records that count, and where they lead.
+#[derive(Default)]
+struct Counted<'a> {
+    nodes: Vec<Node<'a>>,
+    led_to: HashSet<u64>,
+    breaks: u64,
+}
+
 impl Inner {
-    /// The places of all sound records, linked or not.
-    fn sound_records(&self, extents: &[terrace_pmem::Extent]) -> HashSet<u64> {
+    /// The places of all sound records, linked or not, in extents that are sorted.
+    fn sound_records(&self, extents: &[Extent]) -> HashSet<u64> {
         let mut sound = HashSet::new();
         for extent in extents {
             let of = std::slice::from_ref(extent);
             let mut at = self.first_byte(extent) + OWNER_BYTES;
             while at < extent.offset + extent.bytes {
-                match self.sound_node(of, at).filter(|_| self.may_be_node(of, at)) {
+                let looks = self.may_be_node(of, at) && self.looks_like_record(extents, at);
+                match looks.then(|| self.sound_node(of, at)).flatten() {
                     Some(node) => {
                         sound.insert(at);
                         at = (at + node.head.fields().above()).next_multiple_of(8) + OWNER_BYTES;
@@ -98,49 +113,102 @@ impl Inner {
         sound
     }
 
-    /// Those of the sound records that count; adds the places where the chain is broken.
-    fn linked(&self, sound: &HashSet<u64>, breaks: &mut u64) -> Result<Vec<Node<'_>>> {
-        let mut linked = HashSet::new();
-        let mut nodes = Vec::with_capacity(sound.len());
-        self.follow(self.after(self.head), sound, &mut linked, (&mut nodes, breaks))?;
-        if *breaks == 0 {
-            return Ok(nodes);
-        }
-        let led_to: HashSet<u64> = sound.iter().map(|&at| self.after(at)).collect();
-        let mut begins: Vec<u64> =
-            sound.iter().copied().filter(|at| !linked.contains(at) && !led_to.contains(at)).collect();
-        begins.sort_unstable();
-        for at in begins {
-            self.follow(at, sound, &mut linked, (&mut nodes, breaks))?;
-        }
-        Ok(nodes)
+    /// Whether it is worth the time to compute the checksum of what lies at `at`. Of a long record the link counts, too:
+    /// other bytes may look like one of any length at every place, and to read all of that each time takes hours.
+    fn looks_like_record(&self, extents: &[Extent], at: u64) -> bool {
+        let Ok(Node { head, .. }) = self.node(at) else { return false };
+        let next = self.after(at);
+        let is_short = head.fields().above() <= SHORT_BYTES;
+        let leads_on = next == 0 || self.may_be_node(extents, next);
+        head.reserved == 0 && head.batch_len > 0 && head.batch_first <= head.seq && (is_short || leads_on)
     }
 
-    /// Follows the chain from the record at `at` to its end, to what was met before, or to where it is broken.
-    fn follow<'a>(
-        &'a self,
-        mut at: u64,
+    /// Those of the sound records that count; adds the places where the chain is broken.
+    fn linked(&self, sound: &HashSet<u64>, breaks: &mut u64) -> Result<Vec<Node<'_>>> {
+        let mut counted = Counted::default();
+        self.count_stretch(self.after(self.head), sound, &mut counted)?;
+        if counted.breaks > 0 {
+            for at in self.begins(sound, &counted.led_to)? {
+                self.count_stretch(at, sound, &mut counted)?;
+            }
+        }
+        *breaks = counted.breaks;
+        Ok(counted.nodes)
+    }
+
+    /// The sound records that no sound one leads to, those with most behind them first, but for those that are `led_to`.
+    fn begins(&self, sound: &HashSet<u64>, led_to: &HashSet<u64>) -> Result<Vec<u64>> {
+        let nobodys: HashSet<u64> = sound.iter().map(|&at| self.after(at)).collect();
+        let mut begins: Vec<u64> = sound.difference(&nobodys).copied().collect();
+        begins.retain(|at| !led_to.contains(at));
+        let mut lengths = HashMap::new();
+        for &at in &begins {
+            self.measure(at, sound, led_to, &mut lengths)?;
+        }
+        // Of two with as much the one that was written first: it lies before what was staged and came to nothing.
+        begins.sort_unstable_by_key(|at| (Reverse(lengths.get(at).copied()), *at));
+        Ok(begins)
+    }
+
+    /// Adds to `lengths`, by record, how many records there are from that at `at`, and from those that follow, to where
+    /// others lead or the chain is broken.
+    fn measure(
+        &self,
+        at: u64,
         sound: &HashSet<u64>,
-        linked: &mut HashSet<u64>,
-        (nodes, breaks): (&mut Vec<Node<'a>>, &mut u64),
+        led_to: &HashSet<u64>,
+        lengths: &mut HashMap<u64, u64>,
     ) -> Result<()> {
-        let mut last: Option<Node<'_>> = None;
-        while at != 0 {
-            if !sound.contains(&at) {
-                *breaks += 1;
+        let (mut path, mut next) = (vec![at], self.after(at));
+        while !led_to.contains(&next)
+            && !lengths.contains_key(&next)
+            && self.leads(path[path.len() - 1], next, sound)?
+        {
+            path.push(next);
+            next = self.after(next);
+        }
+        let mut length = lengths.get(&next).copied().unwrap_or(0);
+        for at in path.into_iter().rev() {
+            length += 1;
+            lengths.insert(at, length);
+        }
+        Ok(())
+    }
+
+    /// Whether the record at `from` leads to a sound one at `to` that comes after it.
+    fn leads(&self, from: u64, to: u64, sound: &HashSet<u64>) -> Result<bool> {
+        if !sound.contains(&to) {
+            return Ok(false);
+        }
+        let to = self.node(to)?;
+        Ok(compare(&self.node(from)?, to.key, to.head.seq).is_lt())
+    }
+
+    /// Counts the records from the one at `at` to the chain's end or to where it is broken; none of them if they end where
+    /// one that counts leads.
+    fn count_stretch<'a>(&'a self, at: u64, sound: &HashSet<u64>, counted: &mut Counted<'a>) -> Result<()> {
+        let mut stretch = Vec::new();
+        let mut next = at;
+        loop {
+            let leads_on = match stretch.last() {
+                None => sound.contains(&next),
+                Some(&last) => self.leads(last, next, sound)?,
+            };
+            // A link that leads back is damaged, and says nothing of where others lead.
+            if counted.led_to.contains(&next) && (leads_on || !sound.contains(&next)) {
                 return Ok(());
             }
-            let node = self.node(at)?;
-            if last.as_ref().is_some_and(|last| compare(last, node.key, node.head.seq).is_ge()) {
-                *breaks += 1;
-                return Ok(());
+            if !leads_on {
+                break;
             }
-            if !linked.insert(at) {
-                return Ok(());
-            }
-            nodes.push(node);
-            last = Some(node);
-            at = self.after(at);
+            stretch.push(next);
+            next = self.after(next);
+        }
+        counted.breaks += u64::from(next != 0);
+        counted.led_to.insert(at);
+        for at in stretch {
+            counted.nodes.push(self.node(at)?);
+            counted.led_to.insert(self.after(at));
         }
         Ok(())
     }

@@ -97,3 +97,74 @@ fn what_was_never_linked_is_not_found() {
     let (found, missing) = salvaged(&pool, head);
     assert_eq!((found.len() as u64, missing), (RECORDS, Missing::default()));
 }
+
+/// A record that is a batch of its own.
+fn alone<'a>(key: &'a [u8], seq: u64, value: &'a [u8]) -> Record<'a> {
+    Record { key, seq, kind: 1, value, batch_first: seq, batch_len: 1 }
+}
+
+/// A list of which a large group was refused when the last few records were not there yet: what it had staged was taken
+/// back, and what does not lie under those is in the arena for as long. Its numbers are given to nobody else.
+fn filled_beside_a_refusal(pool: &Pool, rng: &mut Rng) -> (SkipList, BTreeSet<u64>) {
+    let list = SkipList::create(pool, kinds::MEMTABLE, 256 << 10).unwrap();
+    let mut refused = BTreeSet::new();
+    let (value, late) = ([7; 90], rng.below(20));
+    for seq in 1..=RECORDS {
+        if seq == RECORDS - late {
+            let staging = list.staging();
+            for number in RECORDS + 1..RECORDS + 100 {
+                // Some for keys that are there.
+                let key = if rng.one_in(2) { key(1 + rng.below(seq)) } else { key(number) };
+                drop(list.stage(&alone(&key, number, &value)).unwrap());
+                refused.insert(number);
+            }
+            list.take_back(&staging).unwrap();
+        }
+        list.put_group(&[alone(&key(seq), seq, &value[..rng.below(90) as usize])]).unwrap();
+    }
+    (list, refused)
+}
+
+#[test]
+fn what_was_taken_back_stays_away() {
+    let (mut left, mut came) = (0, 0);
+    for seed in 0..60 {
+        let mut rng = Rng::new(seed);
+        let pool = memory_pool();
+        let (list, refused) = filled_beside_a_refusal(&pool, &mut rng);
+        let head = list.head_offset();
+        let places = places(&pool, head);
+        drop(list);
+        let harmed: BTreeSet<u64> = (0..=rng.below(3)).map(|_| 1 + rng.below(RECORDS)).collect();
+        for seq in &harmed {
+            let at = places[*seq as usize - 1] + if rng.one_in(3) { 0 } else { 8 + 8 * rng.below(4) };
+            pool.atomic(POff::new(at)).fetch_xor(1 << rng.below(64), Ordering::Relaxed);
+        }
+        let (found, _) = salvaged(&pool, head);
+        let seqs: BTreeSet<u64> = found.iter().map(|(_, seq)| *seq).collect();
+        let lost: BTreeSet<u64> = (1..=RECORDS).filter(|seq| !seqs.contains(seq)).collect();
+        assert!(lost.is_subset(&harmed), "seed {seed}: {lost:?} are lost, {harmed:?} are damaged");
+        left += refused.len();
+        came += seqs.intersection(&refused).count();
+    }
+    // One that lies right behind a damaged record looks like that one's successor.
+    assert!(came * 100 <= left, "{came} of {left} refused records came back");
+}
+
+/// Where a record is damaged its value is looked at, too, which may look like records of any length.
+#[test]
+fn a_value_that_looks_like_long_records_costs_no_hours() {
+    let pool = memory_pool();
+    let list = SkipList::create(&pool, kinds::MEMTABLE, 24 << 20).unwrap();
+    let value: Vec<u8> = (8u64 << 20).to_le_bytes().repeat(1 << 15);
+    for seq in 1..=40 {
+        list.put_group(&[alone(&key(seq), seq, &value)]).unwrap();
+    }
+    let head = list.head_offset();
+    drop(list);
+    let word = |at: u64| pool.atomic(POff::new(at));
+    let at = word(head + 72).load(Ordering::Relaxed);
+    word(at + 8).fetch_xor(1 << 60, Ordering::Relaxed);
+    let (found, missing) = salvaged(&pool, head);
+    assert_eq!((found.len(), missing.breaks), (39, 1));
+}
