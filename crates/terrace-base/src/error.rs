@@ -151,6 +151,11 @@ impl Error {
         matches!(self.kind(), ErrorKind::Io | ErrorKind::NoSpace)
     }
 
+    /// Whether another version of this program wrote what is there: it is sound, and not to be touched.
+    pub fn is_of_another_version(&self) -> bool {
+        matches!(self, Error::InvalidFormat { found, .. } if found.contains("version "))
+    }
+
     /// Whether the pool or the disk has no room. Nothing has been lost, and there may be room later.
     pub fn is_out_of_space(&self) -> bool {
         matches!(self.kind(), ErrorKind::NoSpace | ErrorKind::PoolFull)

@@ -1,4 +1,9 @@
 //! What a version of a key says, as every format stores it.
+//!
+//! Its byte, or the lowest bits of a word that holds more than it, is a kind in bits 0 and 1 and, in bit 2, whether further
+//! fields follow: an expiry, the number of a keyspace. Only puts and deletions without such fields are written today.
+//! The others are reserved: who meets one knows that it is sound and that a later version has written it, and refuses it
+//! by name. Any other byte is damage.
 
 use std::path::Path;
 
@@ -15,7 +20,11 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind stored as `byte`; `None` if there is no such kind.
+    /// Bits that a kind takes in a word that holds more than it.
+    pub const BITS: u32 = 3;
+
+    /// The kind stored as `byte`; `None` if there is no such kind, or if it is [reserved](Self::reserved).
+    #[inline]
     pub fn from_u8(byte: u8) -> Option<Kind> {
         match byte {
             0 => Some(Kind::Delete),
@@ -24,31 +33,53 @@ impl Kind {
         }
     }
 
-    /// The kind stored as `byte` in a record at `offset` of `file`. Another byte is damage, or what a later version
-    /// has written: it is neither a deletion nor to be passed over.
-    pub fn parse(byte: u8, file: &Path, offset: u64) -> Result<Kind> {
-        Kind::from_u8(byte).ok_or_else(|| unknown(byte, file, offset))
+    /// What a later version means by `byte`, if that is kept for one.
+    pub fn reserved(byte: u8) -> Option<&'static str> {
+        match byte {
+            2 => Some("a deletion of a range"),
+            3 => Some("a merge operand"),
+            4..=7 => Some("a version with an expiry or a keyspace"),
+            _ => None,
+        }
     }
-}
 
-#[cold]
-fn unknown(byte: u8, file: &Path, offset: u64) -> Error {
-    Error::corruption(file, offset, "a deletion (0) or a put (1)", format!("kind {byte}"))
+    /// The kind stored as `byte` in a record at `offset` of `file`.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidFormat` if the byte is [reserved](Self::reserved): a later version wrote it, and it is neither a deletion nor to
+    /// be passed over. `Corruption` for any other.
+    pub fn parse(byte: u8, file: &Path, offset: u64) -> Result<Kind> {
+        Kind::from_u8(byte).ok_or_else(|| match Kind::reserved(byte) {
+            Some(what) => Kind::later(what, file),
+            None => Error::corruption(file, offset, "a deletion (0) or a put (1)", format!("kind {byte}")),
+        })
+    }
+
+    /// The error for a record of a kind that only a later version knows.
+    #[cold]
+    pub fn later(what: &'static str, file: &Path) -> Error {
+        Error::InvalidFormat {
+            file: file.to_path_buf(),
+            found: format!("of a later version (it holds {what})"),
+            supported: "puts and deletions".to_string(),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ErrorKind;
 
     #[test]
-    fn every_other_byte_is_damage() {
+    fn reserved_bytes_are_of_a_later_version_and_others_are_damage() {
         for byte in 0..=255 {
             let parsed = Kind::parse(byte, Path::new("pool"), 64);
             match byte {
                 0 => assert_eq!(parsed.unwrap(), Kind::Delete),
                 1 => assert_eq!(parsed.unwrap(), Kind::Put),
-                _ => assert_eq!(parsed.unwrap_err().kind(), ErrorKind::Corruption),
+                2..=7 => assert!(parsed.unwrap_err().is_of_another_version()),
+                _ => assert!(matches!(parsed, Err(Error::Corruption { .. }))),
             }
             assert_eq!(Kind::from_u8(byte).map(|kind| kind as u8), Some(byte).filter(|byte| *byte < 2));
         }

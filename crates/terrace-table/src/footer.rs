@@ -21,7 +21,7 @@ use crate::frame::{HEADER_BYTES, Handle, Malformed, Owner};
 use crate::position::BLOCK_ALIGN;
 
 /// The version of the table format that this build writes and reads.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 
 /// Bytes of the head; the first block follows.
 pub(crate) const HEAD_BYTES: usize = 16;
@@ -226,7 +226,7 @@ mod tests {
     fn foreign_and_future_files_are_told_apart() {
         let (mut head, mut foot) = (encode_head(9), footer().encode());
         assert_eq!(decode(&[7; 16], &[7; 64]).unwrap_err().kind(), ErrorKind::InvalidFormat);
-        for version in [2, 4] {
+        for version in [FORMAT_VERSION as u8 - 1, FORMAT_VERSION as u8 + 1] {
             head[8] = version;
             foot[VERSION_AT] = version;
             let e = decode(&head, &foot).unwrap_err();

@@ -23,7 +23,7 @@ use terrace_base::checksum::{crc32c, crc32c_append};
 use terrace_base::codec::Reader;
 use terrace_base::{Error, Result};
 
-use crate::entry::MAX_VALUE_BYTES;
+use crate::entry::{Kind, MAX_VALUE_BYTES};
 use crate::options::{Compression, TableOptions};
 use crate::position::BLOCK_ALIGN;
 
@@ -80,18 +80,28 @@ impl Handle {
 /// Stored bytes that are not what the format says, at a place that the caller knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Malformed {
-    pub expected: &'static str,
-    pub found: String,
+    expected: &'static str,
+    found: String,
+    /// They are sound, and of a kind that only a later version knows.
+    later: Option<&'static str>,
 }
 
 impl Malformed {
     pub fn new(expected: &'static str, found: impl Into<String>) -> Self {
-        Malformed { expected, found: found.into() }
+        Malformed { expected, found: found.into(), later: None }
+    }
+
+    /// An entry that holds `what`, which only a later version knows.
+    pub fn of_later_version(what: &'static str) -> Self {
+        Malformed { later: Some(what), ..Malformed::new("a put or a deletion", what) }
     }
 
     #[cold]
     pub fn at(self, path: &Path, offset: u64) -> Error {
-        Error::corruption(path, offset, self.expected, self.found)
+        match self.later {
+            Some(what) => Kind::later(what, path),
+            None => Error::corruption(path, offset, self.expected, self.found),
+        }
     }
 }
 

@@ -61,7 +61,7 @@ type Take<'a> = &'a mut dyn FnMut(&[u8], u64, Kind, Bytes) -> Result<()>;
 /// another table or another origin is as lost as a damaged one.
 ///
 /// # Errors
-/// `InvalidFormat` if the file is no table; what `take` returns; what opening the file returns. Damage
+/// `InvalidFormat` if the file is no table, or holds what only a later version knows; what `take` returns; what opening the file returns. Damage
 /// and parts that cannot be read are no errors: they are in the report.
 pub fn salvage(fs: &dyn Fs, path: &Path, number: u64, origin: u64, take: Take<'_>) -> Result<Salvaged> {
     let file = fs.open(path, Access::Sequential)?;
@@ -121,6 +121,7 @@ impl Work<'_> {
         for &handle in handles {
             match self.load(handle) {
                 Ok(block) => self.give(block)?,
+                Err(e) if e.is_of_another_version() => return Err(e),
                 Err(_) => self.lose(handle.offset),
             }
             end = handle.end();
@@ -147,6 +148,7 @@ impl Work<'_> {
             let handle = Handle { offset: at, len: header.block_len() };
             match self.load(handle) {
                 Ok(block) => self.give(block)?,
+                Err(e) if e.is_of_another_version() => return Err(e),
                 Err(_) => self.lose(at),
             }
             at = if handle.end() <= end { handle.end() } else { at + BLOCK_ALIGN };

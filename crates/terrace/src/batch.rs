@@ -118,6 +118,18 @@ impl WriteBatch {
         }
         Some(WriteBatch { encoded: encoded.to_vec(), len, error: None })
     }
+
+    /// What there is in a batch that does not [`decode`](Self::decode) that only a later version knows, if that is why.
+    pub(crate) fn reserved(encoded: &[u8]) -> Option<&'static str> {
+        let mut reader = Reader::new(encoded);
+        loop {
+            let mut next = reader.clone();
+            match next_op(&mut next) {
+                Some(_) => reader = next,
+                None => return reader.u8().and_then(Kind::reserved),
+            }
+        }
+    }
 }
 
 fn next_op<'a>(reader: &mut Reader<'a>) -> Option<Op<'a>> {
@@ -151,6 +163,16 @@ mod tests {
     fn a_damaged_encoding_is_refused() {
         assert!(WriteBatch::decode(&[7]).is_none());
         assert!(WriteBatch::decode(&[1, 5, b'k']).is_none());
+        assert_eq!(WriteBatch::reserved(&[1, 5, b'k']), None);
+    }
+
+    #[test]
+    fn what_a_later_version_writes_is_named() {
+        for byte in 2..=255 {
+            let encoded = [1, 1, b'k', 1, b'v', byte, 1, b'k'];
+            assert!(WriteBatch::decode(&encoded).is_none());
+            assert_eq!(WriteBatch::reserved(&encoded), Kind::reserved(byte));
+        }
     }
 
     #[test]

@@ -237,7 +237,7 @@ fn may_be_ahead(core: &Core, manifest: &Manifest) -> bool {
 /// What lies where a pool is known to have been is no pool any more: that is damage, but for another version's.
 fn damaged(path: &Path, error: Error) -> Error {
     match error {
-        Error::InvalidFormat { ref found, .. } if !is_of_another_version(&error) => {
+        Error::InvalidFormat { ref found, .. } if !error.is_of_another_version() => {
             Error::corruption(path, 0, "the database's pool (try `repair`)", format!("none: {found}"))
         }
         error => error,
@@ -365,11 +365,6 @@ pub(crate) fn is_unusable(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corruption | ErrorKind::InvalidFormat)
 }
 
-/// Whether an error says that another version of this program wrote what is there: it is sound, and not to be touched.
-pub(crate) fn is_of_another_version(error: &Error) -> bool {
-    matches!(error, Error::InvalidFormat { found, .. } if found.contains("version "))
-}
-
 /// Opens what lies in the pool's place for a repair, which will replace what cannot be used: that is the inner error. The
 /// outer one says that it is not this database's to replace. Where the identity is not known the pool is taken for its own.
 pub(crate) fn open_to_repair(
@@ -394,7 +389,7 @@ pub(crate) fn open_to_repair(
     let known = recorded_path(identity).unwrap_or_else(|| core.dir.join(POOL_NAME));
     let is_recorded = known == path || core.env.pm.home(&known).as_deref() == Some(path);
     match core.env.pm.open(path, options) {
-        Err(e) if !is_unusable(&e) || is_of_another_version(&e) => Err(e),
+        Err(e) if !is_unusable(&e) || e.is_of_another_version() => Err(e),
         Err(e @ Error::InvalidFormat { .. }) if elsewhere && !is_recorded => Err(Error::invalid(format!(
             "{e}; name the pool of this database, or move that away to go on without one"
         ))),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! payload  := entry* restart* u32(count)
-//! entry    := varint(shared) varint(unshared) varint(value_len << 1 | kind) varint(seq)
+//! entry    := varint(shared) varint(unshared) varint(value_len << 3 | kind) varint(seq)
 //!             key[shared..] value
 //! restart  := u32, the payload offset of a restart entry; the first, always 0, is left out
 //! ```

@@ -64,6 +64,10 @@ pub(crate) enum Lookup {
     },
 }
 
+fn kind_bits(tag: u64) -> u8 {
+    (tag & ((1 << Kind::BITS) - 1)) as u8
+}
+
 fn entry_malformed() -> Malformed {
     Malformed::new("an entry within its block", "lengths that do not fit")
 }
@@ -151,7 +155,18 @@ impl Block {
     /// The entry at `at`, which must be below [`limit`](Self::limit).
     #[inline]
     pub fn entry(&self, at: usize) -> Result<RawEntry, Malformed> {
-        self.try_entry(at).ok_or_else(entry_malformed)
+        self.try_entry(at).ok_or_else(|| self.malformed(at))
+    }
+
+    /// What is wrong with the entry at `at`.
+    #[cold]
+    fn malformed(&self, mut at: usize) -> Malformed {
+        let data = self.data.get(..self.limit).unwrap_or_default();
+        let (_shared, _unshared) = (varint(data, &mut at), varint(data, &mut at));
+        match varint(data, &mut at).map(kind_bits).and_then(Kind::reserved) {
+            Some(what) => Malformed::of_later_version(what),
+            None => entry_malformed(),
+        }
     }
 
     #[inline]
@@ -164,13 +179,13 @@ impl Block {
         if shared > MAX_KEY_BYTES as u64 || unshared > MAX_KEY_BYTES as u64 - shared {
             return None;
         }
-        let value_len = usize::try_from(tag >> 1).ok()?;
+        let value_len = usize::try_from(tag >> Kind::BITS).ok()?;
         let value_at = at + unshared as usize;
         let end = value_at.checked_add(value_len)?;
         if end > self.limit {
             return None;
         }
-        let kind = if tag & 1 == 0 { Kind::Delete } else { Kind::Put };
+        let kind = Kind::from_u8(kind_bits(tag))?;
         Some(RawEntry { shared: shared as usize, suffix: at..value_at, value: value_at..end, seq, kind })
     }
 

@@ -63,7 +63,7 @@ impl BlockWriter {
 
     /// An upper bound of what one more entry adds: all of its key, and a restart.
     pub fn entry_bound(key: &[u8], seq: u64, value_len: usize) -> usize {
-        let lengths = 2 * varint_len(key.len() as u64) + varint_len((value_len as u64) << 1);
+        let lengths = 2 * varint_len(key.len() as u64) + varint_len((value_len as u64) << Kind::BITS);
         lengths + varint_len(seq) + key.len() + value_len + size_of::<u32>()
     }
 
@@ -77,7 +77,7 @@ impl BlockWriter {
         }
         put_varint(out, shared as u64);
         put_varint(out, (key.len() - shared) as u64);
-        put_varint(out, (value_len as u64) << 1 | kind as u64);
+        put_varint(out, (value_len as u64) << Kind::BITS | kind as u64);
         put_varint(out, seq);
         out.extend_from_slice(&key[shared..]);
         self.last_key.truncate(shared);

@@ -51,6 +51,40 @@ fn ask_everything(fs: &MemFs, built: &Built, items: &[Item]) {
     let _ = table.dump(&mut Vec::new());
 }
 
+/// What is kept for a later version is refused by its name by all who read, and none takes it for damage.
+#[test]
+fn what_a_later_version_writes_is_refused_by_name() {
+    let items = [Item::put(b"key", 7, b"value")];
+    for bits in 2..8u8 {
+        let fs = MemFs::default();
+        let built = build(&fs, 1, &TableOptions::default(), &items);
+        let mut data = fs.bytes(path());
+        let (at, stored) = blocks(&data)[0];
+        // Behind the two lengths of the key: the value's length, and in the lowest bits the kind.
+        let tag = &mut data[at + HEADER + 2];
+        assert_eq!(*tag, 5 << Kind::BITS | Kind::Put as u8);
+        *tag = 5 << Kind::BITS | bits;
+        seal(&mut data, at, stored);
+        fs.set(path(), data);
+
+        let table = open(&fs, 1, 1 << 20).unwrap();
+        let mut cursor = table.cursor(false, 100);
+        let outcomes = [
+            table.get(b"key", 7).map(drop),
+            table.get_at(position_of(&built, 0), b"key", 7).map(drop),
+            cursor.seek(b"key", 7).map(drop),
+            cursor.seek_first().map(drop),
+            table.verify().map(drop),
+            salvage(&fs, path(), 1, 9, &mut |_, _, _, _| Ok(())).map(drop),
+        ];
+        for outcome in outcomes {
+            let error = outcome.unwrap_err();
+            assert!(error.is_of_another_version(), "{error}");
+            assert!(error.to_string().contains(Kind::reserved(bits).unwrap()), "{error}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 

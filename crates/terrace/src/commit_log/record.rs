@@ -77,6 +77,14 @@ impl Record {
     }
 }
 
+/// What there is in a payload that is no [`Record`] that only a later version knows, if that is why.
+pub(super) fn reserved(payload: &[u8]) -> Option<&'static str> {
+    let mut r = Reader::new(payload);
+    let is_batch = r.u8()? == tag::BATCH;
+    r.varint()?;
+    is_batch.then(|| WriteBatch::reserved(r.rest()))?
+}
+
 /// Begins a batch's record; its operations follow, encoded.
 pub(super) fn put_batch_head(out: &mut Vec<u8>, first_seq: u64) {
     out.push(tag::BATCH);

@@ -14,9 +14,10 @@ use std::path::{Path, PathBuf};
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_disk::Fs;
 use terrace_log::{LogReader, Outline};
+use terrace_table::Kind;
 
 use super::file::log_path;
-use super::record::Record;
+use super::record::{self, Record};
 use crate::batch::WriteBatch;
 use crate::core::Core;
 use crate::manifest::State;
@@ -143,8 +144,10 @@ pub(crate) fn groups_beyond(core: &Core, state: &State, numbers: Vec<u64>, seq: 
 }
 
 pub(super) fn decode(path: &Path, payload: &[u8]) -> Result<Record> {
-    Record::decode(payload)
-        .ok_or_else(|| Error::corruption(path, 0, "a record of a commit log", "bytes that do not decode"))
+    Record::decode(payload).ok_or_else(|| match record::reserved(payload) {
+        Some(what) => Kind::later(what, path),
+        None => Error::corruption(path, 0, "a record of a commit log", "bytes that do not decode"),
+    })
 }
 
 /// Logs being read one after the other.

@@ -5,7 +5,7 @@ use std::path::Path;
 use terrace_base::{Error, Result};
 use terrace_pmem::{MediaRequest, PoolOptions};
 
-use super::{POOL_NAME, is_of_another_version, is_unusable, owner_in};
+use super::{POOL_NAME, is_unusable, owner_in};
 use crate::core::Core;
 use crate::manifest::{self, FileName};
 use crate::options::PoolChoice;
@@ -41,7 +41,7 @@ pub(crate) fn refuse_headless(core: &Core) -> Result<()> {
     }
     let wanted = PoolOptions { media, salvage: true, prefault: false, ..PoolOptions::default() };
     let pool = match core.env.pm.open(&path, &wanted) {
-        Err(e) if is_unusable(&e) && !is_of_another_version(&e) => return Ok(()),
+        Err(e) if is_unusable(&e) && !e.is_of_another_version() => return Ok(()),
         pool => pool?,
     };
     if owner_in(&pool).is_none() {

@@ -165,10 +165,7 @@ fn sound_as_it_is(
         Ok(report) if report.is_clean() && view.pm.change().is_none() => {
             Ok((!hides_a_stranger(env, dir, &view)?).then_some(report.keys))
         }
-        Err(e)
-            if matches!(e.kind(), ErrorKind::Locked | ErrorKind::NoSpace)
-                || pool::is_of_another_version(&e) =>
-        {
+        Err(e) if matches!(e.kind(), ErrorKind::Locked | ErrorKind::NoSpace) || e.is_of_another_version() => {
             Err(e)
         }
         _ => Ok(None),
@@ -235,7 +232,7 @@ fn admit_versions(fs: &dyn Fs, dir: &Path) -> Result<()> {
             _ => Ok(()),
         };
         // Everything else is dealt with where it is met.
-        outcome.or_else(|e| if pool::is_of_another_version(&e) { Err(e) } else { Ok(()) })?;
+        outcome.or_else(|e| if e.is_of_another_version() { Err(e) } else { Ok(()) })?;
     }
     Ok(())
 }

@@ -118,8 +118,7 @@ fn has_pool(env: &Env, dir: &Path, choice: &PoolChoice) -> Result<bool> {
     match env.pm.open(&path, &options) {
         Err(e @ Error::Locked { .. }) => Err(e),
         // That of another version is one, too.
-        Err(Error::InvalidFormat { found, .. }) => Ok(found.contains("version ")),
-        Err(e) => Ok(e.kind() == ErrorKind::Corruption),
+        Err(e) => Ok(e.is_of_another_version() || e.kind() == ErrorKind::Corruption),
         Ok(_) => Ok(true),
     }
 }

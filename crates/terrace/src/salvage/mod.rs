@@ -252,6 +252,7 @@ impl Salvage {
             let open = Table::open(core.fs(), &path, number, core.cache().clone(), Access::Sequential);
             match open.and_then(|table| table.verify().map(|()| table.meta().clone())) {
                 Ok(meta) => sound.push((number, meta)),
+                Err(e) if e.is_of_another_version() => return Err(e),
                 Err(e) => {
                     self.did(format!("{e}: salvaging what is sound"));
                     self.set_aside(name_of(&path), e.to_string());
@@ -268,7 +269,7 @@ impl Salvage {
         let take = &mut |key: &[u8], seq, kind, value| runs.add(key, seq, kind, value);
         let outcome = salvage(core.fs(), path, number, self.options.origin, take);
         let outcome = match outcome {
-            Err(e @ Error::InvalidFormat { .. }) => {
+            Err(e @ Error::InvalidFormat { .. }) if !e.is_of_another_version() => {
                 self.lost(format!("{e}: everything that was in it"));
                 return Ok(Vec::new());
             }

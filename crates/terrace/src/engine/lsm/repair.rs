@@ -125,6 +125,9 @@ fn finish(mut base: Salvage, state: State, gathered: Option<Gathered>) -> Result
     let manifest = Manifest::rebuild(core.fs.clone(), &core.dir, state)?;
     let in_pool = gathered.is_some();
     let mut damaged = |damage: Error| {
+        if damage.is_of_another_version() {
+            return Err(damage);
+        }
         if in_pool {
             base.pool_aside.get_or_insert(damage.to_string());
         }

@@ -163,7 +163,7 @@ fn attach<I: KeyIndex>(
         outcome
     });
     match proved {
-        Err(e) if pool::is_unusable(&e) && !pool::is_of_another_version(&e) => Ok(Err(e.to_string())),
+        Err(e) if pool::is_unusable(&e) && !e.is_of_another_version() => Ok(Err(e.to_string())),
         other => other,
     }
 }

@@ -92,8 +92,8 @@ impl Repair {
         let read: Vec<_> = (0..MEMTABLES).map(|slot| read_memtable(&pool, slot)).collect();
         let is_damaged = read.iter().any(Result::is_err);
         let read: Vec<Entries> = (read.into_iter().enumerate())
-            .map(|(slot, read)| read.unwrap_or_else(|e| self.salvage_memtable(&pool, slot, &e)))
-            .collect();
+            .map(|(slot, read)| read.or_else(|e| self.salvage_memtable(&pool, slot, e)))
+            .collect::<Result<_>>()?;
         let reached = read.iter().flatten().map(|entry| entry.1).fold(self.flushed, u64::max);
         let missed = self.missed(&pool, reached)?;
         doubts.extend(missed.map(|found| {
@@ -126,21 +126,29 @@ impl Repair {
     }
 
     /// What is sound of a memtable that is damaged.
-    fn salvage_memtable(&mut self, pool: &Pool, slot: usize, damage: &Error) -> Entries {
+    fn salvage_memtable(&mut self, pool: &Pool, slot: usize, damage: Error) -> Result<Entries> {
+        let mut of_later_version = damage.is_of_another_version().then(|| damage.clone());
         self.base.pool_aside = Some(damage.to_string());
         let mut entries = Entries::new();
         let head = pool.root(root(slot)).ok().flatten();
         let missing = head.and_then(|head| {
             let salvaged = SkipList::salvage(pool, MEMTABLE_KIND, head, &mut |record| {
-                // A byte that is no kind's is damage to this record alone.
-                if let Some(kind) = Kind::from_u8(record.kind) {
-                    let value = Bytes::copy_from_slice(record.value);
-                    entries.push((record.key.to_vec(), record.seq, kind, value));
+                match Kind::parse(record.kind, pool.path(), head) {
+                    Ok(kind) => {
+                        let value = Bytes::copy_from_slice(record.value);
+                        entries.push((record.key.to_vec(), record.seq, kind, value));
+                    }
+                    Err(e) if e.is_of_another_version() => of_later_version = Some(e),
+                    // Damage to this record alone.
+                    Err(_) => {}
                 }
                 Ok(())
             });
             salvaged.ok()
         });
+        if let Some(error) = of_later_version {
+            return Err(error);
+        }
         self.base.lost(match missing {
             None => format!("{damage}: the writes of one memtable, unless a log has them"),
             Some(Missing { breaks, batches, extents }) => {
@@ -150,7 +158,7 @@ impl Repair {
                 )
             }
         });
-        entries
+        Ok(entries)
     }
 
     /// What a pool lacks that was not closed in order, and of which everything up to `reached` is there.
@@ -184,6 +192,9 @@ impl Repair {
         let manifest = Manifest::rebuild(core.fs.clone(), &core.dir, state)?;
         let slm = open::assemble(core, manifest, pool, Attached::Rebuild)?;
         slm.recover_around(Attached::Rebuild, &mut |damage| {
+            if damage.is_of_another_version() {
+                return Err(damage);
+            }
             self.damaged_log(&damage);
             Ok(())
         })?;

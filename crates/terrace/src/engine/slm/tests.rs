@@ -66,10 +66,20 @@ fn write(slm: &Slm, batch: WriteBatch) {
 /// A record of a kind that nobody knows was a deletion to readers and to the log, and flushes and repairs left it out.
 #[test]
 fn a_record_of_no_kind_is_damage_to_everybody() {
+    everybody_refuses(8, ErrorKind::Corruption, "kind 8");
+}
+
+#[test]
+fn a_record_of_a_later_version_is_refused_by_everybody() {
+    everybody_refuses(2, ErrorKind::InvalidFormat, "a deletion of a range");
+    everybody_refuses(7, ErrorKind::InvalidFormat, "an expiry or a keyspace");
+}
+
+fn everybody_refuses(kind: u8, why: ErrorKind, words: &str) {
     let dir = tempfile::tempdir().unwrap();
     let slm = open(dir.path());
     let seq = slm.core.snapshots.visible() + 1;
-    let record = Record { key: b"key", seq, kind: 7, value: b"value", batch_first: seq, batch_len: 1 };
+    let record = Record { key: b"key", seq, kind, value: b"value", batch_first: seq, batch_len: 1 };
     slm.mem.load().active().list().put_group(&[record]).unwrap();
     slm.core.snapshots.advance(seq);
     let walk = |direction| {
@@ -88,8 +98,8 @@ fn a_record_of_no_kind_is_damage_to_everybody() {
     for (who, told) in asked {
         let told = told.expect_err(who);
         // What fails in the background stops writing.
-        assert!(matches!(told.kind(), ErrorKind::Corruption | ErrorKind::Poisoned), "{who}: {told}");
-        assert!(told.to_string().contains("kind 7"), "{who}: {told}");
+        assert!(told.kind() == why || told.kind() == ErrorKind::Poisoned, "{who}: {told}");
+        assert!(told.to_string().contains(words), "{who}: {told}");
     }
 }
 
