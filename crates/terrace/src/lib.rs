@@ -6,7 +6,7 @@
 mod background;
 mod batch;
 mod commit_log;
-pub mod compaction;
+mod compaction;
 mod core;
 mod db;
 mod engine;

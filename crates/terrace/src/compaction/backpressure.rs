@@ -1,8 +1,7 @@
 //! How much to slow a writer down, so that none ever has to be stopped.
 //!
-//! Three things can fall behind: the flush of the memtable before this one, the pool, and the
-//! reclaiming of garbage. Each slows writers a little when it begins to fall behind and much when it
-//! is nearly lost, along a square: the delay and its slope start at zero, so that writers settle where
+//! Two things can run out: the time that the flush of the memtable before this one takes, and the room in the pool. Each
+//! slows writers a little when it begins to and much when it has nearly, along a square: the delay and its slope start at zero, so that writers settle where
 //! they are as fast as the background work. The delay is in proportion to the bytes written, so that one
 //! large batch pays what many small writes of the same size pay.
 //!
@@ -12,8 +11,7 @@
 
 use std::time::Duration;
 
-/// The rate to which writers are slowed when the pool or the garbage is at its end: what comes then is an error, or space
-/// that only slow work gives back.
+/// The rate to which writers are slowed when the pool is at its end: what comes then is an error.
 const SLOWEST_BYTES_PER_SEC: f64 = (4 << 20) as f64;
 
 /// Writers who have nearly filled a memtable before the flush is done are slowed to this part of its pace. That is enough
@@ -37,8 +35,6 @@ pub struct Pressure {
     pub group_fill: f64,
     /// The share of the pool, at its largest, that is used, 0 to 1.
     pub pool_fill: f64,
-    /// Dead entries in tables for every live one.
-    pub garbage_debt: f64,
     /// Bytes of the group that is about to be written.
     pub group_bytes: u64,
 }
@@ -48,16 +44,12 @@ mod ramp {
     /// The part of the way to a full memtable that writers are ahead of the flush by.
     pub const MEMTABLE: (f64, f64) = (0.1, 1.0);
     pub const POOL: (f64, f64) = (0.8, 0.98);
-    pub const GARBAGE: (f64, f64) = (1.0, 4.0);
 }
 
 /// How long a group waits before it is written. Zero when nothing is behind; never decreasing in any of
-/// the measures, and without jumps; the longest of the three.
+/// the measures, and without jumps; the longer of the two.
 pub fn delay(pressure: &Pressure) -> Duration {
-    let seconds_a_byte = [(pressure.pool_fill, ramp::POOL), (pressure.garbage_debt, ramp::GARBAGE)]
-        .map(|(value, ramp)| climb(value, ramp) / SLOWEST_BYTES_PER_SEC)
-        .into_iter()
-        .fold(0.0, f64::max);
+    let seconds_a_byte = climb(pressure.pool_fill, ramp::POOL) / SLOWEST_BYTES_PER_SEC;
     let seconds = (seconds_a_byte * pressure.group_bytes as f64).max(beside_a_flush(pressure));
     Duration::from_secs_f64(seconds.min(LONGEST.as_secs_f64()))
 }
@@ -96,7 +88,6 @@ mod tests {
         memtable_fill: 0.0,
         group_fill: 0.001,
         pool_fill: 0.0,
-        garbage_debt: 0.0,
         group_bytes: (4 << 20) / 100,
     };
     const SLOWEST: Duration = Duration::from_millis(10);
@@ -112,7 +103,7 @@ mod tests {
         assert_eq!(delay(&GROUP), Duration::ZERO);
         let full = Pressure { memtable_fill: 1.0, ..GROUP };
         assert_eq!(delay(&full), Duration::ZERO, "it can be switched at once");
-        let odd = Pressure { garbage_debt: f64::NAN, ..GROUP };
+        let odd = Pressure { pool_fill: f64::NAN, ..GROUP };
         assert_eq!(delay(&odd), Duration::ZERO);
     }
 
@@ -120,8 +111,7 @@ mod tests {
     fn each_measure_alone_reaches_the_slowest_rate() {
         let pending = Pressure { flushed: Some(0.9), memtable_fill: 1.0, ..GROUP };
         let pool = Pressure { pool_fill: 1.0, ..GROUP };
-        let garbage = Pressure { garbage_debt: 9.0, ..GROUP };
-        for (pressure, slowest) in [(pending, PACE * 5), (pool, SLOWEST), (garbage, SLOWEST)] {
+        for (pressure, slowest) in [(pending, PACE * 5), (pool, SLOWEST)] {
             assert!(close(delay(&pressure), slowest));
         }
         let half = Pressure { flushed: Some(0.0), memtable_fill: 0.55, ..GROUP };
@@ -164,18 +154,15 @@ mod tests {
     proptest! {
         #[test]
         fn more_pressure_never_shortens_the_delay(
-            flushed in proptest::option::of(0.0..1.0f64), a in 0.0..1.2f64, b in 0.0..1.2f64, c in 0.0..6.0f64, more in 0.0..0.5f64, which in 0..6,
+            flushed in proptest::option::of(0.0..1.0f64), a in 0.0..1.2f64, b in 0.0..1.2f64, more in 0.0..0.5f64, which in 0..5,
         ) {
-            let base = Pressure {
-                flushed, memtable_fill: a, pool_fill: b, garbage_debt: c, ..GROUP
-            };
+            let base = Pressure { flushed, memtable_fill: a, pool_fill: b, ..GROUP };
             let mut worse = base;
             match which {
                 0 => worse.memtable_fill += more,
                 1 => worse.pool_fill += more,
-                2 => worse.garbage_debt += more,
-                3 => worse.flush_seconds += more,
-                4 => worse.group_fill += more,
+                2 => worse.flush_seconds += more,
+                3 => worse.group_fill += more,
                 _ => worse.group_bytes += 1,
             }
             prop_assert!(delay(&worse) >= delay(&base));
@@ -183,12 +170,11 @@ mod tests {
         }
 
         #[test]
-        fn a_small_step_is_a_small_delay(fill in 0.0..1.0f64, garbage in 0.0..5.0f64) {
+        fn a_small_step_is_a_small_delay(fill in 0.0..1.0f64) {
             let at = |step: f64| delay(&Pressure {
                 flushed: Some(0.5),
                 memtable_fill: fill + step,
                 pool_fill: fill + step,
-                garbage_debt: garbage + step,
                 ..GROUP
             });
             prop_assert!(at(0.001) - at(0.0) <= SLOWEST / 50);

@@ -27,7 +27,7 @@ use terrace_base::{Error, Result};
 use terrace_table::{Cursor, Entry, Table, TableMeta};
 
 use crate::compaction::leveled::{LevelsView, TableFigures};
-use crate::compaction::overlaps;
+use crate::compaction::overlap::overlaps;
 use crate::manifest::{FileName, State};
 
 use cursor::LevelCursor;

@@ -2,7 +2,7 @@
 
 use super::view::{LevelsView, TableFigures, are_apart, bytes_of, span};
 use super::{LeveledOptions, Targets, Victims};
-use crate::compaction::overlaps;
+use crate::compaction::overlap::overlaps;
 
 /// A compaction to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::compaction::overlaps;
+use crate::compaction::overlap::overlaps;
 
 fn options() -> LeveledOptions {
     LeveledOptions { levels: 7, base_bytes: 256, ..LeveledOptions::default() }

@@ -1,6 +1,6 @@
 //! What a choice is made from.
 
-use crate::compaction::overlaps;
+use crate::compaction::overlap::overlaps;
 
 /// One table's figures.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -19,7 +19,7 @@ use super::flush::side_by_side;
 use super::jobs::{JOB_ROOTS, JobRun};
 use super::moves::{CHUNK_KEYS, Relocation};
 use super::output::{Finished, Origin, Outputs, Sink};
-use crate::compaction::{Choice, Pins, SlmCompactionOptions, Tombstones, View, choose};
+use crate::compaction::selective::{Choice, Pins, SelectiveOptions, Tombstones, View, choose};
 use crate::manifest::{Edit, JobKind};
 
 /// Bytes read ahead from each input, at most.
@@ -86,16 +86,16 @@ pub(super) fn file_of(word: u64) -> Option<u64> {
 }
 
 impl Slm {
-    pub(super) fn compaction_options(&self) -> SlmCompactionOptions {
+    pub(super) fn compaction_options(&self) -> SelectiveOptions {
         let slm = &self.core.options.slm;
-        SlmCompactionOptions {
+        SelectiveOptions {
             live_key_threshold: slm.live_key_threshold,
             garbage_share: slm.garbage_share,
             leaf_scan_files: slm.leaf_scan_files,
             sequentiality_keys: slm.sequentiality_keys,
             sequentiality_files: slm.sequentiality_files,
             max_merge_files: slm.max_merge_files,
-            ..SlmCompactionOptions::default()
+            ..SelectiveOptions::default()
         }
     }
 
@@ -108,9 +108,11 @@ impl Slm {
             let oldest = self.core.snapshots.list().first().copied();
             let mut view = View::new(&state, &choosing.pins, oldest);
             view.noted.extend(self.noted.lock().iter().filter(|n| state.tables.contains_key(n)));
-            let Some(Choice { inputs, .. }) = choose(&view, &self.compaction_options()) else {
+            let Some(choice) = choose(&view, &self.compaction_options()) else {
                 return Ok(false);
             };
+            tracing::debug!(?choice, "tables to be merged");
+            let Choice { inputs, .. } = choice;
             let tombstones = Tombstones::new(&view, &inputs);
             (self.start_job(root, JobKind::Compaction, inputs.clone())?, inputs, tombstones)
         };

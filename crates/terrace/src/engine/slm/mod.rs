@@ -54,7 +54,7 @@ use terrace_index::{FastFair, OrderedIndex, SkipList, WeakSkipList};
 use terrace_pmem::{Granularity, Pool};
 
 use crate::commit_log::CommitLog;
-use crate::compaction::{LeafScan, Pins};
+use crate::compaction::selective::{LeafScan, Pins};
 use crate::core::Core;
 use crate::core::engine::{Direction, Engine, Walk};
 use crate::core::report::CheckReport;

@@ -22,7 +22,7 @@ use super::chain::Word;
 use super::compact::file_of;
 use super::memtable::MemSet;
 use super::read::value_of;
-use crate::compaction::RangeScan;
+use crate::compaction::selective::RangeScan;
 use crate::core::engine::{Direction, Walk};
 
 /// Index entries copied at first, and at most, in one go.

@@ -172,7 +172,6 @@ impl Slm {
             memtable_fill: used as f64 / limit as f64,
             group_fill: room_for(group) as f64 / limit as f64,
             pool_fill: self.pool.used_bytes() as f64 / self.pool.max_size() as f64,
-            garbage_debt: 0.0,
             group_bytes: group.bytes(),
         };
         // Only who is ahead need look at the clock.

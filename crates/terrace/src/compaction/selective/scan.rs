@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use super::SlmCompactionOptions;
+use super::SelectiveOptions;
 use super::view::View;
 
 /// Goes over all keys round-robin, one pass of limited length at a time.
@@ -32,7 +32,7 @@ impl LeafScan {
     }
 
     /// Starts a pass over as many keys as a few average tables of `view` hold.
-    pub fn pass(&self, view: &View<'_>, options: &SlmCompactionOptions) -> LeafPass {
+    pub fn pass(&self, view: &View<'_>, options: &SelectiveOptions) -> LeafPass {
         LeafPass {
             keys_left: view.average_keys().saturating_mul(options.leaf_scan_tables),
             threshold: options.leaf_scan_files,
@@ -79,7 +79,7 @@ pub struct RangeScan {
 
 impl RangeScan {
     /// A watch on a query that starts now.
-    pub fn new(options: &SlmCompactionOptions) -> Self {
+    pub fn new(options: &SelectiveOptions) -> Self {
         RangeScan {
             keys_per_range: options.sequentiality_keys.max(1),
             threshold: options.sequentiality_files,
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_pass_is_as_long_as_two_average_tables() {
-        let options = SlmCompactionOptions::default();
+        let options = SelectiveOptions::default();
         let mut pass = LeafScan::default().pass(&View::default(), &options);
         assert!(!pass.wants_more(), "no tables, no keys to scan");
         pass.feed(b"k", None);
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn the_worst_sub_range_is_noted() {
         let options =
-            SlmCompactionOptions { sequentiality_keys: 4, sequentiality_files: 2, ..Default::default() };
+            SelectiveOptions { sequentiality_keys: 4, sequentiality_files: 2, ..Default::default() };
         let watch = |files: &[u64]| {
             let mut scan = RangeScan::new(&options);
             files.iter().for_each(|file| scan.feed((*file != 0).then_some(*file)));

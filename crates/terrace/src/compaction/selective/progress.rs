@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::{Pins, SlmCompactionOptions, TableView, Tombstones, View, choose};
+use super::view::TableView;
+use super::{Pins, SelectiveOptions, Tombstones, View, choose};
 
 type Key = Vec<u8>;
 
@@ -165,7 +166,7 @@ impl Model {
         }
     }
 
-    fn settle(&mut self, options: &SlmCompactionOptions, table_entries: usize) {
+    fn settle(&mut self, options: &SelectiveOptions, table_entries: usize) {
         loop {
             let view = self.view();
             let Some(choice) = choose(&view, options) else { return };
@@ -208,7 +209,7 @@ proptest! {
     fn every_choice_makes_progress_and_loses_nothing(
         steps in steps(), threshold in 0.3..1.2f64, max_merge_files in 1usize..6, table_entries in 1usize..10,
     ) {
-        let options = SlmCompactionOptions { live_key_threshold: threshold, max_merge_files, ..Default::default() };
+        let options = SelectiveOptions { live_key_threshold: threshold, max_merge_files, ..Default::default() };
         let mut model = Model::default();
         for step in steps {
             match step {

@@ -1,8 +1,8 @@
 //! The choice itself. The module above says what it promises.
 
-use super::SlmCompactionOptions;
-use super::overlap::{overlap_ratio, overlaps};
+use super::SelectiveOptions;
 use super::view::{TableView, View};
+use crate::compaction::overlap::{overlap_ratio, overlaps};
 
 /// Why a compaction was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ struct Candidate<'v> {
 }
 
 /// The next compaction of `view`, if one is worthwhile.
-pub fn choose(view: &View<'_>, options: &SlmCompactionOptions) -> Option<Choice> {
+pub fn choose(view: &View<'_>, options: &SelectiveOptions) -> Option<Choice> {
     let candidates = candidates(view, options);
     let best = candidates.iter().filter(|c| c.makes_progress(options)).max_by(|a, b| {
         let by_waste = || a.waste.total_cmp(&b.waste);
@@ -53,12 +53,12 @@ pub fn choose(view: &View<'_>, options: &SlmCompactionOptions) -> Option<Choice>
 }
 
 impl Candidate<'_> {
-    fn makes_progress(&self, options: &SlmCompactionOptions) -> bool {
+    fn makes_progress(&self, options: &SelectiveOptions) -> bool {
         self.waste > 0.0 || (!self.partners.is_empty() && options.max_merge_files >= 2)
     }
 }
 
-fn candidates<'v>(view: &'v View<'_>, options: &SlmCompactionOptions) -> Vec<Candidate<'v>> {
+fn candidates<'v>(view: &'v View<'_>, options: &SelectiveOptions) -> Vec<Candidate<'v>> {
     let entries: u64 = view.tables.iter().map(|table| table.entries).sum();
     let garbage_counts = view.garbage_entries() as f64 >= options.garbage_share * entries as f64;
     let mut list: Vec<Candidate<'v>> = view
@@ -93,7 +93,7 @@ impl Candidate<'_> {
 
 /// The share of entries that a compaction of `table` gets rid of, if it is enough for a candidate,
 /// else zero.
-fn waste(view: &View<'_>, table: &TableView<'_>, options: &SlmCompactionOptions) -> f64 {
+fn waste(view: &View<'_>, table: &TableView<'_>, options: &SelectiveOptions) -> f64 {
     let entries = table.entries as f64;
     let threshold = options.live_key_threshold.min(1.0) * entries;
     // Whether tombstones are droppable takes a walk over all tables: not for a table that is live
@@ -124,7 +124,7 @@ mod tests {
     }
 
     fn inputs(view: &View<'_>) -> Option<Vec<u64>> {
-        choose(view, &SlmCompactionOptions::default()).map(|c| c.inputs)
+        choose(view, &SelectiveOptions::default()).map(|c| c.inputs)
     }
 
     #[test]
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn too_much_garbage_is_compacted_alone_the_worst_first() {
         let tables = vec![table(1, ("a", "c"), 6), table(2, ("d", "f"), 2), table(3, ("a", "z"), 10)];
-        let choice = choose(&View { tables, ..View::default() }, &SlmCompactionOptions::default()).unwrap();
+        let choice = choose(&View { tables, ..View::default() }, &SelectiveOptions::default()).unwrap();
         assert_eq!(choice, Choice { inputs: vec![2], reason: Reason::Garbage, score: 0.0 });
     }
 
@@ -145,7 +145,7 @@ mod tests {
     fn garbage_waits_until_there_is_enough_of_it() {
         let tables = vec![table(1, ("a", "c"), 6), table(2, ("d", "f"), 8), table(3, ("a", "z"), 10)];
         let mut view = View { tables, ..View::default() };
-        let options = |garbage_share| SlmCompactionOptions { garbage_share, ..Default::default() };
+        let options = |garbage_share| SelectiveOptions { garbage_share, ..Default::default() };
         assert_eq!(choose(&view, &options(0.21)), None);
         assert_eq!(choose(&view, &options(0.2)).unwrap().inputs, [1]);
         view.tables[2].live = 9;
@@ -166,7 +166,7 @@ mod tests {
             noted: [3].into(),
             ..View::default()
         };
-        let choice = choose(&view, &SlmCompactionOptions::default()).unwrap();
+        let choice = choose(&view, &SelectiveOptions::default()).unwrap();
         assert_eq!(choice.inputs, [1, 2, 3]);
         assert_eq!(choice.score, 2.0 / 8.0 + 1.0 / 6.0);
         assert_eq!(choice.reason, Reason::Garbage);
@@ -178,7 +178,7 @@ mod tests {
         let mut view = View { tables, noted: [1, 2].into(), ..View::default() };
         assert_eq!(inputs(&view), None);
         view.noted.insert(3);
-        let choice = choose(&view, &SlmCompactionOptions::default()).unwrap();
+        let choice = choose(&view, &SelectiveOptions::default()).unwrap();
         assert_eq!((choice.inputs.as_slice(), choice.reason), (&[1, 3][..], Reason::Scattered));
     }
 
@@ -200,7 +200,7 @@ mod tests {
             table(4, ("b", "z"), 1),
         ];
         let view = View { tables, ..View::default() };
-        let options = SlmCompactionOptions { max_merge_files: 3, ..Default::default() };
+        let options = SelectiveOptions { max_merge_files: 3, ..Default::default() };
         assert_eq!(choose(&view, &options).unwrap().inputs, [1, 3, 4]);
     }
 
@@ -208,7 +208,7 @@ mod tests {
     fn a_cap_of_one_leaves_garbage_alone_and_scattered_tables_be() {
         let tables = vec![table(1, ("a", "z"), 10), table(2, ("a", "z"), 10)];
         let mut view = View { tables, noted: [1, 2].into(), ..View::default() };
-        let options = SlmCompactionOptions { max_merge_files: 1, ..Default::default() };
+        let options = SelectiveOptions { max_merge_files: 1, ..Default::default() };
         assert_eq!(choose(&view, &options), None);
         view.tables[0].live = 0;
         assert_eq!(choose(&view, &options).unwrap().inputs, [1]);

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::overlap::overlaps;
 use super::pins::Pins;
+use crate::compaction::overlap::overlaps;
 use crate::manifest::{State, TableState};
 
 /// A table as the decision sees it.

@@ -1,7 +1,7 @@
 //! Which tombstones a running compaction may drop.
 
-use super::overlap::overlaps;
 use super::view::{TableView, View};
+use crate::compaction::overlap::overlaps;
 
 /// The tables outside of a compaction that may hold something for its tombstones to hide.
 ///
