@@ -53,7 +53,7 @@ pub(crate) use mend::Entry;
 pub(crate) use pool::{Gathered, LOG_ROOTS, number_of};
 pub(crate) use record::Record;
 use replay::Files;
-pub(crate) use replay::{Replayed, Source, groups_beyond, replay};
+pub(crate) use replay::{Replayed, Source, groups_beyond, replay, replay_files};
 
 /// The largest buffer for records that is kept from one to the next.
 const KEPT_RECORD_BYTES: usize = 4 << 20;

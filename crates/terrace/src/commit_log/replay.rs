@@ -124,6 +124,23 @@ impl Files<'_> {
     }
 }
 
+/// Gives the groups that the logs in files numbered `numbers` hold beyond what `state` says is flushed to `each`, with the
+/// sequence number of the first write of each: as far as the logs can be read. Changes nothing.
+pub(crate) fn replay_files(
+    core: &Core,
+    state: &State,
+    numbers: Vec<u64>,
+    each: &mut dyn FnMut(u64, &WriteBatch),
+) -> Result<()> {
+    let (fs, dir, database) = (core.fs(), &*core.dir, state.identity.origin());
+    let files = Files { fs, dir, database, numbers, each_complete: true, read_only: true };
+    let mut apply = |_, first, ops: &WriteBatch, _| {
+        each(first, ops);
+        Ok(())
+    };
+    replay(&files, state, &mut |_| Ok(()), &mut apply).map(drop)
+}
+
 /// Groups that the logs in files numbered `numbers` hold beyond sequence number `seq`. What cannot be read tells of none.
 pub(crate) fn groups_beyond(core: &Core, state: &State, numbers: Vec<u64>, seq: u64) -> u64 {
     let (fs, dir, database) = (core.fs(), &*core.dir, state.identity.origin());

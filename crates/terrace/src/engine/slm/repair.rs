@@ -12,6 +12,8 @@ use terrace_table::TableMeta;
 use super::behind;
 use super::memtable::{MEMTABLE_KIND, MEMTABLES, root};
 use super::open::{self, Attached};
+use crate::batch::Op;
+use crate::commit_log::replay_files;
 use crate::core::engine::Engine;
 use crate::manifest::{BegunLog, Identity, Manifest, State};
 use crate::options::EngineKind;
@@ -104,24 +106,27 @@ impl Repair {
         }));
         let is_sound = doubts.is_empty();
         doubts.into_iter().for_each(|doubt| self.base.lost(doubt));
-        // Memtables and logs tell the same history. Mixing an unfinished one of the one with the other
-        // could put an older version above a newer: with a log there, memtables count all or not at all.
-        if is_damaged && !self.base.log_files()?.is_empty() {
-            return Ok(());
-        }
-        // In a memtable of before its flush a key may still be there that was deleted before it: tables know of neither.
-        let in_tables = if is_sound { 0 } else { self.flushed };
-        for mut entries in read {
+        // In a memtable of before its flush a key may still be there that was deleted before it: tables know of neither. Nor
+        // is a deletion known that was damaged.
+        let in_tables = if is_sound && !is_damaged { 0 } else { self.flushed };
+        // Memtables and logs tell the same history, each version by its number: what is damaged in the ones may be whole
+        // in the others, of which the newest may not have reached their files. So both count, before either is taken for all.
+        let logged = if is_damaged { self.logged(identity)? } else { Entries::new() };
+        let sources = read.into_iter().map(|entries| (entries, "a memtable")).chain([(logged, "logs")]);
+        for (mut entries, source) in sources {
             entries.retain(|entry| entry.1 > in_tables);
             self.flushed = entries.iter().map(|e| e.1).fold(self.flushed, u64::max);
-            let made = self.base.write_tables(entries, "a memtable")?;
+            let made = self.base.write_tables(entries, source)?;
             tables.extend(made.into_iter().map(|meta| (0, meta)));
         }
-        if is_sound {
+        if is_sound && !is_damaged {
             self.last_log = None;
         }
-        self.memtables_hold_all =
-            is_sound && pool.opened() == Opened::Clean && known_pool.is_some() && self.base.left.is_none();
+        self.memtables_hold_all = is_sound
+            && !is_damaged
+            && pool.opened() == Opened::Clean
+            && known_pool.is_some()
+            && self.base.left.is_none();
         Ok(())
     }
 
@@ -158,6 +163,19 @@ impl Repair {
                 )
             }
         });
+        Ok(entries)
+    }
+
+    /// What the needed logs hold that is not in tables. Damage to them is told when they are replayed.
+    fn logged(&self, identity: &Identity) -> Result<Entries> {
+        let state = self.known.clone().unwrap_or_else(|| State::new(identity.clone()));
+        let needed = self.base.log_files()?.into_iter().filter(|number| *number >= self.first_log);
+        let mut entries = Entries::new();
+        replay_files(&self.base.core, &state, needed.collect(), &mut |first, ops| {
+            let versions = ops.ops().zip(first..);
+            let entry = |op: Op<'_>, seq| (op.key.to_vec(), seq, op.kind, Bytes::copy_from_slice(op.value));
+            entries.extend(versions.map(|(op, seq)| entry(op, seq)));
+        })?;
         Ok(entries)
     }
 
