@@ -4,7 +4,7 @@
 //! From these come a new manifest and a new pool; logs are replayed on top.
 
 use bytes::Bytes;
-use terrace_base::{Error, Kind, Result};
+use terrace_base::{Error, ErrorKind, Kind, Result};
 use terrace_index::{Missing, SkipList};
 use terrace_pmem::{Granularity, Opened, Pool};
 use terrace_table::TableMeta;
@@ -97,7 +97,11 @@ impl Repair {
             .map(|(slot, read)| read.or_else(|e| self.salvage_memtable(&pool, slot, e)))
             .collect::<Result<_>>()?;
         let reached = read.iter().flatten().map(|entry| entry.1).fold(self.flushed, u64::max);
-        let missed = self.missed(&pool, reached)?;
+        let missed = match self.missed(&pool, reached) {
+            // What would say so is damaged itself.
+            Err(e) if e.kind() == ErrorKind::Corruption => Some(format!("or may be, since {e}")),
+            outcome => outcome?,
+        };
         doubts.extend(missed.map(|found| {
             format!(
                 "{} is an older copy ({found}): what was written since, unless a log has it",

@@ -173,6 +173,25 @@ fn headers(sample: &Sample) -> Vec<Vec<Header>> {
     vec![superblocks(), vec![index], vec![version]]
 }
 
+/// Where a pool keeps its roots.
+const ROOTS: std::ops::Range<usize> = 0x3000..0x4000;
+
+/// Whatever root a killed process left is damaged, the rest comes back.
+#[test]
+fn a_damaged_root_costs_what_it_led_to_at_most() {
+    let mut docket = Docket::default();
+    for sample in samples_with_tables().iter().filter(|sample| !sample.closed) {
+        let Some(pool) = &sample.image.pool else { continue };
+        for at in ROOTS.step_by(4).filter(|at| pool[*at..at + 4] != [0; 4]) {
+            let mut image = sample.image.clone();
+            image.pool.as_mut().unwrap()[at] ^= 4;
+            let judge = Judge { sample, image: &image, may_lose_the_newest: false, check_is_enough: false };
+            docket.hear("root", &format!("byte {at:#x}"), &judge);
+        }
+    }
+    docket.close();
+}
+
 fn assert_refused(bed: &Bed) {
     // The other version is known by its number, or what it wrote by its not being what this one closed the pool with.
     let refused = bed.open().map(drop).unwrap_err().kind();
