@@ -1,101 +1,32 @@
-//! What every hash index of this crate does, how its keys are hashed, and how it is scanned.
+//! What a hash index does beyond a [`PointIndex`], how its keys are hashed, and how it is scanned.
 
 use std::fmt::Debug;
 
 use terrace_base::{Error, Result};
-use terrace_pmem::Marks;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::ordered::{MAX_KEY_BYTES, ScanBatch};
+use crate::point::{MAX_KEY_BYTES, PointIndex, admit_key};
+use crate::scan_batch::ScanBatch;
 
 /// Longest value in bytes: 1 GiB.
 pub const MAX_VALUE_BYTES: usize = 1 << 30;
 
-/// Keys that [`get_many`](HashIndex::get_many) is ahead with what it has brought into the caches.
-const AHEAD: usize = 8;
-
-/// A persistent unordered map from byte strings of up to 65,535 bytes to 8-byte words other than 0.
-///
-/// Thread safety: every method may be called from any thread at any time. Each of the single-key methods is
-/// linearizable and durable when it returns; what a reader returns is durable too. A scan sees every key
-/// that is there from its beginning to its end, and of those that come and go some.
-pub trait HashIndex: Send + Sync + Debug {
-    /// The word of `key`.
-    fn get(&self, key: &[u8]) -> Result<Option<u64>>;
-
-    /// Has what a [`get`](Self::get) of `key` looks at first brought into the processor's caches, without waiting for
-    /// it. Who knows some keys ahead saves most of the time that each of them would wait for memory.
-    fn prefetch(&self, _key: &[u8]) {}
-
-    /// Appends the words of `keys` to `words`, in their order. Each is read as by [`get`](Self::get), but many at a
-    /// time are on their way from memory.
-    fn get_many(&self, keys: &[&[u8]], words: &mut Vec<Option<u64>>) -> Result<()> {
-        words.reserve(keys.len());
-        keys.iter().take(AHEAD).for_each(|key| self.prefetch(key));
-        for (i, key) in keys.iter().enumerate() {
-            if let Some(key) = keys.get(i + AHEAD) {
-                self.prefetch(key);
-            }
-            words.push(self.get(key)?);
-        }
-        Ok(())
-    }
-
-    /// Sets the word of `key`; the word it had.
-    fn insert(&self, key: &[u8], word: u64) -> Result<Option<u64>>;
-
-    /// If the word of `key` is `expected` (`None`: the key is absent), makes it `new` (`None`: removes the key);
-    /// else the inner error is what the word is.
-    fn compare_exchange(
-        &self,
-        key: &[u8],
-        expected: Option<u64>,
-        new: Option<u64>,
-    ) -> Result<std::result::Result<(), Option<u64>>>;
-
-    /// Removes `key`; the word it had.
-    fn remove(&self, key: &[u8]) -> Result<Option<u64>>;
-
+/// A persistent unordered map from byte strings to words, whose keys lie by their hashes.
+pub trait HashIndex: PointIndex {
     /// Appends keys to `out` from `cursor` on and moves it to where the scan goes on, or to its end. About
     /// `limit` keys at most, and at least one unless none is left: keys that share all 64 bits of their hash
     /// come together. Keys come in the order of their hashes, each once, whatever is moved meanwhile.
     fn scan_unordered(&self, cursor: &mut HashCursor, limit: usize, out: &mut ScanBatch) -> Result<()>;
 
-    /// Keys in the index.
-    fn len(&self) -> u64;
-
-    /// Whether there are no keys.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// How full the index is and how far probes go, by a walk over all of it. Exact whenever writers are at
     /// rest.
     fn figures(&self) -> Result<HashFigures>;
-
-    /// Marks everything in the pool that the index owns. Runs beside readers and writers.
-    fn mark(&self, marks: &mut Marks) -> Result<()>;
-
-    /// Every finding against the index's invariants; none for a healthy one. Writers must be at rest.
-    fn check(&self) -> Result<Vec<String>>;
-
-    /// Bytes of DRAM held.
-    fn dram_bytes(&self) -> u64;
-
-    /// Bytes of the pool held.
-    fn pm_bytes(&self) -> u64;
-
-    /// Saves what makes the next open faster and gives back what was unlinked. Call it when writers are done,
-    /// before the pool is closed.
-    fn close(&self) -> Result<()> {
-        Ok(())
-    }
 }
 
 /// A persistent unordered map from byte strings of up to 65,535 bytes to byte strings of up to 1 GiB.
 ///
 /// A pair of 8 and 8 bytes lies in the table itself, any other in one checksummed record. Thread safety and
-/// durability are those of [`HashIndex`]; a type that implements both sees one table, in which a word is
+/// durability are those of [`PointIndex`]; a type that implements both sees one table, in which a word is
 /// the value of 8 bytes, little-endian.
 pub trait ByteMap: Send + Sync + Debug {
     /// Sets the value of `key`; whether it had one.
@@ -200,7 +131,7 @@ fn mean(histogram: &[u64]) -> f64 {
 
 /// An error unless `key` and `value` may be stored.
 pub(crate) fn admit_pair(key: &[u8], value: &[u8]) -> Result<()> {
-    crate::ordered::admit(key, None)?;
+    admit_key(key)?;
     if value.len() > MAX_VALUE_BYTES {
         return Err(Error::invalid("a value is longer than 1 GiB"));
     }

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use terrace_bench::count;
+use terrace_bench::index::list::{INDEXES, with_subject};
 use terrace_bench::index::pairs::Pairs;
-use terrace_bench::index::subject::{INDEXES, with_subject};
 use terrace_bench::index::{Place, Run, Runner, Spec, Step, plot, store, table};
 use terrace_pmem::{Pool, Profile};
 

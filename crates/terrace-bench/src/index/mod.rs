@@ -3,11 +3,13 @@
 //! | module | owns |
 //! |---|---|
 //! | [`pairs`] | keys of three shapes, made without allocation; the order of visits |
-//! | [`subject`] | the trait that every measured index is put behind, and the list of them |
+//! | [`subject`] | the trait that every measured index is put behind |
+//! | [`list`] | the measured indexes by name, and how each is made |
 //! | [`phase`] | one kind of operation by several threads, measured |
 //! | [`mod@run`] | a list of steps on one index |
 //! | [`table`], [`plot`] | how runs are printed and drawn |
 
+pub mod list;
 pub mod pairs;
 pub mod phase;
 pub mod plot;

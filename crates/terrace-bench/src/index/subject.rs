@@ -1,23 +1,16 @@
-//! Every measured index behind one small trait, and the list of them by name.
+//! Every measured index behind one small trait.
 //!
 //! Calls are resolved at compile time, so that the harness adds nothing to what it measures: a [`Visitor`]
-//! is instantiated for the subject whose name was given.
+//! is instantiated for the subject whose name was given ([`list`](super::list)).
 
+use std::marker::PhantomData;
 use std::ops::Bound;
 
 use terrace_base::Result;
-use terrace_index::spot_on::{Base, Merge, SpotOn, SpotOnOptions};
-use terrace_index::{
-    ByteMap, Cceh, FastFair, HashIndex, OrderedIndex, ScanBatch, SkipIndex, SpOptions, SpTree, TurboHash,
-    TurboOptions,
-};
+use terrace_index::{ByteMap, HashIndex, OrderedIndex, PointIndex, ScanBatch};
 use terrace_pmem::Pool;
 
 use super::pairs::Pairs;
-use super::store::{SPTREE, Store, TURBO};
-
-/// The pool root that a measured index lies under.
-pub(super) const ROOT: &str = "bench";
 
 /// What an index is made for.
 #[derive(Debug, Clone, Copy)]
@@ -108,70 +101,10 @@ pub trait Visitor {
     fn visit<S: Subject>(self) -> Self::Out;
 }
 
-/// A measured index.
-#[derive(Debug, Clone, Copy)]
-pub struct Entry {
-    /// The name.
-    pub name: &'static str,
-    /// What it is.
-    pub about: &'static str,
-}
-
-/// The indexes there are.
-pub const INDEXES: &[Entry] = &[
-    Entry { name: "fastfair", about: "FAST&FAIR B+-tree, with shortcuts to leaves in 32 MiB of DRAM" },
-    Entry { name: "fastfair-plain", about: "FAST&FAIR B+-tree without anything in DRAM" },
-    Entry { name: "fastfair-b", about: "the same with write buffers, merged in place" },
-    Entry { name: "fastfair-bo", about: "merged out of place" },
-    Entry { name: "fastfair-boc", about: "and with shortcuts to all leaves in DRAM" },
-    Entry { name: "skiplist", about: "persistent skiplist, with its guide in DRAM" },
-    Entry { name: "skiplist-b", about: "the same with write buffers, merged one by one" },
-    Entry { name: "skiplist-bo", about: "merged a buffer at a time; its guide is the cache of a -boc" },
-    Entry { name: "sptree", about: "SPTree: inner nodes and filters in DRAM over unsorted leaves" },
-    Entry { name: "sptree-b", about: "the same with its own write buffers and logs" },
-    Entry { name: "turbohash", about: "TurboHash, shards of 256-byte buckets that grow by themselves" },
-    Entry { name: "cceh", about: "CCEH, extendible hashing with segments of 16 KiB" },
-    Entry { name: "cceh-b", about: "the same with write buffers, merged in place" },
-    Entry { name: "cceh-bo", about: "merged out of place" },
-    Entry { name: "cceh-boc", about: "and with the directory in DRAM" },
-    Entry {
-        name: "store-turbo",
-        about: "a database of the engine turbo: what it costs beside the bare table",
-    },
-    Entry {
-        name: "store-sptree",
-        about: "a database of the engine sptree: what it costs beside the bare tree",
-    },
-];
-
-/// Calls `visitor` for the subject of that name; `None` if there is none.
-pub fn with_subject<V: Visitor>(name: &str, visitor: V) -> Option<V::Out> {
-    Some(match name {
-        "fastfair" => visitor.visit::<Ordered<FastFair>>(),
-        "fastfair-plain" => visitor.visit::<Ordered<Plain>>(),
-        "fastfair-b" => visitor.visit::<Ordered<Spot<FastFair, IN_PLACE>>>(),
-        "fastfair-bo" => visitor.visit::<Ordered<Spot<FastFair, OUT_OF_PLACE>>>(),
-        "fastfair-boc" => visitor.visit::<Ordered<Spot<FastFair, CACHED>>>(),
-        "skiplist" => visitor.visit::<Ordered<SkipIndex>>(),
-        "skiplist-b" => visitor.visit::<Ordered<Spot<SkipIndex, IN_PLACE>>>(),
-        "skiplist-bo" => visitor.visit::<Ordered<Spot<SkipIndex, OUT_OF_PLACE>>>(),
-        "sptree" => visitor.visit::<Ordered<Sp<false>>>(),
-        "sptree-b" => visitor.visit::<Ordered<Sp<true>>>(),
-        "turbohash" => visitor.visit::<Hashed<TurboHash>>(),
-        "cceh" => visitor.visit::<Hashed<Cceh>>(),
-        "cceh-b" => visitor.visit::<Hashed<Spot<Cceh, IN_PLACE>>>(),
-        "cceh-bo" => visitor.visit::<Hashed<Spot<Cceh, OUT_OF_PLACE>>>(),
-        "cceh-boc" => visitor.visit::<Hashed<Spot<Cceh, CACHED>>>(),
-        "store-turbo" => visitor.visit::<Store<TURBO>>(),
-        "store-sptree" => visitor.visit::<Store<SPTREE>>(),
-        _ => return None,
-    })
-}
-
 /// An index that knows how it is made to be measured.
 pub trait Make: Sized + Send + Sync + 'static {
     /// What is measured.
-    type Index;
+    type Index: PointIndex + 'static;
     /// Makes an empty one.
     fn make(pool: &Pool, setup: Setup) -> Result<Self::Index>;
     /// Opens it.
@@ -194,184 +127,58 @@ pub trait Make: Sized + Send + Sync + 'static {
     }
 }
 
-macro_rules! make {
-    ($made:ty, $index:ty $(, $more:item)*) => {
-        impl Make for $made {
-            type Index = $index;
-            fn make(pool: &Pool, _: Setup) -> Result<$index> {
-                <$index>::create(pool, ROOT)
-            }
-            fn reopen(pool: &Pool, _: Setup) -> Result<$index> {
-                <$index>::open(pool, ROOT)
-            }
-            $($more)*
-        }
-    };
-}
-make!(FastFair, FastFair);
-make!(SkipIndex, SkipIndex);
-make!(
-    Cceh,
-    Cceh,
-    fn load_factor(index: &Cceh) -> Option<f64> {
-        Some(index.load_factor())
-    },
-    fn bytes(index: &Cceh) -> Option<&dyn ByteMap> {
-        Some(index)
-    }
-);
+/// What an index does beyond single keys.
+pub trait Sort<I>: Send + Sync + 'static {
+    /// Whether it can scan.
+    const SCANS: bool;
 
-/// An SPTree, with write buffers or without.
+    /// Reads up to `limit` pairs from `from` on into `out`, which is empty.
+    fn scan(_: &I, _from: &[u8], _limit: usize, _out: &mut ScanBatch) -> Result<()> {
+        Ok(())
+    }
+
+    /// How many probes went how many buckets far for keys that are not there.
+    fn misses(_: &I) -> Result<Option<Vec<u64>>> {
+        Ok(None)
+    }
+}
+
+/// Its keys have an order.
 #[derive(Debug)]
-pub struct Sp<const BUFFERED: bool>;
+pub struct ByKey;
 
-impl<const BUFFERED: bool> Sp<BUFFERED> {
-    fn options() -> SpOptions {
-        SpOptions { buffered: BUFFERED, ..SpOptions::default() }
+impl<I: OrderedIndex> Sort<I> for ByKey {
+    const SCANS: bool = true;
+
+    fn scan(index: &I, from: &[u8], limit: usize, out: &mut ScanBatch) -> Result<()> {
+        index.scan(Bound::Included(from), false, limit, out)
     }
 }
 
-impl<const BUFFERED: bool> Make for Sp<BUFFERED> {
-    type Index = SpTree;
-    fn make(pool: &Pool, _: Setup) -> Result<SpTree> {
-        SpTree::create(pool, ROOT, &Self::options())
-    }
-    fn reopen(pool: &Pool, _: Setup) -> Result<SpTree> {
-        SpTree::open(pool, ROOT, &Self::options())
-    }
-    fn settle(index: &SpTree) -> Result<()> {
-        index.rebuild()
-    }
-}
-
-impl Make for TurboHash {
-    type Index = TurboHash;
-    fn make(pool: &Pool, _: Setup) -> Result<TurboHash> {
-        TurboHash::create(pool, ROOT, &TurboOptions::default())
-    }
-    fn reopen(pool: &Pool, _: Setup) -> Result<TurboHash> {
-        TurboHash::open(pool, ROOT)
-    }
-    fn load_factor(index: &TurboHash) -> Option<f64> {
-        Some(index.load_factor())
-    }
-    fn bytes(index: &TurboHash) -> Option<&dyn ByteMap> {
-        Some(index)
-    }
-}
-
-/// FAST&FAIR without shortcuts.
+/// Its keys lie by their hashes.
 #[derive(Debug)]
-pub struct Plain;
+pub struct ByHash;
 
-impl Make for Plain {
-    type Index = FastFair;
-    fn make(pool: &Pool, _: Setup) -> Result<FastFair> {
-        let tree = FastFair::create(pool, ROOT)?;
-        tree.set_shortcut_limit(0);
-        Ok(tree)
-    }
-    fn reopen(pool: &Pool, _: Setup) -> Result<FastFair> {
-        let tree = FastFair::open(pool, ROOT)?;
-        tree.set_shortcut_limit(0);
-        Ok(tree)
+impl<I: HashIndex> Sort<I> for ByHash {
+    const SCANS: bool = false;
+
+    fn misses(index: &I) -> Result<Option<Vec<u64>>> {
+        Ok(Some(index.figures()?.misses))
     }
 }
 
-const IN_PLACE: u8 = 0;
-const OUT_OF_PLACE: u8 = 1;
-const CACHED: u8 = 2;
-
-/// A structure behind write buffers, in one of the three variants above.
+/// An index as a subject. If it takes bytes, pairs of 15 and 15 bytes are what they say.
 #[derive(Debug)]
-pub struct Spot<B, const VARIANT: u8>(std::marker::PhantomData<B>);
-
-impl<B, const VARIANT: u8> Spot<B, VARIANT> {
-    fn options(setup: Setup) -> SpotOnOptions {
-        let merge = if VARIANT == IN_PLACE { Merge::InPlace } else { Merge::OutOfPlace };
-        let capacity = setup.buffer;
-        SpotOnOptions { merge, cache: VARIANT == CACHED, capacity, ..SpotOnOptions::default() }
-    }
-}
-
-impl<B: Base, const VARIANT: u8> Make for Spot<B, VARIANT> {
-    type Index = SpotOn<B>;
-    fn make(pool: &Pool, setup: Setup) -> Result<SpotOn<B>> {
-        SpotOn::create(pool, ROOT, &Self::options(setup))
-    }
-    fn reopen(pool: &Pool, setup: Setup) -> Result<SpotOn<B>> {
-        SpotOn::open(pool, ROOT, &Self::options(setup))
-    }
-    fn flush(index: &SpotOn<B>) -> Result<()> {
-        index.flush()
-    }
+pub struct Measured<M: Make, S> {
+    index: M::Index,
+    wide: bool,
+    sort: PhantomData<S>,
 }
 
 /// An [`OrderedIndex`] as a subject.
-#[derive(Debug)]
-pub struct Ordered<M: Make>(M::Index);
-
-impl<M: Make<Index: OrderedIndex + 'static>> Subject for Ordered<M> {
-    const SCANS: bool = true;
-
-    fn create(pool: &Pool, setup: Setup) -> Result<Self> {
-        Ok(Ordered(M::make(pool, setup)?))
-    }
-
-    fn open(pool: &Pool, setup: Setup) -> Result<Self> {
-        Ok(Ordered(M::reopen(pool, setup)?))
-    }
-
-    #[inline]
-    fn insert(&self, key: &[u8], word: u64) -> Result<()> {
-        self.0.insert(key, word).map(drop)
-    }
-
-    #[inline]
-    fn get(&self, key: &[u8]) -> Result<Option<u64>> {
-        self.0.get(key)
-    }
-
-    #[inline]
-    fn remove(&self, key: &[u8]) -> Result<bool> {
-        Ok(self.0.remove(key)?.is_some())
-    }
-
-    fn scan(&self, from: &[u8], limit: usize, out: &mut ScanBatch) -> Result<()> {
-        self.0.scan(Bound::Included(from), false, limit, out)
-    }
-
-    fn flush(&self) -> Result<()> {
-        M::flush(&self.0)
-    }
-
-    fn settle(&self) -> Result<()> {
-        M::settle(&self.0)
-    }
-
-    fn len(&self) -> u64 {
-        self.0.len()
-    }
-
-    fn check(&self) -> Result<Vec<String>> {
-        self.0.check()
-    }
-
-    fn dram_bytes(&self) -> u64 {
-        self.0.dram_bytes()
-    }
-
-    fn pm_bytes(&self) -> u64 {
-        self.0.pm_bytes()
-    }
-}
-
-/// A [`HashIndex`] as a subject. If it takes bytes, pairs of 15 and 15 bytes are what they say.
-#[derive(Debug)]
-pub struct Hashed<M: Make> {
-    index: M::Index,
-    wide: bool,
-}
+pub type Ordered<M> = Measured<M, ByKey>;
+/// A [`HashIndex`] as a subject.
+pub type Hashed<M> = Measured<M, ByHash>;
 
 /// Bytes of a wide value.
 pub(super) const WIDE_BYTES: usize = 15;
@@ -382,10 +189,10 @@ pub(super) fn widened(word: u64) -> [u8; WIDE_BYTES] {
     value
 }
 
-impl<M: Make<Index: HashIndex + 'static>> Hashed<M> {
+impl<M: Make, S> Measured<M, S> {
     fn over(index: M::Index, pairs: Pairs) -> Self {
         let wide = pairs == Pairs::Fifteen && M::bytes(&index).is_some();
-        Hashed { index, wide }
+        Measured { index, wide, sort: PhantomData }
     }
 
     fn map(&self) -> Option<&dyn ByteMap> {
@@ -406,8 +213,8 @@ fn narrowed(map: &dyn ByteMap, key: &[u8]) -> Result<Option<u64>> {
     })
 }
 
-impl<M: Make<Index: HashIndex + 'static>> Subject for Hashed<M> {
-    const SCANS: bool = false;
+impl<M: Make, S: Sort<M::Index>> Subject for Measured<M, S> {
+    const SCANS: bool = S::SCANS;
 
     fn create(pool: &Pool, setup: Setup) -> Result<Self> {
         Ok(Self::over(M::make(pool, setup)?, setup.pairs))
@@ -446,6 +253,10 @@ impl<M: Make<Index: HashIndex + 'static>> Subject for Hashed<M> {
         }
     }
 
+    fn scan(&self, from: &[u8], limit: usize, out: &mut ScanBatch) -> Result<()> {
+        S::scan(&self.index, from, limit, out)
+    }
+
     fn flush(&self) -> Result<()> {
         M::flush(&self.index)
     }
@@ -463,7 +274,7 @@ impl<M: Make<Index: HashIndex + 'static>> Subject for Hashed<M> {
     }
 
     fn probe_histogram(&self) -> Result<Option<Vec<u64>>> {
-        Ok(Some(self.index.figures()?.misses))
+        S::misses(&self.index)
     }
 
     fn check(&self) -> Result<Vec<String>> {

@@ -1,6 +1,6 @@
 //! The index benchmark on small indexes: every operation is right, and what is printed and drawn is whole.
 
-use terrace_bench::index::subject::{INDEXES, with_subject};
+use terrace_bench::index::list::{INDEXES, with_subject};
 use terrace_bench::index::{Op, Pairs, Place, Run, Runner, Spec, Step, plot, table};
 use terrace_pmem::Profile;
 

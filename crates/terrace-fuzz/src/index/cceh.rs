@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use terrace_index::{ByteMap, Cceh, HashIndex};
+use terrace_index::{ByteMap, Cceh, PointIndex};
 
 use super::ordered::Errors;
 use super::{ROOT, SEED, colliding_key, hashed, mixed_key, variant};

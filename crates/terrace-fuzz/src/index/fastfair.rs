@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use terrace_index::{FastFair, OrderedIndex};
+use terrace_index::{FastFair, PointIndex};
 
 use super::ordered::{Errors, use_it};
 use super::{ROOT, key};

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use terrace_index::spot_on::{Base, Merge};
-use terrace_index::{Cceh, FastFair, HashIndex, OrderedIndex, SkipIndex, SpotOn, SpotOnOptions};
+use terrace_index::{Cceh, FastFair, OrderedIndex, PointIndex, SkipIndex, SpotOn, SpotOnOptions};
 use terrace_pmem::Pool;
 
 use super::ordered::{self, Errors};
@@ -29,31 +29,13 @@ enum Over {
     List,
 }
 
-fn fill<B: Base>(
-    pool: &Pool,
-    insert: impl Fn(&SpotOn<B>, u64),
-    remove: impl Fn(&SpotOn<B>, u64),
-) -> SpotOn<B> {
+fn fill<B: Base>(pool: &Pool, closed: bool) {
     let index = SpotOn::<B>::create(pool, ROOT, &options(Merge::OutOfPlace)).unwrap();
-    (0..75).for_each(|i| insert(&index, i));
-    (0..75).step_by(5).for_each(|i| remove(&index, i));
-    index
-}
-
-fn fill_ordered<B: Base + OrderedIndex>(pool: &Pool) -> SpotOn<B> {
-    fill(
-        pool,
-        |index, i| assert!(OrderedIndex::insert(index, &mixed_key(i), i + 1).is_ok()),
-        |index, i| assert!(OrderedIndex::remove(index, &mixed_key(i)).is_ok()),
-    )
-}
-
-fn fill_hashed<B: Base + HashIndex>(pool: &Pool) -> SpotOn<B> {
-    fill(
-        pool,
-        |index, i| assert!(HashIndex::insert(index, &mixed_key(i), i + 1).is_ok()),
-        |index, i| assert!(HashIndex::remove(index, &mixed_key(i)).is_ok()),
-    )
+    (0..75).for_each(|i| assert!(index.insert(&mixed_key(i), i + 1).is_ok()));
+    (0..75).step_by(5).for_each(|i| assert!(index.remove(&mixed_key(i)).is_ok()));
+    if closed {
+        index.close().unwrap();
+    }
 }
 
 /// An image that was closed, or one as a crash leaves it.
@@ -62,21 +44,15 @@ fn sound(over: Over, closed: bool) -> &'static [u8] {
     SOUND[over as usize * 2 + usize::from(closed)].get_or_init(|| {
         let pool = new_pool_of(MAX_POOL_BYTES);
         match over {
-            Over::Tree => finish(&fill_ordered::<Tree>(&pool), closed, OrderedIndex::close),
-            Over::List => finish(&fill_ordered::<SkipIndex>(&pool), closed, OrderedIndex::close),
-            Over::Table => finish(&fill_hashed::<Table>(&pool), closed, HashIndex::close),
+            Over::Tree => fill::<Tree>(&pool, closed),
+            Over::List => fill::<SkipIndex>(&pool, closed),
+            Over::Table => fill::<Table>(&pool, closed),
         }
         if closed {
             pool.close().unwrap();
         }
         image(&pool)
     })
-}
-
-fn finish<I>(index: &I, closed: bool, close: impl Fn(&I) -> terrace_base::Result<()>) {
-    if closed {
-        close(index).unwrap();
-    }
 }
 
 /// An index with write buffers answers or says what is wrong with it, whatever is asked.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use terrace_base::exec::{Executor, Inline};
-use terrace_index::{OrderedIndex, SpOptions, SpTree};
+use terrace_index::{PointIndex, SpOptions, SpTree};
 use terrace_pmem::Pool;
 
 use super::ordered::{Errors, use_it};

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use terrace_index::{ByteMap, HashCursor, HashIndex, TurboHash, TurboOptions};
+use terrace_index::{ByteMap, HashCursor, PointIndex, TurboHash, TurboOptions};
 use terrace_pmem::Pool;
 
 use super::ordered::Errors;

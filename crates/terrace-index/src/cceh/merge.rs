@@ -1,6 +1,8 @@
 //! Merging many changes into a segment out of place: the segment is copied to DRAM, changed there, written to a
 //! new place in one piece, and the directory is switched to it.
 
+use std::num::NonZeroU64;
+
 use terrace_base::Result;
 
 use super::layout::{BUCKET_SLOTS, Entry, prefix};
@@ -103,6 +105,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         let mut own = changes[..count].to_vec();
         own.sort_by_key(|change| Self::home(change.head));
         for Change { key, word, .. } in own {
+            let word = word.and_then(NonZeroU64::new);
             self.apply(key, &mut |now| if now.is_none() && word.is_none() { None } else { Some(word) })?;
         }
         edge(end_of(first, depth));

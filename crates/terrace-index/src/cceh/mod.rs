@@ -62,9 +62,10 @@ use terrace_pmem::{Marks, POff, Pool};
 use crate::hashed::{ByteMap, HashCursor, HashFigures, HashIndex, admit_pair};
 use crate::kinds;
 use crate::limbo::Limbo;
-use crate::ordered::{ScanBatch, Wish, admit, single_key_writes};
 use crate::overflow::Overflow;
+use crate::point::{PointIndex, Wish, admit_key};
 use crate::reserved::Reserved;
+use crate::scan_batch::ScanBatch;
 
 use hash::KeyHash;
 use layout::{BUCKET_BYTES, BUCKET_SLOTS, Bucket, Entry, HEADER_BYTES, HEADER_INDEX, Header, OVERFLOW_AT};
@@ -255,25 +256,20 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
     }
 }
 
-impl<const BUCKETS: usize, const PROBE: usize> HashIndex for Cceh<BUCKETS, PROBE> {
+impl<const BUCKETS: usize, const PROBE: usize> PointIndex for Cceh<BUCKETS, PROBE> {
     fn get(&self, key: &[u8]) -> Result<Option<u64>> {
-        admit(key, None)?;
+        admit_key(key)?;
         self.read(key, |value| value.word())
     }
 
-    single_key_writes!();
-
-    fn scan_unordered(&self, cursor: &mut HashCursor, limit: usize, out: &mut ScanBatch) -> Result<()> {
-        self.scan_from(cursor, limit, out)
+    fn update(&self, key: &[u8], wish: &mut dyn FnMut(Option<u64>) -> Wish) -> Result<Option<u64>> {
+        admit_key(key)?;
+        self.apply(key, wish)
     }
 
     /// Exact whenever writers are at rest. After an unclean end the first call counts, while writers wait.
     fn len(&self) -> u64 {
         self.counted().0 + self.overflow.len()
-    }
-
-    fn figures(&self) -> Result<HashFigures> {
-        self.figures_of_all()
     }
 
     fn mark(&self, marks: &mut Marks) -> Result<()> {
@@ -309,6 +305,16 @@ impl<const BUCKETS: usize, const PROBE: usize> HashIndex for Cceh<BUCKETS, PROBE
     }
 }
 
+impl<const BUCKETS: usize, const PROBE: usize> HashIndex for Cceh<BUCKETS, PROBE> {
+    fn scan_unordered(&self, cursor: &mut HashCursor, limit: usize, out: &mut ScanBatch) -> Result<()> {
+        self.scan_from(cursor, limit, out)
+    }
+
+    fn figures(&self) -> Result<HashFigures> {
+        self.figures_of_all()
+    }
+}
+
 impl<const BUCKETS: usize, const PROBE: usize> ByteMap for Cceh<BUCKETS, PROBE> {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<bool> {
         admit_pair(key, value)?;
@@ -316,7 +322,7 @@ impl<const BUCKETS: usize, const PROBE: usize> ByteMap for Cceh<BUCKETS, PROBE> 
     }
 
     fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        admit(key, None)?;
+        admit_key(key)?;
         let found = self.read(key, |found| {
             value.clear();
             found.append_to(value);
@@ -326,7 +332,7 @@ impl<const BUCKETS: usize, const PROBE: usize> ByteMap for Cceh<BUCKETS, PROBE> 
     }
 
     fn delete(&self, key: &[u8]) -> Result<bool> {
-        admit(key, None)?;
+        admit_key(key)?;
         Ok(self.remove_any(key)?.is_some())
     }
 }

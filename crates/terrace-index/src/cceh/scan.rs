@@ -5,8 +5,8 @@ use terrace_base::Result;
 use super::Cceh;
 use super::directory::Route;
 use crate::hashed::HashCursor;
-use crate::ordered::ScanBatch;
 use crate::pair::Pair;
+use crate::scan_batch::ScanBatch;
 
 /// A copied pair: hash, key, word.
 type Copied = (u64, Vec<u8>, u64);

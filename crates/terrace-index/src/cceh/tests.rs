@@ -51,7 +51,7 @@ fn keys_whose_hash_means_something_else_lie_in_records() {
         assert_eq!(table.insert(key, i as u64 + 1).unwrap(), None);
     }
     for (i, key) in keys.iter().enumerate() {
-        assert_eq!(HashIndex::get(&table, key).unwrap(), Some(i as u64 + 1));
+        assert_eq!(PointIndex::get(&table, key).unwrap(), Some(i as u64 + 1));
     }
     sound(&pool, &table);
     for key in &keys {
@@ -76,7 +76,7 @@ fn a_value_may_change_its_length() {
         assert_eq!(table.len(), 200);
         sound(&pool, &table);
     }
-    assert!(HashIndex::get(&table, &0u64.to_le_bytes()).is_err(), "not a word");
+    assert!(PointIndex::get(&table, &0u64.to_le_bytes()).is_err(), "not a word");
     for key in 0..200u64 {
         assert!(table.delete(&key.to_le_bytes()).unwrap());
         assert!(!table.delete(&key.to_le_bytes()).unwrap());
@@ -102,7 +102,7 @@ fn segments_and_directories_come_back() {
     assert!(Cceh::<4, 1>::open(&pool, "t").is_err(), "other segments");
     let table = Cceh::<2, 1>::open(&pool, "t").unwrap();
     for k in 0..3000u64 {
-        assert_eq!(HashIndex::get(&table, &k.to_le_bytes()).unwrap(), Some(k + 1));
+        assert_eq!(PointIndex::get(&table, &k.to_le_bytes()).unwrap(), Some(k + 1));
     }
     sound(&pool, &table);
 }
@@ -126,7 +126,7 @@ fn a_damaged_directory_is_told() {
     let word = pool.atomic(at).load(Ordering::Relaxed);
     pool.atomic(at).store(word ^ 1 << 20, Ordering::Relaxed);
     assert!(table.check().is_err());
-    assert!((0..40u64).any(|k| HashIndex::get(&table, &k.to_le_bytes()).is_err()));
+    assert!((0..40u64).any(|k| PointIndex::get(&table, &k.to_le_bytes()).is_err()));
     assert!(Cceh::<2, 1>::open(&pool, "t").is_err());
     pool.atomic(at).store(word, Ordering::Relaxed);
     sound(&pool, &table);
@@ -211,7 +211,7 @@ fn a_key_that_a_crash_left_in_its_segment_and_in_the_overflow_is_in_its_segment(
     drop((table, pool));
     let pool = Pool::open_on(media.clone(), Path::new("memory"), &options()).unwrap();
     let table = Cceh::<2, 1>::open(&pool, "t").unwrap();
-    assert_eq!((table.overflow.len(), HashIndex::get(&table, &keys[0]).unwrap()), (2, Some(7)));
+    assert_eq!((table.overflow.len(), PointIndex::get(&table, &keys[0]).unwrap()), (2, Some(7)));
     table.limbo.drain();
     let mut marks = pool.marks();
     table.mark(&mut marks).unwrap();

@@ -66,7 +66,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
                     self.clear(locked, wanted, survey)?;
                     Try::Done(before)
                 }
-                Some(Some(word)) => match self.store(locked, wanted, survey, &word.to_le_bytes())? {
+                Some(Some(word)) => match self.store(locked, wanted, survey, &word.get().to_le_bytes())? {
                     true => Try::Done(before),
                     false => Try::Full,
                 },

@@ -63,8 +63,10 @@ use terrace_pmem::{Kind, Marks, Opened, POff, Pool};
 
 use crate::kinds;
 use crate::limbo::Limbo;
-use crate::ordered::{OrderedIndex, ScanBatch, admit, leads_on, single_key_writes};
+use crate::ordered::{OrderedIndex, leads_on};
+use crate::point::{PointIndex, Wish, admit_key};
 use crate::reserved::Reserved;
+use crate::scan_batch::ScanBatch;
 use crate::word_cell::WordCell;
 
 pub use nearby::Nearby;
@@ -209,27 +211,17 @@ impl<const N: usize> FastFair<N> {
     }
 }
 
-impl<const N: usize> OrderedIndex for FastFair<N> {
+impl<const N: usize> PointIndex for FastFair<N> {
     fn get(&self, key: &[u8]) -> Result<Option<u64>> {
-        admit(key, None)?;
+        admit_key(key)?;
         let _here = self.limbo.enter();
         let Some(leaf) = self.leaf_of(key)? else { return Ok(None) };
         self.get_in(leaf, key)
     }
 
-    single_key_writes!();
-
-    fn scan(&self, from: Bound<&[u8]>, reverse: bool, limit: usize, out: &mut ScanBatch) -> Result<()> {
-        let (before, end) = (out.len(), out.len().saturating_add(limit));
-        if reverse {
-            self.scan_down(from, end, out)?
-        } else {
-            self.scan_up(from, end, out)?
-        }
-        if leads_on(from, reverse, before, out) {
-            return Ok(());
-        }
-        Err(self.damaged(self.header_off, "leaves with keys of their own", "others' keys"))
+    fn update(&self, key: &[u8], wish: &mut dyn FnMut(Option<u64>) -> Wish) -> Result<Option<u64>> {
+        admit_key(key)?;
+        self.apply_from(None, key, wish)
     }
 
     /// Exact whenever writers are at rest. After an unclean end the first call counts, while writers wait.
@@ -257,6 +249,21 @@ impl<const N: usize> OrderedIndex for FastFair<N> {
     fn close(&self) -> Result<()> {
         self.limbo.drain();
         self.save_totals()
+    }
+}
+
+impl<const N: usize> OrderedIndex for FastFair<N> {
+    fn scan(&self, from: Bound<&[u8]>, reverse: bool, limit: usize, out: &mut ScanBatch) -> Result<()> {
+        let (before, end) = (out.len(), out.len().saturating_add(limit));
+        if reverse {
+            self.scan_down(from, end, out)?
+        } else {
+            self.scan_up(from, end, out)?
+        }
+        if leads_on(from, reverse, before, out) {
+            return Ok(());
+        }
+        Err(self.damaged(self.header_off, "leaves with keys of their own", "others' keys"))
     }
 }
 

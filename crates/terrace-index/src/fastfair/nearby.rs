@@ -6,7 +6,7 @@ use terrace_base::Result;
 use super::FastFair;
 use super::node::NodeRef;
 use crate::limbo::Presence;
-use crate::ordered::admit;
+use crate::point::{admit_key, admit_word};
 
 /// The leaves that some keys belonged to a moment ago. While it lives none of them is freed.
 ///
@@ -37,9 +37,9 @@ impl<const N: usize> FastFair<N> {
 }
 
 impl<'t, const N: usize> Nearby<'t, N> {
-    /// [`get`](crate::OrderedIndex::get) for the `i`-th of the keys.
+    /// [`get`](crate::PointIndex::get) for the `i`-th of the keys.
     pub fn get(&self, i: usize, key: &[u8]) -> Result<Option<u64>> {
-        admit(key, None)?;
+        admit_key(key)?;
         match self.leaf(i)? {
             Some(leaf) => self.tree.get_in(leaf, key),
             None => match self.tree.leaf_of(key)? {
@@ -49,9 +49,10 @@ impl<'t, const N: usize> Nearby<'t, N> {
         }
     }
 
-    /// [`insert`](crate::OrderedIndex::insert) for the `i`-th of the keys.
+    /// [`insert`](crate::PointIndex::insert) for the `i`-th of the keys.
     pub fn insert(&self, i: usize, key: &[u8], word: u64) -> Result<Option<u64>> {
-        admit(key, Some(word))?;
+        admit_key(key)?;
+        let word = admit_word(word)?;
         self.tree.apply_from(self.leaf(i)?, key, &mut |_| Some(Some(word)))
     }
 

@@ -10,7 +10,7 @@ use super::lock::Locked;
 use super::restructure::Gathered;
 use super::search::Restarts;
 use super::write::Parent;
-use crate::ordered::OrderedIndex;
+use crate::point::PointIndex;
 use crate::spot_on::Change;
 
 /// What a leaf becomes.

@@ -10,7 +10,7 @@ use super::key::Target;
 use super::layout::STRAY;
 use super::lock;
 use super::node::NodeRef;
-use crate::ordered::ScanBatch;
+use crate::scan_batch::ScanBatch;
 
 /// What a record with a short key takes.
 const RECORD_LINE: u64 = 64;

@@ -9,7 +9,7 @@ use terrace_sim::{Survival, World, WorldOptions};
 use super::build::Fresh;
 use super::key::Target;
 use super::layout::{FORWARD_AT, MERGE_AT, UNSETTLED};
-use super::{FastFair, OrderedIndex};
+use super::{FastFair, PointIndex};
 
 type Small = FastFair<4>;
 

@@ -4,6 +4,8 @@
 //! is what makes it happen, and then sweeps the entry out. A new key is a new record, persisted, then linked by
 //! one shift under its leaf's lock.
 
+use std::num::NonZeroU64;
+
 use terrace_base::Result;
 
 use super::FastFair;
@@ -12,7 +14,7 @@ use super::key::{Target, slice};
 use super::lock::Locked;
 use super::node::NodeRef;
 use super::search::Restarts;
-use crate::ordered::Wish;
+use crate::point::Wish;
 
 /// A locked node.
 pub(super) struct Held<'t, const N: usize> {
@@ -40,12 +42,7 @@ enum Inserted {
 }
 
 impl<const N: usize> FastFair<N> {
-    /// The primitive under insert, compare_exchange and remove; see `ordered::single_key_writes`.
-    pub(super) fn apply(&self, key: &[u8], wish: &mut dyn FnMut(Option<u64>) -> Wish) -> Result<Option<u64>> {
-        self.apply_from(None, key, wish)
-    }
-
-    /// [`apply`](Self::apply), beginning at the leaf that `key` belonged to a moment ago, if that is known.
+    /// [`update`](crate::PointIndex::update), beginning at the leaf that `key` belonged to a moment ago, if that is known.
     pub(super) fn apply_from(
         &self,
         mut known: Option<NodeRef<'_, N>>,
@@ -71,6 +68,7 @@ impl<const N: usize> FastFair<N> {
             };
             let before = (now != 0).then_some(now);
             let Some(new) = wish(before) else { return Ok(before) };
+            let new = new.map(NonZeroU64::get);
             let done = match (found, before, new) {
                 (Some((i, record)), Some(now), new) => {
                     match self.swap(key, record, leaf.entry_at(i), now, new)? {

@@ -4,6 +4,7 @@
 //! back, so this suits indexes whose keys come back, and the conformance suite as a second opinion.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,7 +16,9 @@ use super::layout::value_offset;
 use super::write::Linked;
 use super::{Inner, SkipList};
 use crate::kinds;
-use crate::ordered::{OrderedIndex, ScanBatch, Wish, admit, single_key_writes};
+use crate::ordered::OrderedIndex;
+use crate::point::{PointIndex, Wish, admit_key};
+use crate::scan_batch::ScanBatch;
 use crate::word_cell::{CELL_BYTES, WordCell};
 
 /// The record kind of index nodes, whose value changes and is not in the checksum.
@@ -99,23 +102,13 @@ impl SkipIndex {
         }
     }
 
-    fn apply(&self, key: &[u8], wish: &mut dyn FnMut(Option<u64>) -> Wish) -> Result<Option<u64>> {
-        loop {
-            let at = self.lookup(key)?;
-            let done = if at == 0 { self.apply_absent(key, wish)? } else { self.apply_at(at, wish)? };
-            if let Some(before) = done {
-                return Ok(before);
-            }
-        }
-    }
-
     /// Applies `wish` to the node at `at`; `None` if another thread changed it meanwhile.
     fn apply_at(&self, at: u64, wish: &mut dyn FnMut(Option<u64>) -> Wish) -> Result<Option<Option<u64>>> {
         let cell = self.cell(at)?;
         let now = cell.load(0);
         let before = (now != 0).then_some(now);
         let Some(new) = wish(before) else { return Ok(Some(before)) };
-        if cell.compare_exchange(now, new.unwrap_or(0), 0).is_err() {
+        if cell.compare_exchange(now, new.map_or(0, NonZeroU64::get), 0).is_err() {
             return Ok(None);
         }
         match (before, new) {
@@ -133,7 +126,7 @@ impl SkipIndex {
     ) -> Result<Option<Option<u64>>> {
         let Some(Some(word)) = wish(None) else { return Ok(Some(None)) };
         let list = self.list();
-        let staged = self.stage_new(key, word, |record| list.stage(key, record))?;
+        let staged = self.stage_new(key, word.get(), |record| list.stage(key, record))?;
         let at = staged.offset();
         list.pool.drain();
         match list.link(staged)? {
@@ -164,9 +157,9 @@ impl SkipIndex {
     }
 }
 
-impl OrderedIndex for SkipIndex {
+impl PointIndex for SkipIndex {
     fn get(&self, key: &[u8]) -> Result<Option<u64>> {
-        admit(key, None)?;
+        admit_key(key)?;
         let at = self.lookup(key)?;
         if at == 0 {
             return Ok(None);
@@ -175,22 +168,15 @@ impl OrderedIndex for SkipIndex {
         Ok((word != 0).then_some(word))
     }
 
-    single_key_writes!();
-
-    fn scan(&self, from: Bound<&[u8]>, reverse: bool, limit: usize, out: &mut ScanBatch) -> Result<()> {
-        let list = self.list();
-        let end = out.len().saturating_add(limit);
-        let mut at = self.start(from, reverse)?;
-        while at != 0 && out.len() < end {
-            self.settled(at)?;
-            let key = list.node(at)?.key;
-            let word = self.cell(at)?.load(0);
-            if word != 0 {
-                out.push(key, word);
+    fn update(&self, key: &[u8], wish: &mut dyn FnMut(Option<u64>) -> Wish) -> Result<Option<u64>> {
+        admit_key(key)?;
+        loop {
+            let at = self.lookup(key)?;
+            let done = if at == 0 { self.apply_absent(key, wish)? } else { self.apply_at(at, wish)? };
+            if let Some(before) = done {
+                return Ok(before);
             }
-            at = if reverse { list.last_before(key, 0)? } else { list.after(at) };
         }
-        Ok(())
     }
 
     fn len(&self) -> u64 {
@@ -211,6 +197,24 @@ impl OrderedIndex for SkipIndex {
 
     fn pm_bytes(&self) -> u64 {
         self.list.extents_bytes()
+    }
+}
+
+impl OrderedIndex for SkipIndex {
+    fn scan(&self, from: Bound<&[u8]>, reverse: bool, limit: usize, out: &mut ScanBatch) -> Result<()> {
+        let list = self.list();
+        let end = out.len().saturating_add(limit);
+        let mut at = self.start(from, reverse)?;
+        while at != 0 && out.len() < end {
+            self.settled(at)?;
+            let key = list.node(at)?.key;
+            let word = self.cell(at)?.load(0);
+            if word != 0 {
+                out.push(key, word);
+            }
+            at = if reverse { list.last_before(key, 0)? } else { list.after(at) };
+        }
+        Ok(())
     }
 }
 

@@ -11,7 +11,7 @@ use super::Record;
 use super::index::{INDEX_KIND, SkipIndex};
 use super::write::{Linked, Staged};
 use crate::guide::Place;
-use crate::ordered::OrderedIndex;
+use crate::point::PointIndex;
 use crate::spot_on::Change;
 use crate::word_cell::{CELL_BYTES, state_in_flight};
 

@@ -1,16 +1,13 @@
 //! The structures that write buffers are put on.
 
-use std::fmt::Debug;
-
 use terrace_base::Result;
 use terrace_base::checksum::hash64;
 use terrace_base::rng::Rng;
-use terrace_pmem::{Marks, Pool};
+use terrace_pmem::Pool;
 
 use crate::cceh::Cceh;
 use crate::fastfair::FastFair;
-use crate::hashed::HashIndex;
-use crate::ordered::OrderedIndex;
+use crate::point::PointIndex;
 use crate::skiplist::SkipIndex;
 
 /// A change.
@@ -41,7 +38,7 @@ pub type Edge<'a> = dyn FnMut(u64, &[u8]) + 'a;
 
 /// A persistent structure of nodes, each of which has the keys of one range of *places*. A key's place is its head,
 /// and among equal heads its bytes.
-pub trait Base: Send + Sync + Debug + Sized + 'static {
+pub trait Base: PointIndex + Sized + 'static {
     /// Changes that a node's buffer takes.
     const CAPACITY: usize;
 
@@ -54,64 +51,12 @@ pub trait Base: Send + Sync + Debug + Sized + 'static {
     /// The head of a key's place.
     fn head(&self, key: &[u8]) -> u64;
 
-    /// The word of a key.
-    fn get(&self, key: &[u8]) -> Result<Option<u64>>;
-
     /// Makes all `changes`, which ascend by place, durably, and tells `edge` where the nodes changed begin and end.
     /// Nobody else changes these keys meanwhile. After an error any of them may have been made.
     fn merge(&self, changes: &[Change<'_>], how: Merge, edge: &mut Edge<'_>) -> Result<()>;
 
     /// Keeps a copy of the inner part in DRAM, or none.
     fn cache_inner(&self, cached: bool);
-
-    /// Keys.
-    fn len(&self) -> u64;
-
-    /// Whether there are none.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Marks what it owns.
-    fn mark(&self, marks: &mut Marks) -> Result<()>;
-
-    /// Findings against its invariants.
-    fn check(&self) -> Result<Vec<String>>;
-
-    /// Bytes of DRAM held.
-    fn dram_bytes(&self) -> u64;
-
-    /// Bytes of the pool held.
-    fn pm_bytes(&self) -> u64;
-
-    /// Saves what makes the next open faster.
-    fn close(&self) -> Result<()>;
-}
-
-macro_rules! forwards {
-    ($interface:ident) => {
-        fn get(&self, key: &[u8]) -> Result<Option<u64>> {
-            $interface::get(self, key)
-        }
-        fn len(&self) -> u64 {
-            $interface::len(self)
-        }
-        fn mark(&self, marks: &mut Marks) -> Result<()> {
-            $interface::mark(self, marks)
-        }
-        fn check(&self) -> Result<Vec<String>> {
-            $interface::check(self)
-        }
-        fn dram_bytes(&self) -> u64 {
-            $interface::dram_bytes(self)
-        }
-        fn pm_bytes(&self) -> u64 {
-            $interface::pm_bytes(self)
-        }
-        fn close(&self) -> Result<()> {
-            $interface::close(self)
-        }
-    };
 }
 
 /// The first eight bytes of a key as a number: no key that comes before another has the greater one.
@@ -125,8 +70,6 @@ pub(super) fn head_of(key: &[u8]) -> u64 {
 impl<const N: usize> Base for FastFair<N> {
     /// Thrice as many as a leaf has entries: where keys are spread, a leaf is written for several of them.
     const CAPACITY: usize = 3 * N;
-
-    forwards!(OrderedIndex);
 
     fn create(pool: &Pool, root_name: &str, _: Option<u64>) -> Result<Self> {
         FastFair::create(pool, root_name)
@@ -162,8 +105,6 @@ impl Base for SkipIndex {
     /// Thrice as many as a range has keys on average.
     const CAPACITY: usize = 3 * SKIP_SHARE as usize;
 
-    forwards!(OrderedIndex);
-
     fn create(pool: &Pool, root_name: &str, _: Option<u64>) -> Result<Self> {
         SkipIndex::create(pool, root_name)
     }
@@ -197,8 +138,6 @@ impl Base for SkipIndex {
 impl<const BUCKETS: usize, const PROBE: usize> Base for Cceh<BUCKETS, PROBE> {
     /// Three quarters of a segment, which merges out of place fill to four fifths: each puts two in the place of one.
     const CAPACITY: usize = BUCKETS * 3;
-
-    forwards!(HashIndex);
 
     fn create(pool: &Pool, root_name: &str, seed: Option<u64>) -> Result<Self> {
         Cceh::create_seeded(pool, root_name, 0, seed.unwrap_or_else(Rng::secret_seed))

@@ -23,7 +23,7 @@ use terrace_log::{LogPlaces, LogSet, MAX_SET_LOGS, SetKinds, SetWords};
 use terrace_pmem::{Marks, POff, Pool};
 
 use crate::kinds;
-use crate::ordered::MAX_KEY_BYTES;
+use crate::point::MAX_KEY_BYTES;
 
 /// `TSPOT`, version, zeros.
 const MAGIC: u64 = u64::from_le_bytes(*b"TSPOT\x03\0\0");

@@ -1,5 +1,6 @@
 //! Writing: into the log and a buffer, and from buffers into the base.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -9,13 +10,13 @@ use super::buffer::Place;
 use super::log::{OPENED_GENERATION, Replayed};
 use super::partition::{Body, Partition};
 use super::{Base, Change, SpotOn};
-use crate::ordered::Wish;
+use crate::point::Wish;
 
 /// Buffers with entries of the previous generation that a write merges.
 const HELPED: usize = 2;
 
 impl<B: Base> SpotOn<B> {
-    /// The primitive under insert, compare_exchange and remove; see `ordered::single_key_writes`.
+    /// The primitive under insert, compare_exchange and remove; see `PointIndex::update`.
     pub(super) fn apply(&self, key: &[u8], wish: &mut dyn FnMut(Option<u64>) -> Wish) -> Result<Option<u64>> {
         let head = self.base.head(key);
         loop {
@@ -33,6 +34,7 @@ impl<B: Base> SpotOn<B> {
                 }
             };
             let Some(new) = wish(before) else { return Ok(before) };
+            let new = new.map(NonZeroU64::get);
             if place.is_err() && body.buffer.len() >= self.capacity.max(body.put_off) {
                 match self.merge_partition(&partition, &mut body) {
                     // As long as the log has room writes go on, and so do removals, which make room.

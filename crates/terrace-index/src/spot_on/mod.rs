@@ -47,7 +47,9 @@ use terrace_base::{Error, Result};
 use terrace_pmem::{Marks, Pool};
 
 use crate::hashed::{HashCursor, HashFigures, HashIndex};
-use crate::ordered::{OrderedIndex, ScanBatch, admit, leads_on, single_key_writes};
+use crate::ordered::{OrderedIndex, leads_on};
+use crate::point::{PointIndex, Wish, admit_key};
+use crate::scan_batch::ScanBatch;
 
 use backlog::Backlog;
 use log::WriteLog;
@@ -166,17 +168,34 @@ impl<B: Base> SpotOn<B> {
             };
         }
     }
+}
 
-    fn count(&self) -> u64 {
+/// The root of the structure below.
+fn base_root(root_name: &str) -> String {
+    format!("{root_name}.base")
+}
+
+impl<B: Base> PointIndex for SpotOn<B> {
+    fn get(&self, key: &[u8]) -> Result<Option<u64>> {
+        admit_key(key)?;
+        self.look_up(key)
+    }
+
+    fn update(&self, key: &[u8], wish: &mut dyn FnMut(Option<u64>) -> Wish) -> Result<Option<u64>> {
+        admit_key(key)?;
+        self.apply(key, wish)
+    }
+
+    fn len(&self) -> u64 {
         (self.base.len() as i64 + self.surplus.load(Ordering::Relaxed)).max(0) as u64
     }
 
-    fn mark_all(&self, marks: &mut Marks) -> Result<()> {
+    fn mark(&self, marks: &mut Marks) -> Result<()> {
         self.base.mark(marks)?;
         self.log.mark(marks)
     }
 
-    fn check_all(&self) -> Result<Vec<String>> {
+    fn check(&self) -> Result<Vec<String>> {
         let mut findings = self.base.check()?;
         findings.extend(self.log.check());
         let all = self.partitions.all()?;
@@ -214,36 +233,24 @@ impl<B: Base> SpotOn<B> {
         Ok(findings)
     }
 
-    fn dram(&self) -> u64 {
+    fn dram_bytes(&self) -> u64 {
         let all = self.partitions.all().unwrap_or_default();
         let each = size_of::<Partition>() + 2 * size_of::<buffer::Place>() + size_of::<usize>();
         let buffers: u64 = all.iter().map(|p| p.body.read().buffer.bytes()).sum();
         self.base.dram_bytes() + buffers + (all.len() * each) as u64
     }
 
-    fn pm(&self) -> u64 {
+    fn pm_bytes(&self) -> u64 {
         self.base.pm_bytes() + self.log.pm_bytes()
     }
 
-    fn close_all(&self) -> Result<()> {
+    fn close(&self) -> Result<()> {
         self.flush()?;
         self.base.close()
     }
 }
 
-/// The root of the structure below.
-fn base_root(root_name: &str) -> String {
-    format!("{root_name}.base")
-}
-
 impl<B: Base + OrderedIndex> OrderedIndex for SpotOn<B> {
-    fn get(&self, key: &[u8]) -> Result<Option<u64>> {
-        admit(key, None)?;
-        self.look_up(key)
-    }
-
-    single_key_writes!();
-
     fn scan(&self, from: Bound<&[u8]>, reverse: bool, limit: usize, out: &mut ScanBatch) -> Result<()> {
         let (before, end) = (out.len(), out.len().saturating_add(limit));
         if reverse {
@@ -256,72 +263,17 @@ impl<B: Base + OrderedIndex> OrderedIndex for SpotOn<B> {
         }
         Err(self.log.damaged("keys in their order below buffers", "keys out of it"))
     }
-
-    fn len(&self) -> u64 {
-        self.count()
-    }
-
-    fn mark(&self, marks: &mut Marks) -> Result<()> {
-        self.mark_all(marks)
-    }
-
-    fn check(&self) -> Result<Vec<String>> {
-        self.check_all()
-    }
-
-    fn dram_bytes(&self) -> u64 {
-        self.dram()
-    }
-
-    fn pm_bytes(&self) -> u64 {
-        self.pm()
-    }
-
-    fn close(&self) -> Result<()> {
-        self.close_all()
-    }
 }
 
 impl<B: Base + HashIndex> HashIndex for SpotOn<B> {
-    fn get(&self, key: &[u8]) -> Result<Option<u64>> {
-        admit(key, None)?;
-        self.look_up(key)
-    }
-
-    single_key_writes!();
-
     fn scan_unordered(&self, cursor: &mut HashCursor, limit: usize, out: &mut ScanBatch) -> Result<()> {
         self.scan_hashes(cursor, limit, out)
-    }
-
-    fn len(&self) -> u64 {
-        self.count()
     }
 
     /// Of what has been merged; everything is, first.
     fn figures(&self) -> Result<HashFigures> {
         self.flush()?;
         self.base.figures()
-    }
-
-    fn mark(&self, marks: &mut Marks) -> Result<()> {
-        self.mark_all(marks)
-    }
-
-    fn check(&self) -> Result<Vec<String>> {
-        self.check_all()
-    }
-
-    fn dram_bytes(&self) -> u64 {
-        self.dram()
-    }
-
-    fn pm_bytes(&self) -> u64 {
-        self.pm()
-    }
-
-    fn close(&self) -> Result<()> {
-        self.close_all()
     }
 }
 

@@ -8,7 +8,8 @@ use super::buffer::Entry;
 use super::partition::Body;
 use super::{Base, SpotOn};
 use crate::hashed::{HashCursor, HashIndex};
-use crate::ordered::{OrderedIndex, ScanBatch};
+use crate::ordered::OrderedIndex;
+use crate::scan_batch::ScanBatch;
 
 /// Most keys that are asked of the base at once: a partition has few, and what lies beyond it is asked for again.
 const CHUNK: usize = 64;

@@ -17,6 +17,7 @@
 //!    a pool that was filled since, it may have to split, and be refused.)
 
 use std::cmp::Ordering as Order;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrace_base::Result;
@@ -34,7 +35,7 @@ use super::split::Fresh;
 use super::write::free_slot;
 use super::{Core, Garbage};
 use crate::kinds;
-use crate::ordered::Wish;
+use crate::point::Wish;
 
 /// Most entries of a buffer.
 pub(super) const MAX_ENTRIES: usize = 14;
@@ -234,6 +235,7 @@ impl Core {
         };
         let before = found.map_or(in_leaf, |(_, word)| (word != 0).then_some(word));
         let Some(new) = wish(before) else { return Ok(Some(before)) };
+        let new = new.map(NonZeroU64::get);
         if before.is_none() && new.is_none() {
             return Ok(Some(before));
         }

@@ -16,7 +16,9 @@ use super::key::Probe;
 use super::layout::Proven;
 use super::mnode::Mnode;
 use super::page::Page;
-use crate::ordered::{OrderedIndex, ScanBatch};
+use crate::ordered::OrderedIndex;
+use crate::point::PointIndex;
+use crate::scan_batch::ScanBatch;
 
 /// What is carried from leaf to leaf.
 struct Report {

@@ -26,7 +26,7 @@ use super::key::Probe;
 use super::layout::{LOGS_AT, OLD_LOGS_AT, TREE_HEADER_BYTES};
 use super::{Core, SpOptions};
 use crate::kinds;
-use crate::ordered::MAX_KEY_BYTES;
+use crate::point::MAX_KEY_BYTES;
 
 /// Most logs of a set.
 pub(super) const MAX_LOGS: usize = 32;

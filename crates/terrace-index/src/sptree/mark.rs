@@ -11,7 +11,7 @@ use super::key::Probe;
 use super::layout::{KEY_HEAD_BYTES, LEAF_BYTES, OFFSET_MASK, RECORD, TREE_HEADER_BYTES};
 use super::mnode::Mnode;
 use super::page::Page;
-use crate::ordered::OrderedIndex;
+use crate::point::PointIndex;
 
 impl Core {
     /// Visits every node from left to right with its items, each key's range once. What is there throughout is

@@ -65,8 +65,10 @@ use terrace_pmem::{Kind, Marks, Opened, POff, Pool};
 use crate::FastFair;
 use crate::kinds;
 use crate::limbo::Limbo;
-use crate::ordered::{OrderedIndex, ScanBatch, admit, single_key_writes};
+use crate::ordered::OrderedIndex;
+use crate::point::{PointIndex, Wish, admit_key};
 use crate::reserved::Reserved;
+use crate::scan_batch::ScanBatch;
 
 use arena::{Arena, Shape};
 use art::{Art, Node};
@@ -138,7 +140,7 @@ const THREADS: usize = 2;
 /// A persistent range index with its inner nodes in DRAM.
 ///
 /// ```
-/// use terrace_index::{OrderedIndex, SpOptions, SpTree};
+/// use terrace_index::{PointIndex, SpOptions, SpTree};
 /// use terrace_pmem::{Pool, PoolOptions};
 /// let dir = tempfile::tempdir().unwrap();
 /// let options = PoolOptions { size: 1 << 20, prefault: false, ..PoolOptions::default() };
@@ -259,6 +261,11 @@ impl SpTree {
         self.core.rebuild.is_whole() && self.core.debt.is_paid()
     }
 
+    /// Whether new entries go to write buffers.
+    pub fn is_buffered(&self) -> bool {
+        self.core.is_buffered()
+    }
+
     /// Waits until the layers in DRAM are complete, lending a hand; an error if a leaf could not be read.
     pub fn rebuild(&self) -> Result<()> {
         self.core.finish_rebuild();
@@ -371,20 +378,16 @@ impl Drop for Core {
     }
 }
 
-impl OrderedIndex for SpTree {
+impl PointIndex for SpTree {
     fn get(&self, key: &[u8]) -> Result<Option<u64>> {
-        admit(key, None)?;
+        admit_key(key)?;
         let _here = self.core.limbo.enter();
         self.core.get(key)
     }
 
-    single_key_writes!();
-
-    fn scan(&self, from: RangeBound<&[u8]>, reverse: bool, limit: usize, out: &mut ScanBatch) -> Result<()> {
-        let end = out.len().saturating_add(limit);
-        self.core.pay_debt()?;
-        let _here = self.core.limbo.enter();
-        if reverse { self.core.scan_down(from, end, out) } else { self.core.scan_up(from, end, out) }
+    fn update(&self, key: &[u8], wish: &mut dyn FnMut(Option<u64>) -> Wish) -> Result<Option<u64>> {
+        admit_key(key)?;
+        self.core.apply(key, wish)
     }
 
     /// Exact whenever writers are at rest. Waits until the layers in DRAM are complete.
@@ -419,13 +422,12 @@ impl OrderedIndex for SpTree {
     }
 }
 
-impl SpTree {
-    fn apply(
-        &self,
-        key: &[u8],
-        wish: &mut dyn FnMut(Option<u64>) -> crate::ordered::Wish,
-    ) -> Result<Option<u64>> {
-        self.core.apply(key, wish)
+impl OrderedIndex for SpTree {
+    fn scan(&self, from: RangeBound<&[u8]>, reverse: bool, limit: usize, out: &mut ScanBatch) -> Result<()> {
+        let end = out.len().saturating_add(limit);
+        self.core.pay_debt()?;
+        let _here = self.core.limbo.enter();
+        if reverse { self.core.scan_down(from, end, out) } else { self.core.scan_up(from, end, out) }
     }
 }
 

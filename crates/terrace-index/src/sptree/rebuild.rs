@@ -29,7 +29,8 @@ use super::bound::Bound;
 use super::key::Probe;
 use super::layout::{self, Item, Proven, STATE_LINE_AT};
 use super::mnode::Mnode;
-use crate::ordered::{OrderedIndex, ScanBatch};
+use crate::ordered::OrderedIndex;
+use crate::scan_batch::ScanBatch;
 
 /// Leaves in a piece of work, for each entry of a leaf: 256 by default.
 const PIECE: usize = 4;

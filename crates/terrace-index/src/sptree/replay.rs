@@ -2,6 +2,8 @@
 //!
 //! Of the entries about a key the one with the highest number counts.
 
+use std::num::NonZeroU64;
+
 use terrace_base::Result;
 use terrace_log::LogSet;
 
@@ -90,8 +92,8 @@ impl Core {
         said.settle();
         for i in 0..said.len() {
             let (key, word, _) = said.entry(i);
-            let new = (word != 0).then_some(word);
-            self.apply_to_leaf(key, &mut |now| (now != new).then_some(new))?;
+            let new = NonZeroU64::new(word);
+            self.apply_to_leaf(key, &mut |now| (now != new.map(NonZeroU64::get)).then_some(new))?;
         }
         Ok(last)
     }

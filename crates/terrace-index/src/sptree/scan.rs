@@ -12,7 +12,7 @@ use super::layout::Item;
 use super::mnode::{Mnode, Version, prefetch};
 use super::page::{Page, Part};
 use super::read::MAX_RESTARTS;
-use crate::ordered::ScanBatch;
+use crate::scan_batch::ScanBatch;
 
 impl Core {
     /// Appends keys upward from `from` on until `out` holds `end`. The caller is present.

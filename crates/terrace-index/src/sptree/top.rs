@@ -14,7 +14,7 @@ use super::Core;
 use super::bound::Bound;
 use super::key::Probe;
 use super::mnode::Locked;
-use crate::ordered::OrderedIndex;
+use crate::point::PointIndex;
 
 /// Leaves waiting after which writers lend a hand.
 const MAX_WAITING: usize = 4096;
@@ -96,7 +96,8 @@ mod tests {
     use terrace_pmem::{Granularity, MemMedia, Pool, PoolOptions};
 
     use super::*;
-    use crate::ordered::ScanBatch;
+    use crate::ordered::OrderedIndex;
+    use crate::scan_batch::ScanBatch;
     use crate::sptree::{SpOptions, SpTree};
 
     #[test]

@@ -4,6 +4,7 @@
 //! persisted first, then the bitmap, whose one store makes the change. So a crash leaves the old or the new word, and
 //! no slot is ever seen half written. Only then does the node in DRAM change, which is when readers see it.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
@@ -15,7 +16,7 @@ use super::logs::Logs;
 use super::mnode::{Locked, Mnode};
 use super::{Core, Garbage};
 use crate::kinds;
-use crate::ordered::Wish;
+use crate::point::Wish;
 
 /// What trying to change a leaf came to.
 #[derive(PartialEq, Eq)]
@@ -26,7 +27,7 @@ enum Changed {
 }
 
 impl Core {
-    /// The primitive under insert, compare_exchange and remove; see `ordered::single_key_writes`.
+    /// The primitive under insert, compare_exchange and remove; see `PointIndex::update`.
     pub(super) fn apply(&self, key: &[u8], wish: &mut dyn FnMut(Option<u64>) -> Wish) -> Result<Option<u64>> {
         let mut attempt = || {
             let _here = self.limbo.enter();
@@ -83,6 +84,7 @@ impl Core {
             let found = self.find(node, &probe, version)?.flatten();
             let before = found.map(|(_, item)| item.1);
             let Some(new) = wish(before) else { return Ok(before) };
+            let new = new.map(NonZeroU64::get);
             if self.change_leaf(&locked, &probe, found, new)? == Changed::Full {
                 self.split(locked, Some(key))?;
                 continue;

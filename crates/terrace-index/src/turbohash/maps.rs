@@ -1,5 +1,6 @@
 //! The table as an index of words, and as a map of byte strings.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::AtomicU64;
 
 use terrace_base::Result;
@@ -11,12 +12,13 @@ use super::probe::Sought;
 use super::write::{New, When};
 use super::{Garbage, TurboHash};
 use crate::hashed::{ByteMap, HashCursor, HashFigures, HashIndex, admit_pair};
-use crate::ordered::{ScanBatch, admit};
 use crate::pair::word_of;
+use crate::point::{PointIndex, Wish, admit_key, admit_word};
+use crate::scan_batch::ScanBatch;
 
-impl HashIndex for TurboHash {
+impl PointIndex for TurboHash {
     fn get(&self, key: &[u8]) -> Result<Option<u64>> {
-        admit(key, None)?;
+        admit_key(key)?;
         self.word_of_key(key)
     }
 
@@ -25,8 +27,22 @@ impl HashIndex for TurboHash {
         self.prefetch_key(key);
     }
 
+    /// By exchanges: a pair is written before the shard is held, for the word that it is to take the place of.
+    fn update(&self, key: &[u8], wish: &mut dyn FnMut(Option<u64>) -> Wish) -> Result<Option<u64>> {
+        admit_key(key)?;
+        let mut now = self.word_of_key(key)?;
+        loop {
+            let Some(new) = wish(now) else { return Ok(now) };
+            match self.compare_exchange(key, now, new.map(NonZeroU64::get))? {
+                Ok(()) => return Ok(now),
+                Err(other) => now = other,
+            }
+        }
+    }
+
     fn insert(&self, key: &[u8], word: u64) -> Result<Option<u64>> {
-        admit(key, Some(word))?;
+        admit_key(key)?;
+        admit_word(word)?;
         let new = self.new_word(key, Some(word))?;
         Ok(self.write(&Sought::key(self, key), When::Known, new)?.before)
     }
@@ -37,7 +53,8 @@ impl HashIndex for TurboHash {
         expected: Option<u64>,
         new: Option<u64>,
     ) -> Result<std::result::Result<(), Option<u64>>> {
-        admit(key, new)?;
+        admit_key(key)?;
+        new.map(admit_word).transpose()?;
         let now = if new == expected {
             self.word_of_key(key)?
         } else {
@@ -47,27 +64,16 @@ impl HashIndex for TurboHash {
     }
 
     fn remove(&self, key: &[u8]) -> Result<Option<u64>> {
-        admit(key, None)?;
+        admit_key(key)?;
         if let Ok(word) = key.try_into() {
             return self.remove_u64(u64::from_le_bytes(word));
         }
         Ok(self.write(&Sought::key(self, key), When::Known, New::Nothing)?.before)
     }
 
-    fn scan_unordered(&self, cursor: &mut HashCursor, limit: usize, out: &mut ScanBatch) -> Result<()> {
-        self.scan_pairs(cursor, limit, &mut |key, value| {
-            out.push(key, word_of(value)?);
-            Ok(())
-        })
-    }
-
     /// Exact whenever writers are at rest.
     fn len(&self) -> u64 {
         self.totals().live + self.overflow.len()
-    }
-
-    fn figures(&self) -> Result<HashFigures> {
-        self.walk_figures()
     }
 
     fn mark(&self, marks: &mut Marks) -> Result<()> {
@@ -97,6 +103,19 @@ impl HashIndex for TurboHash {
     }
 }
 
+impl HashIndex for TurboHash {
+    fn scan_unordered(&self, cursor: &mut HashCursor, limit: usize, out: &mut ScanBatch) -> Result<()> {
+        self.scan_pairs(cursor, limit, &mut |key, value| {
+            out.push(key, word_of(value)?);
+            Ok(())
+        })
+    }
+
+    fn figures(&self) -> Result<HashFigures> {
+        self.walk_figures()
+    }
+}
+
 impl ByteMap for TurboHash {
     fn put(&self, key: &[u8], value: &[u8]) -> Result<bool> {
         admit_pair(key, value)?;
@@ -105,12 +124,12 @@ impl ByteMap for TurboHash {
     }
 
     fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        admit(key, None)?;
+        admit_key(key)?;
         self.copy_value(key, value)
     }
 
     fn delete(&self, key: &[u8]) -> Result<bool> {
-        admit(key, None)?;
+        admit_key(key)?;
         Ok(self.write(&Sought::key(self, key), When::Always, New::Nothing)?.existed)
     }
 }

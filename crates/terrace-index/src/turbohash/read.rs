@@ -23,7 +23,7 @@ pub(super) type Here<'t> = <crate::pins::Pins as Readers>::Presence<'t>;
 
 impl TurboHash {
     /// The word of the key that consists of the eight bytes of `key`, little-endian: what
-    /// [`get`](crate::HashIndex::get) does for such keys.
+    /// [`get`](crate::PointIndex::get) does for such keys.
     #[inline]
     pub fn get_u64(&self, key: u64) -> Result<Option<u64>> {
         if self.glances

@@ -12,7 +12,7 @@ use terrace_sim::{World, WorldOptions};
 
 use super::simd::Level;
 use super::{Garbage, TurboHash, TurboOptions};
-use crate::{ByteMap, HashIndex};
+use crate::{ByteMap, HashIndex, PointIndex};
 
 const SEED: u64 = 0x7465_7272_6163_6521;
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrace_base::Result;
-use terrace_index::OrderedIndex;
+use terrace_index::PointIndex;
 use terrace_pmem::{Granularity, Marks, MemMedia, Pool, PoolOptions};
 use terrace_sim::{Halting, Snapshot, Survival, World};
 
@@ -70,7 +70,7 @@ pub fn survivors(snapshot: &Snapshot, drawn: u64) -> impl Iterator<Item = World>
 }
 
 /// Asserts that the pool holds what `index` marks and nothing else, after reclaiming what a crash leaked.
-pub fn assert_no_leaks(pool: &Pool, index: &dyn OrderedIndex, mark: impl Fn(&mut Marks) -> Result<()>) {
+pub fn assert_no_leaks(pool: &Pool, index: &dyn PointIndex, mark: impl Fn(&mut Marks) -> Result<()>) {
     // Empties limbo.
     index.close().unwrap();
     assert_marked(pool, mark);

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::rng::Rng;
 use terrace_base::{Error, ErrorKind, Result};
-use terrace_index::{ByteMap, Cceh, HashCursor, HashIndex, ScanBatch, kinds};
+use terrace_index::{ByteMap, Cceh, HashCursor, HashIndex, PointIndex, ScanBatch, kinds};
 use terrace_pmem::{Granularity, Media, MemMedia, POff, Pool, PoolOptions};
 
 use crate::bed::{assert_marked, options};
@@ -119,7 +119,7 @@ fn admit(result: Result<Option<u64>>, right: Option<u64>, i: u64, part: Part) {
 /// What is read if `part` is damaged; `right` is what was written.
 fn read_all(table: &Table, right: &BTreeMap<u64, u64>, part: Part) {
     for i in 0..KEYS + 20 {
-        admit(HashIndex::get(table, &name(i)), right.get(&i).copied(), i, part);
+        admit(PointIndex::get(table, &name(i)), right.get(&i).copied(), i, part);
     }
     match scan(table) {
         Ok(found) => {
@@ -266,7 +266,7 @@ fn damaged_records_are_told() {
         if records.contains(&old) {
             // A slot. Where a split has left a copy of it, that is void.
             pool.atomic(POff::new(at)).store(others(old), Ordering::Relaxed);
-            match HashIndex::get(&table, &name(i)) {
+            match PointIndex::get(&table, &name(i)) {
                 Ok(found) => assert_eq!(found, word(i)),
                 Err(e) => {
                     assert!(is_damage(&e) && scan(&table).is_err_and(|e| is_damage(&e)));
@@ -281,7 +281,7 @@ fn damaged_records_are_told() {
         let bits = if records.contains(&(at - 24)) { 40 } else { 64 };
         for bit in (0..bits).step_by(3) {
             flip(&pool, at, bit);
-            assert!(HashIndex::get(&table, &name(i)).is_err_and(|e| is_damage(&e)), "bit {bit} of {at:#x}");
+            assert!(PointIndex::get(&table, &name(i)).is_err_and(|e| is_damage(&e)), "bit {bit} of {at:#x}");
             assert!(table.remove(&name(i)).is_err_and(|e| is_damage(&e)));
             assert!(!table.check().unwrap().is_empty(), "bit {bit} of {at:#x}");
             flip(&pool, at, bit);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use terrace_base::rng::Rng;
-use terrace_index::{ByteMap, HashCursor, HashIndex, TurboHash, TurboOptions, kinds};
+use terrace_index::{ByteMap, HashCursor, PointIndex, TurboHash, TurboOptions, kinds};
 use terrace_pmem::{Kind, Pool};
 
 use crate::bed::memory_pool;
@@ -63,7 +63,7 @@ fn judge(table: &TurboHash, contents: &Contents, case: &str) -> u64 {
     };
     for i in KEYS {
         let (key, wanted) = (key(i), contents.get(&key(i)).copied());
-        right(HashIndex::get(table, &key).map(|found| found == wanted), "get");
+        right(PointIndex::get(table, &key).map(|found| found == wanted), "get");
         // What it expects is never there, so it changes nothing: the search is a writer's.
         let exchanged = table.compare_exchange(&key, Some(u64::MAX >> 1), None);
         right(exchanged.map(|outcome| outcome == Err(wanted)), "compare_exchange");

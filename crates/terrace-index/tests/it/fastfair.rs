@@ -7,14 +7,12 @@ use std::sync::Arc;
 
 use terrace_base::ErrorKind;
 use terrace_base::checksum::{crc32c, crc32c_append};
-use terrace_index::{FastFair, OrderedIndex, ScanBatch, kinds};
+use terrace_index::{FastFair, OrderedIndex, PointIndex, ScanBatch, kinds};
 use terrace_pmem::{Granularity, MemMedia, Pool, PoolOptions};
 use terrace_sim::{Survival, World, WorldOptions};
 
 use crate::bed::{assert_no_leaks, create_in, memory_pool, memory_pool_of, open_in, options, survivors};
-use crate::conformance::{
-    Case, Fair, Ordered, StructureChange, Subject, crash_in_each_event_of, inserts, removes,
-};
+use crate::conformance::{Case, StructureChange, crash_in_each_event_of, inserts, removes};
 
 type Small = FastFair<4>;
 
@@ -110,7 +108,7 @@ fn what_a_delete_has_shifted_is_durable() {
     }
 }
 
-type Tree = Ordered<Fair<4>>;
+type Tree = crate::subjects::Fair<4>;
 
 fn bytes(tree: &<Tree as Case>::Index, _: &World) -> u64 {
     tree.pm_bytes()

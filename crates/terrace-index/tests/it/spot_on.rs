@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrace_base::ErrorKind;
 use terrace_base::rng::Rng;
-use terrace_index::spot_on::{Base, Merge, SpotOn, SpotOnOptions};
-use terrace_index::{Cceh, FastFair, HashIndex, OrderedIndex, SkipIndex, kinds};
+use terrace_index::spot_on::{Merge, SpotOn, SpotOnOptions};
+use terrace_index::{Cceh, FastFair, HashIndex, PointIndex, SkipIndex, kinds};
 use terrace_pmem::{Granularity, MemMedia, POff, Pool};
 use terrace_sim::{Survival, World, WorldOptions};
 
 use crate::bed::{assert_marked, create_in, memory_pool, memory_pool_of, open_in, options};
-use crate::conformance::{Buffered, Case, Hashed, Ordered, Replaced, Subject, tight};
+use crate::conformance::{Case, Subject};
+use crate::extra_subjects::{Buffered, Replaced, tight};
 
 type Tree = FastFair<4>;
 type Table = Cceh<4, 2>;
@@ -54,9 +55,9 @@ fn flushes_beside_writers<C: Case>(flush: impl Fn(&C::Index) + Sync) {
 
 #[test]
 fn flushes_beside_writers_let_go_of_nothing_that_is_needed() {
-    flushes_beside_writers::<Ordered<Replaced<Tree>>>(|index| index.0.flush().unwrap());
-    flushes_beside_writers::<Ordered<Replaced<SkipIndex>>>(|index| index.0.flush().unwrap());
-    flushes_beside_writers::<Hashed<Replaced<Table>>>(|index| index.0.flush().unwrap());
+    flushes_beside_writers::<Replaced<Tree>>(|index| index.flush().unwrap());
+    flushes_beside_writers::<Replaced<SkipIndex>>(|index| index.flush().unwrap());
+    flushes_beside_writers::<Replaced<Table>>(|index| index.flush().unwrap());
 }
 
 /// In a full pool nothing is lost and nothing comes back, whatever merges fail; and it opens.
@@ -118,12 +119,12 @@ fn same<I: Subject>(index: &I, model: &BTreeMap<u64, u64>, n: u64, name: &str) {
 
 #[test]
 fn a_full_pool_loses_nothing_and_opens() {
-    a_full_pool::<Ordered<Replaced<Tree>>>("FAST&FAIR out of place");
-    a_full_pool::<Ordered<Buffered<Tree>>>("FAST&FAIR in place");
-    a_full_pool::<Ordered<Replaced<SkipIndex>>>("skiplist out of place");
-    a_full_pool::<Ordered<Buffered<SkipIndex>>>("skiplist in place");
-    a_full_pool::<Hashed<Replaced<Table>>>("CCEH out of place");
-    a_full_pool::<Hashed<Buffered<Table>>>("CCEH in place");
+    a_full_pool::<Replaced<Tree>>("FAST&FAIR out of place");
+    a_full_pool::<Buffered<Tree>>("FAST&FAIR in place");
+    a_full_pool::<Replaced<SkipIndex>>("skiplist out of place");
+    a_full_pool::<Buffered<SkipIndex>>("skiplist in place");
+    a_full_pool::<Replaced<Table>>("CCEH out of place");
+    a_full_pool::<Buffered<Table>>("CCEH in place");
 }
 
 /// Wherever a creation finds the pool full, it takes nothing with it but what the next one uses.
@@ -146,10 +147,10 @@ fn a_creation_that_fails_leaves_nothing() {
         refused += 1;
         taken.drain(..).for_each(|at| pool.free(at, filler).unwrap());
         let index = create().unwrap();
-        assert_eq!(OrderedIndex::insert(&index, b"key", 1).unwrap(), None);
-        OrderedIndex::close(&index).unwrap();
+        assert_eq!(index.insert(b"key", 1).unwrap(), None);
+        index.close().unwrap();
         let mut marks = pool.marks();
-        OrderedIndex::mark(&index, &mut marks).unwrap();
+        index.mark(&mut marks).unwrap();
         assert_eq!(pool.check(&marks), [], "{filled} extents were free");
     }
     assert!(refused > 3, "{refused} creations were refused");
@@ -162,19 +163,19 @@ fn removed_keys_of_a_skiplist_come_back_where_they_were() {
     let index = SpotOn::<SkipIndex>::create(&pool, "index", &tight(Merge::OutOfPlace, true)).unwrap();
     let round = || {
         for i in 0..500u64 {
-            OrderedIndex::insert(&index, &key(i), i + 1).unwrap();
+            index.insert(&key(i), i + 1).unwrap();
         }
         for i in 0..500u64 {
-            OrderedIndex::remove(&index, &key(i)).unwrap();
+            index.remove(&key(i)).unwrap();
         }
         index.flush().unwrap();
-        Base::pm_bytes(index.base())
+        index.base().pm_bytes()
     };
     let first = round();
     for _ in 0..400 {
         assert_eq!(round(), first);
     }
-    assert_marked(&pool, |marks| OrderedIndex::mark(&index, marks));
+    assert_marked(&pool, |marks| index.mark(marks));
 }
 
 /// Segments that are merged into out of place are filled further than windows alone allow.
@@ -185,16 +186,16 @@ fn segments_merged_out_of_place_are_fuller() {
     let index = SpotOn::<Cceh>::create(&pool, "index", &options).unwrap();
     let mut peak = 0.0f64;
     for i in 0..30_000u64 {
-        assert_eq!(HashIndex::insert(&index, &i.to_le_bytes(), i + 1).unwrap(), None);
+        assert_eq!(index.insert(&i.to_le_bytes(), i + 1).unwrap(), None);
         if i % 1000 == 0 {
-            peak = peak.max(HashIndex::figures(index.base()).unwrap().load_factor());
+            peak = peak.max(index.base().figures().unwrap().load_factor());
         }
     }
     assert!(peak > 0.7, "{peak}");
     for i in 0..30_000u64 {
-        assert_eq!(HashIndex::get(&index, &i.to_le_bytes()).unwrap(), Some(i + 1));
+        assert_eq!(index.get(&i.to_le_bytes()).unwrap(), Some(i + 1));
     }
-    assert_eq!(HashIndex::check(&index).unwrap(), Vec::<String>::new());
+    assert_eq!(index.check().unwrap(), Vec::<String>::new());
 }
 
 /// Any bit of the header, the set and what is used of the logs may be flipped: the right answers or an error. What was
@@ -243,7 +244,7 @@ fn flipped_bits<C: Case>(name: &str) {
 
 #[test]
 fn a_flipped_bit_of_the_log_is_an_error_or_harmless() {
-    flipped_bits::<Ordered<Replaced<Tree>>>("FAST&FAIR");
-    flipped_bits::<Ordered<Buffered<SkipIndex>>>("skiplist");
-    flipped_bits::<Hashed<Replaced<Table>>>("CCEH");
+    flipped_bits::<Replaced<Tree>>("FAST&FAIR");
+    flipped_bits::<Buffered<SkipIndex>>("skiplist");
+    flipped_bits::<Replaced<Table>>("CCEH");
 }

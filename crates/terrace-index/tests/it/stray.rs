@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use terrace_base::rng::Rng;
 use terrace_base::{ErrorKind, Result};
-use terrace_index::{FastFair, OrderedIndex, ScanBatch, kinds};
+use terrace_index::{FastFair, OrderedIndex, PointIndex, ScanBatch, kinds};
 use terrace_pmem::{Granularity, Media, MemMedia, Pool};
 
 use crate::bed::{memory_pool, options};

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrace_base::ErrorKind;
 use terrace_base::rng::Rng;
-use terrace_index::{ByteMap, HashIndex, TurboHash, TurboOptions, kinds};
+use terrace_index::{ByteMap, HashIndex, PointIndex, TurboHash, TurboOptions, kinds};
 use terrace_pmem::{Granularity, MemMedia, Pool};
 use terrace_sim::{Change, Explorer, KvModel, Map, Recorder, World, WorldOptions, kv_scenario};
 
 use crate::bed::{assert_marked, create_in, memory_pool, memory_pool_of, open_in, options, survivors};
-use crate::conformance::{Hashed, SEED, Turbo, reclaims_beside_writers};
+use crate::conformance::{SEED, reclaims_beside_writers};
+use crate::subjects::Turbo;
 
 fn seeded() -> TurboOptions {
     TurboOptions { seed: Some(SEED), ..TurboOptions::default() }
@@ -74,11 +75,11 @@ fn what_a_reader_has_seen_is_durable() {
         let (reader, seen) = (table.clone(), reads.clone());
         world.on_event(Box::new(move |_, world| {
             // The reader's own drains are events too; they are not reported from within one.
-            let words: Vec<_> = (0..40).map(|i| HashIndex::get(&*reader, &long(i)).unwrap()).collect();
+            let words: Vec<_> = (0..40).map(|i| PointIndex::get(&*reader, &long(i)).unwrap()).collect();
             for survivor in survivors(&world.capture(), 2) {
                 let table = TurboHash::open(&open_in(&survivor).unwrap(), "table").unwrap();
                 for (i, word) in (0..).zip(&words) {
-                    let now = HashIndex::get(&table, &long(i)).unwrap();
+                    let now = PointIndex::get(&table, &long(i)).unwrap();
                     assert_eq!(now, *word, "key {i} was read so before the cut");
                 }
             }
@@ -116,7 +117,7 @@ fn pairs_of_any_length_come_back() {
     assert!(table.put(&[0; 65_536], b"").is_err());
     assert!(table.put(&[1; 65_535], &vec![2; 3 << 20]).is_ok());
     assert_eq!(value_of(&table, &[1; 65_535]), Some(vec![2; 3 << 20]));
-    assert_eq!(HashIndex::get(&table, &[1; 65_535]).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(PointIndex::get(&table, &[1; 65_535]).unwrap_err().kind(), ErrorKind::InvalidArgument);
     map.insert(vec![1; 65_535], vec![2; 3 << 20]);
     let mut found = BTreeMap::new();
     let mut cursor = terrace_index::HashCursor::START;
@@ -263,7 +264,7 @@ fn a_flipped_bit_is_an_error_or_harmless() {
     (0..60).step_by(5).for_each(|i| table.insert(&long(i), i + 100).map(drop).unwrap());
     (0..60).step_by(7).for_each(|i| table.remove(&long(i)).map(drop).unwrap());
     table.close().unwrap();
-    let wanted: Vec<_> = (0..80).map(|i| HashIndex::get(&table, &long(i)).unwrap()).collect();
+    let wanted: Vec<_> = (0..80).map(|i| PointIndex::get(&table, &long(i)).unwrap()).collect();
     let places: Vec<_> = pool.slots(kinds::TURBOHASH).chain(pool.slots(kinds::TURBOHASH_PAIR)).collect();
     let (mut told, mut harmless) = (0, 0);
     for (at, bytes) in places {
@@ -277,7 +278,7 @@ fn a_flipped_bit_is_an_error_or_harmless() {
                 match TurboHash::open(&pool, "table") {
                     Ok(table) => {
                         for (i, wanted) in (0..).zip(&wanted) {
-                            match HashIndex::get(&table, &long(i)) {
+                            match PointIndex::get(&table, &long(i)) {
                                 Ok(word) => assert_eq!(word, *wanted, "key {i}, bit {bit} of {offset:#x}"),
                                 Err(_) => errors += 1,
                             }
@@ -386,7 +387,7 @@ fn readers_see_whole_values_and_time_passes_forward() {
 #[test]
 fn reclaiming_keeps_shards_that_move_into_shared_extents() {
     for keys in [500, 600, 700, 800] {
-        reclaims_beside_writers::<Hashed<Turbo<16, 2, 3>>>(keys);
+        reclaims_beside_writers::<Turbo<16, 2, 3>>(keys);
     }
 }
 

@@ -10,6 +10,7 @@ mod turbo;
 use std::sync::Arc;
 
 use terrace_base::Result;
+use terrace_index::{SpTree, TurboHash};
 
 use crate::core::Core;
 use crate::core::engine::Engine;
@@ -27,8 +28,8 @@ fn registered(engine: EngineKind) -> (Open, Repair) {
     match engine {
         EngineKind::Slm => (slm::open, slm::repair),
         EngineKind::Lsm => (lsm::open, lsm::repair),
-        EngineKind::Turbo => (pm::open::<turbo::TurboIndex>, pm::repair::<turbo::TurboIndex>),
-        EngineKind::Sptree => (pm::open::<sptree::SptreeIndex>, pm::repair::<sptree::SptreeIndex>),
+        EngineKind::Turbo => (pm::open::<TurboHash>, pm::repair::<TurboHash>),
+        EngineKind::Sptree => (pm::open::<SpTree>, pm::repair::<SpTree>),
     }
 }
 

@@ -1,25 +1,24 @@
 //! CCEH: slots, splits in place, and the directory.
 
-use terrace_index::{Cceh, HashIndex};
+use terrace_index::{Cceh, HashIndex, PointIndex};
 use terrace_sim::World;
 
 use super::{falls, long, rises, short};
-use crate::conformance::{
-    Extendible, Hashed, HashedSubject, StructureChange, colliding, crash_in_each_event_of, inserts, removes,
-};
+use crate::conformance::{StructureChange, colliding, crash_in_each_event_of, inserts, removes};
+use crate::extra_subjects::Extendible;
 
-type Table<const B: usize, const P: usize> = HashedSubject<Cceh<B, P>>;
-type Tables<const B: usize, const P: usize> = Hashed<Extendible<B, P>>;
+type Table<const B: usize, const P: usize> = Cceh<B, P>;
+type Tables<const B: usize, const P: usize> = Extendible<B, P>;
 
 /// Buckets of all segments, and bytes of the directory, of a table without records. Segments come in extents of whole
 /// pages, and the header is as long as a line.
 fn parts<const B: usize, const P: usize>(table: &Table<B, P>, _: &World) -> [u64; 2] {
-    [table.0.figures().unwrap().buckets, table.0.pm_bytes() % 4096 - 64]
+    [table.figures().unwrap().buckets, table.pm_bytes() % 4096 - 64]
 }
 
 /// Buckets and keys.
 fn content<const B: usize, const P: usize>(table: &Table<B, P>, _: &World) -> [u64; 2] {
-    let figures = table.0.figures().unwrap();
+    let figures = table.figures().unwrap();
     [figures.buckets, figures.keys]
 }
 
@@ -36,7 +35,7 @@ fn a_slot_changes_in_one_step() {
             seed,
             before: inserts(1, (0..4).map(key)),
             change: change.concat(),
-            sight: |table, world| (content(table, world), table.0.pm_bytes()),
+            sight: |table, world| (content(table, world), table.pm_bytes()),
             proof: |seen| {
                 seen[0].0[1] == 4 && rises(seen.iter().map(|s| s.0[1])) && falls(seen.iter().map(|s| s.0[1]))
             },
@@ -92,7 +91,7 @@ fn a_key_without_a_place_is_in_the_overflow_or_not() {
         ]
         .concat(),
         sight: |table, _| {
-            let figures = table.0.figures().unwrap();
+            let figures = table.figures().unwrap();
             figures.usable_slots - 4 * figures.buckets
         },
         proof: |seen| seen[0] == 0 && rises(seen.iter().copied()) && falls(seen.iter().copied()),

@@ -1,7 +1,10 @@
 //! The bare skiplist: nodes that are linked, emptied and revived, and an arena that grows.
 
+use terrace_index::PointIndex;
+
 use super::{long, rises};
-use crate::conformance::{Ordered, Skip, StructureChange, Subject, crash_in_each_event_of, inserts, removes};
+use crate::conformance::{StructureChange, crash_in_each_event_of, inserts, removes};
+use crate::subjects::Skip;
 
 /// A key of which few fill the arena's first extent.
 fn huge(i: u64) -> Vec<u8> {
@@ -12,7 +15,7 @@ fn huge(i: u64) -> Vec<u8> {
 
 #[test]
 fn an_arena_that_grows_keeps_what_was_linked() {
-    crash_in_each_event_of::<Ordered<Skip>, _>(StructureChange {
+    crash_in_each_event_of::<Skip, _>(StructureChange {
         seed: 1,
         before: inserts(1, (0..15).map(huge)),
         change: [inserts(20, (15..19).map(huge)), removes([huge(3)]), inserts(40, [huge(3), huge(4)])]

@@ -1,14 +1,12 @@
 //! Write buffers: merges into each base, in place and out of place, and the log's turns, cuts and resets.
 
 use terrace_index::spot_on::{Base, SpotOn};
-use terrace_index::{Cceh, FastFair, HashIndex, OrderedIndex, SkipIndex};
+use terrace_index::{Cceh, FastFair, HashIndex, PointIndex, SkipIndex};
 use terrace_sim::World;
 
 use super::{falls, long, rises, short};
-use crate::conformance::{
-    Buffered, Case, Hashed, HashedSubject, Op, Ordered, OrderedSubject, Replaced, StructureChange,
-    crash_in_each_event_of, inserts, removes,
-};
+use crate::conformance::{Case, Op, StructureChange, crash_in_each_event_of, inserts, removes};
+use crate::extra_subjects::{Buffered, Replaced};
 
 /// What is seen of an index behind write buffers.
 #[derive(Debug)]
@@ -19,16 +17,8 @@ struct Seen {
     log_bytes: u64,
 }
 
-fn seen_of<B: Base>(index: &SpotOn<B>, pm_bytes: u64) -> Seen {
-    Seen { merged: index.base().len(), log_bytes: pm_bytes - index.base().pm_bytes() }
-}
-
-fn ordered<B: Base + OrderedIndex>(index: &OrderedSubject<SpotOn<B>>, _: &World) -> Seen {
-    seen_of(&index.0, index.0.pm_bytes())
-}
-
-fn hashed<B: Base + HashIndex>(index: &HashedSubject<SpotOn<B>>, _: &World) -> Seen {
-    seen_of(&index.0, index.0.pm_bytes())
+fn seen<B: Base>(index: &SpotOn<B>, _: &World) -> Seen {
+    Seen { merged: index.base().len(), log_bytes: index.pm_bytes() - index.base().pm_bytes() }
 }
 
 /// Buffers are merged, the log turns and is cut; at last everything is merged and the log is reset.
@@ -68,37 +58,37 @@ fn change_a_list<C: Case>(sight: fn(&C::Index, &World) -> Seen) {
 
 #[test]
 fn fastfair_in_place() {
-    change_everything::<Ordered<Buffered<FastFair<4>>>>(ordered);
+    change_everything::<Buffered<FastFair<4>>>(seen);
 }
 
 #[test]
 fn fastfair_out_of_place() {
-    change_everything::<Ordered<Replaced<FastFair<4>>>>(ordered);
+    change_everything::<Replaced<FastFair<4>>>(seen);
 }
 
 #[test]
 fn skiplist_in_place() {
-    change_a_list::<Ordered<Buffered<SkipIndex>>>(ordered);
+    change_a_list::<Buffered<SkipIndex>>(seen);
 }
 
 #[test]
 fn skiplist_out_of_place() {
-    change_a_list::<Ordered<Replaced<SkipIndex>>>(ordered);
+    change_a_list::<Replaced<SkipIndex>>(seen);
 }
 
 #[test]
 fn cceh_in_place() {
-    change_everything::<Hashed<Buffered<Cceh<2, 1>>>>(hashed);
+    change_everything::<Buffered<Cceh<2, 1>>>(seen);
 }
 
 #[test]
 fn cceh_out_of_place() {
-    change_everything::<Hashed<Replaced<Cceh<2, 1>>>>(hashed);
+    change_everything::<Replaced<Cceh<2, 1>>>(seen);
 }
 
 /// Keys and buckets of the base.
-fn content<const B: usize, const P: usize>(index: &HashedSubject<SpotOn<Cceh<B, P>>>, _: &World) -> [u64; 2] {
-    let figures = index.0.base().figures().unwrap();
+fn content<const B: usize, const P: usize>(index: &SpotOn<Cceh<B, P>>, _: &World) -> [u64; 2] {
+    let figures = index.base().figures().unwrap();
     [figures.keys, figures.buckets]
 }
 
@@ -107,7 +97,7 @@ fn content<const B: usize, const P: usize>(index: &HashedSubject<SpotOn<Cceh<B, 
 #[test]
 fn a_segment_that_is_replaced_is_the_old_one_or_the_new_ones() {
     for (seed, key) in [(1, short as fn(u64) -> Vec<u8>), (2, long)] {
-        crash_in_each_event_of::<Hashed<Replaced<Cceh<2, 2>>>, _>(StructureChange {
+        crash_in_each_event_of::<Replaced<Cceh<2, 2>>, _>(StructureChange {
             seed,
             before: inserts(1, (0..3).map(key)),
             change: [inserts(4, (3..26).map(key)), inserts(40, (0..9).map(key)), vec![Op::Close]].concat(),

@@ -1,21 +1,19 @@
 //! TurboHash: first buckets, rehashes, and what is published in a bucket.
 
-use terrace_index::{HashFigures, HashIndex, TurboHash};
+use terrace_index::{HashFigures, HashIndex, PointIndex, TurboHash};
 use terrace_sim::World;
 
 use super::{falls, long, rises, short};
 use crate::bed::memory_pool;
-use crate::conformance::{
-    Case, Hashed, HashedSubject, StructureChange, Subject as _, Turbo, colliding, crash_in_each_event_of,
-    inserts, removes,
-};
+use crate::conformance::{Case, StructureChange, colliding, crash_in_each_event_of, inserts, removes};
+use crate::subjects::Turbo;
 
-type Table = HashedSubject<TurboHash>;
+type Table = TurboHash;
 /// Two shards of one bucket at first.
-type Tiny = Hashed<Turbo<2, 1, 4>>;
+type Tiny = Turbo<2, 1, 4>;
 
 fn figures(table: &Table, _: &World) -> HashFigures {
-    table.0.figures().unwrap()
+    table.figures().unwrap()
 }
 
 fn events(_: &Table, world: &World) -> u64 {
@@ -51,7 +49,7 @@ fn a_shard_that_grows_is_the_old_one_or_the_new_one() {
     }
     grow::<Tiny>(1, short);
     grow::<Tiny>(2, long);
-    grow::<Hashed<Turbo<2, 1, 1>>>(3, |i| if i % 2 == 0 { short(i) } else { long(i) });
+    grow::<Turbo<2, 1, 1>>(3, |i| if i % 2 == 0 { short(i) } else { long(i) });
 }
 
 /// Of four and eight buckets several shards share an extent.
@@ -85,7 +83,7 @@ fn a_shard_that_shrinks_is_the_old_one_or_the_new_one() {
     let table = Tiny::create(&memory_pool()).unwrap();
     let keys = (0..110).map(short);
     keys.clone().for_each(|key| drop(table.insert(&key, 1)));
-    let (first, last): (Vec<_>, _) = keys.clone().partition(|key| goes_without_trace(&table.0, key));
+    let (first, last): (Vec<_>, _) = keys.clone().partition(|key| goes_without_trace(&table, key));
     crash_in_each_event_of::<Tiny, _>(StructureChange {
         seed: 1,
         before: [inserts(1, keys), removes(first)].concat(),
@@ -156,14 +154,14 @@ fn a_key_away_from_its_home_is_found() {
         });
     }
     // Of these two come to a slot beside the header, which is written in one go with what publishes it.
-    place::<Hashed<Turbo<2, 2, 4>>>(1, |i| short(2000 + i));
-    place::<Hashed<Turbo<2, 2, 4>>>(2, long);
+    place::<Turbo<2, 2, 4>>(1, |i| short(2000 + i));
+    place::<Turbo<2, 2, 4>>(2, long);
 }
 
 /// Thirteen keys of one hash fill the only bucket that they may lie in.
 #[test]
 fn a_key_without_a_place_is_in_the_overflow_or_not() {
-    crash_in_each_event_of::<Hashed<Turbo<2, 1, 1>>, _>(StructureChange {
+    crash_in_each_event_of::<Turbo<2, 1, 1>, _>(StructureChange {
         seed: 5,
         before: inserts(1, (0..12).map(colliding)),
         change: [
@@ -175,7 +173,7 @@ fn a_key_without_a_place_is_in_the_overflow_or_not() {
         ]
         .concat(),
         sight: |table, _| {
-            let figures = table.0.figures().unwrap();
+            let figures = table.figures().unwrap();
             figures.usable_slots - 13 * figures.buckets
         },
         proof: |seen| seen[0] == 0 && rises(seen.iter().copied()) && falls(seen.iter().copied()),

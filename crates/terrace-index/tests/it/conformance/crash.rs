@@ -5,7 +5,7 @@ use std::ops::Bound;
 
 use terrace_base::Result;
 use terrace_base::rng::Rng;
-use terrace_index::ScanBatch;
+use terrace_index::{PointIndex, ScanBatch};
 use terrace_pmem::Pool;
 use terrace_sim::{Change, Explorer, KvModel, Map, Recorder, Scenario, World, WorldOptions, kv_scenario};
 

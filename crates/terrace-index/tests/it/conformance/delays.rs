@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use terrace_base::rng::Rng;
+use terrace_index::PointIndex;
 use terrace_pmem::{POff, Pool};
 use terrace_sim::{Halting, Survival, World, WorldOptions};
 

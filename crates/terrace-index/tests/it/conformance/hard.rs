@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use terrace_base::rng::Rng;
+use terrace_index::PointIndex;
 use terrace_sim::{World, WorldOptions};
 
 use super::{Case, SEED, Subject, colliding};

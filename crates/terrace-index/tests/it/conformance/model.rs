@@ -1,13 +1,15 @@
 //! Random operations against a `BTreeMap`, through clean and unclean reopening.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use terrace_index::ScanBatch;
+use terrace_base::ErrorKind;
+use terrace_index::{PointIndex, ScanBatch};
 use terrace_pmem::{Granularity, MemMedia, Pool, PoolOptions};
 
 use super::{Case, Subject};
@@ -21,6 +23,8 @@ enum Op {
     Remove(Vec<u8>),
     /// Expects what is there if the flag is set, else the word.
     Exchange(Vec<u8>, bool, Option<u64>, Option<u64>),
+    /// Leaves the word as it is, or makes it another, or removes the key.
+    Update(Vec<u8>, Option<Option<u64>>),
     Get(Vec<u8>),
     /// From, kind of bound, reverse, limit.
     Scan(Vec<u8>, u8, bool, usize),
@@ -52,6 +56,7 @@ fn op() -> impl Strategy<Value = Op> {
         5 => key().prop_map(Op::Remove),
         4 => (key(), any::<bool>(), prop::option::of(word.clone()), prop::option::of(word))
             .prop_map(|(k, right, e, n)| Op::Exchange(k, right, e, n)),
+        2 => (key(), prop::option::of(prop::option::of(1u64..1000))).prop_map(|(k, w)| Op::Update(k, w)),
         3 => key().prop_map(Op::Get),
         3 => (key(), 0u8..3, any::<bool>(), 0usize..40).prop_map(|(k, b, r, l)| Op::Scan(k, b, r, l)),
         1 => any::<bool>().prop_map(Op::Reopen),
@@ -124,6 +129,16 @@ impl<C: Case> Bench<C> {
         assert_eq!(got, expected_scan(&self.map, from, reverse, limit));
     }
 
+    fn update(&mut self, key: &[u8], wish: Option<Option<u64>>) {
+        let before = self.index().update(key, &mut |_| wish.map(|word| word.and_then(NonZeroU64::new)));
+        assert_eq!(before.unwrap(), self.map.get(key).copied());
+        match wish {
+            None => {}
+            Some(None) => drop(self.map.remove(key)),
+            Some(Some(word)) => drop(self.map.insert(key.to_vec(), word)),
+        }
+    }
+
     fn apply(&mut self, op: &Op) {
         match op {
             Op::Insert(k, w) => {
@@ -141,12 +156,36 @@ impl<C: Case> Bench<C> {
                     _ => {}
                 }
             }
+            Op::Update(k, wish) => self.update(k, *wish),
             Op::Get(k) => assert_eq!(self.index().get(k).unwrap(), self.map.get(k).copied()),
             Op::Scan(k, bound, reverse, limit) => self.scan(k, *bound, *reverse, *limit),
             Op::Reopen(in_order) => self.reopen(*in_order),
             Op::Check => self.check(),
         }
     }
+}
+
+/// What may not be stored is refused by every operation that would.
+fn refuses_what_may_not_be_stored<C: Case>() {
+    let media = Arc::new(MemMedia::new(1 << 20, 64 << 20, Granularity::CacheLine).unwrap());
+    let pool = Pool::create_on(media, Path::new("memory"), &pool_options()).unwrap();
+    let index = C::create(&pool).unwrap();
+    let (key, long) = (&b"key"[..], &[0; 65_536][..]);
+    let one = NonZeroU64::new(1);
+    let refused = [
+        index.insert(key, 0).map(drop),
+        index.compare_exchange(key, None, Some(0)).map(drop),
+        index.insert(long, 1).map(drop),
+        index.compare_exchange(long, None, Some(1)).map(drop),
+        index.compare_exchange(long, Some(1), None).map(drop),
+        index.update(long, &mut |_| Some(one)).map(drop),
+        index.remove(long).map(drop),
+        index.get(long).map(drop),
+    ];
+    for (i, refused) in refused.into_iter().enumerate() {
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument, "operation {i}");
+    }
+    assert!(index.is_empty());
 }
 
 /// What a scan must give.
@@ -161,6 +200,7 @@ pub fn expected_scan(map: &Map, from: Bound<&[u8]>, reverse: bool, limit: usize)
 
 /// The model test.
 pub fn agrees_with_a_map<C: Case>() {
+    refuses_what_may_not_be_stored::<C>();
     let mut runner = TestRunner::new(Config { cases: 48, failure_persistence: None, ..Config::default() });
     // Few operations shrink well; many reach deep trees.
     let ops = prop_oneof![prop::collection::vec(op(), 1..60), prop::collection::vec(op(), 300..900)];

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use terrace_base::rng::Rng;
+use terrace_index::PointIndex;
 use terrace_sim::{Snapshot, World, WorldOptions};
 
 use super::{Case, Subject, colliding};

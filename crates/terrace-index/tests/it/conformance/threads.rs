@@ -1,11 +1,12 @@
 //! Several threads at once: nothing is lost, nothing that is there is missed.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use terrace_base::rng::Rng;
-use terrace_index::{OrderedIndex, ScanBatch};
+use terrace_index::{OrderedIndex, PointIndex, ScanBatch};
 use terrace_pmem::Opened;
 use terrace_sim::{Survival, World, WorldOptions};
 
@@ -192,8 +193,15 @@ fn unordered_scan_sees_all(
     }
 }
 
-/// Every thread adds to the same words; a lost or doubled exchange shows in the sum. Some words are removed at
-/// times and counted elsewhere.
+fn add_by_exchange(index: &impl Subject, key: &[u8]) {
+    let mut now = index.get(key).unwrap();
+    while let Err(other) = index.compare_exchange(key, now, Some(now.unwrap_or(0) + 1)).unwrap() {
+        now = other;
+    }
+}
+
+/// Every thread adds to the same words, by exchanges and by updates; one that is lost or doubled shows in the sum. Some
+/// words are removed at times and counted elsewhere.
 pub fn counts_by_compare_exchange<C: Case>() {
     let pool = memory_pool_of(64 << 20);
     let index = C::create(&pool).unwrap();
@@ -208,11 +216,12 @@ pub fn counts_by_compare_exchange<C: Case>() {
                     let mut taken = 0;
                     for _ in 0..each {
                         let key = key(rng.below(keys));
-                        let mut now = index.get(&key).unwrap();
-                        while let Err(other) =
-                            index.compare_exchange(&key, now, Some(now.unwrap_or(0) + 1)).unwrap()
-                        {
-                            now = other;
+                        if rng.one_in(2) {
+                            index
+                                .update(&key, &mut |now| Some(NonZeroU64::new(now.unwrap_or(0) + 1)))
+                                .unwrap();
+                        } else {
+                            add_by_exchange(index, &key);
                         }
                         if rng.one_in(8) {
                             taken += index.remove(&key).unwrap().unwrap_or(0);

@@ -3,27 +3,23 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use terrace_index::{OrderedIndex, SpTree};
+use terrace_index::{PointIndex, SpTree};
 use terrace_sim::{World, WorldOptions};
 
 use super::{Lagging, Sp, all, check, key, long_key};
 use crate::bed::{assert_no_leaks, create_in, open_in, survivors};
-use crate::conformance::{
-    Case, Constructor, Op, Ordered, OrderedSubject, StructureChange, Subject as _, crash_again,
-    crash_in_each_event_of, inserts, removes,
-};
+use crate::conformance::{Case, Op, StructureChange, crash_again, crash_in_each_event_of, inserts, removes};
 
-type Tree<const N: usize, const LAGS: bool, const BUFFER: usize> = Ordered<Sp<N, LAGS, BUFFER>>;
-type Subject = OrderedSubject<SpTree>;
+type Tree<const N: usize, const LAGS: bool, const BUFFER: usize> = Sp<N, LAGS, BUFFER>;
 
-fn leaves(tree: &Subject, _: &World) -> u64 {
-    tree.0.leaves().unwrap()
+fn leaves(tree: &SpTree, _: &World) -> u64 {
+    tree.leaves().unwrap()
 }
 
 /// Prototype: a split was not atomic, and a leaf still on its way to the top layer was lost.
 #[test]
 fn a_split_is_there_or_not_wherever_it_is_cut_off() {
-    fn split<C: Case<Index = Subject>>(seed: u64, name: fn(u64) -> Vec<u8>, split_by: Vec<u8>) {
+    fn split<C: Case<Index = SpTree>>(seed: u64, name: fn(u64) -> Vec<u8>, split_by: Vec<u8>) {
         crash_in_each_event_of::<C, _>(StructureChange {
             seed,
             before: inserts(1, (0..4).map(name)),
@@ -50,7 +46,7 @@ fn a_word_in_a_full_leaf_is_the_old_one_or_the_new_one() {
 
 #[test]
 fn a_merge_is_there_or_not_wherever_it_is_cut_off() {
-    fn merge<C: Case<Index = Subject>>(seed: u64, name: fn(u64) -> Vec<u8>) {
+    fn merge<C: Case<Index = SpTree>>(seed: u64, name: fn(u64) -> Vec<u8>) {
         crash_in_each_event_of::<C, _>(StructureChange {
             seed,
             before: inserts(1, (0..12).map(name)),
@@ -131,7 +127,7 @@ fn a_tree_with_entries_in_logs_may_be_opened_without_buffers() {
 /// then the power goes.
 #[test]
 fn what_a_reader_has_seen_is_durable() {
-    fn look<C: Constructor<Index = SpTree>>(start: u64, writes: u64) {
+    fn look<C: Case<Index = SpTree>>(start: u64, writes: u64) {
         let world = World::new(start, WorldOptions::default());
         let pool = create_in(&world).unwrap();
         let tree = Arc::new(C::create(&pool).unwrap());

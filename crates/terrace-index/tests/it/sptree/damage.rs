@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrace_base::{Error, ErrorKind, Result};
-use terrace_index::{OrderedIndex, ScanBatch, SpOptions, SpTree};
+use terrace_index::{OrderedIndex, PointIndex, ScanBatch, SpOptions, SpTree};
 use terrace_pmem::{Granularity, Media, MemMedia, POff, Pool, PoolOptions};
 
 use super::{AtOnce, Lagging, Sp, all, check, flip, key, long_key, try_all};
 use crate::bed::{memory_pool, options};
-use crate::conformance::Constructor;
+use crate::conformance::Case;
 
 /// Whether `tree` says of each key what `want` says, or that something is damaged.
 fn right_or_damaged(tree: Result<SpTree>, want: &[(Vec<u8>, u64)], at: u64) {

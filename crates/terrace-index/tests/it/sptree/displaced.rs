@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use terrace_base::rng::Rng;
 use terrace_base::{ErrorKind, Result};
-use terrace_index::{OrderedIndex, ScanBatch, SpTree, kinds};
+use terrace_index::{OrderedIndex, PointIndex, ScanBatch, SpTree, kinds};
 use terrace_pmem::{Granularity, Media, MemMedia, Pool};
 
 use super::{Lagging, Sp, key, long_key};
 use crate::bed::{memory_pool, options};
-use crate::conformance::Constructor;
+use crate::conformance::Case;
 use crate::displaced::blocks;
 
 type Pairs = Vec<(Vec<u8>, u64)>;

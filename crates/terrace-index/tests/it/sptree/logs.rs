@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use terrace_base::ErrorKind;
 use terrace_base::exec::{Executor, Inline};
-use terrace_index::{OrderedIndex, SpOptions, SpTree};
+use terrace_index::{PointIndex, SpOptions, SpTree};
 use terrace_pmem::POff;
 
 use super::{AtOnce, all, check, flip, key, long_key, try_all};

@@ -14,11 +14,11 @@ use std::sync::Arc;
 
 use terrace_base::exec::{Executor, Inline, Job, Lane};
 use terrace_base::{ErrorKind, Result};
-use terrace_index::{OrderedIndex, ScanBatch, SpOptions, SpTree};
+use terrace_index::{OrderedIndex, PointIndex, ScanBatch, SpOptions, SpTree};
 use terrace_pmem::{Granularity, MemMedia, POff, Pool, PoolOptions};
 
 use crate::bed::{assert_no_leaks, memory_pool, memory_pool_of, options};
-use crate::conformance::Constructor;
+use crate::conformance::Case;
 
 /// Runs every job on the spot.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl<const N: usize, const LAGS: bool, const BUFFER: usize> Sp<N, LAGS, BUFFER> 
     }
 }
 
-impl<const N: usize, const LAGS: bool, const BUFFER: usize> Constructor for Sp<N, LAGS, BUFFER> {
+impl<const N: usize, const LAGS: bool, const BUFFER: usize> Case for Sp<N, LAGS, BUFFER> {
     type Index = SpTree;
     fn create(pool: &Pool) -> Result<SpTree> {
         SpTree::create(pool, "index", &Self::options())

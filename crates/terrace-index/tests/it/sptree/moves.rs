@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrace_base::rng::Rng;
-use terrace_index::{OrderedIndex, SpTree, kinds};
+use terrace_index::{PointIndex, SpTree, kinds};
 use terrace_pmem::{Granularity, Kind, MemMedia, Pool, PoolOptions};
 
 use super::{Lagging, all, key, long_key};
 use crate::bed::{assert_no_leaks, options};
-use crate::conformance::Constructor;
+use crate::conformance::Case;
 
 /// A pool whose slabs have slots of a leaf's size.
 fn pool() -> Pool {
@@ -35,7 +35,7 @@ fn move_all(pool: &Pool, tree: &SpTree, kind: Kind) -> (usize, usize) {
     (slots, moved)
 }
 
-fn moves<C: Constructor<Index = SpTree>>(key: fn(u64) -> Vec<u8>) {
+fn moves<C: Case<Index = SpTree>>(key: fn(u64) -> Vec<u8>) {
     let pool = pool();
     let tree = C::create(&pool).unwrap();
     let mut rng = Rng::new(1);

@@ -4,13 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use terrace_index::OrderedIndex;
+use terrace_index::PointIndex;
 use terrace_pmem::Pool;
 use terrace_sim::{World, WorldOptions};
 
 use super::{Lagging, Sp, all, check, long_key};
 use crate::bed::world_options;
-use crate::conformance::Constructor;
+use crate::conformance::Case;
 
 /// Whoever rebuilds finds a leaf in the chain as soon as a split has stored the link to it. It must not make a node for it
 /// beside the one that the split makes: writers would follow the one, scans the other.

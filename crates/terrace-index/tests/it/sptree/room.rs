@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use terrace_base::ErrorKind;
-use terrace_index::{OrderedIndex, SpOptions, SpTree, kinds};
+use terrace_index::{PointIndex, SpOptions, SpTree, kinds};
 use terrace_pmem::{Kind, Pool, PoolOptions};
 use terrace_sim::{World, WorldOptions};
 
 use super::{AtOnce, Lagging, Sp, all, check, key, long_key};
 use crate::bed::{assert_no_leaks, memory_pool_of, survivors, world_options};
-use crate::conformance::Constructor;
+use crate::conformance::Case;
 
 /// Fills the tree until the pool refuses; how many keys it has.
 fn fill(tree: &SpTree, name: fn(u64) -> Vec<u8>) -> u64 {

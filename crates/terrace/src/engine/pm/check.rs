@@ -17,7 +17,7 @@ pub(super) fn check<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
     store.jobs.wait_idle();
     let _alone = store.turns.alone();
     let _still = store.index.still();
-    let rested = store.index.rest();
+    let rested = store.index.rest(&store.core);
     // Readers look at one thing for a moment and leave; nothing new comes, since writers wait.
     while !store.give_back() {
         std::thread::yield_now();

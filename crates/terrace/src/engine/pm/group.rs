@@ -128,7 +128,7 @@ impl<I: KeyIndex> PmStore<I> {
     /// Changes the index as a step says.
     fn take(&self, step: &Step<'_>) -> Result<()> {
         match step.after() {
-            Some(word) => self.index.swap(step.key, word).map(drop),
+            Some(word) => self.index.insert(step.key, word).map(drop),
             None => self.index.remove(step.key).map(drop),
         }
     }

@@ -4,17 +4,17 @@ use std::fmt::Debug;
 use std::ops::Bound;
 
 use terrace_base::Result;
-use terrace_index::{ScanBatch, Still};
-use terrace_pmem::{Kind as PmKind, Marks, Pool};
+use terrace_index::{PointIndex, ScanBatch, Still};
+use terrace_pmem::{Kind as PmKind, Pool};
 
 use crate::core::Core;
 use crate::options::EngineKind;
 
-/// A persistent map from keys to words, and how it is made and opened.
+/// What these engines ask of a persistent index beyond single keys, and how it is made and opened.
 ///
-/// Thread safety and durability are those of `OrderedIndex` and `HashIndex`. Beyond them: what a new word names needs
-/// only be flushed by the caller, not drained, if [`drains_first`](Self::drains_first) says so.
-pub(crate) trait KeyIndex: Debug + Send + Sync + Sized + 'static {
+/// Thread safety and durability are those of [`PointIndex`]. Beyond them: what a new word names needs only be flushed by
+/// the caller, not drained, if [`drains_first`](Self::drains_first) says so.
+pub(crate) trait KeyIndex: PointIndex + Sized + 'static {
     /// The engine that the index makes.
     const KIND: EngineKind;
 
@@ -44,30 +44,12 @@ pub(crate) trait KeyIndex: Debug + Send + Sync + Sized + 'static {
     /// Whether every write drains what its thread has flushed before it publishes a word.
     fn drains_first(&self) -> bool;
 
-    fn get(&self, key: &[u8]) -> Result<Option<u64>>;
-
-    /// Sets the word of `key`; the word it had.
-    fn swap(&self, key: &[u8], word: u64) -> Result<Option<u64>>;
-
-    /// Makes the word of `key` `new`, if it is `old`; else the inner error is what it is.
-    fn compare_exchange(
-        &self,
-        key: &[u8],
-        old: Option<u64>,
-        new: Option<u64>,
-    ) -> Result<std::result::Result<(), Option<u64>>>;
-
-    /// Removes `key`; the word it had.
-    fn remove(&self, key: &[u8]) -> Result<Option<u64>>;
-
     /// Appends about `limit` keys from `cursor` on and moves it; says whether there may be more. Keys that are there
     /// throughout are met.
     fn walk(&self, cursor: &mut Self::Cursor, limit: usize, out: &mut ScanBatch) -> Result<bool>;
 
     /// Appends up to `limit` keys from `from` on, in order. `Unsupported` where there is none.
     fn scan(&self, from: Bound<&[u8]>, reverse: bool, limit: usize, out: &mut ScanBatch) -> Result<()>;
-
-    fn len(&self) -> u64;
 
     /// Moves what the index has in the slot of `kind` at `at` to a slot elsewhere, with the crash safety of a write; false if
     /// it has nothing there.
@@ -76,14 +58,6 @@ pub(crate) trait KeyIndex: Debug + Send + Sync + Sized + 'static {
     ///
     /// An active slot of `kind`, one of [`MOVES`](Self::MOVES), begins at `at`, and its slab is held until this returns.
     unsafe fn move_slot(&self, kind: PmKind, at: u64) -> Result<bool>;
-
-    fn mark(&self, marks: &mut Marks) -> Result<()>;
-
-    fn check(&self) -> Result<Vec<String>>;
-
-    fn dram_bytes(&self) -> u64;
-
-    fn pm_bytes(&self) -> u64;
 
     /// Gives back what was unlinked; says whether that is everything.
     fn drain(&self) -> bool;
@@ -94,9 +68,7 @@ pub(crate) trait KeyIndex: Debug + Send + Sync + Sized + 'static {
     }
 
     /// Does what the index has left to be done. Writers are at rest.
-    fn rest(&self) -> Result<()> {
+    fn rest(&self, _core: &Core) -> Result<()> {
         Ok(())
     }
-
-    fn close(&self) -> Result<()>;
 }

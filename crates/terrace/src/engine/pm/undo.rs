@@ -98,7 +98,7 @@ pub(super) fn put_back<I: KeyIndex>(pool: &Pool, index: &I, change: Change) -> R
     let record = unsafe { Record::load(pool, word)? };
     match change.old {
         0 => index.remove(record.key).map(drop),
-        old => index.swap(record.key, old).map(drop),
+        old => index.insert(record.key, old).map(drop),
     }
 }
 

@@ -91,7 +91,7 @@ impl<I: KeyIndex> PmStore<I> {
         let old = match op.kind {
             Kind::Put => {
                 let new = self.store(op, None)?;
-                let old = self.index.swap(op.key, new.word().bits())?;
+                let old = self.index.insert(op.key, new.word().bits())?;
                 new.keep();
                 old
             }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use terrace_base::Result;
-use terrace_index::{OrderedIndex, SkipList};
+use terrace_index::{PointIndex, SkipList};
 use terrace_table::{Cursor, Kind, Position};
 
 use super::Slm;

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use terrace_base::{Error, Result};
-use terrace_index::OrderedIndex;
+use terrace_index::PointIndex;
 use terrace_pmem::Claim;
 use terrace_table::Kind;
 

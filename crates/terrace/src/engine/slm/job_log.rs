@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use terrace_base::codec::{Reader, put_bytes, put_varint};
 use terrace_base::{Error, Result};
-use terrace_index::OrderedIndex;
+use terrace_index::PointIndex;
 use terrace_table::Position;
 
 use super::Slm;

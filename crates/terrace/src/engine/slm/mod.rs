@@ -50,7 +50,7 @@ use parking_lot::Mutex;
 use terrace_base::Result;
 use terrace_base::exec::Lane;
 use terrace_index::limbo::Limbo;
-use terrace_index::{FastFair, OrderedIndex, SkipList, WeakSkipList};
+use terrace_index::{FastFair, PointIndex, SkipList, WeakSkipList};
 use terrace_pmem::{Granularity, Pool};
 
 use crate::commit_log::CommitLog;

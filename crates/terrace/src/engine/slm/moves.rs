@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use terrace_base::{Error, Result};
-use terrace_index::OrderedIndex;
+use terrace_index::PointIndex;
 use terrace_index::fastfair::{FANOUT, Nearby};
 use terrace_table::Position;
 

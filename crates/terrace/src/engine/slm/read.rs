@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use terrace_base::{Error, Result};
-use terrace_index::OrderedIndex;
+use terrace_index::PointIndex;
 use terrace_table::{Entry, Kind, Position, Table};
 
 use super::Slm;

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use terrace_base::{Error, Result};
-use terrace_index::{OrderedIndex, Record};
+use terrace_index::{PointIndex, Record};
 use terrace_table::{Cursor, Kind, merge};
 
 use super::chain::Word;

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::exec::Lane;
 use terrace_base::{Error, ErrorKind, Result};
-use terrace_index::{OrderedIndex, ScanBatch, SkipList};
+use terrace_index::{OrderedIndex, PointIndex, ScanBatch, SkipList};
 use terrace_log::PmLog;
 use terrace_pmem::Marks;
 

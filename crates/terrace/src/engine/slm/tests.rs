@@ -8,7 +8,7 @@ use terrace_base::ErrorKind;
 use terrace_base::clock::ManualClock;
 use terrace_base::exec::Inline;
 use terrace_disk::RealFs;
-use terrace_index::{OrderedIndex, Record};
+use terrace_index::{PointIndex, Record};
 use terrace_log::PmLog;
 use terrace_pmem::Profile;
 

@@ -7,7 +7,7 @@ use std::ops::Bound;
 
 use terrace_base::{Error, Result};
 use terrace_index::{HashCursor, HashIndex, ScanBatch, TurboHash, TurboOptions, kinds};
-use terrace_pmem::{Kind as PmKind, Marks, Pool};
+use terrace_pmem::{Kind as PmKind, Pool};
 
 use super::pm::KeyIndex;
 use crate::core::Core;
@@ -16,11 +16,7 @@ use crate::options::EngineKind;
 /// The root of the table.
 const ROOT: &str = "turbo.index";
 
-/// A TurboHash table as the index of an engine.
-#[derive(Debug)]
-pub(crate) struct TurboIndex(TurboHash);
-
-impl KeyIndex for TurboIndex {
+impl KeyIndex for TurboHash {
     const KIND: EngineKind = EngineKind::Turbo;
     const ROOTS: &'static [&'static str] = &[ROOT];
     const HEADER_ROOT: &'static str = "turbo.records";
@@ -41,36 +37,15 @@ impl KeyIndex for TurboIndex {
     fn open(pool: &Pool, _core: &Core) -> Result<Self> {
         let mut table = TurboHash::open(pool, ROOT)?;
         table.drain_before_publishing();
-        Ok(TurboIndex(table))
+        Ok(table)
     }
 
     fn drains_first(&self) -> bool {
         true
     }
 
-    fn get(&self, key: &[u8]) -> Result<Option<u64>> {
-        HashIndex::get(&self.0, key)
-    }
-
-    fn swap(&self, key: &[u8], word: u64) -> Result<Option<u64>> {
-        self.0.insert(key, word)
-    }
-
-    fn compare_exchange(
-        &self,
-        key: &[u8],
-        old: Option<u64>,
-        new: Option<u64>,
-    ) -> Result<std::result::Result<(), Option<u64>>> {
-        self.0.compare_exchange(key, old, new)
-    }
-
-    fn remove(&self, key: &[u8]) -> Result<Option<u64>> {
-        self.0.remove(key)
-    }
-
     fn walk(&self, cursor: &mut HashCursor, limit: usize, out: &mut ScanBatch) -> Result<bool> {
-        self.0.scan_unordered(cursor, limit, out)?;
+        self.scan_unordered(cursor, limit, out)?;
         Ok(!cursor.is_end())
     }
 
@@ -78,36 +53,12 @@ impl KeyIndex for TurboIndex {
         Err(Error::Unsupported { engine: Self::KIND.name(), operation: "iteration in the order of keys" })
     }
 
-    fn len(&self) -> u64 {
-        self.0.len()
-    }
-
     unsafe fn move_slot(&self, _: PmKind, at: u64) -> Result<bool> {
         // SAFETY: the caller's promise: pairs are all that it names here.
-        unsafe { self.0.move_record(at) }
-    }
-
-    fn mark(&self, marks: &mut Marks) -> Result<()> {
-        self.0.mark(marks)
-    }
-
-    fn check(&self) -> Result<Vec<String>> {
-        self.0.check()
-    }
-
-    fn dram_bytes(&self) -> u64 {
-        self.0.dram_bytes()
-    }
-
-    fn pm_bytes(&self) -> u64 {
-        self.0.pm_bytes()
+        unsafe { self.move_record(at) }
     }
 
     fn drain(&self) -> bool {
-        self.0.drain()
-    }
-
-    fn close(&self) -> Result<()> {
-        self.0.close()
+        TurboHash::drain(self)
     }
 }
