@@ -56,12 +56,12 @@ impl HashCursor {
     }
 
     /// The least hash that was not scanned yet.
-    pub(crate) fn hash(&self) -> Option<u64> {
+    pub fn hash(&self) -> Option<u64> {
         self.0
     }
 
     /// The cursor after all keys of `hash`.
-    pub(crate) fn after(hash: u64) -> HashCursor {
+    pub fn after(hash: u64) -> HashCursor {
         HashCursor(hash.checked_add(1))
     }
 }
@@ -114,7 +114,7 @@ impl HashFigures {
     }
 
     /// Counts one probe of `buckets` buckets, at least 1, in `histogram`.
-    pub(crate) fn count(histogram: &mut Vec<u64>, buckets: usize) {
+    pub fn count(histogram: &mut Vec<u64>, buckets: usize) {
         histogram.resize(histogram.len().max(buckets), 0);
         histogram[buckets - 1] += 1;
     }
@@ -130,7 +130,7 @@ fn mean(histogram: &[u64]) -> f64 {
 }
 
 /// An error unless `key` and `value` may be stored.
-pub(crate) fn admit_pair(key: &[u8], value: &[u8]) -> Result<()> {
+pub fn admit_pair(key: &[u8], value: &[u8]) -> Result<()> {
     admit_key(key)?;
     if value.len() > MAX_VALUE_BYTES {
         return Err(Error::invalid("a value is longer than 1 GiB"));

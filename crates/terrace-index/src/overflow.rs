@@ -52,14 +52,16 @@ fn encode_page(place: u64, next: u64) -> Vec<u8> {
 }
 
 /// The word of a head at a place of the pool that leads nowhere.
-pub(crate) fn empty_head(place: u64) -> u64 {
+pub fn empty_head(place: u64) -> u64 {
     seal48(place, 0)
 }
 
 /// What is named no more, and may be freed when its readers have left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unlinked {
+pub enum Unlinked {
+    /// The record at this offset.
     Pair(u64),
+    /// The page at this offset.
     Page(u64),
 }
 
@@ -91,7 +93,7 @@ struct Known {
 
 /// The overflow of one table.
 #[derive(Debug)]
-pub(crate) struct Overflow {
+pub struct Overflow {
     pool: Pool,
     head: u64,
     page_kind: Kind,
@@ -309,7 +311,7 @@ impl Overflow {
     }
 
     /// Keys.
-    pub fn len(&self) -> u64 {
+    pub fn keys(&self) -> u64 {
         self.known.read().len
     }
 

@@ -22,7 +22,7 @@ pub(crate) const HEAD_BYTES: usize = 12;
 const STREAM_BYTES: usize = 512;
 
 /// A record that is written and flushed, not drained, and named by nobody. Dropped, it is given back.
-pub(crate) struct NewPair<'p> {
+pub struct NewPair<'p> {
     pool: &'p Pool,
     slot: Option<Slot>,
     bytes: u64,
@@ -73,8 +73,10 @@ impl Drop for NewPair<'_> {
 
 /// A record's key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Pair<'p> {
+pub struct Pair<'p> {
+    /// The key.
     pub key: &'p [u8],
+    /// The value.
     pub value: &'p [u8],
 }
 
@@ -119,7 +121,7 @@ impl<'p> Pair<'p> {
 }
 
 /// The word that a value is, if it has 8 bytes.
-pub(crate) fn word_of(value: &[u8]) -> Result<u64> {
+pub fn word_of(value: &[u8]) -> Result<u64> {
     match value.try_into() {
         Ok(bytes) => Ok(u64::from_le_bytes(bytes)),
         Err(_) => Err(Error::invalid(format!("the key has a value of {} bytes, not a word", value.len()))),
@@ -127,7 +129,7 @@ pub(crate) fn word_of(value: &[u8]) -> Result<u64> {
 }
 
 /// Bytes of a record.
-pub(crate) fn record_bytes(key_len: usize, value_len: usize) -> u64 {
+pub fn record_bytes(key_len: usize, value_len: usize) -> u64 {
     (HEAD_BYTES + key_len + value_len) as u64
 }
 

@@ -5,13 +5,14 @@ use terrace_pmem::{Kind, Pool, Slot};
 
 /// Slots, active or not, and the roots that name them. Unless it is all kept, the roots are removed and the slots given
 /// back.
-pub(crate) struct Reserved<'p> {
+pub struct Reserved<'p> {
     pool: &'p Pool,
     slots: Vec<Slot>,
     roots: Vec<String>,
 }
 
 impl<'p> Reserved<'p> {
+    /// Nothing yet.
     pub fn new(pool: &'p Pool) -> Self {
         Reserved { pool, slots: Vec::new(), roots: Vec::new() }
     }

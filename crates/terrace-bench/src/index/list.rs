@@ -1,8 +1,9 @@
 //! The measured indexes by name, and how each is made.
 
 use terrace_base::Result;
-use terrace_index::spot_on::{Base, Merge, SpotOn, SpotOnOptions};
-use terrace_index::{ByteMap, Cceh, FastFair, SkipIndex, SpOptions, SpTree, TurboHash, TurboOptions};
+use terrace_index::{ByteMap, FastFair, SkipIndex, SpOptions, SpTree, TurboHash, TurboOptions};
+use terrace_index_extra::Cceh;
+use terrace_index_extra::buffered::{Base, BufferOptions, BufferedIndex, Merge};
 use terrace_pmem::Pool;
 
 use super::store::{SPTREE, Store, TURBO};
@@ -52,19 +53,19 @@ pub fn with_subject<V: Visitor>(name: &str, visitor: V) -> Option<V::Out> {
     Some(match name {
         "fastfair" => visitor.visit::<Ordered<FastFair>>(),
         "fastfair-plain" => visitor.visit::<Ordered<Plain>>(),
-        "fastfair-b" => visitor.visit::<Ordered<Spot<FastFair, IN_PLACE>>>(),
-        "fastfair-bo" => visitor.visit::<Ordered<Spot<FastFair, OUT_OF_PLACE>>>(),
-        "fastfair-boc" => visitor.visit::<Ordered<Spot<FastFair, CACHED>>>(),
+        "fastfair-b" => visitor.visit::<Ordered<Buffered<FastFair, IN_PLACE>>>(),
+        "fastfair-bo" => visitor.visit::<Ordered<Buffered<FastFair, OUT_OF_PLACE>>>(),
+        "fastfair-boc" => visitor.visit::<Ordered<Buffered<FastFair, CACHED>>>(),
         "skiplist" => visitor.visit::<Ordered<SkipIndex>>(),
-        "skiplist-b" => visitor.visit::<Ordered<Spot<SkipIndex, IN_PLACE>>>(),
-        "skiplist-bo" => visitor.visit::<Ordered<Spot<SkipIndex, OUT_OF_PLACE>>>(),
+        "skiplist-b" => visitor.visit::<Ordered<Buffered<SkipIndex, IN_PLACE>>>(),
+        "skiplist-bo" => visitor.visit::<Ordered<Buffered<SkipIndex, OUT_OF_PLACE>>>(),
         "sptree" => visitor.visit::<Ordered<Sp<false>>>(),
         "sptree-b" => visitor.visit::<Ordered<Sp<true>>>(),
         "turbohash" => visitor.visit::<Hashed<TurboHash>>(),
         "cceh" => visitor.visit::<Hashed<Cceh>>(),
-        "cceh-b" => visitor.visit::<Hashed<Spot<Cceh, IN_PLACE>>>(),
-        "cceh-bo" => visitor.visit::<Hashed<Spot<Cceh, OUT_OF_PLACE>>>(),
-        "cceh-boc" => visitor.visit::<Hashed<Spot<Cceh, CACHED>>>(),
+        "cceh-b" => visitor.visit::<Hashed<Buffered<Cceh, IN_PLACE>>>(),
+        "cceh-bo" => visitor.visit::<Hashed<Buffered<Cceh, OUT_OF_PLACE>>>(),
+        "cceh-boc" => visitor.visit::<Hashed<Buffered<Cceh, CACHED>>>(),
         "store-turbo" => visitor.visit::<Store<TURBO>>(),
         "store-sptree" => visitor.visit::<Store<SPTREE>>(),
         _ => return None,
@@ -161,25 +162,25 @@ const CACHED: u8 = 2;
 
 /// A structure behind write buffers, in one of the three variants above.
 #[derive(Debug)]
-pub struct Spot<B, const VARIANT: u8>(std::marker::PhantomData<B>);
+pub struct Buffered<B, const VARIANT: u8>(std::marker::PhantomData<B>);
 
-impl<B, const VARIANT: u8> Spot<B, VARIANT> {
-    fn options(setup: Setup) -> SpotOnOptions {
+impl<B, const VARIANT: u8> Buffered<B, VARIANT> {
+    fn options(setup: Setup) -> BufferOptions {
         let merge = if VARIANT == IN_PLACE { Merge::InPlace } else { Merge::OutOfPlace };
         let capacity = setup.buffer;
-        SpotOnOptions { merge, cache: VARIANT == CACHED, capacity, ..SpotOnOptions::default() }
+        BufferOptions { merge, cache: VARIANT == CACHED, capacity, ..BufferOptions::default() }
     }
 }
 
-impl<B: Base, const VARIANT: u8> Make for Spot<B, VARIANT> {
-    type Index = SpotOn<B>;
-    fn make(pool: &Pool, setup: Setup) -> Result<SpotOn<B>> {
-        SpotOn::create(pool, ROOT, &Self::options(setup))
+impl<B: Base, const VARIANT: u8> Make for Buffered<B, VARIANT> {
+    type Index = BufferedIndex<B>;
+    fn make(pool: &Pool, setup: Setup) -> Result<BufferedIndex<B>> {
+        BufferedIndex::create(pool, ROOT, &Self::options(setup))
     }
-    fn reopen(pool: &Pool, setup: Setup) -> Result<SpotOn<B>> {
-        SpotOn::open(pool, ROOT, &Self::options(setup))
+    fn reopen(pool: &Pool, setup: Setup) -> Result<BufferedIndex<B>> {
+        BufferedIndex::open(pool, ROOT, &Self::options(setup))
     }
-    fn flush(index: &SpotOn<B>) -> Result<()> {
+    fn flush(index: &BufferedIndex<B>) -> Result<()> {
         index.flush()
     }
 }

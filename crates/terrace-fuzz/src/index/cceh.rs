@@ -2,7 +2,8 @@
 
 use std::sync::OnceLock;
 
-use terrace_index::{ByteMap, Cceh, PointIndex};
+use terrace_index::{ByteMap, PointIndex};
+use terrace_index_extra::Cceh;
 
 use super::ordered::Errors;
 use super::{ROOT, SEED, colliding_key, hashed, mixed_key, variant};

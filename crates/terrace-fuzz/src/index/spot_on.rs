@@ -2,8 +2,9 @@
 
 use std::sync::OnceLock;
 
-use terrace_index::spot_on::{Base, Merge};
-use terrace_index::{Cceh, FastFair, OrderedIndex, PointIndex, SkipIndex, SpotOn, SpotOnOptions};
+use terrace_index::{FastFair, OrderedIndex, PointIndex, SkipIndex};
+use terrace_index_extra::buffered::{Base, Merge};
+use terrace_index_extra::{BufferOptions, BufferedIndex, Cceh};
 use terrace_pmem::Pool;
 
 use super::ordered::{self, Errors};
@@ -17,8 +18,8 @@ type Table = Cceh<4, 2>;
 /// The arena of a skiplist begins with 1 MiB.
 const MAX_POOL_BYTES: u64 = 4 << 20;
 
-fn options(merge: Merge) -> SpotOnOptions {
-    SpotOnOptions { merge, cache: true, capacity: Some(5), log_bytes: 700, lanes: 2, seed: Some(7) }
+fn options(merge: Merge) -> BufferOptions {
+    BufferOptions { merge, cache: true, capacity: Some(5), log_bytes: 700, lanes: 2, seed: Some(7) }
 }
 
 /// Which of the structures an image is of.
@@ -30,7 +31,7 @@ enum Over {
 }
 
 fn fill<B: Base>(pool: &Pool, closed: bool) {
-    let index = SpotOn::<B>::create(pool, ROOT, &options(Merge::OutOfPlace)).unwrap();
+    let index = BufferedIndex::<B>::create(pool, ROOT, &options(Merge::OutOfPlace)).unwrap();
     (0..75).for_each(|i| assert!(index.insert(&mixed_key(i), i + 1).is_ok()));
     (0..75).step_by(5).for_each(|i| assert!(index.remove(&mixed_key(i)).is_ok()));
     if closed {
@@ -66,7 +67,7 @@ pub fn spot_on(data: &[u8]) {
         Over::Tree => use_ordered::<Tree>(&pool, merge),
         Over::List => use_ordered::<SkipIndex>(&pool, merge),
         Over::Table => {
-            let opened = SpotOn::<Table>::open(&pool, ROOT, &options(merge));
+            let opened = BufferedIndex::<Table>::open(&pool, ROOT, &options(merge));
             let Some(index) = Errors::OfRoomToo.admit(opened) else { return };
             hashed::use_it(&pool, &index, None, &mixed_key, Errors::OfRoomToo);
         }
@@ -74,7 +75,7 @@ pub fn spot_on(data: &[u8]) {
 }
 
 fn use_ordered<B: Base + OrderedIndex>(pool: &Pool, merge: Merge) {
-    let opened = SpotOn::<B>::open(pool, ROOT, &options(merge));
+    let opened = BufferedIndex::<B>::open(pool, ROOT, &options(merge));
     let Some(index) = Errors::OfRoomToo.admit(opened) else { return };
     ordered::use_it(pool, &index, &mixed_key, Errors::OfRoomToo);
 }

@@ -10,8 +10,8 @@ use super::lock::Locked;
 use super::restructure::Gathered;
 use super::search::Restarts;
 use super::write::Parent;
+use crate::change::Change;
 use crate::point::PointIndex;
-use crate::spot_on::Change;
 
 /// What a leaf becomes.
 struct Merged<'t> {
@@ -22,7 +22,7 @@ struct Merged<'t> {
 
 impl<const N: usize> FastFair<N> {
     /// Makes all `changes`, which ascend by key, one by one. `edge` is told the fences of the leaves changed.
-    pub(crate) fn merge_in_place(&self, changes: &[Change<'_>], edge: &mut dyn FnMut(&[u8])) -> Result<()> {
+    pub fn merge_in_place(&self, changes: &[Change<'_>], edge: &mut dyn FnMut(&[u8])) -> Result<()> {
         let mut done: Option<Vec<u8>> = None;
         for &Change { key, word, .. } in changes {
             match word {
@@ -38,11 +38,7 @@ impl<const N: usize> FastFair<N> {
 
     /// Makes all `changes`, which ascend by key, those of a leaf at once. `edge` is told the fences of the leaves
     /// changed.
-    pub(crate) fn merge_out_of_place(
-        &self,
-        changes: &[Change<'_>],
-        edge: &mut dyn FnMut(&[u8]),
-    ) -> Result<()> {
+    pub fn merge_out_of_place(&self, changes: &[Change<'_>], edge: &mut dyn FnMut(&[u8])) -> Result<()> {
         let mut sets = Vec::with_capacity(changes.len());
         for change in changes {
             match change.word {

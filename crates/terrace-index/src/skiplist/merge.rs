@@ -10,9 +10,9 @@ use terrace_pmem::StartedRead;
 use super::Record;
 use super::index::{INDEX_KIND, SkipIndex};
 use super::write::{Linked, Staged};
+use crate::change::Change;
 use crate::guide::Place;
 use crate::point::PointIndex;
-use crate::spot_on::Change;
 use crate::word_cell::{CELL_BYTES, state_in_flight};
 
 /// New nodes for one gap of the list.
@@ -35,7 +35,7 @@ struct Outcome<'k> {
 impl SkipIndex {
     /// Makes all `changes`, which ascend by key, durably. A crash leaves any part of them, and so does an error: what
     /// has been staged until then is linked, or each attempt in a full pool would use up room for nothing.
-    pub(crate) fn merge_batch(&self, changes: &[Change<'_>]) -> Result<()> {
+    pub fn merge_out_of_place(&self, changes: &[Change<'_>]) -> Result<()> {
         let mut chains = Vec::new();
         // From the last on, since a node names the one behind it.
         let staged = changes.iter().rev().try_for_each(|change| self.stage_change(&mut chains, change));

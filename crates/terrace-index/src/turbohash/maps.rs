@@ -73,7 +73,7 @@ impl PointIndex for TurboHash {
 
     /// Exact whenever writers are at rest.
     fn len(&self) -> u64 {
-        self.totals().live + self.overflow.len()
+        self.totals().live + self.overflow.keys()
     }
 
     fn mark(&self, marks: &mut Marks) -> Result<()> {

@@ -5,16 +5,14 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, which the lint cannot see")]
 
 mod bed;
-mod cceh;
 mod changes;
 mod conformance;
 mod create;
 mod displaced;
-mod extra_subjects;
+mod displacing;
 mod fastfair;
 mod skiplist;
 mod skiplist_salvage;
-mod spot_on;
 mod sptree;
 mod stray;
 mod subjects;
@@ -33,14 +31,3 @@ conformance!(sptree_5_lagging, crate::sptree::Sp<5, true, 0>);
 conformance!(turbohash_tiny, crate::subjects::Turbo<1, 1, 2>);
 conformance!(turbohash_small, crate::subjects::Turbo<4, 2, 3>);
 conformance!(turbohash_usual, crate::subjects::Turbo<64, 4, 16>);
-conformance!(cceh_1, crate::extra_subjects::Extendible<1, 1>);
-conformance!(cceh_4, crate::extra_subjects::Extendible<4, 2>);
-conformance!(cceh_256, crate::extra_subjects::Extendible<256, 4>);
-conformance!(fastfair_b, crate::extra_subjects::Buffered<terrace_index::FastFair<4>>);
-conformance!(fastfair_bo, crate::extra_subjects::Uncached<terrace_index::FastFair<5>>);
-conformance!(fastfair_boc, crate::extra_subjects::Replaced<terrace_index::FastFair<6>>);
-conformance!(skip_b, crate::extra_subjects::Buffered<terrace_index::SkipIndex>);
-conformance!(skip_bo, crate::extra_subjects::Replaced<terrace_index::SkipIndex>);
-conformance!(cceh_b, crate::extra_subjects::Buffered<terrace_index::Cceh<2, 1>>);
-conformance!(cceh_bo, crate::extra_subjects::Uncached<terrace_index::Cceh<2, 2>>);
-conformance!(cceh_boc, crate::extra_subjects::Replaced<terrace_index::Cceh<4, 2>>);

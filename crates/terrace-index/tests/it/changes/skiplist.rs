@@ -2,8 +2,7 @@
 
 use terrace_index::PointIndex;
 
-use super::{long, rises};
-use crate::conformance::{StructureChange, crash_in_each_event_of, inserts, removes};
+use crate::conformance::{StructureChange, crash_in_each_event_of, inserts, long, removes, rises};
 use crate::subjects::Skip;
 
 /// A key of which few fill the arena's first extent.

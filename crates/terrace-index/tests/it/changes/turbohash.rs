@@ -1,11 +1,15 @@
 //! TurboHash: first buckets, rehashes, and what is published in a bucket.
 
-use terrace_index::{HashFigures, HashIndex, PointIndex, TurboHash};
+use terrace_base::Result;
+use terrace_index::{HashFigures, HashIndex, PointIndex, TurboHash, TurboOptions};
+use terrace_pmem::Pool;
 use terrace_sim::World;
 
-use super::{falls, long, rises, short};
 use crate::bed::memory_pool;
-use crate::conformance::{Case, StructureChange, colliding, crash_in_each_event_of, inserts, removes};
+use crate::conformance::{
+    ByteCase, Case, SEED, StructureChange, bears_values_of_all_lengths, colliding, crash_in_each_event_of,
+    falls, inserts, long, removes, rises, short,
+};
 use crate::subjects::Turbo;
 
 type Table = TurboHash;
@@ -178,4 +182,24 @@ fn a_key_without_a_place_is_in_the_overflow_or_not() {
         },
         proof: |seen| seen[0] == 0 && rises(seen.iter().copied()) && falls(seen.iter().copied()),
     });
+}
+
+/// A table of bytes.
+struct OfBytes;
+
+impl ByteCase for OfBytes {
+    type Table = TurboHash;
+    fn create(pool: &Pool) -> Result<TurboHash> {
+        let options =
+            TurboOptions { shards: 2, initial_buckets: 1, seed: Some(SEED), ..TurboOptions::default() };
+        TurboHash::create(pool, "table", &options)
+    }
+    fn open(pool: &Pool) -> Result<TurboHash> {
+        TurboHash::open(pool, "table")
+    }
+}
+
+#[test]
+fn values_change_their_lengths() {
+    bears_values_of_all_lengths::<OfBytes>(1);
 }

@@ -1,28 +1,34 @@
 //! What every index must do, whatever it is made of: by capability, so that a hash index gets all but the order.
 
 mod crash;
+mod create;
 mod delays;
 mod hard;
 mod histories;
 mod model;
 mod reclaim;
+mod seen;
 mod subject;
 mod threads;
+mod values;
 
 pub use crash::{
     Op, StructureChange, crash_again, crash_in_each_event_of, inserts, removes, survives_crashes,
     try_each_event,
 };
+pub use create::{Creation, finding_no_room_leaves_nothing, finding_no_root_leaves_nothing};
 pub use delays::{bears_delays, bears_delays_after_a_crash};
 pub use hard::bears_hard_keys;
 pub use histories::is_linearizable;
 pub use model::agrees_with_a_map;
 pub use reclaim::reclaims_beside_writers;
+pub use seen::{falls, long, rises, short};
 pub use subject::{Case, Sort, Subject};
 pub use threads::{
     bears_many_threads, closes_beside_readers, counts_by_compare_exchange, loses_no_insert,
     marks_beside_writers, shows_what_is_always_there,
 };
+pub use values::{ByteCase, bears_values_of_all_lengths};
 
 /// Seed of the hashes under test, so that every run is the same and keys can be made to collide.
 pub const SEED: u64 = 0x7465_7272_6163_6521;

@@ -3,14 +3,14 @@
 use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, Result};
+use terrace_index::kinds;
+use terrace_index::parts::{NewPair, Pair, word_of};
 use terrace_pmem::POff;
 
 use super::layout::{BUCKET_SLOTS, SLOT_BYTES};
 use super::lock::Held;
 use super::probe::{SlotAt, Value, Wanted, key_word, value_word};
 use super::{Cceh, Garbage, Wish};
-use crate::kinds;
-use crate::pair::{NewPair, Pair, word_of};
 
 /// A record slot that was found: where, the record's place, and the record.
 #[derive(Debug, Clone, Copy)]

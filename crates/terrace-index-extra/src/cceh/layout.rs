@@ -3,9 +3,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use terrace_base::checksum::crc32c;
+use terrace_index::parts::empty_head;
 use terrace_pmem::PmSafe;
-
-use crate::overflow::empty_head;
 
 /// `TCCEH`, version 3, zeros.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TCCEH\x03\0\0");

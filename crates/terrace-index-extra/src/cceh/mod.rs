@@ -57,15 +57,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use terrace_base::rng::Rng;
 use terrace_base::{Error, Result};
+use terrace_index::limbo::Limbo;
+use terrace_index::parts::{Overflow, Reserved, admit_key, admit_pair};
+use terrace_index::{ByteMap, HashCursor, HashFigures, HashIndex, PointIndex, ScanBatch, Wish, kinds};
 use terrace_pmem::{Marks, POff, Pool};
-
-use crate::hashed::{ByteMap, HashCursor, HashFigures, HashIndex, admit_pair};
-use crate::kinds;
-use crate::limbo::Limbo;
-use crate::overflow::Overflow;
-use crate::point::{PointIndex, Wish, admit_key};
-use crate::reserved::Reserved;
-use crate::scan_batch::ScanBatch;
 
 use hash::KeyHash;
 use layout::{BUCKET_BYTES, BUCKET_SLOTS, Bucket, Entry, HEADER_BYTES, HEADER_INDEX, Header, OVERFLOW_AT};
@@ -269,7 +264,7 @@ impl<const BUCKETS: usize, const PROBE: usize> PointIndex for Cceh<BUCKETS, PROB
 
     /// Exact whenever writers are at rest. After an unclean end the first call counts, while writers wait.
     fn len(&self) -> u64 {
-        self.counted().0 + self.overflow.len()
+        self.counted().0 + self.overflow.keys()
     }
 
     fn mark(&self, marks: &mut Marks) -> Result<()> {

@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::rng::Rng;
 use terrace_base::{Error, ErrorKind, Result};
-use terrace_index::{ByteMap, Cceh, HashCursor, HashIndex, PointIndex, ScanBatch, kinds};
+use terrace_index::{ByteMap, HashCursor, HashIndex, PointIndex, ScanBatch, kinds};
+use terrace_index_extra::Cceh;
 use terrace_pmem::{Granularity, Media, MemMedia, POff, Pool, PoolOptions};
 
 use crate::bed::{assert_marked, options};

@@ -3,13 +3,11 @@
 use std::ops::Bound;
 
 use terrace_base::Result;
+use terrace_index::{HashCursor, HashIndex, OrderedIndex, ScanBatch};
 
 use super::buffer::Entry;
 use super::partition::Body;
-use super::{Base, SpotOn};
-use crate::hashed::{HashCursor, HashIndex};
-use crate::ordered::OrderedIndex;
-use crate::scan_batch::ScanBatch;
+use super::{Base, BufferedIndex};
 
 /// Most keys that are asked of the base at once: a partition has few, and what lies beyond it is asked for again.
 const CHUNK: usize = 64;
@@ -24,7 +22,7 @@ fn borrowed(bound: &Owned) -> Bound<&[u8]> {
     bound.as_ref().map(|key| &key[..])
 }
 
-impl<B: Base + OrderedIndex> SpotOn<B> {
+impl<B: Base + OrderedIndex> BufferedIndex<B> {
     pub(super) fn scan_up(&self, from: Bound<&[u8]>, end: usize, out: &mut ScanBatch) -> Result<()> {
         let mut from = owned(from);
         let mut chunk = ScanBatch::new();
@@ -144,7 +142,7 @@ fn lay_over<'a>(
     }
 }
 
-impl<B: Base + HashIndex> SpotOn<B> {
+impl<B: Base + HashIndex> BufferedIndex<B> {
     /// As [`HashIndex::scan_unordered`]: heads are hashes, and partitions begin at hashes.
     pub(super) fn scan_hashes(
         &self,

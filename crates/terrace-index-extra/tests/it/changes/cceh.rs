@@ -1,11 +1,16 @@
 //! CCEH: slots, splits in place, and the directory.
 
-use terrace_index::{Cceh, HashIndex, PointIndex};
+use terrace_base::Result;
+use terrace_index::{HashIndex, PointIndex};
+use terrace_index_extra::Cceh;
+use terrace_pmem::Pool;
 use terrace_sim::World;
 
-use super::{falls, long, rises, short};
-use crate::conformance::{StructureChange, colliding, crash_in_each_event_of, inserts, removes};
-use crate::extra_subjects::Extendible;
+use crate::conformance::{
+    ByteCase, SEED, StructureChange, bears_values_of_all_lengths, colliding, crash_in_each_event_of, falls,
+    inserts, long, removes, rises, short,
+};
+use crate::subjects::Extendible;
 
 type Table<const B: usize, const P: usize> = Cceh<B, P>;
 type Tables<const B: usize, const P: usize> = Extendible<B, P>;
@@ -96,4 +101,22 @@ fn a_key_without_a_place_is_in_the_overflow_or_not() {
         },
         proof: |seen| seen[0] == 0 && rises(seen.iter().copied()) && falls(seen.iter().copied()),
     });
+}
+
+/// A table of bytes.
+struct OfBytes;
+
+impl ByteCase for OfBytes {
+    type Table = Cceh<2, 2>;
+    fn create(pool: &Pool) -> Result<Cceh<2, 2>> {
+        Cceh::create_seeded(pool, "table", 0, SEED)
+    }
+    fn open(pool: &Pool) -> Result<Cceh<2, 2>> {
+        Cceh::open(pool, "table")
+    }
+}
+
+#[test]
+fn values_change_their_lengths() {
+    bears_values_of_all_lengths::<OfBytes>(2);
 }

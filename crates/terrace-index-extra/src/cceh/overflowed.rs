@@ -1,14 +1,13 @@
 //! Keys that are in the overflow, and when a segment's are to go there.
 
 use terrace_base::Result;
+use terrace_index::kinds;
+use terrace_index::parts::{NewPair, Pair, Unlinked};
 use terrace_pmem::POff;
 
 use super::layout::Entry;
 use super::probe::{SlotAt, Wanted};
 use super::{Cceh, Garbage};
-use crate::kinds;
-use crate::overflow::Unlinked;
-use crate::pair::{NewPair, Pair};
 
 /// Entries that a directory may have for each segment, and for as many more, before it is not doubled any further: with
 /// hashes as chance makes them it does not come to that.

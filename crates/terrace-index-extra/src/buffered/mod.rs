@@ -7,7 +7,7 @@
 //!   instead of one or two a change.
 //! * **C**, cache: a copy of the structure's inner part in DRAM leads to its nodes.
 //!
-//! [`SpotOn`] puts them on any [`Base`]: [`FastFair`](crate::FastFair), [`SkipIndex`](crate::SkipIndex) and
+//! [`BufferedIndex`] puts them on any [`Base`]: [`FastFair`](terrace_index::FastFair), [`SkipIndex`](terrace_index::SkipIndex) and
 //! [`Cceh`](crate::Cceh).
 //!
 //! ```text
@@ -44,22 +44,19 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use terrace_base::{Error, Result};
+use terrace_index::parts::{admit_key, leads_on};
+use terrace_index::{HashCursor, HashFigures, HashIndex, OrderedIndex, PointIndex, ScanBatch, Wish};
 use terrace_pmem::{Marks, Pool};
-
-use crate::hashed::{HashCursor, HashFigures, HashIndex};
-use crate::ordered::{OrderedIndex, leads_on};
-use crate::point::{PointIndex, Wish, admit_key};
-use crate::scan_batch::ScanBatch;
 
 use backlog::Backlog;
 use log::WriteLog;
 use partition::{Partition, Partitions};
 
-pub use base::{Base, Change, Edge, Merge};
+pub use base::{Base, Edge, Merge};
 
-/// What a [`SpotOn`] does with its base.
+/// What a [`BufferedIndex`] does with its base.
 #[derive(Debug, Clone, Copy)]
-pub struct SpotOnOptions {
+pub struct BufferOptions {
     /// How buffers are merged.
     pub merge: Merge,
     /// Whether the base's inner part is kept in DRAM.
@@ -75,9 +72,9 @@ pub struct SpotOnOptions {
     pub seed: Option<u64>,
 }
 
-impl Default for SpotOnOptions {
+impl Default for BufferOptions {
     fn default() -> Self {
-        SpotOnOptions {
+        BufferOptions {
             merge: Merge::OutOfPlace,
             cache: true,
             capacity: None,
@@ -89,7 +86,7 @@ impl Default for SpotOnOptions {
 }
 
 /// A persistent structure behind write buffers.
-pub struct SpotOn<B: Base> {
+pub struct BufferedIndex<B: Base> {
     base: B,
     log: WriteLog,
     partitions: Partitions,
@@ -100,9 +97,9 @@ pub struct SpotOn<B: Base> {
     backlog: Backlog,
 }
 
-impl<B: Base> SpotOn<B> {
+impl<B: Base> BufferedIndex<B> {
     /// Makes an empty base, and an empty log, under the root `root_name` of at most 18 bytes.
-    pub fn create(pool: &Pool, root_name: &str, options: &SpotOnOptions) -> Result<Self> {
+    pub fn create(pool: &Pool, root_name: &str, options: &BufferOptions) -> Result<Self> {
         let log = WriteLog::create(pool, options.lanes, options.log_bytes)?;
         let made = B::create(pool, &base_root(root_name), options.seed).and_then(|base| {
             match pool.set_root(root_name, log.header()) {
@@ -125,7 +122,7 @@ impl<B: Base> SpotOn<B> {
 
     /// Opens what lies under the root `root_name`, and merges what the log holds into the base: time in proportion
     /// to the log's size, which `log_bytes` bounds.
-    pub fn open(pool: &Pool, root_name: &str, options: &SpotOnOptions) -> Result<Self> {
+    pub fn open(pool: &Pool, root_name: &str, options: &BufferOptions) -> Result<Self> {
         let header = pool
             .root(root_name)?
             .ok_or_else(|| Error::corruption(pool.path(), 0, format!("a root {root_name}"), "none"))?;
@@ -136,9 +133,9 @@ impl<B: Base> SpotOn<B> {
         Ok(index)
     }
 
-    fn over(base: B, log: WriteLog, options: &SpotOnOptions) -> Self {
+    fn over(base: B, log: WriteLog, options: &BufferOptions) -> Self {
         base.cache_inner(options.cache);
-        SpotOn {
+        BufferedIndex {
             base,
             log,
             partitions: Partitions::default(),
@@ -175,7 +172,7 @@ fn base_root(root_name: &str) -> String {
     format!("{root_name}.base")
 }
 
-impl<B: Base> PointIndex for SpotOn<B> {
+impl<B: Base> PointIndex for BufferedIndex<B> {
     fn get(&self, key: &[u8]) -> Result<Option<u64>> {
         admit_key(key)?;
         self.look_up(key)
@@ -250,7 +247,7 @@ impl<B: Base> PointIndex for SpotOn<B> {
     }
 }
 
-impl<B: Base + OrderedIndex> OrderedIndex for SpotOn<B> {
+impl<B: Base + OrderedIndex> OrderedIndex for BufferedIndex<B> {
     fn scan(&self, from: Bound<&[u8]>, reverse: bool, limit: usize, out: &mut ScanBatch) -> Result<()> {
         let (before, end) = (out.len(), out.len().saturating_add(limit));
         if reverse {
@@ -265,7 +262,7 @@ impl<B: Base + OrderedIndex> OrderedIndex for SpotOn<B> {
     }
 }
 
-impl<B: Base + HashIndex> HashIndex for SpotOn<B> {
+impl<B: Base + HashIndex> HashIndex for BufferedIndex<B> {
     fn scan_unordered(&self, cursor: &mut HashCursor, limit: usize, out: &mut ScanBatch) -> Result<()> {
         self.scan_hashes(cursor, limit, out)
     }
@@ -277,8 +274,8 @@ impl<B: Base + HashIndex> HashIndex for SpotOn<B> {
     }
 }
 
-impl<B: Base> fmt::Debug for SpotOn<B> {
+impl<B: Base> fmt::Debug for BufferedIndex<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SpotOn").field("base", &self.base).field("merge", &self.merge).finish()
+        f.debug_struct("BufferedIndex").field("base", &self.base).field("merge", &self.merge).finish()
     }
 }

@@ -172,7 +172,7 @@ fn keys_without_a_place_go_to_the_overflow_and_leave_it() {
     for (i, key) in keys.iter().enumerate() {
         assert_eq!(table.insert(key, i as u64 + 1).unwrap(), None);
     }
-    assert_eq!((table.len(), table.overflow.len()), (300, 296));
+    assert_eq!((table.len(), table.overflow.keys()), (300, 296));
     assert!(table.space.bytes() < 1 << 20, "{} bytes of segments", table.space.bytes());
     sound(&pool, &table);
     // Of the first four each has a slot, and no room for a record.
@@ -180,7 +180,7 @@ fn keys_without_a_place_go_to_the_overflow_and_leave_it() {
     for (i, key) in keys.iter().enumerate().take(8) {
         assert!(table.put(key, &long(i)).unwrap());
     }
-    assert_eq!((table.len(), table.overflow.len()), (300, 297), "each finds the slot of the one before");
+    assert_eq!((table.len(), table.overflow.keys()), (300, 297), "each finds the slot of the one before");
     sound(&pool, &table);
     drop((table, pool));
 
@@ -194,7 +194,7 @@ fn keys_without_a_place_go_to_the_overflow_and_leave_it() {
         assert!(table.delete(key).unwrap());
         assert!(!table.delete(key).unwrap());
     }
-    assert_eq!((table.len(), table.overflow.len(), table.overflow.places()), (0, 0, 0));
+    assert_eq!((table.len(), table.overflow.keys(), table.overflow.places()), (0, 0, 0));
     sound(&pool, &table);
 }
 
@@ -207,11 +207,11 @@ fn a_key_that_a_crash_left_in_its_segment_and_in_the_overflow_is_in_its_segment(
     keys.iter().for_each(|key| assert_eq!(table.insert(key, 7).unwrap(), None));
     let wanted = Wanted::new(&keys[0], table.hash.of(&keys[0]));
     table.put_overflowed(&wanted, b"later").unwrap();
-    assert_eq!((table.overflow.len(), table.check().unwrap().len()), (3, 1));
+    assert_eq!((table.overflow.keys(), table.check().unwrap().len()), (3, 1));
     drop((table, pool));
     let pool = Pool::open_on(media.clone(), Path::new("memory"), &options()).unwrap();
     let table = Cceh::<2, 1>::open(&pool, "t").unwrap();
-    assert_eq!((table.overflow.len(), PointIndex::get(&table, &keys[0]).unwrap()), (2, Some(7)));
+    assert_eq!((table.overflow.keys(), PointIndex::get(&table, &keys[0]).unwrap()), (2, Some(7)));
     table.limbo.drain();
     let mut marks = pool.marks();
     table.mark(&mut marks).unwrap();

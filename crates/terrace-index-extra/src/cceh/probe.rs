@@ -4,6 +4,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use crossbeam_utils::Backoff;
 use terrace_base::{Error, Result};
+use terrace_index::parts::Pair;
 
 use super::Cceh;
 use super::layout::{
@@ -11,7 +12,6 @@ use super::layout::{
     record_word,
 };
 use super::lock::is_busy;
-use crate::pair::Pair;
 
 /// A slot of a segment: bucket and number in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

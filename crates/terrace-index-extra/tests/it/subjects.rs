@@ -3,9 +3,9 @@
 use std::marker::PhantomData;
 
 use terrace_base::Result;
-use terrace_index::Cceh;
-use terrace_index::spot_on::{Base, Merge, SpotOn, SpotOnOptions};
 use terrace_index::{FastFair, SkipIndex};
+use terrace_index_extra::Cceh;
+use terrace_index_extra::buffered::{Base, BufferOptions, BufferedIndex, Merge};
 use terrace_pmem::Pool;
 
 use crate::conformance::{Case, SEED, Sort, Subject};
@@ -16,19 +16,19 @@ impl<const B: usize, const P: usize> Subject for Cceh<B, P> {
     }
 }
 
-impl<const B: usize, const P: usize> Subject for SpotOn<Cceh<B, P>> {
+impl<const B: usize, const P: usize> Subject for BufferedIndex<Cceh<B, P>> {
     fn sort(&self) -> Sort<'_> {
         Sort::Hashed(self)
     }
 }
 
-impl<const N: usize> Subject for SpotOn<FastFair<N>> {
+impl<const N: usize> Subject for BufferedIndex<FastFair<N>> {
     fn sort(&self) -> Sort<'_> {
         Sort::Ordered(self)
     }
 }
 
-impl Subject for SpotOn<SkipIndex> {
+impl Subject for BufferedIndex<SkipIndex> {
     fn sort(&self) -> Sort<'_> {
         Sort::Ordered(self)
     }
@@ -48,8 +48,8 @@ impl<const B: usize, const P: usize> Case for Extendible<B, P> {
 }
 
 /// Write buffers so small, and a log so short, that merges, cuts and turns come up at every few changes.
-pub fn tight(merge: Merge, cache: bool) -> SpotOnOptions {
-    SpotOnOptions { merge, cache, capacity: Some(3), log_bytes: 300, lanes: 2, seed: Some(SEED) }
+pub fn tight(merge: Merge, cache: bool) -> BufferOptions {
+    BufferOptions { merge, cache, capacity: Some(3), log_bytes: 300, lanes: 2, seed: Some(SEED) }
 }
 
 /// Write buffers over `B`, merged out of place if `OUT`, with the inner part cached if `CACHE`.
@@ -63,20 +63,20 @@ pub type Uncached<B> = Tight<B, true, false>;
 pub type Replaced<B> = Tight<B, true, true>;
 
 impl<B: Base, const OUT: bool, const CACHE: bool> Tight<B, OUT, CACHE> {
-    fn options() -> SpotOnOptions {
+    fn options() -> BufferOptions {
         tight(if OUT { Merge::OutOfPlace } else { Merge::InPlace }, CACHE)
     }
 }
 
 impl<B: Base, const OUT: bool, const CACHE: bool> Case for Tight<B, OUT, CACHE>
 where
-    SpotOn<B>: Subject,
+    BufferedIndex<B>: Subject,
 {
-    type Index = SpotOn<B>;
-    fn create(pool: &Pool) -> Result<SpotOn<B>> {
-        SpotOn::create(pool, "index", &Self::options())
+    type Index = BufferedIndex<B>;
+    fn create(pool: &Pool) -> Result<BufferedIndex<B>> {
+        BufferedIndex::create(pool, "index", &Self::options())
     }
-    fn open(pool: &Pool) -> Result<SpotOn<B>> {
-        SpotOn::open(pool, "index", &Self::options())
+    fn open(pool: &Pool) -> Result<BufferedIndex<B>> {
+        BufferedIndex::open(pool, "index", &Self::options())
     }
 }

@@ -1,38 +1,18 @@
 //! Values whose lengths change: a pair that lies in the table itself turns into a record, and back.
 
 use terrace_base::Result;
-use terrace_index::{ByteMap, Cceh, HashIndex, TurboHash, TurboOptions};
+use terrace_index::{ByteMap, PointIndex};
 use terrace_pmem::Pool;
 use terrace_sim::{Change, KvModel, Map, Recorder, World, kv_scenario};
 
-use super::{long, short};
+use super::{long, short, try_each_event};
 use crate::bed::{assert_marked, create_in, open_in};
-use crate::conformance::{SEED, try_each_event};
 
-/// A hash table of bytes.
-trait Table: ByteMap + HashIndex + Sized {
-    fn create(pool: &Pool) -> Result<Self>;
-    fn open(pool: &Pool) -> Result<Self>;
-}
-
-impl Table for TurboHash {
-    fn create(pool: &Pool) -> Result<Self> {
-        let options =
-            TurboOptions { shards: 2, initial_buckets: 1, seed: Some(SEED), ..TurboOptions::default() };
-        TurboHash::create(pool, "table", &options)
-    }
-    fn open(pool: &Pool) -> Result<Self> {
-        TurboHash::open(pool, "table")
-    }
-}
-
-impl Table for Cceh<2, 2> {
-    fn create(pool: &Pool) -> Result<Self> {
-        Cceh::create_seeded(pool, "table", 0, SEED)
-    }
-    fn open(pool: &Pool) -> Result<Self> {
-        Cceh::open(pool, "table")
-    }
+/// How a table of bytes is made and opened.
+pub trait ByteCase: 'static {
+    type Table: ByteMap + PointIndex;
+    fn create(pool: &Pool) -> Result<Self::Table>;
+    fn open(pool: &Pool) -> Result<Self::Table>;
 }
 
 /// A key and its new value.
@@ -52,9 +32,9 @@ fn ops() -> Vec<Op> {
     keys().enumerate().flat_map(each).collect()
 }
 
-fn run<T: Table>(world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]) -> Result<(), String> {
+fn run<C: ByteCase>(world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]) -> Result<(), String> {
     let text = |e: terrace_base::Error| e.to_string();
-    let table = T::create(&create_in(world).map_err(text)?).map_err(text)?;
+    let table = C::create(&create_in(world).map_err(text)?).map_err(text)?;
     ops.iter().try_for_each(|(key, value)| {
         let change = Change(vec![(key.clone(), value.clone())]);
         let apply = || match value {
@@ -65,7 +45,7 @@ fn run<T: Table>(world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]) ->
     })
 }
 
-fn found_in(table: &impl Table) -> Result<Map> {
+fn found_in(table: &(impl ByteMap + PointIndex)) -> Result<Map> {
     let (mut found, mut value) = (Map::new(), Vec::new());
     for key in keys() {
         if ByteMap::get(table, &key, &mut value)? {
@@ -77,10 +57,10 @@ fn found_in(table: &impl Table) -> Result<Map> {
     Ok(found)
 }
 
-fn verify<T: Table>(world: &World, model: &KvModel) -> Result<(), String> {
+fn verify<C: ByteCase>(world: &World, model: &KvModel) -> Result<(), String> {
     let named = open_in(world).ok().filter(|pool| pool.root("table").is_ok_and(|root| root.is_some()));
     let Some(pool) = named else { return model.accepts_in(world, &Map::new()) };
-    let table = T::open(&pool).unwrap();
+    let table = C::open(&pool).unwrap();
     let found = found_in(&table).unwrap();
     model.accepts_in(world, &found)?;
     world.recovery_done();
@@ -102,12 +82,7 @@ fn verify<T: Table>(world: &World, model: &KvModel) -> Result<(), String> {
     Ok(())
 }
 
-#[test]
-fn of_turbohash() {
-    try_each_event(1, || kv_scenario(run::<TurboHash>, verify::<TurboHash>), &ops());
-}
-
-#[test]
-fn of_cceh() {
-    try_each_event(2, || kv_scenario(run::<Cceh<2, 2>>, verify::<Cceh<2, 2>>), &ops());
+/// The test.
+pub fn bears_values_of_all_lengths<C: ByteCase>(seed: u64) {
+    try_each_event(seed, || kv_scenario(run::<C>, verify::<C>), &ops());
 }

@@ -5,23 +5,9 @@ use terrace_base::checksum::hash64;
 use terrace_base::rng::Rng;
 use terrace_pmem::Pool;
 
-use crate::cceh::Cceh;
-use crate::fastfair::FastFair;
-use crate::point::PointIndex;
-use crate::skiplist::SkipIndex;
+use terrace_index::{Change, FastFair, PointIndex, SkipIndex};
 
-/// A change.
-#[derive(Debug, Clone, Copy)]
-pub struct Change<'a> {
-    /// The head of the key's place.
-    pub head: u64,
-    /// The key.
-    pub key: &'a [u8],
-    /// Its new word, or none.
-    pub word: Option<u64>,
-    /// Whether the structure is known not to have the key.
-    pub is_new: bool,
-}
+use crate::cceh::Cceh;
 
 /// How buffered changes are merged into a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -124,7 +110,7 @@ impl Base for SkipIndex {
                 Some(word) => self.insert(change.key, word).map(drop),
                 None => self.remove(change.key).map(drop),
             })?,
-            Merge::OutOfPlace => self.merge_batch(changes)?,
+            Merge::OutOfPlace => self.merge_out_of_place(changes)?,
         }
         let begins = |key: &[u8]| hash64(key).is_multiple_of(SKIP_SHARE);
         changes.iter().filter(|c| begins(c.key)).for_each(|c| edge(c.head, c.key));

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::Change;
+use terrace_index::Change;
 
 /// A place in an index's order: where the key's first bytes, or its hash, put it, and then the key itself.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

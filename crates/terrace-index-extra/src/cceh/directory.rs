@@ -9,11 +9,11 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
+use terrace_index::kinds;
 use terrace_pmem::POff;
 
 use super::layout::{DIRECTORY_AT, DIRECTORY_MIN_BYTES, Entry, HEADER_INDEX, MAX_DEPTH, prefix};
 use super::{Cceh, Garbage};
-use crate::kinds;
 
 /// How a hash leads to its segment, at the moment it was looked up.
 #[derive(Debug, Clone, Copy)]

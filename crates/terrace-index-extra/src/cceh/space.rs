@@ -12,9 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
 use terrace_base::Result;
+use terrace_index::kinds;
 use terrace_pmem::Pool;
-
-use crate::kinds;
 
 /// The extents of a table.
 pub(super) struct Space {

@@ -19,11 +19,10 @@ use crossbeam_utils::CachePadded;
 use parking_lot::RwLock;
 use terrace_base::checksum::seal48;
 use terrace_base::{Error, Result};
+use terrace_index::kinds;
+use terrace_index::point::MAX_KEY_BYTES;
 use terrace_log::{LogPlaces, LogSet, MAX_SET_LOGS, SetKinds, SetWords};
 use terrace_pmem::{Marks, POff, Pool};
-
-use crate::kinds;
-use crate::point::MAX_KEY_BYTES;
 
 /// `TSPOT`, version, zeros.
 const MAGIC: u64 = u64::from_le_bytes(*b"TSPOT\x03\0\0");

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
+use terrace_index::{Change, Wish};
 
 use super::buffer::Place;
 use super::log::{OPENED_GENERATION, Replayed};
 use super::partition::{Body, Partition};
-use super::{Base, Change, SpotOn};
-use crate::point::Wish;
+use super::{Base, BufferedIndex};
 
 /// Buffers with entries of the previous generation that a write merges.
 const HELPED: usize = 2;
 
-impl<B: Base> SpotOn<B> {
+impl<B: Base> BufferedIndex<B> {
     /// The primitive under insert, compare_exchange and remove; see `PointIndex::update`.
     pub(super) fn apply(&self, key: &[u8], wish: &mut dyn FnMut(Option<u64>) -> Wish) -> Result<Option<u64>> {
         let head = self.base.head(key);

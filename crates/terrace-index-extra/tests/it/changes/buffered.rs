@@ -1,12 +1,14 @@
 //! Write buffers: merges into each base, in place and out of place, and the log's turns, cuts and resets.
 
-use terrace_index::spot_on::{Base, SpotOn};
-use terrace_index::{Cceh, FastFair, HashIndex, PointIndex, SkipIndex};
+use terrace_index::{FastFair, HashIndex, PointIndex, SkipIndex};
+use terrace_index_extra::Cceh;
+use terrace_index_extra::buffered::{Base, BufferedIndex};
 use terrace_sim::World;
 
-use super::{falls, long, rises, short};
-use crate::conformance::{Case, Op, StructureChange, crash_in_each_event_of, inserts, removes};
-use crate::extra_subjects::{Buffered, Replaced};
+use crate::conformance::{
+    Case, Op, StructureChange, crash_in_each_event_of, falls, inserts, long, removes, rises, short,
+};
+use crate::subjects::{Buffered, Replaced};
 
 /// What is seen of an index behind write buffers.
 #[derive(Debug)]
@@ -17,7 +19,7 @@ struct Seen {
     log_bytes: u64,
 }
 
-fn seen<B: Base>(index: &SpotOn<B>, _: &World) -> Seen {
+fn seen<B: Base>(index: &BufferedIndex<B>, _: &World) -> Seen {
     Seen { merged: index.base().len(), log_bytes: index.pm_bytes() - index.base().pm_bytes() }
 }
 
@@ -87,7 +89,7 @@ fn cceh_out_of_place() {
 }
 
 /// Keys and buckets of the base.
-fn content<const B: usize, const P: usize>(index: &SpotOn<Cceh<B, P>>, _: &World) -> [u64; 2] {
+fn content<const B: usize, const P: usize>(index: &BufferedIndex<Cceh<B, P>>, _: &World) -> [u64; 2] {
     let figures = index.base().figures().unwrap();
     [figures.keys, figures.buckets]
 }

@@ -1,12 +1,11 @@
 //! Unordered scans: segment after segment, each in the order of its hashes.
 
 use terrace_base::Result;
+use terrace_index::parts::Pair;
+use terrace_index::{HashCursor, ScanBatch};
 
 use super::Cceh;
 use super::directory::Route;
-use crate::hashed::HashCursor;
-use crate::pair::Pair;
-use crate::scan_batch::ScanBatch;
 
 /// A copied pair: hash, key, word.
 type Copied = (u64, Vec<u8>, u64);

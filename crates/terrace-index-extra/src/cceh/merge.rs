@@ -4,13 +4,12 @@
 use std::num::NonZeroU64;
 
 use terrace_base::Result;
+use terrace_index::parts::{NewPair, record_bytes};
+use terrace_index::{Change, kinds};
 
 use super::layout::{BUCKET_SLOTS, Entry, prefix};
 use super::probe::{SlotAt, Wanted, key_word, value_word};
 use super::{Cceh, Garbage};
-use crate::kinds;
-use crate::pair::{NewPair, record_bytes};
-use crate::spot_on::Change;
 
 /// Changes are written in place where there are fewer of them than this share of a segment's buckets: a new
 /// segment would cost more than they do.

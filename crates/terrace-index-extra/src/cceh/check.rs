@@ -5,6 +5,8 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{Ordering, fence};
 
 use terrace_base::Result;
+use terrace_index::parts::Pair;
+use terrace_index::{HashCursor, HashFigures};
 use terrace_pmem::Marks;
 
 use super::directory::Route;
@@ -12,8 +14,6 @@ use super::layout::{BUCKET_SLOTS, Entry, inline_word, names_record, prefix, reco
 use super::lock::is_busy;
 use super::probe::{SlotAt, Value, key_word, value_word};
 use super::{Cceh, Garbage};
-use crate::hashed::{HashCursor, HashFigures};
-use crate::pair::Pair;
 
 /// Tries to look at a segment without its lock.
 const OPTIMISTIC_TRIES: usize = 8;
@@ -133,7 +133,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             distances.into_iter().for_each(|d| HashFigures::count(&mut figures.hits, d + 1));
             Ok(())
         })?;
-        let overflowed = self.overflow.len();
+        let overflowed = self.overflow.keys();
         figures.keys += overflowed;
         (0..overflowed).for_each(|_| HashFigures::count(&mut figures.hits, PROBE + 1));
         figures.slots = figures.buckets * BUCKET_SLOTS as u64 + self.overflow.places();

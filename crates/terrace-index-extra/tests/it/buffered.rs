@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrace_base::ErrorKind;
 use terrace_base::rng::Rng;
-use terrace_index::spot_on::{Merge, SpotOn, SpotOnOptions};
-use terrace_index::{Cceh, FastFair, HashIndex, PointIndex, SkipIndex, kinds};
+use terrace_index::{FastFair, HashIndex, PointIndex, SkipIndex, kinds};
+use terrace_index_extra::Cceh;
+use terrace_index_extra::buffered::{BufferOptions, BufferedIndex, Merge};
 use terrace_pmem::{Granularity, MemMedia, POff, Pool};
 use terrace_sim::{Survival, World, WorldOptions};
 
 use crate::bed::{assert_marked, create_in, memory_pool, memory_pool_of, open_in, options};
 use crate::conformance::{Case, Subject};
-use crate::extra_subjects::{Buffered, Replaced, tight};
+use crate::subjects::{Buffered, Replaced, tight};
 
 type Tree = FastFair<4>;
 type Table = Cceh<4, 2>;
@@ -141,7 +142,7 @@ fn a_creation_that_fails_leaves_nothing() {
         }
         pool.drain();
         taken.drain(taken.len() - filled as usize..).for_each(|at| pool.free(at, filler).unwrap());
-        let create = || SpotOn::<Tree>::create(&pool, "index", &tight(Merge::OutOfPlace, true));
+        let create = || BufferedIndex::<Tree>::create(&pool, "index", &tight(Merge::OutOfPlace, true));
         let Err(e) = create() else { continue };
         assert_eq!(e.kind(), ErrorKind::PoolFull);
         refused += 1;
@@ -160,7 +161,7 @@ fn a_creation_that_fails_leaves_nothing() {
 #[test]
 fn removed_keys_of_a_skiplist_come_back_where_they_were() {
     let pool = memory_pool();
-    let index = SpotOn::<SkipIndex>::create(&pool, "index", &tight(Merge::OutOfPlace, true)).unwrap();
+    let index = BufferedIndex::<SkipIndex>::create(&pool, "index", &tight(Merge::OutOfPlace, true)).unwrap();
     let round = || {
         for i in 0..500u64 {
             index.insert(&key(i), i + 1).unwrap();
@@ -182,8 +183,8 @@ fn removed_keys_of_a_skiplist_come_back_where_they_were() {
 #[test]
 fn segments_merged_out_of_place_are_fuller() {
     let pool = memory_pool();
-    let options = SpotOnOptions { merge: Merge::OutOfPlace, ..SpotOnOptions::default() };
-    let index = SpotOn::<Cceh>::create(&pool, "index", &options).unwrap();
+    let options = BufferOptions { merge: Merge::OutOfPlace, ..BufferOptions::default() };
+    let index = BufferedIndex::<Cceh>::create(&pool, "index", &options).unwrap();
     let mut peak = 0.0f64;
     for i in 0..30_000u64 {
         assert_eq!(index.insert(&i.to_le_bytes(), i + 1).unwrap(), None);

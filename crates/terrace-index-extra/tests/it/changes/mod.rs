@@ -1,0 +1,4 @@
+//! Changes of these indexes' structures, cut off at every event.
+
+mod buffered;
+mod cceh;
