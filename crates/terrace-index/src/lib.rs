@@ -4,7 +4,7 @@
 //! * [`skiplist`]: SLM-DB's persistent skiplist in an arena, a memtable that needs no log; also as an index.
 //! * [`fastfair`]: the FAST&FAIR B+-tree over byte strings.
 //! * [`point`]: the trait that all of them share; on it those of ordered ([`ordered`]) and of hash indexes ([`hashed`]).
-//! * `guide`: where things are, in DRAM: what keeps the search for a place off PM.
+//! * `btree`: a B-tree in DRAM that says where things are, and keeps the search for a place off PM.
 //! * `pair`: the records of what does not fit into a slot of a hash table.
 //! * [`sptree`]: the SPTree: inner nodes in DRAM, leaves and a copy of the top layer in PM.
 //! * [`turbohash`]: the TurboHash table of pairs, sharded, with 256-byte buckets.
@@ -12,9 +12,9 @@
 //! * `overflow`: pairs for which a hash table has no place, whatever their keys' hashes.
 //! * `reserved`: what a structure that is being made gives back if that fails.
 
+mod btree;
 mod change;
 pub mod fastfair;
-mod guide;
 pub mod hashed;
 pub mod kinds;
 pub mod limbo;

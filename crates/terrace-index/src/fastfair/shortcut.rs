@@ -15,7 +15,7 @@ use terrace_base::{Error, Result};
 
 use super::FastFair;
 use super::node::NodeRef;
-use crate::guide::{Guide, Target, WHOLE_KEY_BYTES, words_of};
+use crate::btree::{BTree, Target, WHOLE_KEY_BYTES, words_of};
 
 /// Default of the most DRAM that shortcuts take.
 const LIMIT_BYTES: u64 = 32 << 20;
@@ -25,17 +25,17 @@ const ENTRY: u64 = 1;
 
 /// The shortcuts of a tree.
 pub(super) struct Shortcuts {
-    guide: Guide,
+    map: BTree,
     limit: AtomicU64,
 }
 
 impl Default for Shortcuts {
     fn default() -> Self {
-        Shortcuts { guide: Guide::new(), limit: AtomicU64::new(LIMIT_BYTES) }
+        Shortcuts { map: BTree::new(), limit: AtomicU64::new(LIMIT_BYTES) }
     }
 }
 
-/// Keys longer than the guide holds have no entries, so none is ever looked up.
+/// Keys longer than a B-tree holds have no entries, so none is ever looked up.
 fn no_look_up(_: u64, _: &[u8]) -> Result<Order> {
     Err(Error::invalid("a shortcut under a key that is too long for one"))
 }
@@ -43,7 +43,7 @@ fn no_look_up(_: u64, _: &[u8]) -> Result<Order> {
 impl Shortcuts {
     /// Bytes of DRAM taken.
     pub fn bytes(&self) -> u64 {
-        self.guide.bytes()
+        self.map.bytes()
     }
 
     /// Sets the most bytes of DRAM to take.
@@ -53,11 +53,11 @@ impl Shortcuts {
 
     /// The leaf that `key` belongs to, which may have died.
     pub fn find(&self, key: &[u8]) -> Result<Option<u64>> {
-        let prev = self.guide.prev(&self.guide.find(Target { key, seq: 0 }, &no_look_up)?);
+        let prev = self.map.prev(&self.map.find(Target { key, seq: 0 }, &no_look_up)?);
         if prev == 0 {
             return Ok(None);
         }
-        let mut kept = self.guide.kept(prev);
+        let mut kept = self.map.kept(prev);
         let (leaf, len) = (kept.next().unwrap_or(0), kept.next().unwrap_or(0) as usize);
         // A length one over that of the high fence: 0 says that there is none.
         let Some(len) = len.checked_sub(1) else { return Ok(Some(leaf)) };
@@ -74,28 +74,28 @@ impl Shortcuts {
         let mut words = vec![leaf, high.map_or(0, |high| high.len() as u64 + 1)];
         words.extend(words_of(high.unwrap_or_default()));
         let target = Target { key: low, seq: ENTRY };
-        let trail = self.guide.find(target, &no_look_up)?;
-        let place = self.guide.place(&trail);
+        let trail = self.map.find(target, &no_look_up)?;
+        let place = self.map.place(&trail);
         match place.exact {
             // The leaf's lock keeps others from noting the same low fence, not from clearing the entry.
             true if place.next != 0 && self.leaf(place.next) == leaf => {}
             true => {
-                let new = self.guide.keep(&words);
-                if !self.guide.replace(&trail, place.next, new) {
-                    self.guide.replace(&trail, 0, new);
+                let new = self.map.keep(&words);
+                if !self.map.replace(&trail, place.next, new) {
+                    self.map.replace(&trail, 0, new);
                 }
             }
-            false => self.guide.insert(&trail, target, self.guide.keep(&words), &no_look_up)?,
+            false => self.map.insert(&trail, target, self.map.keep(&words), &no_look_up)?,
         }
         Ok(())
     }
 
     fn clear(&self, low: &[u8], leaf: u64) -> Result<()> {
         if low.len() <= WHOLE_KEY_BYTES {
-            let trail = self.guide.find(Target { key: low, seq: ENTRY }, &no_look_up)?;
-            let place = self.guide.place(&trail);
+            let trail = self.map.find(Target { key: low, seq: ENTRY }, &no_look_up)?;
+            let place = self.map.place(&trail);
             if place.exact && place.next != 0 && self.leaf(place.next) == leaf {
-                self.guide.replace(&trail, place.next, 0);
+                self.map.replace(&trail, place.next, 0);
             }
         }
         Ok(())
@@ -103,7 +103,7 @@ impl Shortcuts {
 
     /// The leaf of the entry whose word is `kept`.
     fn leaf(&self, kept: u64) -> u64 {
-        self.guide.kept(kept).next().unwrap_or(0)
+        self.map.kept(kept).next().unwrap_or(0)
     }
 }
 
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn long_fences_and_a_full_guide_have_no_shortcuts() {
+    fn long_fences_and_a_full_map_have_no_shortcuts() {
         let shortcuts = Shortcuts::default();
         let long = vec![7; WHOLE_KEY_BYTES + 1];
         shortcuts.note(&long, None, 64).unwrap();

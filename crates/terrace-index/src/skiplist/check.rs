@@ -23,7 +23,7 @@ impl Inner {
         if count != expected {
             problems.push(format!("skiplist: {count} records are linked, {expected} were counted"));
         }
-        problems.extend(self.guide.check(&records).map(|problem| format!("skiplist: {problem}")));
+        problems.extend(self.upper.check(&records).map(|problem| format!("skiplist: {problem}")));
         Ok(problems)
     }
 

@@ -10,8 +10,8 @@ use terrace_pmem::StartedRead;
 use super::Record;
 use super::index::{INDEX_KIND, SkipIndex};
 use super::write::{Linked, Staged};
+use crate::btree::Place;
 use crate::change::Change;
-use crate::guide::Place;
 use crate::point::PointIndex;
 use crate::word_cell::{CELL_BYTES, state_in_flight};
 
@@ -65,7 +65,7 @@ impl SkipIndex {
 
     fn put_or_chain<'k>(&self, chains: &mut Vec<Chain<'k>>, change: &Change<'k>, word: u64) -> Result<()> {
         let list = self.list();
-        let (trail, gap) = list.guided(change.key, 0)?;
+        let (trail, gap) = list.known_place(change.key, 0)?;
         // A key that was there once has its node still.
         if gap.exact || (!change.is_new && self.lookup(change.key)? != 0) {
             return self.insert(change.key, word).map(drop);

@@ -1,7 +1,7 @@
 //! A persistent skiplist in an arena: SLM-DB's Algorithm 1, grown to groups, batches and recovery.
 //!
 //! Records lie in whole extents that the list owns and frees together. Only the lowest level is in PM, a
-//! chain of records; the levels above it, and the keys to compare, are kept in DRAM (`crate::guide`) and rebuilt
+//! chain of records; the levels above it, and the keys to compare, are kept in DRAM (`crate::btree`) and rebuilt
 //! on open. A group of records is written with two drains, however many there are:
 //!
 //! ```text
@@ -26,7 +26,7 @@
 //! 3. The chain is strictly ascending by key, then descending by sequence number.
 //! 4. Records never move and are never unlinked, except by recovery, which drops every record of a
 //!    batch that is not wholly in the chain.
-//! 5. A record enters the guide after it is in the chain, before the call that links it returns. So the guide may
+//! 5. A record enters the B-tree after it is in the chain, before the call that links it returns. So the B-tree may
 //!    lack records that other threads are linking at this moment, and no others.
 
 mod arena;
@@ -49,7 +49,7 @@ use terrace_base::checksum::hash64;
 use terrace_base::{Error, Result};
 use terrace_pmem::{Kind, Marks, Pool};
 
-use crate::guide::Guide;
+use crate::btree::BTree;
 use arena::Arena;
 pub use cursor::ListCursor;
 pub use index::SkipIndex;
@@ -108,7 +108,7 @@ struct Inner {
     head: u64,
     /// Seed of checksums.
     id: u64,
-    guide: Guide,
+    upper: BTree,
     entries: AtomicU64,
     min_seq: AtomicU64,
     max_seq: AtomicU64,
@@ -128,7 +128,7 @@ impl SkipList {
     }
 
     /// Attaches to the list at `head`, after a crash as after a clean close: checks every record, drops
-    /// the batches that are not wholly there and rebuilds the guide.
+    /// the batches that are not wholly there and rebuilds the B-tree.
     pub fn open(pool: &Pool, kind: Kind, head: u64) -> Result<SkipList> {
         loop {
             let (arena, id) = Arena::open(pool, kind, head)?;
@@ -146,7 +146,7 @@ impl SkipList {
             arena,
             head,
             id,
-            guide: Guide::new(),
+            upper: BTree::new(),
             entries: AtomicU64::new(0),
             min_seq: AtomicU64::new(u64::MAX),
             max_seq: AtomicU64::new(0),
@@ -188,7 +188,7 @@ impl SkipList {
 
     /// Bytes of DRAM that finding records takes.
     pub fn dram_bytes(&self) -> u64 {
-        self.inner.guide.bytes()
+        self.inner.upper.bytes()
     }
 
     /// Highest sequence number linked; 0 when empty.

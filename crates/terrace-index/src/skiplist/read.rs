@@ -1,4 +1,4 @@
-//! Finding records: nodes, their places by guide and chain, point reads.
+//! Finding records: nodes, their places by B-tree and chain, point reads.
 
 use std::cmp::Ordering as Order;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use terrace_pmem::POff;
 
 use super::layout::{NODE_BYTES, NodeHead, value_offset};
 use super::{Inner, SkipList};
-use crate::guide::{Place, Target, Trail};
+use crate::btree::{Place, Target, Trail};
 
 /// A node looked at in place.
 #[derive(Clone, Copy)]
@@ -53,10 +53,10 @@ impl Inner {
         self.link_word(offset).load(Ordering::Acquire)
     }
 
-    /// The place of (`key`, `seq`) as far as the guide knows; `prev` is the head where there is no other.
-    pub fn guided(&self, key: &[u8], seq: u64) -> Result<(Trail, Place)> {
-        let trail = self.guide.find(Target { key, seq }, &|at, key| self.compare_key(at, key))?;
-        let place = self.guide.place(&trail);
+    /// The place of (`key`, `seq`) as far as the B-tree knows; `prev` is the head where there is no other.
+    pub fn known_place(&self, key: &[u8], seq: u64) -> Result<(Trail, Place)> {
+        let trail = self.upper.find(Target { key, seq }, &|at, key| self.compare_key(at, key))?;
+        let place = self.upper.place(&trail);
         let prev = if place.prev == 0 { self.head } else { place.prev };
         Ok((trail, Place { prev, ..place }))
     }
@@ -90,7 +90,7 @@ impl Inner {
 
     /// The place of (`key`, `seq`) in the chain.
     pub fn place(&self, key: &[u8], seq: u64) -> Result<Place> {
-        let (_, guess) = self.guided(key, seq)?;
+        let (_, guess) = self.known_place(key, seq)?;
         self.pool.charge_read(guess.prev, 8);
         self.advance(guess, key, seq)
     }
@@ -108,7 +108,7 @@ impl Inner {
 
     /// The last node, 0 if none.
     pub fn last(&self) -> Result<u64> {
-        let mut last = self.guide.last()?;
+        let mut last = self.upper.last()?;
         loop {
             match self.after(if last == 0 { self.head } else { last }) {
                 0 => return Ok(last),
@@ -135,8 +135,8 @@ impl SkipList {
     /// has returned. Reads PM only where there is such a record.
     pub fn get(&self, key: &[u8], max_seq: u64) -> Result<Option<Found<'_>>> {
         let inner = &*self.inner;
-        let trail = inner.guide.find(Target { key, seq: max_seq }, &|at, key| inner.compare_key(at, key))?;
-        let Some(offset) = inner.guide.next_of_key(&trail) else { return Ok(None) };
+        let trail = inner.upper.find(Target { key, seq: max_seq }, &|at, key| inner.compare_key(at, key))?;
+        let Some(offset) = inner.upper.next_of_key(&trail) else { return Ok(None) };
         let node = inner.node(offset)?;
         inner.pool.charge_read(offset, NODE_BYTES);
         Ok(Some(Found { list: inner, node }))

@@ -9,7 +9,7 @@ use terrace_pmem::{Extent, POff};
 use super::Inner;
 use super::layout::{EXTENT_HEADER_BYTES, FIRST_DATA, NODE_BYTES, OWNER_BYTES};
 use super::read::Node;
-use crate::guide::Target;
+use crate::btree::Target;
 
 /// Records ahead of the one being rebuilt whose heads and keys are loaded.
 const AHEAD: usize = 16;
@@ -66,7 +66,7 @@ impl Inner {
         let chain = self.checked_chain(&extents)?;
         self.flush_links(&chain);
         let mut walk = self.start_walk(&extents);
-        let mut guide = self.guide.appender();
+        let mut upper = self.upper.appender();
         let mut batches = Batches::default();
         for (i, &at) in chain.iter().enumerate() {
             if let Some(&later) = chain.get(i + AHEAD) {
@@ -77,11 +77,11 @@ impl Inner {
                 let found = "one of another length with its number";
                 return Err(self.damaged(at, "a record of the batch that others belong to", found));
             }
-            guide.append(Target { key: node.key, seq: node.head.seq }, at)?;
+            upper.append(Target { key: node.key, seq: node.head.seq }, at)?;
             walk.take(self, &node, with_batches);
             self.count(node.head.seq);
         }
-        drop(guide);
+        drop(upper);
         if !batches.are_whole() {
             self.drop_partial_batches(&batches)?;
             return Ok(Recovered::Shorter);

@@ -13,7 +13,7 @@ use terrace_pmem::{POff, StartedRead};
 use super::layout::{NodeFields, OWNER_BYTES, value_offset};
 use super::read::compare;
 use super::{Inner, Record, SkipList};
-use crate::guide::{Place, Target, Trail};
+use crate::btree::{Place, Target, Trail};
 
 /// A record that lies in the arena and is not in the list yet. Dropping it leaves it out for good.
 ///
@@ -95,7 +95,7 @@ impl SkipList {
 impl Inner {
     /// Stages `record`, whose key is `key`.
     pub fn stage<'k>(&self, key: &'k [u8], record: &Record<'_>) -> Result<Staged<'k>> {
-        let (trail, place) = self.guided(key, record.seq)?;
+        let (trail, place) = self.known_place(key, record.seq)?;
         // Linking looks at it and changes it.
         let prev = self.pool.start_read(place.prev, 8);
         self.stage_at(key, record, (trail, place), prev)
@@ -172,7 +172,7 @@ impl Inner {
         }
         for Staged { target, offset, trail, .. } in chain {
             self.count(target.seq);
-            self.guide.insert(trail, *target, *offset, &|at, key| self.compare_key(at, key))?;
+            self.upper.insert(trail, *target, *offset, &|at, key| self.compare_key(at, key))?;
         }
         Ok(Linked::New)
     }

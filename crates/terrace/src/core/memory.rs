@@ -1,6 +1,6 @@
 //! One figure for all DRAM: cached blocks get what everything else leaves of the budget.
 //!
-//! What a database needs besides the cache comes and goes: guides grow with memtables, jobs hold keys and buffers, and
+//! What a database needs besides the cache comes and goes: B-trees grow with memtables, jobs hold keys and buffers, and
 //! the allocator of the C library keeps some of what was freed. So the cache's bound follows them, down to a share
 //! that is always its own.
 

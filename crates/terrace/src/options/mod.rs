@@ -59,8 +59,8 @@ pub struct Options {
     pub engine: EngineKind,
     /// Where the pool lies.
     pub pool: PoolChoice,
-    /// DRAM for block cache, guides, open tables, flush and compaction, in bytes. `stats` gives the breakdown. Memtables
-    /// and tables become smaller where they would need too much of it.
+    /// DRAM for block cache, B-trees over memtables, open tables, flush and compaction, in bytes. `stats` gives the
+    /// breakdown. Memtables and tables become smaller where they would need too much of it.
     pub memory_budget: u64,
     /// Size to which the pool may grow, in bytes. It bounds what the database may hold: how much an engine needs,
     /// says its page of limits (`docs/engines/slm-limits.md`).

@@ -40,7 +40,7 @@
 //! 2. Outputs hold live entries, tombstones that [`Tombstones::droppable`] refused, and entries that
 //!    a snapshot needs (a tombstone above one of these among them), and nothing else.
 //! 3. The live count of an output counts its live entries alone, and what was kept for snapshots
-//!    is reported to [`Pins::note`].
+//!    is reported to [`PinnedEntries::note`].
 
 mod choice;
 mod pins;
@@ -51,7 +51,7 @@ mod tombstones;
 mod view;
 
 pub use choice::{Choice, choose};
-pub use pins::Pins;
+pub use pins::PinnedEntries;
 pub use scan::{LeafScan, RangeScan};
 pub use tombstones::Tombstones;
 pub use view::View;

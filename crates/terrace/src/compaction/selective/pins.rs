@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 /// What compactions kept for snapshots, by output table.
 #[derive(Debug, Clone, Default)]
-pub struct Pins {
+pub struct PinnedEntries {
     tables: HashMap<u64, Pin>,
 }
 
@@ -18,7 +18,7 @@ struct Pin {
     horizon: u64,
 }
 
-impl Pins {
+impl PinnedEntries {
     /// Notes that a compaction kept `entries` entries in `table` for snapshots alone, while the
     /// oldest one was at sequence number `oldest_snapshot`.
     pub fn note(&mut self, table: u64, entries: u64, oldest_snapshot: u64) {
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn pins_hold_until_the_oldest_snapshot_goes() {
-        let mut pins = Pins::default();
+        let mut pins = PinnedEntries::default();
         pins.note(7, 3, 100);
         pins.note(8, 0, 100);
         assert_eq!(pins.active(7, Some(100)), 3);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::view::TableView;
-use super::{Pins, SelectiveOptions, Tombstones, View, choose};
+use super::{PinnedEntries, SelectiveOptions, Tombstones, View, choose};
 
 type Key = Vec<u8>;
 
@@ -26,7 +26,7 @@ struct Model {
     history: BTreeMap<Key, BTreeSet<u64>>,
     noted: BTreeSet<u64>,
     snapshots: BTreeSet<u64>,
-    pins: Pins,
+    pins: PinnedEntries,
     seq: u64,
     file: u64,
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::pins::Pins;
+use super::pins::PinnedEntries;
 use crate::compaction::overlap::overlaps;
 use crate::manifest::{State, TableState};
 
@@ -67,7 +67,7 @@ impl<'a> View<'a> {
     /// The view of `state`. Busy are the inputs of its open jobs, and what those have written so far:
     /// the index may not point at that yet. `oldest_snapshot` is the sequence number of the oldest live
     /// snapshot.
-    pub fn new(state: &'a State, pins: &Pins, oldest_snapshot: Option<u64>) -> Self {
+    pub fn new(state: &'a State, pins: &PinnedEntries, oldest_snapshot: Option<u64>) -> Self {
         let inputs = state.jobs.values().flat_map(|job| job.inputs.iter().copied());
         let outputs =
             state.tables.iter().filter(|(_, t)| state.jobs.contains_key(&t.job)).map(|(number, _)| *number);
@@ -175,7 +175,7 @@ mod tests {
             add(4, 8),
         ];
         edits.iter().for_each(|edit| assert!(state.apply(edit).unwrap()));
-        let mut pins = Pins::default();
+        let mut pins = PinnedEntries::default();
         pins.note(4, 1, 50);
         let view = View::new(&state, &pins, Some(50));
         assert_eq!(view.busy, [1, 3].into());

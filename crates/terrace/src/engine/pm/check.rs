@@ -9,7 +9,7 @@ use terrace_pmem::{Granularity, Marks};
 
 use super::PmStore;
 use super::index::KeyIndex;
-use super::layout::Word;
+use super::layout::RecordRef;
 use crate::core::report::CheckReport;
 use crate::stats::Stats;
 
@@ -76,7 +76,7 @@ fn check_words<I: KeyIndex>(store: &PmStore<I>, marks: &mut Marks, report: &mut 
 fn check_chain<I: KeyIndex>(
     store: &PmStore<I>,
     key: &[u8],
-    word: Word,
+    word: RecordRef,
     marks: &mut Marks,
     entries: &mut u64,
 ) -> Result<()> {

@@ -21,7 +21,7 @@ use terrace_pmem::Claim;
 use terrace_table::Kind;
 
 use super::index::KeyIndex;
-use super::layout::{Change, Word};
+use super::layout::{Change, RecordRef};
 use super::record::NewRecord;
 use super::undo::{Armed, put_back};
 use super::write::Old;
@@ -35,13 +35,13 @@ const ATTEMPTS: usize = 10_000;
 /// What a group replaces, by key.
 #[derive(Debug)]
 pub(super) struct Overlay {
-    pub words: HashMap<Box<[u8]>, Option<Word>>,
+    pub words: HashMap<Box<[u8]>, Option<RecordRef>>,
 }
 
 /// One key's part in a group.
 struct Step<'a> {
     key: &'a [u8],
-    before: Option<Word>,
+    before: Option<RecordRef>,
     old: Old,
     new: Option<NewRecord<'a>>,
 }
@@ -52,7 +52,7 @@ impl Step<'_> {
     }
 
     fn change(&self) -> Change {
-        Change { new: self.after().unwrap_or(0), old: self.before.map_or(0, Word::bits) }
+        Change { new: self.after().unwrap_or(0), old: self.before.map_or(0, RecordRef::bits) }
     }
 }
 
@@ -115,7 +115,7 @@ impl<I: KeyIndex> PmStore<I> {
         let mut steps = Vec::with_capacity(ops.len());
         for (key, op) in ops {
             let before = self.decode_some(self.index.get(key)?)?;
-            if op.kind == Kind::Delete && before.is_none_or(Word::is_tombstone) {
+            if op.kind == Kind::Delete && before.is_none_or(RecordRef::is_tombstone) {
                 continue;
             }
             let old = self.old(before, key, newest)?;

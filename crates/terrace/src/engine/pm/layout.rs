@@ -59,20 +59,20 @@ const _: () = {
 
 /// What the index has for a key: where the record of its newest version is, and what kind of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Word(u64);
+pub(super) struct RecordRef(u64);
 
-impl Word {
-    pub fn new(offset: u64, tombstone: bool, linked: bool) -> Word {
+impl RecordRef {
+    pub fn new(offset: u64, tombstone: bool, linked: bool) -> RecordRef {
         debug_assert!(offset != 0 && offset & !VALUE_MASK == 0 && offset.is_multiple_of(ALIGN));
-        Word(offset | if tombstone { TOMBSTONE } else { 0 } | if linked { LINKED } else { 0 })
+        RecordRef(offset | if tombstone { TOMBSTONE } else { 0 } | if linked { LINKED } else { 0 })
     }
 
     /// The word that the bits are, if they are one.
-    pub fn decode(bits: u64) -> Option<Word> {
+    pub fn decode(bits: u64) -> Option<RecordRef> {
         let offset = bits & VALUE_MASK;
         let right =
             offset != 0 && offset.is_multiple_of(ALIGN) && bits & !(VALUE_MASK | TOMBSTONE | LINKED) == 0;
-        right.then_some(Word(bits))
+        right.then_some(RecordRef(bits))
     }
 
     pub fn bits(self) -> u64 {
@@ -223,12 +223,12 @@ mod tests {
 
     #[test]
     fn words_tell_what_they_are() {
-        let word = Word::new(0x40, true, false);
+        let word = RecordRef::new(0x40, true, false);
         assert_eq!((word.bits(), word.offset(), word.is_tombstone()), (0x1_0000_0000_0040, 0x40, true));
-        assert_eq!(Word::decode(word.bits()), Some(word));
-        assert_eq!((Word::new(0x40, false, true).kind(), word.kind()), (LINKED_KIND, RECORD_KIND));
+        assert_eq!(RecordRef::decode(word.bits()), Some(word));
+        assert_eq!((RecordRef::new(0x40, false, true).kind(), word.kind()), (LINKED_KIND, RECORD_KIND));
         for wrong in [0, 8, 1 << 48, 0x40 | 1 << 50, 0x41] {
-            assert_eq!(Word::decode(wrong), None, "{wrong:#x}");
+            assert_eq!(RecordRef::decode(wrong), None, "{wrong:#x}");
         }
     }
 

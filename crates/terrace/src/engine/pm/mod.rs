@@ -72,7 +72,7 @@ pub(crate) use open::open;
 pub(crate) use repair::repair;
 
 use group::Overlay;
-use layout::Word;
+use layout::RecordRef;
 use sparse::Sparse;
 use turns::Turns;
 use versions::Kept;
@@ -91,7 +91,7 @@ pub(crate) struct PmStore<I: KeyIndex> {
     pool: Pool,
     index: I,
     /// Records that nothing names any more, until their readers have left.
-    limbo: Limbo<Word, Pins>,
+    limbo: Limbo<RecordRef, Pins>,
     manifest: Manifest,
     /// Where the records' header is.
     header: u64,
@@ -170,13 +170,13 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// The word that the index has, decoded.
-    fn decode(&self, bits: u64) -> Result<Word> {
-        Word::decode(bits).ok_or_else(|| {
+    fn decode(&self, bits: u64) -> Result<RecordRef> {
+        RecordRef::decode(bits).ok_or_else(|| {
             self.pool.corruption(0, "the word of a version in the index", format!("{bits:#018x}"))
         })
     }
 
-    fn decode_some(&self, bits: Option<u64>) -> Result<Option<Word>> {
+    fn decode_some(&self, bits: Option<u64>) -> Result<Option<RecordRef>> {
         bits.map(|bits| self.decode(bits)).transpose()
     }
 

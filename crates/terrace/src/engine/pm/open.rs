@@ -12,7 +12,7 @@ use terrace_index::pins::Pins;
 use terrace_pmem::{Granularity, POff, Pool};
 
 use super::index::KeyIndex;
-use super::layout::{self, HEADER_BYTES, HEADER_KIND, MARK_AT, Word};
+use super::layout::{self, HEADER_BYTES, HEADER_KIND, MARK_AT, RecordRef};
 use super::sparse::Sparse;
 use super::{NO_GROUP, NUMBERS, PmStore, undo};
 use crate::background::Background;
@@ -166,7 +166,7 @@ pub(super) fn assemble<I: KeyIndex>(
     let freed = Arc::new(AtomicU64::new(0));
     let limbo = {
         let (pool, freed) = (pool.clone(), freed.clone());
-        Limbo::with(Pins::default(), move |word: Word| {
+        Limbo::with(Pins::default(), move |word: RecordRef| {
             // What cannot be freed is unreachable, and found by the pool's check.
             drop(pool.free(word.offset(), word.kind()));
             freed.fetch_add(1, Ordering::Relaxed);

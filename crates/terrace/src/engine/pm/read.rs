@@ -9,7 +9,7 @@ use bytes::Bytes;
 use terrace_base::Result;
 
 use super::index::KeyIndex;
-use super::layout::Word;
+use super::layout::RecordRef;
 use super::record::Record;
 use super::{NO_GROUP, PmStore};
 
@@ -107,7 +107,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// The value that a reader at `at` sees of `key`, given its newest version. The caller is present.
-    pub(super) fn value_at(&self, word: Word, key: &[u8], at: u64) -> Result<Option<Bytes>> {
+    pub(super) fn value_at(&self, word: RecordRef, key: &[u8], at: u64) -> Result<Option<Bytes>> {
         Ok(self.version_at(word, key, at)?.as_ref().and_then(value))
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use terrace_base::{Error, Result};
 use terrace_pmem::{POff, Pool, Slot};
 
-use super::layout::{HEAD_BYTES, Head, LINK_BYTES, Word, record_crc};
+use super::layout::{HEAD_BYTES, Head, LINK_BYTES, RecordRef, record_crc};
 
 /// Values of at least this many bytes are copied past the caches.
 const STREAM_BYTES: usize = 512;
@@ -21,7 +21,7 @@ const STREAM_BYTES: usize = 512;
 pub(super) struct NewRecord<'p> {
     pool: &'p Pool,
     slot: Option<Slot>,
-    word: Word,
+    word: RecordRef,
 }
 
 /// What a new record is to hold.
@@ -32,7 +32,7 @@ pub(super) struct Version<'a> {
     pub value: Option<&'a [u8]>,
     pub number: u64,
     /// The version under it that a snapshot needs.
-    pub older: Option<Word>,
+    pub older: Option<RecordRef>,
 }
 
 impl<'p> NewRecord<'p> {
@@ -41,7 +41,7 @@ impl<'p> NewRecord<'p> {
     }
 
     /// A copy of `record`, in a slot of the same kind and size, over the version that hangs under that.
-    pub fn copy(pool: &'p Pool, record: &Record<'_>, older: Option<Word>) -> Result<Self> {
+    pub fn copy(pool: &'p Pool, record: &Record<'_>, older: Option<RecordRef>) -> Result<Self> {
         let value = (!record.word.is_tombstone()).then_some(record.value);
         let version = Version { key: record.key, value, number: record.number, older };
         Self::write_as(pool, &version, record.word.is_linked())
@@ -60,7 +60,7 @@ impl<'p> NewRecord<'p> {
         head.crc = record_crc(pool.place(at), &head.encode(), key, value_bytes);
         pool.write(at, &head.encode());
         if linked {
-            let link = older.map_or(0, Word::bits);
+            let link = older.map_or(0, RecordRef::bits);
             pool.atomic(POff::new(at + HEAD_BYTES)).store(link, Ordering::Release);
         }
         let value_at = at + before_key + key.len() as u64;
@@ -73,15 +73,15 @@ impl<'p> NewRecord<'p> {
             pool.copy_flush(value_at, value_bytes);
         }
         pool.activate(&slot);
-        Ok(NewRecord { pool, slot: Some(slot), word: Word::new(at, value.is_none(), linked) })
+        Ok(NewRecord { pool, slot: Some(slot), word: RecordRef::new(at, value.is_none(), linked) })
     }
 
-    pub fn word(&self) -> Word {
+    pub fn word(&self) -> RecordRef {
         self.word
     }
 
     /// The record is named now: it stays.
-    pub fn keep(mut self) -> Word {
+    pub fn keep(mut self) -> RecordRef {
         self.slot = None;
         self.word
     }
@@ -98,7 +98,7 @@ impl Drop for NewRecord<'_> {
 /// A version of a key in the pool.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Record<'p> {
-    pub word: Word,
+    pub word: RecordRef,
     pub key: &'p [u8],
     pub value: &'p [u8],
     pub number: u64,
@@ -110,7 +110,7 @@ impl<'p> Record<'p> {
     /// # Safety
     ///
     /// As for [`peek`](Self::peek).
-    pub unsafe fn load(pool: &'p Pool, word: Word) -> Result<Self> {
+    pub unsafe fn load(pool: &'p Pool, word: RecordRef) -> Result<Self> {
         // SAFETY: the caller's promise.
         let record = unsafe { Record::peek(pool, word)? };
         if pool.charges_reads() {
@@ -132,7 +132,7 @@ impl<'p> Record<'p> {
     /// If a record was there when the word was loaded, it is not freed for `'p`: the caller has been present in the
     /// store's limbo since before that, or holds all turns. A damaged word may lead anywhere, where bytes may
     /// change: what is read there is taken for a record only with its checksum.
-    pub unsafe fn peek(pool: &'p Pool, word: Word) -> Result<Self> {
+    pub unsafe fn peek(pool: &'p Pool, word: RecordRef) -> Result<Self> {
         let at = word.offset();
         // SAFETY: a record does not change but for its link, which is not in this range, and is not freed (the caller's
         // promise).
@@ -154,26 +154,26 @@ impl<'p> Record<'p> {
     }
 
     /// The link as it is now: a word, or 0. It is followed only if the record was written since the open.
-    pub fn link(&self, pool: &Pool) -> Result<Option<Word>> {
+    pub fn link(&self, pool: &Pool) -> Result<Option<RecordRef>> {
         if !self.word.is_linked() {
             return Ok(None);
         }
         let at = self.word.offset() + HEAD_BYTES;
         match pool.atomic_checked(POff::new(at))?.load(Ordering::Acquire) {
             0 => Ok(None),
-            bits => {
-                Word::decode(bits).map(Some).ok_or_else(|| damaged(pool, at, "a link that leads nowhere"))
-            }
+            bits => RecordRef::decode(bits)
+                .map(Some)
+                .ok_or_else(|| damaged(pool, at, "a link that leads nowhere")),
         }
     }
 
     /// Makes `older` what the link leads to. Not durable, and need not be.
-    pub fn relink(&self, pool: &Pool, older: Option<Word>) -> Result<()> {
+    pub fn relink(&self, pool: &Pool, older: Option<RecordRef>) -> Result<()> {
         if !self.word.is_linked() {
             return Err(damaged(pool, self.word.offset(), "a record without a link"));
         }
         let at = self.word.offset() + HEAD_BYTES;
-        pool.atomic_checked(POff::new(at))?.store(older.map_or(0, Word::bits), Ordering::Release);
+        pool.atomic_checked(POff::new(at))?.store(older.map_or(0, RecordRef::bits), Ordering::Release);
         Ok(())
     }
 

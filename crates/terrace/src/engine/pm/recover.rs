@@ -8,7 +8,7 @@ use terrace_index::ScanBatch;
 use terrace_pmem::Marks;
 
 use super::index::KeyIndex;
-use super::layout::Word;
+use super::layout::RecordRef;
 use super::open::Found;
 use super::{NO_GROUP, PmStore};
 
@@ -71,7 +71,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// Calls `each` with every key and word, in turns: between two of them a group may happen, but none goes on meanwhile.
-    fn each_word(&self, each: &mut dyn FnMut(&[u8], Word) -> Result<()>) -> Result<()> {
+    fn each_word(&self, each: &mut dyn FnMut(&[u8], RecordRef) -> Result<()>) -> Result<()> {
         let (mut cursor, mut batch, mut more) = (I::Cursor::default(), ScanBatch::new(), true);
         while more {
             let _turn = self.turns.share();
@@ -86,7 +86,7 @@ impl<I: KeyIndex> PmStore<I> {
         &self,
         cursor: &mut I::Cursor,
         batch: &mut ScanBatch,
-        visit: &mut dyn FnMut(&[u8], Word) -> Result<()>,
+        visit: &mut dyn FnMut(&[u8], RecordRef) -> Result<()>,
     ) -> Result<bool> {
         let _here = self.limbo.enter();
         batch.clear();

@@ -19,7 +19,7 @@ use terrace_pmem::{CLOSED_WITH, Opened, Pool, PoolOptions};
 use terrace_table::{Kind, TableOptions};
 
 use super::index::KeyIndex;
-use super::layout::{LINKED_KIND, RECORD_KIND, Word};
+use super::layout::{LINKED_KIND, RECORD_KIND, RecordRef};
 use super::open;
 use super::record::Record;
 use super::undo;
@@ -225,7 +225,7 @@ fn before_the_group<I: KeyIndex>(pool: &Pool, base: &mut Salvage) -> BTreeMap<Ve
     let mut before = BTreeMap::new();
     for change in changes {
         // SAFETY: nobody else uses the pool.
-        let load = |bits| Word::decode(bits).and_then(|word| unsafe { Record::load(pool, word) }.ok());
+        let load = |bits| RecordRef::decode(bits).and_then(|word| unsafe { Record::load(pool, word) }.ok());
         let (new, old) = (load(change.new), load(change.old));
         match (old, new) {
             (Some(old), _) => drop(before.insert(old.key.to_vec(), Some(version(&old)))),
@@ -253,7 +253,7 @@ fn gather_named<I: KeyIndex>(
         batch.clear();
         let more = index.walk(&mut cursor, 1024, &mut batch);
         for (key, bits) in batch.iter() {
-            let Some(word) = Word::decode(bits) else {
+            let Some(word) = RecordRef::decode(bits) else {
                 base.lost(format!("the value of {}: the index leads nowhere", key.escape_ascii()));
                 continue;
             };
@@ -281,7 +281,7 @@ fn gather_named<I: KeyIndex>(
 fn gather_rest(pool: &Pool, runs: &mut Runs<'_>) -> Result<()> {
     for (kind, linked) in [(RECORD_KIND, false), (LINKED_KIND, true)] {
         for (at, _) in pool.slots(kind) {
-            let words = [false, true].map(|tombstone| Word::new(at, tombstone, linked));
+            let words = [false, true].map(|tombstone| RecordRef::new(at, tombstone, linked));
             // SAFETY: nobody else uses the pool.
             let record = words.into_iter().find_map(|word| unsafe { Record::load(pool, word) }.ok());
             if let Some(record) = record {

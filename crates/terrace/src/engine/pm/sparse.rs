@@ -21,7 +21,7 @@ use terrace_base::Result;
 use terrace_pmem::{Claim, Clearing, Kind as PmKind};
 
 use super::index::KeyIndex;
-use super::layout::{LINKED_KIND, RECORD_KIND, Word};
+use super::layout::{LINKED_KIND, RECORD_KIND, RecordRef};
 use super::record::{NewRecord, Record};
 use super::{NO_GROUP, PmStore};
 
@@ -259,7 +259,7 @@ impl<I: KeyIndex> PmStore<I> {
 
     /// The record in an active slot of a slab that is held, if there is one.
     fn record_at(&self, kind: PmKind, at: u64) -> Option<Record<'_>> {
-        let words = [false, true].map(|tombstone| Word::new(at, tombstone, kind == LINKED_KIND));
+        let words = [false, true].map(|tombstone| RecordRef::new(at, tombstone, kind == LINKED_KIND));
         // SAFETY: the slab is held: of what was active in it nobody takes a slot, and a record is active when it is written.
         words.into_iter().find_map(|word| unsafe { Record::load(&self.pool, word) }.ok())
     }

@@ -11,7 +11,7 @@ use terrace_base::checksum::{seal48, unseal48};
 use terrace_pmem::{POff, Pool, Slot};
 
 use super::index::KeyIndex;
-use super::layout::{self, CHANGE_BYTES, Change, UNDO_AT, UNDO_HEAD_BYTES, UNDO_KIND, Word};
+use super::layout::{self, CHANGE_BYTES, Change, RecordRef, UNDO_AT, UNDO_HEAD_BYTES, UNDO_KIND};
 use super::record::Record;
 
 /// A list that is durable, and that the header names.
@@ -93,7 +93,7 @@ pub(super) fn take_back<I: KeyIndex>(pool: &Pool, header: u64, index: &I) -> Res
 pub(super) fn put_back<I: KeyIndex>(pool: &Pool, index: &I, change: Change) -> Result<()> {
     let either = if change.new != 0 { change.new } else { change.old };
     let damaged = || pool.corruption(0, "the word of a version in an undo list", format!("{either:#018x}"));
-    let word = Word::decode(either).ok_or_else(damaged)?;
+    let word = RecordRef::decode(either).ok_or_else(damaged)?;
     // SAFETY: what an undo list names is not freed as long as the header names the list.
     let record = unsafe { Record::load(pool, word)? };
     match change.old {

@@ -9,7 +9,7 @@ use terrace_base::Result;
 
 use super::PmStore;
 use super::index::KeyIndex;
-use super::layout::{LINKED_KIND, Word};
+use super::layout::{LINKED_KIND, RecordRef};
 use super::record::Record;
 use crate::core::engine::Engine;
 use crate::core::snapshots::is_needed;
@@ -25,7 +25,7 @@ const MOST_REMEMBERED: usize = 1 << 20;
 /// after, which is harmless.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    words: Vec<Word>,
+    words: Vec<RecordRef>,
     /// Not all of them are remembered.
     overflown: bool,
 }
@@ -35,7 +35,7 @@ impl Kept {
         self.words.is_empty() && !self.overflown
     }
 
-    fn add(&mut self, word: Word) {
+    fn add(&mut self, word: RecordRef) {
         match self.words.len() < MOST_REMEMBERED {
             true => self.words.push(word),
             false => self.overflown = true,
@@ -45,12 +45,12 @@ impl Kept {
 
 impl<I: KeyIndex> PmStore<I> {
     /// The version under `record`. Links of earlier sessions mean nothing.
-    pub(super) fn link<'p>(&'p self, record: &Record<'p>) -> Result<Option<Word>> {
+    pub(super) fn link<'p>(&'p self, record: &Record<'p>) -> Result<Option<RecordRef>> {
         if record.number <= self.inherited { Ok(None) } else { record.link(&self.pool) }
     }
 
     /// Remembers that something hangs under the record of `word`.
-    pub(super) fn note_kept(&self, word: Word) {
+    pub(super) fn note_kept(&self, word: RecordRef) {
         if !word.is_linked() {
             return;
         }
@@ -62,7 +62,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// Retires a version and all under it. The caller is present, and nothing names `word` any more.
-    pub(super) fn retire_chain(&self, word: Word) -> Result<()> {
+    pub(super) fn retire_chain(&self, word: RecordRef) -> Result<()> {
         let mut next = Some(word);
         while let Some(word) = next {
             next = if word.is_linked() {
@@ -78,7 +78,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// The version of `key` that a reader at `at` sees, given its newest. The caller is present.
-    pub(super) fn version_at(&self, word: Word, key: &[u8], at: u64) -> Result<Option<Record<'_>>> {
+    pub(super) fn version_at(&self, word: RecordRef, key: &[u8], at: u64) -> Result<Option<Record<'_>>> {
         // SAFETY: the caller is present since before the word was loaded.
         let newest = unsafe { Record::load(&self.pool, word)? }.of(&self.pool, key)?;
         self.version_from(newest, at)
@@ -95,7 +95,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// The record that `record` has a link to.
-    fn under<'p>(&'p self, record: &Record<'p>, next: Word) -> Result<Record<'p>> {
+    fn under<'p>(&'p self, record: &Record<'p>, next: RecordRef) -> Result<Record<'p>> {
         // SAFETY: as for `record`, whose reader keeps what hangs under it from being freed, too.
         let older = unsafe { Record::load(&self.pool, next)? }.of(&self.pool, record.key)?;
         match older.number < record.number {
@@ -105,7 +105,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// All versions from `word` on, newest first. The caller is present.
-    pub(super) fn chain<'p>(&'p self, word: Word, key: &[u8]) -> Result<Vec<Record<'p>>> {
+    pub(super) fn chain<'p>(&'p self, word: RecordRef, key: &[u8]) -> Result<Vec<Record<'p>>> {
         // SAFETY: the caller is present since before the word was loaded.
         let mut chain = vec![unsafe { Record::load(&self.pool, word)? }.of(&self.pool, key)?];
         while let Some(last) = chain.last().copied()
@@ -131,16 +131,16 @@ impl<I: KeyIndex> PmStore<I> {
         self.drop_versions_of(&self.take_kept())
     }
 
-    fn take_kept(&self) -> Vec<Word> {
+    fn take_kept(&self) -> Vec<RecordRef> {
         let kept = std::mem::take(&mut *self.kept.lock());
         if !kept.overflown {
             return kept.words;
         }
         let slots = self.pool.slots(LINKED_KIND);
-        slots.flat_map(|(at, _)| [false, true].map(|tombstone| Word::new(at, tombstone, true))).collect()
+        slots.flat_map(|(at, _)| [false, true].map(|tombstone| RecordRef::new(at, tombstone, true))).collect()
     }
 
-    fn drop_versions_of(&self, words: &[Word]) -> Result<()> {
+    fn drop_versions_of(&self, words: &[RecordRef]) -> Result<()> {
         let done = self.try_drop_versions_of(words);
         if done.is_err() {
             // Whoever comes next looks everywhere.
@@ -149,7 +149,7 @@ impl<I: KeyIndex> PmStore<I> {
         done
     }
 
-    fn try_drop_versions_of(&self, words: &[Word]) -> Result<()> {
+    fn try_drop_versions_of(&self, words: &[RecordRef]) -> Result<()> {
         let held = self.core.snapshots.list();
         for word in words {
             let _here = self.limbo.enter();
@@ -169,7 +169,7 @@ impl<I: KeyIndex> PmStore<I> {
 
     /// Drops the versions of `key` that no snapshot in `held` (ascending) needs; its newest, if something still hangs
     /// under that. The caller is alone and present.
-    pub(super) fn collapse(&self, key: &[u8], held: &[u64]) -> Result<Option<Word>> {
+    pub(super) fn collapse(&self, key: &[u8], held: &[u64]) -> Result<Option<RecordRef>> {
         let Some(head) = self.decode_some(self.index.get(key)?)? else { return Ok(None) };
         let chain = self.chain(head, key)?;
         let mut kept = vec![chain[0]];

@@ -14,7 +14,7 @@ use terrace_index::ScanBatch;
 
 use super::PmStore;
 use super::index::KeyIndex;
-use super::layout::Word;
+use super::layout::RecordRef;
 use super::read::value;
 use super::record::Record;
 use crate::core::engine::{Direction, Walk};
@@ -72,7 +72,7 @@ impl Found {
         &mut self,
         store: &PmStore<I>,
         at: u64,
-        words: &[Option<Word>],
+        words: &[Option<RecordRef>],
     ) -> Result<usize> {
         words.iter().flatten().for_each(|word| store.pool.prefetch(word.offset(), FRONT_BYTES));
         let mut newest = [None; TOGETHER];

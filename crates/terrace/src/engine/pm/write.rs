@@ -14,7 +14,7 @@ use terrace_table::Kind;
 
 use super::PmStore;
 use super::index::KeyIndex;
-use super::layout::Word;
+use super::layout::RecordRef;
 use super::record::{NewRecord, Record, Version};
 use super::sparse::{FIRST_SLABS, MOST_TIMES};
 use crate::batch::Op;
@@ -26,16 +26,16 @@ pub(super) enum Old {
     /// There is none.
     Absent,
     /// Nobody needs any of them.
-    AllGo(Word),
+    AllGo(RecordRef),
     /// It goes; one under it hangs under the new version.
-    Goes(Word, Option<Word>),
+    Goes(RecordRef, Option<RecordRef>),
     /// It hangs under the new version.
-    Stays(Word),
+    Stays(RecordRef),
 }
 
 impl Old {
     /// What hangs under the new version.
-    pub fn under(self) -> Option<Word> {
+    pub fn under(self) -> Option<RecordRef> {
         match self {
             Old::Absent | Old::AllGo(_) => None,
             Old::Goes(_, under) => under,
@@ -119,12 +119,12 @@ impl<I: KeyIndex> PmStore<I> {
             if wanted.is_some_and(|wanted| wanted != before.is_some_and(|word| !word.is_tombstone())) {
                 return Ok(false);
             }
-            if op.kind == Kind::Delete && before.is_none_or(Word::is_tombstone) {
+            if op.kind == Kind::Delete && before.is_none_or(RecordRef::is_tombstone) {
                 return Ok(true);
             }
             let old = self.old(before, op.key, newest)?;
             let new = self.successor(op, old)?;
-            let (from, to) = (before.map(Word::bits), new.as_ref().map(|new| new.word().bits()));
+            let (from, to) = (before.map(RecordRef::bits), new.as_ref().map(|new| new.word().bits()));
             if self.index.compare_exchange(op.key, from, to)?.is_ok() {
                 if let Some(word) = new.map(NewRecord::keep) {
                     self.note_kept(word);
@@ -144,7 +144,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// Writes and flushes a record; drained is it by the index.
-    fn store(&self, op: &Op<'_>, older: Option<Word>) -> Result<NewRecord<'_>> {
+    fn store(&self, op: &Op<'_>, older: Option<RecordRef>) -> Result<NewRecord<'_>> {
         let value = if op.kind == Kind::Put { Some(op.value) } else { None };
         let number = self.now.load(Ordering::Relaxed);
         let new = NewRecord::write(&self.pool, &Version { key: op.key, value, number, older })?;
@@ -156,7 +156,7 @@ impl<I: KeyIndex> PmStore<I> {
 
     /// What becomes of the versions that `before` is the newest of, if the newest snapshot held is `newest` (0: none). The
     /// caller has a turn and is present.
-    pub(super) fn old(&self, before: Option<Word>, key: &[u8], newest: u64) -> Result<Old> {
+    pub(super) fn old(&self, before: Option<RecordRef>, key: &[u8], newest: u64) -> Result<Old> {
         let Some(word) = before else { return Ok(Old::Absent) };
         if newest == 0 {
             return Ok(Old::AllGo(word));

@@ -19,7 +19,7 @@ use super::flush::side_by_side;
 use super::jobs::{JOB_ROOTS, JobRun};
 use super::moves::{CHUNK_KEYS, Relocation};
 use super::output::{Finished, Origin, Outputs, Sink};
-use crate::compaction::selective::{Choice, Pins, SelectiveOptions, Tombstones, View, choose};
+use crate::compaction::selective::{Choice, PinnedEntries, SelectiveOptions, Tombstones, View, choose};
 use crate::manifest::{Edit, JobKind};
 
 /// Bytes read ahead from each input, at most.
@@ -53,7 +53,7 @@ fn leaf_scan(slm: &Slm) -> Result<()> {
     let options = slm.compaction_options();
     let state = slm.manifest.state();
     let mut choosing = slm.choosing.lock();
-    let mut pass = choosing.leaf_scan.pass(&View::new(&state, &Pins::default(), None), &options);
+    let mut pass = choosing.leaf_scan.pass(&View::new(&state, &PinnedEntries::default(), None), &options);
     let mut batch = ScanBatch::default();
     let mut from = choosing.leaf_scan.start().map(<[u8]>::to_vec);
     let mut at_end = false;

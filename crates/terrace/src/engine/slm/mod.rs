@@ -54,7 +54,7 @@ use terrace_index::{FastFair, PointIndex, SkipList, WeakSkipList};
 use terrace_pmem::{Granularity, Pool};
 
 use crate::commit_log::CommitLog;
-use crate::compaction::selective::{LeafScan, Pins};
+use crate::compaction::selective::{LeafScan, PinnedEntries};
 use crate::core::Core;
 use crate::core::engine::{Direction, Engine, Walk};
 use crate::core::report::CheckReport;
@@ -139,7 +139,7 @@ pub(crate) struct Slm {
 #[derive(Debug, Default)]
 struct Choosing {
     leaf_scan: LeafScan,
-    pins: Pins,
+    pins: PinnedEntries,
 }
 
 /// Bytes of DRAM by what holds them.

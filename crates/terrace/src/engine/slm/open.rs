@@ -238,7 +238,7 @@ fn open_tables(core: &Core, manifest: &Manifest) -> Result<TableMap> {
 }
 
 /// What a memtable may hold: as much as was asked for, unless the pool is too small for two such and the index, or
-/// the memory for two such guides.
+/// the memory for the B-trees over two such.
 fn memtable_bytes(options: &Options, pool: &Pool) -> u64 {
     let fits = (2 * key_memory(options)).max(SMALL_BYTES);
     options.slm.memtable_bytes.min(fits).min(pool.max_size() / MEMTABLE_SHARE).max(SMALLEST_MEMTABLE_BYTES)

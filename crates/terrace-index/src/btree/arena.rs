@@ -1,4 +1,4 @@
-//! The guide's memory: words that are handed out once and never taken back.
+//! The tree's memory: words that are handed out once and never taken back.
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::sync::OnceLock;

@@ -7,9 +7,9 @@ use terrace_base::Result;
 
 use super::arena::HEAD;
 use super::node::{NodeRef, SLOTS};
-use super::{Guide, LookUp, Target, Trail, entry, node};
+use super::{BTree, LookUp, Target, Trail, entry, node};
 
-impl Guide {
+impl BTree {
     /// Enters `word` under `target`, whose place `trail` was when it was found.
     pub fn insert(&self, trail: &Trail, target: Target<'_>, word: u64, look_up: LookUp<'_>) -> Result<()> {
         let _writer = self.writer.lock();
@@ -26,7 +26,7 @@ impl Guide {
 
     /// Enters many, one after the other.
     pub fn appender(&self) -> Appender<'_> {
-        Appender { guide: self, last: HEAD, _writer: self.writer.lock() }
+        Appender { tree: self, last: HEAD, _writer: self.writer.lock() }
     }
 
     /// Makes `key` one that begins like all others.
@@ -161,7 +161,7 @@ impl Guide {
         self.root.store(root.at, Ordering::Release);
     }
 
-    /// Compares the guide with the words of all records in order; says what is wrong.
+    /// Compares the tree with the words of all records in order; says what is wrong.
     pub fn check(&self, entries: &[u64]) -> Option<String> {
         let _writer = self.writer.lock();
         let mut node = NodeRef::at(&self.arena, self.root.load(Ordering::Relaxed));
@@ -176,8 +176,9 @@ impl Guide {
             node = NodeRef::at(&self.arena, node.child(0));
         }
         let found: Vec<u64> = found[1..].iter().map(|&at| entry::word(&self.arena, at)).collect();
-        (found != entries)
-            .then(|| format!("the guide's {} entries are not the {} records", found.len(), entries.len()))
+        (found != entries).then(|| {
+            format!("the {} entries of the B-tree in DRAM are not the {} records", found.len(), entries.len())
+        })
     }
 
     /// Checks the nodes of a level from `first` on; `entries` becomes what they hold.
@@ -190,14 +191,14 @@ impl Guide {
                 |slot| node.head(slot) == entry::head_of(&self.arena, node.entry(slot), node.skip());
             if !(1..=SLOTS).contains(&node.len()) || !slots.clone().skip(1).all(heads_right) {
                 return Some(format!(
-                    "heads of a node of level {} of the guide are not its keys'",
+                    "heads of a node of level {} of the B-tree are not its keys'",
                     node.level()
                 ));
             }
             next = node.right();
             if node.high() != next.map_or(HEAD, |next| next.entry(0)) {
                 return Some(format!(
-                    "a node of level {} of the guide does not end at the next",
+                    "a node of level {} of the B-tree does not end at the next",
                     node.level()
                 ));
             }
@@ -206,13 +207,13 @@ impl Guide {
         }
         let root = self.root.load(Ordering::Relaxed) == first.at;
         (!root && firsts != above)
-            .then(|| format!("level {} of the guide is not below the next", first.level()))
+            .then(|| format!("level {} of the B-tree is not below the next", first.level()))
     }
 }
 
 /// Enters words in ascending order; nobody else writes meanwhile.
 pub(crate) struct Appender<'a> {
-    guide: &'a Guide,
+    tree: &'a BTree,
     /// The last leaf, or [`HEAD`].
     last: u64,
     _writer: MutexGuard<'a, ()>,
@@ -221,18 +222,18 @@ pub(crate) struct Appender<'a> {
 impl Appender<'_> {
     /// Enters `word` under `target`, which comes after all others.
     pub fn append(&mut self, target: Target<'_>, word: u64) -> Result<()> {
-        let arena = &self.guide.arena;
-        self.guide.admit(target.key);
+        let arena = &self.tree.arena;
+        self.tree.admit(target.key);
         let entry = entry::create(arena, target, word);
         if self.last != HEAD {
             let leaf = NodeRef::at(arena, self.last);
             if leaf.len() < SLOTS {
-                self.guide.insert_into(leaf, leaf.len(), entry, 0);
+                self.tree.insert_into(leaf, leaf.len(), entry, 0);
                 return Ok(());
             }
         }
-        let path = self.guide.path_by(|node| Ok(node.len()))?;
-        self.guide.insert_along(&path, entry);
+        let path = self.tree.path_by(|node| Ok(node.len()))?;
+        self.tree.insert_along(&path, entry);
         if let Some((leaf, _)) = path.last() {
             self.last = leaf.right().map_or(leaf.at, |right| right.at);
         }

@@ -1,10 +1,10 @@
-//! The guide: a B+-tree in DRAM from keys to words, so that finding a place in a persistent structure touches
+//! A B+-tree in DRAM from keys to words, so that finding a place in a persistent structure touches
 //! no PM. It is volatile, and rebuilt or refilled after an open.
 //!
 //! Readers take no lock: they note a node's version, look, and begin again at the root if it has moved on.
 //! Writers exclude each other.
 //!
-//! 1. Nothing leaves the guide. Of an entry only its word ever changes; entries are written before a node leads to
+//! 1. Nothing leaves the tree. Of an entry only its word ever changes; entries are written before a node leads to
 //!    them (release) and read after following it (acquire).
 //! 2. The first slot of a node is the smallest entry below it, for good; the first slot of the leftmost node on
 //!    each level is the head, which is before every target. A target *belongs* to the node with the last first
@@ -33,7 +33,7 @@ pub(crate) use entry::{LookUp, Target, WHOLE_KEY_BYTES, words_of};
 use node::{NodeRef, Version};
 
 /// A volatile B+-tree of words of up to 48 bits, by key and sequence number.
-pub(crate) struct Guide {
+pub(crate) struct BTree {
     arena: Arena,
     root: AtomicU64,
     /// Any entry; 0 while there is none.
@@ -82,12 +82,12 @@ enum Side {
     After,
 }
 
-impl Guide {
-    pub fn new() -> Guide {
+impl BTree {
+    pub fn new() -> BTree {
         let arena = Arena::new();
         let root = node::create(&arena, 0);
         NodeRef::at(&arena, root).push(0, HEAD, 0);
-        Guide {
+        BTree {
             arena,
             root: AtomicU64::new(root),
             witness: AtomicU64::new(HEAD),
@@ -231,8 +231,8 @@ impl Guide {
     }
 }
 
-impl std::fmt::Debug for Guide {
+impl std::fmt::Debug for BTree {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Guide").field("bytes", &self.bytes()).finish()
+        f.debug_struct("BTree").field("bytes", &self.bytes()).finish()
     }
 }
