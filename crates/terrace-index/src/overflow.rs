@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use parking_lot::{Mutex, RwLock};
 use terrace_base::checksum::{seal48, unseal48};
 use terrace_base::{Error, Result};
-use terrace_pmem::{Kind, POff, PmSafe, Pool};
+use terrace_pmem::{Kind, POff, Pool, pm_layout};
 
 use crate::pair::{NewPair, Pair};
 
@@ -39,10 +39,8 @@ pub(crate) const PAGE_BYTES: u64 = 8 * PAGE_WORDS as u64;
 #[repr(C)]
 struct Page([AtomicU64; PAGE_WORDS]);
 
-const _: () = assert!(size_of::<Page>() == PAGE_BYTES as usize);
-
-// SAFETY: integers without padding (asserted by the size); all of them are atomic.
-unsafe impl PmSafe for Page {}
+// SAFETY: all of it is atomic.
+pm_layout! { unsafe Page: 512 { 0 @ 0 } }
 
 /// The bytes of a page at a place of the pool, followed by the one at `next` and naming no record.
 fn encode_page(place: u64, next: u64) -> Vec<u8> {

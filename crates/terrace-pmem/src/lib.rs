@@ -41,6 +41,8 @@ pub use cpu::FlushOp;
 pub use media::{
     EmulatedMedia, FileMedia, Gate, Granularity, LINE_BYTES, Media, MemMedia, Profile, XPLINE_BYTES,
 };
+#[doc(hidden)]
+pub use offset::field_bytes;
 pub use offset::{POff, PmSafe};
 pub use pool::{CLOSED_WITH, Known, MediaRequest, Opened, Pool, PoolOptions, StartedRead, Touching};
 pub use stats::PmStats;

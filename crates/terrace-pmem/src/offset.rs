@@ -109,3 +109,67 @@ unsafe impl<T: PmSafe, const N: usize> PmSafe for [T; N] {}
 unsafe impl<T> PmSafe for POff<T> {}
 
 const _: () = assert!(size_of::<POff<u64>>() == 8 && align_of::<POff<u64>>() == 8);
+
+/// Bytes of a field, which must be [`PmSafe`] itself. For [`pm_layout!`](crate::pm_layout).
+#[doc(hidden)]
+pub const fn field_bytes<S, T: PmSafe>(_: fn(&S) -> &T) -> usize {
+    size_of::<T>()
+}
+
+/// States where the fields of a structure lie, and its size, proves it when it is compiled, and makes the structure
+/// [`PmSafe`].
+///
+/// Fields come in order, each with its offset. An error of the compiler tells if one is elsewhere, if one is missing, if
+/// there is padding, or if a field's type is not `PmSafe`.
+///
+/// # Safety
+///
+/// What the compiler cannot prove the word `unsafe` promises: that every field which changes while it is shared is
+/// an atomic.
+///
+/// ```
+/// use std::sync::atomic::AtomicU64;
+///
+/// #[repr(C)]
+/// struct Record {
+///     word: AtomicU64,
+///     crc: u32,
+///     key_len: u16,
+///     reserved: u16,
+/// }
+///
+/// terrace_pmem::pm_layout! { unsafe Record: 16 { word @ 0, crc @ 8, key_len @ 12, reserved @ 14 } }
+/// ```
+///
+/// Padding is an error:
+///
+/// ```compile_fail
+/// #[repr(C)]
+/// struct Padded {
+///     small: u8,
+///     large: u64,
+/// }
+///
+/// terrace_pmem::pm_layout! { unsafe Padded: 16 { small @ 0, large @ 8 } }
+/// ```
+#[macro_export]
+macro_rules! pm_layout {
+    ($(unsafe $type:ty: $bytes:literal { $($field:tt @ $at:literal),+ $(,)? })+) => {$(
+        $crate::pm_layout!(proof $type: $bytes { $($field @ $at),+ });
+        // SAFETY: the fields, each of which is `PmSafe`, lie one after the other and fill the structure, so there is no padding,
+        // no address, no drop glue, and any bytes are valid. What changes while it is shared is an atomic: the
+        // caller's promise.
+        unsafe impl $crate::PmSafe for $type {}
+    )+};
+    (proof $type:ty: $bytes:literal { $($field:tt @ $at:literal),+ }) => {
+        const _: () = {
+            let mut end = 0;
+            $(
+                assert!(end == $at, concat!("padding or a field before `", stringify!($field), "`"));
+                assert!(::std::mem::offset_of!($type, $field) == $at, concat!("`", stringify!($field), "` lies elsewhere"));
+                end += $crate::field_bytes(|s: &$type| &s.$field);
+            )+
+            assert!(end == $bytes && size_of::<$type>() == $bytes, "the fields are not all of it");
+        };
+    };
+}

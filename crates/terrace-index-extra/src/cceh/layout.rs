@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use terrace_base::checksum::crc32c;
 use terrace_index::parts::empty_head;
-use terrace_pmem::PmSafe;
+use terrace_pmem::pm_layout;
 
 /// `TCCEH`, version 3, zeros.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TCCEH\x03\0\0");
@@ -50,12 +50,25 @@ pub(super) const HEADER_BYTES: u64 = 64;
 pub(super) const DIRECTORY_AT: u64 = 32;
 pub(super) const OVERFLOW_AT: u64 = 56;
 
+// SAFETY: what changes while it is shared is atomic.
+pm_layout! {
+    unsafe Header: 64 {
+        magic @ 0,
+        buckets @ 8,
+        probe @ 12,
+        seed @ 16,
+        crc @ 24,
+        totals_crc @ 28,
+        directory @ 32,
+        keys @ 40,
+        pair_bytes @ 48,
+        overflow @ 56,
+    }
+}
+
 const _: () = assert!(size_of::<Header>() as u64 == HEADER_BYTES);
 const _: () = assert!(std::mem::offset_of!(Header, directory) as u64 == DIRECTORY_AT);
 const _: () = assert!(std::mem::offset_of!(Header, overflow) as u64 == OVERFLOW_AT);
-
-// SAFETY: repr(C), 64 bytes of integers without padding (asserted by the size), what changes is atomic.
-unsafe impl PmSafe for Header {}
 
 /// A bucket: key and value words of its slots, one after the other.
 pub(super) type Bucket = [AtomicU64; 2 * BUCKET_SLOTS];

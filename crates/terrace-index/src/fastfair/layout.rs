@@ -4,7 +4,7 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use terrace_base::checksum::{crc32c, crc32c_append};
-use terrace_pmem::PmSafe;
+use terrace_pmem::{PmSafe, pm_layout};
 
 /// What [`MAGIC`] begins with in every version.
 const NAME: [u8; 6] = *b"TFASTF";
@@ -168,14 +168,38 @@ const _: () = {
     assert!(size_of::<KeyHead>() == KEY_HEAD_BYTES as usize);
 };
 
-// SAFETY: repr(C), no padding (asserted by the sizes), integers only, what changes while shared is atomic.
-unsafe impl PmSafe for TreeHeader {}
-// SAFETY: as above.
+// SAFETY: what changes while it is shared is atomic.
+pm_layout! {
+    unsafe TreeHeader: 64 {
+        magic @ 0,
+        root @ 8,
+        fanout @ 16,
+        crc @ 20,
+        keys @ 24,
+        bytes @ 32,
+        totals_crc @ 40,
+        reserved @ 44,
+        unclean @ 48,
+        reserved2 @ 56,
+    }
+    unsafe Entry: 16 { slice @ 0, ptr @ 8 }
+    unsafe RecordHead: 24 { word @ 0, crc @ 8, klen @ 12, reserved @ 14, state @ 16 }
+    unsafe KeyHead: 8 { crc @ 0, klen @ 4, reserved @ 6 }
+}
+
+macro_rules! prove_node {
+    ($($entries:literal: $bytes:literal),+) => {
+        $(pm_layout! { proof Node<$entries>: $bytes {
+            crc @ 0, skip @ 4, level @ 6, tag @ 7, low @ 8, high @ 16, prefix @ 24, next @ 32, forward @ 40, merge @ 48,
+            lock @ 56, entries @ 64
+        } })+
+    };
+}
+prove_node!(28: 512, 4: 128);
+
+// SAFETY: proved for the two sizes that there are, and no other differs but in how many entries follow the header. Entries
+// are `PmSafe`, and what changes while it is shared is atomic.
 unsafe impl<const N: usize> PmSafe for Node<N> {}
-// SAFETY: as above.
-unsafe impl PmSafe for RecordHead {}
-// SAFETY: as above.
-unsafe impl PmSafe for KeyHead {}
 
 /// Bytes of a node of `n` entries.
 pub(super) const fn node_bytes(n: usize) -> u64 {

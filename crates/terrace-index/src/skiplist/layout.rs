@@ -4,7 +4,7 @@ use std::mem::offset_of;
 use std::sync::atomic::AtomicU64;
 
 use terrace_base::checksum::{crc32c, crc32c_append};
-use terrace_pmem::PmSafe;
+use terrace_pmem::pm_layout;
 
 /// First word of every extent of a list: `TSKIPL` and version 1.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TSKIPL\x01\0");
@@ -80,10 +80,23 @@ const _: () = {
     assert!(offset_of!(NodeHead, kind) == 38 && offset_of!(NodeHead, reserved) == 39);
 };
 
-// SAFETY: repr(C), no padding (asserted by the sizes), integers only, what changes while shared is atomic.
-unsafe impl PmSafe for ExtentHeader {}
-// SAFETY: as above.
-unsafe impl PmSafe for NodeHead {}
+// SAFETY: what changes while it is shared is atomic.
+pm_layout! {
+    unsafe ExtentHeader: 64 {
+        magic @ 0, list @ 8, next @ 16, bytes @ 24, step @ 32, index @ 40, crc @ 44, reserved @ 48
+    }
+    unsafe NodeHead: 40 {
+        next @ 0,
+        seq @ 8,
+        batch_first @ 16,
+        batch_len @ 24,
+        crc @ 28,
+        vlen @ 32,
+        klen @ 36,
+        kind @ 38,
+        reserved @ 39,
+    }
+}
 
 impl ExtentHeader {
     /// The header's bytes as they are written.

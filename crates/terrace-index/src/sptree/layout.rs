@@ -4,7 +4,7 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicU16, AtomicU64};
 
 use terrace_base::checksum::{crc32c, crc32c_append};
-use terrace_pmem::PmSafe;
+use terrace_pmem::pm_layout;
 
 /// Entries of a leaf.
 pub(super) const SLOTS: usize = 64;
@@ -117,12 +117,13 @@ const _: () = {
     assert!(size_of::<KeyHead>() == KEY_HEAD_BYTES as usize);
 };
 
-// SAFETY: repr(C), no padding (asserted by the sizes), integers only, what changes while shared is atomic.
-unsafe impl PmSafe for TreeHeader {}
-// SAFETY: as above.
-unsafe impl PmSafe for Leaf {}
-// SAFETY: as above.
-unsafe impl PmSafe for KeyHead {}
+// SAFETY: what changes while it is shared is atomic.
+pm_layout! {
+    unsafe TreeHeader: 64 { magic @ 0, first @ 8, crc @ 16, reserved @ 20, logs @ 24, old_logs @ 32, reserved2 @ 40 }
+    unsafe Block: 256 { slots @ 0, metas @ 208, low_kind @ 234, tag @ 235, crc @ 236, words @ 240 }
+    unsafe Leaf: 1280 { blocks @ 0 }
+    unsafe KeyHead: 8 { crc @ 0, klen @ 4, reserved @ 6 }
+}
 
 /// Where the metas lie in a block.
 const METAS_AT: u64 = 208;

@@ -4,7 +4,7 @@ use std::mem::offset_of;
 use std::sync::atomic::AtomicU64;
 
 use terrace_base::checksum::{crc32c, crc32c_append};
-use terrace_pmem::PmSafe;
+use terrace_pmem::pm_layout;
 
 /// First word of a table's header: `TTURBO` and version 4.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TTURBO\x04\0");
@@ -110,14 +110,15 @@ const _: () = {
     assert!(BUCKET_WORDS * 8 == BUCKET_BYTES as usize && HEADER_WORDS * 8 == BUCKET_HEADER_BYTES as usize);
 };
 
-// SAFETY: repr(C), no padding (asserted by the sizes), integers only; it never changes while it is shared.
-unsafe impl PmSafe for TableHeader {}
-// SAFETY: as above; what changes while shared is atomic.
-unsafe impl PmSafe for Descriptor {}
-// SAFETY: as above.
-unsafe impl PmSafe for PairSlot {}
-// SAFETY: as above.
-unsafe impl PmSafe for Bucket {}
+// SAFETY: a header never changes while it is shared; of the others, what does is atomic.
+pm_layout! {
+    unsafe TableHeader: 40 {
+        magic @ 0, seed @ 8, directory @ 16, shard_bits @ 24, initial_bits @ 28, scope @ 32, crc @ 36
+    }
+    unsafe Descriptor: 32 { sets @ 0, version @ 16, reserved @ 24 }
+    unsafe PairSlot: 16 { key @ 0, value @ 8 }
+    unsafe Bucket: 256 { meta @ 0, tags @ 8, tags_kinds @ 16, checks @ 24, slots @ 32 }
+}
 
 impl TableHeader {
     /// The header's bytes at a place of the pool, checksum included.
