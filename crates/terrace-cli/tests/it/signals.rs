@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::process::{Child, Command};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::Bed;
+use crate::support::{Bed, piped};
 
 const SIGNALS: [Signal; 2] = [Signal::INT, Signal::TERM];
 
@@ -26,6 +26,15 @@ fn filled(engine: &str, pool: &str) -> Bed {
     let run = bed.run_with("import", &["-", "--engine", engine, "--pool", pool, "--pm", "32MiB"], &lines());
     assert_eq!(run.code, 0, "{run:?}");
     bed
+}
+
+/// Starts a command as from a terminal: a shell has what it runs in the background ignore interrupts, and children do as
+/// their parents.
+fn spawn(bed: &Bed, command: &str, args: &[&str]) -> Child {
+    let mut process = Command::new("env");
+    process.arg("--default-signal=INT,TERM").arg(env!("CARGO_BIN_EXE_terrace"));
+    process.arg(command).arg(&bed.db).args(args);
+    piped(&mut process)
 }
 
 /// What lies in a directory and under it.
@@ -62,7 +71,7 @@ fn a_scan_that_is_stopped_leaves_all_as_it_was() {
         let bed = filled(engine, pool);
         let before = contents(&bed.db);
         for signal in SIGNALS {
-            let mut child = bed.spawn::<&str>("scan", &[]);
+            let mut child = spawn(&bed, "scan", &[]);
             let mut out = BufReader::new(child.stdout.take().unwrap());
             let mut first = String::new();
             out.read_line(&mut first).unwrap();
@@ -88,7 +97,7 @@ fn a_repair_that_is_stopped_changes_nothing() {
         std::fs::remove_file(bed.db.join("CURRENT")).unwrap();
         let before = contents(&bed.db);
         for signal in SIGNALS {
-            let mut child = bed.spawn("repair", &["--pool", pool]);
+            let mut child = spawn(&bed, "repair", &["--pool", pool]);
             at_work(&mut child, &bed.db);
             kill_process(Pid::from_child(&child), signal).unwrap();
             let ended = child.wait_with_output().unwrap();
@@ -115,7 +124,7 @@ fn a_check_that_is_stopped_leaves_all_as_it_was() {
         let bed = filled(engine, pool);
         let before = contents(&bed.db);
         for signal in SIGNALS {
-            let mut child = bed.spawn::<&str>("check", &[]);
+            let mut child = spawn(&bed, "check", &[]);
             at_work(&mut child, &bed.db);
             kill_process(Pid::from_child(&child), signal).unwrap();
             let status = child.wait().unwrap();

@@ -11,7 +11,9 @@ use parking_lot::RwLock;
 use terrace_base::{Error, Result};
 use terrace_pmem::{Extent, Kind, POff, Pool};
 
-use super::layout::{EXTENT_HEADER_BYTES, ExtentHeader, FIRST_DATA, HEAD_NODE, NODE_BYTES, NodeFields};
+use super::layout::{
+    EXTENT_HEADER_BYTES, ExtentHeader, FIRST_DATA, HEAD_NODE, NODE_BYTES, NodeFields, VERSION,
+};
 
 /// The arena of one list.
 pub(super) struct Arena {
@@ -59,7 +61,8 @@ impl Arena {
         let list = super::identity(pool, extent.offset);
         // Later extents are smaller: a list that outgrows its arena does so by little.
         let step = (extent.bytes / 4).max(pool.extent_bytes());
-        pool.write(extent.offset, &ExtentHeader::encode(list, extent.bytes, step, 0));
+        let place = pool.place(extent.offset);
+        pool.write(extent.offset, &ExtentHeader::encode(place, list, extent.bytes, step, 0));
         pool.zero(extent.offset + EXTENT_HEADER_BYTES, HEAD_NODE + NODE_BYTES - EXTENT_HEADER_BYTES);
         let head = head_fields();
         let at = extent.offset + HEAD_NODE;
@@ -108,7 +111,14 @@ impl Arena {
 
     fn open_first(pool: &Pool, kind: Kind, first: u64) -> Result<(Arena, u64)> {
         let header = pool.get::<ExtentHeader>(POff::new(first))?;
-        if !header.is_sound() || header.index != 0 {
+        if let Some(version) = header.other_version(pool.place(first)) {
+            return Err(Error::InvalidFormat {
+                file: pool.path().to_path_buf(),
+                found: format!("a skiplist of version {version}"),
+                supported: format!("version {VERSION}"),
+            });
+        }
+        if !header.is_sound(pool.place(first)) || header.index != 0 {
             return Err(Error::corruption(pool.path(), first, "a skiplist's first extent", "other bytes"));
         }
         let (list, step) = (header.list, header.step);
@@ -174,7 +184,11 @@ impl Arena {
         let header = self.pool.get::<ExtentHeader>(POff::new(at))?;
         let fits = header.bytes >= EXTENT_HEADER_BYTES
             && at.checked_add(header.bytes).is_some_and(|end| end <= self.pool.size());
-        if !header.is_sound() || header.list != self.list || header.index as usize != index || !fits {
+        if !header.is_sound(self.pool.place(at))
+            || header.list != self.list
+            || header.index as usize != index
+            || !fits
+        {
             return Err(Error::corruption(self.pool.path(), at, "an extent of this list", "other bytes"));
         }
         let extent = Extent { offset: at, bytes: header.bytes, kind: self.kind };
@@ -242,7 +256,8 @@ impl Arena {
         }
         let own = bytes + EXTENT_HEADER_BYTES > self.step;
         let extent = self.pool.reserve_extent(self.kind, self.step.max(bytes + EXTENT_HEADER_BYTES))?;
-        let header = ExtentHeader::encode(self.list, extent.bytes, self.step, tail.count);
+        let place = self.pool.place(extent.offset);
+        let header = ExtentHeader::encode(place, self.list, extent.bytes, self.step, tail.count);
         self.pool.write(extent.offset, &header);
         self.pool.flush(extent.offset, EXTENT_HEADER_BYTES);
         self.pool.activate(&extent);

@@ -6,8 +6,15 @@ use std::sync::atomic::AtomicU64;
 use terrace_base::checksum::{crc32c, crc32c_append};
 use terrace_pmem::pm_layout;
 
-/// First word of every extent of a list: `TSKIPL` and version 1.
-pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TSKIPL\x01\0");
+/// What [`MAGIC`] begins with in every version.
+const NAME: [u8; 6] = *b"TSKIPL";
+/// The version of the format that this build writes and reads.
+pub(super) const VERSION: u8 = 2;
+/// First word of every extent of a list: `TSKIPL` and the version.
+pub(super) const MAGIC: u64 = {
+    let [a, b, c, d, e, f] = NAME;
+    u64::from_le_bytes([a, b, c, d, e, f, VERSION, 0])
+};
 
 /// Header at the start of every extent.
 #[repr(C)]
@@ -25,7 +32,7 @@ pub(super) struct ExtentHeader {
     pub step: u64,
     /// Position in the chain, from 0.
     pub index: u32,
-    /// CRC-32C of the fields above but `next`.
+    /// CRC-32C of the extent's place and of the fields above but `next`.
     pub crc: u32,
     /// Zero.
     pub reserved: [u64; 2],
@@ -99,28 +106,46 @@ pm_layout! {
 }
 
 impl ExtentHeader {
-    /// The header's bytes as they are written.
-    pub fn encode(list: u64, bytes: u64, step: u64, index: u32) -> [u8; EXTENT_HEADER_BYTES as usize] {
+    /// The header's bytes as they are written at a place of the pool.
+    pub fn encode(
+        place: u64,
+        list: u64,
+        bytes: u64,
+        step: u64,
+        index: u32,
+    ) -> [u8; EXTENT_HEADER_BYTES as usize] {
         let mut out = [0; EXTENT_HEADER_BYTES as usize];
         out[0..8].copy_from_slice(&MAGIC.to_le_bytes());
         out[8..16].copy_from_slice(&list.to_le_bytes());
         out[24..32].copy_from_slice(&bytes.to_le_bytes());
         out[32..40].copy_from_slice(&step.to_le_bytes());
         out[40..44].copy_from_slice(&index.to_le_bytes());
-        let crc = header_crc(&out);
+        let crc = header_crc(place, &out);
         out[44..48].copy_from_slice(&crc.to_le_bytes());
         out
     }
 
-    /// Whether the checksum is right.
-    pub fn is_sound(&self) -> bool {
-        let image = Self::encode(self.list, self.bytes, self.step, self.index);
-        self.magic == MAGIC && header_crc(&image) == self.crc
+    /// Whether the checksum is right at this place of the pool.
+    pub fn is_sound(&self, place: u64) -> bool {
+        let image = Self::encode(place, self.list, self.bytes, self.step, self.index);
+        self.magic == MAGIC && header_crc(place, &image) == self.crc
+    }
+
+    /// The version that the header is of, if it is a sound one of another.
+    pub fn other_version(&self, place: u64) -> Option<u8> {
+        let magic = self.magic.to_le_bytes();
+        let is_other = magic[..6] == NAME && magic[6] != VERSION && magic[7] == 0;
+        let mut image = Self::encode(place, self.list, self.bytes, self.step, self.index);
+        image[..8].copy_from_slice(&magic);
+        // Version 1 was not bound to a place.
+        let first = crc32c_append(crc32c(&image[0..16]), &image[24..44]);
+        (is_other && [first, header_crc(place, &image)].contains(&self.crc)).then_some(magic[6])
     }
 }
 
-fn header_crc(image: &[u8; EXTENT_HEADER_BYTES as usize]) -> u32 {
-    crc32c_append(crc32c(&image[0..16]), &image[24..44])
+fn header_crc(place: u64, image: &[u8; EXTENT_HEADER_BYTES as usize]) -> u32 {
+    let crc = crc32c_append(crc32c(&place.to_le_bytes()), &image[0..16]);
+    crc32c_append(crc, &image[24..44])
 }
 
 /// What a node is made of besides links and payload.
@@ -190,12 +215,13 @@ mod tests {
 
     #[test]
     fn golden_extent_header() {
-        let image = ExtentHeader::encode(0x1122_3344_5566_7788, 65536, 16384, 2);
-        assert_eq!(&image[..8], b"TSKIPL\x01\0");
+        let image = ExtentHeader::encode(0x100, 0x1122_3344_5566_7788, 65536, 16384, 2);
+        assert_eq!(&image[..8], b"TSKIPL\x02\0");
         assert_eq!(&image[8..16], [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
         assert_eq!(&image[16..24], [0; 8], "the chain word starts empty");
         assert_eq!(&image[24..44], [0, 0, 1, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]);
-        assert_eq!(u32::from_le_bytes(image[44..48].try_into().unwrap()), header_crc(&image));
+        assert_eq!(u32::from_le_bytes(image[44..48].try_into().unwrap()), header_crc(0x100, &image));
+        assert_ne!(header_crc(0x100, &image), header_crc(0x140, &image), "bound to the place");
         assert_eq!(&image[48..], [0; 16]);
     }
 

@@ -245,11 +245,25 @@ impl Inner {
     }
 }
 
-/// An identity that no earlier list at the same place had.
+/// An identity that no earlier list at the same place had, nor one in another pool: two processes may make their lists at
+/// the same offset, in the same generation, in the same turn.
 fn identity(pool: &Pool, offset: u64) -> u64 {
-    let mut seed = offset.to_le_bytes().to_vec();
-    seed.extend(pool.generation().to_le_bytes());
-    seed.extend(NEXT.fetch_add(1, Ordering::Relaxed).to_le_bytes());
-    return hash64(&seed);
     static NEXT: AtomicU64 = AtomicU64::new(0);
+    identity_of(pool.place(offset), pool.generation(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn identity_of(place: u64, generation: u64, turn: u64) -> u64 {
+    hash64(&[place, generation, turn].map(u64::to_le_bytes).concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_two_pools_are_never_the_same() {
+        assert_ne!(identity_of(0x100, 1, 0), identity_of(0x140, 1, 0));
+        assert_ne!(identity_of(0x100, 1, 0), identity_of(0x100, 2, 0));
+        assert_ne!(identity_of(0x100, 1, 0), identity_of(0x100, 1, 1));
+    }
 }

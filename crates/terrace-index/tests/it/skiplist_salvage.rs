@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
+use terrace_base::ErrorKind;
 use terrace_base::rng::Rng;
 use terrace_index::{Missing, Record, SkipList, kinds};
 use terrace_pmem::{POff, Pool};
@@ -149,6 +150,26 @@ fn what_was_taken_back_stays_away() {
     }
     // One that lies right behind a damaged record looks like that one's successor.
     assert!(came * 100 <= left, "{came} of {left} refused records came back");
+}
+
+/// A list so small that it lies in one block, which comes from the same place of another pool.
+#[test]
+fn another_pools_list_is_none_of_this_one() {
+    let made = |value: &[u8]| {
+        let pool = memory_pool();
+        let list = SkipList::create(&pool, kinds::MEMTABLE, 4096).unwrap();
+        (1..=20).for_each(|seq| list.put_group(&[alone(&key(seq), seq, value)]).unwrap());
+        (list.head_offset(), pool)
+    };
+    let ((head, own), (other_head, other)) = (made(b"own"), made(b"other"));
+    assert_eq!(head, other_head);
+    for at in (head..head + 4096).step_by(8) {
+        own.atomic(POff::new(at))
+            .store(other.atomic(POff::new(at)).load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    assert_eq!(SkipList::open(&own, kinds::MEMTABLE, head).unwrap_err().kind(), ErrorKind::Corruption);
+    let given = SkipList::salvage(&own, kinds::MEMTABLE, head, &mut |_| panic!("another pool's record"));
+    assert_eq!(given.unwrap_err().kind(), ErrorKind::Corruption);
 }
 
 /// Where a record is damaged its value is looked at, too, which may look like records of any length.

@@ -1,6 +1,7 @@
 //! A damaged record costs itself, and not the memtable that it is in.
 
-use terrace::{EngineKind, SlmOptions, WriteOptions};
+use terrace::{EngineKind, ErrorKind, SlmOptions, WriteOptions};
+use terrace_base::checksum::crc32c;
 use terrace_pmem::Granularity;
 
 use super::image::{Bed, Image, options};
@@ -140,4 +141,35 @@ fn what_is_damaged_in_a_memtable_is_taken_from_its_logs() {
     let bed = image.bed();
     assert_eq!(bed.repair().unwrap().keys, KEYS as u64);
     assert_all_but(&bed, &[]);
+}
+
+/// A memtable that an earlier version has written is sound: nobody takes it for damage.
+#[test]
+fn memtables_of_other_versions_are_refused_and_left_alone() {
+    for version in [1, 3] {
+        let mut image = killed(Granularity::CacheLine, KEYS);
+        let sound = image.clone();
+        let pool = image.pool.as_mut().unwrap();
+        let at = place_of(pool, "TSKIPL");
+        pool[at + 6] = version;
+        let place = place_number(pool, at);
+        let header = &mut pool[at..at + 64];
+        let bound = if version == 1 { Vec::new() } else { place.to_le_bytes().to_vec() };
+        let crc = crc32c(&[&bound[..], &header[..16], &header[24..44]].concat());
+        header[44..48].copy_from_slice(&crc.to_le_bytes());
+        let bed = image.bed();
+        for refused in [bed.open().map(drop), bed.repair().map(drop)] {
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidFormat, "{version}");
+        }
+        let mut image = bed.image();
+        image.pool.as_mut().unwrap()[at..at + 64].copy_from_slice(&sound.pool.unwrap()[at..at + 64]);
+        assert_all_but(&image.bed(), &[]);
+    }
+}
+
+/// The number of a place of a pool.
+fn place_number(pool: &[u8], at: usize) -> u64 {
+    let bed =
+        Image { pool: Some(pool.to_vec()), ..Image::empty(options(EngineKind::Slm), Granularity::CacheLine) };
+    bed.bed().open_pool().place(at as u64)
 }
