@@ -4,6 +4,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// What the system calls it that it has too many files open, and that the process has.
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+
 /// What every fallible Terrace call returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -141,9 +145,11 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed later with nothing changed but time and free space.
+    /// Whether the same call may succeed later with nothing changed but time, free space and files that
+    /// others have open.
     pub fn is_retryable(&self) -> bool {
         matches!(self.kind(), ErrorKind::NoSpace | ErrorKind::PoolFull | ErrorKind::Locked)
+            || self.is_out_of_descriptors()
     }
 
     /// Whether the system has failed to do what was asked of it: that says nothing of what a file holds.
@@ -159,6 +165,15 @@ impl Error {
     /// Whether the pool or the disk has no room. Nothing has been lost, and there may be room later.
     pub fn is_out_of_space(&self) -> bool {
         matches!(self.kind(), ErrorKind::NoSpace | ErrorKind::PoolFull)
+    }
+
+    /// Whether this process, or the system, has as many files open as it may.
+    pub fn is_out_of_descriptors(&self) -> bool {
+        let code = match self {
+            Error::Io { source, .. } => source.raw_os_error(),
+            _ => None,
+        };
+        matches!(code, Some(ENFILE | EMFILE))
     }
 
     /// Wraps a system error; a full disk becomes [`Error::NoSpace`].
@@ -196,6 +211,16 @@ mod tests {
         let e = Error::io(Path::new("/x"), "write", io::Error::from(io::ErrorKind::StorageFull));
         assert_eq!(e.kind(), ErrorKind::NoSpace);
         assert!(e.is_retryable());
+    }
+
+    #[test]
+    fn too_many_open_files_are_retryable() {
+        for code in [ENFILE, EMFILE] {
+            let e = Error::io(Path::new("/x"), "open", io::Error::from_raw_os_error(code));
+            assert!(e.is_out_of_descriptors() && e.is_retryable());
+            assert!(e.to_string().starts_with("open /x: Too many open files"), "{e}");
+        }
+        assert!(!Error::io(Path::new("/x"), "open", io::Error::from_raw_os_error(5)).is_retryable());
     }
 
     #[test]

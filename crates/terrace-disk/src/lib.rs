@@ -5,19 +5,22 @@
 //! | [`RealFs`] | the machine's files |
 //! | [`MeteredFs`] | any other, with its traffic counted |
 //! | [`ScratchFs`] | what is changed in it is changed in memory alone, over another |
+//! | [`SparingFs`] | any other, which has [`LazyFile`]s closed where the system has no descriptor left |
 //! | [`SimFs`] | a simulated disk that loses at a power cut whatever the contract lets it lose |
 //!
 //! [`fs`] states the contract. [`SimFs`] is as unkind as the contract allows, so that code which
 //! survives on it survives on any disk that keeps the contract.
 
 pub mod fs;
+pub mod lazy;
 pub mod metered;
 pub mod real;
 pub mod scratch;
 pub mod sim;
 
 pub use fs::{Access, FileLock, Fs, ReadFile, WriteFile};
+pub use lazy::{Descriptors, LazyFile, SparingFs};
 pub use metered::{IoStats, MeteredFs};
-pub use real::RealFs;
+pub use real::{RealFs, descriptor_limit};
 pub use scratch::ScratchFs;
 pub use sim::{Fault, FsEvent, Observer, SimFs};

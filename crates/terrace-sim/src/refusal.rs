@@ -2,6 +2,9 @@
 
 use std::io;
 
+/// The system's number for too many open files.
+const EMFILE: i32 = 24;
+
 /// What is wrong for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
@@ -39,7 +42,7 @@ impl Trouble {
         match self {
             Trouble::Io => io::Error::other("injected fault"),
             Trouble::NoSpace | Trouble::PoolFull => io::ErrorKind::StorageFull.into(),
-            Trouble::TooManyFiles => io::Error::other("injected: too many open files"),
+            Trouble::TooManyFiles => io::Error::from_raw_os_error(EMFILE),
             Trouble::Interrupted => io::ErrorKind::Interrupted.into(),
         }
     }

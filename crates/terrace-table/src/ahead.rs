@@ -98,7 +98,7 @@ impl Table {
         let mut window: Option<Window> = None;
         for (i, &(position, key)) in requests.iter().enumerate() {
             if window.as_ref().is_none_or(|w| position.offset() >= w.end) {
-                window = self.check_position(position).ok().map(|()| self.window(&requests[i..]));
+                window = self.check_position(position).and_then(|()| self.window(&requests[i..])).ok();
             }
             let found = window.as_mut().map(|window| {
                 let block = self.block_ahead(window, position, buffers)?;
@@ -110,8 +110,8 @@ impl Table {
     }
 
     /// What to read at once for the first of `requests`, and with it.
-    fn window(&self, requests: &[(Position, &[u8])]) -> Window {
-        let data_end = self.footer().data_end;
+    fn window(&self, requests: &[(Position, &[u8])]) -> Result<Window> {
+        let data_end = self.footer()?.data_end;
         let end_of = |position: Position| (position.offset() + position.read_len() as u64).min(data_end);
         let start = requests[0].0.offset();
         let mut end = end_of(requests[0].0);
@@ -122,7 +122,7 @@ impl Table {
             }
             end = end.max(next);
         }
-        Window { start, end, bytes: None, block: None }
+        Ok(Window { start, end, bytes: None, block: None })
     }
 
     fn block_ahead<'w>(
@@ -157,7 +157,7 @@ impl Table {
         let at = (offset - start) as usize;
         let rest = &bytes[at..];
         let header =
-            Header::decode(rest, offset, self.footer().origin).map_err(|m| m.at(self.path(), offset))?;
+            Header::decode(rest, offset, self.footer()?.origin).map_err(|m| m.at(self.path(), offset))?;
         let handle = Handle { offset, len: header.block_len() };
         if handle.len > rest.len() as u64 {
             return self.load_at(position).map(Held::Cached);

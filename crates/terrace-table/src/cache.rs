@@ -5,6 +5,7 @@
 //! not share a cache, nor may a store use a number twice.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
@@ -40,6 +41,8 @@ pub struct CacheStats {
 #[derive(Debug)]
 pub struct BlockCache {
     blocks: Cache<u64, Arc<Block>, Held>,
+    /// Bytes that tables hold beside their blocks.
+    tables: AtomicU64,
 }
 
 fn key(number: u64, offset: u64) -> u64 {
@@ -57,7 +60,7 @@ impl BlockCache {
             .build()
             .expect("both capacities are given, which is all that a cache requires");
         let blocks = Cache::with_options(options, Held, DefaultHashBuilder::default(), Default::default());
-        BlockCache { blocks }
+        BlockCache { blocks, tables: AtomicU64::new(0) }
     }
 
     /// Bytes held now.
@@ -73,6 +76,19 @@ impl BlockCache {
     /// Changes how much may be held; what is too much goes at once.
     pub fn set_capacity(&self, bytes: u64) {
         self.blocks.set_capacity(bytes);
+    }
+
+    /// Bytes that the tables which use this cache hold beside it: figures, root indexes and filters.
+    pub fn table_bytes(&self) -> u64 {
+        self.tables.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn table_grew(&self, bytes: usize) {
+        self.tables.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn table_shrank(&self, bytes: usize) {
+        self.tables.fetch_sub(bytes as u64, Ordering::Relaxed);
     }
 
     /// Lookups so far. Scans that do not fill the cache are not counted.

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use terrace_base::{Error, Result};
 
 use crate::block::{Block, BlockCursor};
+use crate::footer::Footer;
 use crate::frame::{BlockKind, Handle, Header, Malformed};
 use crate::scan::walk;
 use crate::table::Table;
@@ -18,8 +19,9 @@ const SHOWN_KEY_BYTES: usize = 40;
 impl Table {
     /// Writes a description of the table to `out`: its figures, then a line for each block.
     pub fn dump(&self, out: &mut dyn Write) -> Result<()> {
-        self.dump_meta(out).map_err(|e| self.unwritten(e))?;
-        walk(self.file(), self.origin(), |handle, header, bytes| {
+        let footer = *self.footer()?;
+        self.dump_meta(&footer, out).map_err(|e| self.unwritten(e))?;
+        walk(self.file(), footer.origin, |handle, header, bytes| {
             let contents = self.contents(handle, header, bytes)?;
             let shown = writeln!(
                 out,
@@ -38,20 +40,15 @@ impl Table {
         Error::io(self.path(), "describe", e)
     }
 
-    fn dump_meta(&self, out: &mut dyn Write) -> io::Result<()> {
+    fn dump_meta(&self, footer: &Footer, out: &mut dyn Write) -> io::Result<()> {
         let meta = self.meta();
         writeln!(out, "table {} in {}", meta.number, self.path().display())?;
-        writeln!(
-            out,
-            "  file      {} bytes, of which {} data blocks",
-            meta.file_bytes,
-            self.footer().data_end
-        )?;
+        writeln!(out, "  file      {} bytes, of which {} data blocks", meta.file_bytes, footer.data_end)?;
         writeln!(out, "  entries   {}, of which {} tombstones", meta.entries, meta.deletes)?;
         writeln!(out, "  contents  {} bytes of keys and values", meta.raw_bytes)?;
         writeln!(out, "  sequence  {} to {}", meta.min_seq, meta.max_seq)?;
         writeln!(out, "  keys      {} to {}", shown(&meta.smallest), shown(&meta.largest))?;
-        let filter = self.footer().filter.map_or("none".to_string(), |f| format!("{} bytes", f.len));
+        let filter = footer.filter.map_or("none".to_string(), |f| format!("{} bytes", f.len));
         writeln!(out, "  filter    {filter}")?;
         writeln!(
             out,
@@ -64,7 +61,7 @@ impl Table {
         if matches!(header.kind, BlockKind::Filter | BlockKind::Meta) {
             return Ok(String::new());
         }
-        let block = decode_block(self.file(), bytes, handle, header.kind, self.footer().owner())?;
+        let block = decode_block(self.file(), bytes, handle, header.kind, self.footer()?.owner())?;
         describe(block).map_err(|m| m.at(self.path(), handle.offset))
     }
 }

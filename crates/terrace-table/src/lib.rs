@@ -33,6 +33,7 @@ mod builder;
 mod cache;
 mod cursor;
 mod dump;
+mod ends;
 mod entry;
 mod filter;
 mod footer;

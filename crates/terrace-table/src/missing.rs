@@ -9,6 +9,7 @@ use terrace_disk::ReadFile;
 
 use crate::block::{Block, BlockWriter};
 use crate::cache::BlockCache;
+use crate::ends::Ends;
 use crate::entry::Kind;
 use crate::footer::{FOOTER_BYTES, Footer};
 use crate::frame::{BlockKind, HEADER_BYTES, Handle, Owner};
@@ -46,7 +47,7 @@ impl ReadFile for Gone {
 impl Table {
     /// Stands for the table with the figures `meta`, which is missing, as `error` says. To read what lies in its range of
     /// keys, or at a position in it, is that error; that nothing else lies in it is known.
-    pub fn missing(meta: TableMeta, error: Error, cache: Arc<BlockCache>) -> Arc<Table> {
+    pub fn missing(meta: Arc<TableMeta>, error: Error, cache: Arc<BlockCache>) -> Arc<Table> {
         let path = match &error {
             Error::Corruption { file, .. } => file.clone(),
             _ => PathBuf::new(),
@@ -64,7 +65,8 @@ impl Table {
             origin: 0,
         };
         let file = Arc::new(Gone { path, error, len: file_bytes });
-        Arc::new(Table::of_parts(file, cache, root_of(&meta, whole), meta, footer))
+        let ends = Ends { footer, root: Arc::new(root_of(&meta, whole)) };
+        Arc::new(Table::made_up(file, cache, meta, ends))
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) trait Handles {
     fn handle(&self) -> Result<Option<Handle>>;
 }
 
-/// The handles in the root block, which every open table holds.
+/// The handles in the root block, which is read by the first move if the table has not been used before.
 #[derive(Debug)]
 pub(crate) struct RootCursor {
     table: Arc<Table>,
@@ -41,16 +41,21 @@ fn located(table: &Table, block: Option<&Arc<Block>>, moved: Result<(), Malforme
 
 fn handle_in(table: &Table, cursor: &BlockCursor, kind: BlockKind) -> Result<Option<Handle>> {
     let Some(block) = cursor.block().filter(|_| cursor.valid()) else { return Ok(None) };
-    let (_, limit) = table.region(kind);
+    let (_, limit) = table.region(kind)?;
     let handle = decode_handle(block.bytes(cursor.value()), limit);
     handle.map(Some).map_err(|m| m.at(table.path(), block.offset))
 }
 
 impl RootCursor {
     pub fn new(table: &Arc<Table>) -> Self {
-        let mut inner = BlockCursor::default();
-        inner.set(Some(table.root().clone()));
-        RootCursor { table: table.clone(), inner }
+        RootCursor { table: table.clone(), inner: BlockCursor::default() }
+    }
+
+    fn enter(&mut self) -> Result<()> {
+        if self.inner.block().is_none() {
+            self.inner.set(Some(self.table.root()?.clone()));
+        }
+        Ok(())
     }
 
     /// The separator here, if anywhere.
@@ -65,14 +70,17 @@ impl RootCursor {
 
 impl Handles for RootCursor {
     fn first(&mut self) -> Result<()> {
+        self.enter()?;
         let moved = self.inner.first();
         self.moved(moved)
     }
     fn last(&mut self) -> Result<()> {
+        self.enter()?;
         let moved = self.inner.last();
         self.moved(moved)
     }
     fn seek(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        self.enter()?;
         let moved = self.inner.seek(key, seq);
         self.moved(moved)
     }

@@ -97,7 +97,7 @@ impl Source {
         }
         let end = handle.offset + handle.len;
         let window = (self.next_window as u64).max(handle.len);
-        let (low, high) = self.table.region(self.kind);
+        let (low, high) = self.table.region(self.kind)?;
         let (from, to) = if backward {
             (end.saturating_sub(window).max(low), end)
         } else {

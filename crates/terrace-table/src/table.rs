@@ -1,4 +1,4 @@
-//! An open table: lookups by position and by key.
+//! A table: lookups by position and by key.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -10,6 +10,7 @@ use terrace_disk::{Access, Fs, ReadFile};
 use crate::block::{Block, Lookup};
 use crate::cache::BlockCache;
 use crate::cursor::TableCursor;
+use crate::ends::Ends;
 use crate::entry::Entry;
 use crate::filter::Filter;
 use crate::footer::{FOOTER_BYTES, Footer, HEAD_BYTES};
@@ -21,14 +22,15 @@ use crate::position::Position;
 use crate::scratch::with_scratch;
 use crate::tail::{Tail, decode_block, open_payload};
 
-/// An open table. Thread-safe; keeps its root index and, once used, its filter in memory.
+/// A table. Thread-safe; keeps its root index and its filter in memory once they were used.
 #[derive(Debug)]
 pub struct Table {
     file: Arc<dyn ReadFile>,
     cache: Arc<BlockCache>,
-    meta: TableMeta,
-    footer: Footer,
-    root: Arc<Block>,
+    meta: Arc<TableMeta>,
+    /// The origin that it must have, where its ends are read later.
+    origin: u64,
+    ends: OnceLock<Ends>,
     filter: OnceLock<Filter>,
     /// Whether it only stands for a table that is not there.
     missing: bool,
@@ -48,27 +50,74 @@ impl Table {
         access: Access,
     ) -> Result<Arc<Table>> {
         let file = fs.open(path, access)?;
-        let tail = Tail::read(&*file)?;
-        let footer = tail.footer(&*file)?;
-        if u64::from(footer.number) != number {
-            let found = format!("table {}", footer.number);
-            return Err(Error::corruption(path, 12, format!("table {number}"), found));
-        }
-        let meta = tail.meta(&*file, &footer)?;
-        let root = tail.block(&*file, &footer, footer.root, BlockKind::Root)?;
-        let (root, filter) = (Arc::new(root), OnceLock::new());
-        Ok(Arc::new(Table { file, cache, meta, footer, root, filter, missing: false }))
+        let (ends, meta) = Ends::read(&*file, number)?;
+        Ok(Arc::new(Table::of_parts(file, cache, Arc::new(meta), Ok(ends))))
     }
 
-    /// A table of which only the figures are known; see [`missing`](Self::missing).
-    pub(crate) fn of_parts(
+    /// The table in `file`, of which `meta` is known and that it comes from `origin`. Nothing is read before it is asked
+    /// for something, and then what [`open`](Self::open) checks is; it must be the very table. Where that fails it fails
+    /// what was asked, and whoever asks next tries again.
+    pub fn lazy(
+        file: Arc<dyn ReadFile>,
+        meta: Arc<TableMeta>,
+        origin: u64,
+        cache: Arc<BlockCache>,
+    ) -> Arc<Table> {
+        Arc::new(Table::of_parts(file, cache, meta, Err(origin)))
+    }
+
+    /// With its ends, or with the origin that these must have.
+    fn of_parts(
         file: Arc<dyn ReadFile>,
         cache: Arc<BlockCache>,
-        root: Block,
-        meta: TableMeta,
-        footer: Footer,
+        meta: Arc<TableMeta>,
+        ends: std::result::Result<Ends, u64>,
     ) -> Table {
-        Table { file, cache, meta, footer, root: Arc::new(root), filter: OnceLock::new(), missing: true }
+        let (origin, ends) = match ends {
+            Ok(ends) => (ends.footer.origin, OnceLock::from(ends)),
+            Err(origin) => (origin, OnceLock::new()),
+        };
+        let table = Table { file, cache, meta, origin, ends, filter: OnceLock::new(), missing: false };
+        table.cache.table_grew(table.memory_bytes());
+        table
+    }
+
+    /// One whose ends are made up, since it is not there; see [`missing`](Self::missing).
+    pub(crate) fn made_up(
+        file: Arc<dyn ReadFile>,
+        cache: Arc<BlockCache>,
+        meta: Arc<TableMeta>,
+        ends: Ends,
+    ) -> Table {
+        let mut table = Table::of_parts(file, cache, meta, Ok(ends));
+        table.missing = true;
+        table
+    }
+
+    /// The table's ends, read now where they have not been.
+    #[inline]
+    fn ends(&self) -> Result<&Ends> {
+        match self.ends.get() {
+            Some(ends) => Ok(ends),
+            None => self.read_ends(),
+        }
+    }
+
+    #[cold]
+    fn read_ends(&self) -> Result<&Ends> {
+        let ends = Ends::read_named(&*self.file, &self.meta, self.origin)?;
+        Ok(self.ends.get_or_init(|| {
+            self.cache.table_grew(ends.root.held_bytes());
+            ends
+        }))
+    }
+
+    /// Reads and checks what every lookup needs, unless that has been done.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open), and `Corruption` if it is another table than it was said to be.
+    pub fn load(&self) -> Result<()> {
+        self.ends().map(drop)
     }
 
     /// The number that the table at `path` says it has, and where it says it comes from: its two ends are read.
@@ -88,12 +137,7 @@ impl Table {
 
     /// The table's number.
     pub fn number(&self) -> u64 {
-        u64::from(self.footer.number)
-    }
-
-    /// Where the table comes from, as its writer said; 0 for not known.
-    pub fn origin(&self) -> u64 {
-        self.footer.origin
+        self.meta.number
     }
 
     /// The table's file.
@@ -104,7 +148,8 @@ impl Table {
     /// Bytes of DRAM that this table holds beside the block cache.
     pub fn memory_bytes(&self) -> usize {
         let keys = self.meta.smallest.len() + self.meta.largest.len();
-        size_of::<Self>() + keys + self.root.held_bytes() + self.filter.get().map_or(0, Filter::memory_bytes)
+        let root = self.ends.get().map_or(0, |ends| ends.root.held_bytes());
+        size_of::<Self>() + keys + root + self.filter.get().map_or(0, Filter::memory_bytes)
     }
 
     /// The newest version of `key` with a sequence number up to `max_seq`, given the position of a block
@@ -172,7 +217,7 @@ impl Table {
             keys.push(key.to_vec());
             root.next()?;
         }
-        let share = self.footer.data_end / keys.len().max(1) as u64;
+        let share = self.footer()?.data_end / keys.len().max(1) as u64;
         Ok(keys.into_iter().map(|key| (key, share)).collect())
     }
 
@@ -180,7 +225,7 @@ impl Table {
         if position.number() != self.number() {
             return Err(Error::invalid(format!("{position:?} is not of table {}", self.number())));
         }
-        if position.offset() >= self.footer.data_end {
+        if position.offset() >= self.footer()?.data_end {
             let found = format!("position {:#018x}", position.word());
             return Err(Error::corruption(
                 self.path(),
@@ -203,7 +248,7 @@ impl Table {
     /// One index block and one data block tell: a separator is at the block's last entry, or shorter than
     /// the next block's first key, so no version of a key up to it lies behind it.
     fn get_by_index(&self, key: &[u8], max_seq: u64) -> Result<Option<Entry>> {
-        let Some(handle) = self.handle_for(&self.root, BlockKind::Index, key, max_seq)? else {
+        let Some(handle) = self.handle_for(self.root()?, BlockKind::Index, key, max_seq)? else {
             return Ok(None);
         };
         let index = self.block(handle, BlockKind::Index)?;
@@ -220,45 +265,49 @@ impl Table {
 
     /// The handle, of a block of `kind`, whose separator in `index` is the first at or after (`key`, `seq`).
     fn handle_for(&self, index: &Block, kind: BlockKind, key: &[u8], seq: u64) -> Result<Option<Handle>> {
-        let limit = self.region(kind).1;
+        let limit = self.region(kind)?.1;
         let value = index.value_at_or_after(key, seq);
         let handle = value.and_then(|value| value.map(|value| decode_handle(value, limit)).transpose());
         handle.map_err(|m| m.at(self.path(), index.offset))
     }
 
     fn filter(&self) -> Result<Option<&Filter>> {
-        let Some(handle) = self.footer.filter else { return Ok(None) };
         if let Some(filter) = self.filter.get() {
             return Ok(Some(filter));
         }
+        let Some(handle) = self.footer()?.filter else { return Ok(None) };
         let filter = self.read_filter(handle)?;
-        Ok(Some(self.filter.get_or_init(|| filter)))
+        Ok(Some(self.filter.get_or_init(|| {
+            self.cache.table_grew(filter.memory_bytes());
+            filter
+        })))
     }
 
     pub(crate) fn read_filter(&self, handle: Handle) -> Result<Filter> {
         let bytes = Bytes::from(self.read(handle.offset, handle.len as usize)?);
-        let payload = open_payload(&*self.file, bytes, handle, BlockKind::Filter, self.footer.owner())?;
+        let payload = open_payload(&*self.file, bytes, handle, BlockKind::Filter, self.footer()?.owner())?;
         Filter::new(payload).map_err(|m| m.at(self.path(), handle.offset))
     }
 
-    pub(crate) fn footer(&self) -> &Footer {
-        &self.footer
+    pub(crate) fn footer(&self) -> Result<&Footer> {
+        Ok(&self.ends()?.footer)
     }
 
     pub(crate) fn file(&self) -> &dyn ReadFile {
         &*self.file
     }
 
-    pub(crate) fn root(&self) -> &Arc<Block> {
-        &self.root
+    pub(crate) fn root(&self) -> Result<&Arc<Block>> {
+        Ok(&self.ends()?.root)
     }
 
     /// The bytes within which blocks of `kind` lie.
-    pub(crate) fn region(&self, kind: BlockKind) -> (u64, u64) {
-        match kind {
-            BlockKind::Data => (HEAD_BYTES as u64, self.footer.data_end),
-            _ => (self.footer.data_end, self.footer.file_bytes - FOOTER_BYTES as u64),
-        }
+    pub(crate) fn region(&self, kind: BlockKind) -> Result<(u64, u64)> {
+        let footer = self.footer()?;
+        Ok(match kind {
+            BlockKind::Data => (HEAD_BYTES as u64, footer.data_end),
+            _ => (footer.data_end, footer.file_bytes - FOOTER_BYTES as u64),
+        })
     }
 
     pub(crate) fn cached(&self, offset: u64) -> Option<Arc<Block>> {
@@ -298,17 +347,17 @@ impl Table {
 
     /// Checks the bytes of the block at `handle`.
     pub(crate) fn decode_block(&self, bytes: Bytes, handle: Handle, kind: BlockKind) -> Result<Block> {
-        decode_block(&*self.file, bytes, handle, kind, self.footer.owner())
+        decode_block(&*self.file, bytes, handle, kind, self.footer()?.owner())
     }
 
     /// Bytes of the first read for a block at `position`, which is within the data.
-    fn first_read(&self, position: Position) -> usize {
-        let rest = self.footer.data_end - position.offset();
-        (position.read_len() as u64).min(rest) as usize
+    fn first_read(&self, position: Position) -> Result<usize> {
+        let rest = self.footer()?.data_end - position.offset();
+        Ok((position.read_len() as u64).min(rest) as usize)
     }
 
     pub(crate) fn load_at(&self, position: Position) -> Result<Arc<Block>> {
-        with_scratch(self.first_read(position), |first| {
+        with_scratch(self.first_read(position)?, |first| {
             self.file.read_at(position.offset(), first)?;
             self.complete(position, first)
         })
@@ -316,11 +365,11 @@ impl Table {
 
     /// The block of which `first` is the first read: reads the rest of a long one, checks and keeps it.
     fn complete(&self, position: Position, first: &[u8]) -> Result<Arc<Block>> {
-        let offset = position.offset();
+        let (offset, footer) = (position.offset(), self.footer()?);
         let at = |m: Malformed| m.at(self.path(), offset);
-        let header = Header::decode(first, offset, self.footer.origin).map_err(at)?;
+        let header = Header::decode(first, offset, footer.origin).map_err(at)?;
         let len = header.block_len();
-        if len > self.footer.data_end - offset || (len > first.len() as u64 && !position.is_long()) {
+        if len > footer.data_end - offset || (len > first.len() as u64 && !position.is_long()) {
             return Err(at(Malformed::new("a block as long as its position says", format!("{len} bytes"))));
         }
         // Copied to as many bytes as it has: the length code rounds up, and a buffer that was shrunk would leave a gap
@@ -350,7 +399,8 @@ impl Table {
         if firsts.is_empty() {
             return Ok(());
         }
-        let lens: Vec<usize> = firsts.iter().map(|&i| self.first_read(requests[i].0)).collect();
+        let lens: Vec<usize> =
+            firsts.iter().map(|&i| self.first_read(requests[i].0)).collect::<Result<_>>()?;
         with_scratch(lens.iter().sum(), |mut rest| -> Result<()> {
             let mut reads: Vec<(u64, &mut [u8])> = Vec::with_capacity(lens.len());
             for (&i, &len) in firsts.iter().zip(&lens) {
@@ -371,5 +421,11 @@ impl Table {
             }
         }
         Ok(())
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        self.cache.table_shrank(self.memory_bytes());
     }
 }

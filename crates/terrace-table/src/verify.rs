@@ -26,7 +26,7 @@ impl Table {
         let file = self.file();
         let tail = Tail::read(file)?;
         let footer = tail.footer(file)?;
-        if footer != *self.footer() || tail.meta(file, &footer)? != *self.meta() {
+        if footer != *self.footer()? || tail.meta(file, &footer)? != *self.meta() {
             return Err(Error::corruption(self.path(), 0, "the table that was opened", "another one"));
         }
         let mut verifier = Verifier::new(self)?;
@@ -53,7 +53,7 @@ struct Verifier<'a> {
 
 impl<'a> Verifier<'a> {
     fn new(table: &'a Arc<Table>) -> Result<Self> {
-        let filter = table.footer().filter.map(|handle| table.read_filter(handle)).transpose()?;
+        let filter = table.footer()?.filter.map(|handle| table.read_filter(handle)).transpose()?;
         let mut index = Nested::index(table, false);
         Handles::first(&mut index)?;
         Ok(Verifier {
@@ -78,7 +78,7 @@ impl<'a> Verifier<'a> {
     }
 
     fn block(&mut self, handle: Handle, header: &Header, bytes: Bytes) -> Result<()> {
-        let (file, footer) = (self.table.file(), self.table.footer());
+        let (file, footer) = (self.table.file(), self.table.footer()?);
         let decode = |bytes| decode_block(file, bytes, handle, header.kind, footer.owner());
         if (header.kind == BlockKind::Data) != (handle.offset < footer.data_end) {
             return self.wrong(handle, "data blocks first", format!("{:?} block", header.kind));
@@ -170,7 +170,7 @@ impl<'a> Verifier<'a> {
     }
 
     fn finish(mut self) -> Result<()> {
-        let footer = *self.table.footer();
+        let footer = *self.table.footer()?;
         let end = Handle { offset: footer.data_end, len: 0 };
         if let Some(handle) = self.index.handle()? {
             return self.wrong(handle, "a data block that the index gives", "none");
@@ -199,8 +199,9 @@ impl<'a> Verifier<'a> {
 
     fn root_entries(&self) -> Result<u64> {
         let mut root = BlockCursor::default();
-        root.set(Some(self.table.root().clone()));
-        let at = |m: Malformed| m.at(self.table.path(), self.table.root().offset);
+        let block = self.table.root()?;
+        root.set(Some(block.clone()));
+        let at = |m: Malformed| m.at(self.table.path(), block.offset);
         root.first().map_err(at)?;
         let mut count = 0;
         while root.valid() {

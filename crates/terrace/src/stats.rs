@@ -90,6 +90,11 @@ pub struct PmFloor {
 pub struct SsdStats {
     /// Live tables.
     pub tables: u64,
+    /// Tables whose files are open now; see `Options::max_open_tables`.
+    pub open_tables: u64,
+    /// Files that nobody needs any more and that are still there: somebody still reads them, or they could not be removed
+    /// yet.
+    pub obsolete_files: u64,
     /// Bytes of live tables.
     pub table_bytes: u64,
     /// Entries in live tables.

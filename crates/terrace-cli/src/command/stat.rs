@@ -107,6 +107,8 @@ fn ssd(stats: &Stats, text: &mut String) {
     let ssd = &stats.ssd;
     let parts = [
         ("entries in SSTables", grouped(ssd.table_entries)),
+        ("files of SSTables open", grouped(ssd.open_tables)),
+        ("files to be removed", grouped(ssd.obsolete_files)),
         ("written", human(ssd.bytes_written)),
         ("read", human(ssd.bytes_read)),
         ("syncs", grouped(ssd.syncs)),
@@ -213,6 +215,8 @@ fn ssd_json(stats: &Stats) -> Value {
         "entries": ssd.table_entries,
         "live_entries": ssd.live_entries,
         "bytes_written": ssd.bytes_written,
+        "open_tables": ssd.open_tables,
+        "obsolete_files": ssd.obsolete_files,
         "bytes_read": ssd.bytes_read,
         "reads": ssd.reads,
         "syncs": ssd.syncs,

@@ -5,6 +5,7 @@ mod admin;
 mod bench;
 mod clumsy;
 mod damage;
+mod descriptors;
 mod misplaced;
 mod points;
 mod processes;

@@ -155,6 +155,11 @@ impl RealFs {
     }
 }
 
+/// How many files this process may have open at a time; `None` if that is not limited.
+pub fn descriptor_limit() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+}
+
 fn make_or_open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);

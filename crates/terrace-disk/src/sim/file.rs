@@ -108,6 +108,7 @@ impl WriteFile for SimWriteFile {
 impl Drop for SimWriteFile {
     fn drop(&mut self) {
         let mut disk = self.shared.disk.lock();
+        disk.descriptors -= 1;
         if let Some(count) = disk.open.get_mut(&self.id) {
             *count -= 1;
             if *count == 0 {
@@ -155,6 +156,12 @@ impl ReadFile for SimReadFile {
 
     fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+impl Drop for SimReadFile {
+    fn drop(&mut self) {
+        self.shared.disk.lock().descriptors -= 1;
     }
 }
 

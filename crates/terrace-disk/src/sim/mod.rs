@@ -62,6 +62,22 @@ struct Disk {
     open: BTreeMap<FileId, usize>,
     locks: BTreeSet<PathBuf>,
     faults: Faults,
+    /// Open handles, and how many there may be.
+    descriptors: usize,
+    most_descriptors: Option<usize>,
+}
+
+/// The system's number for too many open files.
+const EMFILE: i32 = 24;
+
+impl Disk {
+    /// Refuses where there is no descriptor left for `operation`.
+    fn find_descriptor(&self, path: &Path, operation: &'static str) -> Result<()> {
+        match self.most_descriptors.is_some_and(|most| self.descriptors >= most) {
+            true => Err(Error::io(path, operation, std::io::Error::from_raw_os_error(EMFILE))),
+            false => Ok(()),
+        }
+    }
 }
 
 /// What a disk offers when nobody set a capacity.
@@ -133,6 +149,16 @@ impl SimFs {
     /// Limits the sum of all files' lengths; what does not fit is `NoSpace`.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.shared.disk.lock().state.capacity = bytes;
+    }
+
+    /// Limits how many files the process may have open at a time; one more is refused as the system does it.
+    pub fn set_descriptors(&self, most: Option<usize>) {
+        self.shared.disk.lock().most_descriptors = most;
+    }
+
+    /// How many files the process has open, to read or to write.
+    pub fn descriptors(&self) -> usize {
+        self.shared.disk.lock().descriptors
     }
 
     /// The sum of all files' lengths, those removed but still open included.
@@ -258,8 +284,10 @@ impl Shared {
 impl Fs for SimFs {
     fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
         let id = self.shared.change(FsEvent::Create { path }, path, "create", |disk| {
+            disk.find_descriptor(path, "create")?;
             let id = disk.state.create(path, Inode::default())?;
             *disk.open.entry(id).or_default() += 1;
+            disk.descriptors += 1;
             Ok(id)
         })?;
         Ok(Box::new(file::SimWriteFile::new(self.shared.clone(), id, path)))
@@ -268,6 +296,8 @@ impl Fs for SimFs {
     fn open(&self, path: &Path, _access: Access) -> Result<Arc<dyn ReadFile>> {
         let content = self.shared.look(path, "open", |disk| {
             let id = disk.state.lookup(path, "open")?;
+            disk.find_descriptor(path, "open")?;
+            disk.descriptors += 1;
             Ok(disk.state.files.get(&id).map(|inode| inode.content.clone()).unwrap_or_default())
         })?;
         Ok(Arc::new(file::SimReadFile::new(self.shared.clone(), path, content)))
@@ -291,6 +321,7 @@ impl Fs for SimFs {
 
     fn sync_dir(&self, path: &Path) -> Result<()> {
         self.shared.change(FsEvent::SyncDir { path }, path, "sync directory", |disk| {
+            disk.find_descriptor(path, "open")?;
             disk.state.sync_dir(path)?;
             disk.state.forget_unreachable(&disk.open);
             Ok(())
@@ -298,7 +329,10 @@ impl Fs for SimFs {
     }
 
     fn list(&self, path: &Path) -> Result<Vec<PathBuf>> {
-        self.shared.look(path, "list", |disk| disk.state.list(path))
+        self.shared.look(path, "list", |disk| {
+            disk.find_descriptor(path, "list")?;
+            disk.state.list(path)
+        })
     }
 
     fn exists(&self, path: &Path) -> Result<bool> {

@@ -7,6 +7,7 @@ mod damage;
 mod disks;
 mod golden;
 mod large;
+mod lazy;
 mod lookups;
 mod memfs;
 mod merge;

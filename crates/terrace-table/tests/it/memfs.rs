@@ -43,6 +43,11 @@ impl MemFs {
         self.files.lock().insert(path.to_path_buf(), Arc::new(RwLock::new(data)));
     }
 
+    /// Changes a file under those who have it open.
+    pub fn change(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+        change(&mut self.file(path).unwrap().write());
+    }
+
     /// Removes every file.
     pub fn remove_all(&self) {
         self.files.lock().clear();

@@ -1,10 +1,12 @@
-//! Removing files, of which some have to wait.
+//! The files of tables: making and opening them, and one queue for those that are to be removed.
 //!
 //! 1. A file that cannot be removed is tried again, whenever a job begins or ends, and goes when it can.
 //! 2. What is to go together goes in order: behind a file that stays, the rest of its row stays, too.
 //! 3. A table that a failed group of edits names stays until the manifest has decided about the group.
+//! 4. A table that somebody may still read stays until nobody may any more: a file is opened when it is read, and closed
+//!    and opened again while a reader goes on. Who lets go last removes it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,8 +14,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
-use terrace_disk::{Access, Fs, WriteFile};
-use terrace_table::{BlockCache, Table};
+use terrace_disk::{Access, Descriptors, Fs, LazyFile, ReadFile, WriteFile};
+use terrace_table::TableMeta;
 
 use crate::manifest::{FileName, Manifest};
 
@@ -21,6 +23,7 @@ use crate::manifest::{FileName, Manifest};
 pub(crate) struct Files {
     fs: Arc<dyn Fs>,
     dir: PathBuf,
+    descriptors: Arc<Descriptors>,
     waiting: Mutex<Waiting>,
 }
 
@@ -31,12 +34,67 @@ struct Waiting {
     rows: Vec<Vec<PathBuf>>,
     /// Tables whose place in the manifest a failed group has left undecided.
     undecided: BTreeSet<u64>,
+    /// Tables that somebody may read, and how many hold them.
+    held: BTreeMap<u64, usize>,
+}
+
+impl Waiting {
+    fn is_held(&self, path: &Path) -> bool {
+        match FileName::parse(path) {
+            Some(FileName::Table(number)) => self.held.contains_key(&number),
+            _ => false,
+        }
+    }
+}
+
+/// The file of a table that may be read for as long as this is held.
+#[derive(Debug)]
+struct TableFile {
+    file: Arc<LazyFile>,
+    number: u64,
+    files: Arc<Files>,
+}
+
+impl TableFile {
+    /// A table that is gone is damage.
+    fn told(&self, outcome: Result<()>) -> Result<()> {
+        outcome.map_err(|e| if is_gone(&e) { missing_table(self.path()) } else { e })
+    }
+}
+
+impl ReadFile for TableFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.told(self.file.read_at(offset, buf))
+    }
+
+    fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Result<()> {
+        self.told(self.file.read_many(reads))
+    }
+
+    fn len(&self) -> u64 {
+        self.file.len()
+    }
+
+    fn path(&self) -> &Path {
+        self.file.path()
+    }
+}
+
+impl Drop for TableFile {
+    fn drop(&mut self) {
+        self.files.let_go(self.number);
+    }
+}
+
+/// The error for a table of the manifest that has no file.
+pub(crate) fn missing_table(path: &Path) -> Error {
+    Error::corruption(path, 0, "a table that the manifest names (try `repair`)", "no such file")
 }
 
 impl Files {
-    /// The files in `dir` of `fs`; nothing waits to be removed.
-    pub fn new(fs: Arc<dyn Fs>, dir: &Path) -> Arc<Files> {
-        Arc::new(Files { fs, dir: dir.to_path_buf(), waiting: Mutex::default() })
+    /// The files in `dir` of `fs`, of which `descriptors` bounds how many are open; nothing waits to be removed.
+    pub fn new(fs: Arc<dyn Fs>, dir: &Path, descriptors: Arc<Descriptors>) -> Arc<Files> {
+        Arc::new(Files { fs, dir: dir.to_path_buf(), descriptors, waiting: Mutex::default() })
     }
 
     /// Where table `number` lies.
@@ -49,9 +107,19 @@ impl Files {
         self.fs.create(&self.table(number))
     }
 
-    /// Opens table `number`.
-    pub fn open_table(&self, number: u64, cache: &Arc<BlockCache>) -> Result<Arc<Table>> {
-        Table::open(&*self.fs, &self.table(number), number, cache.clone(), Access::Random)
+    /// The file of the table that `meta` tells of, which is opened when it is read and not removed before it is dropped.
+    pub fn hold_table(self: &Arc<Self>, meta: &TableMeta) -> Arc<dyn ReadFile> {
+        let path = self.table(meta.number);
+        let file = LazyFile::new(self.fs.clone(), &self.descriptors, path, meta.file_bytes, Access::Random);
+        *self.waiting.lock().held.entry(meta.number).or_default() += 1;
+        Arc::new(TableFile { file, number: meta.number, files: self.clone() })
+    }
+
+    /// How many tables are open, and how many files wait to be removed.
+    pub fn figures(&self) -> (u64, u64) {
+        let waiting = self.waiting.lock();
+        let files = waiting.rows.iter().map(Vec::len).sum::<usize>() + waiting.undecided.len();
+        (self.descriptors.open() as u64, files as u64)
     }
 
     /// Makes the names of files durable.
@@ -67,10 +135,7 @@ impl Files {
             row.retain(|path| !waiting.rows.iter().flatten().any(|other| other == path));
         }
         row.reverse();
-        self.try_row(&mut row);
-        if !row.is_empty() {
-            self.waiting.lock().rows.push(row);
-        }
+        self.try_row(row);
     }
 
     /// Removes the files of the tables `numbers` in order, now or later. The manifest does not have them.
@@ -86,13 +151,11 @@ impl Files {
     /// Removes what waits and can go now. Makes `manifest` decide where that is asked for.
     pub fn sweep(&self, manifest: &Manifest) {
         manifest.tidy();
-        let Waiting { rows, undecided } = std::mem::take(&mut *self.waiting.lock());
-        for mut row in rows {
-            self.try_row(&mut row);
-            if !row.is_empty() {
-                self.waiting.lock().rows.push(row);
-            }
-        }
+        let (rows, undecided) = {
+            let mut waiting = self.waiting.lock();
+            (std::mem::take(&mut waiting.rows), std::mem::take(&mut waiting.undecided))
+        };
+        rows.into_iter().for_each(|row| self.try_row(row));
         if undecided.is_empty() {
             return;
         }
@@ -108,17 +171,41 @@ impl Files {
         }
     }
 
-    /// Removes the files of a row from its end up to the first that stays.
-    fn try_row(&self, row: &mut Vec<PathBuf>) {
-        while let Some(path) = row.last() {
+    /// Removes the files of a row from its end up to the first that stays. The rest waits.
+    fn try_row(&self, mut row: Vec<PathBuf>) {
+        loop {
+            {
+                // In one step: who lets go of it finds the row here, or it is not held any more.
+                let mut waiting = self.waiting.lock();
+                match row.last() {
+                    None => return,
+                    Some(path) if waiting.is_held(path) => return waiting.rows.push(row),
+                    Some(_) => {}
+                }
+            }
+            let Some(path) = row.last() else { return };
             match self.fs.remove(path) {
                 Err(error) if !is_gone(&error) => {
                     tracing::warn!(%error, "a file that is no longer needed stays for now");
-                    return;
+                    return self.waiting.lock().rows.push(row);
                 }
                 _ => drop(row.pop()),
             }
         }
+    }
+
+    /// Notes that a reader of table `number` has gone; what waited for it goes, too.
+    fn let_go(&self, number: u64) {
+        let freed: Vec<Vec<PathBuf>> = {
+            let mut waiting = self.waiting.lock();
+            match waiting.held.get_mut(&number) {
+                Some(count @ 2..) => return *count -= 1,
+                _ => drop(waiting.held.remove(&number)),
+            }
+            let path = self.table(number);
+            waiting.rows.extract_if(.., |row| row.last() == Some(&path)).collect()
+        };
+        freed.into_iter().for_each(|row| self.try_row(row));
     }
 }
 
@@ -147,7 +234,7 @@ mod tests {
         let fs = SimFs::new();
         fs.create_dir_all(Path::new(DIR)).unwrap();
         let manifest = manifest(&fs);
-        let files = Files::new(Arc::new(fs.clone()), Path::new(DIR));
+        let files = Files::new(Arc::new(fs.clone()), Path::new(DIR), Descriptors::new(8));
         numbers.iter().for_each(|&number| drop(files.create_table(number).unwrap()));
         (fs, files, manifest)
     }
@@ -193,5 +280,48 @@ mod tests {
         files.sweep(&manifest);
         assert_eq!(left(&fs), []);
         assert_eq!(manifest.state().flushed_seq, 0);
+    }
+
+    #[test]
+    fn what_somebody_may_read_stays_until_the_last_has_let_go() {
+        let (fs, files, manifest) = with_tables(&[1, 2, 3]);
+        let meta = |number| TableMeta { number, ..TableMeta::default() };
+        let (first, again, third) =
+            (files.hold_table(&meta(2)), files.hold_table(&meta(2)), files.hold_table(&meta(3)));
+        files.remove_tables([1, 2, 3]);
+        files.sweep(&manifest);
+        assert_eq!((left(&fs), files.figures()), (vec![FileName::Table(2), FileName::Table(3)], (0, 2)));
+        drop(first);
+        drop(third);
+        assert_eq!(left(&fs), [2, 3].map(FileName::Table), "3 does not go before 2");
+        let mut read = [0; 1];
+        assert!(again.read_at(0, &mut read).is_err() && again.read_at(0, &mut []).is_ok());
+        drop(again);
+        assert_eq!((left(&fs), files.figures()), (vec![], (0, 0)));
+    }
+
+    #[test]
+    fn what_cannot_be_removed_when_its_reader_goes_waits_for_the_next_job() {
+        let (fs, files, manifest) = with_tables(&[1, 2]);
+        let held = files.hold_table(&TableMeta { number: 1, ..TableMeta::default() });
+        files.remove_tables([1, 2]);
+        fs.inject(Some(Fault { after: 0, only_changes: true, sticky: true }));
+        drop(held);
+        assert_eq!(left(&fs), [1, 2].map(FileName::Table));
+        fs.inject(None);
+        files.sweep(&manifest);
+        assert_eq!(left(&fs), []);
+    }
+
+    #[test]
+    fn a_table_that_is_gone_is_told_as_damage() {
+        let (fs, files, _manifest) = with_tables(&[1]);
+        let held = files.hold_table(&TableMeta { number: 1, ..TableMeta::default() });
+        fs.remove(&files.table(1)).unwrap();
+        let told = held.read_at(0, &mut []).unwrap_err();
+        assert!(
+            told.to_string().contains("that the manifest names (try `repair`), found no such file"),
+            "{told}"
+        );
     }
 }

@@ -7,7 +7,7 @@
 //! | `snapshots.rs` | which versions somebody may still look at |
 //! | `health.rs` | the failure after which nothing is written any more |
 //! | `memory.rs` | the budget of DRAM, and who has lent how much of it |
-//! | `files.rs` | the files of tables, and those that wait to be removed |
+//! | `files.rs` | the files of tables: opened when they are read, removed when nobody may read them any more |
 //! | `report.rs` | what a check and a repair tell |
 
 pub(crate) mod engine;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use terrace_base::Result;
-use terrace_disk::{Fs, MeteredFs};
+use terrace_disk::{Descriptors, Fs, MeteredFs, SparingFs};
 use terrace_table::BlockCache;
 
 use self::files::Files;
@@ -63,9 +63,11 @@ impl Core {
     fn over(dir: PathBuf, options: Options, env: Env, is_scratch: bool) -> Result<Arc<Core>> {
         options.validate()?;
         let memory = Memory::new(options.memory_budget);
-        let fs = Arc::new(MeteredFs::new(env.fs.clone()));
+        let descriptors = Descriptors::new(options.most_open_tables());
+        let sparing = SparingFs::new(env.fs.clone(), descriptors.clone());
+        let fs = Arc::new(MeteredFs::new(Arc::new(sparing)));
         Ok(Arc::new(Core {
-            files: Files::new(fs.clone(), &dir),
+            files: Files::new(fs.clone(), &dir, descriptors),
             fs,
             dir,
             options,

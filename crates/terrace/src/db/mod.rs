@@ -364,6 +364,7 @@ impl Db {
         stats.ssd.bytes_read = io.bytes_read;
         stats.ssd.reads = io.reads;
         stats.ssd.syncs = io.syncs;
+        (stats.ssd.open_tables, stats.ssd.obsolete_files) = core.files.figures();
         stats.failure = core.health.failure().map(|cause| cause.to_string());
         self.inner.engine.fill_stats(&mut stats);
         if self.inner.read_only {

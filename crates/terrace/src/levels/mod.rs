@@ -5,6 +5,7 @@
 //! | `mod.rs` | which tables there are: lookups, and figures for [`compaction::leveled`](crate::compaction::leveled) |
 //! | `cursor.rs` | moving over a level |
 //! | `merge.rs` | which versions a merge keeps |
+//! | `row.rs` | the tables of one level in order |
 //! | `output.rs` | writing the tables of a flush or a compaction |
 //! | `walk.rs` | what a reader sees of merged versions |
 //!
@@ -17,60 +18,71 @@
 pub(crate) mod cursor;
 pub(crate) mod merge;
 pub(crate) mod output;
+pub(crate) mod row;
 pub(crate) mod walk;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use terrace_base::{Error, Result};
+use terrace_base::Result;
 use terrace_table::{Cursor, Entry, Table, TableMeta};
 
 use crate::compaction::leveled::{LevelsView, TableFigures};
 use crate::compaction::overlap::overlaps;
-use crate::manifest::{FileName, State};
+use crate::manifest::State;
 
 use cursor::LevelCursor;
+use row::Row;
 
 /// Bytes that a reader's cursor reads ahead at most.
 const SCAN_READAHEAD_BYTES: usize = 256 << 10;
 
-/// The tables of one moment. Immutable: a change makes another.
+/// The tables of one moment. A change makes another, which shares what has not changed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Levels {
-    levels: Vec<Vec<Arc<Table>>>,
+    levels: Vec<Row>,
 }
 
 impl Levels {
-    /// The tables that `state` names. `open` opens those that `self` does not have.
-    pub fn updated(&self, state: &State, mut open: impl FnMut(u64) -> Result<Arc<Table>>) -> Result<Levels> {
-        let known: BTreeMap<u64, &Arc<Table>> = self.tables().map(|t| (t.number(), t)).collect();
+    /// The tables that `state` names, each as `find` has it.
+    pub fn new(state: &State, find: impl Fn(u64) -> Result<Arc<Table>>) -> Result<Levels> {
         let mut levels: Vec<Vec<Arc<Table>>> = Vec::new();
         for (number, table) in &state.tables {
             let level = table.level as usize;
-            if levels.len() <= level {
-                levels.resize_with(level + 1, Vec::new);
-            }
-            let table = known.get(number).map_or_else(|| open(*number), |t| Ok((*t).clone()))?;
-            levels[level].push(table);
+            levels.resize_with(levels.len().max(level + 1), Vec::new);
+            levels[level].push(find(*number)?);
         }
-        for (level, tables) in levels.iter_mut().enumerate() {
-            match level {
-                0 => tables.sort_by_key(|t| std::cmp::Reverse((t.meta().max_seq, t.number()))),
-                _ => tables.sort_by(|a, b| a.meta().smallest.cmp(&b.meta().smallest)),
-            }
+        let row = |(level, mut tables): (usize, Vec<Arc<Table>>)| {
+            tables.sort_by(|a, b| row::order(level, a, b));
+            Row::of(tables)
+        };
+        Ok(Levels { levels: levels.into_iter().enumerate().map(row).collect() })
+    }
+
+    /// Takes `table` off `level`.
+    pub fn remove(&mut self, level: usize, table: &Table) {
+        if let Some(row) = self.levels.get_mut(level) {
+            row.remove(level, table);
         }
-        Ok(Levels { levels })
+        while self.levels.last().is_some_and(Row::is_empty) {
+            self.levels.pop();
+        }
+    }
+
+    /// Puts `table` on `level`.
+    pub fn insert(&mut self, level: usize, table: Arc<Table>) {
+        self.levels.resize_with(self.levels.len().max(level + 1), Row::default);
+        self.levels[level].insert(level, table);
     }
 
     /// Every table, from the uppermost level down.
     pub fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
-        self.levels.iter().flatten()
+        self.levels.iter().flat_map(Row::iter)
     }
 
     /// The tables of `level`, in its order.
-    pub fn level(&self, level: usize) -> &[Arc<Table>] {
-        self.levels.get(level).map_or(&[], Vec::as_slice)
+    pub fn level(&self, level: usize) -> Row {
+        self.levels.get(level).cloned().unwrap_or_default()
     }
 
     /// Levels down to the last that holds a table.
@@ -78,13 +90,11 @@ impl Levels {
         self.levels.len()
     }
 
-    /// The table called `number`, and its level.
-    pub fn find(&self, number: u64) -> Option<(usize, &Arc<Table>)> {
-        let numbered = |tables: &'_ Vec<Arc<Table>>| tables.iter().position(|t| t.number() == number);
-        self.levels
-            .iter()
-            .enumerate()
-            .find_map(|(level, tables)| numbered(tables).map(|at| (level, &tables[at])))
+    /// Bytes of each of `levels` levels, or of as many as there are.
+    pub fn sizes(&self, levels: usize) -> Vec<u64> {
+        let mut sizes: Vec<u64> = self.levels.iter().map(Row::bytes).collect();
+        sizes.resize(levels.max(self.depth()), 0);
+        sizes
     }
 
     /// The newest version of `key` up to sequence number `at`.
@@ -107,11 +117,11 @@ impl Levels {
     /// A cursor for readers over each table of level 0 and each other level.
     pub fn cursors(&self) -> Vec<Box<dyn Cursor>> {
         let mut cursors: Vec<Box<dyn Cursor>> = Vec::new();
-        for table in self.level(0) {
+        for table in self.level(0).iter() {
             cursors.push(Box::new(table.cursor(true, SCAN_READAHEAD_BYTES)));
         }
-        for tables in self.levels.iter().skip(1).filter(|tables| !tables.is_empty()) {
-            cursors.push(Box::new(LevelCursor::new(tables.clone(), true, SCAN_READAHEAD_BYTES)));
+        for row in self.levels.iter().skip(1).filter(|row| !row.is_empty()) {
+            cursors.push(Box::new(LevelCursor::new(row.clone(), true, SCAN_READAHEAD_BYTES)));
         }
         cursors
     }
@@ -138,8 +148,9 @@ impl Levels {
     pub fn check(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (level, tables) in self.levels.iter().enumerate().skip(1) {
-            for pair in tables.windows(2).filter(|pair| pair[0].meta().largest >= pair[1].meta().smallest) {
-                let (a, b) = (pair[0].number(), pair[1].number());
+            let pairs = tables.iter().zip(tables.iter().skip(1));
+            for (a, b) in pairs.filter(|(a, b)| a.meta().largest >= b.meta().smallest) {
+                let (a, b) = (a.number(), b.number());
                 problems.push(format!("level {level}: tables {a} and {b} overlap"));
             }
         }
@@ -167,15 +178,15 @@ fn covers(meta: &TableMeta, key: &[u8]) -> bool {
 }
 
 /// The one table of a level below 0 that may hold `key`.
-fn candidate<'a>(tables: &'a [Arc<Table>], key: &[u8]) -> Option<&'a Arc<Table>> {
-    let at = tables.partition_point(|t| *t.meta().largest < *key);
-    tables.get(at).filter(|t| *t.meta().smallest <= *key)
+fn candidate<'a>(tables: &'a Row, key: &[u8]) -> Option<&'a Arc<Table>> {
+    let place = tables.partition(|t| *t.meta().largest < *key);
+    tables.get(place).filter(|t| *t.meta().smallest <= *key)
 }
 
 /// Newer tables come first; in what a repair has put together, a later one may all the same hold a newer version.
-fn get_from_level_0(tables: &[Arc<Table>], key: &[u8], at: u64) -> Result<Option<Entry>> {
+fn get_from_level_0(tables: &Row, key: &[u8], at: u64) -> Result<Option<Entry>> {
     let mut newest: Option<Entry> = None;
-    for table in tables {
+    for table in tables.iter() {
         if newest.as_ref().is_some_and(|found| found.seq >= table.meta().max_seq) {
             break;
         }
@@ -187,9 +198,4 @@ fn get_from_level_0(tables: &[Arc<Table>], key: &[u8], at: u64) -> Result<Option
         }
     }
     Ok(newest)
-}
-
-/// The error for a table of the manifest that is not open.
-pub(crate) fn not_open(dir: &Path, number: u64) -> Error {
-    Error::corruption(&FileName::Table(number).path(dir), 0, "a table of the manifest", "no open table")
 }

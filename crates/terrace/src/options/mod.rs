@@ -47,6 +47,9 @@ pub enum PoolChoice {
     },
 }
 
+/// Tables that are open at a time where nobody has said how many may be, at most.
+const MOST_OPEN_TABLES: u64 = 1 << 16;
+
 /// How a database is opened. The defaults suit a machine without persistent memory.
 ///
 /// ```
@@ -69,6 +72,10 @@ pub struct Options {
     pub sync: bool,
     /// Threads for flush and compaction.
     pub background_threads: usize,
+    /// Tables whose files are open at a time, at most; a table is opened when it is read, and those that were not read for
+    /// the longest are closed for others. 0 stands for half of what the process may have open (`ulimit -n`), up to 65536:
+    /// the rest is the program's own and that of logs, jobs and other databases.
+    pub max_open_tables: usize,
     /// Compression of table blocks.
     pub compression: Compression,
     /// Refuses all writes, and writes nothing itself: a full disk, a file system mounted read-only or files that this user
@@ -98,6 +105,7 @@ impl Default for Options {
             pm_bytes: 16 << 30,
             sync: false,
             background_threads: 2,
+            max_open_tables: 0,
             compression: Compression::None,
             read_only: false,
             create_if_missing: true,
@@ -155,6 +163,7 @@ impl Options {
             whole("memory_budget", &mut self.memory_budget, KIB..=16 * TIB),
             whole("pm_bytes", &mut self.pm_bytes, 64 * KIB..=16 * TIB),
             whole("background_threads", &mut self.background_threads, 1..=256),
+            whole("max_open_tables", &mut self.max_open_tables, 0..=1_000_000),
             whole("pool_extent_bytes", &mut self.pool_extent_bytes, 4 * KIB..=64 * MIB),
         ];
         all.extend(self.slm.settings());
@@ -162,6 +171,14 @@ impl Options {
         all.extend(self.turbo.settings());
         all.extend(self.sptree.settings());
         all
+    }
+
+    /// How many tables may be open at a time.
+    pub(crate) fn most_open_tables(&self) -> usize {
+        match self.max_open_tables {
+            0 => share_of(terrace_disk::descriptor_limit()),
+            asked => asked,
+        }
     }
 
     /// What does not go together, in words.
@@ -174,6 +191,12 @@ impl Options {
         }
         self.lsm.contradiction()
     }
+}
+
+/// Tables that may be open in a process that may have so many files open.
+fn share_of(descriptors: Option<u64>) -> usize {
+    let half = descriptors.map_or(MOST_OPEN_TABLES, |limit| limit / 2);
+    half.clamp(1, MOST_OPEN_TABLES) as usize
 }
 
 /// How one write is done.

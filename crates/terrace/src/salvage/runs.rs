@@ -1,6 +1,8 @@
 //! Entries on their way into new tables: sorted by parts, so that never more of them is in memory than the budget has room
 //! for, and written as each part is full.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use terrace_base::Result;
 use terrace_table::{Cursor, Kind, Table, TableBuilder, TableMeta, TableOptions, merge};
@@ -84,14 +86,14 @@ impl<'a> Runs<'a> {
     }
 }
 
-/// Gives the newest version of each key in the tables `numbers` to `each`, in order of the keys.
-pub(crate) fn each_newest(core: &Core, numbers: &[u64], each: &mut Each<'_>) -> Result<()> {
-    let readahead = core.memory.buffer(numbers.len(), READAHEAD_BYTES);
-    let mut children: Vec<Box<dyn Cursor>> = Vec::with_capacity(numbers.len());
-    for &number in numbers {
-        let path = FileName::Table(number).path(&core.dir);
-        let cache = core.cache().clone();
-        let table = Table::open(core.fs(), &path, number, cache, terrace_disk::Access::Sequential)?;
+/// Gives the newest version of each key in the `tables`, which [`Runs`] has made for no database in particular, to `each`, in order of the
+/// keys.
+pub(crate) fn each_newest(core: &Core, tables: &[TableMeta], each: &mut Each<'_>) -> Result<()> {
+    let readahead = core.memory.buffer(tables.len(), READAHEAD_BYTES);
+    let mut children: Vec<Box<dyn Cursor>> = Vec::with_capacity(tables.len());
+    for meta in tables {
+        let (file, meta) = (core.files.hold_table(meta), Arc::new(meta.clone()));
+        let table = Table::lazy(file, meta, TableOptions::default().origin, core.cache().clone());
         children.push(Box::new(table.cursor(false, readahead)));
     }
     let mut cursor = merge(children);

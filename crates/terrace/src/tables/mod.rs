@@ -1,12 +1,12 @@
-//! The files of tables: writing and opening them.
+//! The tables of a database: writing them, and what is known of those that there are.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `writer.rs` | writes tables one after the other; what a failed job made goes with it |
-//! | `open.rs` | opens those that the manifest names, which must be the database's own |
+//! | `store.rs` | keeps those that the manifest names, which are opened when they are read |
 
-mod open;
+mod store;
 mod writer;
 
-pub(crate) use open::{open_table, refuse_missing};
+pub(crate) use store::{TableStore, refuse_missing};
 pub(crate) use writer::{MadeFile, MadeTable, TableWriter, WriterOptions};

@@ -18,4 +18,5 @@ mod pools;
 mod races;
 mod smoke;
 mod sparse;
+mod tables;
 mod unwritable;

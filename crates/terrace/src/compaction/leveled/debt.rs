@@ -1,17 +1,15 @@
 //! How much is still to be compacted until every level is within its target.
 
-use super::view::{LevelsView, bytes_of};
 use super::{LeveledOptions, Targets};
 
-/// Bytes that compactions will read and write, as an estimate: what is too much on each level goes to the next,
+/// Bytes that compactions will read and write, as an estimate, where levels hold `sizes` bytes and level 0 so many tables: what is too much on each level goes to the next,
 /// and is merged there with its share of it.
-pub fn debt(view: &LevelsView<'_>, targets: &Targets, options: &LeveledOptions) -> u64 {
-    let sizes = view.sizes();
-    let Some(tables) = view.levels.first() else { return 0 };
+pub fn debt(sizes: &[u64], l0_tables: usize, targets: &Targets, options: &LeveledOptions) -> u64 {
+    let Some(&l0_bytes) = sizes.first() else { return 0 };
     let mut carried = 0;
     let mut debt = 0u64;
-    if tables.len() >= options.l0_trigger || bytes_of(tables) > options.base_bytes {
-        carried = sizes[0];
+    if l0_tables >= options.l0_trigger || l0_bytes > options.base_bytes {
+        carried = l0_bytes;
         debt = carried.saturating_add(sizes.get(targets.base).copied().unwrap_or(0));
     }
     for level in targets.base..sizes.len().saturating_sub(1) {

@@ -4,6 +4,8 @@
 //! holds between them: a version that is newer than another of its key lies no deeper. Then the memtables, the logs
 //! and the pool.
 
+use std::collections::BTreeMap;
+
 use terrace_base::Result;
 use terrace_table::{Cursor, Kind, merge};
 
@@ -57,7 +59,7 @@ fn check_versions(readable: &Readable, report: &mut CheckReport) -> Result<()> {
         places.push(0);
     }
     for level in 0..levels.depth() {
-        for table in levels.level(level) {
+        for table in levels.level(level).iter() {
             children.push(Box::new(table.cursor(false, READAHEAD_BYTES)));
             places.push(level);
         }
@@ -84,11 +86,19 @@ fn check_versions(readable: &Readable, report: &mut CheckReport) -> Result<()> {
 }
 
 fn check_manifest(lsm: &Lsm, report: &mut CheckReport) -> Result<()> {
-    let state = lsm.manifest.state();
+    let (state, levels) = (lsm.manifest.state(), lsm.readable().levels.clone());
+    let on = |level: usize| levels.level(level).iter().map(|t| (t.number(), level)).collect::<Vec<_>>();
+    let shown: BTreeMap<u64, usize> = (0..levels.depth()).flat_map(on).collect();
+    if shown.len() != state.tables.size() {
+        report.problems.push(format!(
+            "manifest: {} tables, and {} are read",
+            state.tables.size(),
+            shown.len()
+        ));
+    }
     for (number, table) in &state.tables {
-        let open = lsm.readable().levels.find(*number).map(|(level, t)| (level as u32, t.meta().clone()));
-        if open.as_ref().is_none_or(|(level, meta)| *level != table.level || *meta != *table.meta) {
-            report.problems.push(format!("manifest: table {number} is not the one that is open"));
+        if shown.get(number) != Some(&(table.level as usize)) {
+            report.problems.push(format!("manifest: table {number} is not read on its level"));
         }
         if table.meta.max_seq > state.flushed_seq {
             report.problems.push(format!("manifest: table {number} holds more than is said to be flushed"));
@@ -119,7 +129,7 @@ pub(super) fn fill_stats(lsm: &Lsm, stats: &mut Stats) {
     stats.emulated = lsm.emulated.clone();
     stats.opened = lsm.opened.get().cloned().unwrap_or_default();
     let readable = lsm.readable();
-    stats.dram.tables = readable.levels.tables().map(|t| t.memory_bytes() as u64).sum();
+    stats.dram.tables = lsm.core.cache().table_bytes();
     stats.dram.memtables = readable.memtables.iter().map(|m| m.list.dram_bytes()).sum();
     if let Some(pool) = &lsm.pool {
         stats.pm.size = pool.size();

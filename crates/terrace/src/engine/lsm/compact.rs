@@ -15,10 +15,11 @@ use terrace_table::{Cursor, Table, merge};
 
 use super::{Change, Lsm};
 use crate::compaction::leveled::{LeastOverlap, Pick, choose, pick_range, rewrite, split};
+use crate::levels::Levels;
 use crate::levels::cursor::LevelCursor;
 use crate::levels::merge::Survivors;
 use crate::levels::output::{Below, Outputs, Written};
-use crate::levels::{Levels, not_open};
+use crate::levels::row::Row;
 use crate::manifest::Edit;
 
 /// Bytes read ahead from each input.
@@ -121,17 +122,20 @@ impl Lsm {
         self.install(change, None)?;
         self.core.counters.compactions.add(1);
         self.core.counters.compaction_bytes.add(bytes);
-        self.remove_merged(pick, levels);
+        self.remove_merged(pick);
         Ok(())
     }
 
     /// Removes the inputs' files, what is oldest first: should only some of them be gone after a crash, and the
     /// manifest be lost, then no tombstone is missing above what it hides.
-    fn remove_merged(&self, pick: &Pick, levels: &Levels) {
-        let max_seq = |number: &u64| levels.find(*number).map_or(0, |(_, table)| table.meta().max_seq);
-        let mut inputs = pick.inputs.clone();
-        inputs.sort_by_key(max_seq);
-        self.core.files.remove_tables(pick.next.iter().chain(&inputs).copied());
+    fn remove_merged(&self, pick: &Pick) {
+        let tables = self.tables.load();
+        let max_seq = |number: &u64| tables.get(number).map_or(0, |table| table.meta().max_seq);
+        let mut gone = pick.inputs.clone();
+        gone.sort_by_key(max_seq);
+        gone.splice(..0, pick.next.iter().copied());
+        drop(tables);
+        self.tables.remove(&gone);
     }
 
     fn merge_tables(&self, pick: &Pick, levels: &Arc<Levels>, patience: Patience) -> Result<Vec<Written>> {
@@ -200,17 +204,23 @@ impl Lsm {
 /// One compaction's merge, cut into parts; each is done by whoever comes for it first.
 struct Merge {
     pick: Pick,
-    levels: Arc<Levels>,
     /// Snapshots, listed after everything in the inputs had become visible.
     held: Vec<u64>,
     patience: Patience,
-    inputs: Vec<Arc<Table>>,
-    next: Vec<Arc<Table>>,
+    /// What the parts read; let go of with the last part, so that no helper that comes too late keeps files from going.
+    sources: Mutex<Option<Arc<Sources>>>,
     parts: usize,
     todo: Mutex<VecDeque<Part>>,
     done: Mutex<Vec<(usize, Result<Vec<Written>>)>>,
     /// Parts that are not done.
     left: AtomicUsize,
+}
+
+/// The tables that a merge is of, and all that there were when it was chosen.
+struct Sources {
+    levels: Arc<Levels>,
+    inputs: Row,
+    next: Row,
 }
 
 /// The keys from one to another, the last excluded.
@@ -223,21 +233,17 @@ struct Part {
 
 impl Merge {
     fn new(lsm: &Lsm, pick: &Pick, levels: &Arc<Levels>, patience: Patience) -> Result<Merge> {
-        let open = |number: &u64| {
-            let found = levels.find(*number).map(|(_, table)| table.clone());
-            found.ok_or_else(|| not_open(&lsm.core.dir, *number))
-        };
-        let mut inputs: Vec<Arc<Table>> = pick.inputs.iter().map(open).collect::<Result<_>>()?;
-        let next: Vec<Arc<Table>> = pick.next.iter().map(open).collect::<Result<_>>()?;
+        let find = |number: &u64| lsm.tables.get(*number);
+        let mut inputs: Vec<Arc<Table>> = pick.inputs.iter().map(find).collect::<Result<_>>()?;
+        let next: Vec<Arc<Table>> = pick.next.iter().map(find).collect::<Result<_>>()?;
         inputs.sort_by(|a, b| a.meta().smallest.cmp(&b.meta().smallest));
         let todo = parts(lsm, inputs.iter().chain(&next))?;
+        let sources = Sources { levels: levels.clone(), inputs: Row::of(inputs), next: Row::of(next) };
         Ok(Merge {
             pick: pick.clone(),
-            levels: levels.clone(),
             held: lsm.core.snapshots.list(),
             patience,
-            inputs,
-            next,
+            sources: Mutex::new(Some(Arc::new(sources))),
             parts: todo.len(),
             left: AtomicUsize::new(todo.len()),
             todo: Mutex::new(todo),
@@ -250,19 +256,21 @@ impl Merge {
         loop {
             let Some(part) = self.todo.lock().pop_front() else { return };
             let mut ending = Ending { merge: self, ordinal: part.ordinal, outcome: None };
-            ending.outcome = Some(self.merge_part(lsm, &part));
+            // Gone before `ending` is.
+            let Some(sources) = self.sources.lock().clone() else { return };
+            ending.outcome = Some(self.merge_part(lsm, &sources, &part));
         }
     }
 
-    fn merge_part(&self, lsm: &Lsm, part: &Part) -> Result<Vec<Written>> {
-        let mut cursor = merge(self.children());
+    fn merge_part(&self, lsm: &Lsm, sources: &Sources, part: &Part) -> Result<Vec<Written>> {
+        let mut cursor = merge(self.children(sources));
         match &part.from {
             Some(from) => cursor.seek(from, u64::MAX)?,
             None => cursor.seek_first()?,
         }
-        let mut survivors = Survivors::new(&self.held, &self.levels, self.pick.output + 1);
+        let mut survivors = Survivors::new(&self.held, &sources.levels, self.pick.output + 1);
         let table_bytes = lsm.core.options.lsm.table_bytes;
-        let below = self.below(part, table_bytes.saturating_mul(OVERLAP_FACTOR));
+        let below = self.below(sources, part, table_bytes.saturating_mul(OVERLAP_FACTOR));
         let mut outputs = Outputs::new(&lsm.core, &lsm.manifest, lsm.output_options(table_bytes), below);
         let mut entries = 0u32;
         while cursor.valid() && part.to.as_ref().is_none_or(|to| cursor.key() < &to[..]) {
@@ -287,29 +295,31 @@ impl Merge {
         }
     }
 
-    fn children(&self) -> Vec<Box<dyn Cursor>> {
+    fn children(&self, sources: &Sources) -> Vec<Box<dyn Cursor>> {
         let mut children: Vec<Box<dyn Cursor>> = Vec::new();
         if self.pick.level == 0 {
-            for table in &self.inputs {
+            for table in sources.inputs.iter() {
                 children.push(Box::new(table.cursor(false, READAHEAD_BYTES)));
             }
         } else {
-            children.push(Box::new(LevelCursor::new(self.inputs.clone(), false, READAHEAD_BYTES)));
+            children.push(Box::new(LevelCursor::new(sources.inputs.clone(), false, READAHEAD_BYTES)));
         }
-        if !self.next.is_empty() {
-            children.push(Box::new(LevelCursor::new(self.next.clone(), false, READAHEAD_BYTES)));
+        if !sources.next.is_empty() {
+            children.push(Box::new(LevelCursor::new(sources.next.clone(), false, READAHEAD_BYTES)));
         }
         children
     }
 
-    fn below(&self, part: &Part, max_bytes: u64) -> Below {
-        let tables = self.levels.level(self.pick.output + 1).iter().map(|t| t.meta());
+    fn below(&self, sources: &Sources, part: &Part, max_bytes: u64) -> Below {
+        let below = sources.levels.level(self.pick.output + 1);
+        let tables = below.iter().map(|t| t.meta());
         let tables = tables.filter(|meta| part.from.as_ref().is_none_or(|from| meta.largest >= *from));
         Below::new(tables.map(|meta| (meta.largest.clone(), meta.file_bytes)).collect(), max_bytes)
     }
 
     /// The outputs of all parts in order, or what went wrong in one of them: then all of them go.
     fn finish(&self) -> Result<Vec<Written>> {
+        drop(self.sources.lock().take());
         let mut done = std::mem::take(&mut *self.done.lock());
         done.sort_by_key(|(ordinal, _)| *ordinal);
         let parts: Vec<Vec<Written>> = done.into_iter().map(|(_, outcome)| outcome).collect::<Result<_>>()?;

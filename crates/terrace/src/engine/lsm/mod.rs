@@ -38,7 +38,7 @@ use parking_lot::Mutex;
 use terrace_base::Result;
 use terrace_base::exec::Lane;
 use terrace_pmem::Pool;
-use terrace_table::Table;
+use terrace_table::{Table, TableMeta};
 
 use crate::background::{Background, Room};
 use crate::commit_log::CommitLog;
@@ -53,7 +53,7 @@ use crate::manifest::{Edit, Manifest};
 use crate::memtable::MemList;
 use crate::pool;
 use crate::stats::Stats;
-use crate::tables::{MadeFile, WriterOptions};
+use crate::tables::{MadeFile, TableStore, WriterOptions};
 
 pub(crate) use open::open;
 pub(crate) use repair::repair;
@@ -66,6 +66,7 @@ pub(crate) struct Lsm {
     /// Where the log lies, if it is on persistent memory.
     pool: Option<Pool>,
     manifest: Manifest,
+    tables: TableStore,
     readable: ArcSwap<Readable>,
     /// Held while `readable` and the manifest change together.
     changing: Mutex<()>,
@@ -140,6 +141,14 @@ impl Change {
             self.made.push(table.file);
         }
     }
+
+    /// The tables added.
+    fn metas(&self) -> impl Iterator<Item = &TableMeta> {
+        self.edits.iter().filter_map(|edit| match edit {
+            Edit::AddTable { meta, .. } => Some(meta),
+            _ => None,
+        })
+    }
 }
 
 /// Everything that may be read at one moment.
@@ -199,25 +208,20 @@ impl Lsm {
     }
 
     /// Applies `change` and shows its tables to readers; `leaves` is the memtable whose contents they are. The new
-    /// tables, which are whole and durable, are opened first, so that nothing fails once they are in the manifest.
+    /// tables, which are whole and durable, are looked at first, so that nothing fails once they are in the manifest.
     fn install(&self, mut change: Change, leaves: Option<&Arc<MemTable>>) -> Result<()> {
-        let opened: Vec<Arc<Table>> =
-            change.made.iter().map(|m| self.open_table(m.number())).collect::<Result<_>>()?;
+        let made: Vec<Arc<Table>> = change.metas().map(|m| self.tables.made(m)).collect::<Result<_>>()?;
         let _alone = self.changing.lock();
-        let made = std::mem::take(&mut change.made);
+        let files = std::mem::take(&mut change.made);
+        let levels = self.levels_after(&change, &made)?;
         if let Err(e) = self.manifest.apply(&self.with_candidates(&change)) {
             // Whether they are in it a crash would decide: they stay until that is settled.
-            made.into_iter().for_each(MadeFile::keep_until_decided);
+            files.into_iter().for_each(MadeFile::keep_until_decided);
             return Err(e);
         }
-        made.into_iter().for_each(MadeFile::keep);
-        let state = self.manifest.state();
-        let before = self.readable();
-        let find = |number| {
-            let table = opened.iter().find(|t| t.number() == number).cloned();
-            table.ok_or_else(|| crate::levels::not_open(&self.core.dir, number))
-        };
-        let levels = Arc::new(before.levels.updated(&state, find)?);
+        files.into_iter().for_each(MadeFile::keep);
+        self.tables.insert(made);
+        let levels = Arc::new(levels);
         self.note_load(&levels);
         self.readable.rcu(|now| {
             let mut next = Readable { memtables: now.memtables.clone(), levels: levels.clone() };
@@ -229,8 +233,28 @@ impl Lsm {
         Ok(())
     }
 
-    fn open_table(&self, number: u64) -> Result<Arc<Table>> {
-        self.core.files.open_table(number, self.core.cache())
+    /// The tables on their levels once `change` has been made; `made` are those that it adds.
+    fn levels_after(&self, change: &Change, made: &[Arc<Table>]) -> Result<Levels> {
+        let state = self.manifest.state();
+        let mut levels = (*self.readable().levels).clone();
+        let level = |number| state.tables.get(number).map_or(0, |table| table.level as usize);
+        // In this order: what leaves a level makes room for what comes.
+        for edit in &change.edits {
+            if let Edit::RemoveTable { number } | Edit::MoveTable { number, .. } = edit {
+                levels.remove(level(number), &*self.tables.get(*number)?);
+            }
+        }
+        for edit in &change.edits {
+            if let Edit::MoveTable { number, level } = edit {
+                levels.insert(*level as usize, self.tables.get(*number)?);
+            }
+        }
+        let added = change.edits.iter().filter_map(|edit| match edit {
+            Edit::AddTable { level, .. } => Some(*level as usize),
+            _ => None,
+        });
+        added.zip(made).for_each(|(level, table)| levels.insert(level, table.clone()));
+        Ok(levels)
     }
 
     /// The edits of `change` with the list of tables that hold what only snapshots keep.
@@ -257,20 +281,26 @@ impl Lsm {
     /// Gives the cache what memtables, each at its full size, and tables leave of the budget.
     fn settle_memory(&self) {
         let readable = self.readable();
-        let tables: u64 = readable.levels.tables().map(|t| t.memory_bytes() as u64).sum();
         let memtable = |m: &Arc<MemTable>| m.list.dram_bytes().max(self.core.options.lsm.memtable_bytes);
-        self.core.memory.settle(tables + readable.memtables.iter().map(memtable).sum::<u64>());
+        let memtables: u64 = readable.memtables.iter().map(memtable).sum();
+        self.core.memory.settle(self.core.cache().table_bytes() + memtables);
     }
 
     /// Notes what writers are slowed down by.
     fn note_load(&self, levels: &Levels) {
         let options = self.leveled();
-        let view = levels.view(options.levels, &BTreeSet::new(), &self.manifest.state().candidates);
-        let targets = Targets::new(&view.sizes(), &options);
-        self.l0_tables.store(levels.level(0).len(), Ordering::Relaxed);
-        self.debt_bytes.store(debt(&view, &targets, &options), Ordering::Relaxed);
-        let garbage = view.levels.last().is_some_and(|tables| tables.iter().any(|t| t.holds_garbage()));
-        self.holds_garbage.store(garbage, Ordering::Relaxed);
+        let (sizes, l0_tables) = (levels.sizes(options.levels), levels.level(0).len());
+        let targets = Targets::new(&sizes, &options);
+        self.l0_tables.store(l0_tables, Ordering::Relaxed);
+        self.debt_bytes.store(debt(&sizes, l0_tables, &targets, &options), Ordering::Relaxed);
+        self.holds_garbage.store(self.has_garbage(levels, sizes.len() - 1), Ordering::Relaxed);
+    }
+
+    /// Whether a table of the `last` level has tombstones, or is known to hold versions that only snapshots keep.
+    fn has_garbage(&self, levels: &Levels, last: usize) -> bool {
+        let state = self.manifest.state();
+        let is_there = |number| state.tables.get(number).is_some_and(|table| table.level as usize == last);
+        levels.level(last).has_deletes() || state.candidates.iter().any(is_there)
     }
 
     /// Has what the pool was closed with verified in the background, a piece at a time.

@@ -15,7 +15,7 @@ use crate::levels::Levels;
 use crate::manifest::{self, Identity, Manifest};
 use crate::options::{EngineKind, LogPlace, PoolChoice};
 use crate::pool::{self, MEDIA, MEMORY};
-use crate::tables::{open_table, refuse_missing};
+use crate::tables::{TableStore, refuse_missing};
 
 /// The identity's name for where the log lies, and the values.
 const LOG: &str = "lsm.log";
@@ -167,7 +167,8 @@ pub(super) fn assemble_around(
         pool::note(&manifest, pool);
     }
     let state = manifest.state();
-    let levels = Levels::default().updated(&state, |number| open_table(&core, &state, number))?;
+    let tables = TableStore::new(&core, &manifest)?;
+    let levels = Levels::new(&state, |number| tables.get(number))?;
     let emulated = match &pool {
         Some(_) => pool::emulated(&core, &manifest.state().identity)?,
         None => None,
@@ -187,6 +188,7 @@ pub(super) fn assemble_around(
         core,
         pool,
         manifest,
+        tables,
         readable: ArcSwap::from_pointee(readable),
         changing: Default::default(),
         log,

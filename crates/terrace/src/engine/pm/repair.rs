@@ -16,7 +16,7 @@ use bytes::Bytes;
 use terrace_base::{Error, Result};
 use terrace_index::ScanBatch;
 use terrace_pmem::{CLOSED_WITH, Opened, Pool, PoolOptions};
-use terrace_table::{Kind, TableOptions};
+use terrace_table::{Kind, TableMeta, TableOptions};
 
 use super::index::KeyIndex;
 use super::layout::{LINKED_KIND, RECORD_KIND, RecordRef};
@@ -28,7 +28,7 @@ use crate::batch::Op;
 use crate::core::Core;
 use crate::core::engine::Engine;
 use crate::core::request::Condition;
-use crate::manifest::{FileName, Identity, Manifest, State};
+use crate::manifest::{Identity, Manifest, State};
 use crate::pool::{self, MEDIA};
 use crate::salvage::{Runs, Salvage, each_newest};
 
@@ -181,7 +181,7 @@ fn prove<I: KeyIndex>(store: &PmStore<I>) -> Result<std::result::Result<(), Stri
 }
 
 /// Puts everything that can still be read into tables.
-fn gather<I: KeyIndex>(pool: &Pool, base: &mut Salvage) -> Result<Vec<u64>> {
+fn gather<I: KeyIndex>(pool: &Pool, base: &mut Salvage) -> Result<Vec<TableMeta>> {
     let (core, options) = (base.core.clone(), TableOptions::default());
     let before = before_the_group::<I>(pool, base);
     let mut next = base.next;
@@ -203,7 +203,7 @@ fn gather<I: KeyIndex>(pool: &Pool, base: &mut Salvage) -> Result<Vec<u64>> {
     }
     let made = runs.finish()?;
     base.next = next;
-    Ok(made.into_iter().map(|meta| meta.number).collect())
+    Ok(made)
 }
 
 fn take(runs: &mut Runs<'_>, key: &[u8], number: u64, value: Option<Vec<u8>>, rank: Rank) -> Result<()> {
@@ -302,7 +302,7 @@ fn renew<I: KeyIndex>(
     path: &Path,
     identity: &Identity,
     manifest: Manifest,
-    tables: &[u64],
+    tables: &[TableMeta],
     base: &mut Salvage,
 ) -> Result<()> {
     let core = base.core.clone();
@@ -322,8 +322,8 @@ fn renew<I: KeyIndex>(
         Ok(())
     })?;
     compare(&core, &*store, tables)?;
-    for number in tables {
-        core.fs().remove(&FileName::Table(*number).path(&core.dir))?;
+    for meta in tables {
+        core.fs().remove(&core.files.table(meta.number))?;
     }
     if merely_found > 0 {
         base.did(format!("found {merely_found} keys in records that the index does not lead to"));
@@ -333,7 +333,7 @@ fn renew<I: KeyIndex>(
 }
 
 /// Every key that was gathered must be in the new pool with its value, and none that was not.
-fn compare<I: KeyIndex>(core: &Core, store: &PmStore<I>, tables: &[u64]) -> Result<()> {
+fn compare<I: KeyIndex>(core: &Core, store: &PmStore<I>, tables: &[TableMeta]) -> Result<()> {
     let mut keys = 0;
     each_newest(core, tables, &mut |key, _, kind, value| {
         let wanted = (kind == Kind::Put).then_some(value);

@@ -99,7 +99,7 @@ fn check_tables(slm: &Slm, report: &mut CheckReport) -> BTreeMap<u64, u64> {
 }
 
 fn check_table(slm: &Slm, number: u64, report: &mut CheckReport) -> Result<u64> {
-    let table = slm.table(number)?;
+    let table = slm.tables.get(number)?;
     table.verify()?;
     let mut live = 0;
     let mut cursor = table.cursor(false, READAHEAD_BYTES);

@@ -192,13 +192,12 @@ impl Slm {
         edits
     }
 
-    /// Closes and removes tables that the manifest no longer has.
+    /// Lets go of tables that the manifest no longer has.
     fn drop_tables(&self, numbers: &[u64]) {
-        self.tables.remove(numbers);
         let mut choosing = self.choosing.lock();
         numbers.iter().for_each(|&number| choosing.pins.forget(number));
         drop(choosing);
-        self.core.files.remove_tables(numbers.iter().copied());
+        self.tables.remove(numbers);
     }
 }
 
@@ -208,7 +207,7 @@ fn merge_tables(slm: &Slm, job: u64, inputs: &[u64], tombstones: &Tombstones, si
     let _loan = slm.core.memory.lend(inputs.len() * readahead);
     let mut children: Vec<Box<dyn Cursor>> = Vec::with_capacity(inputs.len());
     for &number in inputs {
-        children.push(Box::new(slm.table(number)?.cursor(false, readahead)));
+        children.push(Box::new(slm.tables.get(number)?.cursor(false, readahead)));
     }
     let mut cursor = merge(children);
     cursor.seek_first()?;

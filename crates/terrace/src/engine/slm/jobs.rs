@@ -350,7 +350,6 @@ impl Slm {
 
     fn ended(&self, ending: Ending) -> Result<()> {
         self.tables.remove(&ending.unused);
-        self.core.files.remove_tables(ending.unused);
         self.drop_log(ending.root, ending.log)
     }
 

@@ -33,7 +33,6 @@ mod read;
 mod rebuild;
 mod recover;
 mod repair;
-mod tables;
 #[cfg(test)]
 mod tests;
 mod walk;
@@ -68,8 +67,8 @@ pub(crate) use open::open;
 pub(crate) use repair::repair;
 
 use crate::background::{Background, Room};
+use crate::tables::TableStore;
 use memtable::{FlushPace, MemSet, MemTable};
-use tables::Tables;
 
 /// The index over all keys.
 type LocationIndex = FastFair;
@@ -87,7 +86,7 @@ pub(crate) struct Slm {
     /// Chains taken out of the index, by offset, until their readers have left.
     limbo: Limbo<u64>,
     manifest: Manifest,
-    tables: Tables,
+    tables: TableStore,
     mem: ArcSwap<MemSet>,
     /// Bytes at which a memtable is full.
     memtable_bytes: u64,
@@ -240,7 +239,7 @@ impl Slm {
     /// The DRAM that the engine's structures hold.
     fn dram(&self) -> Dram {
         Dram {
-            tables: self.tables.load().values().map(|t| t.memory_bytes() as u64).sum(),
+            tables: self.core.cache().table_bytes(),
             memtables: self.readable_memtables().iter().map(SkipList::dram_bytes).sum(),
             index: self.index.dram_bytes(),
             allocator: self.pool.dram_bytes(),

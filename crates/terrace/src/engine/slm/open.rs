@@ -16,7 +16,6 @@ use terrace_pmem::Pool;
 use super::behind::note_flushed;
 use super::chain::CHAIN_KIND;
 use super::memtable::{MEMTABLES, MemSet, MemTable};
-use super::tables::{TableMap, Tables};
 use super::{LocationIndex, NAME, Slm, compact};
 use crate::background::Background;
 use crate::commit_log::{CommitLog, Policy};
@@ -25,7 +24,7 @@ use crate::core::engine::Engine;
 use crate::manifest::{self, Identity, KnownPool, Manifest};
 use crate::options::{EngineKind, Options};
 use crate::pool::{self, Found, MEDIA};
-use crate::tables::{open_table, refuse_missing};
+use crate::tables::{TableStore, refuse_missing};
 
 /// The root of the index.
 pub(super) const INDEX_ROOT: &str = "slm.index";
@@ -180,7 +179,7 @@ pub(super) fn assemble(
     }
     let index = LocationIndex::open(&pool, INDEX_ROOT)?;
     index.set_shortcut_limit(core.options.memory_budget / 16);
-    let tables = open_tables(&core, &manifest)?;
+    let tables = TableStore::new(&core, &manifest)?;
     let memtable_bytes = memtable_bytes(&core.options, &pool);
     let table_bytes = table_bytes(&core.options);
     let mem = open_memtables(&core, &pool, memtable_bytes)?;
@@ -202,7 +201,7 @@ pub(super) fn assemble(
         pool,
         index,
         manifest,
-        tables: Tables::new(tables),
+        tables,
         mem: ArcSwap::from_pointee(mem),
         memtable_bytes,
         table_bytes,
@@ -229,12 +228,6 @@ pub(super) fn assemble(
         opened: Mutex::new(attached.describe().into()),
         emulated,
     }))
-}
-
-fn open_tables(core: &Core, manifest: &Manifest) -> Result<TableMap> {
-    let state = manifest.state();
-    let open = |&number: &u64| Ok((number, open_table(core, &state, number)?));
-    state.tables.keys().map(open).collect()
 }
 
 /// What a memtable may hold: as much as was asked for, unless the pool is too small for two such and the index, or

@@ -135,7 +135,7 @@ impl<'a> Outputs<'a> {
         let core = &self.slm.core;
         core.files.sync_names()?;
         let number = file.number();
-        let table = core.files.open_table(number, core.cache())?;
+        let table = self.slm.tables.made(&meta)?;
         if let Err(e) =
             self.slm.manifest.apply(&[Edit::AddTable { level: 0, job: self.job, meta: meta.clone() }])
         {
@@ -143,7 +143,7 @@ impl<'a> Outputs<'a> {
             return Err(e);
         }
         file.keep();
-        self.slm.tables.insert(number, table);
+        self.slm.tables.insert([table]);
         core.counters.tables_written.add(1);
         let (puts, bytes) = (meta.entries - meta.deletes, meta.file_bytes);
         sink(Finished { number, puts, bytes, notes, blocks });

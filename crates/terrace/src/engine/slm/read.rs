@@ -4,12 +4,10 @@
 //! moved the record in between; it then looks the word up again. A word that has not changed although its
 //! table is gone is damage.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use terrace_base::{Error, Result};
 use terrace_index::PointIndex;
-use terrace_table::{Entry, Kind, Position, Table};
+use terrace_table::{Entry, Kind, Position};
 
 use super::Slm;
 use super::chain::{Chain, Version, Word};
@@ -125,22 +123,14 @@ impl Slm {
 
     /// What an index word names holds some version of the key, always.
     fn misplaced(&self, key: &[u8], position: Position) -> Error {
-        let path = super::tables::table_path(&self.core.dir, position.number());
+        let path = self.core.files.table(position.number());
         let expected = format!("a block with the key {}, as the index has it", key.escape_ascii());
         Error::corruption(&path, position.offset(), expected, "a block without it")
     }
 
     fn lost_table(&self, position: Position) -> Error {
-        let path = super::tables::table_path(&self.core.dir, position.number());
+        let path = self.core.files.table(position.number());
         Error::corruption(&path, position.offset(), "a table that the index refers to", "no such table")
-    }
-
-    /// An open table.
-    pub(super) fn table(&self, number: u64) -> Result<Arc<Table>> {
-        self.tables.get(number).ok_or_else(|| {
-            let path = super::tables::table_path(&self.core.dir, number);
-            Error::corruption(&path, 0, "a table of the manifest", "no open table")
-        })
     }
 }
 

@@ -55,7 +55,7 @@ impl Slm {
         let _loan = self.core.memory.lend(state.tables.size() * readahead);
         let mut children: Vec<Box<dyn Cursor>> = Vec::with_capacity(state.tables.size());
         for &number in state.tables.keys() {
-            children.push(Box::new(self.table(number)?.cursor(false, readahead)));
+            children.push(Box::new(self.tables.get(number)?.cursor(false, readahead)));
         }
         let mut cursor = merge(children);
         cursor.seek_first()?;

@@ -24,7 +24,6 @@ use super::flush;
 use super::job_log::LoggedJob;
 use super::jobs::{JOB_ROOTS, restart_edits};
 use super::open::Attached;
-use super::tables::table_path;
 use crate::core::engine::Engine;
 use crate::pool;
 
@@ -208,7 +207,7 @@ impl Slm {
             Ok(())
         })?;
         if let Some(number) = dead.iter().find(|number| named.contains(number)) {
-            let path = table_path(&self.core.dir, *number);
+            let path = self.core.files.table(*number);
             let expected = "a table that the manifest names, as the index does (try `repair`)";
             return Err(Error::corruption(&path, 0, expected, "one that the manifest has lost"));
         }

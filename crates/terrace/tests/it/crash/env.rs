@@ -78,6 +78,8 @@ pub fn tiny(engine: EngineKind) -> Options {
         pool_extent_bytes: 4096,
         pm_bytes: 16 << 20,
         memory_budget: 1 << 20,
+        // Tables are closed and opened again all the time.
+        max_open_tables: 3,
         slm: SlmOptions {
             memtable_bytes: 4 << 10,
             table_bytes: 8 << 10,

@@ -1,0 +1,382 @@
+//! Files that are opened when they are read, of which so many are open at a time.
+//!
+//! A [`LazyFile`] opens itself at its first read and whenever it is read after it was closed. Of the open ones those that
+//! were not read for the longest are closed: a hand goes around them, and closes whichever was not read since it came by
+//! before. So a read of an open file takes no lock and notes a flag at most.
+//!
+//! 1. Beyond the limit only those are open that are being read from, or opened, at this moment.
+//! 2. A file that is read from stays open until that read is over, also if it is closed meanwhile.
+//! 3. Every open file has one place in `clock`, or is about to get it.
+//! 4. Where the system has no descriptor left ([`SparingFs`]), some are closed, and the call is made again.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use terrace_base::{Error, Result};
+
+use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile};
+
+/// How often a call that finds no descriptor is made again, each time after an eighth of those here has been closed.
+const ATTEMPTS: usize = 32;
+
+/// The descriptors of lazy files.
+#[derive(Debug)]
+pub struct Descriptors {
+    limit: usize,
+    open: AtomicUsize,
+    clock: Mutex<VecDeque<Weak<LazyFile>>>,
+}
+
+impl Descriptors {
+    /// At most `limit` of them at a time, and at least one.
+    pub fn new(limit: usize) -> Arc<Descriptors> {
+        let (limit, open) = (limit.max(1), AtomicUsize::new(0));
+        Arc::new(Descriptors { limit, open, clock: Mutex::default() })
+    }
+
+    /// How many are open now.
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Counts one more in, and closes another where there are as many as there may be.
+    fn count_in(self: &Arc<Self>) -> Counted {
+        // Two at most: what was opened side by side may have gone beyond the limit, and comes down again.
+        for _ in 0..2 {
+            if self.open() < self.limit || !self.close_one() {
+                break;
+            }
+        }
+        self.open.fetch_add(1, Ordering::Relaxed);
+        Counted(self.clone())
+    }
+
+    /// Closes the file that the hand comes to; false if none is open.
+    fn close_one(&self) -> bool {
+        let mut clock = self.clock.lock();
+        // Once around everything is flagged as not read; only who reads meanwhile is passed again.
+        let mut passed = 2 * clock.len();
+        while let Some(next) = clock.pop_front() {
+            let Some(file) = next.upgrade() else { continue };
+            if passed > 0 && file.was_read.swap(false, Ordering::Relaxed) {
+                passed -= 1;
+                clock.push_back(next);
+                continue;
+            }
+            drop(clock);
+            file.open.store(None);
+            return true;
+        }
+        false
+    }
+
+    /// Closes a part of the open files; false if none is open.
+    fn close_some(&self) -> bool {
+        let count = (self.open() / 8).max(1);
+        (0..count).filter(|_| self.close_one()).count() > 0
+    }
+
+    /// Makes `call` again, with fewer files open, where it finds no descriptor.
+    fn sparing<T>(&self, call: impl Fn() -> Result<T>) -> Result<T> {
+        for _ in 0..ATTEMPTS {
+            match call() {
+                Err(e) if e.is_out_of_descriptors() && self.close_some() => {}
+                outcome => return outcome,
+            }
+        }
+        call()
+    }
+
+    fn note(&self, file: Weak<LazyFile>) {
+        let mut clock = self.clock.lock();
+        // Files that are gone leave their places behind.
+        if clock.len() > 2 * self.open() + 16 {
+            clock.retain(|file| file.strong_count() > 0);
+        }
+        clock.push_back(file);
+    }
+}
+
+/// A descriptor that is counted.
+#[derive(Debug)]
+struct Counted(Arc<Descriptors>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An open file. It is closed before it is counted out.
+#[derive(Debug)]
+struct Opened {
+    file: Arc<dyn ReadFile>,
+    _counted: Counted,
+}
+
+/// An immutable file that is opened when it is read.
+#[derive(Debug)]
+pub struct LazyFile {
+    me: Weak<LazyFile>,
+    fs: Arc<dyn Fs>,
+    descriptors: Arc<Descriptors>,
+    path: PathBuf,
+    access: Access,
+    len: u64,
+    open: ArcSwapOption<Opened>,
+    opening: Mutex<()>,
+    /// Whether it was read since the hand came by.
+    was_read: AtomicBool,
+}
+
+impl LazyFile {
+    /// The file of `len` bytes at `path` of `fs`, which is not looked at yet.
+    pub fn new(
+        fs: Arc<dyn Fs>,
+        descriptors: &Arc<Descriptors>,
+        path: PathBuf,
+        len: u64,
+        access: Access,
+    ) -> Arc<LazyFile> {
+        Arc::new_cyclic(|me| LazyFile {
+            me: me.clone(),
+            fs,
+            descriptors: descriptors.clone(),
+            path,
+            access,
+            len,
+            open: ArcSwapOption::empty(),
+            opening: Mutex::default(),
+            was_read: AtomicBool::new(false),
+        })
+    }
+
+    fn with<T>(&self, read: impl FnOnce(&dyn ReadFile) -> Result<T>) -> Result<T> {
+        if !self.was_read.load(Ordering::Relaxed) {
+            self.was_read.store(true, Ordering::Relaxed);
+        }
+        match &*self.open.load() {
+            Some(open) => read(&*open.file),
+            None => read(&*self.open_it()?.file),
+        }
+    }
+
+    #[cold]
+    fn open_it(&self) -> Result<Arc<Opened>> {
+        let _alone = self.opening.lock();
+        if let Some(open) = self.open.load_full() {
+            return Ok(open);
+        }
+        let _counted = self.descriptors.count_in();
+        let file = self.fs.open(&self.path, self.access)?;
+        if file.len() != self.len {
+            let (expected, found) =
+                (format!("a file of {} bytes", self.len), format!("{} bytes", file.len()));
+            return Err(Error::corruption(&self.path, self.len.min(file.len()), expected, found));
+        }
+        let open = Arc::new(Opened { file, _counted });
+        self.open.store(Some(open.clone()));
+        self.descriptors.note(self.me.clone());
+        Ok(open)
+    }
+}
+
+impl ReadFile for LazyFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.with(|file| file.read_at(offset, buf))
+    }
+
+    fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Result<()> {
+        self.with(|file| file.read_many(reads))
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// A file system whose calls have lazy files closed where the system has no descriptor left.
+pub struct SparingFs {
+    inner: Arc<dyn Fs>,
+    descriptors: Arc<Descriptors>,
+}
+
+impl SparingFs {
+    /// `inner`, at the cost of `descriptors`.
+    pub fn new(inner: Arc<dyn Fs>, descriptors: Arc<Descriptors>) -> Self {
+        SparingFs { inner, descriptors }
+    }
+}
+
+impl fmt::Debug for SparingFs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+impl Fs for SparingFs {
+    fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        self.descriptors.sparing(|| self.inner.create(path))
+    }
+
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
+        self.descriptors.sparing(|| self.inner.open(path, access))
+    }
+
+    fn read(&self, path: &Path) -> Result<Vec<u8>> {
+        self.descriptors.sparing(|| self.inner.read(path))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        self.inner.rename(from, to)
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> Result<()> {
+        self.inner.link(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.inner.remove(path)
+    }
+
+    fn sync_file(&self, path: &Path) -> Result<()> {
+        self.descriptors.sparing(|| self.inner.sync_file(path))
+    }
+
+    fn sync_dir(&self, path: &Path) -> Result<()> {
+        self.descriptors.sparing(|| self.inner.sync_dir(path))
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<PathBuf>> {
+        self.descriptors.sparing(|| self.inner.list(path))
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        self.inner.exists(path)
+    }
+
+    fn create_dir_all(&self, path: &Path) -> Result<()> {
+        self.descriptors.sparing(|| self.inner.create_dir_all(path))
+    }
+
+    fn remove_dir(&self, path: &Path) -> Result<()> {
+        self.inner.remove_dir(path)
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        self.descriptors.sparing(|| self.inner.lock(path))
+    }
+
+    fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
+        self.descriptors.sparing(|| self.inner.lock_to_read(path))
+    }
+
+    fn free_bytes(&self, path: &Path) -> Result<u64> {
+        self.inner.free_bytes(path)
+    }
+
+    fn epoch(&self, dir: &Path) -> u64 {
+        self.inner.epoch(dir)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::SimFs;
+
+    const ACCESS: Access = Access::Random;
+
+    fn path(i: usize) -> PathBuf {
+        PathBuf::from(format!("/{i}"))
+    }
+
+    fn files(fs: &SimFs, descriptors: &Arc<Descriptors>, count: usize) -> Vec<Arc<LazyFile>> {
+        let sparing: Arc<dyn Fs> = Arc::new(SparingFs::new(Arc::new(fs.clone()), descriptors.clone()));
+        let lazy = |i: usize| {
+            fs.plant(&path(i), &[i as u8; 3]).unwrap();
+            LazyFile::new(sparing.clone(), descriptors, path(i), 3, ACCESS)
+        };
+        (0..count).map(lazy).collect()
+    }
+
+    fn first(file: &LazyFile) -> Result<u8> {
+        let mut buf = [0; 2];
+        file.read_at(1, &mut buf).map(|()| buf[0])
+    }
+
+    #[test]
+    fn only_so_many_are_open_and_those_that_are_read_stay_so() {
+        let (fs, descriptors) = (SimFs::new(), Descriptors::new(4));
+        let files = files(&fs, &descriptors, 20);
+        assert_eq!((fs.descriptors(), descriptors.open()), (0, 0), "nothing is opened before it is read");
+        for i in 0..20 {
+            assert_eq!(first(&files[i]).unwrap(), i as u8);
+            assert_eq!(first(&files[0]).unwrap(), 0);
+            assert!(fs.descriptors() <= 4 && descriptors.open() == fs.descriptors());
+        }
+        assert!(files[0].open.load().is_some() && files[5].open.load().is_none());
+        drop(files);
+        assert_eq!((fs.descriptors(), descriptors.open()), (0, 0));
+    }
+
+    #[test]
+    fn where_the_system_has_none_left_some_are_closed() {
+        let (fs, descriptors) = (SimFs::new(), Descriptors::new(100));
+        let files = files(&fs, &descriptors, 50);
+        fs.set_descriptors(Some(10));
+        for (i, file) in files.iter().enumerate() {
+            assert_eq!(first(file).unwrap(), i as u8);
+        }
+        let sparing = SparingFs::new(Arc::new(fs.clone()), descriptors.clone());
+        let more: Vec<_> = (60..65).map(|i| sparing.create(&path(i)).unwrap()).collect();
+        assert!(fs.descriptors() <= 10);
+        fs.set_descriptors(Some(0));
+        let refused = first(&files[0]).unwrap_err();
+        assert!(refused.is_out_of_descriptors() && refused.is_retryable(), "{refused}");
+        fs.set_descriptors(None);
+        assert_eq!(first(&files[0]).unwrap(), 0);
+        drop((more, files));
+        assert_eq!((fs.descriptors(), descriptors.open()), (0, 0));
+    }
+
+    #[test]
+    fn another_length_is_told_and_a_file_that_is_gone_is_not_there() {
+        let (fs, descriptors) = (SimFs::new(), Descriptors::new(1));
+        let files = files(&fs, &descriptors, 2);
+        fs.plant(&path(0), b"four").unwrap();
+        let told = first(&files[0]).unwrap_err().to_string();
+        assert!(told.contains("expected a file of 3 bytes, found 4 bytes"), "{told}");
+        fs.remove(&path(1)).unwrap();
+        assert!(matches!(first(&files[1]), Err(Error::Io { .. })));
+        assert_eq!(descriptors.open(), 0);
+    }
+
+    #[test]
+    fn many_threads_read_what_is_closed_under_them() {
+        let (fs, descriptors) = (SimFs::new(), Descriptors::new(3));
+        let files = files(&fs, &descriptors, 40);
+        std::thread::scope(|scope| {
+            for t in 0..4 {
+                let files = &files;
+                scope.spawn(move || {
+                    for i in (0..2000).map(|i| (i * 7 + t) % 40) {
+                        assert_eq!(first(&files[i]).unwrap(), i as u8);
+                    }
+                });
+            }
+        });
+        // What was opened side by side goes beyond the limit by the threads at most.
+        assert!(descriptors.open() <= 3 + 4);
+        assert!(descriptors.clock.lock().len() <= 2 * descriptors.open() + 17);
+    }
+}

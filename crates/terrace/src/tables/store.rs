@@ -1,0 +1,136 @@
+//! The tables of a database, by number.
+//!
+//! What the manifest says of a table is in memory; its file is opened when it is read ([`Table::lazy`]), and which files
+//! are open at a time is bounded (`Options::max_open_tables`).
+//!
+//! 1. Readers take the tables of a moment and may read them for as long as they hold them: a file is removed when the
+//!    manifest does not name it any more and nobody holds its table.
+//! 2. A table enters before anything leads to it and leaves when nothing does any more. So a reader that finds no table
+//!    has asked with something outdated, and looks again.
+//! 3. A change costs what it changes: the tables of two moments share the rest.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Guard};
+use parking_lot::Mutex;
+use rpds::RedBlackTreeMapSync;
+use terrace_base::{Error, Result};
+use terrace_table::{BlockCache, Table, TableMeta};
+
+use crate::core::Core;
+use crate::core::files::{Files, missing_table};
+use crate::manifest::Manifest;
+
+/// The tables of one moment. A copy shares what it does not change.
+pub(crate) type TableMap = RedBlackTreeMapSync<u64, Arc<Table>>;
+
+/// The tables of an open database.
+#[derive(Debug)]
+pub(crate) struct TableStore {
+    files: Arc<Files>,
+    cache: Arc<BlockCache>,
+    /// Where all of them come from.
+    origin: u64,
+    map: ArcSwap<TableMap>,
+    changing: Mutex<()>,
+}
+
+impl TableStore {
+    /// The tables that the manifest names, none of which is looked at yet. Where nothing that is done here is kept, one
+    /// that is missing stands for what is lost: whatever may have been in it is an error to ask for.
+    pub fn new(core: &Core, manifest: &Manifest) -> Result<TableStore> {
+        let state = manifest.state();
+        let missing: BTreeSet<u64> = match reads_only(core) {
+            true => manifest.listing()?.missing_tables.into_iter().collect(),
+            false => BTreeSet::new(),
+        };
+        let store = TableStore {
+            files: core.files.clone(),
+            cache: core.cache().clone(),
+            origin: state.identity.origin(),
+            map: ArcSwap::from_pointee(TableMap::new_sync()),
+            changing: Mutex::default(),
+        };
+        let named = state.tables.iter().map(|(number, table)| match missing.contains(number) {
+            true => (*number, store.missing(&table.meta)),
+            false => (*number, store.of(&table.meta)),
+        });
+        store.map.store(Arc::new(named.collect()));
+        Ok(store)
+    }
+
+    fn missing(&self, meta: &Arc<TableMeta>) -> Arc<Table> {
+        let missing = missing_table(&self.files.table(meta.number));
+        tracing::warn!(error = %missing, "opened to be read without it");
+        Table::missing(meta.clone(), missing, self.cache.clone())
+    }
+
+    fn of(&self, meta: &Arc<TableMeta>) -> Arc<Table> {
+        Table::lazy(self.files.hold_table(meta), meta.clone(), self.origin, self.cache.clone())
+    }
+
+    /// A table that has just been written, which is looked at now: nothing is to fail once the manifest names it.
+    pub fn made(&self, meta: &TableMeta) -> Result<Arc<Table>> {
+        let table = self.of(&Arc::new(meta.clone()));
+        table.load()?;
+        Ok(table)
+    }
+
+    /// The tables now.
+    pub fn load(&self) -> Guard<Arc<TableMap>> {
+        self.map.load()
+    }
+
+    /// A table of the manifest.
+    pub fn get(&self, number: u64) -> Result<Arc<Table>> {
+        let table = self.map.load().get(&number).cloned();
+        table.ok_or_else(|| {
+            Error::corruption(&self.files.table(number), 0, "a table of the manifest", "no open table")
+        })
+    }
+
+    /// Adds tables that the manifest names.
+    pub fn insert(&self, tables: impl IntoIterator<Item = Arc<Table>>) {
+        self.change(|map| {
+            for table in tables {
+                map.insert_mut(table.number(), table);
+            }
+        });
+    }
+
+    /// Takes out tables that the manifest does not name any more. Their files go in this order once nobody reads them.
+    pub fn remove(&self, numbers: &[u64]) {
+        self.change(|map| {
+            for number in numbers {
+                map.remove_mut(number);
+            }
+        });
+        self.files.remove_tables(numbers.iter().copied());
+    }
+
+    fn change(&self, edit: impl FnOnce(&mut TableMap)) {
+        let alone = self.changing.lock();
+        let mut map = TableMap::clone(&self.map.load());
+        edit(&mut map);
+        let before = self.map.swap(Arc::new(map));
+        // What goes with it may have files to be removed: nobody waits for that.
+        drop(alone);
+        drop(before);
+    }
+}
+
+/// An error that names a table which is missing, before anything is opened that would have to be closed in order. A
+/// database that is opened to be read only goes without it.
+pub(crate) fn refuse_missing(core: &Core, manifest: &Manifest) -> Result<()> {
+    let missing = manifest.listing()?.missing_tables;
+    match missing.first() {
+        Some(number) if !reads_only(core) => Err(missing_table(&core.files.table(*number))),
+        _ => Ok(()),
+    }
+}
+
+/// Whether nothing that is done here is kept, so that what is not there takes nothing with it.
+fn reads_only(core: &Core) -> bool {
+    core.options.read_only || core.is_scratch
+}
