@@ -47,7 +47,7 @@ impl ReadFile for Gone {
 impl Table {
     /// Stands for the table with the figures `meta`, which is missing, as `error` says. To read what lies in its range of
     /// keys, or at a position in it, is that error; that nothing else lies in it is known.
-    pub fn missing(meta: Arc<TableMeta>, error: Error, cache: Arc<BlockCache>) -> Arc<Table> {
+    pub fn missing(meta: TableMeta, error: Error, cache: Arc<BlockCache>) -> Arc<Table> {
         let path = match &error {
             Error::Corruption { file, .. } => file.clone(),
             _ => PathBuf::new(),

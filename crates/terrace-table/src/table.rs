@@ -27,7 +27,7 @@ use crate::tail::{Tail, decode_block, open_payload};
 pub struct Table {
     file: Arc<dyn ReadFile>,
     cache: Arc<BlockCache>,
-    meta: Arc<TableMeta>,
+    meta: TableMeta,
     /// The origin that it must have, where its ends are read later.
     origin: u64,
     ends: OnceLock<Ends>,
@@ -51,18 +51,13 @@ impl Table {
     ) -> Result<Arc<Table>> {
         let file = fs.open(path, access)?;
         let (ends, meta) = Ends::read(&*file, number)?;
-        Ok(Arc::new(Table::of_parts(file, cache, Arc::new(meta), Ok(ends))))
+        Ok(Arc::new(Table::of_parts(file, cache, meta, Ok(ends))))
     }
 
     /// The table in `file`, of which `meta` is known and that it comes from `origin`. Nothing is read before it is asked
     /// for something, and then what [`open`](Self::open) checks is; it must be the very table. Where that fails it fails
     /// what was asked, and whoever asks next tries again.
-    pub fn lazy(
-        file: Arc<dyn ReadFile>,
-        meta: Arc<TableMeta>,
-        origin: u64,
-        cache: Arc<BlockCache>,
-    ) -> Arc<Table> {
+    pub fn lazy(file: Arc<dyn ReadFile>, meta: TableMeta, origin: u64, cache: Arc<BlockCache>) -> Arc<Table> {
         Arc::new(Table::of_parts(file, cache, meta, Err(origin)))
     }
 
@@ -70,7 +65,7 @@ impl Table {
     fn of_parts(
         file: Arc<dyn ReadFile>,
         cache: Arc<BlockCache>,
-        meta: Arc<TableMeta>,
+        meta: TableMeta,
         ends: std::result::Result<Ends, u64>,
     ) -> Table {
         let (origin, ends) = match ends {
@@ -86,7 +81,7 @@ impl Table {
     pub(crate) fn made_up(
         file: Arc<dyn ReadFile>,
         cache: Arc<BlockCache>,
-        meta: Arc<TableMeta>,
+        meta: TableMeta,
         ends: Ends,
     ) -> Table {
         let mut table = Table::of_parts(file, cache, meta, Ok(ends));

@@ -24,7 +24,7 @@ fn made(fs: &MemFs) -> Built {
 fn lazy(fs: &MemFs, meta: &TableMeta, origin: u64) -> (Arc<Table>, Arc<BlockCache>) {
     let cache = Arc::new(BlockCache::new(1 << 20));
     let file = fs.open(path(), Access::Random).unwrap();
-    (Table::lazy(file, Arc::new(meta.clone()), origin, cache.clone()), cache)
+    (Table::lazy(file, meta.clone(), origin, cache.clone()), cache)
 }
 
 /// What can be asked of a table first.

@@ -191,7 +191,7 @@ mod tests {
             10,
             terrace_disk::Access::Random,
         );
-        Table::lazy(file, Arc::new(meta), 0, Arc::new(BlockCache::new(0)))
+        Table::lazy(file, meta, 0, Arc::new(BlockCache::new(0)))
     }
 
     fn numbers<'a>(tables: impl Iterator<Item = &'a Arc<Table>>) -> Vec<u64> {

@@ -1,8 +1,6 @@
 //! Entries on their way into new tables: sorted by parts, so that never more of them is in memory than the budget has room
 //! for, and written as each part is full.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use terrace_base::Result;
 use terrace_table::{Cursor, Kind, Table, TableBuilder, TableMeta, TableOptions, merge};
@@ -92,8 +90,8 @@ pub(crate) fn each_newest(core: &Core, tables: &[TableMeta], each: &mut Each<'_>
     let readahead = core.memory.buffer(tables.len(), READAHEAD_BYTES);
     let mut children: Vec<Box<dyn Cursor>> = Vec::with_capacity(tables.len());
     for meta in tables {
-        let (file, meta) = (core.files.hold_table(meta), Arc::new(meta.clone()));
-        let table = Table::lazy(file, meta, TableOptions::default().origin, core.cache().clone());
+        let file = core.files.hold_table(meta);
+        let table = Table::lazy(file, meta.clone(), TableOptions::default().origin, core.cache().clone());
         children.push(Box::new(table.cursor(false, readahead)));
     }
     let mut cursor = merge(children);

@@ -60,19 +60,19 @@ impl TableStore {
         Ok(store)
     }
 
-    fn missing(&self, meta: &Arc<TableMeta>) -> Arc<Table> {
+    fn missing(&self, meta: &TableMeta) -> Arc<Table> {
         let missing = missing_table(&self.files.table(meta.number));
         tracing::warn!(error = %missing, "opened to be read without it");
         Table::missing(meta.clone(), missing, self.cache.clone())
     }
 
-    fn of(&self, meta: &Arc<TableMeta>) -> Arc<Table> {
+    fn of(&self, meta: &TableMeta) -> Arc<Table> {
         Table::lazy(self.files.hold_table(meta), meta.clone(), self.origin, self.cache.clone())
     }
 
     /// A table that has just been written, which is looked at now: nothing is to fail once the manifest names it.
     pub fn made(&self, meta: &TableMeta) -> Result<Arc<Table>> {
-        let table = self.of(&Arc::new(meta.clone()));
+        let table = self.of(meta);
         table.load()?;
         Ok(table)
     }

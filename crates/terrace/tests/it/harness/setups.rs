@@ -55,6 +55,8 @@ impl Setup {
         let options = Options {
             engine: engine.kind,
             memory_budget: 1 << 20,
+            // Tables are closed and opened again all the time.
+            max_open_tables: 2,
             pm_bytes: 8 << 20,
             pool_extent_bytes: 4096,
             slm,
