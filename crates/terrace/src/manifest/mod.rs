@@ -29,8 +29,6 @@
 //! 6. What [`Manifest::open`] has read is durable, even what a dead process had not synced: the
 //!    store acts on it, and a power cut must not take it back.
 
-use std::fmt::Write as _;
-use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,18 +38,21 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 use terrace_disk::Fs;
-use terrace_log::{FileSegment, LogWriter, Tail};
+use terrace_log::{FileSegment, LogWriter};
 use terrace_table::TableMeta;
 
 mod codec;
+mod dump;
 mod edit;
 mod files;
 mod listing;
 mod replay;
+mod roll;
 mod state;
 #[cfg(test)]
 mod tests;
 
+pub use dump::dump;
 pub use edit::{BegunLog, Edit, FORMAT_VERSION, Identity, JobKind, KnownPool};
 pub use files::{FileName, locate};
 pub(crate) use files::{
@@ -63,9 +64,6 @@ pub use state::{OpenJob, State, TableState};
 
 /// A manifest file starts anew past this size, or past four times its snapshot if that is more.
 pub const ROLLOVER_BYTES: u64 = 4 << 20;
-
-/// A snapshot is written in records of about this size.
-const SNAPSHOT_RECORD_BYTES: usize = 64 << 10;
 
 /// The manifest of one open store.
 #[derive(Debug)]
@@ -365,90 +363,11 @@ impl Manifest {
         }
     }
 
-    fn start_file(&self) -> Result<()> {
-        self.roll(&mut self.writer.lock(), &self.state.load())
-    }
-
-    /// Starts a new manifest file with a snapshot of `state` and puts it in force.
-    fn roll(&self, writer: &mut Writer, state: &State) -> Result<()> {
-        (writer.number, writer.sealed, writer.in_force) = (writer.number + 1, false, None);
-        let path = FileName::Manifest(writer.number).path(&self.dir);
-        let file = self.fs.create(&path)?;
-        let mut log = LogWriter::create(FileSegment(file), replay::log_id(writer.number))?;
-        for record in snapshot_records(state) {
-            log.append(&record)?;
-        }
-        log.sync()?;
-        self.fs.sync_dir(&self.dir)?;
-        files::set_current(&*self.fs, &self.dir, writer.number)?;
-        writer.snapshot_bytes = log.len();
-        writer.log = Some(log);
-        (writer.in_force, writer.others) = (Some(writer.number), true);
-        self.remove_others(writer);
-        Ok(())
-    }
-
-    /// Removes manifests that are no longer in force and could not be removed before.
-    pub fn tidy(&self) {
-        self.remove_others(&mut self.writer.lock());
-    }
-
-    /// Removes every manifest but the one in force. One that cannot be removed is a leftover and no harm.
-    fn remove_others(&self, writer: &mut Writer) {
-        let Some(in_force) = writer.in_force.filter(|_| writer.others) else { return };
-        writer.others = false;
-        let removed: Result<()> = files::manifests(&*self.fs, &self.dir).and_then(|numbers| {
-            let mut others = numbers.into_iter().filter(|n| *n != in_force);
-            others.try_for_each(|number| self.fs.remove(&FileName::Manifest(number).path(&self.dir)))
-        });
-        if let Err(error) = removed {
-            tracing::warn!(%error, "an old manifest stays for now");
-            writer.others = true;
-        }
-    }
-
     /// What is in the directory, compared with what the manifest says.
     pub fn listing(&self) -> Result<Listing> {
         // No other file is put in force meanwhile.
         let _writer = self.writer.lock();
         Listing::read(&*self.fs, &self.dir, &self.state())
-    }
-}
-
-/// Writes the manifest in force in `dir` to `out` as readable text, edit by edit, and the state
-/// they add up to. Damage ends the text and is returned.
-pub fn dump(fs: &dyn Fs, dir: &Path, out: &mut dyn io::Write) -> Result<()> {
-    let Some(number) = locate(fs, dir)? else {
-        return Err(Error::invalid(format!("there is no database in {}", dir.display())));
-    };
-    let mut text = format!("{}\n", FileName::Manifest(number));
-    let read = replay::read_seeing(fs, dir, number, &mut |at, edit| {
-        // Writing to a `String` cannot fail.
-        let _ = writeln!(text, "{at:>8}  {edit}");
-    });
-    let read = read.map(|(state, outline)| describe_end(&mut text, &state, &outline.tail));
-    out.write_all(text.as_bytes()).map_err(|e| Error::io(Path::new("the dump"), "write", e))?;
-    read
-}
-
-fn describe_end(text: &mut String, state: &State, tail: &Tail) {
-    if let Tail::Torn { at, dropped } = tail {
-        let _ = writeln!(text, "{at:>8}  a torn tail of {dropped} bytes, dropped");
-    }
-    let _ = writeln!(
-        text,
-        "state: {} tables, {} candidates, {} open jobs, flushed {}, next file {}, logs from {}",
-        state.tables.size(),
-        state.candidates.len(),
-        state.jobs.size(),
-        state.flushed_seq,
-        state.next_file,
-        state.log_number,
-    );
-    for (number, table) in &state.tables {
-        let _ = write!(text, "  table {number}: level {}, {} live of ", table.level, table.live());
-        let _ = edit::describe(text, &table.meta);
-        text.push('\n');
     }
 }
 
@@ -462,20 +381,6 @@ fn append(mut log: LogWriter<FileSegment>, payload: &[u8]) -> Result<LogWriter<F
 /// Applies an edit; says whether it changed anything.
 fn fit(state: &mut State, edit: &Edit) -> Result<bool> {
     state.apply(edit).map_err(|why| Error::invalid(format!("a manifest edit does not fit: {why}")))
-}
-
-/// The snapshot's records: the identity first, then the state's edits, and the end mark last.
-fn snapshot_records(state: &State) -> Vec<Vec<u8>> {
-    let mut records = vec![codec::encode_group(&[Edit::Identity(state.identity.clone())])];
-    let edits = state.snapshot();
-    for edit in edits.iter().chain([&Edit::SnapshotEnd]) {
-        let bytes = codec::encode_group(std::slice::from_ref(edit));
-        match records.last_mut() {
-            Some(last) if last.len() + bytes.len() <= SNAPSHOT_RECORD_BYTES => last.extend(bytes),
-            _ => records.push(bytes),
-        }
-    }
-    records
 }
 
 /// A manifest that was closed in order knows the number of every table that was ever begun. A table of a higher one shows

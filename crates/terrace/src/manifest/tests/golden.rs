@@ -1,7 +1,8 @@
 //! The bytes of `docs/formats/manifest.md`'s worked example, and the text of a dump.
 
 use super::super::codec::{decode_group, encode_group};
-use super::super::{BegunLog, KnownPool, dump, snapshot_records};
+use super::super::roll::snapshot_records;
+use super::super::{BegunLog, KnownPool, dump};
 use super::*;
 
 /// A flush's last group: table 7 joins, one key of table 5 has died.

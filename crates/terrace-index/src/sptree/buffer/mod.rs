@@ -1,10 +1,4 @@
-//! Write buffers: what a node holds that its leaf does not have yet.
-//!
-//! ```text
-//! word 0       entries (8 bits), then the sort of each entry's key (4 bits each)
-//! words 1, 2   tags
-//! words 3 ..   key word and word of each entry; word 0: the key is to be removed
-//! ```
+//! Write buffers: what a node holds that its leaf does not have yet. [`entries`] has the words of one.
 //!
 //! 1. A key is in a buffer once at most. What the buffer says of it comes before what the leaf says.
 //! 2. An entry is in the log, durably, before it is in the buffer; and in the leaf, durably, before it leaves
@@ -18,176 +12,43 @@
 
 use std::cmp::Ordering as Order;
 use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
-use terrace_pmem::Slot;
 
-use super::arena::Shape;
-use super::bound::Bound;
-use super::key::{INLINE_BYTES, Probe};
-use super::layout::{Item, KEY_HEAD_BYTES, LEAF_BYTES, OFFSET_BITS, RECORD, low_bits};
-use super::leaf::KeyRef;
-use super::logs::Logs;
-use super::mnode::{Locked, Mnode, Version};
-use super::page::Page;
-use super::split::Fresh;
-use super::write::free_slot;
-use super::{Core, Garbage};
 use crate::kinds;
 use crate::point::Wish;
+use crate::sptree::bound::Bound;
+use crate::sptree::key::Probe;
+use crate::sptree::layout::{Item, KEY_HEAD_BYTES, LEAF_BYTES, OFFSET_BITS, RECORD, low_bits};
+use crate::sptree::logs::Logs;
+use crate::sptree::mnode::{Locked, Mnode, Version};
+use crate::sptree::page::Page;
+use crate::sptree::split::Fresh;
+use crate::sptree::write::free_slot;
+use crate::sptree::{Core, Garbage};
 
-/// Most entries of a buffer.
-pub(super) const MAX_ENTRIES: usize = 14;
+mod entries;
 
-/// Words of a buffer: with those of its node six cache lines.
-pub(super) const WORDS: usize = 32;
-
-/// Sort of a key in a buffer that is a box: its word is the box's address.
-pub(super) const BOXED: u8 = 10;
-
-const TAGS_AT: usize = 1;
-const ENTRIES_AT: usize = 3;
-
-const _: () = assert!(ENTRIES_AT + 2 * MAX_ENTRIES <= WORDS && 8 + 4 * MAX_ENTRIES <= 64);
-
-/// A boxed key: its own box is what a word can point to.
-struct Boxed {
-    key: Box<[u8]>,
-    /// Where its record may lie; 0 if nothing is reserved for it. Taken under the node's lock.
-    reserved: AtomicU64,
-}
-
-/// The entries of a buffer, copied out.
-pub(super) type Entries = Vec<Item>;
-
-/// The sort of a buffer's entry `i`, by its head.
-fn kind_at(head: u64, i: usize) -> u8 {
-    (head >> (8 + 4 * i) & 15) as u8
-}
-
-/// How many entries a buffer with this head has.
-fn count_of(head: u64) -> usize {
-    ((head & 0xff) as usize).min(MAX_ENTRIES)
-}
-
-/// The bytes of a boxed key.
-///
-/// # Safety
-///
-/// The entry is one of its buffer's, or was when the caller, who is still present, looked.
-pub(super) unsafe fn boxed<'t>(key_word: u64) -> &'t [u8] {
-    // SAFETY: by the caller's promise.
-    &unsafe { boxed_whole(key_word) }.key
-}
-
-/// # Safety
-///
-/// As for [`boxed`].
-unsafe fn boxed_whole<'t>(key_word: u64) -> &'t Boxed {
-    // SAFETY: `keep_key` has made it; it is freed when nobody who was present then is any more.
-    unsafe { &*(key_word as *const Boxed) }
-}
-
-/// Frees a boxed key.
-///
-/// # Safety
-///
-/// It has left its buffer and nobody looks at it any more.
-pub(super) unsafe fn free_key(key_word: usize) {
-    // SAFETY: `keep_key` has made it, and it is nobody's by the caller's promise.
-    drop(unsafe { Box::from_raw(key_word as *mut Boxed) });
-}
-
-/// Key word and sort of a key in a buffer, with the slot that is reserved for its record.
-fn keep_key(probe: &Probe<'_>, reserved: Option<Slot>) -> (u64, u8) {
-    if probe.key.len() <= INLINE_BYTES {
-        return (probe.word, probe.kind());
-    }
-    let reserved = AtomicU64::new(reserved.map_or(0, |slot| slot.offset));
-    (Box::into_raw(Box::new(Boxed { key: probe.key.into(), reserved })) as u64, BOXED)
-}
-
-/// Takes what is reserved for the record of an entry's key.
-fn take_reserved((key_word, _, kind): Item) -> Option<Slot> {
-    if kind != BOXED {
-        return None;
-    }
-    // SAFETY: the caller has the entry's node locked, or is the last one to have the entry.
-    let offset = unsafe { boxed_whole(key_word) }.reserved.swap(0, Ordering::Relaxed);
-    // Its length is not what a slot is known by.
-    (offset != 0).then_some(Slot { offset, bytes: 0, kind: kinds::SPTREE_KEY })
-}
-
-/// Frees the keys of a buffer that is nobody's any more.
-pub(super) fn free_keys(node: &Mnode, shape: &Shape) {
-    for (key_word, _, kind) in entries(node, shape) {
-        if kind == BOXED {
-            // SAFETY: the node is nobody's, so neither are its keys.
-            unsafe { free_key(key_word as usize) };
-        }
-    }
-    store(node, shape, &[]);
-}
-
-/// The entries of a node that does not change meanwhile, or of which the caller makes sure afterwards that it has not.
-pub(super) fn entries(node: &Mnode, shape: &Shape) -> Entries {
-    let Some(words) = node.buffer(shape).first_chunk::<WORDS>() else { return Entries::new() };
-    let head = words[0].load(Ordering::Relaxed);
-    let entry = |i: usize| {
-        let at = ENTRIES_AT + 2 * i;
-        (words[at].load(Ordering::Relaxed), words[at + 1].load(Ordering::Relaxed), kind_at(head, i))
-    };
-    (0..count_of(head)).map(entry).collect()
-}
-
-/// Makes `entries` those of the node, within a change.
-pub(super) fn store(node: &Mnode, shape: &Shape, entries: &[Item]) {
-    let Some(words) = node.buffer(shape).first_chunk::<WORDS>() else { return };
-    let mut head = entries.len() as u64;
-    let mut tags = [0u64; 2];
-    for (i, (key_word, word, kind)) in entries.iter().enumerate() {
-        words[ENTRIES_AT + 2 * i].store(*key_word, Ordering::Relaxed);
-        words[ENTRIES_AT + 2 * i + 1].store(*word, Ordering::Relaxed);
-        head |= u64::from(*kind) << (8 + 4 * i);
-        tags[i / 8] |= u64::from(tag_of(*key_word, *kind)) << (i % 8 * 8);
-    }
-    words[0].store(head, Ordering::Relaxed);
-    (0..2).for_each(|i| words[TAGS_AT + i].store(tags[i], Ordering::Relaxed));
-}
-
-fn tag_of(key_word: u64, kind: u8) -> u8 {
-    if kind != BOXED {
-        return super::key::hash_inline(key_word, kind) as u8;
-    }
-    // SAFETY: the caller has the node locked, so the entry stays.
-    Probe::new(unsafe { boxed(key_word) }).hash as u8
-}
-
-/// The bytes among sixteen that equal `tag`.
-fn tagged(tags: [u64; 2], tag: u8) -> u64 {
-    let ones = 0x0101_0101_0101_0101u64;
-    let mut out = 0;
-    for (i, word) in tags.into_iter().enumerate() {
-        let differs = word ^ (ones * u64::from(tag));
-        // Per byte: its high bit is set if any of its bits is.
-        let any = (differs & !(ones << 7)).wrapping_add(!(ones << 7)) | differs;
-        let equal = !any & ones << 7;
-        // The eight high bits, packed.
-        out |= (equal >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56 << (8 * i);
-    }
-    out
-}
+pub(super) use entries::{
+    BOXED, Entries, MAX_ENTRIES, WORDS, boxed_key, entries, free_key, free_keys, store,
+};
+use entries::{ENTRIES_AT, TAGS_AT, boxed, count_of, keep_key, kind_at, tagged, take_reserved};
 
 impl Core {
-    pub(super) fn is_buffered(&self) -> bool {
+    pub(in crate::sptree) fn is_buffered(&self) -> bool {
         self.logs.is_some()
     }
 
     /// What the buffer says of a key: nothing; or its word as of this version, 0 if it is removed; `Some(None)` if
     /// the version has moved on.
     #[inline]
-    pub(super) fn in_buffer(&self, node: &Mnode, probe: &Probe<'_>, version: Version) -> Option<Option<u64>> {
+    pub(in crate::sptree) fn in_buffer(
+        &self,
+        node: &Mnode,
+        probe: &Probe<'_>,
+        version: Version,
+    ) -> Option<Option<u64>> {
         self.logs.as_ref()?;
         self.buffered(node, probe, version).map(|found| found.map(|(_, word)| word))
     }
@@ -220,7 +81,7 @@ impl Core {
 
     /// [`apply`](Self::apply) to a locked node with a buffer; `None`: look again, since the leaf has been changed to make
     /// room, or logs are being given up.
-    pub(super) fn apply_buffered(
+    pub(in crate::sptree) fn apply_buffered(
         &self,
         locked: Locked<'_>,
         probe: &Probe<'_>,
@@ -326,7 +187,7 @@ impl Core {
 
     /// Puts an entry of a log back into the buffer of its node, whose leaf says `before` of the key; false if there
     /// is no room: look again.
-    pub(super) fn put_back(
+    pub(in crate::sptree) fn put_back(
         &self,
         locked: Locked<'_>,
         probe: &Probe<'_>,
@@ -351,7 +212,7 @@ impl Core {
     }
 
     /// Entries a buffer may hold: so few that a leaf without room for them has two items at least.
-    pub(super) fn buffer_entries(&self) -> usize {
+    pub(in crate::sptree) fn buffer_entries(&self) -> usize {
         self.logs.as_ref().map_or(0, |logs| logs.buffer_entries).min(self.capacity - 2)
     }
 
@@ -359,7 +220,7 @@ impl Core {
     /// to have room for `more` items afterwards.
     ///
     /// As for single writes: all slots first, one drain, then the bitmap.
-    pub(super) fn flush_buffer(&self, locked: &Locked<'_>, more: usize) -> Result<bool> {
+    pub(in crate::sptree) fn flush_buffer(&self, locked: &Locked<'_>, more: usize) -> Result<bool> {
         let (node, shape) = (locked.0, &self.arena.shape);
         let entries = entries(node, shape);
         if entries.is_empty() {
@@ -419,7 +280,7 @@ impl Core {
     }
 
     /// Gives back what is reserved for entries and was not needed.
-    pub(super) fn give_back_reserved(&self, entries: &[Item]) {
+    pub(in crate::sptree) fn give_back_reserved(&self, entries: &[Item]) {
         entries.iter().filter_map(|entry| take_reserved(*entry)).for_each(|slot| self.pool.cancel(slot));
     }
 
@@ -432,22 +293,22 @@ impl Core {
     }
 
     /// Flushes a leaf's buffer if it is to be merged; false if it has no room.
-    pub(super) fn flush_for_merge(&self, locked: &Locked<'_>) -> Result<bool> {
+    pub(in crate::sptree) fn flush_for_merge(&self, locked: &Locked<'_>) -> Result<bool> {
         if self.is_buffered() { self.flush_buffer(locked, 0) } else { Ok(true) }
     }
 
     /// Entries in a node's buffer.
-    pub(super) fn buffer_len(&self, node: &Mnode) -> usize {
+    pub(in crate::sptree) fn buffer_len(&self, node: &Mnode) -> usize {
         node.buffer(&self.arena.shape).first().map_or(0, |head| count_of(head.load(Ordering::Relaxed)))
     }
 
     /// Empties the buffer of a node that nobody has seen.
-    pub(super) fn empty_buffer(&self, node: &Mnode) {
+    pub(in crate::sptree) fn empty_buffer(&self, node: &Mnode) {
         store(node, &self.arena.shape, &[]);
     }
 
     /// The entries of a buffer: those below `low`, and the others.
-    pub(super) fn part_buffer(&self, node: &Mnode, low: &Bound) -> Result<(Entries, Entries)> {
+    pub(in crate::sptree) fn part_buffer(&self, node: &Mnode, low: &Bound) -> Result<(Entries, Entries)> {
         let (mut stay, mut go) = (Entries::new(), Entries::new());
         for entry in entries(node, &self.arena.shape) {
             let key = self.key_of(entry)?;
@@ -459,7 +320,12 @@ impl Core {
 
     /// All items of a node with what its buffer says of them, in the order of their keys, as of this version;
     /// `None` if it has moved on.
-    pub(super) fn read_page(&self, node: &Mnode, version: Version, page: &mut Page) -> Result<Option<()>> {
+    pub(in crate::sptree) fn read_page(
+        &self,
+        node: &Mnode,
+        version: Version,
+        page: &mut Page,
+    ) -> Result<Option<()>> {
         if !self.is_buffered() {
             return self.page(node, version, page);
         }
@@ -492,7 +358,7 @@ impl Core {
 
     /// How many more keys there are by the buffers than by the leaves; what is wrong with buffers goes to
     /// `problems`.
-    pub(super) fn check_buffers(&self, problems: &mut Vec<String>) -> Result<i64> {
+    pub(in crate::sptree) fn check_buffers(&self, problems: &mut Vec<String>) -> Result<i64> {
         let mut more = 0;
         self.for_each_node(&mut |node, _, high| {
             let low = node.low();
@@ -509,27 +375,5 @@ impl Core {
             Ok(())
         })?;
         Ok(more)
-    }
-}
-
-/// The key of a buffer's entry that is a box.
-pub(super) fn boxed_key<'t>(key_word: u64) -> KeyRef<'t> {
-    // SAFETY: entries are copied out under a version that is checked before their keys are looked at, or under the
-    // node's lock, by who is present.
-    KeyRef::Record(unsafe { boxed(key_word) })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tags_are_matched_as_bytes() {
-        let tags = [0x00ff_8001_7f00_0180, 0x0102_0304_0506_0708];
-        let bytes: Vec<u8> = tags.iter().flat_map(|w: &u64| w.to_le_bytes()).collect();
-        for tag in 0..=255 {
-            let want = (0..16).filter(|i| bytes[*i] == tag).fold(0u64, |m, i| m | 1 << i);
-            assert_eq!(tagged(tags, tag), want, "{tag}");
-        }
     }
 }

@@ -1,0 +1,53 @@
+//! Whether the logs that are needed are there and sound.
+
+use terrace_base::Result;
+use terrace_disk::Access;
+use terrace_log::PmLog;
+
+use super::replay::{self, Source};
+use super::{CommitLog, Log, Place, file};
+use crate::manifest::Manifest;
+
+impl CommitLog {
+    /// Reads every log that is needed back; says what is wrong.
+    pub fn check(&self, manifest: &Manifest) -> Result<Vec<String>> {
+        let series = self.series.lock();
+        let all = series.older.iter().chain(&series.current);
+        let in_pool = all.filter_map(|log| if let Log::Pool(log) = log { Some(&log.log) } else { None });
+        let mut problems: Vec<String> = in_pool.flat_map(PmLog::check).collect();
+        if matches!(series.place, Place::Files) {
+            problems.extend(self.check_files(manifest)?);
+        }
+        Ok(problems)
+    }
+
+    fn check_files(&self, manifest: &Manifest) -> Result<Vec<String>> {
+        let files = self.files_of(manifest.listing()?.logs, true);
+        let read = files.numbers.iter().map(|&number| files.visit(number, &mut |_| Ok(())).map(drop));
+        let end = std::iter::once_with(|| replay::check_known(&files, &manifest.state()));
+        let mut problems = Vec::new();
+        for error in read.chain(end).filter_map(Result::err) {
+            // What cannot be read proves no damage.
+            if error.is_system_failure() {
+                return Err(error);
+            }
+            problems.push(error.to_string());
+        }
+        problems.dedup();
+        Ok(problems)
+    }
+
+    /// Whether the log that was begun last is there, and the one that was sealed last as long as it was, by its length
+    /// alone.
+    pub fn end_is_there(&self, manifest: &Manifest) -> Result<bool> {
+        let (state, fs) = (manifest.state(), self.core.fs());
+        let path = |number| file::log_path(&self.core.dir, number);
+        if let Some(begun) = state.needed_begun()
+            && !fs.exists(&path(begun.number))?
+        {
+            return Ok(false);
+        }
+        let Some((number, bytes)) = state.needed_end() else { return Ok(true) };
+        Ok(fs.exists(&path(number))? && fs.open(&path(number), Access::Sequential)?.len() == bytes)
+    }
+}

@@ -1,0 +1,120 @@
+//! Writes as a user calls them.
+
+use terrace_base::{Error, Result};
+use terrace_table::Kind;
+
+use super::Db;
+use crate::batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Op, WriteBatch};
+use crate::core::request::{Condition, Request};
+use crate::options::WriteOptions;
+
+impl Db {
+    /// Sets `key` to `value`.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for a key over 65,535 bytes or a value over 1 GiB; `NoSpace` or `PoolFull` when
+    /// there is no room: nothing is lost, and writing goes on when there is. `Poisoned` after damage.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.put_with(key, value, WriteOptions::default())
+    }
+
+    /// [`put`](Self::put), as `options` say.
+    pub fn put_with(&self, key: &[u8], value: &[u8], options: WriteOptions) -> Result<()> {
+        self.write_one(Op { kind: Kind::Put, key, value }, Condition::None, options).map(drop)
+    }
+
+    /// Removes `key`, whether it exists or not.
+    pub fn delete(&self, key: &[u8]) -> Result<()> {
+        self.delete_with(key, WriteOptions::default())
+    }
+
+    /// [`delete`](Self::delete), as `options` say.
+    pub fn delete_with(&self, key: &[u8], options: WriteOptions) -> Result<()> {
+        self.write_one(Op { kind: Kind::Delete, key, value: &[] }, Condition::None, options).map(drop)
+    }
+
+    /// Applies all of `batch`, in order, or nothing of it.
+    pub fn write(&self, batch: WriteBatch) -> Result<()> {
+        self.write_with(batch, WriteOptions::default())
+    }
+
+    /// [`write`](Self::write), as `options` say.
+    pub fn write_with(&self, batch: WriteBatch, options: WriteOptions) -> Result<()> {
+        if batch.is_empty() && batch.validate().is_ok() && !options.sync {
+            return Ok(());
+        }
+        if batch.len() == 1
+            && batch.validate().is_ok()
+            && let Some(op) = batch.ops().next()
+            && let Some(outcome) = self.directly(op, Condition::None)
+        {
+            return outcome.map(drop);
+        }
+        self.commit(batch, Condition::None, options).map(drop)
+    }
+
+    /// Sets `key` to `value` if it does not exist; says whether it did so.
+    pub fn put_if_absent(&self, key: &[u8], value: &[u8]) -> Result<bool> {
+        self.put_if(key, value, Condition::IfAbsent, WriteOptions::default())
+    }
+
+    /// [`put_if_absent`](Self::put_if_absent), as `options` say.
+    pub fn put_if_absent_with(&self, key: &[u8], value: &[u8], options: WriteOptions) -> Result<bool> {
+        self.put_if(key, value, Condition::IfAbsent, options)
+    }
+
+    /// Sets `key` to `value` if it exists; says whether it did so.
+    pub fn update_if_exists(&self, key: &[u8], value: &[u8]) -> Result<bool> {
+        self.put_if(key, value, Condition::IfExists, WriteOptions::default())
+    }
+
+    /// [`update_if_exists`](Self::update_if_exists), as `options` say.
+    pub fn update_if_exists_with(&self, key: &[u8], value: &[u8], options: WriteOptions) -> Result<bool> {
+        self.put_if(key, value, Condition::IfExists, options)
+    }
+
+    fn put_if(&self, key: &[u8], value: &[u8], condition: Condition, options: WriteOptions) -> Result<bool> {
+        self.write_one(Op { kind: Kind::Put, key, value }, condition, options)
+    }
+
+    /// Writes one key: past the queue where the engine takes single writes, else as a batch of its own.
+    fn write_one(&self, op: Op<'_>, condition: Condition, options: WriteOptions) -> Result<bool> {
+        if op.key.len() <= MAX_KEY_BYTES
+            && op.value.len() <= MAX_VALUE_BYTES
+            && let Some(outcome) = self.directly(op, condition)
+        {
+            return outcome;
+        }
+        let mut batch = WriteBatch::new();
+        match op.kind {
+            Kind::Put => batch.put(op.key, op.value),
+            Kind::Delete => batch.delete(op.key),
+        }
+        self.commit(batch, condition, options)
+    }
+
+    /// Has the engine write one key by itself, if it does such a thing.
+    fn directly(&self, op: Op<'_>, condition: Condition) -> Option<Result<bool>> {
+        if self.inner.read_only {
+            return Some(Err(Error::ReadOnly));
+        }
+        let outcome = self.inner.engine.write_one(op, condition)?;
+        let outcome = outcome.and_then(|done| self.inner.engine.intact().map(|()| done));
+        if matches!(outcome, Ok(true)) {
+            self.inner.core.counters.count_write(op);
+        }
+        Some(outcome)
+    }
+
+    fn commit(&self, batch: WriteBatch, condition: Condition, options: WriteOptions) -> Result<bool> {
+        batch.validate()?;
+        let inner = &self.inner;
+        if inner.read_only {
+            return Err(Error::ReadOnly);
+        }
+        let sync = options.sync || inner.core.options.sync;
+        let request = Request { batch, condition, sync };
+        inner.queue.commit(request, |group| inner.apply(group))
+    }
+}

@@ -1,0 +1,67 @@
+//! A new manifest file takes the place of the one in force.
+
+use terrace_base::Result;
+use terrace_log::{FileSegment, LogWriter};
+
+use super::{Edit, FileName, Manifest, State, Writer, codec, files, replay};
+
+/// A snapshot is written in records of about this size.
+const SNAPSHOT_RECORD_BYTES: usize = 64 << 10;
+
+impl Manifest {
+    pub(super) fn start_file(&self) -> Result<()> {
+        self.roll(&mut self.writer.lock(), &self.state.load())
+    }
+
+    /// Starts a new manifest file with a snapshot of `state` and puts it in force.
+    pub(super) fn roll(&self, writer: &mut Writer, state: &State) -> Result<()> {
+        (writer.number, writer.sealed, writer.in_force) = (writer.number + 1, false, None);
+        let path = FileName::Manifest(writer.number).path(&self.dir);
+        let file = self.fs.create(&path)?;
+        let mut log = LogWriter::create(FileSegment(file), replay::log_id(writer.number))?;
+        for record in snapshot_records(state) {
+            log.append(&record)?;
+        }
+        log.sync()?;
+        self.fs.sync_dir(&self.dir)?;
+        files::set_current(&*self.fs, &self.dir, writer.number)?;
+        writer.snapshot_bytes = log.len();
+        writer.log = Some(log);
+        (writer.in_force, writer.others) = (Some(writer.number), true);
+        self.remove_others(writer);
+        Ok(())
+    }
+
+    /// Removes manifests that are no longer in force and could not be removed before.
+    pub fn tidy(&self) {
+        self.remove_others(&mut self.writer.lock());
+    }
+
+    /// Removes every manifest but the one in force. One that cannot be removed is a leftover and no harm.
+    fn remove_others(&self, writer: &mut Writer) {
+        let Some(in_force) = writer.in_force.filter(|_| writer.others) else { return };
+        writer.others = false;
+        let removed: Result<()> = files::manifests(&*self.fs, &self.dir).and_then(|numbers| {
+            let mut others = numbers.into_iter().filter(|n| *n != in_force);
+            others.try_for_each(|number| self.fs.remove(&FileName::Manifest(number).path(&self.dir)))
+        });
+        if let Err(error) = removed {
+            tracing::warn!(%error, "an old manifest stays for now");
+            writer.others = true;
+        }
+    }
+}
+
+/// The snapshot's records: the identity first, then the state's edits, and the end mark last.
+pub(super) fn snapshot_records(state: &State) -> Vec<Vec<u8>> {
+    let mut records = vec![codec::encode_group(&[Edit::Identity(state.identity.clone())])];
+    let edits = state.snapshot();
+    for edit in edits.iter().chain([&Edit::SnapshotEnd]) {
+        let bytes = codec::encode_group(std::slice::from_ref(edit));
+        match records.last_mut() {
+            Some(last) if last.len() + bytes.len() <= SNAPSHOT_RECORD_BYTES => last.extend(bytes),
+            _ => records.push(bytes),
+        }
+    }
+    records
+}
