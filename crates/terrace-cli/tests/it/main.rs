@@ -7,6 +7,7 @@ mod clumsy;
 mod damage;
 mod descriptors;
 mod misplaced;
+mod pages;
 mod points;
 mod processes;
 mod repairs;
