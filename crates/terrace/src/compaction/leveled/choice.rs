@@ -1,7 +1,7 @@
 //! The choice itself.
 
 use super::view::{LevelsView, TableFigures, are_apart, bytes_of, span};
-use super::{LeveledOptions, Targets, Victims};
+use super::{LeveledOptions, Range, Targets, Victims};
 use crate::compaction::overlap::overlaps;
 
 /// A compaction to be done.
@@ -44,7 +44,7 @@ impl Pick {
 pub fn choose(
     view: &LevelsView<'_>,
     options: &LeveledOptions,
-    victims: &dyn Victims,
+    victims: &impl Victims,
     oldest: Option<u64>,
 ) -> Option<Pick> {
     let targets = Targets::new(&view.sizes(), options);
@@ -103,7 +103,7 @@ fn from_level(
     view: &LevelsView<'_>,
     level: usize,
     options: &LeveledOptions,
-    victims: &dyn Victims,
+    victims: &impl Victims,
 ) -> Option<Pick> {
     let rank = |t: &TableFigures<'_>| victims.rank(t, bytes_of(view.overlapping(level + 1, t.range())));
     let mut ranked: Vec<(f64, TableFigures<'_>)> =
@@ -149,7 +149,7 @@ fn rewrite_table(level: usize, table: &TableFigures<'_>) -> Pick {
 pub fn pick_range(
     view: &LevelsView<'_>,
     level: usize,
-    range: (&[u8], Option<&[u8]>),
+    range: Range<'_>,
     options: &LeveledOptions,
 ) -> Option<Pick> {
     let inside = |t: &&TableFigures<'_>| t.largest >= range.0 && range.1.is_none_or(|end| t.smallest <= end);
@@ -171,11 +171,7 @@ pub fn pick_range(
 
 /// The first table of the last level with keys of `range` that holds garbage and is not done yet: to be merged with
 /// itself, which drops what no snapshot needs any more.
-pub fn rewrite(
-    view: &LevelsView<'_>,
-    range: (&[u8], Option<&[u8]>),
-    is_done: &dyn Fn(u64) -> bool,
-) -> Option<Pick> {
+pub fn rewrite(view: &LevelsView<'_>, range: Range<'_>, is_done: &dyn Fn(u64) -> bool) -> Option<Pick> {
     let last = view.levels.len().checked_sub(1)?;
     let end = range.1;
     let inside =

@@ -6,6 +6,9 @@
 //! than a ninth of it. A level that is over its target, or has too many tables where it is the first,
 //! is compacted into the next: which of its tables go first is a [`Victims`]' business.
 //!
+//! Whoever does compactions asks a [`LevelPolicy`]. [`LeveledPolicy`] is the one described here; another may choose
+//! anything that keeps the following.
+//!
 //! # What always holds
 //!
 //! 1. Of two versions of a key on different levels the newer is on the upper. On level 0 a table's newest version
@@ -17,6 +20,7 @@
 
 mod choice;
 mod debt;
+mod policy;
 mod split;
 mod targets;
 #[cfg(test)]
@@ -24,14 +28,18 @@ mod tests;
 mod throttle;
 mod view;
 
-pub use choice::{Pick, choose, pick_range, rewrite};
-pub use debt::debt;
+use std::fmt::Debug;
+
+pub use choice::{Pick, rewrite};
+#[cfg(test)]
+use policy::OutputLimits;
+pub use policy::{LevelPolicy, LeveledPolicy, Range};
 pub use split::split;
-pub use targets::Targets;
+use targets::Targets;
 pub use throttle::{Limits, Load, delay};
 pub use view::{LevelsView, TableFigures};
 
-/// What leveled compaction goes by; the defaults are RocksDB's.
+/// What [`LeveledPolicy`] goes by; the defaults are RocksDB's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LeveledOptions {
     /// Levels, level 0 included.
@@ -59,7 +67,7 @@ impl Default for LeveledOptions {
 }
 
 /// Which tables of a level go first.
-pub trait Victims {
+pub trait Victims: Debug + Send + Sync {
     /// A table's rank: that of the lowest goes first. `overlap` is the bytes it overlaps on the level below.
     fn rank(&self, table: &TableFigures<'_>, overlap: u64) -> f64;
 }

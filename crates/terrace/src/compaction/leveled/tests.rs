@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::view::span;
 use super::*;
 use crate::compaction::overlap::overlaps;
 
@@ -66,8 +67,9 @@ struct Table {
 }
 
 /// A leveled store without a byte of storage.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Model {
+    policy: Box<dyn LevelPolicy>,
     tables: BTreeMap<u64, Table>,
     snapshots: BTreeSet<u64>,
     noted: BTreeSet<u64>,
@@ -77,21 +79,73 @@ struct Model {
     number: u64,
 }
 
-const LEVELS: usize = 5;
+/// Compaction as it is, with few bytes to a level.
+fn leveled(victims: impl Victims + 'static) -> Box<dyn LevelPolicy> {
+    let options =
+        LeveledOptions { levels: 5, l0_trigger: 2, base_bytes: 60, multiplier: 3.0, max_merge_bytes: 400 };
+    Box::new(LeveledPolicy::new(options, 40, victims))
+}
+
+/// Another rule for what goes first: the table with the most tombstones.
+#[derive(Debug)]
+struct MostDeletes;
+
+impl Victims for MostDeletes {
+    fn rank(&self, table: &TableFigures<'_>, _overlap: u64) -> f64 {
+        -(table.deletes as f64)
+    }
+}
+
+/// Another policy: one level below level 0, and everything is merged into it as soon as two tables wait.
+#[derive(Debug)]
+struct TwoLevels;
+
+impl TwoLevels {
+    fn everything(view: &LevelsView<'_>) -> Pick {
+        let numbers = |level: usize| view.levels[level].iter().map(|t| t.number).collect();
+        Pick { level: 0, output: 1, inputs: numbers(0), next: numbers(1), is_move: false }
+    }
+}
+
+impl LevelPolicy for TwoLevels {
+    fn levels(&self) -> usize {
+        2
+    }
+
+    fn choose(&self, view: &LevelsView<'_>, _oldest: Option<u64>) -> Option<Pick> {
+        (view.levels[0].len() >= 2).then(|| Self::everything(view))
+    }
+
+    fn choose_in(&self, view: &LevelsView<'_>, level: usize, range: Range<'_>) -> Option<Pick> {
+        let tables = &view.levels[level];
+        let (from, to) = (range.0, range.1.unwrap_or(span(tables).1));
+        tables.iter().any(|t| overlaps(t.range(), (from, to))).then(|| Self::everything(view))
+    }
+
+    fn outputs(&self, _level: usize) -> OutputLimits {
+        OutputLimits { run_bytes: 40, overlap_bytes: u64::MAX }
+    }
+
+    fn debt(&self, sizes: &[u64], l0_runs: usize) -> u64 {
+        if l0_runs < 2 { 0 } else { sizes.iter().sum() }
+    }
+}
 
 impl Model {
-    fn options(&self) -> LeveledOptions {
-        LeveledOptions {
-            levels: LEVELS,
-            l0_trigger: 2,
-            base_bytes: 60,
-            multiplier: 3.0,
-            max_merge_bytes: 400,
+    fn new(policy: Box<dyn LevelPolicy>) -> Model {
+        Model {
+            policy,
+            tables: BTreeMap::new(),
+            snapshots: BTreeSet::new(),
+            noted: BTreeSet::new(),
+            history: BTreeMap::new(),
+            seq: 0,
+            number: 0,
         }
     }
 
     fn view(&self) -> LevelsView<'_> {
-        let mut levels: Vec<Vec<TableFigures<'_>>> = vec![Vec::new(); LEVELS];
+        let mut levels: Vec<Vec<TableFigures<'_>>> = vec![Vec::new(); self.policy.levels()];
         for (number, table) in &self.tables {
             let seqs = || table.entries.iter().map(|e| e.seq);
             levels[table.level].push(TableFigures {
@@ -205,7 +259,7 @@ impl Model {
     fn settle(&mut self) {
         for _ in 0..2000 {
             let oldest = self.snapshots.first().copied();
-            let Some(pick) = choose(&self.view(), &self.options(), &LeastOverlap, oldest) else { return };
+            let Some(pick) = self.policy.choose(&self.view(), oldest) else { return };
             self.execute(&pick);
             self.check();
         }
@@ -214,8 +268,8 @@ impl Model {
 
     /// Everything to the last level, and rewritten there.
     fn compact_all(&mut self) {
-        for level in 0..LEVELS - 1 {
-            while let Some(pick) = pick_range(&self.view(), level, (&[], None), &self.options()) {
+        for level in 0..self.policy.levels() - 1 {
+            while let Some(pick) = self.policy.choose_in(&self.view(), level, (&[], None)) {
                 self.execute(&pick);
                 self.check();
             }
@@ -251,38 +305,46 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..40)
 }
 
+fn take(model: &mut Model, step: Step) {
+    match step {
+        Step::Flush(writes) => model.flush(&writes),
+        Step::Snapshot => drop(model.snapshots.insert(model.seq)),
+        Step::Release(which) => {
+            let all: Vec<u64> = model.snapshots.iter().copied().collect();
+            if !all.is_empty() {
+                model.snapshots.remove(which.get(&all));
+            }
+        }
+        Step::One => {
+            if let Some(pick) = model.policy.choose(&model.view(), None) {
+                // With a snapshot held this may be no progress, but must do no harm.
+                model.execute(&pick);
+            }
+        }
+        Step::Settle => model.settle(),
+        Step::CompactAll => model.compact_all(),
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn choices_end_and_lose_nothing(steps in steps()) {
-        let mut model = Model::default();
-        for step in steps {
-            match step {
-                Step::Flush(writes) => model.flush(&writes),
-                Step::Snapshot => drop(model.snapshots.insert(model.seq)),
-                Step::Release(which) => {
-                    let all: Vec<u64> = model.snapshots.iter().copied().collect();
-                    if !all.is_empty() {
-                        model.snapshots.remove(which.get(&all));
-                    }
-                }
-                Step::One => {
-                    if let Some(pick) = choose(&model.view(), &model.options(), &LeastOverlap, None) {
-                        // With a snapshot held this may be no progress, but must do no harm.
-                        model.execute(&pick);
-                    }
-                }
-                Step::Settle => model.settle(),
-                Step::CompactAll => model.compact_all(),
+        for policy in [leveled(LeastOverlap), leveled(MostDeletes), Box::new(TwoLevels)] {
+            let mut model = Model::new(policy);
+            for step in steps.clone() {
+                take(&mut model, step);
+                model.check();
             }
-            model.check();
+            model.snapshots.clear();
+            model.settle();
+            model.compact_all();
+            // All that is left is the newest put of each key.
+            let is_live = |versions: &&Vec<(u64, bool)>| versions.last().is_some_and(|(_, put)| *put);
+            let live = model.history.values().filter(is_live).count();
+            let left: usize = model.tables.values().map(|t| t.entries.len()).sum();
+            prop_assert_eq!(left, live, "{:?}", model.policy);
         }
-        model.snapshots.clear();
-        model.settle();
-        model.compact_all();
-        // All that is left is the newest put of each key.
-        let live = model.history.values().filter(|versions| versions.last().is_some_and(|(_, put)| *put)).count();
-        prop_assert_eq!(model.tables.values().map(|t| t.entries.len()).sum::<usize>(), live);
     }
 }

@@ -14,7 +14,7 @@ use terrace_base::{Error, Result};
 use terrace_table::{Cursor, Table, merge};
 
 use super::{Change, Lsm};
-use crate::compaction::leveled::{LeastOverlap, Pick, choose, pick_range, rewrite, split};
+use crate::compaction::leveled::{Pick, rewrite, split};
 use crate::levels::Levels;
 use crate::levels::cursor::LevelCursor;
 use crate::levels::merge::Survivors;
@@ -27,9 +27,6 @@ const READAHEAD_BYTES: usize = 512 << 10;
 
 /// Entries merged between two looks at whether the database is closing.
 const ENTRIES_A_LOOK: u32 = 4096;
-
-/// An output overlaps no more than so many times its own size on the level below.
-const OVERLAP_FACTOR: u64 = 10;
 
 /// Whether a compaction goes on when the database is closing: one that somebody waits for does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,13 +56,12 @@ struct Claim<'a> {
 impl<'a> Claim<'a> {
     fn next(lsm: &'a Lsm) -> Option<Self> {
         let oldest = lsm.core.snapshots.list().first().copied();
-        let options = lsm.leveled();
         // The choice and the claim are one step, so that no two compactions read one table.
         let mut busy = lsm.choosing.lock();
         let levels = lsm.readable().levels.clone();
         let state = lsm.manifest.state();
-        let pick =
-            choose(&levels.view(options.levels, &busy, &state.candidates), &options, &LeastOverlap, oldest)?;
+        let view = levels.view(lsm.policy.levels(), &busy, &state.candidates);
+        let pick = lsm.policy.choose(&view, oldest)?;
         busy.extend(pick.tables());
         drop(busy);
         Some(Claim { lsm, pick, levels })
@@ -173,19 +169,19 @@ impl Lsm {
         // Nobody else compacts meanwhile.
         let _slots = self.jobs.all_slots();
         let start = self.new_file_number();
-        let options = self.leveled();
-        for level in 0..options.levels - 1 {
+        let depth = self.policy.levels();
+        for level in 0..depth - 1 {
             self.compact_while(|lsm, levels| {
                 let state = lsm.manifest.state();
-                let view = levels.view(options.levels, &lsm.choosing.lock(), &state.candidates);
+                let view = levels.view(depth, &lsm.choosing.lock(), &state.candidates);
                 // What is flushed from now on is not asked for.
                 let asked = level > 0 || levels.level(0).iter().any(|t| t.number() < start);
-                asked.then(|| pick_range(&view, level, range, &options)).flatten()
+                asked.then(|| lsm.policy.choose_in(&view, level, range)).flatten()
             })?;
         }
         self.compact_while(|lsm, levels| {
             let state = lsm.manifest.state();
-            let view = levels.view(options.levels, &lsm.choosing.lock(), &state.candidates);
+            let view = levels.view(depth, &lsm.choosing.lock(), &state.candidates);
             rewrite(&view, range, &|number| number > start)
         })
     }
@@ -237,7 +233,8 @@ impl Merge {
         let mut inputs: Vec<Arc<Table>> = pick.inputs.iter().map(find).collect::<Result<_>>()?;
         let next: Vec<Arc<Table>> = pick.next.iter().map(find).collect::<Result<_>>()?;
         inputs.sort_by(|a, b| a.meta().smallest.cmp(&b.meta().smallest));
-        let todo = parts(lsm, inputs.iter().chain(&next))?;
+        let part_bytes = lsm.policy.outputs(pick.output).run_bytes;
+        let todo = parts(lsm, inputs.iter().chain(&next), part_bytes)?;
         let sources = Sources { levels: levels.clone(), inputs: Row::of(inputs), next: Row::of(next) };
         Ok(Merge {
             pick: pick.clone(),
@@ -269,9 +266,10 @@ impl Merge {
             None => cursor.seek_first()?,
         }
         let mut survivors = Survivors::new(&self.held, &sources.levels, self.pick.output + 1);
-        let table_bytes = lsm.core.options.lsm.table_bytes;
-        let below = self.below(sources, part, table_bytes.saturating_mul(OVERLAP_FACTOR));
-        let mut outputs = Outputs::new(&lsm.core, &lsm.manifest, lsm.output_options(table_bytes), below);
+        let limits = lsm.policy.outputs(self.pick.output);
+        let below = self.below(sources, part, limits.overlap_bytes);
+        let options = lsm.output_options(limits.run_bytes);
+        let mut outputs = Outputs::new(&lsm.core, &lsm.manifest, options, below);
         let mut entries = 0u32;
         while cursor.valid() && part.to.as_ref().is_none_or(|to| cursor.key() < &to[..]) {
             entries = entries.wrapping_add(1);
@@ -343,11 +341,15 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Cuts the merge of `tables` into as many parts as there may be threads for, none of them small.
-fn parts<'a>(lsm: &Lsm, tables: impl Iterator<Item = &'a Arc<Table>> + Clone) -> Result<VecDeque<Part>> {
+/// Cuts the merge of `tables` into as many parts as there may be threads for, none of them of fewer than `least` bytes.
+fn parts<'a>(
+    lsm: &Lsm,
+    tables: impl Iterator<Item = &'a Arc<Table>> + Clone,
+    least: u64,
+) -> Result<VecDeque<Part>> {
     let bytes: u64 = tables.clone().map(|t| t.meta().file_bytes).sum();
     let threads = lsm.core.options.background_threads.saturating_sub(1).max(1) as u64;
-    let wanted = (bytes / lsm.core.options.lsm.table_bytes.max(1)).clamp(1, threads);
+    let wanted = (bytes / least.max(1)).clamp(1, threads);
     let mut anchors = Vec::new();
     if wanted > 1 {
         for table in tables {

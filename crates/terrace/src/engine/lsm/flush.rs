@@ -14,9 +14,6 @@ use crate::levels::merge::Survivors;
 use crate::levels::output::{Below, Outputs, Written};
 use crate::manifest::Edit;
 
-/// One memtable makes one table; only values of gigabytes make more, whose blocks would not be found beyond 4 GiB.
-const TABLE_BYTES: u64 = 2 << 30;
-
 /// The right to flush. Whoever waits for room is told when it is given back, however that comes about.
 pub(super) struct Flushing<'a> {
     lsm: &'a Lsm,
@@ -85,7 +82,7 @@ fn write_tables(lsm: &Lsm, memtable: &MemTable) -> Result<Vec<Written>> {
     let levels = lsm.readable().levels.clone();
     // Older versions may lie in any table; those of older memtables are in tables by now.
     let mut survivors = Survivors::new(&held, &levels, 0);
-    let options = lsm.output_options(TABLE_BYTES);
+    let options = lsm.output_options(lsm.policy.outputs(0).run_bytes);
     let mut outputs = Outputs::new(&lsm.core, &lsm.manifest, options, Below::default());
     let mut cursor = memtable.list.cursor();
     cursor.seek_first()?;

@@ -42,7 +42,7 @@ use terrace_table::{Table, TableMeta};
 
 use crate::background::{Background, Room};
 use crate::commit_log::CommitLog;
-use crate::compaction::leveled::{LeveledOptions, Targets, debt};
+use crate::compaction::leveled::{LeastOverlap, LevelPolicy, LeveledOptions, LeveledPolicy};
 use crate::core::Core;
 use crate::core::engine::{Direction, Engine, Walk};
 use crate::core::report::CheckReport;
@@ -51,6 +51,7 @@ use crate::levels::Levels;
 use crate::levels::output::Written;
 use crate::manifest::{Edit, Manifest};
 use crate::memtable::MemList;
+use crate::options::LsmOptions;
 use crate::pool;
 use crate::stats::Stats;
 use crate::tables::{MadeFile, TableStore, WriterOptions};
@@ -63,6 +64,8 @@ pub(crate) use repair::repair;
 pub(crate) struct Lsm {
     me: Weak<Lsm>,
     core: Arc<Core>,
+    /// Decides what is compacted.
+    policy: Box<dyn LevelPolicy>,
     /// Where the log lies, if it is on persistent memory.
     pool: Option<Pool>,
     manifest: Manifest,
@@ -151,6 +154,18 @@ impl Change {
     }
 }
 
+/// What the options say of compactions.
+fn policy(lsm: &LsmOptions) -> Box<dyn LevelPolicy> {
+    let options = LeveledOptions {
+        levels: lsm.levels,
+        l0_trigger: lsm.l0_tables,
+        base_bytes: lsm.base_level_bytes,
+        multiplier: lsm.level_multiplier,
+        max_merge_bytes: lsm.table_bytes.saturating_mul(25),
+    };
+    Box::new(LeveledPolicy::new(options, lsm.table_bytes, LeastOverlap))
+}
+
 /// Everything that may be read at one moment.
 #[derive(Debug, Clone)]
 struct Readable {
@@ -177,17 +192,6 @@ impl Readable {
 impl Lsm {
     fn readable(&self) -> Arc<Readable> {
         self.readable.load_full()
-    }
-
-    fn leveled(&self) -> LeveledOptions {
-        let lsm = &self.core.options.lsm;
-        LeveledOptions {
-            levels: lsm.levels,
-            l0_trigger: lsm.l0_tables,
-            base_bytes: lsm.base_level_bytes,
-            multiplier: lsm.level_multiplier,
-            max_merge_bytes: lsm.table_bytes.saturating_mul(25),
-        }
     }
 
     fn output_options(&self, table_bytes: u64) -> WriterOptions {
@@ -288,11 +292,9 @@ impl Lsm {
 
     /// Notes what writers are slowed down by.
     fn note_load(&self, levels: &Levels) {
-        let options = self.leveled();
-        let (sizes, l0_tables) = (levels.sizes(options.levels), levels.level(0).len());
-        let targets = Targets::new(&sizes, &options);
+        let (sizes, l0_tables) = (levels.sizes(self.policy.levels()), levels.level(0).len());
         self.l0_tables.store(l0_tables, Ordering::Relaxed);
-        self.debt_bytes.store(debt(&sizes, l0_tables, &targets, &options), Ordering::Relaxed);
+        self.debt_bytes.store(self.policy.debt(&sizes, l0_tables), Ordering::Relaxed);
         self.holds_garbage.store(self.has_garbage(levels, sizes.len() - 1), Ordering::Relaxed);
     }
 

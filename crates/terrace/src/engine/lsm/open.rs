@@ -185,6 +185,7 @@ pub(super) fn assemble_around(
     let jobs = Background::new(core.clone(), slots);
     let wired = Lsm {
         me: std::sync::Weak::new(),
+        policy: super::policy(&core.options.lsm),
         core,
         pool,
         manifest,
