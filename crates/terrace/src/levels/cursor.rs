@@ -1,50 +1,51 @@
-//! Moving over the tables of one level below 0, one after the other.
+//! Moving over the runs of one level below 0, one after the other.
 
 use bytes::Bytes;
 use terrace_base::Result;
-use terrace_table::{Cursor, Kind, Position, TableCursor};
+use terrace_table::{Cursor, Kind, Position};
 
 use super::row::{Place, Row};
+use super::run::RunCursor;
 
-/// A cursor over tables that do not overlap, in order. Only the table it is in has a cursor of its own.
+/// A cursor over runs that do not overlap, in order. Only the run it is in has a cursor of its own.
 ///
-/// Invariant: `inner` is a cursor of table `at`; where it is not valid, so is this.
+/// Invariant: `inner` is a cursor of run `at`; where it is not valid, so is this.
 #[derive(Debug)]
 pub(crate) struct LevelCursor {
-    tables: Row,
+    runs: Row,
     at: Place,
-    inner: Option<TableCursor>,
+    inner: Option<RunCursor>,
     fill_cache: bool,
     readahead: usize,
 }
 
 impl LevelCursor {
-    /// A cursor at no entry yet; the rest is as for [`Table::cursor`].
-    pub fn new(tables: Row, fill_cache: bool, readahead: usize) -> Self {
-        LevelCursor { at: tables.first(), tables, inner: None, fill_cache, readahead }
+    /// A cursor at no entry yet; the rest is as for [`Run::cursor`](super::run::Run::cursor).
+    pub fn new(runs: Row, fill_cache: bool, readahead: usize) -> Self {
+        LevelCursor { at: runs.first(), runs, inner: None, fill_cache, readahead }
     }
 
-    /// Goes to table `at` and has `moves` place its cursor; nowhere if there is no such table.
-    fn enter(&mut self, at: Place, moves: impl FnOnce(&mut TableCursor) -> Result<()>) -> Result<()> {
+    /// Goes to run `at` and has `moves` place its cursor; nowhere if there is no such run.
+    fn enter(&mut self, at: Place, moves: impl FnOnce(&mut RunCursor) -> Result<()>) -> Result<()> {
         if self.inner.is_none() || self.at != at {
             let (fill_cache, readahead) = (self.fill_cache, self.readahead);
-            self.inner = self.tables.get(at).map(|table| table.cursor(fill_cache, readahead));
+            self.inner = self.runs.get(at).map(|run| run.cursor(fill_cache, readahead));
             self.at = at;
         }
         self.inner.as_mut().map_or(Ok(()), moves)
     }
 
-    /// Goes on to the next table with an entry while there is none here.
+    /// Goes on to the next run with an entry while there is none here.
     fn settle_forward(&mut self) -> Result<()> {
         while self.inner.as_ref().is_some_and(|inner| !inner.valid()) {
-            self.enter(self.tables.after(self.at), |inner| inner.seek_first())?;
+            self.enter(self.runs.after(self.at), |inner| inner.seek_first())?;
         }
         Ok(())
     }
 
     fn settle_back(&mut self) -> Result<()> {
         while self.inner.as_ref().is_some_and(|inner| !inner.valid()) {
-            match self.tables.before(self.at) {
+            match self.runs.before(self.at) {
                 Some(before) => self.enter(before, |inner| inner.seek_last())?,
                 None => self.inner = None,
             }
@@ -59,24 +60,24 @@ impl Cursor for LevelCursor {
     }
 
     fn seek_first(&mut self) -> Result<()> {
-        self.enter(self.tables.first(), |inner| inner.seek_first())?;
+        self.enter(self.runs.first(), |inner| inner.seek_first())?;
         self.settle_forward()
     }
 
     fn seek_last(&mut self) -> Result<()> {
-        let Some(last) = self.tables.before(self.tables.partition(|_| true)) else { return Ok(()) };
+        let Some(last) = self.runs.before(self.runs.partition(|_| true)) else { return Ok(()) };
         self.enter(last, |inner| inner.seek_last())?;
         self.settle_back()
     }
 
     fn seek(&mut self, key: &[u8], seq: u64) -> Result<()> {
-        let at = self.tables.partition(|t| *t.meta().largest < *key);
+        let at = self.runs.partition(|t| *t.meta().largest < *key);
         self.enter(at, |inner| inner.seek(key, seq))?;
         self.settle_forward()
     }
 
     fn seek_back(&mut self, key: &[u8], seq: u64) -> Result<()> {
-        match self.tables.before(self.tables.partition(|t| *t.meta().smallest <= *key)) {
+        match self.runs.before(self.runs.partition(|t| *t.meta().smallest <= *key)) {
             Some(at) => self.enter(at, |inner| inner.seek_back(key, seq))?,
             None => self.inner = None,
         }

@@ -1,31 +1,32 @@
-//! The open tables of an engine of several levels, as they are at one moment, and what is done with them.
+//! The runs of a leveled tree, as they are on its levels at one moment, and what is done with them.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `mod.rs` | which tables there are: lookups, and figures for [`compaction::leveled`](crate::compaction::leveled) |
+//! | `mod.rs` | which runs there are: lookups, and figures for [`compaction::leveled`](crate::compaction::leveled) |
 //! | `cursor.rs` | moving over a level |
 //! | `merge.rs` | which versions a merge keeps |
-//! | `row.rs` | the tables of one level in order |
-//! | `output.rs` | writing the tables of a flush or a compaction |
+//! | `run.rs` | what a level consists of: an SSTable |
+//! | `row.rs` | the runs of one level in order |
+//! | `output.rs` | writing the runs of a flush or a compaction |
 //! | `walk.rs` | what a reader sees of merged versions |
 //!
-//! What always holds of the tables:
+//! What always holds of the runs:
 //!
 //! 1. On level 0 they are sorted by their greatest sequence number, the newest first; on every other level they
-//!    do not overlap and are sorted by key. All versions of a key that a level below 0 holds are in one table.
+//!    do not overlap and are sorted by key. All versions of a key that a level below 0 holds are in one run.
 //! 2. Of two versions of a key on different levels, the newer is on the upper one.
 
 pub(crate) mod cursor;
 pub(crate) mod merge;
 pub(crate) mod output;
 pub(crate) mod row;
+pub(crate) mod run;
 pub(crate) mod walk;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use terrace_base::Result;
-use terrace_table::{Cursor, Entry, Table, TableMeta};
+use terrace_table::{Cursor, Entry, TableMeta};
 
 use crate::compaction::leveled::{LevelsView, TableFigures};
 use crate::compaction::overlap::overlaps;
@@ -33,59 +34,60 @@ use crate::manifest::State;
 
 use cursor::LevelCursor;
 use row::Row;
+use run::Run;
 
 /// Bytes that a reader's cursor reads ahead at most.
 const SCAN_READAHEAD_BYTES: usize = 256 << 10;
 
-/// The tables of one moment. A change makes another, which shares what has not changed.
+/// The runs of one moment. A change makes another, which shares what has not changed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Levels {
     levels: Vec<Row>,
 }
 
 impl Levels {
-    /// The tables that `state` names, each as `find` has it.
-    pub fn new(state: &State, find: impl Fn(u64) -> Result<Arc<Table>>) -> Result<Levels> {
-        let mut levels: Vec<Vec<Arc<Table>>> = Vec::new();
-        for (number, table) in &state.tables {
-            let level = table.level as usize;
+    /// The runs that `state` names, each as `find` has it.
+    pub fn new(state: &State, find: impl Fn(u64) -> Result<Run>) -> Result<Levels> {
+        let mut levels: Vec<Vec<Run>> = Vec::new();
+        for (number, named) in &state.tables {
+            let level = named.level as usize;
             levels.resize_with(levels.len().max(level + 1), Vec::new);
             levels[level].push(find(*number)?);
         }
-        let row = |(level, mut tables): (usize, Vec<Arc<Table>>)| {
-            tables.sort_by(|a, b| row::order(level, a, b));
-            Row::of(tables)
+        let row = |(level, mut runs): (usize, Vec<Run>)| {
+            runs.sort_by(|a, b| row::order(level, a, b));
+            Row::of(runs)
         };
         Ok(Levels { levels: levels.into_iter().enumerate().map(row).collect() })
     }
 
-    /// Takes `table` off `level`.
-    pub fn remove(&mut self, level: usize, table: &Table) {
+    /// Takes `run` off `level`.
+    pub fn remove(&mut self, level: usize, run: &Run) {
         if let Some(row) = self.levels.get_mut(level) {
-            row.remove(level, table);
+            row.remove(level, run);
         }
         while self.levels.last().is_some_and(Row::is_empty) {
             self.levels.pop();
         }
     }
 
-    /// Puts `table` on `level`.
-    pub fn insert(&mut self, level: usize, table: Arc<Table>) {
+    /// Puts `run` on `level`.
+    pub fn insert(&mut self, level: usize, run: Run) {
         self.levels.resize_with(self.levels.len().max(level + 1), Row::default);
-        self.levels[level].insert(level, table);
+        self.levels[level].insert(level, run);
     }
 
-    /// Every table, from the uppermost level down.
-    pub fn tables(&self) -> impl Iterator<Item = &Arc<Table>> {
+    /// Every run, from the uppermost level down.
+    pub fn runs(&self) -> impl Iterator<Item = &Run> {
         self.levels.iter().flat_map(Row::iter)
     }
 
-    /// The tables of `level`, in its order.
+    /// The runs of `level`, in its order.
     pub fn level(&self, level: usize) -> Row {
         self.levels.get(level).cloned().unwrap_or_default()
     }
 
-    /// Levels down to the last that holds a table.
+    /// Levels down to the last that holds a run.
     pub fn depth(&self) -> usize {
         self.levels.len()
     }
@@ -99,14 +101,14 @@ impl Levels {
 
     /// The newest version of `key` up to sequence number `at`.
     pub fn get(&self, key: &[u8], at: u64) -> Result<Option<Entry>> {
-        if let Some(tables) = self.levels.first()
-            && let Some(found) = get_from_level_0(tables, key, at)?
+        if let Some(runs) = self.levels.first()
+            && let Some(found) = get_from_level_0(runs, key, at)?
         {
             return Ok(Some(found));
         }
-        for tables in self.levels.iter().skip(1) {
-            if let Some(table) = candidate(tables, key)
-                && let Some(found) = table.get(key, at)?
+        for runs in self.levels.iter().skip(1) {
+            if let Some(run) = candidate(runs, key)
+                && let Some(found) = run.get(key, at)?
             {
                 return Ok(Some(found));
             }
@@ -114,11 +116,11 @@ impl Levels {
         Ok(None)
     }
 
-    /// A cursor for readers over each table of level 0 and each other level.
+    /// A cursor for readers over each run of level 0 and each other level.
     pub fn cursors(&self) -> Vec<Box<dyn Cursor>> {
         let mut cursors: Vec<Box<dyn Cursor>> = Vec::new();
-        for table in self.level(0).iter() {
-            cursors.push(Box::new(table.cursor(true, SCAN_READAHEAD_BYTES)));
+        for run in self.level(0).iter() {
+            cursors.push(Box::new(run.cursor(true, SCAN_READAHEAD_BYTES)));
         }
         for row in self.levels.iter().skip(1).filter(|row| !row.is_empty()) {
             cursors.push(Box::new(LevelCursor::new(row.clone(), true, SCAN_READAHEAD_BYTES)));
@@ -126,29 +128,29 @@ impl Levels {
         cursors
     }
 
-    /// Whether no level from `level` on holds a table whose range `key` is in.
+    /// Whether no level from `level` on holds a run whose range `key` is in.
     pub fn lacks(&self, level: usize, key: &[u8]) -> bool {
-        self.levels.iter().enumerate().skip(level).all(|(level, tables)| match level {
-            0 => !tables.iter().any(|t| covers(t.meta(), key)),
-            _ => candidate(tables, key).is_none(),
+        self.levels.iter().enumerate().skip(level).all(|(level, runs)| match level {
+            0 => !runs.iter().any(|t| covers(t.meta(), key)),
+            _ => candidate(runs, key).is_none(),
         })
     }
 
-    /// The figures of all tables, on `levels` levels: those in `busy` are, those in `noted` keep old versions.
+    /// The figures of all runs, on `levels` levels: those in `busy` are, those in `noted` keep old versions.
     pub fn view(&self, levels: usize, busy: &BTreeSet<u64>, noted: &BTreeSet<u64>) -> LevelsView<'_> {
         let mut view: Vec<Vec<TableFigures<'_>>> = Vec::with_capacity(levels.max(self.depth()));
-        for tables in &self.levels {
-            view.push(tables.iter().map(|t| figures(t.meta(), busy, noted)).collect());
+        for runs in &self.levels {
+            view.push(runs.iter().map(|t| figures(t.meta(), busy, noted)).collect());
         }
         view.resize_with(levels.max(self.depth()), Vec::new);
         LevelsView { levels: view }
     }
 
-    /// What is wrong with the tables' places.
+    /// What is wrong with the runs' places.
     pub fn check(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        for (level, tables) in self.levels.iter().enumerate().skip(1) {
-            let pairs = tables.iter().zip(tables.iter().skip(1));
+        for (level, runs) in self.levels.iter().enumerate().skip(1) {
+            let pairs = runs.iter().zip(runs.iter().skip(1));
             for (a, b) in pairs.filter(|(a, b)| a.meta().largest >= b.meta().smallest) {
                 let (a, b) = (a.number(), b.number());
                 problems.push(format!("level {level}: tables {a} and {b} overlap"));
@@ -177,21 +179,21 @@ fn covers(meta: &TableMeta, key: &[u8]) -> bool {
     overlaps((&meta.smallest, &meta.largest), (key, key))
 }
 
-/// The one table of a level below 0 that may hold `key`.
-fn candidate<'a>(tables: &'a Row, key: &[u8]) -> Option<&'a Arc<Table>> {
-    let place = tables.partition(|t| *t.meta().largest < *key);
-    tables.get(place).filter(|t| *t.meta().smallest <= *key)
+/// The one run of a level below 0 that may hold `key`.
+fn candidate<'a>(runs: &'a Row, key: &[u8]) -> Option<&'a Run> {
+    let place = runs.partition(|t| *t.meta().largest < *key);
+    runs.get(place).filter(|t| *t.meta().smallest <= *key)
 }
 
-/// Newer tables come first; in what a repair has put together, a later one may all the same hold a newer version.
-fn get_from_level_0(tables: &Row, key: &[u8], at: u64) -> Result<Option<Entry>> {
+/// Newer runs come first; in what a repair has put together, a later one may all the same hold a newer version.
+fn get_from_level_0(runs: &Row, key: &[u8], at: u64) -> Result<Option<Entry>> {
     let mut newest: Option<Entry> = None;
-    for table in tables.iter() {
-        if newest.as_ref().is_some_and(|found| found.seq >= table.meta().max_seq) {
+    for run in runs.iter() {
+        if newest.as_ref().is_some_and(|found| found.seq >= run.meta().max_seq) {
             break;
         }
-        if covers(table.meta(), key)
-            && let Some(found) = table.get(key, at)?
+        if covers(run.meta(), key)
+            && let Some(found) = run.get(key, at)?
             && newest.as_ref().is_none_or(|other| found.seq > other.seq)
         {
             newest = Some(found);

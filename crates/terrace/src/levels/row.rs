@@ -1,41 +1,41 @@
-//! The tables of one level in order, so that a change copies little of them.
+//! The runs of one level in order, so that a change copies little of them.
 //!
-//! A row is a list of pieces of a few dozen tables each. A changed row shares with the one before it every piece that has
+//! A row is a list of pieces of a few dozen runs each. A changed row shares with the one before it every piece that has
 //! not changed; of the list of pieces there is a copy, which is shorter than the row by the length of a piece.
 //!
 //! 1. No piece is empty, and but for the moment of a change none is longer than `PIECE`.
-//! 2. All tables are in the order of the level, and so are the pieces.
+//! 2. All runs are in the order of the level, and so are the pieces.
 
 use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
 
-use terrace_table::Table;
+use super::run::Run;
 
-/// Tables of a piece at most. Two neighbours that have become short are put together.
+/// Runs of a piece at most. Two neighbours that have become short are put together.
 const PIECE: usize = 64;
 
-type Piece = Arc<Vec<Arc<Table>>>;
+type Piece = Arc<Vec<Run>>;
 
-/// The tables of a level. A copy shares them.
+/// The runs of a level. A copy shares them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Row {
     pieces: Arc<Vec<Piece>>,
     len: usize,
     bytes: u64,
-    /// Tables with tombstones.
+    /// Runs with tombstones.
     with_deletes: usize,
 }
 
-/// Where a table is in a row.
+/// Where a run is in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     piece: usize,
     at: usize,
 }
 
-/// The order of tables of `level`: the newest first on level 0, by keys on the others. Numbers make it one of all tables,
+/// The order of runs of `level`: the newest first on level 0, by keys on the others. Numbers make it one of all runs,
 /// should what a repair has put together be alike.
-pub(crate) fn order(level: usize, a: &Table, b: &Table) -> Ordering {
+pub(crate) fn order(level: usize, a: &Run, b: &Run) -> Ordering {
     match level {
         0 => Reverse((a.meta().max_seq, a.number())).cmp(&Reverse((b.meta().max_seq, b.number()))),
         _ => (&a.meta().smallest, a.number()).cmp(&(&b.meta().smallest, b.number())),
@@ -43,15 +43,15 @@ pub(crate) fn order(level: usize, a: &Table, b: &Table) -> Ordering {
 }
 
 impl Row {
-    /// Of `tables`, which are in the order of their level.
-    pub fn of(tables: Vec<Arc<Table>>) -> Row {
+    /// Of `runs`, which are in the order of their level.
+    pub fn of(runs: Vec<Run>) -> Row {
         let mut row = Row::default();
-        tables.iter().for_each(|table| row.count(table, true));
-        row.pieces = Arc::new(tables.chunks(PIECE / 2).map(|piece| Arc::new(piece.to_vec())).collect());
+        runs.iter().for_each(|run| row.count(run, true));
+        row.pieces = Arc::new(runs.chunks(PIECE / 2).map(|piece| Arc::new(piece.to_vec())).collect());
         row
     }
 
-    /// How many tables there are.
+    /// How many runs there are.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -60,38 +60,38 @@ impl Row {
         self.len == 0
     }
 
-    /// Bytes of all files.
+    /// Bytes of all runs.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether a table has tombstones.
+    /// Whether a run has tombstones.
     pub fn has_deletes(&self) -> bool {
         self.with_deletes > 0
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Table>> + Clone {
+    pub fn iter(&self) -> impl Iterator<Item = &Run> + Clone {
         self.pieces.iter().flat_map(|piece| piece.iter())
     }
 
-    pub fn get(&self, place: Place) -> Option<&Arc<Table>> {
+    pub fn get(&self, place: Place) -> Option<&Run> {
         self.pieces.get(place.piece)?.get(place.at)
     }
 
-    /// The place of the first table for which `before` is false, behind the last if there is none; it is true for those
+    /// The place of the first run for which `before` is false, behind the last if there is none; it is true for those
     /// before that one.
-    pub fn partition(&self, before: impl Fn(&Table) -> bool) -> Place {
-        let piece = self.pieces.partition_point(|piece| piece.last().is_some_and(|table| before(table)));
-        let at = self.pieces.get(piece).map_or(0, |tables| tables.partition_point(|table| before(table)));
+    pub fn partition(&self, before: impl Fn(&Run) -> bool) -> Place {
+        let piece = self.pieces.partition_point(|piece| piece.last().is_some_and(&before));
+        let at = self.pieces.get(piece).map_or(0, |runs| runs.partition_point(|run| before(run)));
         Place { piece, at }
     }
 
-    /// The first table's place.
+    /// The first run's place.
     pub fn first(&self) -> Place {
         Place { piece: 0, at: 0 }
     }
 
-    /// The place after that of a table.
+    /// The place after that of a run.
     pub fn after(&self, place: Place) -> Place {
         let is_last = self.pieces.get(place.piece).is_none_or(|piece| place.at + 1 >= piece.len());
         if is_last { Place { piece: place.piece + 1, at: 0 } } else { Place { at: place.at + 1, ..place } }
@@ -106,13 +106,13 @@ impl Row {
         Some(Place { piece, at: self.pieces.get(piece)?.len() - 1 })
     }
 
-    /// Takes `table` out, which is in it.
-    pub fn remove(&mut self, level: usize, table: &Table) {
-        let place = self.partition(|other| order(level, other, table).is_lt());
-        if self.get(place).is_none_or(|found| found.number() != table.number()) {
+    /// Takes `run` out, which is in it.
+    pub fn remove(&mut self, level: usize, run: &Run) {
+        let place = self.partition(|other| order(level, other, run).is_lt());
+        if self.get(place).is_none_or(|found| found.number() != run.number()) {
             return;
         }
-        self.count(table, false);
+        self.count(run, false);
         let pieces = Arc::make_mut(&mut self.pieces);
         Arc::make_mut(&mut pieces[place.piece]).remove(place.at);
         if pieces[place.piece].is_empty() {
@@ -123,27 +123,27 @@ impl Row {
         }
     }
 
-    /// Puts `table` in, which is not in it.
-    pub fn insert(&mut self, level: usize, table: Arc<Table>) {
-        let mut place = self.partition(|other| order(level, other, &table).is_lt());
-        self.count(&table, true);
+    /// Puts `run` in, which is not in it.
+    pub fn insert(&mut self, level: usize, run: Run) {
+        let mut place = self.partition(|other| order(level, other, &run).is_lt());
+        self.count(&run, true);
         let pieces = Arc::make_mut(&mut self.pieces);
         match pieces.len().checked_sub(1) {
-            None => return pieces.push(Arc::new(vec![table])),
+            None => return pieces.push(Arc::new(vec![run])),
             // Behind the last one of all.
             Some(last) if place.piece > last => place = Place { piece: last, at: pieces[last].len() },
             Some(_) => {}
         }
         let piece = Arc::make_mut(&mut pieces[place.piece]);
-        piece.insert(place.at, table);
+        piece.insert(place.at, run);
         if piece.len() > PIECE {
             let rest = piece.split_off(PIECE / 2);
             pieces.insert(place.piece + 1, Arc::new(rest));
         }
     }
 
-    fn count(&mut self, table: &Table, comes: bool) {
-        let (one, bytes, deletes) = (1, table.meta().file_bytes, usize::from(table.meta().deletes > 0));
+    fn count(&mut self, run: &Run, comes: bool) {
+        let (one, bytes, deletes) = (1, run.meta().file_bytes, usize::from(run.meta().deletes > 0));
         match comes {
             true => (self.len, self.bytes) = (self.len + one, self.bytes + bytes),
             false => (self.len, self.bytes) = (self.len - one, self.bytes - bytes),
@@ -168,12 +168,12 @@ mod tests {
 
     use terrace_base::rng::Rng;
     use terrace_disk::{Descriptors, LazyFile, SimFs};
-    use terrace_table::{BlockCache, TableMeta};
+    use terrace_table::{BlockCache, Table, TableMeta};
 
     use super::*;
 
-    /// A table that begins with key `at`; nothing of it is ever read.
-    fn table(number: u64, at: u64, deletes: u64) -> Arc<Table> {
+    /// A run that begins with key `at`; nothing of it is ever read.
+    fn run(number: u64, at: u64, deletes: u64) -> Run {
         let key = at.to_be_bytes().to_vec();
         let meta = TableMeta {
             number,
@@ -191,15 +191,15 @@ mod tests {
             10,
             terrace_disk::Access::Random,
         );
-        Table::lazy(file, meta, 0, Arc::new(BlockCache::new(0)))
+        Run::Table(Table::lazy(file, meta, 0, Arc::new(BlockCache::new(0))))
     }
 
-    fn numbers<'a>(tables: impl Iterator<Item = &'a Arc<Table>>) -> Vec<u64> {
+    fn numbers<'a>(tables: impl Iterator<Item = &'a Run>) -> Vec<u64> {
         tables.map(|t| t.number()).collect()
     }
 
-    fn assert_sound(row: &Row, level: usize, model: &BTreeMap<u64, Arc<Table>>) {
-        let mut expected: Vec<&Arc<Table>> = model.values().collect();
+    fn assert_sound(row: &Row, level: usize, model: &BTreeMap<u64, Run>) {
+        let mut expected: Vec<&Run> = model.values().collect();
         expected.sort_by(|a, b| order(level, a, b));
         assert_eq!(numbers(row.iter()), numbers(expected.iter().copied()));
         assert!(row.pieces.iter().all(|piece| (1..=PIECE).contains(&piece.len())));
@@ -230,7 +230,7 @@ mod tests {
             for number in 1..1500u64 {
                 let grows = number < 900;
                 if model.is_empty() || rng.below(10) < if grows { 8 } else { 2 } {
-                    let one = table(number, rng.below(400), u64::from(rng.one_in(20)));
+                    let one = run(number, rng.below(400), u64::from(rng.one_in(20)));
                     let before = row.clone();
                     row.insert(level, one.clone());
                     model.insert(number, one);
@@ -256,8 +256,8 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_found_by_what_comes_before_it() {
-        let row = Row::of((0..300).map(|i| table(i + 1, 2 * i, 0)).collect());
+    fn a_run_is_found_by_what_comes_before_it() {
+        let row = Row::of((0..300).map(|i| run(i + 1, 2 * i, 0)).collect());
         for i in 0..600u64 {
             let key = i.to_be_bytes();
             let place = row.partition(|t| *t.meta().largest < key[..]);

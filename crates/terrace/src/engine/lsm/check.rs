@@ -40,7 +40,7 @@ pub(super) fn check(lsm: &Lsm) -> Result<CheckReport> {
 }
 
 fn check_tables(levels: &Levels, report: &mut CheckReport) {
-    for table in levels.tables() {
+    for table in levels.runs() {
         report.tables += 1;
         report.entries += table.meta().entries;
         if let Err(e) = table.verify() {

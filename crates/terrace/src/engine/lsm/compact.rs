@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use terrace_base::exec::Lane;
 use terrace_base::{Error, Result};
-use terrace_table::{Cursor, Table, merge};
+use terrace_table::{Cursor, merge};
 
 use super::{Change, Lsm};
 use crate::compaction::leveled::{Pick, rewrite, split};
@@ -20,6 +20,7 @@ use crate::levels::cursor::LevelCursor;
 use crate::levels::merge::Survivors;
 use crate::levels::output::{Below, Outputs, Written};
 use crate::levels::row::Row;
+use crate::levels::run::Run;
 use crate::manifest::Edit;
 
 /// Bytes read ahead from each input.
@@ -125,13 +126,11 @@ impl Lsm {
     /// Removes the inputs' files, what is oldest first: should only some of them be gone after a crash, and the
     /// manifest be lost, then no tombstone is missing above what it hides.
     fn remove_merged(&self, pick: &Pick) {
-        let tables = self.tables.load();
-        let max_seq = |number: &u64| tables.get(number).map_or(0, |table| table.meta().max_seq);
+        let max_seq = |number: &u64| self.runs.get(*number).map_or(0, |run| run.meta().max_seq);
         let mut gone = pick.inputs.clone();
         gone.sort_by_key(max_seq);
         gone.splice(..0, pick.next.iter().copied());
-        drop(tables);
-        self.tables.remove(&gone);
+        self.runs.remove(&gone);
     }
 
     fn merge_tables(&self, pick: &Pick, levels: &Arc<Levels>, patience: Patience) -> Result<Vec<Written>> {
@@ -229,9 +228,9 @@ struct Part {
 
 impl Merge {
     fn new(lsm: &Lsm, pick: &Pick, levels: &Arc<Levels>, patience: Patience) -> Result<Merge> {
-        let find = |number: &u64| lsm.tables.get(*number);
-        let mut inputs: Vec<Arc<Table>> = pick.inputs.iter().map(find).collect::<Result<_>>()?;
-        let next: Vec<Arc<Table>> = pick.next.iter().map(find).collect::<Result<_>>()?;
+        let find = |number: &u64| lsm.runs.get(*number);
+        let mut inputs: Vec<Run> = pick.inputs.iter().map(find).collect::<Result<_>>()?;
+        let next: Vec<Run> = pick.next.iter().map(find).collect::<Result<_>>()?;
         inputs.sort_by(|a, b| a.meta().smallest.cmp(&b.meta().smallest));
         let part_bytes = lsm.policy.outputs(pick.output).run_bytes;
         let todo = parts(lsm, inputs.iter().chain(&next), part_bytes)?;
@@ -341,19 +340,15 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Cuts the merge of `tables` into as many parts as there may be threads for, none of them of fewer than `least` bytes.
-fn parts<'a>(
-    lsm: &Lsm,
-    tables: impl Iterator<Item = &'a Arc<Table>> + Clone,
-    least: u64,
-) -> Result<VecDeque<Part>> {
-    let bytes: u64 = tables.clone().map(|t| t.meta().file_bytes).sum();
+/// Cuts the merge of `runs` into as many parts as there may be threads for, none of them of fewer than `least` bytes.
+fn parts<'a>(lsm: &Lsm, runs: impl Iterator<Item = &'a Run> + Clone, least: u64) -> Result<VecDeque<Part>> {
+    let bytes: u64 = runs.clone().map(|t| t.meta().file_bytes).sum();
     let threads = lsm.core.options.background_threads.saturating_sub(1).max(1) as u64;
     let wanted = (bytes / least.max(1)).clamp(1, threads);
     let mut anchors = Vec::new();
     if wanted > 1 {
-        for table in tables {
-            anchors.extend(table.anchors()?);
+        for run in runs {
+            anchors.extend(run.anchors()?);
         }
     }
     let cuts = split(anchors, wanted as usize);

@@ -38,7 +38,7 @@ use parking_lot::Mutex;
 use terrace_base::Result;
 use terrace_base::exec::Lane;
 use terrace_pmem::Pool;
-use terrace_table::{Table, TableMeta};
+use terrace_table::TableMeta;
 
 use crate::background::{Background, Room};
 use crate::commit_log::CommitLog;
@@ -49,12 +49,13 @@ use crate::core::report::CheckReport;
 use crate::core::request::Group;
 use crate::levels::Levels;
 use crate::levels::output::Written;
+use crate::levels::run::{Run, Runs};
 use crate::manifest::{Edit, Manifest};
 use crate::memtable::MemList;
 use crate::options::LsmOptions;
 use crate::pool;
 use crate::stats::Stats;
-use crate::tables::{MadeFile, TableStore, WriterOptions};
+use crate::tables::{MadeFile, WriterOptions};
 
 pub(crate) use open::open;
 pub(crate) use repair::repair;
@@ -69,7 +70,7 @@ pub(crate) struct Lsm {
     /// Where the log lies, if it is on persistent memory.
     pool: Option<Pool>,
     manifest: Manifest,
-    tables: TableStore,
+    runs: Runs,
     readable: ArcSwap<Readable>,
     /// Held while `readable` and the manifest change together.
     changing: Mutex<()>,
@@ -214,7 +215,7 @@ impl Lsm {
     /// Applies `change` and shows its tables to readers; `leaves` is the memtable whose contents they are. The new
     /// tables, which are whole and durable, are looked at first, so that nothing fails once they are in the manifest.
     fn install(&self, mut change: Change, leaves: Option<&Arc<MemTable>>) -> Result<()> {
-        let made: Vec<Arc<Table>> = change.metas().map(|m| self.tables.made(m)).collect::<Result<_>>()?;
+        let made: Vec<Run> = change.metas().map(|m| self.runs.made(m)).collect::<Result<_>>()?;
         let _alone = self.changing.lock();
         let files = std::mem::take(&mut change.made);
         let levels = self.levels_after(&change, &made)?;
@@ -224,7 +225,7 @@ impl Lsm {
             return Err(e);
         }
         files.into_iter().for_each(MadeFile::keep);
-        self.tables.insert(made);
+        self.runs.insert(made);
         let levels = Arc::new(levels);
         self.note_load(&levels);
         self.readable.rcu(|now| {
@@ -238,26 +239,26 @@ impl Lsm {
     }
 
     /// The tables on their levels once `change` has been made; `made` are those that it adds.
-    fn levels_after(&self, change: &Change, made: &[Arc<Table>]) -> Result<Levels> {
+    fn levels_after(&self, change: &Change, made: &[Run]) -> Result<Levels> {
         let state = self.manifest.state();
         let mut levels = (*self.readable().levels).clone();
         let level = |number| state.tables.get(number).map_or(0, |table| table.level as usize);
         // In this order: what leaves a level makes room for what comes.
         for edit in &change.edits {
             if let Edit::RemoveTable { number } | Edit::MoveTable { number, .. } = edit {
-                levels.remove(level(number), &*self.tables.get(*number)?);
+                levels.remove(level(number), &self.runs.get(*number)?);
             }
         }
         for edit in &change.edits {
             if let Edit::MoveTable { number, level } = edit {
-                levels.insert(*level as usize, self.tables.get(*number)?);
+                levels.insert(*level as usize, self.runs.get(*number)?);
             }
         }
         let added = change.edits.iter().filter_map(|edit| match edit {
             Edit::AddTable { level, .. } => Some(*level as usize),
             _ => None,
         });
-        added.zip(made).for_each(|(level, table)| levels.insert(level, table.clone()));
+        added.zip(made).for_each(|(level, run)| levels.insert(level, run.clone()));
         Ok(levels)
     }
 

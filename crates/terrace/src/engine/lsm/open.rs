@@ -12,10 +12,11 @@ use crate::commit_log::{CommitLog, Gathered, LOG_ROOTS, Policy};
 use crate::core::Core;
 use crate::core::engine::Engine;
 use crate::levels::Levels;
+use crate::levels::run::Runs;
 use crate::manifest::{self, Identity, Manifest};
 use crate::options::{EngineKind, LogPlace, PoolChoice};
 use crate::pool::{self, MEDIA, MEMORY};
-use crate::tables::{TableStore, refuse_missing};
+use crate::tables::refuse_missing;
 
 /// The identity's name for where the log lies, and the values.
 const LOG: &str = "lsm.log";
@@ -167,8 +168,8 @@ pub(super) fn assemble_around(
         pool::note(&manifest, pool);
     }
     let state = manifest.state();
-    let tables = TableStore::new(&core, &manifest)?;
-    let levels = Levels::new(&state, |number| tables.get(number))?;
+    let runs = Runs::new(&core, &manifest)?;
+    let levels = Levels::new(&state, |number| runs.get(number))?;
     let emulated = match &pool {
         Some(_) => pool::emulated(&core, &manifest.state().identity)?,
         None => None,
@@ -189,7 +190,7 @@ pub(super) fn assemble_around(
         core,
         pool,
         manifest,
-        tables,
+        runs,
         readable: ArcSwap::from_pointee(readable),
         changing: Default::default(),
         log,
