@@ -12,8 +12,15 @@ use terrace_table::Position;
 use super::Slm;
 use super::moves::{Change, Move};
 
-/// The first byte of the record that ends a chunk.
+/// First byte of a move: the key's word changes.
+const OF_WORD: u8 = 0;
+
+/// First byte of the record that ends a chunk.
 const CHUNK_END: u8 = 2;
+
+/// First byte of a move: the position of a version in the key's chain changes. (1 was such a move that did not say
+/// of which version.)
+const IN_CHAIN: u8 = 3;
 
 /// Bytes of that record, at most.
 pub(super) const CHUNK_END_BYTES: u64 = 11;
@@ -59,14 +66,20 @@ pub(super) fn encode_moves<'m, 'k: 'm>(moves: impl Iterator<Item = &'m Move<'k>>
 }
 
 impl Move<'_> {
-    /// Old word, new word (for a move within a chain: the chain's word and the new position, marked),
+    /// Old word, new word (for a move within a chain: which version, the chain's word and the new position),
     /// the tables that gained and that lost a version, and the key.
     fn encode(&self, out: &mut Vec<u8>) {
-        let (tag, new) = match self.change {
-            Change::Word(word) => (0, word),
-            Change::InChain { to, .. } => (1, to.word()),
+        let new = match self.change {
+            Change::Word(word) => {
+                out.push(OF_WORD);
+                word
+            }
+            Change::InChain { index, to, .. } => {
+                out.push(IN_CHAIN);
+                put_varint(out, index as u64);
+                to.word()
+            }
         };
-        out.push(tag);
         put_varint(out, self.old);
         put_varint(out, new);
         for numbers in [&self.born, &self.died] {
@@ -92,8 +105,8 @@ fn decode_chunk_end(payload: &[u8]) -> Option<u64> {
 /// What a compaction log tells of the counts, added up record by record; see invariant 2.
 pub(super) struct LoggedJob<'a> {
     slm: &'a Slm,
-    /// The job's number in the manifest, once the first record has been taken; none if that says nothing.
-    id: Option<Option<u64>>,
+    /// The job's number in the manifest, once the first record has been taken.
+    id: Option<u64>,
     counts: BTreeMap<u64, i64>,
     /// Moves of the chunk that has not ended yet.
     chunk: Vec<u8>,
@@ -105,15 +118,31 @@ impl<'a> LoggedJob<'a> {
     }
 
     /// Takes the next record.
-    pub fn take(&mut self, payload: &[u8]) {
+    ///
+    /// # Errors
+    ///
+    /// `Corruption` if it is none: it is whole, so another version may have written it.
+    pub fn take(&mut self, payload: &[u8]) -> Result<()> {
         if self.id.is_none() {
-            let (id, counts) = decode_start(payload).unzip();
-            (self.id, self.counts) = (Some(id), counts.unwrap_or_default());
+            let (id, counts) =
+                decode_start(payload).ok_or_else(|| self.damaged("a job's number", payload))?;
+            (self.id, self.counts) = (Some(id), counts);
         } else if let Some(applied) = decode_chunk_end(payload) {
             self.end_chunk(usize::try_from(applied).unwrap_or(usize::MAX));
-        } else {
+        } else if are_moves(payload) {
             self.chunk.extend_from_slice(payload);
+        } else {
+            return Err(self.damaged("moves, or the end of a chunk of them,", payload));
         }
+        Ok(())
+    }
+
+    fn damaged(&self, expected: &str, payload: &[u8]) -> Error {
+        let found = match payload.first() {
+            Some(form) => format!("{} bytes of form {form}", payload.len()),
+            None => "nothing".into(),
+        };
+        Error::corruption(self.slm.pool.path(), 0, format!("{expected} in a compaction log"), found)
     }
 
     fn end_chunk(&mut self, applied: usize) {
@@ -130,11 +159,19 @@ impl<'a> LoggedJob<'a> {
                 moved.count(&mut self.counts);
             }
         }
-        let id = self.id.flatten().ok_or_else(|| {
-            Error::corruption(self.slm.pool.path(), 0, "a compaction log's job number", "none")
-        })?;
+        let id = self.id.ok_or_else(|| self.damaged("a job's number", &[]))?;
         Ok((id, self.counts))
     }
+}
+
+/// Whether a record holds moves and nothing else.
+fn are_moves(payload: &[u8]) -> bool {
+    let mut r = Reader::new(payload);
+    let mut moved = !payload.is_empty();
+    while moved && !r.is_empty() {
+        moved = LoggedMove::decode(&mut r).is_some();
+    }
+    moved
 }
 
 /// The moves of a chunk, or of a record, up to the first that is none.
@@ -146,7 +183,8 @@ fn moves_in(chunk: &[u8]) -> impl Iterator<Item = LoggedMove<'_>> {
 /// A move in a compaction log, read back.
 #[derive(Debug, PartialEq, Eq)]
 struct LoggedMove<'r> {
-    in_chain: bool,
+    /// The version that moved, in a chain that stayed the key's.
+    in_chain: Option<u64>,
     old: u64,
     new: u64,
     born: Numbers<'r>,
@@ -178,7 +216,8 @@ impl<'r> Numbers<'r> {
 impl<'r> LoggedMove<'r> {
     fn decode(r: &mut Reader<'r>) -> Option<Self> {
         let in_chain = match r.u8()? {
-            form @ (0 | 1) => form == 1,
+            OF_WORD => None,
+            IN_CHAIN => Some(r.varint()?),
             _ => return None,
         };
         let (old, new) = (r.varint()?, r.varint()?);
@@ -195,11 +234,15 @@ impl<'r> LoggedMove<'r> {
     /// Whether the move, of a chunk without an end, was published before the crash; see invariant 2.
     fn was_applied(&self, slm: &Slm) -> Result<bool> {
         let now = slm.index.get(self.key)?.unwrap_or(0);
-        if now != self.old || !self.in_chain {
-            return Ok(now != self.old);
+        match self.in_chain {
+            // Another version's position says nothing: two may have moved into one block.
+            Some(index) if now == self.old => {
+                let versions = slm.versions_of(now)?;
+                let version = usize::try_from(index).ok().and_then(|index| versions.get(index));
+                Ok(version.is_some_and(|v| v.position == Position::from_word(self.new)))
+            }
+            _ => Ok(now != self.old),
         }
-        let to = Position::from_word(self.new);
-        Ok(slm.versions_of(now)?.iter().any(|v| v.position == to))
     }
 }
 
@@ -208,12 +251,7 @@ pub(crate) fn read_compaction_record(payload: &[u8]) -> bool {
     if let Some((id, counts)) = decode_start(payload) {
         assert_eq!(decode_start(&encode_start(id, &counts)), Some((id, counts)));
     }
-    let end = decode_chunk_end(payload).is_some();
-    let mut r = Reader::new(payload);
-    let mut moved = !payload.is_empty();
-    while moved && !r.is_empty() {
-        moved = LoggedMove::decode(&mut r).is_some();
-    }
+    let (end, moved) = (decode_chunk_end(payload).is_some(), are_moves(payload));
     assert!(!(end && moved), "a record is the one or the other");
     end || moved
 }
@@ -230,10 +268,10 @@ mod tests {
         let numbers = |of: &[u64]| of.iter().copied().collect::<Numbers>();
         let moved = Move { key: b"key", old: 300, change, born: numbers(&[2]), died: numbers(&[1, 130]) };
         let new = [0x81, 0x82, 0x80, 0x80, 0x80, 0x04];
-        let bytes = [&[1, 0xac, 0x02][..], &new, &[1, 2, 2, 1, 0x82, 0x01, 3], b"key"].concat();
+        let bytes = [&[3, 1, 0xac, 0x02][..], &new, &[1, 2, 2, 1, 0x82, 0x01, 3], b"key"].concat();
         assert_eq!(encode_moves([&moved, &moved].into_iter()), [[&bytes[..], &bytes[..]].concat()]);
         let logged = LoggedMove::decode(&mut Reader::new(&bytes)).unwrap();
-        assert_eq!((logged.in_chain, logged.old, logged.new), (true, 300, to.word()));
+        assert_eq!((logged.in_chain, logged.old, logged.new), (Some(1), 300, to.word()));
         assert_eq!((logged.born.iter().collect::<Vec<_>>(), logged.key), (vec![2], &b"key"[..]));
         assert_eq!(logged.died.iter().collect::<Vec<_>>(), [1, 130]);
         for cut in 0..bytes.len() {

@@ -151,10 +151,7 @@ impl Slm {
         for root in JOB_ROOTS {
             let Some(head) = self.pool.root(root)? else { continue };
             let mut logged = LoggedJob::new(self);
-            let log = PmLog::open_visiting(&self.pool, head, &mut |_, payload| {
-                logged.take(payload);
-                Ok(())
-            })?;
+            let log = PmLog::open_visiting(&self.pool, head, &mut |_, payload| logged.take(payload))?;
             let (id, mut deltas) = logged.finish()?;
             let state = self.manifest.state();
             if state.jobs.contains_key(&id) {

@@ -54,3 +54,18 @@ fn a_kill_while_a_pool_is_made_anew_begins_that_again() {
     ];
     passes(Granularity::Page, 3, 600, &ops);
 }
+
+/// A compaction moved two versions of a key into one block. After a power cut between the two the log of the job was
+/// taken to say that both had moved, because the chain held the block's position.
+#[test]
+fn versions_of_a_key_that_move_into_one_block_are_counted_one_by_one() {
+    let ops = [
+        Op::Put(12, 0),
+        Op::Put(7, 30),
+        Op::Snapshot,
+        Op::Put(7, 142),
+        Op::Put(10, 209),
+        Op::Compact(0, 65535),
+    ];
+    passes(Granularity::CacheLine, 21, 1200, &ops);
+}

@@ -108,6 +108,15 @@ fn compaction() {
     on_both(6, 2000, &draw(6, 70, mix));
 }
 
+/// Must catch versions of one key that are told apart by what they share: a table, a block, a length.
+#[test]
+fn versions_in_one_block() {
+    let mix = Mix { put: 8, snapshot: 3, compact: 1, keys: 3, len: 12, ..Mix::default() };
+    for seed in 0..2 {
+        on_both(seed, 500, &draw(seed, 24, mix));
+    }
+}
+
 #[test]
 fn pool_growth() {
     let mix = Mix { put: 6, delete: 1, background: 1, keys: 8, len: 60_000, ..Mix::default() };
