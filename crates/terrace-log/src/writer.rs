@@ -181,10 +181,12 @@ impl<S: Segment> LogWriter<S> {
         Ok(())
     }
 
-    /// Syncs and ends the log, durably. After this any damage to its records is known for damage;
+    /// Syncs what is not durable yet and ends the log, durably. After this any damage to its records is known for damage;
     /// the last records of a log that was not sealed could also have been torn by a crash.
     pub fn seal(&mut self) -> Result<()> {
-        self.sync()?;
+        if self.durable_lsn() + 1 < self.next_lsn() {
+            self.sync()?;
+        }
         self.put(RecordKind::End, [&[][..]])?;
         self.sync()
     }

@@ -52,14 +52,8 @@ pub struct Explorer {
 /// Moments of a run with a fault at which images are taken, at least.
 const FAULT_MOMENTS: u64 = 3;
 
-/// What is looked at after a fault.
-#[derive(Clone, Copy)]
-enum After<'a> {
-    /// Images at so many moments.
-    Moments(u64),
-    /// The image that a route leads to.
-    Route(&'a Route),
-}
+/// Tells the sample of faults that are met without images from the other.
+const PLAIN_RUNS: u64 = 0x504c_4149;
 
 /// The outcome of one run of a scenario: what was checked, and the first image that failed.
 struct Pass {
@@ -156,7 +150,7 @@ impl Explorer {
         self.explore(scenario, ops).unwrap_or_else(|failure| panic!("{failure}"))
     }
 
-    /// Checks the one image that `route` leads to.
+    /// Checks the one image that `route` leads to, or the scenario itself.
     ///
     /// # Errors
     /// What is wrong with it, or that the scenario never came there.
@@ -171,8 +165,8 @@ impl Explorer {
 
     /// Runs the scenario once for each operation that can fail (or a sample, if the budget does not
     /// reach), with that operation failing. What is left is verified, after a kill and after power cuts:
-    /// right after the failure, at some moment later, and at the end. The scenario must take errors in
-    /// its stride.
+    /// right after the failure, at some moment later, and at the end. More operations fail, as many as there
+    /// are images at most, in runs of which no image is taken. The scenario must take errors in its stride.
     ///
     /// # Errors
     /// The first failure, not shrunk.
@@ -192,8 +186,15 @@ impl Explorer {
         // Where every operation has failed, the rest of the budget goes to more moments after each.
         let moments = (self.images / (least * faults.len().max(1) as u64)).max(FAULT_MOMENTS);
         let mut summary = Summary::new(dry.events());
+        // A run without images costs as little as one image, and what goes wrong without a crash shows in it.
+        let plain = sample(mix(self.seed, PLAIN_RUNS), dry.fallible_operations(), self.images);
+        for fault in plain.into_iter().filter(|fault| faults.binary_search(fault).is_err()) {
+            self.counted(&scenario, &ops, fault)?;
+        }
         for fault in faults {
-            let pass = self.pass_with_fault(&scenario, &ops, fault, After::Moments(moments))?;
+            let counted = self.counted(&scenario, &ops, fault)?;
+            let picks = self.picks_after(&counted, fault, moments);
+            let pass = self.pass_with_fault(&scenario, &ops, fault, Place::default(), picks)?;
             summary.add(&pass.tally);
             summary.events_tried += 1;
             if let Some(found) = pass.found {
@@ -226,15 +227,11 @@ impl Explorer {
         route: &Route,
     ) -> Result<(), Box<Failure<S::Op>>> {
         let explorer = Explorer { seed: route.seed, nested_depth: 0, ..self.clone() };
-        let pass = match (route.fault, route.steps.first()) {
-            (_, None) => {
-                return Err(Box::new(Failure::of_scenario(route.seed, "the route is empty".into(), ops)));
-            }
-            (Some(fault), _) => explorer.pass_with_fault(scenario, ops, fault, After::Route(route))?,
-            (None, Some(first)) => {
-                let picks = Picks::from([(first.event, vec![first.image])]);
-                explorer.pass(scenario, ops, None, Place::following(&route.steps), picks)?
-            }
+        let place = Place::following(&route.steps);
+        let picks = route.steps.first().map(|first| (first.event, vec![first.image])).into_iter().collect();
+        let pass = match route.fault {
+            Some(fault) => explorer.pass_with_fault(scenario, ops, fault, place, picks)?,
+            None => explorer.pass(scenario, ops, None, place, picks)?,
         };
         if let Some(found) = pass.found {
             return Err(Box::new(Failure::new(route.seed, route.fault, found, ops)));
@@ -292,30 +289,30 @@ impl Explorer {
         Ok(Pass { tally, found: found.lock().take() })
     }
 
-    /// One run with a fault, and the images after it checked. How many events such a run has is not
-    /// known before.
+    /// One run with a fault and without images. How many events such a run has is not known before.
+    fn counted<S: Scenario>(
+        &self,
+        scenario: &Arc<S>,
+        ops: &[S::Op],
+        fault: u64,
+    ) -> Result<World, Box<Failure<S::Op>>> {
+        let world = World::new(self.seed, self.world);
+        world.fail_nth(fault);
+        let outcome = self.run(scenario, &world, &Arc::new(RwLock::new(scenario.model())), ops);
+        outcome.map_err(|failure| of_fault(failure, fault))?;
+        Ok(world)
+    }
+
+    /// One run with a fault and the images of `picks` checked.
     fn pass_with_fault<S: Scenario>(
         &self,
         scenario: &Arc<S>,
         ops: &[S::Op],
         fault: u64,
-        then: After<'_>,
+        place: Place,
+        picks: Picks,
     ) -> Result<Pass, Box<Failure<S::Op>>> {
-        let of_fault = |mut failure: Box<Failure<S::Op>>| {
-            failure.route.fault = Some(fault);
-            failure
-        };
-        let counted = World::new(self.seed, self.world);
-        counted.fail_nth(fault);
-        self.run(scenario, &counted, &Arc::new(RwLock::new(scenario.model())), ops).map_err(of_fault)?;
-        let (place, picks) = match then {
-            After::Route(route) => {
-                let first = &route.steps[0];
-                (Place::following(&route.steps), Picks::from([(first.event, vec![first.image])]))
-            }
-            After::Moments(moments) => (Place::default(), self.picks_after(&counted, fault, moments)),
-        };
-        self.pass(scenario, ops, Some(fault), place, picks).map_err(of_fault)
+        self.pass(scenario, ops, Some(fault), place, picks).map_err(|failure| of_fault(failure, fault))
     }
 
     /// The images of a run in which operation `fault` failed as it did in `counted`, at `moments` of its events: the
@@ -355,6 +352,12 @@ impl Explorer {
         let route: Route = text.parse().unwrap_or_else(|e| panic!("{REPLAY_VARIABLE}: {e}"));
         (route.seed == self.seed).then_some(route)
     }
+}
+
+/// The scenario failed by itself, with operation `fault` failing.
+fn of_fault<Op>(mut failure: Box<Failure<Op>>, fault: u64) -> Box<Failure<Op>> {
+    failure.route.fault = Some(fault);
+    failure
 }
 
 /// At most `count` distinct numbers below `bound`, ascending, the last always among them.

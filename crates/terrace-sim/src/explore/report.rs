@@ -89,11 +89,7 @@ impl<Op> Failure<Op> {
 impl<Op: fmt::Debug> fmt::Display for Failure<Op> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_of_scenario() {
-            write!(f, "the scenario failed without a crash (seed={}", self.route.seed)?;
-            if let Some(fault) = self.route.fault {
-                write!(f, " fault={fault}")?;
-            }
-            return write!(f, "): {}", self.message);
+            return write!(f, "the scenario failed without a crash ({}): {}", self.route, self.message);
         }
         writeln!(f, "a crash image of {} operations is wrong: {}", self.ops.len(), self.message)?;
         tell(f, &self.story, &self.route)?;

@@ -59,7 +59,8 @@ impl Step {
 /// Everything needed to make one crash image again, given the same scenario and operations.
 ///
 /// Its text, `seed=7 event=41 image=4`, parses back. Crashes within recovery are further parts,
-/// `event=41/3 image=4/0`; a planned fault is `fault=9`.
+/// `event=41/3 image=4/0`; a planned fault is `fault=9`. Without events, `seed=7 fault=9`, it is the
+/// scenario itself, with no crash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
     /// The explorer's seed.
@@ -78,6 +79,9 @@ impl fmt::Display for Route {
         write!(f, "seed={}", self.seed)?;
         if let Some(fault) = self.fault {
             write!(f, " fault={fault}")?;
+        }
+        if self.steps.is_empty() {
+            return Ok(());
         }
         write!(f, " event={} image={}", list(|s| s.event), list(|s| s.image.into()))
     }
@@ -101,7 +105,7 @@ impl FromStr for Route {
             }
         }
         let seed = seed.ok_or_else(|| bad("seed= is missing"))?;
-        if events.is_empty() || events.len() != images.len() {
+        if events.len() != images.len() {
             return Err(bad("as many images as events are needed"));
         }
         let step = |(event, image): (u64, u64)| {
@@ -119,11 +123,16 @@ mod tests {
 
     #[test]
     fn routes_read_back_what_they_print() {
-        for text in ["seed=7 event=41 image=4", "seed=0 fault=9 event=1/2/3 image=0/1/2"] {
+        for text in [
+            "seed=7 event=41 image=4",
+            "seed=0 fault=9 event=1/2/3 image=0/1/2",
+            "seed=8 fault=521",
+            "seed=1",
+        ] {
             assert_eq!(text.parse::<Route>().unwrap().to_string(), text);
         }
         for text in
-            ["", "seed=1", "seed=1 event=1/2 image=3", "seed=x event=1 image=1", "event=1 image=1", "7"]
+            ["", "seed=1 event=1", "seed=1 event=1/2 image=3", "seed=x event=1 image=1", "fault=1", "7"]
         {
             text.parse::<Route>().unwrap_err();
         }

@@ -132,11 +132,16 @@ impl FileLog {
 
     /// Ends the log; says how many bytes it has. Where that fails it ends with its last record, as that of a process which was
     /// killed: of an end whose sync has failed anything may be left.
-    pub fn seal(&mut self) -> Result<u64> {
-        if let Err(error) = self.writer.seal() {
-            self.leave();
-            return Err(error);
+    pub fn seal(&mut self) -> Result<u64, Failure> {
+        let sealed = self.writer.seal();
+        let is_written = self.writer.len() > self.good;
+        match sealed {
+            Ok(()) => Ok(self.writer.len()),
+            Err(e) if e.kind() == ErrorKind::NoSpace && !is_written => Err(Failure::Refused(e)),
+            Err(e) => {
+                self.leave();
+                Err(Failure::Broken(e))
+            }
         }
-        Ok(self.writer.len())
     }
 }

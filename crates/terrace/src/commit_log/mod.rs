@@ -16,7 +16,7 @@
 //!    disk, and from the page cache too. So after it, and after an append that failed for any other reason, the log is left,
 //!    and nothing is logged before everything that memtables hold is elsewhere ([`CommitLog::mend`]): in a new log that
 //!    stands for all before it, durable and complete before it counts; or, where that is much and tables may be written
-//!    without a log, in tables.
+//!    without a log, in tables. A close, behind which nothing is logged, brings it there itself.
 //! 4. **A failed attempt costs little.** Nothing is begun before the disk shows room for all of it.
 //! 5. **What a dead process left is not taken for durable.** Its last sync may have failed. What it logged is read, and
 //!    goes elsewhere, as under 3, before anything is logged that rests on it.
@@ -292,7 +292,7 @@ impl CommitLog {
     }
 
     /// Leaves the logs where their end or their durability is not known any more.
-    fn after(&self, series: &mut Series, outcome: Result<(), Failure>) -> Result<()> {
+    fn after<T>(&self, series: &mut Series, outcome: Result<T, Failure>) -> Result<T> {
         if let Err(Failure::Broken(_)) = &outcome {
             self.broken.store(true, Ordering::Release);
             if let Some(Log::File(log)) = &mut series.current {
@@ -334,29 +334,50 @@ impl CommitLog {
         Ok(())
     }
 
-    /// Ends the logs in order: then damage to any of their records is found, and the manifest knows the last one.
-    pub fn seal(&self, manifest: &Manifest) -> Result<()> {
+    /// Ends the logs in order, for a clean close. Where what lies in them turns out not to be durable, everything that
+    /// memtables hold goes elsewhere even now: nothing else will bring it there.
+    pub fn close(&self, host: &impl Logged) -> Result<()> {
+        self.mend(host)?;
+        match self.seal(host.manifest()) {
+            Err(error) if self.is_broken() => {
+                tracing::warn!(%error, "the commit log could not be made durable and is begun anew");
+                self.mend(host)?;
+                self.seal(host.manifest())
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Seals the last log, with those before it durable: then damage to any of their records is found, and the manifest knows
+    /// it.
+    fn seal(&self, manifest: &Manifest) -> Result<()> {
         let mut series = self.series.lock();
-        let series = &mut *series;
-        sync_all(series).map_err(|failure| failure.error().clone())?;
+        let outcome = sync_all(&mut series);
+        self.after(&mut series, outcome)?;
         let current = series.current.take();
         series.older.extend(current);
-        let end = match (series.older.last_mut(), &series.place) {
-            (Some(Log::File(log)), _) => Some((log.number, log.seal()?)),
-            (Some(Log::Pool(log)), Place::Pool { pool, .. }) => {
-                // For this an extent is kept.
-                pool.claiming(Claim::All, || log.append(&Record::Closed.bytes()))?;
-                None
-            }
-            // What an earlier life has sealed may be needed still.
-            _ => manifest.state().needed_end(),
-        };
+        let outcome = self.seal_last(&mut series);
+        let end = self.after(&mut series, outcome)?;
         match series.place {
             Place::Files => {
-                let (number, bytes) = end.unwrap_or_default();
+                // What an earlier life has sealed may be needed still.
+                let (number, bytes) = end.or_else(|| manifest.state().needed_end()).unwrap_or_default();
                 manifest.apply(&[Edit::LogEnd { number, bytes }])
             }
             Place::Pool { .. } => Ok(()),
+        }
+    }
+
+    /// Ends the last log, if there is one; says its number and how many bytes it has if it lies in a file.
+    fn seal_last(&self, series: &mut Series) -> Result<Option<(u64, u64)>, Failure> {
+        match (series.older.last_mut(), &series.place) {
+            (Some(Log::File(log)), _) => Ok(Some((log.number, log.seal()?))),
+            (Some(Log::Pool(log)), Place::Pool { pool, .. }) => {
+                // For this an extent is kept.
+                let closed = pool.claiming(Claim::All, || log.append(&Record::Closed.bytes()));
+                closed.map(|()| None).map_err(Failure::Refused)
+            }
+            _ => Ok(None),
         }
     }
 

@@ -10,8 +10,8 @@ use std::cell::Cell;
 use std::fmt::Debug;
 use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use terrace_base::{Error, Result};
@@ -73,6 +73,8 @@ struct Inner {
     last_seq: AtomicU64,
     /// Set by the leader of the moment, so that no group is applied beside or after the close.
     closed: AtomicBool,
+    /// How the engine was closed, which is done once.
+    outcome: OnceLock<Result<()>>,
     /// Last, as everything else may use what it guards.
     lock: DirectoryLock,
 }
@@ -115,7 +117,8 @@ impl Db {
         core.snapshots.advance(last);
         let queue = CommitQueue::default();
         let (last_seq, closed) = (AtomicU64::new(last), AtomicBool::new(false));
-        let inner = Inner { core, engine, read_only, queue, last_seq, closed, lock: Arc::new(lock) };
+        let (outcome, lock) = (OnceLock::new(), Arc::new(lock));
+        let inner = Inner { core, engine, read_only, queue, last_seq, closed, outcome, lock };
         Ok(Db { inner: Arc::new(inner) })
     }
 
@@ -283,24 +286,28 @@ impl Db {
     }
 
     /// Waits for background work and closes the database cleanly. Writes are refused from then on;
-    /// snapshots and iterators may still read.
+    /// snapshots and iterators may still read. Once closed, it says again how that went.
     pub fn close(&self) -> Result<()> {
         self.inner.alone(|inner| {
             inner.closed.store(true, Ordering::Release);
-            inner.engine.close()
+            inner.close_once()
         })
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Err(error) = self.engine.close() {
+        if let Err(error) = self.close_once() {
             tracing::warn!(%error, "closing failed; the next open recovers");
         }
     }
 }
 
 impl Inner {
+    fn close_once(&self) -> Result<()> {
+        self.outcome.get_or_init(|| self.engine.close()).clone()
+    }
+
     /// Does `work` as the leader, with no group beside it.
     fn alone(&self, work: impl Fn(&Inner) -> Result<()>) -> Result<()> {
         let request = Request { batch: WriteBatch::new(), condition: Condition::Alone, sync: false };

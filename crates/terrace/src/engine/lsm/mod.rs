@@ -397,8 +397,7 @@ impl Engine for Lsm {
             return Ok(());
         }
         if !self.core.options.read_only {
-            self.log.mend(self)?;
-            self.log.seal(&self.manifest)?;
+            self.log.close(self)?;
             self.sweep();
         }
         match &self.pool {

@@ -383,9 +383,8 @@ impl Engine for Slm {
             self.pool.leave_unreclaimed();
         }
         // A pool that is closed in order is taken for one whose logs are whole.
-        self.log.mend(self)?;
         if self.logs_writes() {
-            self.log.seal(&self.manifest)?;
+            self.log.close(self)?;
         }
         self.leave_unfinished();
         self.sweep();

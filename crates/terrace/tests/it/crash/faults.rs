@@ -78,6 +78,15 @@ fn of_logs_before_a_close() {
     each_fails_unheeded(9, 2 * IMAGES, &ops);
 }
 
+/// What was handed over to a log goes elsewhere where that cannot be closed: the next opening finds all of it.
+#[test]
+fn of_logs_at_a_close() {
+    // What a failed sync drops depends on how many changes there were before.
+    let writes = |n: u16| (0..n).map(move |k| Op::Put(k, 9000 - u32::from(k) * 2000));
+    let ops: Vec<Op> = (1..5).flat_map(|n| writes(n).chain([Op::Reopen])).collect();
+    each_fails(16, &ops);
+}
+
 /// The log that is begun for what waits for its flush goes on as the log of the memtable after it.
 #[test]
 fn of_logs_at_a_rotation() {
