@@ -19,12 +19,15 @@
 //! | [`suite`] | several workloads one after the other, with the databases they need |
 //! | [`outcome`], [`report`] | what was measured, and how it is printed |
 //! | `compare` | engines and peers side by side, and the report: the `terrace-bench compare` command |
+//! | `chart` | charts as SVG |
 //! | `index` | bare indexes instead of stores: the `terrace-bench index` command |
 //!
-//! The last two, and the command, are there with the feature `compare`, which is on by default.
+//! The last three, and the command, are there with the feature `compare`, which is on by default.
 //!
 //! A run is repeatable up to the interleaving of threads: the same seed draws the same operations.
 
+#[cfg(feature = "compare")]
+pub mod chart;
 #[cfg(feature = "compare")]
 pub mod compare;
 pub mod count;

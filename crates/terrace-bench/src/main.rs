@@ -26,10 +26,10 @@ enum Command {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
-        Command::Compare(compare) => local(compare.run()),
-        Command::Report(report) => local(report.run()),
-        Command::CompareRuns(runs) => local(runs.run()),
-        Command::Session(session) => local(session.run()),
+        Command::Compare(compare) => compare.run(),
+        Command::Report(report) => report.run(),
+        Command::CompareRuns(runs) => runs.run(),
+        Command::Session(session) => session.run(),
         Command::Index(index) => index.run(),
         Command::Plot(plot) => plot.run(),
     };
@@ -40,9 +40,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// A result whose error may stay on this thread, as the other commands' may.
-fn local(result: terrace_bench::StoreResult<()>) -> command::Outcome {
-    result.map_err(|e| e as Box<dyn std::error::Error>)
 }

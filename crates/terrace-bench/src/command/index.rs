@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use terrace_bench::count;
 use terrace_bench::index::list::{INDEXES, with_subject};
 use terrace_bench::index::pairs::Pairs;
 use terrace_bench::index::{Place, Run, Runner, Spec, Step, plot, store, table};
+use terrace_bench::{StoreResult, count};
 use terrace_pmem::{Pool, Profile};
 
 use super::Outcome;
@@ -158,7 +158,7 @@ impl Index {
         pairs: Pairs,
         threads: usize,
         steps: &[Step],
-    ) -> Result<Run, Box<dyn std::error::Error>> {
+    ) -> StoreResult<Run> {
         let spec = Spec {
             place: self.pool.clone(),
             pool_bytes: self.pool_size.unwrap_or(num * 128 + (64 << 20)),

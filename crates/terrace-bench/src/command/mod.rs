@@ -6,4 +6,4 @@ pub mod plot;
 pub mod reports;
 
 /// What a subcommand comes to.
-pub type Outcome = Result<(), Box<dyn std::error::Error>>;
+pub type Outcome = terrace_bench::StoreResult<()>;

@@ -42,8 +42,8 @@ fn of_view(results: &Results) -> String {
         ));
     }
     text.push_str(
-        "\nPoint reads that found a record, in percent. Of each key it is known whether it had to be there: a benchmark in which \
-         one was missing has no figures.\n\n",
+        "\nPoint reads that found a record, in percent. Of each key it is known whether it had to be there: a\n\
+         benchmark in which one was missing has no figures.\n\n",
     );
     if let Some(found) = metric("found %") {
         let reads = |script: &Script, step: &str| {
@@ -88,8 +88,9 @@ fn is_told(step: &str) -> bool {
 fn machine(results: &Results) -> String {
     let m = &results.machine;
     format!(
-        "Suite {}, {}; {} with {} cores and {} GiB, Linux {}; files on {}; persistent memory emulated as `{}` on {}. Load averages {} \
-         before, {} after.\n",
+        "Suite {}, {}; {} with {} cores and {} GiB, Linux {};\n\
+         files on {}; persistent memory emulated as `{}` on {}.\n\
+         Load averages {} before, {} after.\n",
         results.suite,
         results.began,
         m.cpu,

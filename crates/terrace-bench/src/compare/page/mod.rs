@@ -1,12 +1,11 @@
 //! The report: an HTML file for each machine that needs nothing else, the picture of it that a README shows, and the
 //! tables as Markdown.
 //!
-//! Pictures are SVG in the page itself, 340 units wide, so that on a phone one of them fills the width and its text
-//! keeps its size; colours are CSS variables with a second set for dark mode. A little script sorts and filters the table
-//! and dims a store whose name in the legend is pressed; without it the page is whole.
+//! Pictures ([`crate::chart`]) are SVG in the page itself. On a phone one of them fills the width. The page has a second
+//! set of their colours for dark mode, which it tells apart by what is written in them. A little script sorts and filters
+//! the table and dims a store whose name in the legend is pressed; without it the page is whole.
 
 mod about;
-mod chart;
 mod markdown;
 mod overview;
 mod sections;
@@ -15,8 +14,11 @@ mod table;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use plotters::style::{BLACK, RGBColor, WHITE};
+
 use super::results::Results;
 use super::view::{self, View};
+use crate::chart::{self, COLOURS, hex};
 use crate::store::StoreResult;
 
 /// The tables'.
@@ -24,16 +26,16 @@ pub const TABLES: &str = "figures.md";
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
-/// Colours of series, light and dark, shared by the page and pictures that stand alone.
-const COLOURS: &str = include_str!("colours.css");
+/// Colours, light and dark, shared by the page and pictures that stand alone.
+const THEMES: &str = include_str!("colours.css");
 
 /// Draws the report of `results` into `dir`; the files made.
 pub fn write(results: &Results, dir: &Path) -> StoreResult<Vec<PathBuf>> {
     let views = view::views(results);
     let mut files: Vec<(String, String)> = Vec::new();
     for view in &views {
-        files.push((view.file().to_string(), html(view, &views)));
-        files.push((view.picture(), overview::alone(view)));
+        files.push((view.file().to_string(), html(view, &views)?));
+        files.push((view.picture(), themed(&overview::alone(&view.results)?)));
     }
     files.push((TABLES.to_string(), markdown::tables(results, &views)));
     let mut made = Vec::new();
@@ -46,19 +48,53 @@ pub fn write(results: &Results, dir: &Path) -> StoreResult<Vec<PathBuf>> {
 }
 
 /// The page of `view`, one of `views`.
-fn html(view: &View, views: &[View]) -> String {
-    let results = &view.results;
-    let body = sections::all(view, views).concat();
+fn html(view: &View, views: &[View]) -> StoreResult<String> {
+    let body = sections::all(view, views)?.concat();
     let mut dimmed = String::new();
-    for i in 0..results.entrants.len() {
-        let _ = write!(dimmed, ".dim-{i} .s{i}{{opacity:.07}}.dim-{i} .key{i}{{opacity:.4}}");
+    for (i, colour) in COLOURS.iter().enumerate().take(view.results.entrants.len()) {
+        let (fills, strokes) = (drawn("fill", *colour), drawn("stroke", *colour));
+        let _ = write!(
+            dimmed,
+            ".dim-{i} {fills},.dim-{i} {strokes}{{opacity:.07}}.dim-{i} .key{i}{{opacity:.4}}"
+        );
     }
-    format!(
+    Ok(format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\"><title>Terrace and its peers</title>\n\
-         <style>{COLOURS}{STYLE}{dimmed}</style></head>\n<body>{body}<script>{SCRIPT}</script></body></html>\n"
-    )
+         <style>{THEMES}{}{STYLE}{dimmed}</style></head>\n<body>{body}<script>{SCRIPT}</script></body></html>\n",
+        pictures()
+    ))
+}
+
+/// A picture that stands alone, with colours for dark mode, too.
+fn themed(svg: &str) -> String {
+    match svg.split_once('>') {
+        Some((head, rest)) => format!("{head}><style>{THEMES}{}</style>{rest}", pictures()),
+        None => svg.to_string(),
+    }
+}
+
+/// What is drawn in `colour`, as CSS finds it.
+fn drawn(how: &str, colour: RGBColor) -> String {
+    format!("svg [{how}=\"{}\"]", hex(colour))
+}
+
+/// The variables that stand for the colours of pictures.
+fn pictures() -> String {
+    let mut css = String::new();
+    let mut is = |colour: RGBColor, name: &str| {
+        for how in ["fill", "stroke"] {
+            let _ = write!(css, "{}{{{how}:var(--{name})}}", drawn(how, colour));
+        }
+    };
+    for (i, colour) in COLOURS.iter().enumerate() {
+        is(*colour, &format!("s{i}"));
+    }
+    for (colour, name) in [(BLACK, "ink"), (WHITE, "card"), (chart::MESH, "line"), (chart::SOFT, "soft")] {
+        is(colour, name);
+    }
+    css
 }
 
 /// Text that HTML does not take for its own.

@@ -2,27 +2,30 @@
 
 use std::fmt::Write as _;
 
-use super::chart::{self, Axis, Bar, Line};
 use super::{about, escape, number, overview, short, table, times};
+use crate::chart::{Axis, Lines, Row, Rows, Series};
 use crate::compare::results::Results;
 use crate::compare::script::Script;
 use crate::compare::summary::{Stat, THROUGHPUT, metric};
 use crate::compare::view::View;
 use crate::outcome::{CURVE, SLICE};
+use crate::store::StoreResult;
 
 /// All sections.
-pub fn all(view: &View, others: &[View]) -> Vec<String> {
+pub fn all(view: &View, others: &[View]) -> StoreResult<Vec<String>> {
     let results = &view.results;
     let mut parts = vec![
         about::head(view, others),
         legend(results),
         "<main>".to_string(),
         "<section class=\"pair\">".to_string(),
-        glance(results),
+        glance(results)?,
         behind(results),
         "</section>".to_string(),
     ];
-    parts.extend(results.scripts.iter().map(|script| script_section(results, script)));
+    for script in &results.scripts {
+        parts.push(script_section(results, script)?);
+    }
     parts.push(about::whole_sessions(results));
     parts.push(section(
         "Every figure",
@@ -34,7 +37,7 @@ pub fn all(view: &View, others: &[View]) -> Vec<String> {
     parts.push(about::settings(results));
     parts.push(about::method(results));
     parts.push("</main><footer>All raw figures are in results.json beside this page. `terrace-bench report DIR` draws it again.</footer>".to_string());
-    parts
+    Ok(parts)
 }
 
 fn part(title: &str, body: &str) -> String {
@@ -58,12 +61,13 @@ fn legend(results: &Results) -> String {
     html + "</nav>"
 }
 
-fn glance(results: &Results) -> String {
+fn glance(results: &Results) -> StoreResult<String> {
     let about = format!(
         "<p>Throughput as a multiple of {}’s, each row a benchmark, each dot a store; further right is better.</p>",
         escape(results.baseline())
     );
-    part("At a glance", &format!("{about}<div class=\"card wide\">{}</div>", overview::picture(results)))
+    let picture = overview::picture(results)?;
+    Ok(part("At a glance", &format!("{about}<div class=\"card wide\">{picture}</div>")))
 }
 
 /// Steps in which the best engine is slower than the best peer, the worst first.
@@ -100,27 +104,27 @@ fn behind(results: &Results) -> String {
     part("Where Terrace is behind", &(html + "</ul>"))
 }
 
-fn script_section(results: &Results, script: &Script) -> String {
+fn script_section(results: &Results, script: &Script) -> StoreResult<String> {
     let steps = results.step_names(&script.name);
     if steps.is_empty() {
-        return String::new();
+        return Ok(String::new());
     }
     let mut html = format!("<p class=\"soft\">{}</p>", escape(&conditions(results, script)));
     if script.kill {
         html.push_str(&reopenings(results, script));
-        return section(&format!("{}: {}", script.name, script.title), &html);
+        return Ok(section(&format!("{}: {}", script.name, script.title), &html));
     }
-    html.push_str(&cards(&steps, |step| throughput(results, script, step)));
+    html.push_str(&cards(&steps, |step| throughput(results, script, step).map(Some))?);
     let open = if results.scripts.first().is_some_and(|s| s.name == script.name) { " open" } else { "" };
     let mut fold = |title: &str, cards: String| {
         if !cards.is_empty() {
             let _ = write!(html, "<details{open}><summary>{title}</summary>{cards}</details>");
         }
     };
-    fold("Latency", cards(&steps, |step| latency(results, script, step)));
-    fold("Throughput over time", cards(&steps, |step| timeline(results, script, step)));
-    fold("Bytes written and space", writing(results, script, &steps));
-    section(&format!("{}: {}", script.name, script.title), &html)
+    fold("Latency", cards(&steps, |step| latency(results, script, step))?);
+    fold("Throughput over time", cards(&steps, |step| timeline(results, script, step))?);
+    fold("Bytes written and space", writing(results, script, &steps)?);
+    Ok(section(&format!("{}: {}", script.name, script.title), &html))
 }
 
 fn conditions(results: &Results, script: &Script) -> String {
@@ -153,49 +157,54 @@ fn conditions(results: &Results, script: &Script) -> String {
 }
 
 /// A grid with a card for each step that has something to show.
-fn cards(steps: &[String], card: impl Fn(&str) -> Option<String>) -> String {
+fn cards(steps: &[String], card: impl Fn(&str) -> StoreResult<Option<String>>) -> StoreResult<String> {
     let mut html = String::new();
     for step in steps {
-        if let Some(picture) = card(step) {
+        if let Some(picture) = card(step)? {
             let _ = write!(html, "<div class=\"card\"><h3>{}</h3>{picture}</div>", escape(step));
         }
     }
-    if html.is_empty() { html } else { format!("<div class=\"grid2\">{html}</div>") }
+    Ok(if html.is_empty() { html } else { format!("<div class=\"grid2\">{html}</div>") })
 }
 
-fn throughput(results: &Results, script: &Script, step: &str) -> Option<String> {
-    let bar = |(series, name): (usize, &'_ String)| Bar {
-        series,
-        name: &results.entrants[series],
-        stat: results.stat(&script.name, name, step, THROUGHPUT),
-        ratio: results.ratio(&script.name, name, step, results.baseline()),
+fn throughput(results: &Results, script: &Script, step: &str) -> StoreResult<String> {
+    let row = |(colour, name): (usize, &String)| {
+        let ratio = results.ratio(&script.name, name, step, results.baseline());
+        row(colour, name, results.stat(&script.name, name, step, THROUGHPUT), ratio)
     };
-    let bars: Vec<Bar<'_>> = results.entrants.iter().enumerate().map(bar).collect();
-    Some(chart::bars(&bars))
+    Rows(results.entrants.iter().enumerate().map(row).collect()).picture()
 }
 
-fn latency(results: &Results, script: &Script, step: &str) -> Option<String> {
+/// A store's figure as a bar, and what multiple it is of the baseline's.
+fn row(colour: usize, name: &str, stat: Option<Stat>, ratio: Option<f64>) -> Row {
+    let spread = stat.filter(|stat| stat.count > 1).map(|stat| (stat.min, stat.max));
+    let texts = [stat.map(|stat| short(stat.median)), ratio.map(times)].map(Option::unwrap_or_default);
+    Row { name: name.to_string(), colour, value: stat.map(|stat| stat.median), spread, texts }
+}
+
+fn latency(results: &Results, script: &Script, step: &str) -> StoreResult<Option<String>> {
     // Nines from left to right; the maximum lies where a fifth nine would.
     let across = |share: f64| if share < 1.0 { -(1.0 - share).log10() } else { 4.7 };
-    let mut lines = Vec::new();
-    for (series, name) in results.entrants.iter().enumerate() {
+    let mut series = Vec::new();
+    for (colour, name) in results.entrants.iter().enumerate() {
         let Some(step) = results.steps_of(&script.name, name, step).next() else { continue };
         let curve = step.outcome.curve.iter().zip(CURVE).filter(|(nanos, _)| **nanos > 0);
         let points: Vec<_> =
             curve.map(|(nanos, share)| (across(share), (*nanos as f64 / 1e3).log10())).collect();
         if !points.is_empty() {
-            lines.push(Line { series, name: name.clone(), points });
+            series.push(Series { name: name.clone(), colour, points });
         }
     }
-    let heights = || lines.iter().flat_map(|l| l.points.iter().map(|p| 10f64.powf(p.1)));
+    let heights = || series.iter().flat_map(|s| s.points.iter().map(|p| 10f64.powf(p.1)));
     let (least, most) = (heights().fold(f64::MAX, f64::min), heights().fold(0.0, f64::max));
-    if lines.is_empty() {
-        return None;
+    if series.is_empty() {
+        return Ok(None);
     }
     let marks = [(0.3, "p50"), (1.0, "p90"), (2.0, "p99"), (3.0, "p99.9"), (4.0, "p99.99"), (4.7, "max")];
     let marks = marks.map(|(place, text)| (place, text.to_string())).to_vec();
-    let across = Axis { from: 0.0, to: 4.8, marks, unit: "" };
-    Some(chart::lines(&lines, &across, &Axis::log(least, most, "time", duration)))
+    let across = Axis { from: 0.0, to: 4.8, marks, name: String::new() };
+    let up = Axis::log(least, most, "", duration);
+    Lines { title: String::new(), across, up, series }.picture().map(Some)
 }
 
 /// Microseconds in a few characters.
@@ -208,9 +217,9 @@ const LONGEST_SHOWN: f64 = 2.5;
 /// Points of a line over time at most.
 const POINTS: usize = 110;
 
-fn timeline(results: &Results, script: &Script, step: &str) -> Option<String> {
-    let mut lines = Vec::new();
-    for (series, name) in results.entrants.iter().enumerate() {
+fn timeline(results: &Results, script: &Script, step: &str) -> StoreResult<Option<String>> {
+    let mut series = Vec::new();
+    for (colour, name) in results.entrants.iter().enumerate() {
         let Some(step) = results.steps_of(&script.name, name, step).next() else { continue };
         // The last slice is cut short.
         let slices = &step.outcome.timeline;
@@ -225,28 +234,29 @@ fn timeline(results: &Results, script: &Script, step: &str) -> Option<String> {
             .map(|(i, chunk)| ((i as f64 + 0.5) * seconds, rate(chunk)))
             .collect();
         if points.len() > 1 {
-            lines.push(Line { series, name: name.clone(), points });
+            series.push(Series { name: name.clone(), colour, points });
         }
     }
     // One slow store would squeeze all others into a corner.
-    let ends = lines.iter().filter_map(|l| Some(l.points.last()?.0));
+    let ends = series.iter().filter_map(|s| Some(s.points.last()?.0));
     let right = LONGEST_SHOWN * Stat::of(ends).map_or(1.0, |s| s.median);
-    let cut = lines.iter().any(|l| l.points.last().is_some_and(|p| p.0 > right));
-    lines.iter_mut().for_each(|l| l.points.retain(|p| p.0 <= right));
-    let points = || lines.iter().flat_map(|l| l.points.iter());
+    let cut = series.iter().any(|s| s.points.last().is_some_and(|p| p.0 > right));
+    series.iter_mut().for_each(|s| s.points.retain(|p| p.0 <= right));
+    let points = || series.iter().flat_map(|s| s.points.iter());
     let (right, top) = (points().map(|p| p.0).fold(0.0, f64::max), points().map(|p| p.1).fold(0.0, f64::max));
-    if lines.is_empty() {
-        return None;
+    if series.is_empty() {
+        return Ok(None);
     }
     let unit = if cut { "seconds (slower stores go on)" } else { "seconds" };
     let mut across = Axis::linear(right, unit);
     across.to = right;
     across.marks.retain(|(place, _)| *place <= right);
-    Some(chart::lines(&lines, &across, &Axis::linear(top, "operations a second")))
+    let up = Axis::linear(top, "operations a second");
+    Lines { title: String::new(), across, up, series }.picture().map(Some)
 }
 
 /// Write and space amplification of the steps that write.
-fn writing(results: &Results, script: &Script, steps: &[String]) -> String {
+fn writing(results: &Results, script: &Script, steps: &[String]) -> StoreResult<String> {
     let mut html = String::new();
     let titles = [
         ("WA", "SSD bytes written per byte"),
@@ -273,23 +283,18 @@ fn writing(results: &Results, script: &Script, steps: &[String]) -> String {
             if !told || stats.iter().all(Option::is_none) {
                 continue;
             }
-            let bar = |(series, name): (usize, &'_ String)| Bar {
-                series,
-                name: &results.entrants[series],
-                stat: results.stat(&script.name, name, step, metric),
-                ratio: None,
-            };
-            let bars: Vec<Bar<'_>> =
-                results.entrants.iter().enumerate().map(bar).filter(|bar| bar.stat.is_some()).collect();
+            let named = results.entrants.iter().enumerate().zip(stats);
+            let rows = named.filter(|(_, stat)| stat.is_some());
+            let rows = rows.map(|((colour, name), stat)| row(colour, name, stat, None)).collect();
             let _ = write!(
                 html,
                 "<div class=\"card\"><h3>{}: <span class=\"soft\">{title}</span></h3>{}</div>",
                 escape(step),
-                chart::bars(&bars)
+                Rows(rows).picture()?
             );
         }
     }
-    if html.is_empty() { html } else { format!("<div class=\"grid2\">{html}</div>") }
+    Ok(if html.is_empty() { html } else { format!("<div class=\"grid2\">{html}</div>") })
 }
 
 fn reopenings(results: &Results, script: &Script) -> String {

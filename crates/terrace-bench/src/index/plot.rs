@@ -1,20 +1,23 @@
 //! The figures of TurboHash's, Spot-on's and SPTree's evaluations, drawn from our own runs.
 
-mod chart;
-
-use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use super::phase::{Op, PhaseOutcome};
 use super::run::Run;
+use crate::chart::{Axis, Bars, Lines, Panel, Series, panels};
+use crate::store::StoreResult;
 
-use chart::{Bars, Lines, Panel, draw};
+/// The points of a line, and what it is of.
+type Named = (String, Vec<(f64, f64)>);
+
+/// How far the axis upward goes beyond what is on it: there is room for names.
+const ROOM: f64 = 1.3;
 
 /// Bytes in a gigabyte, as media are sold.
 const GB: f64 = 1e9;
 
 /// Draws every figure for which there is something in `runs` into the folder `dir`; the files made.
-pub fn figures(runs: &[Run], dir: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
+pub fn figures(runs: &[Run], dir: &Path) -> StoreResult<Vec<PathBuf>> {
     std::fs::create_dir_all(dir)?;
     let all: [(&str, usize, Vec<Panel>); 6] = [
         ("load-factor", 1, vec![load_factor(runs)]),
@@ -25,13 +28,23 @@ pub fn figures(runs: &[Run], dir: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>>
         ("recovery", 2, recovery(runs)),
     ];
     let mut made = Vec::new();
-    for (name, columns, panels) in all {
+    for (name, columns, drawn) in all {
+        let Some(svg) = panels(columns, &drawn)? else { continue };
         let path = dir.join(format!("{name}.svg"));
-        if draw(&path, columns, &panels)? {
-            made.push(path);
-        }
+        std::fs::write(&path, svg)?;
+        made.push(path);
     }
     Ok(made)
+}
+
+/// Lines with room for their names above them.
+fn lines(title: String, x: &str, y: &str, series: Vec<Named>) -> Panel {
+    let points = || series.iter().flat_map(|(_, points)| points);
+    let across = Axis::linear(points().map(|p| p.0).fold(0.0, f64::max), x);
+    let up = Axis::linear(points().map(|p| p.1).fold(0.0, f64::max) * ROOM, y);
+    let named = |(colour, (name, points))| Series { name, colour, points };
+    let series = series.into_iter().enumerate().map(named).collect();
+    Panel::Lines(Lines { title, across, up, series })
 }
 
 /// The name of a run among others: with its pairs if not all have the same.
@@ -65,7 +78,7 @@ fn thread_counts(runs: &[Run]) -> Vec<usize> {
 
 /// Figure 3.8: load factor after every million inserts.
 fn load_factor(runs: &[Run]) -> Panel {
-    let mut series: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
+    let mut series: Vec<Named> = Vec::new();
     for run in runs {
         let label = label(run, runs);
         if series.iter().any(|(seen, _)| *seen == label) {
@@ -77,12 +90,7 @@ fn load_factor(runs: &[Run]) -> Panel {
             series.push((label, line));
         }
     }
-    Panel::Lines(Lines {
-        title: "Load factor after every million inserts".into(),
-        x: "million pairs".into(),
-        y: "load factor".into(),
-        series,
-    })
+    lines("Load factor after every million inserts".into(), "million pairs", "load factor", series)
 }
 
 /// Figure 3.9: how many buckets a miss looks at, by load factor.
@@ -154,27 +162,18 @@ fn bars(
 fn operations(runs: &[Run]) -> Vec<Panel> {
     let throughput = |op: Op| {
         let series = series_by_threads(runs, op, |p| p.throughput() / 1e6);
-        Lines {
-            title: format!("{}: throughput", op.name()),
-            x: "threads".into(),
-            y: "M ops/s".into(),
-            series,
-        }
+        lines(format!("{}: throughput", op.name()), "threads", "M ops/s", series)
     };
     let traffic = |op: Op| {
         let blocks = |p: &PhaseOutcome| p.each(p.xpline_reads + p.xpline_writes);
         let series = series_by_threads(runs, op, blocks);
-        let y = "256-byte blocks an op".into();
-        Lines { title: format!("{}: PM read and written", op.name()), x: "threads".into(), y, series }
+        let title = format!("{}: PM read and written", op.name());
+        lines(title, "threads", "256-byte blocks an op", series)
     };
-    Op::ALL.iter().flat_map(|(_, op)| [Panel::Lines(throughput(*op)), Panel::Lines(traffic(*op))]).collect()
+    Op::ALL.iter().flat_map(|(_, op)| [throughput(*op), traffic(*op)]).collect()
 }
 
-fn series_by_threads(
-    runs: &[Run],
-    op: Op,
-    value: impl Fn(&PhaseOutcome) -> f64,
-) -> Vec<(String, Vec<(f64, f64)>)> {
+fn series_by_threads(runs: &[Run], op: Op, value: impl Fn(&PhaseOutcome) -> f64) -> Vec<Named> {
     let line = |group: String| {
         let own = runs.iter().filter(|r| label(r, runs) == group);
         let mut points: Vec<_> = own.filter_map(|r| Some((r.threads as f64, value(r.phase(op)?)))).collect();
@@ -195,8 +194,7 @@ fn recovery(runs: &[Run]) -> Vec<Panel> {
             (group, points)
         };
         let series = labels(runs).into_iter().map(line).filter(|(_, points)| !points.is_empty());
-        let (x, y) = ("million pairs".into(), "ms".into());
-        Panel::Lines(Lines { title: title.into(), x, y, series: series.collect() })
+        lines(title.into(), "million pairs", "ms", series.collect())
     };
     vec![
         panel("Unclean stop to first read", |r| r.first_read_ms),
