@@ -11,6 +11,7 @@ mod core;
 mod db;
 mod engine;
 pub mod env;
+mod leveled;
 mod levels;
 pub mod manifest;
 mod memtable;

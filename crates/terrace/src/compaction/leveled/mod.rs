@@ -24,7 +24,7 @@ mod policy;
 mod split;
 mod targets;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 mod throttle;
 mod view;
 

@@ -79,11 +79,21 @@ struct Model {
     number: u64,
 }
 
-/// Compaction as it is, with few bytes to a level.
-fn leveled(victims: impl Victims + 'static) -> Box<dyn LevelPolicy> {
-    let options =
-        LeveledOptions { levels: 5, l0_trigger: 2, base_bytes: 60, multiplier: 3.0, max_merge_bytes: 400 };
-    Box::new(LeveledPolicy::new(options, 40, victims))
+/// Compaction as it is, with few bytes to a level: so many times what the model has in one entry.
+fn leveled(victims: impl Victims + 'static, scale: u64) -> Box<dyn LevelPolicy> {
+    let options = LeveledOptions {
+        levels: 5,
+        l0_trigger: 2,
+        base_bytes: 6 * scale,
+        multiplier: 3.0,
+        max_merge_bytes: 40 * scale,
+    };
+    Box::new(LeveledPolicy::new(options, 4 * scale, victims))
+}
+
+/// Ways to decide, the usual one and others, for runs whose entries take about `scale` bytes.
+pub fn policies(scale: u64) -> [Box<dyn LevelPolicy>; 3] {
+    [leveled(LeastOverlap, scale), leveled(MostDeletes, scale), Box::new(TwoLevels { run_bytes: 4 * scale })]
 }
 
 /// Another rule for what goes first: the table with the most tombstones.
@@ -98,7 +108,9 @@ impl Victims for MostDeletes {
 
 /// Another policy: one level below level 0, and everything is merged into it as soon as two tables wait.
 #[derive(Debug)]
-struct TwoLevels;
+struct TwoLevels {
+    run_bytes: u64,
+}
 
 impl TwoLevels {
     fn everything(view: &LevelsView<'_>) -> Pick {
@@ -123,7 +135,7 @@ impl LevelPolicy for TwoLevels {
     }
 
     fn outputs(&self, _level: usize) -> OutputLimits {
-        OutputLimits { run_bytes: 40, overlap_bytes: u64::MAX }
+        OutputLimits { run_bytes: self.run_bytes, overlap_bytes: u64::MAX }
     }
 
     fn debt(&self, sizes: &[u64], l0_runs: usize) -> u64 {
@@ -331,7 +343,7 @@ proptest! {
 
     #[test]
     fn choices_end_and_lose_nothing(steps in steps()) {
-        for policy in [leveled(LeastOverlap), leveled(MostDeletes), Box::new(TwoLevels)] {
+        for policy in policies(10) {
             let mut model = Model::new(policy);
             for step in steps.clone() {
                 take(&mut model, step);

@@ -2,17 +2,15 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use terrace_base::{Error, Result};
 use terrace_pmem::{Granularity, Pool};
 
-use super::{Lsm, MemTable, Readable};
-use crate::background::Background;
-use crate::commit_log::{CommitLog, Gathered, LOG_ROOTS, Policy};
+use super::Lsm;
+use crate::commit_log::{Gathered, LOG_ROOTS};
 use crate::core::Core;
 use crate::core::engine::Engine;
-use crate::levels::Levels;
-use crate::levels::run::Runs;
+use crate::leveled::logged::LoggedMemtables;
+use crate::leveled::{Found, LeveledTree, Parts};
 use crate::manifest::{self, Identity, Manifest};
 use crate::options::{EngineKind, LogPlace, PoolChoice};
 use crate::pool::{self, MEDIA, MEMORY};
@@ -25,22 +23,14 @@ const IN_FILES: &str = "ssd";
 
 /// Opens or creates the database in `core.dir`; returns it and the last sequence number in it.
 pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
-    let (manifest, pool, how) = match manifest::locate(&*core.fs, &core.dir)? {
+    let opened = match manifest::locate(&*core.fs, &core.dir)? {
         Some(_) => open_existing(&core)?,
         None => create(&core)?,
     };
-    let lsm = assemble_around(core, manifest, pool, how, None, &mut Err)?;
+    let lsm = assemble(core, opened, None, &mut Err)?;
     lsm.verify_pool(0);
     let last = lsm.last_seq();
     Ok((lsm, last))
-}
-
-/// How the database was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Found {
-    New,
-    Closed,
-    Crashed,
 }
 
 /// Makes a database: the pool, where there is to be one, then the manifest, then the pool's owner and the first file
@@ -145,76 +135,21 @@ fn remove_leftover_pool(core: &Core) -> Result<()> {
     if mine && core.env.pm.exists(&path)? { core.env.pm.remove(&path) } else { Ok(()) }
 }
 
-/// More than this is flushed, and not copied to another log.
-const COPY_BYTES: u64 = 4 << 20;
-
-/// Memtables lie in DRAM, so everything is handed to the system at once; what a flush writes is shown when all of it is
-/// there.
-fn log_policy(memtable_bytes: u64) -> Policy {
-    Policy { buffer_bytes: 0, each_complete: false, copy_bytes: COPY_BYTES.min(memtable_bytes / 2) }
-}
-
 /// Wires the engine around what has been opened, and brings it to rest. For a repair: with logs that lie elsewhere,
 /// and with a say in what becomes of damaged ones.
-pub(super) fn assemble_around(
+pub(super) fn assemble(
     core: Arc<Core>,
-    manifest: Manifest,
-    pool: Option<Pool>,
-    found: Found,
+    (manifest, pool, found): (Manifest, Option<Pool>, Found),
     gathered: Option<&Gathered>,
     damaged: &mut dyn FnMut(Error) -> Result<()>,
 ) -> Result<Arc<Lsm>> {
     if let Some(pool) = &pool {
         pool::note(&manifest, pool);
     }
-    let state = manifest.state();
-    let runs = Runs::new(&core, &manifest)?;
-    let levels = Levels::new(&state, |number| runs.get(number))?;
-    let emulated = match &pool {
-        Some(_) => pool::emulated(&core, &manifest.state().identity)?,
-        None => None,
-    };
-    let memtable_bytes = core.options.lsm.memtable_bytes;
-    // A log is a little shorter than the memtable's nodes, but must not take most of a small pool.
-    let most = pool.as_ref().map_or(0, |pool| pool.max_size() / 8);
-    let log_bytes = (memtable_bytes + memtable_bytes / 16 + 4096).min(most);
-    let in_pool = pool.as_ref().map(|pool| (pool, log_bytes));
-    let log = CommitLog::new(core.clone(), &manifest, in_pool, log_policy(memtable_bytes));
-    log.open_in_pool()?;
-    let readable = Readable { memtables: vec![MemTable::new(memtable_bytes)], levels: Arc::new(levels) };
-    let slots = core.options.background_threads.saturating_sub(1).max(1);
-    let jobs = Background::new(core.clone(), slots);
-    let wired = Lsm {
-        me: std::sync::Weak::new(),
-        policy: super::policy(&core.options.lsm),
-        core,
-        pool,
-        manifest,
-        runs,
-        readable: ArcSwap::from_pointee(readable),
-        changing: Default::default(),
-        log,
-        applied: Default::default(),
-        flushing: Default::default(),
-        choosing: Default::default(),
-        l0_tables: Default::default(),
-        debt_bytes: Default::default(),
-        holds_garbage: Default::default(),
-        room: Default::default(),
-        jobs,
-        opened: Default::default(),
-        emulated,
-    };
-    let lsm = Arc::new_cyclic(|me| Lsm { me: me.clone(), ..wired });
-    lsm.note_load(&lsm.readable().levels.clone());
-    lsm.settle_memory();
-    let replayed = lsm.recover(found, gathered, damaged)?;
-    let _ = lsm.opened.set(match found {
-        Found::New => "created a new database".into(),
-        found => {
-            let how = if found == Found::Closed { "a clean shutdown" } else { "a crash" };
-            format!("after {how} replayed {} groups of {} logs", replayed.groups, replayed.logs)
-        }
-    });
+    let options = &core.options;
+    let buffer = LoggedMemtables::open(&core, &manifest, pool.as_ref(), options.lsm.memtable_bytes, ())?;
+    let (settings, policy) = (super::settings(options), super::policy(&options.lsm));
+    let lsm = LeveledTree::new(core.clone(), Parts { settings, policy, manifest, pool, buffer })?;
+    lsm.recover(found, gathered, damaged)?;
     Ok(lsm)
 }

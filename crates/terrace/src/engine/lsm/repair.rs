@@ -9,11 +9,12 @@ use std::collections::BTreeSet;
 use terrace_base::{Error, Result};
 use terrace_log::PmLog;
 use terrace_pmem::Opened;
-use terrace_table::{TableMeta, TableOptions};
+use terrace_table::TableMeta;
 
-use super::open::{self, Found};
+use super::open;
 use crate::commit_log::{Gathered, LOG_ROOTS, number_of};
 use crate::core::engine::Engine;
+use crate::leveled::Found;
 use crate::manifest::{Identity, Manifest, State};
 use crate::options::EngineKind;
 use crate::pool;
@@ -21,13 +22,7 @@ use crate::salvage::Salvage;
 
 /// Repairs the database in the view that `base` works in.
 pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {
-    let lsm = &base.core.options.lsm;
-    base.options = TableOptions {
-        block_bytes: lsm.block_bytes,
-        compression: base.core.options.compression,
-        filter_bits_per_key: lsm.filter_bits_per_key,
-        ..TableOptions::default()
-    };
+    base.options = super::table_options(&base.core.options);
     let (known, mut identity) = base.begin(EngineKind::Lsm)?;
     let is_known = known.is_some();
     if !is_known {
@@ -134,8 +129,8 @@ fn finish(mut base: Salvage, state: State, gathered: Option<Gathered>) -> Result
         base.damaged_log(&damage);
         Ok(())
     };
-    let lsm =
-        open::assemble_around(core.clone(), manifest, None, Found::Crashed, gathered.as_ref(), &mut damaged)?;
+    let opened = (manifest, None, Found::Crashed);
+    let lsm = open::assemble(core.clone(), opened, gathered.as_ref(), &mut damaged)?;
     lsm.rotate()?;
     lsm.settle()?;
     lsm.forget_logs()?;

@@ -1,0 +1,142 @@
+//! What stands above level 0 of a leveled tree, and is different in each design.
+//!
+//! | seam | what it answers | `lsm` |
+//! |---|---|---|
+//! | [`Memtable`] | what is read first and flushed | a skiplist in DRAM |
+//! | [`WriteBuffer`] | what makes a group durable before it is in a memtable, and what may be forgotten after a flush | the commit log |
+//! | [`Stage`] | what a flush makes, and what lies between memtables and level 0 | runs of level 0; nothing |
+//!
+//! A tree is compiled for its write buffer: none of this is a box or a call through a table on the way of a read.
+//!
+//! Of one key's versions, every one in a memtable is newer than every one in an older memtable, those newer than any on the
+//! stage, and those newer than any on the levels.
+
+use std::fmt::Debug;
+
+use terrace_base::Result;
+use terrace_pmem::Marks;
+use terrace_table::{Cursor, Entry, Kind};
+
+use super::LeveledTree;
+use super::change::Change;
+use crate::batch::Op;
+use crate::core::report::CheckReport;
+use crate::core::request::Group;
+use crate::manifest::{Edit, Manifest};
+use crate::stats::Stats;
+
+/// Versions of keys in order. One thread at a time inserts, any number read beside it. Nothing is removed from it: it goes
+/// as a whole, with its last reader.
+pub(crate) trait Memtable: Debug + Send + Sync + Sized + 'static {
+    /// A place in it, which it keeps.
+    type Cursor: Cursor + 'static;
+
+    /// What a version takes beside its key and value, on average.
+    const ENTRY_BYTES: u64;
+
+    /// Inserts operations, each with its sequence number. That cannot fail, so a group is readable wholly or not at all.
+    fn insert<'a>(&self, ops: impl Iterator<Item = (Op<'a>, u64)>);
+
+    /// The newest version of `key` up to sequence number `at`.
+    fn get(&self, key: &[u8], at: u64) -> Option<Entry>;
+
+    /// A cursor over all versions, at none yet.
+    fn cursor(&self) -> Self::Cursor;
+
+    /// All versions in order, as they lie.
+    fn visit(&self, each: impl FnMut(&[u8], u64, Kind, &[u8]) -> Result<()>) -> Result<()>;
+
+    /// Whether nothing is in it.
+    fn is_empty(&self) -> bool;
+
+    /// Bytes of its versions, with what they take beside: where this passes the tree's `memtable_bytes`, it is full.
+    fn bytes_used(&self) -> u64;
+
+    /// Bytes of DRAM held.
+    fn dram_bytes(&self) -> u64;
+
+    /// The greatest sequence number in it; 0 if it is empty.
+    fn max_seq(&self) -> u64;
+
+    /// Looks at everything; says what is wrong.
+    fn check(&self) -> Vec<String>;
+}
+
+/// What makes durable what memtables alone would not.
+///
+/// Its functions are given the tree whose write buffer it is: a log that has failed wants memtables flushed, and a pool
+/// without room wants a memtable's log to go. The one leader of the moment calls them, but for what a flush calls.
+pub(crate) trait WriteBuffer: Debug + Send + Sync + Sized + 'static {
+    /// What is written into.
+    type Memtable: Memtable;
+    /// What lies below the memtables.
+    type Stage: Stage;
+
+    /// An empty memtable that is meant to hold about `bytes`.
+    fn memtable(&self, bytes: u64) -> Self::Memtable;
+
+    /// The stage.
+    fn stage(&self) -> &Self::Stage;
+
+    /// Before a group, a rotation or a sync: makes good what an earlier failure has left.
+    fn mend(tree: &LeveledTree<Self>) -> Result<()>;
+
+    /// Makes a group as durable as it is asked to be, before any of it is in the active memtable. It is refused wholly or
+    /// not at all.
+    fn log(tree: &LeveledTree<Self>, group: &Group<'_>) -> Result<()>;
+
+    /// What is logged from now on goes into another memtable.
+    fn rotate(&self) -> Result<()>;
+
+    /// Makes everything logged so far power-safe.
+    fn sync(tree: &LeveledTree<Self>) -> Result<()>;
+
+    /// What the manifest is told as `memtable`, the oldest, leaves: in one group with the runs that hold its contents.
+    fn forgotten(tree: &LeveledTree<Self>, memtable: &Self::Memtable) -> Vec<Edit>;
+
+    /// Lets go of what the manifest says is no longer needed.
+    fn forget(&self, manifest: &Manifest) -> Result<()>;
+
+    /// Marks what it has in the pool; nothing of that is freed before `then` has returned.
+    fn with_marked<T>(&self, marks: Marks, then: impl FnOnce(&Marks) -> Result<T>) -> Result<T>;
+
+    /// Proves what it has beside memtables.
+    fn check(&self, manifest: &Manifest, report: &mut CheckReport) -> Result<()>;
+
+    /// Says what an acknowledged write survives, and on what.
+    fn fill_stats(tree: &LeveledTree<Self>, stats: &mut Stats);
+
+    /// Makes good what a failure has left, and ends it in order. Nothing is written any more.
+    fn close(tree: &LeveledTree<Self>) -> Result<()>;
+}
+
+/// What lies between memtables and level 0.
+///
+/// A reader takes memtables and levels at one moment, and asks the stage later. So what leaves it must be on the levels
+/// first, in the manifest too, and must stay readable here for as long as somebody reads what was readable before that.
+pub(crate) trait Stage: Debug + Send + Sync + Sized + 'static {
+    /// The newest version of `key` up to sequence number `at`.
+    fn get(&self, key: &[u8], at: u64) -> Result<Option<Entry>>;
+
+    /// Cursors over its versions.
+    fn cursors(&self) -> Vec<Box<dyn Cursor>>;
+
+    /// Flushes `memtable`, the oldest: what is not kept here goes to level 0 ([`LeveledTree::to_level_0`]). What is kept is
+    /// durable when this returns; the change is put into the manifest in one group with the end of what the memtable was logged in.
+    fn flush<B: WriteBuffer<Stage = Self>>(tree: &LeveledTree<B>, memtable: &B::Memtable) -> Result<Change>;
+}
+
+/// Nothing lies between.
+impl Stage for () {
+    fn get(&self, _key: &[u8], _at: u64) -> Result<Option<Entry>> {
+        Ok(None)
+    }
+
+    fn cursors(&self) -> Vec<Box<dyn Cursor>> {
+        Vec::new()
+    }
+
+    fn flush<B: WriteBuffer<Stage = Self>>(tree: &LeveledTree<B>, memtable: &B::Memtable) -> Result<Change> {
+        tree.to_level_0(|add| memtable.visit(add))
+    }
+}

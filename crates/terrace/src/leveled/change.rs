@@ -1,0 +1,123 @@
+//! A change of the runs: what a flush or a compaction has written, moved and done with.
+//!
+//! It goes into the manifest as one group, so after a crash it has been made or not; readers are shown it after that.
+
+use std::sync::Arc;
+
+use terrace_base::Result;
+use terrace_table::TableMeta;
+
+use super::{LeveledTree, Readable, WriteBuffer};
+use crate::levels::Levels;
+use crate::levels::output::Written;
+use crate::levels::run::Run;
+use crate::manifest::Edit;
+use crate::tables::MadeFile;
+
+/// A change, as it is put together.
+#[derive(Debug, Default)]
+pub(crate) struct Change {
+    pub edits: Vec<Edit>,
+    /// Runs among those added that hold versions which only snapshots keep.
+    noted: Vec<u64>,
+    /// The files of those added.
+    made: Vec<MadeFile>,
+}
+
+impl Change {
+    /// Adds what a flush or a compaction has written to `level`.
+    pub fn add(&mut self, level: usize, runs: Vec<Written>) {
+        for run in runs {
+            self.noted.extend(run.keeps_old.then_some(run.meta.number));
+            self.edits.push(Edit::AddTable { level: level as u32, job: 0, meta: run.meta });
+            self.made.push(run.file);
+        }
+    }
+
+    /// Takes the runs `numbers` away.
+    pub fn remove(&mut self, numbers: impl Iterator<Item = u64>) {
+        self.edits.extend(numbers.map(|number| Edit::RemoveTable { number }));
+    }
+
+    /// Puts the runs `numbers` on `level`.
+    pub fn move_to(&mut self, level: usize, numbers: impl Iterator<Item = u64>) {
+        let level = level as u32;
+        self.edits.extend(numbers.map(|number| Edit::MoveTable { number, level }));
+    }
+
+    /// The runs added.
+    pub fn metas(&self) -> impl Iterator<Item = &TableMeta> {
+        self.edits.iter().filter_map(|edit| match edit {
+            Edit::AddTable { meta, .. } => Some(meta),
+            _ => None,
+        })
+    }
+}
+
+impl<B: WriteBuffer> LeveledTree<B> {
+    /// Applies `change` and shows its runs to readers; `leaves` is the memtable whose contents they are. The new
+    /// runs, which are whole and durable, are looked at first, so that nothing fails once they are in the manifest.
+    pub(super) fn install(&self, mut change: Change, leaves: Option<&Arc<B::Memtable>>) -> Result<()> {
+        let made: Vec<Run> = change.metas().map(|m| self.runs.made(m)).collect::<Result<_>>()?;
+        let _alone = self.changing.lock();
+        let files = std::mem::take(&mut change.made);
+        let levels = self.levels_after(&change, &made)?;
+        if let Err(e) = self.manifest.apply(&self.with_candidates(&change)) {
+            // Whether they are in it a crash would decide: they stay until that is settled.
+            files.into_iter().for_each(MadeFile::keep_until_decided);
+            return Err(e);
+        }
+        files.into_iter().for_each(MadeFile::keep);
+        self.runs.insert(made);
+        let levels = Arc::new(levels);
+        self.note_load(&levels);
+        self.readable.rcu(|now| {
+            let mut memtables = now.memtables.clone();
+            memtables.retain(|m| leaves.is_none_or(|gone| !Arc::ptr_eq(m, gone)));
+            Readable { memtables, levels: levels.clone() }
+        });
+        self.settle_memory();
+        self.jobs.progressed();
+        Ok(())
+    }
+
+    /// The runs on their levels once `change` has been made; `made` are those that it adds.
+    fn levels_after(&self, change: &Change, made: &[Run]) -> Result<Levels> {
+        let state = self.manifest.state();
+        let mut levels = (*self.readable().levels).clone();
+        let level = |number| state.tables.get(number).map_or(0, |table| table.level as usize);
+        // In this order: what leaves a level makes room for what comes.
+        for edit in &change.edits {
+            if let Edit::RemoveTable { number } | Edit::MoveTable { number, .. } = edit {
+                levels.remove(level(number), &self.runs.get(*number)?);
+            }
+        }
+        for edit in &change.edits {
+            if let Edit::MoveTable { number, level } = edit {
+                levels.insert(*level as usize, self.runs.get(*number)?);
+            }
+        }
+        let added = change.edits.iter().filter_map(|edit| match edit {
+            Edit::AddTable { level, .. } => Some(*level as usize),
+            _ => None,
+        });
+        added.zip(made).for_each(|(level, run)| levels.insert(level, run.clone()));
+        Ok(levels)
+    }
+
+    /// The edits of `change` with the list of runs that hold what only snapshots keep.
+    fn with_candidates(&self, change: &Change) -> Vec<Edit> {
+        let mut edits = change.edits.clone();
+        if !change.noted.is_empty() {
+            let mut noted = (*self.manifest.state().candidates).clone();
+            noted.extend(&change.noted);
+            for edit in &change.edits {
+                if let Edit::RemoveTable { number } = edit {
+                    noted.remove(number);
+                }
+            }
+            edits.push(Edit::Candidates(noted.into_iter().collect()));
+        }
+        edits
+    }
+}

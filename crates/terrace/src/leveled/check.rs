@@ -1,0 +1,144 @@
+//! Proving a database, and describing it.
+//!
+//! Every run is read in full and proved by itself. Then all of them are read once more, merged, which proves what
+//! holds between them: a version that is newer than another of its key lies no deeper. Then the memtables, the
+//! write buffer and the pool.
+
+use std::collections::BTreeMap;
+
+use terrace_base::Result;
+use terrace_table::{Cursor, Kind, merge};
+
+use super::flush::Flushing;
+use super::{LeveledTree, Memtable, Readable, WriteBuffer};
+use crate::core::report::CheckReport;
+use crate::levels::Levels;
+use crate::stats::Stats;
+
+/// Bytes read ahead from a run being checked.
+const READAHEAD_BYTES: usize = 256 << 10;
+
+pub(super) fn check<B: WriteBuffer>(tree: &LeveledTree<B>) -> Result<CheckReport> {
+    tree.jobs.wait_idle();
+    let _no_compaction = tree.jobs.all_slots();
+    let _no_flush = Flushing::claim(tree);
+    let mut report = CheckReport::default();
+    let readable = tree.readable();
+    check_runs(&readable.levels, &mut report);
+    report.problems.extend(readable.levels.check());
+    if report.problems.is_empty()
+        && let Err(e) = check_versions(tree, &readable, &mut report)
+    {
+        report.problems.push(e.to_string());
+    }
+    for memtable in &readable.memtables {
+        report.problems.extend(memtable.check().into_iter().map(|p| format!("memtable: {p}")));
+    }
+    check_manifest(tree, &mut report)?;
+    check_pool(tree, &mut report)?;
+    Ok(report)
+}
+
+fn check_runs(levels: &Levels, report: &mut CheckReport) {
+    for run in levels.runs() {
+        report.tables += 1;
+        report.entries += run.meta().entries;
+        if let Err(e) = run.verify() {
+            report.problems.push(e.to_string());
+        }
+    }
+}
+
+/// Walks over all versions in order, newest first within a key: their levels must not go up again. Memtables and
+/// the stage stand before the first.
+fn check_versions<B: WriteBuffer>(
+    tree: &LeveledTree<B>,
+    readable: &Readable<B::Memtable>,
+    report: &mut CheckReport,
+) -> Result<()> {
+    let levels = &readable.levels;
+    let mut children = tree.cursors_above(readable);
+    let mut places = vec![0; children.len()];
+    for level in 0..levels.depth() {
+        for run in levels.level(level).iter() {
+            children.push(Box::new(run.cursor(false, READAHEAD_BYTES)));
+            places.push(level);
+        }
+    }
+    let mut cursor = merge(children);
+    cursor.seek_first()?;
+    let (mut key, mut deepest): (Vec<u8>, Option<usize>) = (Vec::new(), None);
+    while cursor.valid() {
+        if deepest.is_none() || cursor.key() != key {
+            key.clear();
+            key.extend_from_slice(cursor.key());
+            deepest = None;
+            report.keys += u64::from(cursor.kind() == Kind::Put);
+        }
+        let level = cursor.child().map_or(0, |child| places[child]);
+        if deepest.is_some_and(|deepest| level < deepest) {
+            let key = key.escape_ascii();
+            report.problems.push(format!("level {level} has a version of {key} older than a lower level's"));
+        }
+        deepest = Some(deepest.map_or(level, |deepest| deepest.max(level)));
+        cursor.next()?;
+    }
+    Ok(())
+}
+
+fn check_manifest<B: WriteBuffer>(tree: &LeveledTree<B>, report: &mut CheckReport) -> Result<()> {
+    let (state, levels) = (tree.manifest.state(), tree.readable().levels.clone());
+    let on = |level: usize| levels.level(level).iter().map(|t| (t.number(), level)).collect::<Vec<_>>();
+    let shown: BTreeMap<u64, usize> = (0..levels.depth()).flat_map(on).collect();
+    if shown.len() != state.tables.size() {
+        report.problems.push(format!(
+            "manifest: {} tables, and {} are read",
+            state.tables.size(),
+            shown.len()
+        ));
+    }
+    for (number, table) in &state.tables {
+        if shown.get(number) != Some(&(table.level as usize)) {
+            report.problems.push(format!("manifest: table {number} is not read on its level"));
+        }
+        if table.meta.max_seq > state.flushed_seq {
+            report.problems.push(format!("manifest: table {number} holds more than is said to be flushed"));
+        }
+    }
+    for number in tree.manifest.listing()?.missing_tables {
+        report.problems.push(format!("{number:06}.sst: missing"));
+    }
+    Ok(())
+}
+
+fn check_pool<B: WriteBuffer>(tree: &LeveledTree<B>, report: &mut CheckReport) -> Result<()> {
+    tree.buffer.check(&tree.manifest, report)?;
+    let Some(pool) = &tree.pool else { return Ok(()) };
+    let problems = tree.buffer.with_marked(pool.marks(), |marks| Ok(pool.check(marks)))?;
+    report.problems.extend(problems.into_iter().map(|p| format!("pool: {p}")));
+    report.pm_bytes = pool.used_bytes();
+    Ok(())
+}
+
+pub(super) fn fill_stats<B: WriteBuffer>(tree: &LeveledTree<B>, stats: &mut Stats) {
+    B::fill_stats(tree, stats);
+    if let Some(pool) = &tree.pool {
+        stats.media = pool.describe();
+        stats.pm.size = pool.size();
+        stats.pm.max_size = pool.max_size();
+        stats.pm.used = pool.used_bytes();
+        stats.pm.traffic = pool.stats();
+    }
+    stats.emulated = tree.emulated.clone();
+    stats.opened = tree.opened.get().cloned().unwrap_or_default();
+    let readable = tree.readable();
+    stats.dram.tables = tree.core.cache().table_bytes();
+    stats.dram.memtables = readable.memtables.iter().map(|m| m.dram_bytes()).sum();
+    let state = tree.manifest.state();
+    stats.ssd.tables = state.tables.size() as u64;
+    for table in state.tables.values() {
+        stats.ssd.table_bytes += table.meta.file_bytes;
+        stats.ssd.table_entries += table.meta.entries;
+        stats.ssd.live_entries += table.live();
+    }
+}

@@ -1,0 +1,184 @@
+//! Doing compactions: one after the other as the policy chooses them, or all of a range.
+//!
+//! Outputs go into the manifest in one group with the end of their inputs, so after a crash a compaction has
+//! happened or not. What a policy must keep so that no two of them meet stands at the head of
+//! [`compaction::leveled`](crate::compaction::leveled).
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use terrace_base::exec::Lane;
+use terrace_base::{Error, Result};
+
+use super::change::Change;
+use super::merge::Merge;
+use super::{LeveledTree, WriteBuffer};
+use crate::compaction::leveled::{Pick, rewrite};
+use crate::levels::Levels;
+use crate::levels::output::Written;
+
+/// Whether a compaction goes on when the database is closing: one that somebody waits for does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    UntilClosing,
+    ToTheEnd,
+}
+
+/// A choice whose runs are busy until it is dropped.
+struct Claim<'a, B: WriteBuffer> {
+    tree: &'a LeveledTree<B>,
+    pick: Pick,
+    levels: Arc<Levels>,
+}
+
+impl<'a, B: WriteBuffer> Claim<'a, B> {
+    fn next(tree: &'a LeveledTree<B>) -> Option<Self> {
+        let oldest = tree.core.snapshots.list().first().copied();
+        // The choice and the claim are one step, so that no two compactions read one run.
+        let mut busy = tree.choosing.lock();
+        let levels = tree.readable().levels.clone();
+        let state = tree.manifest.state();
+        let view = levels.view(tree.policy.levels(), &busy, &state.candidates);
+        let pick = tree.policy.choose(&view, oldest)?;
+        busy.extend(pick.tables());
+        drop(busy);
+        Some(Claim { tree, pick, levels })
+    }
+}
+
+impl<B: WriteBuffer> Drop for Claim<'_, B> {
+    fn drop(&mut self) {
+        let mut busy = self.tree.choosing.lock();
+        for number in self.pick.tables() {
+            busy.remove(&number);
+        }
+    }
+}
+
+impl<B: WriteBuffer> LeveledTree<B> {
+    /// Does the most worthwhile compaction; false if there is none, or no time. The caller has a slot.
+    pub(super) fn compact_next(&self) -> Result<bool> {
+        let Some(claim) = Claim::next(self) else { return Ok(false) };
+        let outcome = self.run_pick(&claim.pick, &claim.levels, Patience::UntilClosing);
+        if outcome.is_err() && self.jobs.is_closing() {
+            return Ok(false);
+        }
+        outcome.inspect_err(|_| self.core.counters.background_errors.add(1))?;
+        Ok(true)
+    }
+
+    /// Starts compactions in the background if a slot is free; those that run go on by themselves.
+    pub(super) fn spawn_compaction(&self) {
+        if self.core.options.read_only || self.core.is_scratch {
+            return;
+        }
+        let Some(slot) = self.jobs.free_slot() else { return };
+        self.spawn(Lane::Compaction, move |tree| {
+            let mut outcome = Ok(true);
+            while !tree.jobs.is_closing() && matches!(outcome, Ok(true)) {
+                outcome = tree.compact_next();
+            }
+            tree.sweep();
+            drop(slot);
+            match outcome {
+                Err(e) => tree.core.health.fail(e),
+                // What became due after the last look found the slot taken.
+                Ok(false) if tree.is_due() => tree.spawn_compaction(),
+                Ok(_) => {}
+            }
+        });
+    }
+
+    fn is_due(&self) -> bool {
+        Claim::next(self).is_some()
+    }
+
+    fn run_pick(&self, pick: &Pick, levels: &Arc<Levels>, patience: Patience) -> Result<()> {
+        let mut change = Change::default();
+        if pick.is_move {
+            change.move_to(pick.output, pick.inputs.iter().copied());
+            return self.install(change, None);
+        }
+        let written = self.merge_runs(pick, levels, patience)?;
+        let bytes = written.iter().map(|t| t.meta.file_bytes).sum();
+        change.remove(pick.tables());
+        change.add(pick.output, written);
+        self.install(change, None)?;
+        self.core.counters.compactions.add(1);
+        self.core.counters.compaction_bytes.add(bytes);
+        self.remove_merged(pick);
+        Ok(())
+    }
+
+    /// Removes the inputs, what is oldest first: should only some of them be gone after a crash, and the
+    /// manifest be lost, then no tombstone is missing above what it hides.
+    fn remove_merged(&self, pick: &Pick) {
+        let max_seq = |number: &u64| self.runs.get(*number).map_or(0, |run| run.meta().max_seq);
+        let mut gone = pick.inputs.clone();
+        gone.sort_by_key(max_seq);
+        gone.splice(..0, pick.next.iter().copied());
+        self.runs.remove(&gone);
+    }
+
+    fn merge_runs(&self, pick: &Pick, levels: &Arc<Levels>, patience: Patience) -> Result<Vec<Written>> {
+        let merge = Arc::new(Merge::new(self, pick, levels, patience)?);
+        for _ in 1..merge.parts {
+            // Who is patient has all slots.
+            let slot = self.jobs.free_slot();
+            if slot.is_none() && patience == Patience::UntilClosing {
+                break;
+            }
+            let helper = merge.clone();
+            self.spawn(Lane::Compaction, move |tree| {
+                let _slot = slot;
+                helper.work(tree);
+            });
+        }
+        merge.work(self);
+        self.jobs.wait_until(|| merge.is_done());
+        merge.finish()
+    }
+
+    /// Compacts everything in the range to the last level, and drops there what no snapshot needs.
+    pub(super) fn compact_range(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<()> {
+        if self.core.options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        let end = match to {
+            Bound::Included(to) | Bound::Excluded(to) => Some(to),
+            Bound::Unbounded => None,
+        };
+        let range = match from {
+            Bound::Included(from) | Bound::Excluded(from) => (from, end),
+            Bound::Unbounded => (&[][..], end),
+        };
+        // Nobody else compacts meanwhile.
+        let _slots = self.jobs.all_slots();
+        let start = self.new_file_number();
+        let depth = self.policy.levels();
+        for level in 0..depth - 1 {
+            self.compact_while(|tree, levels| {
+                let state = tree.manifest.state();
+                let view = levels.view(depth, &tree.choosing.lock(), &state.candidates);
+                // What is flushed from now on is not asked for.
+                let asked = level > 0 || levels.level(0).iter().any(|t| t.number() < start);
+                asked.then(|| tree.policy.choose_in(&view, level, range)).flatten()
+            })?;
+        }
+        self.compact_while(|tree, levels| {
+            let state = tree.manifest.state();
+            let view = levels.view(depth, &tree.choosing.lock(), &state.candidates);
+            rewrite(&view, range, &|number| number > start)
+        })
+    }
+
+    fn compact_while(&self, pick: impl Fn(&Self, &Levels) -> Option<Pick>) -> Result<()> {
+        loop {
+            let levels = self.readable().levels.clone();
+            let Some(pick) = pick(self, &levels) else { return Ok(()) };
+            let outcome = self.run_pick(&pick, &levels, Patience::ToTheEnd);
+            self.sweep();
+            outcome.inspect_err(|_| self.core.counters.background_errors.add(1))?;
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The tree as the store sees it.
+
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use terrace_base::Result;
+use terrace_pmem::Pool;
+
+use super::{LeveledTree, Memtable, WriteBuffer, check};
+use crate::core::engine::{Direction, Engine, Walk};
+use crate::core::report::CheckReport;
+use crate::core::request::Group;
+use crate::pool;
+use crate::stats::Stats;
+
+impl<B: WriteBuffer> Engine for LeveledTree<B> {
+    fn apply(&self, group: Group<'_>) -> Result<()> {
+        self.apply_group(group)
+    }
+
+    fn rotate(&self) -> Result<()> {
+        if self.readable().active().is_empty() {
+            return Ok(());
+        }
+        B::mend(self)?;
+        while self.readable().memtables.len() >= self.settings.memtables {
+            self.wait_for_flush()?;
+        }
+        self.rotate_memtable()
+    }
+
+    fn settle(&self) -> Result<()> {
+        match self.jobs.hold_open() {
+            Ok(_open) => {
+                while self.has_immutable() {
+                    self.wait_for_flush()?;
+                }
+                Ok(())
+            }
+            Err(e) if self.has_immutable() => Err(e),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        B::mend(self)?;
+        B::sync(self)
+    }
+
+    fn get(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
+        self.get_value(key, at)
+    }
+
+    fn contains(&self, key: &[u8]) -> Result<bool> {
+        Ok(self.get_value(key, None)?.is_some())
+    }
+
+    fn walk(self: Arc<Self>, at: u64, direction: Direction) -> Result<Box<dyn Walk>> {
+        Ok(self.merged_walk(at, direction))
+    }
+
+    fn compact(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<()> {
+        let _open = self.jobs.hold_open()?;
+        self.compact_range(from, to)
+    }
+
+    fn released(&self) {
+        if self.holds_garbage.load(Ordering::Relaxed) {
+            self.spawn_compaction();
+        }
+    }
+
+    fn fill_stats(&self, stats: &mut Stats) {
+        check::fill_stats(self, stats);
+    }
+
+    fn check(&self) -> Result<CheckReport> {
+        check::check(self)
+    }
+
+    fn intact(&self) -> Result<()> {
+        self.pool.as_ref().map_or(Ok(()), Pool::intact)
+    }
+
+    fn close(&self) -> Result<()> {
+        if !self.jobs.close() {
+            return Ok(());
+        }
+        if !self.core.options.read_only {
+            B::close(self)?;
+            self.sweep();
+        }
+        match &self.pool {
+            Some(pool) => pool::close(&self.manifest, pool),
+            None if self.core.options.read_only => Ok(()),
+            None => self.manifest.seal(),
+        }
+    }
+}

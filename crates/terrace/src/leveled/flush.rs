@@ -1,0 +1,100 @@
+//! Flushing a memtable: to level 0, or as the stage has it, and out of DRAM.
+//!
+//! Memtables are flushed oldest first. The run, the end of what it holds and the end of what the memtable was logged in go
+//! into the manifest as one group, so after a crash a flush has happened or not.
+
+use std::sync::Arc;
+
+use parking_lot::MutexGuard;
+use terrace_base::Result;
+use terrace_table::Kind;
+
+use super::change::Change;
+use super::{LeveledTree, Memtable, Stage, WriteBuffer};
+use crate::levels::merge::Survivors;
+use crate::levels::output::{Below, Outputs};
+use crate::manifest::Edit;
+
+/// The right to flush. Whoever waits for room is told when it is given back, however that comes about.
+pub(super) struct Flushing<'a, B: WriteBuffer> {
+    tree: &'a LeveledTree<B>,
+    lock: Option<MutexGuard<'a, ()>>,
+}
+
+impl<'a, B: WriteBuffer> Flushing<'a, B> {
+    /// Waits for whoever has it.
+    pub fn claim(tree: &'a LeveledTree<B>) -> Self {
+        Flushing { tree, lock: Some(tree.flushing.lock()) }
+    }
+}
+
+impl<B: WriteBuffer> Drop for Flushing<'_, B> {
+    fn drop(&mut self) {
+        // In this order: who is woken looks whether the lock is free.
+        self.lock = None;
+        self.tree.room.notify();
+    }
+}
+
+impl<B: WriteBuffer> LeveledTree<B> {
+    /// Flushes immutable memtables, oldest first, until there is none. One caller works, others wait.
+    pub(super) fn run_flushes(&self) -> Result<()> {
+        let outcome = self.flush_alone();
+        if outcome.is_ok() {
+            self.spawn_compaction();
+        }
+        outcome
+    }
+
+    fn flush_alone(&self) -> Result<()> {
+        let _alone = Flushing::claim(self);
+        let mut outcome = Ok(());
+        while let Some(memtable) = self.readable().oldest_immutable().cloned() {
+            // What could not be removed before may be the room that is missing.
+            self.sweep();
+            outcome = self.core.health.check().and_then(|()| self.flush(&memtable));
+            if let Err(e) = &outcome {
+                self.core.counters.background_errors.add(1);
+                self.core.health.fail(e.clone());
+                break;
+            }
+            self.core.health.recover();
+            self.room.notify();
+        }
+        self.sweep();
+        outcome
+    }
+
+    fn flush(&self, memtable: &Arc<B::Memtable>) -> Result<()> {
+        let mut change = B::Stage::flush(self, memtable)?;
+        let bytes: u64 = change.metas().map(|meta| meta.file_bytes).sum();
+        change.edits.push(Edit::FlushedSeq(memtable.max_seq()));
+        change.edits.extend(B::forgotten(self, memtable));
+        self.install(change, Some(memtable))?;
+        self.core.counters.flushes.add(1);
+        self.core.counters.flush_bytes.add(bytes);
+        self.buffer.forget(&self.manifest)
+    }
+
+    /// Writes what somebody may still see of some versions to level 0. `versions` is given where to add them, in order:
+    /// keys ascending, of one key the newest first. Nothing that is older than any of them lies above level 0.
+    pub fn to_level_0(&self, versions: impl FnOnce(&mut Add<'_>) -> Result<()>) -> Result<Change> {
+        // Listed after all of them became visible: a later snapshot needs nothing older.
+        let held = self.core.snapshots.list();
+        let levels = self.readable().levels.clone();
+        // Older versions may lie in any run; those of older memtables are in runs by now.
+        let mut survivors = Survivors::new(&held, &levels, 0);
+        let options = self.writer_options(self.policy.outputs(0).run_bytes);
+        let mut outputs = Outputs::new(&self.core, &self.manifest, options, Below::default());
+        versions(&mut |key, seq, kind, value| match survivors.keeps(key, seq, kind) {
+            true => outputs.add(key, seq, kind, value),
+            false => Ok(()),
+        })?;
+        let mut change = Change::default();
+        change.add(0, outputs.finish()?);
+        Ok(change)
+    }
+}
+
+/// Takes a version: key, sequence number, kind, value.
+pub(crate) type Add<'a> = dyn FnMut(&[u8], u64, Kind, &[u8]) -> Result<()> + 'a;

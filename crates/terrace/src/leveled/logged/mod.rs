@@ -1,0 +1,213 @@
+//! A write buffer: memtables in DRAM, made durable by a commit log, on persistent memory or in files.
+//!
+//! 1. A group is in the log before any of it is in a memtable.
+//! 2. A memtable knows the first log that has its writes. A flush tells the manifest from which log on those of later
+//!    memtables are; what is before that one goes.
+//!
+//! What a flush makes, and what lies below the memtables, is the [`Stage`]'s, which this knows nothing of.
+
+mod recover;
+mod write;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use terrace_base::Result;
+use terrace_pmem::{Marks, Pool};
+use terrace_table::{Cursor, Entry, Kind};
+
+use super::{LeveledTree, Memtable, Stage, WriteBuffer};
+use crate::batch::Op;
+use crate::commit_log::{CommitLog, Policy};
+use crate::core::Core;
+use crate::core::report::CheckReport;
+use crate::core::request::Group;
+use crate::manifest::{Edit, Manifest};
+use crate::memtable::{MemCursor, MemList, NODE_OVERHEAD_BYTES};
+use crate::stats::Stats;
+
+/// More than this is flushed, and not copied to another log.
+const COPY_BYTES: u64 = 4 << 20;
+
+/// Memtables in DRAM and their log.
+#[derive(Debug)]
+pub(crate) struct LoggedMemtables<S = ()> {
+    log: CommitLog,
+    stage: S,
+}
+
+/// One memtable, and where it is logged.
+#[derive(Debug)]
+pub(crate) struct LoggedMemtable {
+    list: MemList,
+    /// The first log that holds writes of this memtable; zero before there is one.
+    first_log: AtomicU64,
+}
+
+/// Memtables lie in DRAM, so everything is handed to the system at once; what a flush writes is shown when all of it is
+/// there.
+fn log_policy(memtable_bytes: u64) -> Policy {
+    Policy { buffer_bytes: 0, each_complete: false, copy_bytes: COPY_BYTES.min(memtable_bytes / 2) }
+}
+
+impl<S: Stage> LoggedMemtables<S> {
+    /// With what logs there are in `pool`; the logs lie in files if there is none.
+    pub fn open(
+        core: &Arc<Core>,
+        manifest: &Manifest,
+        pool: Option<&Pool>,
+        memtable_bytes: u64,
+        stage: S,
+    ) -> Result<Self> {
+        // A log is a little shorter than the memtable's nodes, but must not take most of a small pool.
+        let most = pool.map_or(0, |pool| pool.max_size() / 8);
+        let log_bytes = (memtable_bytes + memtable_bytes / 16 + 4096).min(most);
+        let in_pool = pool.map(|pool| (pool, log_bytes));
+        let log = CommitLog::new(core.clone(), manifest, in_pool, log_policy(memtable_bytes));
+        log.open_in_pool()?;
+        Ok(LoggedMemtables { log, stage })
+    }
+}
+
+impl LoggedMemtable {
+    fn first_log(&self) -> u64 {
+        self.first_log.load(Ordering::Acquire)
+    }
+
+    /// Notes the first log that this memtable's writes go to.
+    fn logged_from(&self, number: u64) {
+        if self.first_log() != 0 {
+            return;
+        }
+        let _ = self.first_log.compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Notes that log `number` stands for all this memtable's logs before it.
+    fn relogged(&self, number: u64) {
+        self.first_log.store(number, Ordering::Release);
+    }
+}
+
+impl Memtable for LoggedMemtable {
+    type Cursor = MemCursor;
+
+    const ENTRY_BYTES: u64 = NODE_OVERHEAD_BYTES;
+
+    fn insert<'a>(&self, ops: impl Iterator<Item = (Op<'a>, u64)>) {
+        let mut writer = self.list.writer();
+        ops.for_each(|(op, seq)| writer.insert(op.key, seq, op.kind, op.value));
+    }
+
+    fn get(&self, key: &[u8], at: u64) -> Option<Entry> {
+        let found = self.list.get(key, at)?;
+        let value = if found.kind == Kind::Put { found.value } else { &[] };
+        Some(Entry { seq: found.seq, kind: found.kind, value: Bytes::copy_from_slice(value) })
+    }
+
+    fn cursor(&self) -> MemCursor {
+        self.list.cursor()
+    }
+
+    fn visit(&self, mut each: impl FnMut(&[u8], u64, Kind, &[u8]) -> Result<()>) -> Result<()> {
+        let mut cursor = self.list.cursor();
+        cursor.seek_first()?;
+        while cursor.valid() {
+            each(cursor.key(), cursor.seq(), cursor.kind(), cursor.value_bytes())?;
+            cursor.next()?;
+        }
+        Ok(())
+    }
+
+    fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    fn bytes_used(&self) -> u64 {
+        self.list.bytes_used()
+    }
+
+    fn dram_bytes(&self) -> u64 {
+        self.list.dram_bytes()
+    }
+
+    fn max_seq(&self) -> u64 {
+        self.list.max_seq()
+    }
+
+    fn check(&self) -> Vec<String> {
+        self.list.check()
+    }
+}
+
+impl<S: Stage> WriteBuffer for LoggedMemtables<S> {
+    type Memtable = LoggedMemtable;
+    type Stage = S;
+
+    fn memtable(&self, bytes: u64) -> LoggedMemtable {
+        LoggedMemtable { list: MemList::new(bytes), first_log: AtomicU64::new(0) }
+    }
+
+    fn stage(&self) -> &S {
+        &self.stage
+    }
+
+    fn mend(tree: &LeveledTree<Self>) -> Result<()> {
+        tree.buffer.log.mend(tree)
+    }
+
+    fn log(tree: &LeveledTree<Self>, group: &Group<'_>) -> Result<()> {
+        tree.log_with_retry(group)
+    }
+
+    fn rotate(&self) -> Result<()> {
+        self.log.rotate()
+    }
+
+    fn sync(tree: &LeveledTree<Self>) -> Result<()> {
+        let log = &tree.buffer.log;
+        log.sync().inspect_err(|_| log.try_to_mend(tree))
+    }
+
+    fn forgotten(tree: &LeveledTree<Self>, memtable: &LoggedMemtable) -> Vec<Edit> {
+        vec![Edit::LogNumber(tree.first_log_after(memtable))]
+    }
+
+    fn forget(&self, manifest: &Manifest) -> Result<()> {
+        self.log.drop_old(manifest)
+    }
+
+    fn with_marked<T>(&self, marks: Marks, then: impl FnOnce(&Marks) -> Result<T>) -> Result<T> {
+        self.log.with_marked(marks, then)
+    }
+
+    fn check(&self, manifest: &Manifest, report: &mut CheckReport) -> Result<()> {
+        report.problems.extend(self.log.check(manifest)?.into_iter().map(|p| format!("log: {p}")));
+        Ok(())
+    }
+
+    fn fill_stats(tree: &LeveledTree<Self>, stats: &mut Stats) {
+        stats.durability = durability(tree.pool.is_some(), tree.core.options.sync).into();
+        if tree.pool.is_none() {
+            stats.media = "no persistent memory; the log lies in files".into();
+        }
+    }
+
+    fn close(tree: &LeveledTree<Self>) -> Result<()> {
+        tree.buffer.log.close(tree)
+    }
+}
+
+/// Whether acknowledged writes survive a power cut, in plain words.
+fn durability(on_pm: bool, sync: bool) -> &'static str {
+    match (on_pm, sync) {
+        (true, _) => "an acknowledged write survives a power cut",
+        (false, true) => {
+            "an acknowledged write survives a power cut (each group of writes waits for fdatasync)"
+        }
+        (false, false) => {
+            "an acknowledged write survives a killed process; after a power cut a consistent prefix \
+             with every synced write is there"
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What opening has to do: logs back into a memtable.
+//!
+//! What a killed process left in files is whole, but its last sync may have failed: before anything is logged that rests
+//! on it, it goes elsewhere. So does what a power cut has left of the logs.
+
+use std::sync::atomic::Ordering;
+
+use terrace_base::{Error, ErrorKind, Result};
+use terrace_table::Kind;
+
+use super::{LoggedMemtable, LoggedMemtables};
+use crate::batch::{Op, WriteBatch};
+use crate::commit_log::{Gathered, Replayed, Source, replay};
+use crate::leveled::{Found, LeveledTree, Memtable, Stage};
+use crate::manifest::Edit;
+
+/// More logs than this after a recovery, and their memtable is flushed at once.
+const FEW_LOGS: usize = 1;
+
+/// A disk without room is no reason not to open.
+fn unless_full(outcome: Result<()>) -> Result<()> {
+    match outcome {
+        Err(e) if e.kind() == ErrorKind::NoSpace => Ok(()),
+        outcome => outcome,
+    }
+}
+
+impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
+    /// Brings a just opened database to rest. `gathered` are its logs if they lie elsewhere. `damaged` is asked about each
+    /// damaged log; what it held from there on, and all that follows, is left out if that is no error.
+    pub fn recover(
+        &self,
+        found: Found,
+        gathered: Option<&Gathered>,
+        damaged: &mut dyn FnMut(Error) -> Result<()>,
+    ) -> Result<()> {
+        let replayed = self.replay_all(found, gathered, damaged)?;
+        let _ = self.opened.set(match found {
+            Found::New => "created a new database".into(),
+            found => {
+                let how = if found == Found::Closed { "a clean shutdown" } else { "a crash" };
+                format!("after {how} replayed {} groups of {} logs", replayed.groups, replayed.logs)
+            }
+        });
+        Ok(())
+    }
+
+    fn replay_all(
+        &self,
+        found: Found,
+        gathered: Option<&Gathered>,
+        damaged: &mut dyn FnMut(Error) -> Result<()>,
+    ) -> Result<Replayed> {
+        let listing = self.manifest.listing()?;
+        let in_pool = self.buffer.log.gather();
+        let files = self.buffer.log.files(listing.logs.clone());
+        let source: &dyn Source = match gathered.or(in_pool.as_ref()) {
+            Some(gathered) => gathered,
+            None => &files,
+        };
+        let logs = source.numbers();
+        self.reserve_numbers(logs.iter().chain(&listing.dead_tables).max().copied());
+        if let Some(pool) = &in_pool
+            && found == Found::Closed
+        {
+            pool.check_end()?;
+        }
+        let state = self.manifest.state();
+        let replayed = replay(source, &state, damaged, &mut |number, first_seq, ops, reached| {
+            self.replay_group(number, first_seq, ops, reached)
+        })?;
+        self.applied.fetch_max(self.last_seq(), Ordering::AcqRel);
+        if self.core.options.read_only {
+            return Ok(replayed);
+        }
+        self.remove_leftovers(listing.dead_tables)?;
+        if in_pool.is_none() && (replayed.gap || found == Found::Crashed && replayed.logs > 0) {
+            self.buffer.log.distrust();
+        }
+        self.buffer.log.drop_old(&self.manifest)?;
+        if logs.len() > FEW_LOGS && !self.readable().active().is_empty() {
+            self.rotate_memtable()?;
+        }
+        self.reclaim(found == Found::Crashed);
+        self.spawn_compaction();
+        Ok(replayed)
+    }
+
+    /// Notes that everything is in runs, and lets go of all logs; nothing is written meanwhile.
+    pub fn forget_logs(&self) -> Result<()> {
+        let number = self.new_file_number();
+        self.manifest.apply(&[Edit::FlushedSeq(self.last_seq()), Edit::LogNumber(number)])?;
+        self.buffer.log.drop_old(&self.manifest)
+    }
+
+    /// Puts a group's operations after `reached` into the memtable; makes room first where it is full.
+    fn replay_group(&self, number: u64, first_seq: u64, ops: &WriteBatch, reached: u64) -> Result<()> {
+        let need = ops.encoded().len() as u64 + ops.len() as u64 * LoggedMemtable::ENTRY_BYTES;
+        let active = self.readable().active().clone();
+        let used = active.bytes_used();
+        if used > 0 && used + need > self.settings.memtable_bytes {
+            self.set_active_aside();
+            self.readable().active().logged_from(number);
+            if !self.core.options.read_only {
+                // Without room it stays in memory, and in its logs.
+                unless_full(self.run_flushes())?;
+            }
+        }
+        let readable = self.readable();
+        let active = readable.active();
+        active.logged_from(number);
+        let newer = ops.ops().zip(first_seq..).filter(|(_, seq)| *seq > reached);
+        active.insert(newer.map(|(op, seq)| {
+            let value = if op.kind == Kind::Put { op.value } else { &[] };
+            (Op { value, ..op }, seq)
+        }));
+        self.applied.store(first_seq + ops.len() as u64 - 1, Ordering::Release);
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+//! Logging groups, and what the log asks of the tree whose memtables it makes durable.
+
+use std::sync::atomic::Ordering;
+
+use terrace_base::{ErrorKind, Result};
+use terrace_pmem::Pool;
+use terrace_table::{Cursor, Kind};
+
+use super::{LoggedMemtable, LoggedMemtables};
+use crate::batch::WriteBatch;
+use crate::commit_log::{Entry, Logged};
+use crate::core::request::Group;
+use crate::leveled::{LeveledTree, Memtable, Stage};
+use crate::manifest::Manifest;
+use crate::memtable::MemCursor;
+
+impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
+    /// Logs the group; a full pool is given the chance to let go of a flushed memtable's log first, of the active one's
+    /// if that would help.
+    pub(super) fn log_with_retry(&self, group: &Group<'_>) -> Result<()> {
+        loop {
+            let refusal = match self.buffer.log.append(self, group) {
+                Ok(()) => return Ok(()),
+                Err(e) => e,
+            };
+            if refusal.kind() == ErrorKind::PoolFull {
+                if self.has_immutable() {
+                    self.wait_for_flush()?;
+                    continue;
+                }
+                if !self.readable.load().active().is_empty() && self.would_fit_alone(group) {
+                    self.rotate_memtable()?;
+                    continue;
+                }
+            }
+            self.buffer.log.try_to_mend(self);
+            return Err(refusal);
+        }
+    }
+
+    /// Whether the pool, which holds nothing but logs, has room for a log of this group alone.
+    fn would_fit_alone(&self, group: &Group<'_>) -> bool {
+        let fits = |pool: &Pool| group.bytes() + 4 * pool.extent_bytes() <= pool.max_size();
+        self.pool.as_ref().is_some_and(fits)
+    }
+
+    /// The log from which on the memtables after `memtable` are logged.
+    pub(super) fn first_log_after(&self, memtable: &LoggedMemtable) -> u64 {
+        self.buffer.log.first_after(&self.manifest, || {
+            let readable = self.readable();
+            let newer = readable.memtables.iter().take_while(|m| !std::ptr::eq(&***m, memtable));
+            newer.map(|m| m.first_log()).filter(|&n| n > 0).last()
+        })
+    }
+}
+
+impl Entry for MemCursor {
+    fn seq(&self) -> u64 {
+        Cursor::seq(self)
+    }
+
+    fn put_into(&self, ops: &mut WriteBatch) -> Result<()> {
+        match self.kind() {
+            Kind::Put => ops.put(self.key(), self.value_bytes()),
+            Kind::Delete => ops.delete(self.key()),
+        }
+        Ok(())
+    }
+}
+
+impl<S: Stage> Logged for LeveledTree<LoggedMemtables<S>> {
+    type Entry = MemCursor;
+
+    fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    fn last_applied(&self) -> u64 {
+        self.applied.load(Ordering::Acquire)
+    }
+
+    fn logged_from(&self, number: u64) {
+        self.readable.load().active().logged_from(number);
+    }
+
+    fn unflushed(&self, flushed: u64) -> Result<Vec<MemCursor>> {
+        let mut records = Vec::new();
+        for memtable in &self.readable().memtables {
+            let mut cursor = memtable.cursor();
+            cursor.seek_first()?;
+            while cursor.valid() {
+                if Cursor::seq(&cursor) > flushed {
+                    records.push(cursor.clone());
+                }
+                cursor.next()?;
+            }
+        }
+        Ok(records)
+    }
+
+    fn memtable_bytes(&self) -> u64 {
+        self.readable().memtables.iter().map(|m| m.bytes_used()).sum()
+    }
+
+    fn flush_all(&self) -> Result<()> {
+        if !self.readable().active().is_empty() {
+            self.rotate_memtable()?;
+        }
+        while self.has_immutable() {
+            self.wait_for_flush()?;
+        }
+        Ok(())
+    }
+
+    fn relogged(&self, number: u64) -> bool {
+        let readable = self.readable();
+        readable.memtables.iter().filter(|m| !m.is_empty()).for_each(|m| m.relogged(number));
+        !readable.active().is_empty()
+    }
+}

@@ -1,0 +1,209 @@
+//! The merge of one compaction, cut into parts that run side by side where threads are free.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use terrace_base::exec::Lane;
+use terrace_base::{Error, Result};
+use terrace_table::{Cursor, merge};
+
+use super::compact::Patience;
+use super::{LeveledTree, WriteBuffer};
+use crate::compaction::leveled::{Pick, split};
+use crate::levels::Levels;
+use crate::levels::cursor::LevelCursor;
+use crate::levels::merge::Survivors;
+use crate::levels::output::{Below, Outputs, Written};
+use crate::levels::row::Row;
+use crate::levels::run::Run;
+
+/// Bytes read ahead from each input.
+const READAHEAD_BYTES: usize = 512 << 10;
+
+/// Entries merged between two looks at whether the database is closing.
+const ENTRIES_A_LOOK: u32 = 4096;
+
+/// One compaction's merge, cut into parts; each is done by whoever comes for it first.
+pub(super) struct Merge {
+    pick: Pick,
+    /// Snapshots, listed after everything in the inputs had become visible.
+    held: Vec<u64>,
+    patience: Patience,
+    /// What the parts read; let go of with the last part, so that no helper that comes too late keeps files from going.
+    sources: Mutex<Option<Arc<Sources>>>,
+    pub parts: usize,
+    todo: Mutex<VecDeque<Part>>,
+    done: Mutex<Vec<(usize, Result<Vec<Written>>)>>,
+    /// Parts that are not done.
+    left: AtomicUsize,
+}
+
+/// The runs that a merge is of, and all that there were when it was chosen.
+struct Sources {
+    levels: Arc<Levels>,
+    inputs: Row,
+    next: Row,
+}
+
+/// The keys from one to another, the last excluded.
+#[derive(Debug, Clone)]
+struct Part {
+    ordinal: usize,
+    from: Option<Vec<u8>>,
+    to: Option<Vec<u8>>,
+}
+
+impl Merge {
+    pub fn new<B: WriteBuffer>(
+        tree: &LeveledTree<B>,
+        pick: &Pick,
+        levels: &Arc<Levels>,
+        patience: Patience,
+    ) -> Result<Merge> {
+        let find = |number: &u64| tree.runs.get(*number);
+        let mut inputs: Vec<Run> = pick.inputs.iter().map(find).collect::<Result<_>>()?;
+        let next: Vec<Run> = pick.next.iter().map(find).collect::<Result<_>>()?;
+        inputs.sort_by(|a, b| a.meta().smallest.cmp(&b.meta().smallest));
+        let part_bytes = tree.policy.outputs(pick.output).run_bytes;
+        let todo = parts(tree, inputs.iter().chain(&next), part_bytes)?;
+        let sources = Sources { levels: levels.clone(), inputs: Row::of(inputs), next: Row::of(next) };
+        Ok(Merge {
+            pick: pick.clone(),
+            held: tree.core.snapshots.list(),
+            patience,
+            sources: Mutex::new(Some(Arc::new(sources))),
+            parts: todo.len(),
+            left: AtomicUsize::new(todo.len()),
+            todo: Mutex::new(todo),
+            done: Mutex::default(),
+        })
+    }
+
+    /// Does parts until there is none left to begin.
+    pub fn work<B: WriteBuffer>(&self, tree: &LeveledTree<B>) {
+        loop {
+            let Some(part) = self.todo.lock().pop_front() else { return };
+            let mut ending = Ending { merge: self, ordinal: part.ordinal, outcome: None };
+            // Gone before `ending` is.
+            let Some(sources) = self.sources.lock().clone() else { return };
+            ending.outcome = Some(self.merge_part(tree, &sources, &part));
+        }
+    }
+
+    fn merge_part<B: WriteBuffer>(
+        &self,
+        tree: &LeveledTree<B>,
+        sources: &Sources,
+        part: &Part,
+    ) -> Result<Vec<Written>> {
+        let mut cursor = merge(self.children(sources));
+        match &part.from {
+            Some(from) => cursor.seek(from, u64::MAX)?,
+            None => cursor.seek_first()?,
+        }
+        let mut survivors = Survivors::new(&self.held, &sources.levels, self.pick.output + 1);
+        let limits = tree.policy.outputs(self.pick.output);
+        let below = self.below(sources, part, limits.overlap_bytes);
+        let options = tree.writer_options(limits.run_bytes);
+        let mut outputs = Outputs::new(&tree.core, &tree.manifest, options, below);
+        let mut entries = 0u32;
+        while cursor.valid() && part.to.as_ref().is_none_or(|to| cursor.key() < &to[..]) {
+            entries = entries.wrapping_add(1);
+            if entries.is_multiple_of(ENTRIES_A_LOOK) {
+                self.look_up(tree)?;
+            }
+            if survivors.keeps(cursor.key(), cursor.seq(), cursor.kind()) {
+                outputs.add(cursor.key(), cursor.seq(), cursor.kind(), &cursor.value()?)?;
+            }
+            cursor.next()?;
+        }
+        outputs.finish()
+    }
+
+    /// Lets what is more urgent go first. Ends the work where it is no longer wanted.
+    fn look_up<B: WriteBuffer>(&self, tree: &LeveledTree<B>) -> Result<()> {
+        tree.jobs.give_way(Lane::Compaction);
+        match self.patience {
+            Patience::UntilClosing if tree.jobs.is_closing() => {
+                Err(Error::invalid("the database is closing"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn children(&self, sources: &Sources) -> Vec<Box<dyn Cursor>> {
+        let mut children: Vec<Box<dyn Cursor>> = Vec::new();
+        if self.pick.level == 0 {
+            for run in sources.inputs.iter() {
+                children.push(Box::new(run.cursor(false, READAHEAD_BYTES)));
+            }
+        } else {
+            children.push(Box::new(LevelCursor::new(sources.inputs.clone(), false, READAHEAD_BYTES)));
+        }
+        if !sources.next.is_empty() {
+            children.push(Box::new(LevelCursor::new(sources.next.clone(), false, READAHEAD_BYTES)));
+        }
+        children
+    }
+
+    fn below(&self, sources: &Sources, part: &Part, max_bytes: u64) -> Below {
+        let below = sources.levels.level(self.pick.output + 1);
+        let metas = below.iter().map(|run| run.meta());
+        let metas = metas.filter(|meta| part.from.as_ref().is_none_or(|from| meta.largest >= *from));
+        Below::new(metas.map(|meta| (meta.largest.clone(), meta.file_bytes)).collect(), max_bytes)
+    }
+
+    /// Whether every part is done.
+    pub fn is_done(&self) -> bool {
+        self.left.load(Ordering::Acquire) == 0
+    }
+
+    /// The outputs of all parts in order, or what went wrong in one of them: then all of them go.
+    pub fn finish(&self) -> Result<Vec<Written>> {
+        drop(self.sources.lock().take());
+        let mut done = std::mem::take(&mut *self.done.lock());
+        done.sort_by_key(|(ordinal, _)| *ordinal);
+        let parts: Vec<Vec<Written>> = done.into_iter().map(|(_, outcome)| outcome).collect::<Result<_>>()?;
+        Ok(parts.into_iter().flatten().collect())
+    }
+}
+
+/// Counts a part as done, however that comes about.
+struct Ending<'a> {
+    merge: &'a Merge,
+    ordinal: usize,
+    outcome: Option<Result<Vec<Written>>>,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let outcome = self.outcome.take();
+        let outcome = outcome.unwrap_or_else(|| Err(Error::invalid("a part of a compaction panicked")));
+        self.merge.done.lock().push((self.ordinal, outcome));
+        self.merge.left.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Cuts the merge of `runs` into as many parts as there may be threads for, none of them of fewer than `least` bytes.
+fn parts<'a, B: WriteBuffer>(
+    tree: &LeveledTree<B>,
+    runs: impl Iterator<Item = &'a Run> + Clone,
+    least: u64,
+) -> Result<VecDeque<Part>> {
+    let bytes: u64 = runs.clone().map(|t| t.meta().file_bytes).sum();
+    let threads = tree.core.options.background_threads.saturating_sub(1).max(1) as u64;
+    let wanted = (bytes / least.max(1)).clamp(1, threads);
+    let mut anchors = Vec::new();
+    if wanted > 1 {
+        for run in runs {
+            anchors.extend(run.anchors()?);
+        }
+    }
+    let cuts = split(anchors, wanted as usize);
+    let froms = std::iter::once(None).chain(cuts.iter().cloned().map(Some));
+    let tos = cuts.iter().cloned().map(Some).chain(std::iter::once(None));
+    let part = |(ordinal, (from, to))| Part { ordinal, from, to };
+    Ok(froms.zip(tos).enumerate().map(part).collect())
+}

@@ -1,0 +1,253 @@
+//! The leveled core: a leveled LSM-tree without what each design puts above and around it.
+//!
+//! ```text
+//!   group ──▶ write buffer ──▶ memtables ──flush──▶ (stage) ──▶ level 0 ──compaction──▶ level 1 .. the last
+//!             what is durable  read first           may be none           runs; the policy says which go where
+//! ```
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `mod.rs` | the tree, and what is readable at one moment |
+//! | `buffer.rs` | the seams above level 0: memtable, write buffer, stage |
+//! | `engine.rs` | the tree as an engine |
+//! | `write.rs`, `read.rs` | groups and lookups; how writers are slowed down |
+//! | `flush.rs` | memtables, oldest first, out of memory |
+//! | `compact.rs`, `merge.rs` | compaction jobs, and the merge that one does in parts |
+//! | `change.rs` | a change of the runs: into the manifest, and before readers |
+//! | `recover.rs`, `check.rs` | what opening has to do; proving everything |
+//! | `logged/` | a write buffer: memtables in DRAM and a commit log |
+//!
+//! What is decided about levels is the [`LevelPolicy`]'s; what a level consists of is a
+//! [`Run`](crate::levels::run::Run). An engine chooses policy and write buffer, and opens what they need.
+//!
+//! Threads: one leader writes at a time, any number read without locks, one flush and several compactions run in
+//! the background. What always holds:
+//!
+//! 1. What is acknowledged is in the write buffer, durable as asked, or in runs of the manifest (or on the stage). The write
+//!    buffer keeps it until everything in it is there.
+//! 2. `readable` shows every version that some reader may ask for: those of runs and those of memtables, which
+//!    leave in the same step in which their runs come.
+//! 3. A reader takes `readable` before it asks what is visible. Of what it then may see nothing is missing: merges
+//!    drop no version that was the newest when it took it.
+//! 4. Lock order: `flushing`, `choosing`, the write buffer's, `changing`, then what the parts lock.
+
+mod buffer;
+mod change;
+mod check;
+mod compact;
+mod engine;
+mod flush;
+pub(crate) mod logged;
+mod merge;
+mod read;
+mod recover;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use terrace_base::Result;
+use terrace_base::exec::Lane;
+use terrace_pmem::Pool;
+use terrace_table::TableOptions;
+
+use crate::background::{Background, Room};
+use crate::compaction::leveled::{LevelPolicy, Limits};
+use crate::core::Core;
+use crate::levels::Levels;
+use crate::levels::run::Runs;
+use crate::manifest::Manifest;
+use crate::pool;
+use crate::tables::WriterOptions;
+
+pub(crate) use buffer::{Memtable, Stage, WriteBuffer};
+
+/// An open database of levels of runs under a write buffer.
+#[derive(Debug)]
+pub(crate) struct LeveledTree<B: WriteBuffer> {
+    me: Weak<LeveledTree<B>>,
+    core: Arc<Core>,
+    settings: Settings,
+    /// Decides what is compacted.
+    policy: Box<dyn LevelPolicy>,
+    buffer: B,
+    /// Where the write buffer, the stage or runs lie, if any of them is on persistent memory.
+    pool: Option<Pool>,
+    /// The medium that an emulated pool stands for.
+    emulated: Option<String>,
+    manifest: Manifest,
+    runs: Runs,
+    readable: ArcSwap<Readable<B::Memtable>>,
+    /// Held while `readable` and the manifest change together.
+    changing: Mutex<()>,
+    /// The last sequence number in a memtable or run.
+    applied: AtomicU64,
+    /// Held by the one flush.
+    flushing: Mutex<()>,
+    /// Runs that running compactions read.
+    choosing: Mutex<BTreeSet<u64>>,
+    /// What writers are slowed down by: runs on level 0, and bytes to be compacted.
+    l0_runs: AtomicUsize,
+    debt_bytes: AtomicU64,
+    /// Runs hold versions or tombstones that only snapshots keep.
+    holds_garbage: AtomicBool,
+    /// Where writers wait for a flush.
+    room: Room,
+    jobs: Arc<Background>,
+    /// What opening had to do, in a line.
+    opened: OnceLock<String>,
+}
+
+/// What an engine's options say to the tree.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// Bytes of a memtable.
+    pub memtable_bytes: u64,
+    /// Memtables at most: the one being written and those that wait for their flush.
+    pub memtables: usize,
+    /// Where writers are slowed down.
+    pub limits: Limits,
+    /// How tables are written; which database they are of is filled in.
+    pub table: TableOptions,
+}
+
+/// What a tree is made of.
+#[derive(Debug)]
+pub(crate) struct Parts<B> {
+    pub settings: Settings,
+    pub policy: Box<dyn LevelPolicy>,
+    pub manifest: Manifest,
+    pub pool: Option<Pool>,
+    pub buffer: B,
+}
+
+/// How the database was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    New,
+    Closed,
+    Crashed,
+}
+
+/// Everything that may be read at one moment, but for the stage.
+#[derive(Debug)]
+struct Readable<M> {
+    /// Newest first; the first is the one being written.
+    memtables: Vec<Arc<M>>,
+    levels: Arc<Levels>,
+}
+
+impl<M> Readable<M> {
+    fn active(&self) -> &Arc<M> {
+        &self.memtables[0]
+    }
+
+    /// The oldest memtable that waits for its flush.
+    fn oldest_immutable(&self) -> Option<&Arc<M>> {
+        if self.memtables.len() > 1 { self.memtables.last() } else { None }
+    }
+
+    fn has(&self, memtable: &Arc<M>) -> bool {
+        self.memtables.iter().any(|m| Arc::ptr_eq(m, memtable))
+    }
+
+    /// The same with another memtable to be written.
+    fn with(&self, active: &Arc<M>) -> Self {
+        let memtables = std::iter::once(active).chain(&self.memtables).cloned().collect();
+        Readable { memtables, levels: self.levels.clone() }
+    }
+}
+
+impl<B: WriteBuffer> LeveledTree<B> {
+    /// Wires the tree around what has been opened, with an empty memtable.
+    pub fn new(core: Arc<Core>, parts: Parts<B>) -> Result<Arc<Self>> {
+        let Parts { settings, policy, manifest, pool, buffer } = parts;
+        let runs = Runs::new(&core, &manifest)?;
+        let levels = Levels::new(&manifest.state(), |number| runs.get(number))?;
+        let emulated = match &pool {
+            Some(_) => pool::emulated(&core, &manifest.state().identity)?,
+            None => None,
+        };
+        let memtables = vec![Arc::new(buffer.memtable(settings.memtable_bytes))];
+        let readable = Readable { memtables, levels: Arc::new(levels) };
+        let slots = core.options.background_threads.saturating_sub(1).max(1);
+        let jobs = Background::new(core.clone(), slots);
+        let wired = LeveledTree {
+            me: Weak::new(),
+            core,
+            settings,
+            policy,
+            buffer,
+            pool,
+            emulated,
+            manifest,
+            runs,
+            readable: ArcSwap::from_pointee(readable),
+            changing: Default::default(),
+            applied: Default::default(),
+            flushing: Default::default(),
+            choosing: Default::default(),
+            l0_runs: Default::default(),
+            debt_bytes: Default::default(),
+            holds_garbage: Default::default(),
+            room: Default::default(),
+            jobs,
+            opened: Default::default(),
+        };
+        let tree = Arc::new_cyclic(|me| LeveledTree { me: me.clone(), ..wired });
+        tree.note_load(&tree.readable().levels);
+        tree.settle_memory();
+        Ok(tree)
+    }
+
+    fn readable(&self) -> Arc<Readable<B::Memtable>> {
+        self.readable.load_full()
+    }
+
+    fn writer_options(&self, table_bytes: u64) -> WriterOptions {
+        let origin = self.manifest.state().identity.origin();
+        WriterOptions { table_bytes, table: TableOptions { origin, ..self.settings.table.clone() } }
+    }
+
+    /// A file number that no file has.
+    fn new_file_number(&self) -> u64 {
+        self.manifest.take_numbers(1).start
+    }
+
+    /// Removes what could not be removed before.
+    fn sweep(&self) {
+        self.core.files.sweep(&self.manifest);
+    }
+
+    /// Gives the cache what memtables, each at its full size, and tables leave of the budget.
+    fn settle_memory(&self) {
+        let readable = self.readable();
+        let memtable = |m: &Arc<B::Memtable>| m.dram_bytes().max(self.settings.memtable_bytes);
+        let memtables: u64 = readable.memtables.iter().map(memtable).sum();
+        self.core.memory.settle(self.core.cache().table_bytes() + memtables);
+    }
+
+    /// Notes what writers are slowed down by.
+    fn note_load(&self, levels: &Levels) {
+        let (sizes, l0_runs) = (levels.sizes(self.policy.levels()), levels.level(0).len());
+        self.l0_runs.store(l0_runs, Ordering::Relaxed);
+        self.debt_bytes.store(self.policy.debt(&sizes, l0_runs), Ordering::Relaxed);
+        self.holds_garbage.store(self.has_garbage(levels, sizes.len() - 1), Ordering::Relaxed);
+    }
+
+    /// Whether a run of the `last` level has tombstones, or is known to hold versions that only snapshots keep.
+    fn has_garbage(&self, levels: &Levels, last: usize) -> bool {
+        let state = self.manifest.state();
+        let is_there = |number| state.tables.get(number).is_some_and(|table| table.level as usize == last);
+        levels.level(last).has_deletes() || state.candidates.iter().any(is_there)
+    }
+
+    fn spawn(&self, lane: Lane, job: impl FnOnce(&Self) + Send + 'static) -> bool {
+        self.jobs.spawn(lane, &self.me, job)
+    }
+}

@@ -1,0 +1,72 @@
+//! What opening has to do whatever the write buffer is: files that nobody refers to out of the way, and work begun.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use terrace_base::Result;
+use terrace_base::exec::Lane;
+
+use super::{LeveledTree, WriteBuffer};
+use crate::pool;
+
+impl<B: WriteBuffer> LeveledTree<B> {
+    /// The last sequence number in runs and memtables.
+    pub fn last_seq(&self) -> u64 {
+        let state = self.manifest.state();
+        let tables = state.tables.values().map(|t| t.meta.max_seq).max().unwrap_or(0);
+        tables.max(state.flushed_seq).max(self.applied.load(Ordering::Acquire))
+    }
+
+    /// Numbers of files that were made and forgotten are not given out again.
+    pub(super) fn reserve_numbers(&self, highest: Option<u64>) {
+        let next = self.manifest.state().next_file;
+        if let Some(highest) = highest.filter(|n| *n >= next) {
+            self.manifest.take_numbers(highest + 1 - next);
+        }
+    }
+
+    /// Removes what is no longer needed.
+    pub(super) fn remove_leftovers(&self, dead_tables: Vec<u64>) -> Result<()> {
+        self.core.files.remove_tables(dead_tables);
+        self.core.files.remove(self.manifest.listing()?.leftovers);
+        Ok(())
+    }
+
+    /// Makes what was replayed so far immutable. Unlike a rotation this leaves the write buffer as it is.
+    pub(super) fn set_active_aside(&self) {
+        let next = Arc::new(self.buffer.memtable(self.settings.memtable_bytes));
+        self.readable.rcu(|now| now.with(&next));
+    }
+
+    /// After a crash, frees what was allocated in the pool and belongs to nobody.
+    pub(super) fn reclaim(&self, crashed: bool) {
+        let wanted = self.pool.as_ref().is_some_and(|pool| crashed || pool.needs_reclaim());
+        if wanted {
+            self.spawn(Lane::Tidying, |tree| {
+                if let Err(e) = tree.reclaim_now() {
+                    tree.core.health.fail(e);
+                }
+            });
+        }
+    }
+
+    fn reclaim_now(&self) -> Result<()> {
+        let Some(pool) = &self.pool else { return Ok(()) };
+        // Nobody frees anything meanwhile, so nothing that is found has an owner.
+        self.buffer.with_marked(pool.marks(), |marks| {
+            pool.reclaim(marks)?;
+            pool.release_reclaimed().map(drop)
+        })
+    }
+
+    /// Has what the pool was closed with verified in the background, a piece at a time.
+    pub fn verify_pool(&self, from: u64) {
+        if self.pool.is_some() {
+            self.spawn(Lane::Tidying, move |tree| {
+                if let Some(next) = tree.pool.as_ref().and_then(|pool| pool::verify(pool, from)) {
+                    tree.verify_pool(next);
+                }
+            });
+        }
+    }
+}

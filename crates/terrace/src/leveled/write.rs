@@ -1,0 +1,116 @@
+//! The write path: make room, make durable, insert.
+//!
+//! 1. A group is in the write buffer, as durable as its medium makes it (or as was asked for), before any of it is in the
+//!    memtable: nothing is readable that a crash could take back.
+//! 2. Inserting cannot fail, so a group is readable wholly or not at all; it is visible once the store says so.
+//! 3. Writers are slowed down while flushes and compactions are behind, more the further, and stop at the limit.
+//!
+//! The caller is the one leader of the moment.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use terrace_base::Result;
+use terrace_base::exec::Lane;
+
+use super::{LeveledTree, Memtable, WriteBuffer};
+use crate::compaction::leveled::{Load, delay};
+use crate::core::request::Group;
+
+impl<B: WriteBuffer> LeveledTree<B> {
+    pub(super) fn apply_group(&self, group: Group<'_>) -> Result<()> {
+        self.core.health.check()?;
+        self.manifest.announce_pool()?;
+        B::mend(self)?;
+        self.make_room(&group)?;
+        B::log(self, &group)?;
+        let ops = group.requests.iter().flat_map(|r| r.batch.ops());
+        self.readable.load().active().insert(ops.zip(group.first_seq..));
+        self.applied.store(group.first_seq + group.ops() - 1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Rotates when the active memtable is full, waits when all are, and slows down before that.
+    fn make_room(&self, group: &Group<'_>) -> Result<()> {
+        let need = group.bytes() + group.ops() * B::Memtable::ENTRY_BYTES;
+        let limit = self.settings.memtable_bytes;
+        loop {
+            let readable = self.readable.load();
+            let used = readable.active().bytes_used();
+            let full_set = readable.memtables.len() >= self.settings.memtables;
+            let full = used > 0 && used + need > limit;
+            drop(readable);
+            match (full, full_set) {
+                (false, _) => return self.slow_down(used as f64 / limit as f64, full_set, group),
+                (true, false) => self.rotate_memtable()?,
+                (true, true) => self.wait_for_flush()?,
+            }
+        }
+    }
+
+    /// Spreads the wait for background work over the writes before it, so that no single one stops for long.
+    fn slow_down(&self, memtable_fill: f64, memtables_full: bool, group: &Group<'_>) -> Result<()> {
+        let limits = &self.settings.limits;
+        let load = || Load {
+            l0_tables: self.l0_runs.load(Ordering::Relaxed),
+            debt_bytes: self.debt_bytes.load(Ordering::Relaxed),
+            memtables_full,
+            memtable_fill,
+            group_bytes: group.bytes(),
+        };
+        let Some(delay) = delay(&load(), limits) else {
+            return self.wait_for_compactions(|| delay(&load(), limits).is_some());
+        };
+        self.core.slow_down(delay);
+        Ok(())
+    }
+
+    /// Makes a new memtable the active one and has the old one flushed. What goes into the new one is logged apart
+    /// from what is in the old one.
+    pub(super) fn rotate_memtable(&self) -> Result<()> {
+        self.buffer.rotate()?;
+        let next = Arc::new(self.buffer.memtable(self.settings.memtable_bytes));
+        self.readable.rcu(|now| now.with(&next));
+        self.settle_memory();
+        self.spawn_flush();
+        Ok(())
+    }
+
+    pub(super) fn has_immutable(&self) -> bool {
+        self.readable.load().oldest_immutable().is_some()
+    }
+
+    /// Waits until the oldest immutable memtable is flushed.
+    pub(super) fn wait_for_flush(&self) -> Result<()> {
+        let Some(waited_for) = self.readable().oldest_immutable().cloned() else { return Ok(()) };
+        let gone = || !self.readable.load().has(&waited_for);
+        self.room.wait_for_flush(&self.core, gone, &self.flushing, || self.run_flushes())
+    }
+
+    /// Waits until compactions have come far enough; does them where nobody else can.
+    fn wait_for_compactions(&self, enough: impl Fn() -> bool) -> Result<()> {
+        self.core.stalled(|| {
+            while !enough() {
+                if self.core.env.executor.help() {
+                    continue;
+                }
+                match self.jobs.free_slot() {
+                    Some(_slot) => {
+                        if !self.compact_next()? {
+                            return Ok(());
+                        }
+                    }
+                    None => self.jobs.wait_a_moment(),
+                }
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn spawn_flush(&self) {
+        self.spawn(Lane::Flush, |tree| {
+            // The failure is kept in `health`; writers that need the room get it.
+            let _ = tree.run_flushes();
+        });
+    }
+}
