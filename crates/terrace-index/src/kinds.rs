@@ -32,10 +32,10 @@ registry! {
     CCEH = 8, "cceh";
     /// Memtables of the engine `slm`.
     SLM_MEMTABLE = 9, "memtable";
-    /// Version chains of the engine `slm`.
-    SLM_CHAIN = 10, "chain";
-    /// Compaction logs of the engine `slm`.
-    SLM_JOB_LOG = 11, "compaction log";
+    /// Chains of versions of a key (`located`).
+    VERSION_CHAIN = 10, "chain";
+    /// Logs of the jobs that move keys (`located`).
+    JOB_LOG = 11, "compaction log";
     /// Commit logs of the engine `lsm`.
     LSM_LOG = 12, "commit log";
     /// Logs of SPTrees' write buffers.

@@ -1,6 +1,6 @@
 use crate::batch::WriteBatch;
 use crate::commit_log::Record;
-use crate::engine::slm::read_compaction_record;
+use crate::located::read_compaction_record;
 use crate::repair;
 
 /// A batch as a commit log holds it: what decodes is made up of operations that encode to the same.

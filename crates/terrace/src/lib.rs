@@ -13,6 +13,7 @@ mod engine;
 pub mod env;
 mod leveled;
 mod levels;
+mod located;
 pub mod manifest;
 mod memtable;
 mod options;

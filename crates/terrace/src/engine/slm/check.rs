@@ -11,10 +11,9 @@ use terrace_index::{PointIndex, SkipList};
 use terrace_table::{Cursor, Kind, Position};
 
 use super::Slm;
-use super::chain::{CHAIN_KIND, Chain, Word};
 use super::flush::Flushing;
-use super::output::Origin;
 use crate::core::report::CheckReport;
+use crate::located::{CHAIN_KIND, Chain, Origin, Word};
 use crate::stats::Stats;
 
 /// Bytes read ahead from a table being checked.
@@ -23,14 +22,14 @@ const READAHEAD_BYTES: usize = 1 << 20;
 pub(super) fn check(slm: &Slm) -> Result<CheckReport> {
     slm.jobs.wait_idle();
     let _no_compaction = slm.jobs.all_slots();
-    let _no_collapse = slm.collapsing.lock();
+    let _no_collapse = slm.located.hold_collapsing();
     let _no_flush = Flushing::claim(slm);
-    let _no_index_change = slm.index_writer.lock();
+    let _no_index_change = slm.located.hold_still();
     let mut report = CheckReport::default();
     let held = check_tables(slm, &mut report);
     check_words(slm, &held, &mut report)?;
     check_counts(slm, &held, &mut report);
-    report.problems.extend(slm.index.check()?.into_iter().map(|p| format!("index: {p}")));
+    report.problems.extend(slm.located.index().check()?.into_iter().map(|p| format!("index: {p}")));
     for memtable in slm.mem.load().iter() {
         report.problems.extend(memtable.list().check()?.into_iter().map(|p| format!("memtable: {p}")));
     }
@@ -65,7 +64,7 @@ fn keys_beside_index(slm: &Slm) -> Result<i64> {
                 seen = Some(key.to_vec());
                 let is_newest = !holds(&newer, key)?;
                 let is_there = i64::from(cursor.version_kind()? == Kind::Put);
-                more += if is_newest { is_there - i64::from(slm.is_indexed(key)?) } else { 0 };
+                more += if is_newest { is_there - i64::from(slm.located.contains(key)?) } else { 0 };
             }
             cursor.next()?;
         }
@@ -114,7 +113,7 @@ fn check_table(slm: &Slm, number: u64, report: &mut CheckReport) -> Result<u64> 
         }
         let origin = Origin { table: number, newer: newer.replace(cursor.seq()) };
         if cursor.kind() == Kind::Put
-            && let Some(position) = slm.held_position(&key, cursor.seq(), origin)?
+            && let Some(position) = slm.located.held_position(&key, cursor.seq(), origin)?
         {
             live += 1;
             if cursor.position() != Some(position) {
@@ -134,7 +133,7 @@ fn misplaced(number: u64, position: Position, key: &[u8]) -> String {
 /// Every position that an index word names must have been met in its table.
 fn check_words(slm: &Slm, held: &BTreeMap<u64, u64>, report: &mut CheckReport) -> Result<()> {
     let mut named: BTreeMap<u64, u64> = BTreeMap::new();
-    slm.each_word(|key, word| {
+    slm.located.each_word(|key, word| {
         match Word::decode(word) {
             Some(Word::Position(position)) => {
                 report.keys += 1;
@@ -186,8 +185,7 @@ fn check_counts(slm: &Slm, held: &BTreeMap<u64, u64>, report: &mut CheckReport) 
 
 fn check_pool(slm: &Slm, report: &mut CheckReport) -> Result<()> {
     // Readers look at one thing for a moment and leave; nothing new comes, since writers wait.
-    while !slm.index.drain() || !slm.limbo.is_empty() {
-        slm.limbo.drain();
+    while !slm.located.drain() {
         std::thread::yield_now();
     }
     let mut problems = pool_problems(slm)?;
@@ -204,7 +202,7 @@ fn check_pool(slm: &Slm, report: &mut CheckReport) -> Result<()> {
 fn pool_problems(slm: &Slm) -> Result<Vec<String>> {
     let mut marks = slm.pool.marks();
     let _kept = slm.mark(&mut marks)?;
-    slm.mark_job_logs(&mut marks)?;
+    slm.located.mark_job_logs(&mut marks)?;
     Ok(slm.pool.check(&marks).into_iter().map(|p| format!("pool: {p}")).collect())
 }
 
@@ -220,7 +218,7 @@ pub(super) fn fill_stats(slm: &Slm, stats: &mut Stats) {
     stats.pm.max_size = slm.pool.max_size();
     stats.pm.used = slm.pool.used_bytes();
     stats.pm.memtables = slm.mem.load().iter().map(|m| m.list().extents_bytes()).sum();
-    stats.pm.index = slm.index.pm_bytes();
+    stats.pm.index = slm.located.index().pm_bytes();
     stats.pm.traffic = slm.pool.stats();
     let state = slm.manifest.state();
     stats.ssd.tables = state.tables.size() as u64;
@@ -229,6 +227,6 @@ pub(super) fn fill_stats(slm: &Slm, stats: &mut Stats) {
         stats.ssd.table_entries += table.meta.entries;
         stats.ssd.live_entries += table.live();
     }
-    stats.counts.index_keys = slm.index.len();
+    stats.counts.index_keys = slm.located.index().len();
     stats.pm.chains = slm.pool.slots(CHAIN_KIND).count() as u64;
 }

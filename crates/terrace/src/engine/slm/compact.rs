@@ -13,13 +13,11 @@ use terrace_base::{Error, Result};
 use terrace_index::{OrderedIndex, ScanBatch};
 use terrace_table::{Cursor, Kind, TableMeta, merge};
 
-use super::Slm;
-use super::chain::Word;
 use super::flush::side_by_side;
-use super::jobs::{JOB_ROOTS, JobRun};
-use super::moves::{CHUNK_KEYS, Relocation};
-use super::output::{Finished, Origin, Outputs, Sink};
+use super::output::{Finished, Outputs, Sink};
+use super::{JOB_ROOTS, Slm};
 use crate::compaction::selective::{Choice, PinnedEntries, SelectiveOptions, Tombstones, View, choose};
+use crate::located::{CHUNK_KEYS, JobRun, Origin, Relocation, Word};
 use crate::manifest::{Edit, JobKind};
 
 /// Bytes read ahead from each input, at most.
@@ -33,8 +31,8 @@ pub(super) fn run(slm: &Slm, root: &'static str) -> Result<()> {
     leaf_scan(slm)?;
     while !slm.jobs.is_closing() {
         // A chain that no snapshot needs keeps its versions live: merging them would change nothing.
-        if slm.chains.load(Ordering::Acquire) > 0 && slm.core.snapshots.list().is_empty() {
-            slm.collapse_chains()?;
+        if slm.located.has_chains() && slm.core.snapshots.list().is_empty() {
+            slm.located.collapse_chains()?;
         }
         if !slm.compact_next(root)? {
             break;
@@ -59,7 +57,7 @@ fn leaf_scan(slm: &Slm) -> Result<()> {
     let mut at_end = false;
     while pass.wants_more() && !at_end {
         batch.clear();
-        slm.index.scan(from.as_ref().map(Vec::as_slice), false, SCAN_KEYS, &mut batch)?;
+        slm.located.index().scan(from.as_ref().map(Vec::as_slice), false, SCAN_KEYS, &mut batch)?;
         at_end = batch.len() < SCAN_KEYS;
         for i in 0..batch.len() {
             pass.feed(batch.key(i), file_of(batch.word(i)));
@@ -114,7 +112,7 @@ impl Slm {
             tracing::debug!(?choice, "tables to be merged");
             let Choice { inputs, .. } = choice;
             let tombstones = Tombstones::new(&view, &inputs);
-            (self.start_job(root, JobKind::Compaction, inputs.clone())?, inputs, tombstones)
+            (self.located.start_job(root, JobKind::Compaction, inputs.clone())?, inputs, tombstones)
         };
         self.compact_tables(job, &inputs, &tombstones)?;
         Ok(true)
@@ -135,7 +133,7 @@ impl Slm {
                 return Ok(());
             }
             let tombstones = Tombstones::new(&view, &inputs);
-            (self.start_job(root, JobKind::Compaction, inputs.clone())?, inputs, tombstones)
+            (self.located.start_job(root, JobKind::Compaction, inputs.clone())?, inputs, tombstones)
         };
         self.compact_tables(job, &inputs, &tombstones)
     }
@@ -164,7 +162,7 @@ impl Slm {
             self,
             |sink| merge_tables(self, id, inputs, tombstones, sink),
             |finished| {
-                job.owns(&finished);
+                job.owns(finished.number, finished.puts);
                 bytes += finished.bytes;
                 if moved.is_ok() {
                     moved = relocate(&mut job, &finished);
@@ -272,7 +270,7 @@ impl KeyGroup {
         let mut older_stays = false;
         for (i, entry) in self.versions.iter().enumerate().rev() {
             keep[i] = match entry.kind {
-                Kind::Put => slm.holds(&self.key, entry.seq, self.origin(i))?,
+                Kind::Put => slm.located.holds(&self.key, entry.seq, self.origin(i))?,
                 Kind::Delete if self.stays_already(i, &keep) => false,
                 Kind::Delete => older_stays || !tombstones.droppable(&self.key, entry.seq),
             };
@@ -329,7 +327,7 @@ impl Slm {
             return Err(Error::ReadOnly);
         }
         // What only snapshots needed that are gone by now is to go with the rest.
-        self.collapse_chains()?;
+        self.located.collapse_chains()?;
         let slot = self.jobs.slot();
         let inside = |meta: &TableMeta| {
             let starts = match to {
@@ -352,16 +350,11 @@ impl Slm {
         let mut reach: &[u8] = &[];
         for meta in tables {
             if !group.is_empty() && *meta.smallest > *reach {
-                self.compact_these(slots()[slot.number()], &std::mem::take(&mut group))?;
+                self.compact_these(JOB_ROOTS.compactions[slot.number()], &std::mem::take(&mut group))?;
             }
             reach = reach.max(&meta.largest);
             group.insert(meta.number);
         }
-        self.compact_these(slots()[slot.number()], &group)
+        self.compact_these(JOB_ROOTS.compactions[slot.number()], &group)
     }
-}
-
-/// The job slots of compactions.
-pub(super) fn slots() -> &'static [&'static str] {
-    &JOB_ROOTS[2..]
 }

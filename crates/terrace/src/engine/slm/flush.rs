@@ -19,14 +19,12 @@ use terrace_index::PointIndex;
 use terrace_pmem::Claim;
 use terrace_table::Kind;
 
-use super::Slm;
 use super::behind::note_flushed;
-use super::chain::Version;
-use super::jobs::{Committed, JOB_ROOTS, Job, JobRun};
 use super::memtable::MemTable;
-use super::moves::CHUNK_KEYS;
 use super::output::{Finished, Outputs, Sink};
+use super::{JOB_ROOTS, Slm};
 use crate::core::snapshots::is_needed;
+use crate::located::{CHUNK_KEYS, Committed, Job, JobRun, Version};
 use crate::manifest::{Edit, JobKind};
 
 /// Entries after which others hear how far a flush has come.
@@ -86,7 +84,9 @@ fn flush(slm: &Slm, memtable: &Arc<MemTable>) -> Result<()> {
     let clock = &slm.core.env.clock;
     let attempt = match slm.unfinished.lock().take() {
         Some(unfinished) => Attempt::again(slm, unfinished),
-        None => Attempt::new(slm.start_job(JOB_ROOTS[0], JobKind::Flush, Vec::new())?, memtable),
+        None => {
+            Attempt::new(slm, slm.located.start_job(JOB_ROOTS.flush, JobKind::Flush, Vec::new())?, memtable)
+        }
     };
     memtable.flush.begin(clock.now());
     let (committed, bytes) = match attempt.finish() {
@@ -138,6 +138,7 @@ struct Progress {
 
 /// An attempt at flushing a memtable.
 struct Attempt<'a> {
+    slm: &'a Slm,
     memtable: Arc<MemTable>,
     job: JobRun<'a>,
     progress: Progress,
@@ -146,23 +147,22 @@ struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    fn new(job: JobRun<'a>, memtable: &Arc<MemTable>) -> Self {
-        let held = job.slm().core.snapshots.list();
-        Attempt { memtable: memtable.clone(), job, progress: Progress::default(), held }
+    fn new(slm: &'a Slm, job: JobRun<'a>, memtable: &Arc<MemTable>) -> Self {
+        let held = slm.core.snapshots.list();
+        Attempt { slm, memtable: memtable.clone(), job, progress: Progress::default(), held }
     }
 
     fn again(slm: &'a Slm, unfinished: Unfinished) -> Self {
         let Unfinished { memtable, job, progress } = unfinished;
-        Attempt { memtable, job: slm.resume_job(job), progress, held: slm.core.snapshots.list() }
+        Attempt { slm, memtable, job: slm.located.resume_job(job), progress, held: slm.core.snapshots.list() }
     }
 
     /// Flushes what is left and has the end in the manifest; says how many bytes the tables have.
     fn finish(mut self) -> std::result::Result<(Committed<'a>, u64), Box<(Unfinished, Error)>> {
-        let noted = |attempt: &Self| note_flushed(&attempt.job.slm().pool, attempt.memtable.list().max_seq());
+        let noted = |attempt: &Self| note_flushed(&attempt.slm.pool, attempt.memtable.list().max_seq());
         // In this order (`behind.rs`), after everything is in the index and before the manifest says so.
         let outcome = self.move_all().and_then(|()| noted(&self));
-        let Attempt { memtable, job, progress, .. } = self;
-        let slm = job.slm();
+        let Attempt { slm, memtable, job, progress, .. } = self;
         let flushed = Edit::FlushedSeq(memtable.list().max_seq());
         let edits = || log_edit(slm, &memtable).into_iter().chain([flushed]).collect();
         let ended = match outcome {
@@ -184,7 +184,7 @@ impl<'a> Attempt<'a> {
         if self.progress.complete {
             return Ok(());
         }
-        let (slm, id) = (self.job.slm(), self.job.id());
+        let (slm, id) = (self.slm, self.job.id());
         let (memtable, held) = (self.memtable.clone(), self.held.clone());
         let from = self.progress.written.clone();
         let mut indexed = Ok(());
@@ -203,7 +203,7 @@ impl<'a> Attempt<'a> {
     }
 
     fn take(&mut self, finished: Finished) {
-        self.job.owns(&finished);
+        self.job.owns(finished.number, finished.puts);
         self.progress.written = finished.last_key().map(<[u8]>::to_vec);
         self.progress.bytes += finished.bytes;
         self.progress.waiting.push_back(finished);
@@ -211,7 +211,7 @@ impl<'a> Attempt<'a> {
 
     /// Puts the keys of finished tables into the index.
     fn index_waiting(&mut self) -> Result<()> {
-        let Attempt { job, progress, held, memtable } = self;
+        let Attempt { job, progress, held, memtable, .. } = self;
         while let Some(finished) = progress.waiting.front() {
             insert(job, finished, held, &mut progress.indexed, &memtable.flush.indexed)?;
             progress.waiting.pop_front();
@@ -222,11 +222,22 @@ impl<'a> Attempt<'a> {
 }
 
 impl Slm {
+    /// By how much the counts of the manifest differ from the index because of jobs that have not ended there. None is
+    /// running.
+    pub(super) fn uncounted(&self) -> BTreeMap<u64, i64> {
+        let mut uncounted = self.located.uncounted();
+        let unfinished = self.unfinished.lock().as_ref().map(Unfinished::uncounted);
+        for (number, delta) in unfinished.unwrap_or_default() {
+            *uncounted.entry(number).or_default() += delta;
+        }
+        uncounted
+    }
+
     /// Ends a flush that has failed, as the database is closed: the next who opens it begins it anew.
     pub(super) fn leave_unfinished(&self) {
         let Some(unfinished) = self.unfinished.lock().take() else { return };
         // Tombstones may be in its tables alone by now, so they stay. Reopening settles a job that does not end here.
-        if let Err(error) = self.resume_job(unfinished.job).give_up(false) {
+        if let Err(error) = self.located.resume_job(unfinished.job).give_up(false) {
             tracing::warn!(%error, "a flush that has failed is left open");
         }
     }
@@ -308,7 +319,7 @@ fn write_tables(
 /// A tombstone over nothing in the index hides nothing in any table either, unless a snapshot keeps an
 /// older version beside it.
 fn keep(slm: &Slm, key: &[u8], kind: Kind, held: &[u64]) -> Result<bool> {
-    Ok(kind == Kind::Put || !held.is_empty() || slm.index.get(key)?.is_some())
+    Ok(kind == Kind::Put || !held.is_empty() || slm.located.index().get(key)?.is_some())
 }
 
 /// Puts the keys of a finished table into the index from the one on that `done` counts, and counts them.

@@ -13,20 +13,16 @@
 //! 2. Whatever is in no table is in a memtable that hangs from a root.
 //! 3. The version that any held snapshot sees of a key is in a memtable, behind the key's word, or in
 //!    its chain.
-//! 4. Lock order: `flushing` or `collapsing`, `choosing` or `index_writer`, `endings`, `unfinished`, `counting`, `log`,
+//! 4. Lock order: `flushing` or `located`'s `collapsing`, `choosing`, what else `located` locks, `unfinished`, `log`,
 //!    `noted`, then what the parts lock.
 //!
 //! `docs/engines/slm.md` says what the paper has, what is kept and what is changed.
 
 mod behind;
-mod chain;
 mod check;
 mod compact;
 mod flush;
-mod job_log;
-mod jobs;
 mod memtable;
-mod moves;
 mod open;
 mod output;
 mod read;
@@ -40,7 +36,7 @@ mod write;
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
@@ -48,8 +44,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use terrace_base::Result;
 use terrace_base::exec::Lane;
-use terrace_index::limbo::Limbo;
-use terrace_index::{FastFair, PointIndex, SkipList, WeakSkipList};
+use terrace_index::{PointIndex, SkipList, WeakSkipList};
 use terrace_pmem::{Granularity, Pool};
 
 use crate::commit_log::CommitLog;
@@ -58,11 +53,11 @@ use crate::core::Core;
 use crate::core::engine::{Direction, Engine, Walk};
 use crate::core::report::CheckReport;
 use crate::core::request::Group;
-use crate::manifest::{JobKind, Manifest};
+use crate::located::{JobRoots, Located};
+use crate::manifest::Manifest;
 use crate::pool;
 use crate::stats::Stats;
 
-pub(crate) use job_log::read_compaction_record;
 pub(crate) use open::open;
 pub(crate) use repair::repair;
 
@@ -70,11 +65,21 @@ use crate::background::{Background, Room};
 use crate::tables::TableStore;
 use memtable::{FlushPace, MemSet, MemTable};
 
-/// The index over all keys.
-type LocationIndex = FastFair;
-
 /// The engine's name.
 const NAME: &str = "slm";
+
+/// What the logs of its jobs hang from.
+const JOB_ROOTS: JobRoots = JobRoots {
+    flush: "slm.job.flush",
+    collapse: "slm.job.chains",
+    compactions: &["slm.job.c0", "slm.job.c1", "slm.job.c2"],
+};
+
+/// A job's log gives way to a new one when it has grown by this part of a memtable, so that an open has little to read.
+const MEMTABLE_LOGS: u64 = 32;
+
+/// And not before it has grown by this.
+const SHORT_LOG_BYTES: u64 = 2 << 10;
 
 /// An open database of the `slm` engine.
 #[derive(Debug)]
@@ -82,11 +87,9 @@ pub(crate) struct Slm {
     me: Weak<Slm>,
     core: Arc<Core>,
     pool: Pool,
-    index: LocationIndex,
-    /// Chains taken out of the index, by offset, until their readers have left.
-    limbo: Limbo<u64>,
-    manifest: Manifest,
-    tables: TableStore,
+    located: Located,
+    manifest: Arc<Manifest>,
+    tables: Arc<TableStore>,
     mem: ArcSwap<MemSet>,
     /// Bytes at which a memtable is full.
     memtable_bytes: u64,
@@ -115,18 +118,8 @@ pub(crate) struct Slm {
     range_was_read: AtomicBool,
     /// Whether the memtables hold so many deletions that a walk wants them flushed.
     rotate_soon: AtomicBool,
-    /// Held while index words or chains change.
-    index_writer: Mutex<()>,
-    /// Held by the one job that collapses chains.
-    collapsing: Mutex<()>,
     /// A job that collapses chains is on its way.
     collapse_pending: AtomicBool,
-    /// Held while a job's counts and end go into the manifest.
-    counting: Mutex<()>,
-    /// Jobs that are done and whose end is not in the manifest.
-    endings: Mutex<Vec<jobs::Ending>>,
-    /// Chains in the index; after a crash, at first, those that nothing leads to as well.
-    chains: AtomicI64,
     jobs: Arc<Background>,
     /// What opening had to do, in a line.
     opened: Mutex<String>,
@@ -168,7 +161,7 @@ impl Slm {
         }
         let Some(slot) = self.jobs.free_slot() else { return };
         self.spawn(Lane::Compaction, move |slm| {
-            if let Err(e) = compact::run(slm, compact::slots()[slot.number()]) {
+            if let Err(e) = compact::run(slm, JOB_ROOTS.compactions[slot.number()]) {
                 slm.core.health.fail(e);
             }
         });
@@ -183,43 +176,6 @@ impl Slm {
         if !tables.is_empty() && !self.jobs.is_closing() && !self.core.options.read_only {
             self.noted.lock().extend(tables);
             self.spawn_compaction();
-        }
-    }
-
-    /// Drops versions from chains that no snapshot needs any more.
-    fn collapse_chains(&self) -> Result<()> {
-        let _alone = self.collapsing.lock();
-        // A key's retired chain may still be there beside its present one: each key once, as moves of one
-        // chunk are all decided before the first is made.
-        let keys: BTreeSet<Vec<u8>> = {
-            let _here = self.limbo.enter();
-            let offsets = self.pool.slots(chain::CHAIN_KIND).map(|(offset, _)| offset);
-            // A chain retired meanwhile may read as damaged, or as another key's: asking for what becomes
-            // of that key's chain is harmless. Damage to a linked one is found by whoever reads it.
-            offsets.filter_map(|offset| chain::Chain::load(&self.pool, offset).ok()).map(|c| c.key).collect()
-        };
-        if keys.is_empty() {
-            let _still = self.index_writer.lock();
-            if self.pool.slots(chain::CHAIN_KIND).next().is_none() {
-                // What was counted at opening and led nowhere has been reclaimed.
-                self.chains.store(0, Ordering::Release);
-            }
-            return Ok(());
-        }
-        let mut job = self.start_job(jobs::JOB_ROOTS[1], JobKind::Flush, Vec::new())?;
-        let keys: Vec<Vec<u8>> = keys.into_iter().collect();
-        for chunk in keys.chunks(moves::CHUNK_KEYS) {
-            if let Err(e) = job.collapse(chunk) {
-                job.give_up(false)?;
-                return Err(e);
-            }
-        }
-        job.finish(Vec::new)
-    }
-
-    fn count_chain(&self, word: u64, by: i64) {
-        if matches!(chain::Word::decode(word), Some(chain::Word::Chain(_))) {
-            self.chains.fetch_add(by, Ordering::AcqRel);
         }
     }
 
@@ -241,7 +197,7 @@ impl Slm {
         Dram {
             tables: self.core.cache().table_bytes(),
             memtables: self.readable_memtables().iter().map(SkipList::dram_bytes).sum(),
-            index: self.index.dram_bytes(),
+            index: self.located.index().dram_bytes(),
             allocator: self.pool.dram_bytes(),
         }
     }
@@ -250,11 +206,6 @@ impl Slm {
     fn settle_memory(&self) {
         let Dram { tables, memtables, index, allocator } = self.dram();
         self.core.memory.settle(tables + memtables + index + allocator);
-    }
-
-    /// A file number that no file has.
-    fn new_file_number(&self) -> u64 {
-        self.manifest.take_numbers(1).start
     }
 
     /// The log from which on the memtables after `memtable` are logged.
@@ -339,11 +290,11 @@ impl Engine for Slm {
 
     fn released(&self) {
         let unsettled = self.is_unsettled.load(Ordering::Acquire) || self.core.options.read_only;
-        let wanted = self.chains.load(Ordering::Acquire) > 0 && !unsettled;
+        let wanted = self.located.has_chains() && !unsettled;
         if wanted && !self.jobs.is_closing() && !self.collapse_pending.swap(true, Ordering::AcqRel) {
             self.spawn(Lane::Tidying, |slm| {
                 slm.collapse_pending.store(false, Ordering::Release);
-                if let Err(e) = slm.collapse_chains() {
+                if let Err(e) = slm.located.collapse_chains() {
                     slm.core.health.fail(e);
                 }
                 slm.spawn_compaction();
@@ -371,14 +322,13 @@ impl Engine for Slm {
             return Ok(());
         }
         settled?;
-        self.limbo.drain();
+        self.located.drain();
         if self.core.options.read_only {
-            self.index.drain();
             return self.pool.close();
         }
-        self.index.close()?;
+        self.located.index().close()?;
         let readers = self.readable_memtables().len() > self.mem.load().iter().count();
-        if readers || !self.limbo.is_empty() || !self.index.drain() {
+        if readers || !self.located.drain() {
             // What they keep is theirs until they let go, and nobody's if the process ends before.
             self.pool.leave_unreclaimed();
         }

@@ -4,23 +4,22 @@
 //! have torn is made anew from tables and logs (`rebuild.rs`).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64};
+use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 
-use terrace_index::limbo::Limbo;
 use terrace_pmem::Pool;
 
 use super::behind::note_flushed;
-use super::chain::CHAIN_KIND;
 use super::memtable::{MEMTABLES, MemSet, MemTable};
-use super::{LocationIndex, NAME, Slm, compact};
+use super::{JOB_ROOTS, MEMTABLE_LOGS, NAME, SHORT_LOG_BYTES, Slm};
 use crate::background::Background;
 use crate::commit_log::{CommitLog, Policy};
 use crate::core::Core;
 use crate::core::engine::Engine;
+use crate::located::{Foundation, Located, LocationIndex};
 use crate::manifest::{self, Identity, KnownPool, Manifest};
 use crate::options::{EngineKind, Options};
 use crate::pool::{self, Found, MEDIA};
@@ -177,29 +176,30 @@ pub(super) fn assemble(
     if attached != Attached::Rebuild {
         pool::note(&manifest, &pool);
     }
-    let index = LocationIndex::open(&pool, INDEX_ROOT)?;
-    index.set_shortcut_limit(core.options.memory_budget / 16);
-    let tables = TableStore::new(&core, &manifest)?;
+    let manifest = Arc::new(manifest);
+    let tables = Arc::new(TableStore::new(&core, &manifest)?);
     let memtable_bytes = memtable_bytes(&core.options, &pool);
+    let foundation = Foundation {
+        core: core.clone(),
+        manifest: manifest.clone(),
+        tables: tables.clone(),
+        pool: pool.clone(),
+        roots: JOB_ROOTS,
+        log_growth: (memtable_bytes / MEMTABLE_LOGS).max(SHORT_LOG_BYTES),
+    };
+    let located = Located::open(foundation, INDEX_ROOT)?;
     let table_bytes = table_bytes(&core.options);
     let mem = open_memtables(&core, &pool, memtable_bytes)?;
     let emulated = pool::emulated(&core, &manifest.state().identity)?;
-    let limbo = {
-        let pool = pool.clone();
-        // A chain that cannot be freed stays unreachable, which `check` reports.
-        Limbo::new(move |offset| drop(pool.free(offset, CHAIN_KIND)))
-    };
-    let chains = pool.slots(CHAIN_KIND).count() as i64;
     let log = CommitLog::new(core.clone(), &manifest, None, LOG_POLICY);
     // One thread is left to the flush, where there are two or more.
-    let slots = compact::slots().len().min(core.options.background_threads.saturating_sub(1).max(1));
+    let slots = JOB_ROOTS.compactions.len().min(core.options.background_threads.saturating_sub(1).max(1));
     let jobs = Background::new(core.clone(), slots);
     Ok(Arc::new_cyclic(|me| Slm {
-        limbo,
         me: me.clone(),
         core,
         pool,
-        index,
+        located,
         manifest,
         tables,
         mem: ArcSwap::from_pointee(mem),
@@ -217,11 +217,6 @@ pub(super) fn assemble(
         noted: Default::default(),
         range_was_read: Default::default(),
         rotate_soon: Default::default(),
-        index_writer: Default::default(),
-        collapsing: Default::default(),
-        counting: Default::default(),
-        endings: Default::default(),
-        chains: AtomicI64::new(chains),
         retired: Default::default(),
         collapse_pending: AtomicBool::new(false),
         jobs,

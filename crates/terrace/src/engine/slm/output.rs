@@ -11,6 +11,7 @@ use terrace_table::{BlockSpan, Kind, Position, TableOptions};
 
 use super::Slm;
 use crate::core::memory::{Loan, Memory};
+use crate::located::Origin;
 use crate::manifest::Edit;
 use crate::tables::{MadeTable, TableWriter, WriterOptions};
 
@@ -19,15 +20,6 @@ const BUILDER_BYTES: usize = 1 << 20;
 
 /// Entries after which what their notes hold is counted again.
 const NOTES_COUNTED: usize = 4096;
-
-/// Where a compaction found a version.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Origin {
-    /// The table.
-    pub table: u64,
-    /// The next newer version of its key there, by sequence number.
-    pub newer: Option<u64>,
-}
 
 /// The entries of a table being written, without their values.
 #[derive(Debug)]

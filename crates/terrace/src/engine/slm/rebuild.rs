@@ -12,11 +12,11 @@ use terrace_base::{Error, Result};
 use terrace_index::{PointIndex, Record};
 use terrace_table::{Cursor, Kind, merge};
 
-use super::chain::Word;
 use super::memtable::NODE_OVERHEAD_BYTES;
 use super::{Slm, flush};
 use crate::batch::{Op, WriteBatch};
 use crate::commit_log::replay;
+use crate::located::{Word, count_edits};
 
 /// Bytes read ahead from each table, at most.
 const READAHEAD_BYTES: usize = 256 << 10;
@@ -64,7 +64,7 @@ impl Slm {
         while cursor.valid() {
             if previous.as_deref() != Some(cursor.key()) {
                 if let (Kind::Put, Some(position)) = (cursor.kind(), cursor.position()) {
-                    self.index.insert(cursor.key(), Word::Position(position).encode())?;
+                    self.located.index().insert(cursor.key(), Word::Position(position).encode())?;
                     *live.entry(position.number()).or_default() += 1;
                     keys += 1;
                 }
@@ -75,8 +75,8 @@ impl Slm {
         for (number, table) in &state.tables {
             *live.entry(*number).or_default() -= table.live_raw;
         }
-        let _alone = self.counting.lock();
-        self.manifest.apply(&super::jobs::count_edits(&self.manifest.state(), &live, &[]))?;
+        let _alone = self.located.hold_counts();
+        self.manifest.apply(&count_edits(&self.manifest.state(), &live, &[]))?;
         Ok(keys)
     }
 

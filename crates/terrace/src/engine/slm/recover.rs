@@ -7,28 +7,21 @@
 //! Readers need nothing of it. So a disk without room does not keep a database from being opened: what could not be
 //! settled is before the next write, and refuses it until there is room.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use terrace_base::exec::Lane;
 use terrace_base::{Error, ErrorKind, Result};
-use terrace_index::{OrderedIndex, PointIndex, ScanBatch, SkipList};
-use terrace_log::PmLog;
+use terrace_index::SkipList;
 use terrace_pmem::Marks;
 
 use super::Slm;
 use super::behind::note_flushed;
-use super::chain::Word;
 use super::flush;
-use super::job_log::LoggedJob;
-use super::jobs::{JOB_ROOTS, restart_edits};
 use super::open::Attached;
 use crate::core::engine::Engine;
+use crate::located::Word;
 use crate::pool;
-
-/// Index entries looked at in one go.
-const SCAN_KEYS: usize = 512;
 
 impl Slm {
     /// Brings a just opened database to rest; returns the last sequence number in it.
@@ -83,7 +76,7 @@ impl Slm {
             self.refuse_older_copy()?;
         }
         self.drop_flushed_memtables()?;
-        self.settle_jobs()?;
+        self.located.settle_jobs()?;
         let mut dead = self.dead_tables()?;
         self.remove_leftovers()?;
         if attached != Attached::Crashed {
@@ -145,33 +138,6 @@ impl Slm {
         }
     }
 
-    /// Ends jobs that a crash cut short, with the counts that their logs tell. What they wrote and had
-    /// not indexed is dead; a compaction's inputs are noted, so that it starts again.
-    fn settle_jobs(&self) -> Result<()> {
-        for root in JOB_ROOTS {
-            let Some(head) = self.pool.root(root)? else { continue };
-            let mut logged = LoggedJob::new(self);
-            let log = PmLog::open_visiting(&self.pool, head, &mut |_, payload| logged.take(payload))?;
-            let (id, mut deltas) = logged.finish()?;
-            let state = self.manifest.state();
-            if state.jobs.contains_key(&id) {
-                // The manifest counts what a job wrote as live from the start.
-                for (number, table) in state.tables.iter().filter(|(_, t)| t.job == id) {
-                    *deltas.entry(*number).or_default() -= (table.meta.entries - table.meta.deletes) as i64;
-                }
-                self.commit_job(id, || restart_edits(&state, id), &deltas)?;
-            }
-            self.pool.clear_root(root)?;
-            log.free()?;
-        }
-        // A job that had started in the manifest always has its log; after a rebuild there is none.
-        let state = self.manifest.state();
-        for &id in state.jobs.keys() {
-            self.commit_job(id, || restart_edits(&state, id), &BTreeMap::new())?;
-        }
-        Ok(())
-    }
-
     /// Tables that never reached the manifest or have left it. Numbers of files that were made and forgotten
     /// are not given out again.
     fn dead_tables(&self) -> Result<Vec<u64>> {
@@ -197,7 +163,7 @@ impl Slm {
             return Ok(());
         }
         let mut named = BTreeSet::new();
-        self.each_word(|_, word| {
+        self.located.each_word(|_, word| {
             if let Some(Word::Position(position)) = Word::decode(word) {
                 named.insert(position.number());
             }
@@ -250,50 +216,22 @@ impl Slm {
         let _kept = self.mark(&mut marks)?;
         // Who had unlinked a chain before the marks came by has retired it by now: it is in limbo, where it is looked for
         // below, or has been freed.
-        drop(self.index_writer.lock());
+        drop(self.located.hold_still());
         self.pool.reclaim(&marks)?;
-        self.limbo.drain();
-        if self.index.drain() && self.limbo.is_empty() {
+        if self.located.drain() {
             // Nothing that was unlinked before is still to be freed: what was reclaimed may be used again.
             self.pool.release_reclaimed()?;
         }
-        self.collapse_chains()
+        self.located.collapse_chains()
     }
 
     /// Marks everything of the pool that is reachable but for the logs of jobs, all of which are of this run: what
     /// this run has allocated is not reclaimed. What it returns keeps the memtables that it has marked from
     /// being given back by a reader that lets go.
     pub(super) fn mark(&self, marks: &mut Marks) -> Result<Vec<SkipList>> {
-        self.index.mark(marks)?;
+        self.located.mark(marks)?;
         let memtables = self.readable_memtables();
         memtables.iter().try_for_each(|list| list.mark(marks))?;
-        self.each_word(|_, word| match Word::decode(word) {
-            Some(Word::Chain(offset)) => marks.slot(offset),
-            _ => Ok(()),
-        })?;
         Ok(memtables)
-    }
-
-    /// Marks the logs of jobs that have not ended; none begins or ends meanwhile.
-    pub(super) fn mark_job_logs(&self, marks: &mut Marks) -> Result<()> {
-        let heads = JOB_ROOTS.iter().filter_map(|root| self.pool.root(root).transpose());
-        heads.into_iter().try_for_each(|head| PmLog::mark_at(&self.pool, head?, marks))
-    }
-
-    /// Calls `each` with every key and word of the index, in order.
-    pub(super) fn each_word(&self, mut each: impl FnMut(&[u8], u64) -> Result<()>) -> Result<()> {
-        let mut from: Bound<Vec<u8>> = Bound::Unbounded;
-        let mut batch = ScanBatch::default();
-        loop {
-            batch.clear();
-            self.index.scan(from.as_ref().map(Vec::as_slice), false, SCAN_KEYS, &mut batch)?;
-            for i in 0..batch.len() {
-                each(batch.key(i), batch.word(i))?;
-            }
-            match batch.len() {
-                SCAN_KEYS => from = Bound::Excluded(batch.key(SCAN_KEYS - 1).to_vec()),
-                _ => return Ok(()),
-            }
-        }
     }
 }

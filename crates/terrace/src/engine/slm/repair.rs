@@ -220,7 +220,7 @@ impl Repair {
             self.damaged_log(&damage);
             Ok(())
         })?;
-        let indexed = terrace_index::PointIndex::len(&slm.index);
+        let indexed = terrace_index::PointIndex::len(slm.located.index());
         self.base.did(format!("rebuilt the index of {indexed} keys from {} tables", tables.len()));
         slm.close()?;
         Ok(self.base)

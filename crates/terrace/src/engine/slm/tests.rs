@@ -12,17 +12,16 @@ use terrace_index::{PointIndex, Record};
 use terrace_log::PmLog;
 use terrace_pmem::Profile;
 
-use super::Slm;
-use super::chain::CHAIN_KIND;
-use super::jobs::JOB_ROOTS;
 use super::open::open_slm;
 use super::walk::DELETED_PASSED;
+use super::{JOB_ROOTS, Slm};
 use crate::batch::WriteBatch;
 use crate::core::Core;
 use crate::core::engine::{Direction, Engine};
 use crate::core::request::Group;
 use crate::core::request::{Condition, Request};
 use crate::env::{Env, RealPm};
+use crate::located::CHAIN_KIND;
 use crate::manifest::JobKind;
 use crate::options::{Options, PoolChoice};
 
@@ -136,15 +135,15 @@ fn counts_are_true_after_a_kill_although_a_word_has_come_back() {
     let held = slm.core.snapshots.hold();
     put_and_flush(&slm, b"key", b"second");
     drop(held);
-    let before = slm.index.get(b"key").unwrap();
+    let before = slm.located.index().get(b"key").unwrap();
 
-    let mut job = slm.start_job(JOB_ROOTS[1], JobKind::Flush, Vec::new()).unwrap();
+    let mut job = slm.located.start_job(JOB_ROOTS.collapse, JobKind::Flush, Vec::new()).unwrap();
     job.collapse(&[b"key".to_vec()]).unwrap();
-    assert_ne!(slm.index.get(b"key").unwrap(), before, "the chain is gone");
-    slm.limbo.drain();
+    assert_ne!(slm.located.index().get(b"key").unwrap(), before, "the chain is gone");
+    slm.located.drain();
     let held = slm.core.snapshots.hold();
     put_and_flush(&slm, b"key", b"third");
-    assert_eq!(slm.index.get(b"key").unwrap(), before, "another chain has the slot");
+    assert_eq!(slm.located.index().get(b"key").unwrap(), before, "another chain has the slot");
 
     let copy = killed(dir.path());
     let survivor = open(copy.path());
@@ -164,8 +163,8 @@ fn counts_are_true_after_a_kill_although_a_word_has_come_back() {
 fn marking_leaves_the_logs_of_running_jobs_alone() {
     let dir = tempfile::tempdir().unwrap();
     let slm = open(dir.path());
-    let run = slm.start_job(JOB_ROOTS[2], JobKind::Compaction, Vec::new()).unwrap();
-    let head = slm.pool.root(JOB_ROOTS[2]).unwrap().unwrap();
+    let run = slm.located.start_job(JOB_ROOTS.compactions[0], JobKind::Compaction, Vec::new()).unwrap();
+    let head = slm.pool.root(JOB_ROOTS.compactions[0]).unwrap().unwrap();
     let log = PmLog::open(&slm.pool, head).unwrap();
     let last = head + EXTENT_HEADER_BYTES + log.len() - 1;
     // SAFETY: nobody else looks at the log, whose only record is there.
@@ -173,7 +172,7 @@ fn marking_leaves_the_logs_of_running_jobs_alone() {
     slm.pool.write(last, &[!byte]);
     let mut marks = slm.pool.marks();
     let _kept = slm.mark(&mut marks).unwrap();
-    slm.mark_job_logs(&mut marks).unwrap();
+    slm.located.mark_job_logs(&mut marks).unwrap();
     assert!(slm.pool.check(&marks).is_empty());
     slm.pool.write(last, &[byte]);
     assert_eq!(log.check(), Vec::<String>::new());
@@ -248,7 +247,7 @@ fn chains_that_are_none_are_passed_over() {
     put_and_flush(&slm, b"key", b"first");
     let held = slm.core.snapshots.hold();
     put_and_flush(&slm, b"key", b"second");
-    let word = slm.index.get(b"key").unwrap();
+    let word = slm.located.index().get(b"key").unwrap();
     let nothing_names: Vec<u64> =
         [&[0u8; 64][..], &[0xff; 64], b"\x01\0\0\0\xff\xff\xff\0\xff\xff\0\0", &[7; 200]]
             .iter()
@@ -259,11 +258,11 @@ fn chains_that_are_none_are_passed_over() {
                 slot.offset
             })
             .collect();
-    slm.collapse_chains().unwrap();
-    assert_eq!(slm.index.get(b"key").unwrap(), word, "the chain that a snapshot needs stays");
+    slm.located.collapse_chains().unwrap();
+    assert_eq!(slm.located.index().get(b"key").unwrap(), word, "the chain that a snapshot needs stays");
     drop(held);
-    slm.collapse_chains().unwrap();
-    assert_ne!(slm.index.get(b"key").unwrap(), word);
+    slm.located.collapse_chains().unwrap();
+    assert_ne!(slm.located.index().get(b"key").unwrap(), word);
     assert_eq!(slm.get(b"key", None).unwrap().as_deref(), Some(&b"second"[..]));
     nothing_names.into_iter().for_each(|offset| slm.pool.free(offset, CHAIN_KIND).unwrap());
     assert_clean(&slm);

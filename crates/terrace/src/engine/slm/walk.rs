@@ -18,12 +18,12 @@ use terrace_index::{ListCursor, OrderedIndex, ScanBatch};
 use terrace_table::{Entry, Kind, Position, ReadBuffers};
 
 use super::Slm;
-use super::chain::Word;
 use super::compact::file_of;
 use super::memtable::MemSet;
-use super::read::value_of;
+
 use crate::compaction::selective::RangeScan;
 use crate::core::engine::{Direction, Walk};
+use crate::located::{Word, value_of};
 
 /// Index entries copied at first, and at most, in one go.
 const FIRST_STRETCH: usize = 8;
@@ -112,7 +112,7 @@ impl SlmWalk {
         let word = self.index.word();
         let value = match ahead {
             Some(value) => value,
-            None => self.slm.get_at_word(key, word, self.at)?,
+            None => self.slm.located.get_at_word(key, word, self.at)?,
         };
         let found = value.map(|value| (self.index.key_to_give(), value));
         if let Some(scan) = &mut self.scan {
@@ -183,8 +183,12 @@ impl IndexSide {
         };
         let reverse = self.direction == Direction::Backward;
         self.batch.clear();
-        let scanned =
-            slm.index.scan(from.as_ref().map(Vec::as_slice), reverse, self.stretch, &mut self.batch);
+        let scanned = slm.located.index().scan(
+            from.as_ref().map(Vec::as_slice),
+            reverse,
+            self.stretch,
+            &mut self.batch,
+        );
         if scanned.is_err() {
             self.batch.clear();
         }

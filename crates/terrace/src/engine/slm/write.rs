@@ -120,7 +120,7 @@ impl Slm {
     fn kept_to_flush(&self, coming: u64) -> u64 {
         let to_index: u64 = self.mem.load().iter().map(|memtable| memtable.to_index()).sum();
         // The next memtable, and logs of the flush.
-        let others = self.pool.extent_bytes() + self.flush_log_bytes();
+        let others = self.pool.extent_bytes() + self.located.job_log_bytes();
         (others + to_index + coming).min(self.pool.max_size() / MOST_KEPT_SHARE)
     }
 

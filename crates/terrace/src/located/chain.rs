@@ -21,8 +21,10 @@ use terrace_index::kinds;
 use terrace_pmem::{Kind as PmKind, POff, Pool};
 use terrace_table::Position;
 
+use super::moves::Origin;
+
 /// Slots of this kind hold chains.
-pub(super) const CHAIN_KIND: PmKind = kinds::SLM_CHAIN;
+pub(crate) const CHAIN_KIND: PmKind = kinds::VERSION_CHAIN;
 
 /// Both top bits of an index word say that it names a chain.
 const CHAIN_TAG: u64 = 0b11 << 62;
@@ -41,7 +43,7 @@ const _: () = assert!(HEADER_BYTES.is_multiple_of(8) && VERSION_BYTES == 2 * siz
 
 /// One version of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Version {
+pub(crate) struct Version {
     /// Its sequence number, or where only the record itself knows that, the highest it can be: no other
     /// version of the key in any table lies between the two.
     pub seq: u64,
@@ -60,7 +62,7 @@ impl Version {
 
 /// What an index word names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Word {
+pub(crate) enum Word {
     Position(Position),
     Chain(u64),
 }
@@ -83,7 +85,7 @@ impl Word {
 
 /// A chain read from the pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Chain {
+pub(crate) struct Chain {
     pub key: Vec<u8>,
     pub versions: Vec<Version>,
 }
@@ -151,6 +153,13 @@ impl Chain {
             return Err(damaged("a wrong checksum"));
         }
         Ok(chain)
+    }
+
+    /// Which version is the one that is `seq` in a table: the one whose number is the highest there up to what the chain
+    /// says.
+    pub(super) fn find(&self, seq: u64, from: Origin) -> Option<usize> {
+        let is_it = |v: &Version| seq <= v.seq && from.newer.is_none_or(|newer| newer > v.seq);
+        self.versions.iter().position(|v| v.position.is_some_and(|p| p.number() == from.table) && is_it(v))
     }
 
     /// The version that a reader at `at` looks for first, and the older ones after it.

@@ -27,33 +27,21 @@ use terrace_index::kinds;
 use terrace_log::PmLog;
 use terrace_pmem::Kind as PmKind;
 
-use super::Slm;
+use super::Located;
 use super::chain::Version;
 use super::job_log::{CHUNK_END_BYTES, encode_chunk_end, encode_moves, encode_start};
 use super::moves::{Moves, Relocation};
-use super::output::Finished;
 use crate::manifest::{Edit, JobKind, State};
 
 /// Extents of this kind hold compaction logs.
-pub(super) const JOB_LOG_KIND: PmKind = kinds::SLM_JOB_LOG;
-
-/// Roots that compaction logs hang from: of the flush, of the job that collapses chains, and of
-/// compactions.
-pub(super) const JOB_ROOTS: [&str; 5] =
-    ["slm.job.flush", "slm.job.chains", "slm.job.c0", "slm.job.c1", "slm.job.c2"];
+const JOB_LOG_KIND: PmKind = kinds::JOB_LOG;
 
 /// First reservation of a compaction log.
 const LOG_BYTES: u64 = 64 << 10;
 
-/// A log gives way to a new one when it has grown by this part of a memtable, so that an open has little to read.
-const MEMTABLE_LOGS: u64 = 32;
-
-/// And not before it has grown by this.
-const SHORT_LOG_BYTES: u64 = 2 << 10;
-
 /// A job: its number, its log, and what it has done to the counts.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(crate) struct Job {
     id: u64,
     root: &'static str,
     log: PmLog,
@@ -83,8 +71,8 @@ impl Job {
 
 /// A job that is running.
 #[derive(Debug)]
-pub(super) struct JobRun<'a> {
-    slm: &'a Slm,
+pub(crate) struct JobRun<'a> {
+    located: &'a Located,
     job: Job,
 }
 
@@ -99,16 +87,11 @@ pub(super) struct Ending {
     unused: Vec<u64>,
 }
 
-impl Slm {
+impl Located {
     /// Starts a job whose log hangs from `root`.
-    pub(super) fn start_job(
-        &self,
-        root: &'static str,
-        kind: JobKind,
-        inputs: Vec<u64>,
-    ) -> Result<JobRun<'_>> {
+    pub fn start_job(&self, root: &'static str, kind: JobKind, inputs: Vec<u64>) -> Result<JobRun<'_>> {
         self.settle_endings()?;
-        let id = self.new_file_number();
+        let id = self.manifest.take_numbers(1).start;
         let log = self.begin_log(root, id, &BTreeMap::new())?;
         if let Err(e) = self.manifest.apply(&[Edit::JobStarted { id, kind, inputs }]) {
             self.pool.clear_root(root)?;
@@ -121,19 +104,18 @@ impl Slm {
     }
 
     /// Goes on with a job that has rested.
-    pub(super) fn resume_job(&self, job: Job) -> JobRun<'_> {
-        JobRun { slm: self, job }
+    pub fn resume_job(&self, job: Job) -> JobRun<'_> {
+        JobRun { located: self, job }
     }
 
     /// The length at which a log that has just been begun gives way to a new one.
     fn log_limit(&self, log: &PmLog) -> u64 {
-        log.len() + (self.memtable_bytes / MEMTABLE_LOGS).max(SHORT_LOG_BYTES)
+        log.len() + self.log_growth
     }
 
     /// What a job's log takes of the pool, and the one that it gives way to.
-    pub(super) fn flush_log_bytes(&self) -> u64 {
-        let longer = (self.memtable_bytes / MEMTABLE_LOGS).max(SHORT_LOG_BYTES);
-        2 * (LOG_BYTES + longer).next_multiple_of(self.pool.extent_bytes())
+    pub fn job_log_bytes(&self) -> u64 {
+        2 * (LOG_BYTES + self.log_growth).next_multiple_of(self.pool.extent_bytes())
     }
 
     /// A log of the job `id` whose logs before told `counts`; it hangs from `root` in place of what did. Where that
@@ -156,11 +138,6 @@ impl Slm {
 }
 
 impl<'a> JobRun<'a> {
-    /// The engine the job works for.
-    pub fn slm(&self) -> &'a Slm {
-        self.slm
-    }
-
     pub fn id(&self) -> u64 {
         self.job.id
     }
@@ -170,18 +147,18 @@ impl<'a> JobRun<'a> {
         self.job
     }
 
-    /// Notes a table that this job wrote.
-    pub fn owns(&mut self, finished: &Finished) {
-        self.job.outputs.insert(finished.number, (finished.puts, 0));
+    /// Notes a table that this job wrote, with so many puts in it.
+    pub fn owns(&mut self, table: u64, puts: u64) {
+        self.job.outputs.insert(table, (puts, 0));
     }
 
     /// Points the keys of a flush at their new versions, newest first for each key. `done` counts the keys, in order,
     /// for which that was done.
     pub fn insert(&mut self, chunk: &[(Vec<u8>, Vec<Version>)], held: &[u64], done: &mut u64) -> Result<()> {
-        let writer = self.slm.index_writer.lock();
-        let mut moves = Moves::of(self.slm, chunk.iter().map(|(key, _)| &key[..]))?;
+        let writer = self.located.writer.lock();
+        let mut moves = Moves::of(self.located, chunk.iter().map(|(key, _)| &key[..]))?;
         for (i, (key, versions)) in chunk.iter().enumerate() {
-            moves.push(i, self.slm.plan_insert(key, moves.word(i, key)?, versions, held)?);
+            moves.push(i, self.located.plan_insert(key, moves.word(i, key)?, versions, held)?);
         }
         self.publish(writer, moves, done)
     }
@@ -189,10 +166,10 @@ impl<'a> JobRun<'a> {
     /// Points the versions that a compaction moved at their new places; one that has meanwhile been
     /// replaced is dead where it arrives.
     pub fn relocate(&mut self, chunk: &[Relocation]) -> Result<()> {
-        let writer = self.slm.index_writer.lock();
-        let mut moves = Moves::of(self.slm, chunk.iter().map(|relocation| &relocation.key[..]))?;
+        let writer = self.located.writer.lock();
+        let mut moves = Moves::of(self.located, chunk.iter().map(|relocation| &relocation.key[..]))?;
         for (i, relocation) in chunk.iter().enumerate() {
-            match self.slm.plan_relocation(relocation, moves.word(i, &relocation.key)?)? {
+            match self.located.plan_relocation(relocation, moves.word(i, &relocation.key)?)? {
                 Some(one) => moves.push(i, one),
                 None => self.dead_on_arrival(relocation.to.number()),
             }
@@ -202,12 +179,12 @@ impl<'a> JobRun<'a> {
 
     /// Drops versions that no snapshot needs any more from the chains of `keys`.
     pub fn collapse(&mut self, keys: &[Vec<u8>]) -> Result<()> {
-        let writer = self.slm.index_writer.lock();
+        let writer = self.located.writer.lock();
         // Listed under the lock: whoever a chain was made for was listed before it was made.
-        let held = self.slm.core.snapshots.list();
-        let mut moves = Moves::of(self.slm, keys.iter().map(|key| &key[..]))?;
+        let held = self.located.core.snapshots.list();
+        let mut moves = Moves::of(self.located, keys.iter().map(|key| &key[..]))?;
         for (i, key) in keys.iter().enumerate() {
-            if let Some(one) = self.slm.plan_collapse(key, moves.word(i, key)?, &held)? {
+            if let Some(one) = self.located.plan_collapse(key, moves.word(i, key)?, &held)? {
                 moves.push(i, one);
             }
         }
@@ -256,9 +233,9 @@ impl<'a> JobRun<'a> {
         }
         let told = self.told();
         let job = &mut self.job;
-        match self.slm.begin_log(job.root, job.id, &told) {
+        match self.located.begin_log(job.root, job.id, &told) {
             Ok(log) => {
-                job.limit = self.slm.log_limit(&log);
+                job.limit = self.located.log_limit(&log);
                 std::mem::replace(&mut job.log, log).free()
             }
             // The long one does as well.
@@ -282,7 +259,7 @@ impl<'a> JobRun<'a> {
 
     fn publish_in_turn(&mut self, moves: &mut Moves<'_, '_>, applied: &mut u64) -> Result<()> {
         while let Some((i, one)) = moves.planned.front() {
-            self.slm.publish_move(&moves.near, *i, one)?;
+            self.located.publish_move(&moves.near, *i, one)?;
             one.born.iter().for_each(|number| self.arrived(number));
             for number in one.died.iter() {
                 *self.job.deltas.entry(number).or_default() -= 1;
@@ -296,17 +273,17 @@ impl<'a> JobRun<'a> {
     /// Ends the job before it was done: what it wrote and indexed stays, what it wrote and did not index is dead.
     /// Tables of which nothing came into the index go where `all_is_elsewhere`.
     pub fn give_up(self, all_is_elsewhere: bool) -> Result<()> {
-        let JobRun { slm, job } = self;
+        let JobRun { located, job } = self;
         let unused = if all_is_elsewhere { job.unused() } else { Vec::new() };
         let deltas = job.uncounted();
         let edits = removals(&unused);
-        slm.end_job(Ending { id: job.id, root: job.root, log: job.log, deltas, unused }, || edits)
+        located.end_job(Ending { id: job.id, root: job.root, log: job.log, deltas, unused }, || edits)
     }
 
     /// Ends the job: `edits` and the counts in one manifest group, then the log goes.
     pub fn finish(self, edits: impl FnOnce() -> Vec<Edit>) -> Result<()> {
-        let JobRun { slm, job: Job { id, root, log, deltas, .. } } = self;
-        slm.end_job(Ending { id, root, log, deltas, unused: Vec::new() }, edits)
+        let JobRun { located, job: Job { id, root, log, deltas, .. } } = self;
+        located.end_job(Ending { id, root, log, deltas, unused: Vec::new() }, edits)
     }
 
     /// Has `edits`, the counts and the job's end in the manifest, or rests.
@@ -314,7 +291,7 @@ impl<'a> JobRun<'a> {
         self,
         edits: impl FnOnce() -> Vec<Edit>,
     ) -> std::result::Result<Committed<'a>, Box<(Job, Error)>> {
-        match self.slm.commit_job(self.job.id, edits, &self.job.deltas) {
+        match self.located.commit_job(self.job.id, edits, &self.job.deltas) {
             Ok(()) => Ok(Committed(self)),
             Err(e) => Err(Box::new((self.job, e))),
         }
@@ -322,13 +299,13 @@ impl<'a> JobRun<'a> {
 }
 
 /// A job whose end is in the manifest.
-pub(super) struct Committed<'a>(JobRun<'a>);
+pub(crate) struct Committed<'a>(JobRun<'a>);
 
 impl Committed<'_> {
     /// The log goes.
     pub fn drop_log(self) -> Result<()> {
-        let JobRun { slm, job } = self.0;
-        slm.drop_log(job.root, job.log)
+        let JobRun { located, job } = self.0;
+        located.drop_log(job.root, job.log)
     }
 }
 
@@ -336,7 +313,7 @@ fn removals(numbers: &[u64]) -> Vec<Edit> {
     numbers.iter().map(|&number| Edit::RemoveTable { number }).collect()
 }
 
-impl Slm {
+impl Located {
     /// Ends a job, or keeps it for [`settle_endings`](Self::settle_endings).
     fn end_job(&self, ending: Ending, edits: impl FnOnce() -> Vec<Edit>) -> Result<()> {
         match self.commit_job(ending.id, edits, &ending.deltas) {
@@ -377,23 +354,19 @@ impl Slm {
         Ok(())
     }
 
-    /// By how much the counts of the manifest differ from the index because of jobs that have not ended there. None is
-    /// running.
-    pub(super) fn uncounted(&self) -> BTreeMap<u64, i64> {
+    /// By how much the counts of the manifest differ from the index because of jobs that are done and have not ended
+    /// there. None is running.
+    pub fn uncounted(&self) -> BTreeMap<u64, i64> {
         let mut uncounted = BTreeMap::new();
-        let mut add = |deltas: &BTreeMap<u64, i64>| {
-            deltas.iter().for_each(|(number, delta)| *uncounted.entry(*number).or_default() += delta);
-        };
-        self.endings.lock().iter().for_each(|ending| add(&ending.deltas));
-        if let Some(unfinished) = &*self.unfinished.lock() {
-            add(&unfinished.uncounted());
+        for (number, delta) in self.endings.lock().iter().flat_map(|ending| &ending.deltas) {
+            *uncounted.entry(*number).or_default() += delta;
         }
         uncounted
     }
 
     /// Commits a job's end and its counts; those of tables that are gone no longer matter. `edits` is
     /// called with no other job ending beside it.
-    pub(super) fn commit_job(
+    pub fn commit_job(
         &self,
         id: u64,
         edits: impl FnOnce() -> Vec<Edit>,
@@ -422,7 +395,7 @@ pub(super) fn restart_edits(state: &State, id: u64) -> Vec<Edit> {
 }
 
 /// The count edits of `deltas` for tables that are there and stay.
-pub(super) fn count_edits(state: &State, deltas: &BTreeMap<u64, i64>, removed: &[u64]) -> Vec<Edit> {
+pub(crate) fn count_edits(state: &State, deltas: &BTreeMap<u64, i64>, removed: &[u64]) -> Vec<Edit> {
     deltas
         .iter()
         .filter(|(number, delta)| {

@@ -9,7 +9,7 @@ use terrace_base::{Error, Result};
 use terrace_index::PointIndex;
 use terrace_table::Position;
 
-use super::Slm;
+use super::Located;
 use super::moves::{Change, Move};
 
 /// First byte of a move: the key's word changes.
@@ -104,7 +104,7 @@ fn decode_chunk_end(payload: &[u8]) -> Option<u64> {
 
 /// What a compaction log tells of the counts, added up record by record; see invariant 2.
 pub(super) struct LoggedJob<'a> {
-    slm: &'a Slm,
+    located: &'a Located,
     /// The job's number in the manifest, once the first record has been taken.
     id: Option<u64>,
     counts: BTreeMap<u64, i64>,
@@ -113,8 +113,8 @@ pub(super) struct LoggedJob<'a> {
 }
 
 impl<'a> LoggedJob<'a> {
-    pub fn new(slm: &'a Slm) -> Self {
-        LoggedJob { slm, id: None, counts: BTreeMap::new(), chunk: Vec::new() }
+    pub fn new(located: &'a Located) -> Self {
+        LoggedJob { located, id: None, counts: BTreeMap::new(), chunk: Vec::new() }
     }
 
     /// Takes the next record.
@@ -142,7 +142,7 @@ impl<'a> LoggedJob<'a> {
             Some(form) => format!("{} bytes of form {form}", payload.len()),
             None => "nothing".into(),
         };
-        Error::corruption(self.slm.pool.path(), 0, format!("{expected} in a compaction log"), found)
+        Error::corruption(self.located.pool.path(), 0, format!("{expected} in a compaction log"), found)
     }
 
     fn end_chunk(&mut self, applied: usize) {
@@ -155,7 +155,7 @@ impl<'a> LoggedJob<'a> {
     /// The job's number and, by table, how many live versions it has brought and taken.
     pub fn finish(mut self) -> Result<(u64, BTreeMap<u64, i64>)> {
         for moved in moves_in(&self.chunk) {
-            if moved.was_applied(self.slm)? {
+            if moved.was_applied(self.located)? {
                 moved.count(&mut self.counts);
             }
         }
@@ -232,12 +232,12 @@ impl<'r> LoggedMove<'r> {
     }
 
     /// Whether the move, of a chunk without an end, was published before the crash; see invariant 2.
-    fn was_applied(&self, slm: &Slm) -> Result<bool> {
-        let now = slm.index.get(self.key)?.unwrap_or(0);
+    fn was_applied(&self, located: &Located) -> Result<bool> {
+        let now = located.index.get(self.key)?.unwrap_or(0);
         match self.in_chain {
             // Another version's position says nothing: two may have moved into one block.
             Some(index) if now == self.old => {
-                let versions = slm.versions_of(now)?;
+                let versions = located.versions_of(now)?;
                 let version = usize::try_from(index).ok().and_then(|index| versions.get(index));
                 Ok(version.is_some_and(|v| v.position == Position::from_word(self.new)))
             }
@@ -259,7 +259,7 @@ pub(crate) fn read_compaction_record(payload: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::slm::moves::Numbers;
+    use crate::located::moves::Numbers;
 
     #[test]
     fn records_are_the_documented_bytes_and_come_back() {

@@ -6,17 +6,16 @@
 
 use std::collections::VecDeque;
 
-use terrace_base::{Error, Result};
+use terrace_base::Result;
 use terrace_index::PointIndex;
 use terrace_index::fastfair::{FANOUT, Nearby};
 use terrace_table::Position;
 
-use super::Slm;
+use super::Located;
 use super::chain::{Chain, Version, Word, move_version, retain};
-use super::output::Origin;
 
 /// Keys of a chunk, all different: long enough to share its drain, short enough not to keep others waiting.
-pub(super) const CHUNK_KEYS: usize = 256;
+pub(crate) const CHUNK_KEYS: usize = 256;
 
 /// The leaves of a chunk's keys.
 type Near<'a> = Nearby<'a, FANOUT>;
@@ -66,7 +65,7 @@ impl FromIterator<u64> for Numbers {
 
 /// A chunk's moves in order. Those that are not published take the chains made for them along.
 pub(super) struct Moves<'a, 'k> {
-    slm: &'a Slm,
+    located: &'a Located,
     pub near: Near<'a>,
     /// With each its key's place in the chunk.
     pub planned: VecDeque<(usize, Move<'k>)>,
@@ -74,8 +73,8 @@ pub(super) struct Moves<'a, 'k> {
 
 impl<'a, 'k> Moves<'a, 'k> {
     /// No moves yet, of the `keys` of a chunk.
-    pub fn of(slm: &'a Slm, keys: impl Iterator<Item = &'k [u8]>) -> Result<Self> {
-        Ok(Moves { slm, near: slm.index.nearby(keys)?, planned: VecDeque::with_capacity(CHUNK_KEYS) })
+    pub fn of(located: &'a Located, keys: impl Iterator<Item = &'k [u8]>) -> Result<Self> {
+        Ok(Moves { located, near: located.index.nearby(keys)?, planned: VecDeque::with_capacity(CHUNK_KEYS) })
     }
 
     /// The index word of the `i`-th key; zero is none.
@@ -95,61 +94,38 @@ impl Drop for Moves<'_, '_> {
                 && let Some(Word::Chain(offset)) = Word::decode(word)
             {
                 // Nothing leads to it, but who looks at all chains may be reading it.
-                self.slm.limbo.retire(offset);
+                self.located.limbo.retire(offset);
             }
         }
     }
 }
 
+/// Where a compaction found a version.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Origin {
+    /// The table.
+    pub table: u64,
+    /// The next newer version of its key there, by sequence number.
+    pub newer: Option<u64>,
+}
+
+impl Origin {
+    /// Whether a plain word, which means the newest version of its key in a table, means the one from here.
+    pub(super) fn is_behind(self, position: Position) -> bool {
+        position.number() == self.table && self.newer.is_none()
+    }
+}
+
 /// A version moved by a compaction.
 #[derive(Debug, Clone)]
-pub(super) struct Relocation {
+pub(crate) struct Relocation {
     pub key: Vec<u8>,
     pub seq: u64,
     pub from: Origin,
     pub to: Position,
 }
 
-impl Slm {
-    /// Whether the index holds the version of `key` that is `seq` in a table. All versions of a key that
-    /// are in one table got there together, so a plain word can only mean the newest of them.
-    pub(super) fn holds(&self, key: &[u8], seq: u64, from: Origin) -> Result<bool> {
-        Ok(self.held_position(key, seq, from)?.is_some())
-    }
-
-    /// Where the index says that the version lies, if it [`holds`](Self::holds) it.
-    pub(super) fn held_position(&self, key: &[u8], seq: u64, from: Origin) -> Result<Option<Position>> {
-        let _here = self.limbo.enter();
-        let Some(word) = self.index.get(key)? else { return Ok(None) };
-        Ok(match self.decode_word(word)? {
-            Word::Position(position) => {
-                (position.number() == from.table && from.newer.is_none()).then_some(position)
-            }
-            Word::Chain(offset) => {
-                let chain = Chain::load(&self.pool, offset)?;
-                find_version(&chain, seq, from).and_then(|index| chain.versions[index].position)
-            }
-        })
-    }
-
-    pub(super) fn decode_word(&self, word: u64) -> Result<Word> {
-        Word::decode(word)
-            .ok_or_else(|| Error::corruption(self.pool.path(), 0, "an index word", format!("{word:#018x}")))
-    }
-
-    /// The versions behind an index word; zero is none.
-    pub(super) fn versions_of(&self, word: u64) -> Result<Vec<Version>> {
-        if word == 0 {
-            return Ok(Vec::new());
-        }
-        Ok(match self.decode_word(word)? {
-            Word::Position(position) => {
-                vec![Version { seq: u64::MAX >> 2, exact: false, position: Some(position) }]
-            }
-            Word::Chain(offset) => Chain::load(&self.pool, offset)?.versions,
-        })
-    }
-
+impl Located {
     /// Decides what becomes of a key for which `new` versions arrive, newest first.
     pub(super) fn plan_insert<'k>(
         &self,
@@ -218,13 +194,13 @@ impl Slm {
             return Ok(None);
         }
         let change = match self.decode_word(old)? {
-            Word::Position(position) if position.number() == r.from.table && r.from.newer.is_none() => {
+            Word::Position(position) if r.from.is_behind(position) => {
                 Change::Word(Word::Position(r.to).encode())
             }
             Word::Position(_) => return Ok(None),
             Word::Chain(chain) => {
                 let loaded = Chain::load(&self.pool, chain)?;
-                match find_version(&loaded, r.seq, r.from) {
+                match loaded.find(r.seq, r.from) {
                     Some(index) => Change::InChain { chain, index, to: r.to },
                     None => return Ok(None),
                 }
@@ -280,13 +256,6 @@ fn plan_replacement<'k>(key: &'k [u8], old: u64, new: &[Version], held: &[u64]) 
         born: version.position.map(Position::number).into_iter().collect(),
         died: before.map(Position::number).into_iter().collect(),
     })
-}
-
-/// Which version of `chain` is the one that is `seq` in a table: the one whose number is the highest there
-/// up to what the chain says.
-fn find_version(chain: &Chain, seq: u64, from: Origin) -> Option<usize> {
-    let is_it = |v: &Version| seq <= v.seq && from.newer.is_none_or(|newer| newer > v.seq);
-    chain.versions.iter().position(|v| v.position.is_some_and(|p| p.number() == from.table) && is_it(v))
 }
 
 #[cfg(test)]

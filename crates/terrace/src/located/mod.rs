@@ -1,0 +1,233 @@
+//! The index of an engine that keeps one word for every key: where the newest version lies, or the chain of versions
+//! that snapshots still see. And the jobs that move keys from one place to the next, with true counts after a crash.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `chain.rs` | the word and what it names: a location, or a chain of versions in the pool |
+//! | `moves.rs` | what becomes of a key's word when versions arrive, move or go; deciding it and publishing it |
+//! | `jobs.rs` | a job: chunks of moves, each in the job's log before it is published, and the end in the manifest |
+//! | `job_log.rs` | the bytes of that log, and what they tell of a job that a crash cut short |
+//! | `read.rs` | point reads: a word, and the block that it names |
+//! | `collapse.rs` | drops versions that no snapshot needs any more |
+//! | `recover.rs` | ends the jobs that a crash cut short; marks what the words and the logs hold of the pool |
+//!
+//! A location is a block of a table ([`Position`]), and what is counted is the live versions of each table. The top two
+//! bits of a word say what the rest means (`docs/formats/slm.md`); an engine with further places for a value takes those that
+//! the index leaves free in a location.
+//!
+//! Chains and the versions of `engine/pm/versions.rs` are two schemes, and both stay. There a version *is* its record in
+//! the pool: a link from record to record costs one word, and older versions are freed one at a time. Here versions lie in
+//! tables, which do not change, so the list is apart from them, and is rewritten whole when one of them goes.
+//!
+//! What always holds:
+//!
+//! 1. Every word names a location of a table that is in the manifest, or a chain of such.
+//! 2. Words and chains change under `writer` alone; readers take no lock, and enter `limbo` before they follow a word.
+//! 3. Lock order: `collapsing`, `writer`, `endings`, `counting`, then what the parts lock.
+
+mod chain;
+mod collapse;
+mod job_log;
+mod jobs;
+mod moves;
+mod read;
+mod recover;
+
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+use terrace_base::{Error, Result};
+use terrace_index::limbo::Limbo;
+use terrace_index::{FastFair, OrderedIndex, PointIndex, ScanBatch};
+use terrace_pmem::Pool;
+use terrace_table::Position;
+
+use crate::core::Core;
+use crate::manifest::Manifest;
+use crate::tables::TableStore;
+
+pub(crate) use chain::{CHAIN_KIND, Chain, Version, Word};
+pub(crate) use job_log::read_compaction_record;
+pub(crate) use jobs::{Committed, Job, JobRun, count_edits};
+pub(crate) use moves::{CHUNK_KEYS, Origin, Relocation};
+pub(crate) use read::value_of;
+
+/// The index over all keys.
+pub(crate) type LocationIndex = FastFair;
+
+/// Index entries looked at in one go.
+const SCAN_KEYS: usize = 512;
+
+/// The roots that the logs of jobs hang from, one for each job that may run beside the others.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct JobRoots {
+    pub flush: &'static str,
+    /// Of the job that collapses chains.
+    pub collapse: &'static str,
+    pub compactions: &'static [&'static str],
+}
+
+impl JobRoots {
+    fn all(self) -> impl Iterator<Item = &'static str> {
+        [self.flush, self.collapse].into_iter().chain(self.compactions.iter().copied())
+    }
+}
+
+/// What the index stands on and belongs to.
+pub(crate) struct Foundation {
+    pub core: Arc<Core>,
+    pub manifest: Arc<Manifest>,
+    pub tables: Arc<TableStore>,
+    pub pool: Pool,
+    pub roots: JobRoots,
+    /// By so many bytes a job's log grows before it gives way to a new one.
+    pub log_growth: u64,
+}
+
+/// The index, its chains and its jobs.
+#[derive(Debug)]
+pub(crate) struct Located {
+    core: Arc<Core>,
+    manifest: Arc<Manifest>,
+    tables: Arc<TableStore>,
+    pool: Pool,
+    roots: JobRoots,
+    log_growth: u64,
+    index: LocationIndex,
+    /// Chains taken out of the index, by offset, until their readers have left.
+    limbo: Limbo<u64>,
+    /// Chains in the index; after a crash, at first, those that nothing leads to as well.
+    chains: AtomicI64,
+    /// Held while words or chains change.
+    writer: Mutex<()>,
+    /// Held by the one job that collapses chains.
+    collapsing: Mutex<()>,
+    /// Held while a job's counts and end go into the manifest.
+    counting: Mutex<()>,
+    /// Jobs that are done and whose end is not in the manifest.
+    endings: Mutex<Vec<jobs::Ending>>,
+}
+
+impl Located {
+    /// The index that hangs from `root`.
+    pub fn open(foundation: Foundation, root: &str) -> Result<Self> {
+        let Foundation { core, manifest, tables, pool, roots, log_growth } = foundation;
+        let index = LocationIndex::open(&pool, root)?;
+        index.set_shortcut_limit(core.options.memory_budget / 16);
+        let limbo = {
+            let pool = pool.clone();
+            // A chain that cannot be freed stays unreachable, which `check` reports.
+            Limbo::new(move |offset| drop(pool.free(offset, CHAIN_KIND)))
+        };
+        let chains = AtomicI64::new(pool.slots(CHAIN_KIND).count() as i64);
+        Ok(Located {
+            core,
+            manifest,
+            tables,
+            pool,
+            roots,
+            log_growth,
+            index,
+            limbo,
+            chains,
+            writer: Default::default(),
+            collapsing: Default::default(),
+            counting: Default::default(),
+            endings: Default::default(),
+        })
+    }
+
+    /// The index itself, to read.
+    pub fn index(&self) -> &LocationIndex {
+        &self.index
+    }
+
+    /// Whether there may be a chain.
+    pub fn has_chains(&self) -> bool {
+        self.chains.load(Ordering::Acquire) > 0
+    }
+
+    /// No word and no chain changes while this is held.
+    pub fn hold_still(&self) -> MutexGuard<'_, ()> {
+        self.writer.lock()
+    }
+
+    /// No job collapses chains while this is held.
+    pub fn hold_collapsing(&self) -> MutexGuard<'_, ()> {
+        self.collapsing.lock()
+    }
+
+    /// No job ends while this is held.
+    pub fn hold_counts(&self) -> MutexGuard<'_, ()> {
+        self.counting.lock()
+    }
+
+    /// Whether nothing that was unlinked waits for its readers any more, after what can be freed has been.
+    pub fn drain(&self) -> bool {
+        self.limbo.drain();
+        self.index.drain() && self.limbo.is_empty()
+    }
+
+    /// What an index word says.
+    fn decode_word(&self, word: u64) -> Result<Word> {
+        Word::decode(word)
+            .ok_or_else(|| Error::corruption(self.pool.path(), 0, "an index word", format!("{word:#018x}")))
+    }
+
+    /// The versions behind an index word; zero is none.
+    fn versions_of(&self, word: u64) -> Result<Vec<Version>> {
+        if word == 0 {
+            return Ok(Vec::new());
+        }
+        Ok(match self.decode_word(word)? {
+            Word::Position(position) => {
+                vec![Version { seq: u64::MAX >> 2, exact: false, position: Some(position) }]
+            }
+            Word::Chain(offset) => Chain::load(&self.pool, offset)?.versions,
+        })
+    }
+
+    /// Whether the index holds the version of `key` that is `seq` in a table. All versions of a key that
+    /// are in one table got there together, so a plain word can only mean the newest of them.
+    pub fn holds(&self, key: &[u8], seq: u64, from: Origin) -> Result<bool> {
+        Ok(self.held_position(key, seq, from)?.is_some())
+    }
+
+    /// Where the index says that the version lies, if it [`holds`](Self::holds) it.
+    pub fn held_position(&self, key: &[u8], seq: u64, from: Origin) -> Result<Option<Position>> {
+        let _here = self.limbo.enter();
+        let Some(word) = self.index.get(key)? else { return Ok(None) };
+        Ok(match self.decode_word(word)? {
+            Word::Position(position) => from.is_behind(position).then_some(position),
+            Word::Chain(offset) => {
+                let chain = Chain::load(&self.pool, offset)?;
+                chain.find(seq, from).and_then(|index| chain.versions[index].position)
+            }
+        })
+    }
+
+    /// Calls `each` with every key and word of the index, in order.
+    pub fn each_word(&self, mut each: impl FnMut(&[u8], u64) -> Result<()>) -> Result<()> {
+        let mut from: Bound<Vec<u8>> = Bound::Unbounded;
+        let mut batch = ScanBatch::default();
+        loop {
+            batch.clear();
+            self.index.scan(from.as_ref().map(Vec::as_slice), false, SCAN_KEYS, &mut batch)?;
+            for i in 0..batch.len() {
+                each(batch.key(i), batch.word(i))?;
+            }
+            match batch.len() {
+                SCAN_KEYS => from = Bound::Excluded(batch.key(SCAN_KEYS - 1).to_vec()),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn count_chain(&self, word: u64, by: i64) {
+        if matches!(Word::decode(word), Some(Word::Chain(_))) {
+            self.chains.fetch_add(by, Ordering::AcqRel);
+        }
+    }
+}

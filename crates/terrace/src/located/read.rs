@@ -1,0 +1,119 @@
+//! Point reads through the index: a word, and the block that it names.
+//!
+//! A reader takes no lock. What it may meet is a word whose table is gone, because a compaction
+//! moved the record in between; it then looks the word up again. A word that has not changed although its
+//! table is gone is damage.
+
+use bytes::Bytes;
+use terrace_base::{Error, Result};
+use terrace_index::PointIndex;
+use terrace_table::{Entry, Kind, Position};
+
+use super::{Chain, Located, Version, Word};
+
+/// What a reader sees of an index word: candidates for its version, newest first.
+enum Candidates {
+    One(Position),
+    Many(Vec<Version>),
+}
+
+impl Located {
+    /// Whether the newest indexed version of `key` is a put: the index alone knows (SLM-DB, section 4).
+    pub fn contains(&self, key: &[u8]) -> Result<bool> {
+        let _here = self.limbo.enter();
+        let Some(word) = self.index.get(key)? else { return Ok(false) };
+        Ok(match self.decode_word(word)? {
+            Word::Position(_) => true,
+            Word::Chain(offset) => {
+                Chain::load(&self.pool, offset)?.versions.first().is_some_and(|v| v.position.is_some())
+            }
+        })
+    }
+
+    /// The value of `key` in tables as a reader at `at` sees it.
+    pub fn get(&self, key: &[u8], at: u64) -> Result<Option<Bytes>> {
+        let mut before = None;
+        loop {
+            let Some((word, candidates)) = self.candidates(key, at)? else { return Ok(None) };
+            match self.read_candidates(key, at, &candidates)? {
+                Outcome::Found(entry) => return Ok(value_of(entry)),
+                Outcome::Moved(position) if before == Some((word, position)) => {
+                    return Err(self.lost_table(position));
+                }
+                Outcome::Moved(position) => before = Some((word, position)),
+            }
+        }
+    }
+
+    /// The value behind `word`, which a walk found for `key` some time ago.
+    pub fn get_at_word(&self, key: &[u8], word: u64, at: u64) -> Result<Option<Bytes>> {
+        if let Word::Position(position) = self.decode_word(word)?
+            && let Outcome::Found(Some(entry)) = self.read_candidates(key, at, &Candidates::One(position))?
+        {
+            return Ok(value_of(Some(entry)));
+        }
+        // A chain may have been retired since, a table merged, the version replaced: ask anew.
+        self.get(key, at)
+    }
+
+    fn candidates(&self, key: &[u8], at: u64) -> Result<Option<(u64, Candidates)>> {
+        let _here = self.limbo.enter();
+        let Some(word) = self.index.get(key)? else { return Ok(None) };
+        let candidates = match self.decode_word(word)? {
+            Word::Position(position) => Candidates::One(position),
+            Word::Chain(offset) => Candidates::Many(Chain::load(&self.pool, offset)?.visible(at).to_vec()),
+        };
+        Ok(Some((word, candidates)))
+    }
+
+    fn read_candidates(&self, key: &[u8], at: u64, candidates: &Candidates) -> Result<Outcome> {
+        match candidates {
+            Candidates::One(position) => self.read_version(key, u64::MAX, at, *position),
+            Candidates::Many(versions) => {
+                for version in versions {
+                    let Some(position) = version.position else { break };
+                    match self.read_version(key, version.seq, at, position)? {
+                        Outcome::Found(None) => continue,
+                        other => return Ok(other),
+                    }
+                }
+                Ok(Outcome::Found(None))
+            }
+        }
+    }
+
+    /// The version that the index means by `position`, the newest there up to `seq`, if a reader at `at` sees it.
+    /// An older one beside it is dead even where the reader would see it: the tombstone above it may be
+    /// in another table.
+    fn read_version(&self, key: &[u8], seq: u64, at: u64, position: Position) -> Result<Outcome> {
+        let tables = self.tables.load();
+        let Some(table) = tables.get(&position.number()) else { return Ok(Outcome::Moved(position)) };
+        let Some(found) = table.get_at(position, key, seq)? else {
+            return Err(self.misplaced(key, position));
+        };
+        Ok(Outcome::Found(Some(found).filter(|entry| entry.seq <= at)))
+    }
+
+    /// What an index word names holds some version of the key, always.
+    fn misplaced(&self, key: &[u8], position: Position) -> Error {
+        let path = self.core.files.table(position.number());
+        let expected = format!("a block with the key {}, as the index has it", key.escape_ascii());
+        Error::corruption(&path, position.offset(), expected, "a block without it")
+    }
+
+    fn lost_table(&self, position: Position) -> Error {
+        let path = self.core.files.table(position.number());
+        Error::corruption(&path, position.offset(), "a table that the index refers to", "no such table")
+    }
+}
+
+enum Outcome {
+    /// The version, or none that this reader may see.
+    Found(Option<Entry>),
+    /// The table is gone.
+    Moved(Position),
+}
+
+pub(crate) fn value_of(entry: Option<Entry>) -> Option<Bytes> {
+    entry.filter(|e| e.kind == Kind::Put).map(|e| e.value)
+}
