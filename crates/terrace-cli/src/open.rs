@@ -17,10 +17,9 @@ use crate::size;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Database options")]
 pub struct OpenArgs {
-    /// The engine, when a database is made: slm, lsm, turbo or sptree [default: slm]
-    ///
-    /// A database that is there has its own, and this flag is not needed for it.
-    #[arg(long, hide_short_help = true, value_name = "NAME", value_parser = parse_engine)]
+    /// The engine, when a database is made
+    #[arg(long, hide_short_help = true, value_name = "NAME", value_parser = parse_engine,
+        help = engines(), long_help = about_engines())]
     pub engine: Option<EngineKind>,
 
     /// Where the pool of persistent memory lies: auto, a PATH, or `emulated:PROFILE[@PATH]`
@@ -92,6 +91,21 @@ pub enum CompressionArg {
 pub struct Pool {
     choice: PoolChoice,
     text: String,
+}
+
+/// Which engines there are, for who makes a database.
+fn engines() -> String {
+    let names: Vec<&str> = EngineKind::ALL.iter().map(|engine| engine.name()).collect();
+    let names = match names.split_last() {
+        Some((last, [])) => last.to_string(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    };
+    format!("The engine, when a database is made: {names} [default: {}]", EngineKind::default().name())
+}
+
+fn about_engines() -> String {
+    format!("{}\n\nA database that is there has its own, and this flag is not needed for it.", engines())
 }
 
 fn parse_engine(text: &str) -> Result<EngineKind, String> {

@@ -31,8 +31,8 @@ pub use core::report::{CheckReport, RepairReport};
 pub use db::{Db, DbIter, Entries, Snapshot, lock_path};
 pub use env::{Env, PmSpace};
 pub use options::{
-    Compression, EngineKind, LogPlace, LsmOptions, Options, PoolChoice, SlmOptions, SptreeOptions,
-    TurboOptions, WriteOptions,
+    BufferPlace, Compression, EngineKind, LogPlace, LsmOptions, Options, PoolChoice, SlmOptions,
+    SptreeOptions, TurboOptions, WriteOptions,
 };
 pub use repair::{RepairOptions, Whose};
 pub use stats::{Counts, DramStats, PmFloor, SsdStats, Stats};

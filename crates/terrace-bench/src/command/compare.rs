@@ -23,8 +23,8 @@ use terrace_bench::StoreResult;
 /// was not possible.
 #[derive(Debug, Args)]
 pub struct Compare {
-    /// Engines, separated by commas: slm and lsm have no persistent memory, slm-pm, lsm-pm, turbo and sptree an emulated one
-    /// [default: all of them]
+    /// Engines, separated by commas: those that end in -pm, and those that need it, have an emulated persistent memory
+    /// [default: all of this build]
     #[arg(long, value_name = "LIST")]
     engines: Option<String>,
     /// Peers, separated by commas; an empty list for none [default: all of this build]

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use terrace::{Db, EngineKind, Options, PoolChoice, Profile};
+use terrace::{BufferPlace, Db, EngineKind, Options, PoolChoice, Profile};
 
 use crate::db::TerraceStore;
 use crate::peers::{self, BACKGROUND_THREADS, Opened, Peer, Settings, Setup, WRITE_BUFFERS};
@@ -132,25 +132,35 @@ fn options(kind: EngineKind, setup: &Setup, pm: Option<&PmSetup>) -> StoreResult
         background_threads: BACKGROUND_THREADS,
         ..Options::default()
     };
-    options.lsm.memtable_bytes = setup.write_buffer();
-    options.lsm.memtables = WRITE_BUFFERS as usize;
-    match pm {
-        Some(pm) => {
-            std::fs::create_dir_all(&setup.pm_dir)?;
-            let profile = Profile::parse(&pm.profile)?;
-            options.pool = PoolChoice::Emulated { path: Some(setup.pm_dir.join("pool")), profile };
-            options.pm_bytes = pm.bytes;
+    if let Some(pm) = pm {
+        std::fs::create_dir_all(&setup.pm_dir)?;
+        let profile = Profile::parse(&pm.profile)?;
+        options.pool = PoolChoice::Emulated { path: Some(setup.pm_dir.join("pool")), profile };
+        options.pm_bytes = pm.bytes;
+    }
+    match kind.buffer_place() {
+        BufferPlace::Dram => set_memtables(&mut options, setup.write_buffer())?,
+        // They lie in an ordinary file, whose pages are memory here and not in the budget. The engine wants that much of
+        // a budget for memtables of this size.
+        BufferPlace::Pool if pm.is_none() => {
+            let memtable = setup.memory * 3 / 16;
+            set_memtables(&mut options, memtable)?;
+            options.memory_budget = setup.memory - WRITE_BUFFERS * memtable;
         }
-        None => {
-            // Memtables of this engine lie in the pool, whose pages are memory here and not in its budget. It wants
-            // that much of a budget for memtables of this size.
-            options.slm.memtable_bytes = setup.memory * 3 / 16;
-            if kind == EngineKind::Slm {
-                options.memory_budget = setup.memory - WRITE_BUFFERS * options.slm.memtable_bytes;
-            }
-        }
+        BufferPlace::Pool | BufferPlace::None => {}
     }
     Ok(options)
+}
+
+/// Gives the engine memtables of so many bytes, and as many as others have where that can be chosen.
+fn set_memtables(options: &mut Options, bytes: u64) -> StoreResult<()> {
+    for (field, value) in [("memtable_bytes", bytes), ("memtables", WRITE_BUFFERS)] {
+        let wanted = format!("{}.{field}", options.engine.name());
+        if options.of_engine().iter().any(|(name, _)| *name == wanted) {
+            options.set(&wanted, &value.to_string())?;
+        }
+    }
+    Ok(())
 }
 
 fn open_engine(options: Options, setup: &Setup) -> StoreResult<Opened> {
@@ -171,22 +181,13 @@ fn describe(db: &Db, options: &Options) -> Settings {
         ("compression", "none".to_string()),
         ("background_threads", options.background_threads.to_string()),
     ];
-    match options.engine {
-        EngineKind::Lsm => {
-            let lsm = &options.lsm;
-            pairs.push(("memtable_bytes", format!("{} x {}", lsm.memtables, mib(lsm.memtable_bytes))));
-            pairs.push(("filter", format!("Bloom, {} bits a key", lsm.filter_bits_per_key)));
-            pairs.push(("block_bytes", lsm.block_bytes.to_string()));
-        }
-        EngineKind::Slm => {
-            let place = if options.pool == PoolChoice::Auto { "the pool's file" } else { "PM" };
-            let most = mib(options.slm.memtable_bytes);
-            pairs.push(("memtable_bytes", format!("{WRITE_BUFFERS} x at most {most} (in {place})")));
-            pairs.push(("filter", "none: its index holds every key".to_string()));
-            pairs.push(("block_bytes", options.slm.block_bytes.to_string()));
-        }
-        _ => {}
-    }
+    let place = match options.engine.buffer_place() {
+        BufferPlace::None => "none",
+        BufferPlace::Dram => "DRAM",
+        BufferPlace::Pool => "the pool",
+    };
+    pairs.push(("write buffers in", place.to_string()));
+    pairs.extend(options.of_engine());
     pairs.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
 }
 
@@ -217,6 +218,29 @@ mod tests {
             assert_eq!(Entrant::parse(peer.name()), Ok(Entrant::Peer(peer)));
         }
         assert!(Entrant::parse("dbase").unwrap_err().contains("rocksdb-pm"));
+    }
+
+    #[test]
+    fn memory_is_divided_by_where_write_buffers_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let (ssd, pm_dir) = (dir.path().join("ssd"), dir.path().join("pm"));
+        let setup = Setup { dir: ssd, pm_dir, memory: 64 << 20, sync: false };
+        let pm = PmSetup { profile: "dram".to_string(), bytes: 64 << 20 };
+        for &kind in EngineKind::ALL {
+            for pm in [None, Some(&pm)] {
+                let options = options(kind, &setup, pm).unwrap();
+                let own = options.of_engine();
+                let field =
+                    |name| own.iter().find(|(own, _)| own.ends_with(name)).map(|(_, value)| value.parse());
+                let memtable = field(".memtable_bytes").map(Result::<u64, _>::unwrap);
+                let budget = options.memory_budget;
+                match (kind.buffer_place(), pm.is_some()) {
+                    (BufferPlace::Dram, _) => assert_eq!((memtable, budget), (Some(16 << 20), 64 << 20)),
+                    (BufferPlace::Pool, false) => assert_eq!(budget + 2 * memtable.unwrap(), 64 << 20),
+                    _ => assert_eq!(budget, 64 << 20),
+                }
+            }
+        }
     }
 
     #[test]

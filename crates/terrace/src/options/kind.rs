@@ -13,18 +13,31 @@ enum InPool {
     Everything,
 }
 
+/// Where an engine keeps new writes before they go to where they stay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BufferPlace {
+    /// Nowhere: a write goes to its place at once.
+    None,
+    /// In memtables in DRAM, which are part of `memory_budget`.
+    Dram,
+    /// In memtables in the pool, beside `memory_budget`: an ordinary file's pages are memory all the same.
+    Pool,
+}
+
 /// What is told of an engine.
 struct Facts {
     name: &'static str,
     /// Its number in files.
     number: u8,
     in_pool: InPool,
+    buffer_place: BufferPlace,
     is_ordered: bool,
 }
 
-/// Declares the engines, a row each: name, number in files, what is in the pool, whether keys have an order.
+/// Declares the engines, a row each: name, number in files, what is in the pool, where memtables are, whether keys have
+/// an order.
 macro_rules! engines {
-    ($($(#[$about:meta])* $kind:ident: $name:literal, $number:literal, $in_pool:ident, $is_ordered:literal;)*) => {
+    ($($(#[$about:meta])* $kind:ident: $name:literal, $number:literal, $in_pool:ident, $buffer:ident, $is_ordered:literal;)*) => {
         /// Which design stores the data.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         #[non_exhaustive]
@@ -37,10 +50,10 @@ macro_rules! engines {
             pub const ALL: &'static [EngineKind] = &[$(EngineKind::$kind),*];
 
             fn facts(self) -> Facts {
-                let (name, number, in_pool, is_ordered) = match self {
-                    $(EngineKind::$kind => ($name, $number, InPool::$in_pool, $is_ordered),)*
+                let (name, number, in_pool, buffer_place, is_ordered) = match self {
+                    $(EngineKind::$kind => ($name, $number, InPool::$in_pool, BufferPlace::$buffer, $is_ordered),)*
                 };
-                Facts { name, number, in_pool, is_ordered }
+                Facts { name, number, in_pool, buffer_place, is_ordered }
             }
         }
     };
@@ -49,13 +62,13 @@ macro_rules! engines {
 engines! {
     /// SLM-DB (FAST '19): persistent memtable, one level of SSTables, a persistent B+-tree over all keys.
     #[default]
-    Slm: "slm", 1, Index, true;
+    Slm: "slm", 1, Index, Pool, true;
     /// A leveled LSM-tree in the manner of LevelDB and RocksDB: memtables in DRAM, a commit log, leveled compaction.
-    Lsm: "lsm", 2, Logs, true;
+    Lsm: "lsm", 2, Logs, Dram, true;
     /// TurboHash (Spot-On): everything in persistent memory behind a hash table, in no order.
-    Turbo: "turbo", 3, Everything, false;
+    Turbo: "turbo", 3, Everything, None, false;
     /// SPTree (Spot-On): everything in persistent memory behind a range index with its inner nodes in DRAM.
-    Sptree: "sptree", 4, Everything, true;
+    Sptree: "sptree", 4, Everything, None, true;
 }
 
 impl EngineKind {
@@ -82,6 +95,11 @@ impl EngineKind {
     /// Whether it keeps everything in persistent memory and needs such, real or emulated.
     pub fn needs_memory(self) -> bool {
         self.facts().in_pool == InPool::Everything
+    }
+
+    /// Where it keeps new writes. Who has memtables has an option `memtable_bytes`.
+    pub fn buffer_place(self) -> BufferPlace {
+        self.facts().buffer_place
     }
 
     /// Whether a database of it may be without a pool.

@@ -21,7 +21,7 @@ use terrace_base::{Error, Result};
 use terrace_pmem::Profile;
 pub use terrace_table::Compression;
 
-pub use self::kind::EngineKind;
+pub use self::kind::{BufferPlace, EngineKind};
 pub use self::lsm::{LogPlace, LsmOptions};
 use self::settings::{KIB, MIB, Setting, Slot, TIB};
 pub use self::slm::SlmOptions;
@@ -145,6 +145,19 @@ impl Options {
             names = all.iter().map(|setting| setting.name).collect();
         }
         Err(Error::invalid(format!("there is no option {name}; there are: {}", names.join(", "))))
+    }
+
+    /// The options of the chosen engine alone: their names and values, as [`set`](Self::set) takes them.
+    ///
+    /// ```
+    /// let options = terrace::Options { engine: terrace::EngineKind::Lsm, ..Default::default() };
+    /// assert!(options.of_engine().contains(&("lsm.memtables", "2".to_string())));
+    /// ```
+    pub fn of_engine(&self) -> Vec<(&'static str, String)> {
+        let prefix = format!("{}.", self.engine.name());
+        let mut all = self.clone();
+        let own = all.settings().into_iter().filter(|setting| setting.name.starts_with(&prefix));
+        own.map(|setting| (setting.name, setting.slot.shown())).collect()
     }
 
     /// Refuses values out of their ranges, and those that cannot work together, by name.

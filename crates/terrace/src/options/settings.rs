@@ -99,7 +99,8 @@ impl Slot<'_> {
         }
     }
 
-    fn shown(&self) -> String {
+    /// What is kept, as it is given.
+    pub fn shown(&self) -> String {
         match self {
             Slot::Whole(kept, _) | Slot::OneOf(kept, _) => kept.get().to_string(),
             Slot::Real(kept, _) | Slot::Share(kept) => kept.to_string(),

@@ -96,3 +96,16 @@ fn strangers_are_told_what_there_is() {
     let (outcome, options) = tried("lsm.log", "ssd");
     assert!(outcome.is_ok() && options.lsm.log == LogPlace::Ssd);
 }
+
+#[test]
+fn an_engine_s_own_options_are_told_as_they_are_set() {
+    for &engine in EngineKind::ALL {
+        let options = Options { engine, ..Options::default() };
+        let own = options.of_engine();
+        let has = |name: &str| own.iter().any(|(own, _)| *own == format!("{}.{name}", engine.name()));
+        assert_eq!(has("memtable_bytes"), engine.buffer_place() != BufferPlace::None, "{engine:?}");
+        for (name, value) in &own {
+            options.clone().set(name, value).unwrap();
+        }
+    }
+}
