@@ -6,6 +6,7 @@ use terrace_log::PmLog;
 
 use super::replay::{self, Source};
 use super::{CommitLog, Log, Place, file};
+use crate::core::report::problem;
 use crate::manifest::Manifest;
 
 impl CommitLog {
@@ -27,11 +28,7 @@ impl CommitLog {
         let end = std::iter::once_with(|| replay::check_known(&files, &manifest.state()));
         let mut problems = Vec::new();
         for error in read.chain(end).filter_map(Result::err) {
-            // What cannot be read proves no damage.
-            if error.is_system_failure() {
-                return Err(error);
-            }
-            problems.push(error.to_string());
+            problems.push(problem(error)?);
         }
         problems.dedup();
         Ok(problems)

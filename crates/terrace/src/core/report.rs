@@ -1,5 +1,7 @@
 //! What `check` and `repair` found.
 
+use terrace_base::{Error, Result};
+
 /// The outcome of [`Db::check`](crate::Db::check).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -20,6 +22,33 @@ impl CheckReport {
     /// Whether nothing is wrong.
     pub fn is_clean(&self) -> bool {
         self.problems.is_empty()
+    }
+
+    /// Notes what is wrong if something is; what came of it otherwise.
+    ///
+    /// # Errors
+    ///
+    /// What says nothing of what is there, or is only for another version to judge: see [`problem`].
+    pub(crate) fn note<T>(&mut self, outcome: Result<T>) -> Result<Option<T>> {
+        match outcome {
+            Ok(found) => Ok(Some(found)),
+            Err(error) => {
+                self.problems.push(problem(error)?);
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// What is wrong, in words.
+///
+/// # Errors
+///
+/// The error itself where it proves no damage: the system could not read what is there, or another version wrote it.
+pub(crate) fn problem(error: Error) -> Result<String> {
+    match error.is_system_failure() || error.is_of_another_version() {
+        true => Err(error),
+        false => Ok(error.to_string()),
     }
 }
 

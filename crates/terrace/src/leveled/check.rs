@@ -24,12 +24,11 @@ pub(super) fn check<B: WriteBuffer>(tree: &LeveledTree<B>) -> Result<CheckReport
     let _no_flush = Flushing::claim(tree);
     let mut report = CheckReport::default();
     let readable = tree.readable();
-    check_runs(&readable.levels, &mut report);
+    check_runs(&readable.levels, &mut report)?;
     report.problems.extend(readable.levels.check());
-    if report.problems.is_empty()
-        && let Err(e) = check_versions(tree, &readable, &mut report)
-    {
-        report.problems.push(e.to_string());
+    if report.problems.is_empty() {
+        let walked = check_versions(tree, &readable, &mut report);
+        report.note(walked)?;
     }
     for memtable in &readable.memtables {
         report.problems.extend(memtable.check().into_iter().map(|p| format!("memtable: {p}")));
@@ -39,14 +38,13 @@ pub(super) fn check<B: WriteBuffer>(tree: &LeveledTree<B>) -> Result<CheckReport
     Ok(report)
 }
 
-fn check_runs(levels: &Levels, report: &mut CheckReport) {
+fn check_runs(levels: &Levels, report: &mut CheckReport) -> Result<()> {
     for run in levels.runs() {
         report.tables += 1;
         report.entries += run.meta().entries;
-        if let Err(e) = run.verify() {
-            report.problems.push(e.to_string());
-        }
+        report.note(run.verify())?;
     }
+    Ok(())
 }
 
 /// Walks over all versions in order, newest first within a key: their levels must not go up again. Memtables and

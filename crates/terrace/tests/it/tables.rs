@@ -383,3 +383,28 @@ fn a_damaged_table_is_told_by_who_reads_it() {
         assert_clean(bed.db());
     }
 }
+
+/// What a check cannot read, be it that no descriptor is left, is no damage: the check fails, and names no problem.
+#[test]
+fn a_check_that_cannot_read_names_no_problem() {
+    for engine in ENGINES {
+        let mut bed = Bed::new(small_tables(engine, 4));
+        bed.put(0..200, 0);
+        bed.db().flush().unwrap();
+        bed.open();
+        let mut failed = 0;
+        for after in 0..60 {
+            bed.world.refuse(Refusal { trouble: Trouble::Io, after, count: 1 });
+            match bed.db().check() {
+                Ok(report) => assert!(report.is_clean(), "{engine:?}: {:?}", report.problems),
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::Io, "{engine:?}: {e}");
+                    failed += 1;
+                }
+            }
+            bed.world.heal();
+        }
+        assert!(failed > 10, "{engine:?}: {failed}");
+        assert_clean(bed.db());
+    }
+}

@@ -10,7 +10,7 @@ use terrace_pmem::{Granularity, Marks};
 use super::PmStore;
 use super::index::KeyIndex;
 use super::layout::RecordRef;
-use crate::core::report::CheckReport;
+use crate::core::report::{CheckReport, problem};
 use crate::stats::Stats;
 
 pub(super) fn check<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
@@ -58,17 +58,11 @@ fn check_words<I: KeyIndex>(store: &PmStore<I>, marks: &mut Marks, report: &mut 
             counted += 1;
             report.keys += u64::from(!word.is_tombstone());
             if let Err(e) = check_chain(store, key, word, marks, &mut report.entries) {
-                report.problems.push(format!("{e}, under the key {}", key.escape_ascii()));
+                report.problems.push(format!("{}, under the key {}", problem(e)?, key.escape_ascii()));
             }
             Ok(())
         });
-        more = match visited {
-            Ok(more) => more,
-            Err(e) => {
-                report.problems.push(e.to_string());
-                false
-            }
-        };
+        more = report.note(visited)?.unwrap_or(false);
     }
     Ok(counted)
 }

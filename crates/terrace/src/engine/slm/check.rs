@@ -26,7 +26,7 @@ pub(super) fn check(slm: &Slm) -> Result<CheckReport> {
     let _no_flush = Flushing::claim(slm);
     let _no_index_change = slm.located.hold_still();
     let mut report = CheckReport::default();
-    let held = check_tables(slm, &mut report);
+    let held = check_tables(slm, &mut report)?;
     check_words(slm, &held, &mut report)?;
     check_counts(slm, &held, &mut report);
     report.problems.extend(slm.located.index().check()?.into_iter().map(|p| format!("index: {p}")));
@@ -42,9 +42,8 @@ pub(super) fn check(slm: &Slm) -> Result<CheckReport> {
     for number in slm.manifest.listing()?.missing_tables {
         report.problems.push(format!("{number:06}.sst: missing"));
     }
-    match keys_beside_index(slm) {
-        Ok(more) => report.keys = report.keys.saturating_add_signed(more),
-        Err(e) => report.problems.push(e.to_string()),
+    if let Some(more) = report.note(keys_beside_index(slm))? {
+        report.keys = report.keys.saturating_add_signed(more);
     }
     Ok(report)
 }
@@ -83,18 +82,14 @@ fn holds(lists: &[&SkipList], key: &[u8]) -> Result<bool> {
 }
 
 /// Reads every table; returns how many of its versions the index holds.
-fn check_tables(slm: &Slm, report: &mut CheckReport) -> BTreeMap<u64, u64> {
+fn check_tables(slm: &Slm, report: &mut CheckReport) -> Result<BTreeMap<u64, u64>> {
     let mut held = BTreeMap::new();
     for &number in slm.manifest.state().tables.keys() {
         report.tables += 1;
-        match check_table(slm, number, report) {
-            Ok(live) => {
-                held.insert(number, live);
-            }
-            Err(e) => report.problems.push(e.to_string()),
-        }
+        let live = check_table(slm, number, report);
+        held.extend(report.note(live)?.map(|live| (number, live)));
     }
-    held
+    Ok(held)
 }
 
 fn check_table(slm: &Slm, number: u64, report: &mut CheckReport) -> Result<u64> {

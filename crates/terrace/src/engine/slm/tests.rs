@@ -4,9 +4,9 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrace_base::ErrorKind;
 use terrace_base::clock::ManualClock;
 use terrace_base::exec::Inline;
+use terrace_base::{Error, ErrorKind, Result};
 use terrace_disk::RealFs;
 use terrace_index::{PointIndex, Record};
 use terrace_log::PmLog;
@@ -91,6 +91,7 @@ fn everybody_refuses(kind: u8, why: ErrorKind, words: &str) {
         ("contains", slm.contains(b"key").map(drop)),
         ("a walk", walk(Direction::Forward)),
         ("a walk backward", walk(Direction::Backward)),
+        ("a check", slm.check().and_then(|report| damaged(&report.problems))),
         ("a flush", slm.rotate().and_then(|()| slm.settle())),
         ("a repair", (0..2).try_for_each(|slot| super::repair::read_memtable(&slm.pool, slot).map(drop))),
     ];
@@ -99,6 +100,14 @@ fn everybody_refuses(kind: u8, why: ErrorKind, words: &str) {
         // What fails in the background stops writing.
         assert!(told.kind() == why || told.kind() == ErrorKind::Poisoned, "{who}: {told}");
         assert!(told.to_string().contains(words), "{who}: {told}");
+    }
+}
+
+/// What a check that has named `problems` says of them: damage.
+fn damaged(problems: &[String]) -> Result<()> {
+    match problems {
+        [] => Ok(()),
+        problems => Err(Error::corruption(Path::new("pool"), 0, "no problems", problems.join("; "))),
     }
 }
 
