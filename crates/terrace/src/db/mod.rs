@@ -95,7 +95,7 @@ impl Db {
 
     /// Opens a database in an environment of the caller's, for tests under simulation.
     pub fn open_in(env: Env, path: impl AsRef<Path>, options: Options) -> Result<Db> {
-        let dir = path.as_ref().to_path_buf();
+        let dir = lasting(path.as_ref())?;
         repair::admit(&*env.fs, &dir)?;
         let traces = Traces::make(&*env.fs, &dir, &dir.join(LOCK_FILE), &options)?;
         let read_only = options.read_only;
@@ -153,7 +153,7 @@ impl Db {
         options: Options,
         how: RepairOptions,
     ) -> Result<RepairReport> {
-        let dir = path.as_ref().to_path_buf();
+        let dir = lasting(path.as_ref())?;
         if !env.fs.exists(&dir)? {
             return Err(Error::invalid(format!("there is no database in {}", dir.display())));
         }
@@ -362,6 +362,11 @@ impl Inner {
         self.core.counters.deletes.add(deletes);
         self.core.counters.user_bytes.add(bytes);
     }
+}
+
+/// The directory `path` as it is named wherever the process goes: files are opened as long as the database is.
+fn lasting(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|e| Error::io(path, "find", e))
 }
 
 /// Puts in place what a repair has left that was cut short in its last step.

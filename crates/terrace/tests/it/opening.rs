@@ -18,6 +18,10 @@ fn emulated(options: Options) -> Options {
     Options { pool: PoolChoice::Emulated { path: None, profile }, ..options }
 }
 
+fn of(engine: EngineKind) -> Options {
+    Options { engine, ..if engine.needs_memory() { emulated(options()) } else { options() } }
+}
+
 fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let listed = std::fs::read_dir(dir).unwrap().map(|file| file.unwrap().path());
     listed.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
@@ -45,6 +49,60 @@ fn kill(db: Db, dir: &Path) {
         .filter(|path| !left.contains_key(*path))
         .for_each(|path| std::fs::remove_file(path).unwrap());
     left.iter().for_each(|(path, data)| std::fs::write(path, data).unwrap());
+}
+
+/// The variable that has [`a_process_may_change_its_directory`] work in the directory it names.
+const MOVING: &str = "TERRACE_MOVING_IN";
+
+/// A database that was opened by a relative path is where it was when the process goes elsewhere, be another one of that
+/// name there.
+#[test]
+fn a_process_may_change_its_directory() {
+    if std::env::var_os(MOVING).is_some() {
+        return move_about();
+    }
+    for &engine in EngineKind::ALL {
+        let home = tempfile::tempdir().unwrap();
+        let elsewhere = home.path().join("elsewhere");
+        std::fs::create_dir_all(&elsewhere).unwrap();
+        let other = Db::open(elsewhere.join("db"), of(engine)).unwrap();
+        fill(&other);
+        other.close().unwrap();
+        drop(other);
+        let before = files(&elsewhere.join("db"));
+        let test =
+            format!("{}::a_process_may_change_its_directory", module_path!().split_once("::").unwrap().1);
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", &test, "--test-threads=1"])
+            .current_dir(home.path())
+            .env(MOVING, engine.name())
+            .status()
+            .unwrap();
+        assert!(status.success(), "{engine:?}");
+        assert_untouched(&elsewhere.join("db"), &before);
+    }
+}
+
+/// Opens the database `db`, goes elsewhere, and goes on with it. In a process of its own.
+fn move_about() {
+    let engine = EngineKind::parse(&std::env::var(MOVING).unwrap()).unwrap();
+    let options = of(engine);
+    let key = |i: u32| (1000 + i).to_be_bytes();
+    let db = Db::open("db", options.clone()).unwrap();
+    (0..100).for_each(|i| db.put(&key(i), b"before").unwrap());
+    db.flush().unwrap();
+    drop(db);
+    let db = Db::open("db", options.clone()).unwrap();
+    std::env::set_current_dir("elsewhere").unwrap();
+    (0..100).for_each(|i| assert_eq!(db.get(&key(i)).unwrap().as_deref(), Some(&b"before"[..])));
+    (50..200).for_each(|i| db.put(&key(i), b"after").unwrap());
+    db.flush().unwrap();
+    db.compact_range::<&[u8]>(..).unwrap();
+    assert_clean(&db);
+    db.close().unwrap();
+    drop(db);
+    let db = Db::open("../db", options).unwrap();
+    (0..200).for_each(|i| assert_eq!(db.get(&key(i)).unwrap().unwrap().len(), if i < 50 { 6 } else { 5 }));
 }
 
 /// What was killed is read as it will be found, and reading changes not a byte of it.
