@@ -15,7 +15,7 @@ use crate::stats::Stats;
 
 pub(super) fn check<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
     store.jobs.wait_idle();
-    let _alone = store.turns.alone();
+    let _alone = store.gate.exclusive();
     let _still = store.index.still();
     let rested = store.index.rest(&store.core);
     // Readers look at one thing for a moment and leave; nothing new comes, since writers wait.
@@ -34,7 +34,7 @@ pub(super) fn check<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
 
 /// Proves index and records, and says nothing of the rest of the pool.
 pub(super) fn prove<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
-    let _alone = store.turns.alone();
+    let _alone = store.gate.exclusive();
     let _still = store.index.still();
     prove_words(store, &mut store.pool.marks())
 }

@@ -63,13 +63,13 @@ impl<I: KeyIndex> PmStore<I> {
         group.requests.iter().flat_map(|r| r.batch.ops()).for_each(|op| {
             last.insert(op.key, op);
         });
-        let mut outcome = self.apply_in_turn(&last);
+        let mut outcome = self.apply_alone(&last);
         if outcome.as_ref().is_err_and(|e| self.wants_room(e)) && self.make_room(usize::MAX) {
-            outcome = self.apply_in_turn(&last);
+            outcome = self.apply_alone(&last);
         }
         match outcome {
             Err(e) if self.wants_room(&e) && last.values().all(|op| op.kind == Kind::Delete) => {
-                self.pool.claiming(Claim::Some, || self.apply_in_turn(&last))
+                self.pool.claiming(Claim::Some, || self.apply_alone(&last))
             }
             outcome => outcome,
         }
@@ -80,8 +80,8 @@ impl<I: KeyIndex> PmStore<I> {
         error.is_out_of_space() && self.pending.load(Ordering::Relaxed) == NO_GROUP
     }
 
-    fn apply_in_turn(&self, ops: &BTreeMap<&[u8], Op<'_>>) -> Result<()> {
-        let _alone = self.turns.alone();
+    fn apply_alone(&self, ops: &BTreeMap<&[u8], Op<'_>>) -> Result<()> {
+        let _alone = self.gate.exclusive();
         self.admit()?;
         let number = self.next_number();
         match self.try_group(ops, number) {
@@ -102,7 +102,7 @@ impl<I: KeyIndex> PmStore<I> {
             [] => Ok(()),
             [only] => {
                 self.take(only)?;
-                self.settle_step(steps.remove(0));
+                self.finish_step(steps.remove(0));
                 Ok(())
             }
             _ => self.take_all(steps, number),
@@ -160,7 +160,7 @@ impl<I: KeyIndex> PmStore<I> {
         }
         self.afterwards(list.disarm());
         self.show();
-        steps.into_iter().for_each(|step| self.settle_step(step));
+        steps.into_iter().for_each(|step| self.finish_step(step));
         Ok(())
     }
 
@@ -186,7 +186,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// A step has happened: what it leaves nameless goes.
-    fn settle_step(&self, step: Step<'_>) {
+    fn finish_step(&self, step: Step<'_>) {
         if let Some(word) = step.new.map(NewRecord::keep) {
             self.note_kept(word);
         }

@@ -19,13 +19,14 @@
 //!
 //! 1. Every word of the index names a sound record of its key, and the records that links made since the open lead to are
 //!    there. What a held snapshot sees of a key is among them.
-//! 2. Nobody registers a snapshot while somebody writes: it takes a turn alone (`turns`). So whoever writes knows which
-//!    versions are needed, and his is seen by none of the snapshots that there are.
-//! 3. Links and words of versions are changed by holders of turns: of a key's newest by whom the index lets, of
-//!    older ones by those who are alone.
-//! 4. Lock order: turns, then what the parts lock. Nobody who has a turn waits for background jobs.
+//! 2. A snapshot is registered by a holder of the whole gate (`gate`), so never beside a write. A writer therefore knows
+//!    which versions are needed, and no snapshot that there is sees the version that he writes.
+//! 3. Only holders of the gate change links and words of versions. A key's newest is changed by whom the index lets, an
+//!    older one by whoever holds the gate alone.
+//! 4. Lock order: the gate, then what the parts lock. Nobody waits for background jobs while he holds the gate.
 
 mod check;
+mod gate;
 mod group;
 mod index;
 mod layout;
@@ -35,7 +36,6 @@ mod record;
 mod recover;
 mod repair;
 mod sparse;
-mod turns;
 mod undo;
 mod versions;
 mod walk;
@@ -71,10 +71,10 @@ pub(crate) use index::KeyIndex;
 pub(crate) use open::open;
 pub(crate) use repair::repair;
 
+use gate::WriteGate;
 use group::Overlay;
 use layout::RecordRef;
 use sparse::Sparse;
-use turns::Turns;
 use versions::Kept;
 
 /// No group is being applied.
@@ -95,8 +95,8 @@ pub(crate) struct PmStore<I: KeyIndex> {
     manifest: Manifest,
     /// Where the records' header is.
     header: u64,
-    turns: Turns,
-    /// The number of now. It changes in a turn alone.
+    gate: WriteGate,
+    /// The number of now. Whoever changes it holds the gate alone.
     now: AtomicU64,
     /// The highest number that is durably set aside.
     mark: AtomicU64,
@@ -140,7 +140,7 @@ impl<I: KeyIndex> PmStore<I> {
         self.jobs.spawn(Lane::Tidying, &self.me, job)
     }
 
-    /// An error unless writes are welcome. The caller has a turn, so that nothing changes about it.
+    /// An error unless writes are welcome. The caller holds the gate, so that nothing changes about it.
     fn admit(&self) -> Result<()> {
         if self.closed.load(Ordering::Relaxed) {
             return Err(Error::invalid("the database is closed"));
@@ -202,7 +202,7 @@ impl<I: KeyIndex> Engine for PmStore<I> {
     }
 
     fn hold(&self, snapshots: &Arc<Snapshots>) -> Held {
-        let _alone = self.turns.alone();
+        let _alone = self.gate.exclusive();
         let held = snapshots.hold_at(self.now.load(Ordering::Relaxed));
         if !self.core.options.read_only && !self.closed.load(Ordering::Relaxed) {
             self.next_number();
@@ -293,7 +293,7 @@ impl<I: KeyIndex> Engine for PmStore<I> {
         if !self.jobs.close() {
             return Ok(());
         }
-        let _alone = self.turns.alone();
+        let _alone = self.gate.exclusive();
         self.closed.store(true, Ordering::Release);
         if self.core.options.read_only {
             self.give_back();

@@ -185,7 +185,7 @@ pub(super) fn assemble<I: KeyIndex>(
         limbo,
         manifest,
         header,
-        turns: Default::default(),
+        gate: Default::default(),
         now: AtomicU64::new(inherited),
         mark: AtomicU64::new(inherited),
         inherited,

@@ -130,7 +130,7 @@ impl<'p> Record<'p> {
     /// # Safety
     ///
     /// If a record was there when the word was loaded, it is not freed for `'p`: the caller has been present in the
-    /// store's limbo since before that, or holds all turns. A damaged word may lead anywhere, where bytes may
+    /// store's limbo since before that, or holds the gate alone. A damaged word may lead anywhere, where bytes may
     /// change: what is read there is taken for a record only with its checksum.
     pub unsafe fn peek(pool: &'p Pool, word: RecordRef) -> Result<Self> {
         let at = word.offset();

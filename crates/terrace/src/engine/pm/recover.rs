@@ -12,7 +12,7 @@ use super::layout::RecordRef;
 use super::open::Found;
 use super::{NO_GROUP, PmStore};
 
-/// Keys that are looked at in one turn.
+/// Keys that are looked at while the gate is held once.
 const CHUNK: usize = 256;
 
 impl<I: KeyIndex> PmStore<I> {
@@ -34,7 +34,7 @@ impl<I: KeyIndex> PmStore<I> {
         {
             // Who had unlinked something before the marks came by has retired it by now: it is in limbo, where it is looked
             // for below, or has been freed.
-            let _alone = self.turns.alone();
+            let _alone = self.gate.exclusive();
             if self.pending.load(Ordering::Relaxed) != NO_GROUP {
                 // A group could not be taken back: what the next open puts back is named by the undo list alone.
                 self.pool.leave_unreclaimed();
@@ -47,14 +47,14 @@ impl<I: KeyIndex> PmStore<I> {
             self.pool.release_reclaimed()?;
         }
         for key in gone {
-            let _alone = self.turns.alone();
+            let _alone = self.gate.exclusive();
             let _here = self.limbo.enter();
             self.collapse(&key, &self.core.snapshots.list())?;
         }
         Ok(())
     }
 
-    /// Marks everything of the pool that is reachable, in turns; the keys of which nothing but a deletion of an earlier
+    /// Marks everything of the pool that is reachable, a few keys at a time; the keys of which nothing but a deletion of an earlier
     /// session is left.
     fn mark(&self, marks: &mut Marks) -> Result<Vec<Vec<u8>>> {
         let mut gone = Vec::new();
@@ -70,18 +70,19 @@ impl<I: KeyIndex> PmStore<I> {
         Ok(gone)
     }
 
-    /// Calls `each` with every key and word, in turns: between two of them a group may happen, but none goes on meanwhile.
+    /// Calls `each` with every key and word, a few at a time: between two calls a group may happen, but none goes on
+    /// meanwhile.
     fn each_word(&self, each: &mut dyn FnMut(&[u8], RecordRef) -> Result<()>) -> Result<()> {
         let (mut cursor, mut batch, mut more) = (I::Cursor::default(), ScanBatch::new(), true);
         while more {
-            let _turn = self.turns.share();
+            let _shared = self.gate.shared();
             more = self.visit_batch(&mut cursor, &mut batch, each)?;
         }
         Ok(())
     }
 
     /// Calls `visit` with the keys and words of about [`CHUNK`] keys from `cursor` on; says whether there may be more. The
-    /// caller has a turn.
+    /// caller holds the gate.
     pub(super) fn visit_batch(
         &self,
         cursor: &mut I::Cursor,

@@ -25,7 +25,7 @@ use super::layout::{LINKED_KIND, RECORD_KIND, RecordRef};
 use super::record::{NewRecord, Record};
 use super::{NO_GROUP, PmStore};
 
-/// Slots that are moved in one turn.
+/// Slots that are moved while the gate is held once.
 const CHUNK: usize = 32;
 
 /// Slabs that a write without room has emptied at first; each time that this is not enough, twice as many, up to so many
@@ -104,7 +104,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// Empties up to `want` slabs, the sparsest first, for a write that has found no room; whether any has gone. The caller
-    /// has no turn and is not present.
+    /// does not hold the gate and is not present.
     pub(super) fn make_room(&self, want: usize) -> bool {
         self.empty_slabs(want, 100) > 0
     }
@@ -112,7 +112,7 @@ impl<I: KeyIndex> PmStore<I> {
     /// Empties up to `want` slabs of which at most `most` hundredths are in use; how many have gone.
     pub(super) fn empty_slabs(&self, want: usize, most: u64) -> usize {
         let mut vain = self.sparse.vain.lock();
-        self.give_back_in_turn();
+        self.give_back_sharing();
         let freed = self.sparse.freed.load(Ordering::Relaxed);
         if *vain == Some(freed) {
             return 0;
@@ -126,7 +126,7 @@ impl<I: KeyIndex> PmStore<I> {
             let Some(mut clearing) = self.pool.clear_slab(slab) else { continue };
             let is_empty = self.move_all(&clearing);
             let let_go = {
-                let _turn = self.turns.share();
+                let _shared = self.gate.shared();
                 // An error leaves the slab where it is.
                 let let_go = clearing.let_go();
                 self.give_back();
@@ -149,8 +149,8 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// Gives back what readers have left, while nobody looks at all of the pool or closes it.
-    fn give_back_in_turn(&self) {
-        let _turn = self.turns.share();
+    fn give_back_sharing(&self) {
+        let _shared = self.gate.shared();
         self.give_back();
     }
 
@@ -158,7 +158,7 @@ impl<I: KeyIndex> PmStore<I> {
     fn wait_for_one(&self, waiting: &[Clearing]) -> usize {
         let attempts = if waiting.is_empty() { 0 } else { ATTEMPTS };
         for _ in 0..attempts {
-            self.give_back_in_turn();
+            self.give_back_sharing();
             let gone = waiting.iter().filter(|clearing| clearing.is_gone()).count();
             if gone > 0 {
                 return gone;
@@ -173,7 +173,7 @@ impl<I: KeyIndex> PmStore<I> {
         let (kind, slots) = (clearing.kind(), clearing.slots());
         let mut older = Vec::new();
         for chunk in slots.chunks(CHUNK) {
-            let _turn = self.turns.share();
+            let _shared = self.gate.shared();
             let Some(not_named) = self.move_chunk(chunk, kind, &|at| self.move_named(kind, at)) else {
                 return false;
             };
@@ -185,12 +185,12 @@ impl<I: KeyIndex> PmStore<I> {
             return true;
         }
         older.chunks(CHUNK).all(|chunk| {
-            let _alone = self.turns.alone();
+            let _alone = self.gate.exclusive();
             self.move_chunk(chunk, kind, &|at| self.move_older(kind, at)).is_some()
         })
     }
 
-    /// Moves these slots by `how`; those that are not named. `None`: no more may be moved. The caller has a turn.
+    /// Moves these slots by `how`; those that are not named. `None`: no more may be moved. The caller holds the gate.
     fn move_chunk(&self, chunk: &[u64], kind: PmKind, how: &dyn Fn(u64) -> Result<bool>) -> Option<Vec<u64>> {
         // While the header names an undo list nothing that its words name may go.
         if self.admit().is_err() || self.pending.load(Ordering::Relaxed) != NO_GROUP {
@@ -211,7 +211,7 @@ impl<I: KeyIndex> PmStore<I> {
         Some(not_named)
     }
 
-    /// Moves what the index names at `at`, in a slab that is held; false if it names nothing there. The caller has a turn and is
+    /// Moves what the index names at `at`, in a slab that is held; false if it names nothing there. The caller holds the gate and is
     /// present.
     fn move_named(&self, kind: PmKind, at: u64) -> Result<bool> {
         if kind != RECORD_KIND && kind != LINKED_KIND {

@@ -14,7 +14,7 @@ use super::record::Record;
 use crate::core::engine::Engine;
 use crate::core::snapshots::is_needed;
 
-/// Linked records whose keys a turn alone looks after.
+/// Linked records whose keys are looked after while the gate is held once.
 const CHUNK: usize = 32;
 
 /// Linked records that are remembered one by one: 8 MiB. Where there are more the pool is asked for all.
@@ -120,7 +120,7 @@ impl<I: KeyIndex> PmStore<I> {
     pub(super) fn drop_versions(&self) -> Result<()> {
         let words = self.take_kept();
         for chunk in words.chunks(CHUNK) {
-            let _alone = self.turns.alone();
+            let _alone = self.gate.exclusive();
             self.drop_versions_of(chunk)?;
         }
         Ok(())

@@ -47,25 +47,25 @@ impl Old {
 impl<I: KeyIndex> PmStore<I> {
     /// Carries `op` out if `condition` holds; says whether it did.
     pub(super) fn write_single(&self, op: &Op<'_>, condition: Condition) -> Result<bool> {
-        let mut outcome = self.write_in_turn(op, condition);
+        let mut outcome = self.write_through_gate(op, condition);
         for time in 0..MOST_TIMES {
             let is_refused = outcome.as_ref().is_err_and(Error::is_out_of_space);
             if !is_refused || !self.make_room(FIRST_SLABS << time) {
                 break;
             }
-            outcome = self.write_in_turn(op, condition);
+            outcome = self.write_through_gate(op, condition);
         }
         match outcome {
             // For this some room is kept.
             Err(e) if e.is_out_of_space() && op.kind == Kind::Delete => {
-                self.pool.claiming(Claim::Some, || self.write_in_turn(op, condition))
+                self.pool.claiming(Claim::Some, || self.write_through_gate(op, condition))
             }
             outcome => outcome,
         }
     }
 
-    fn write_in_turn(&self, op: &Op<'_>, condition: Condition) -> Result<bool> {
-        let _turn = self.turns.share();
+    fn write_through_gate(&self, op: &Op<'_>, condition: Condition) -> Result<bool> {
+        let _shared = self.gate.shared();
         self.admit()?;
         match self.try_single(op, condition) {
             Err(e) if e.is_out_of_space() => {
@@ -155,7 +155,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// What becomes of the versions that `before` is the newest of, if the newest snapshot held is `newest` (0: none). The
-    /// caller has a turn and is present.
+    /// caller holds the gate and is present.
     pub(super) fn old(&self, before: Option<RecordRef>, key: &[u8], newest: u64) -> Result<Old> {
         let Some(word) = before else { return Ok(Old::Absent) };
         if newest == 0 {

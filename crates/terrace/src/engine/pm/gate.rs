@@ -1,0 +1,30 @@
+//! Who writes beside whom: single writes share the gate, and whatever needs a moment without them holds it alone.
+//!
+//! The gate is held for one operation, and never while its holder waits for background work, which takes it, too.
+
+use std::sync::PoisonError;
+
+use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
+
+/// The gate of one store. Every thread has a part of it for itself, so that sharing it costs little.
+#[derive(Debug, Default)]
+pub(super) struct WriteGate(ShardedLock<()>);
+
+/// The gate, shared with others.
+pub(super) type Shared<'a> = ShardedLockReadGuard<'a, ()>;
+
+/// The gate, with nobody else inside.
+pub(super) type Exclusive<'a> = ShardedLockWriteGuard<'a, ()>;
+
+impl WriteGate {
+    /// Waits until nobody holds the gate alone.
+    #[inline]
+    pub fn shared(&self) -> Shared<'_> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until nobody else holds the gate.
+    pub fn exclusive(&self) -> Exclusive<'_> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
