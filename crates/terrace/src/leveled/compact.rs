@@ -40,6 +40,7 @@ impl<'a, B: WriteBuffer> Claim<'a, B> {
         let state = tree.manifest.state();
         let view = levels.view(tree.policy.levels(), &busy, &state.candidates);
         let pick = tree.policy.choose(&view, oldest)?;
+        debug_assert_eq!(pick.breach(&view), None, "{pick:?} of {:?}", tree.policy);
         busy.extend(pick.tables());
         drop(busy);
         Some(Claim { tree, pick, levels })

@@ -34,6 +34,34 @@ impl Pick {
         Pick { level, output, inputs: numbers(inputs), next: numbers(next), is_move }
     }
 
+    /// Which of the rules in the head of [`leveled`](super) it breaks in `view`, if any: the last defence against a policy
+    /// that is wrong.
+    pub fn breach(&self, view: &LevelsView<'_>) -> Option<&'static str> {
+        let is_in = |numbers: &[u64], t: &TableFigures<'_>| numbers.contains(&t.number);
+        let split = |level: usize, numbers: &[u64]| -> (Vec<TableFigures<'_>>, Vec<TableFigures<'_>>) {
+            view.levels.get(level).into_iter().flatten().copied().partition(|t| is_in(numbers, t))
+        };
+        let ((inputs, left), (next, _)) = (split(self.level, &self.inputs), split(self.output, &self.next));
+        let reach = inputs.iter().map(|t| t.max_seq).max().unwrap_or(0);
+        let below = self.output > self.level;
+        let passed = |level: usize| !view.overlapping(level, span(&inputs)).is_empty();
+        let not_merged = |t: &TableFigures<'_>| !is_in(&self.next, t);
+        let rules = [
+            (inputs.is_empty() || inputs.len() < self.inputs.len(), "inputs that are not on their level"),
+            (next.len() < self.next.len(), "tables to merge with that are not on the output's level"),
+            (self.output >= view.levels.len() || self.output < self.level, "an output on no lower level"),
+            (inputs.iter().chain(&next).any(|t| t.busy), "a table that is being compacted"),
+            (self.is_move && !next.is_empty(), "a move on top of other tables"),
+            (self.level == 0 && left.iter().any(|t| t.min_seq <= reach), "an older table left on level 0"),
+            ((self.level + 1..self.output).any(passed), "a level passed over that holds older versions"),
+            (
+                below && view.overlapping(self.output, span(&inputs)).iter().any(not_merged),
+                "a table that its outputs overlap",
+            ),
+        ];
+        rules.into_iter().find_map(|(is_broken, rule)| is_broken.then_some(rule))
+    }
+
     /// Every table that it reads.
     pub fn tables(&self) -> impl Iterator<Item = u64> {
         self.inputs.iter().chain(&self.next).copied()
@@ -86,16 +114,28 @@ fn from_level_0(view: &LevelsView<'_>, base: usize, max_bytes: u64) -> Option<Pi
     let mut oldest_first: Vec<TableFigures<'_>> = tables.clone();
     oldest_first.sort_by_key(|t| t.max_seq);
     let (mut bytes, mut reach) = (0, 0);
-    let taken = oldest_first.iter().take_while(|t| {
-        // After a repair tables may be newer and older than one another: then they go together.
-        let goes = bytes < max_bytes || t.min_seq <= reach;
+    let taken = oldest_first.iter().zip(earliest(&oldest_first)).take_while(|(t, earliest)| {
+        // After a repair tables may be newer and older than one another, neighbours or not: whatever stays is newer than all
+        // that goes.
+        let goes = bytes < max_bytes || *earliest <= reach;
         (bytes, reach) = (bytes + t.bytes, reach.max(t.max_seq));
         goes
     });
-    let inputs: Vec<TableFigures<'_>> = taken.copied().collect();
+    let inputs: Vec<TableFigures<'_>> = taken.map(|(table, _)| *table).collect();
     let next = view.overlapping(base, span(&inputs));
     let free = !next.iter().any(|t| t.busy);
     free.then(|| Pick::new(view, (0, base), &inputs, next))
+}
+
+/// For each table the smallest sequence number in it and those after it.
+fn earliest(tables: &[TableFigures<'_>]) -> Vec<u64> {
+    let least = |least: &mut u64, table: &TableFigures<'_>| {
+        *least = (*least).min(table.min_seq);
+        Some(*least)
+    };
+    let mut earliest: Vec<u64> = tables.iter().rev().scan(u64::MAX, least).collect();
+    earliest.reverse();
+    earliest
 }
 
 /// The first of the level's tables, by rank, that needs no busy one.

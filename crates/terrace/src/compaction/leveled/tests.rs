@@ -53,6 +53,67 @@ fn writers_are_slowed_smoothly_and_stop_at_the_limit() {
     assert_eq!(delay(&Load { memtables_full: false, ..full }, &limits), Some(Duration::ZERO));
 }
 
+fn figures(number: u64, seqs: (u64, u64)) -> TableFigures<'static> {
+    TableFigures {
+        number,
+        bytes: 100,
+        entries: 1,
+        deletes: 0,
+        smallest: b"a",
+        largest: b"b",
+        min_seq: seqs.0,
+        max_seq: seqs.1,
+        busy: false,
+        keeps_old: false,
+    }
+}
+
+/// Tables that a repair has put on level 0: 3 holds something older than 1 does, and 2, which lies between, does not.
+#[test]
+fn what_stays_on_level_0_is_newer_than_all_that_goes() {
+    let options = LeveledOptions { levels: 2, l0_trigger: 1, max_merge_bytes: 100, ..options() };
+    let policy = LeveledPolicy::new(options, 100, LeastOverlap);
+    let chosen = |tables: &[TableFigures<'static>]| {
+        let view = LevelsView { levels: vec![tables.to_vec(), Vec::new()] };
+        let pick = policy.choose(&view, None).expect("level 0 is over its target");
+        assert_eq!(pick.breach(&view), None);
+        pick.inputs
+    };
+    assert_eq!(chosen(&[figures(3, (2, 12)), figures(2, (7, 9)), figures(1, (1, 5))]), [1, 2, 3]);
+    assert_eq!(chosen(&[figures(3, (10, 12)), figures(2, (7, 9)), figures(1, (1, 5))]), [1]);
+}
+
+/// A rule, and a choice that breaks it: from level, to level, tables of each.
+type Breach = (&'static str, (usize, usize), &'static [u64], &'static [u64]);
+
+#[test]
+fn choices_that_break_a_rule_are_told() {
+    let busy = TableFigures { busy: true, ..figures(5, (1, 1)) };
+    let levels = vec![
+        vec![figures(2, (8, 9)), figures(1, (6, 7))],
+        vec![figures(3, (5, 5))],
+        vec![figures(4, (3, 4))],
+        vec![busy],
+    ];
+    let view = LevelsView { levels };
+    let breaches: [Breach; 7] = [
+        ("inputs that are not on their level", (0, 1), &[3], &[]),
+        ("tables to merge with that are not on the output's level", (0, 1), &[1, 2], &[4]),
+        ("an output on no lower level", (1, 0), &[3], &[]),
+        ("a table that is being compacted", (2, 3), &[4], &[5]),
+        ("an older table left on level 0", (0, 1), &[2], &[3]),
+        ("a level passed over that holds older versions", (0, 2), &[1, 2], &[4]),
+        ("a table that its outputs overlap", (1, 2), &[3], &[]),
+    ];
+    for (rule, (level, output), inputs, next) in breaches {
+        let pick = Pick { level, output, inputs: inputs.into(), next: next.into(), is_move: false };
+        assert_eq!(pick.breach(&view), Some(rule), "{pick:?}");
+    }
+    let sound = Pick { level: 1, output: 2, inputs: vec![3], next: vec![4], is_move: false };
+    assert_eq!(sound.breach(&view), None);
+    assert_eq!(Pick { is_move: true, ..sound }.breach(&view), Some("a move on top of other tables"));
+}
+
 #[derive(Debug, Clone, PartialEq)]
 struct Entry {
     key: Vec<u8>,
@@ -86,7 +147,7 @@ fn leveled(victims: impl Victims + 'static, scale: u64) -> Box<dyn LevelPolicy> 
         l0_trigger: 2,
         base_bytes: 6 * scale,
         multiplier: 3.0,
-        max_merge_bytes: 40 * scale,
+        max_merge_bytes: 10 * scale,
     };
     Box::new(LeveledPolicy::new(options, 4 * scale, victims))
 }
@@ -203,6 +264,7 @@ impl Model {
     }
 
     fn execute(&mut self, pick: &Pick) {
+        assert_eq!(pick.breach(&self.view()), None, "{pick:?}");
         if pick.is_move {
             for number in &pick.inputs {
                 self.tables.get_mut(number).expect("an input is a table").level = pick.output;
@@ -278,6 +340,11 @@ impl Model {
         panic!("choices do not end: {:?}", self.view());
     }
 
+    fn repair(&mut self) {
+        self.tables.values_mut().for_each(|table| table.level = 0);
+        self.noted = self.tables.keys().copied().collect();
+    }
+
     /// Everything to the last level, and rewritten there.
     fn compact_all(&mut self) {
         for level in 0..self.policy.levels() - 1 {
@@ -302,6 +369,8 @@ enum Step {
     One,
     Settle,
     CompactAll,
+    /// A repair that cannot read the manifest puts every table on level 0.
+    Repair,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -313,6 +382,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => Just(Step::One),
         3 => Just(Step::Settle),
         1 => Just(Step::CompactAll),
+        1 => Just(Step::Repair),
     ];
     prop::collection::vec(step, 1..40)
 }
@@ -335,11 +405,12 @@ fn take(model: &mut Model, step: Step) {
         }
         Step::Settle => model.settle(),
         Step::CompactAll => model.compact_all(),
+        Step::Repair => model.repair(),
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
     fn choices_end_and_lose_nothing(steps in steps()) {
