@@ -14,7 +14,7 @@
 //! | `flush.rs` | memtables, oldest first, out of memory |
 //! | `compact.rs`, `merge.rs` | compaction jobs, and the merge that one does in parts |
 //! | `change.rs` | a change of the runs: into the manifest, and before readers |
-//! | `recover.rs`, `check.rs` | what opening has to do; proving everything |
+//! | `recover.rs`, `check.rs`, `repair.rs` | what opening has to do; proving everything; what a repair brings back |
 //! | `logged/` | a write buffer: memtables in DRAM and a commit log |
 //!
 //! What is decided about levels is the [`LevelPolicy`]'s; what a level consists of is a
@@ -41,6 +41,7 @@ pub(crate) mod logged;
 mod merge;
 mod read;
 mod recover;
+mod repair;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -66,6 +67,7 @@ use crate::pool;
 use crate::tables::WriterOptions;
 
 pub(crate) use buffer::{Memtable, Stage, WriteBuffer};
+pub(crate) use repair::{gather_runs, new_state};
 
 /// An open database of levels of runs under a write buffer.
 #[derive(Debug)]

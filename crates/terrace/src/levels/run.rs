@@ -17,7 +17,8 @@
 //! [`TableMeta`] as a table's, with the bytes it takes in the pool for those of a file, and the place of its head in the
 //! pool. An earlier version refuses that edit by its name. The edits that move and remove a table do the same
 //! for it, since its number is like theirs. What is read by [`Manifest::listing`] is about files: such a number is not
-//! missing from the directory.
+//! missing from the directory. Of which kind an output is will be the policy's to say, with the other limits for its level
+//! ([`OutputLimits`](crate::compaction::leveled::LevelPolicy::outputs)); what writes it, `output.rs`'s.
 
 use std::sync::Arc;
 

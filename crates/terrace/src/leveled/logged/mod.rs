@@ -7,6 +7,7 @@
 //! What a flush makes, and what lies below the memtables, is the [`Stage`]'s, which this knows nothing of.
 
 mod recover;
+mod repair;
 mod write;
 
 use std::sync::Arc;
@@ -26,6 +27,8 @@ use crate::core::request::Group;
 use crate::manifest::{Edit, Manifest};
 use crate::memtable::{MemCursor, MemList, NODE_OVERHEAD_BYTES};
 use crate::stats::Stats;
+
+pub(crate) use repair::gather_logs;
 
 /// More than this is flushed, and not copied to another log.
 const COPY_BYTES: u64 = 4 << 20;

@@ -1,0 +1,57 @@
+//! What a repair brings back of logs in a pool.
+
+use terrace_base::Result;
+use terrace_log::PmLog;
+use terrace_pmem::Opened;
+
+use crate::commit_log::{Gathered, LOG_ROOTS, number_of};
+use crate::manifest::{Identity, State};
+use crate::pool;
+use crate::salvage::Salvage;
+
+/// Reads the logs in the pool, as far as they can be.
+pub(crate) fn gather_logs(
+    base: &mut Salvage,
+    identity: &Identity,
+    known: Option<&State>,
+) -> Result<Gathered> {
+    let core = base.core.clone();
+    let (path, media) = pool::request(&core, identity)?;
+    if !core.env.pm.exists(&path)? {
+        base.lost("the pool is missing: writes since the last flush");
+        return Ok(Gathered::default());
+    }
+    let (options, owner) = (pool::pool_options(&core, media), (identity, base.is_known));
+    let pool = match pool::open_to_repair(&core, &path, &options, owner)? {
+        Ok(pool) => pool,
+        Err(e) => {
+            base.pool_aside = Some(e.to_string());
+            base.lost(format!("{e}: writes since the last flush"));
+            return Ok(Gathered::default());
+        }
+    };
+    if pool.opened() == Opened::Torn {
+        base.lost("the pool, which may be torn: writes since the last flush");
+        return Ok(Gathered::default());
+    }
+    let doubts = pool::take_as_it_is(&pool, known.and_then(|state| state.pool));
+    doubts.into_iter().for_each(|doubt| base.lost(doubt));
+    let mut logs = Vec::new();
+    for root in LOG_ROOTS {
+        let opened = pool.root(root).and_then(|head| head.map(|head| PmLog::open(&pool, head)).transpose());
+        match opened.map(|log| log.map(|log| (number_of(&log), log))) {
+            Ok(None) => {}
+            Ok(Some((Some(number), log))) => logs.push((number, log)),
+            Ok(Some((None, _))) => {
+                let what = format!("{root}: a log that does not begin");
+                base.lost(format!("{what}, if anything was in it"));
+                base.pool_aside = Some(what);
+            }
+            Err(e) => {
+                base.pool_aside = Some(e.to_string());
+                base.lost(format!("{e}: the writes of one memtable"));
+            }
+        }
+    }
+    Ok(Gathered::from_pool(&pool, logs.iter().map(|(number, log)| (*number, log))))
+}

@@ -1,0 +1,49 @@
+//! What a repair brings back of the levels.
+//!
+//! Where the manifest can be read and nothing that it names is missing, runs keep their levels; else all that are
+//! there go to level 0, where every order of versions is right.
+
+use std::collections::BTreeSet;
+
+use terrace_base::Result;
+use terrace_table::TableMeta;
+
+use crate::manifest::{Identity, Manifest, State};
+use crate::salvage::Salvage;
+
+/// A run with its level, and whether it was found sound.
+pub(crate) type Placed = (u32, TableMeta, bool);
+
+/// The runs that there are. `known` is what the manifest says, where it can be read.
+pub(crate) fn gather_runs(base: &mut Salvage, known: Option<&State>) -> Result<Vec<Placed>> {
+    let present = base.present_tables();
+    let whole =
+        base.left.is_none() && known.is_some_and(|s| s.tables.keys().all(|number| present.contains(number)));
+    let wanted = base.wanted_tables(known);
+    // A manifest that names what is not there has lost its end: what replaced it is there and not named.
+    let wanted = if whole { wanted } else { &present - &base.left.clone().unwrap_or_default() };
+    let level =
+        |number: u64| known.filter(|_| whole).map_or(0, |s| s.tables.get(&number).map_or(0, |t| t.level));
+    let sound = base.sound_tables(wanted)?;
+    let tables = sound.into_iter().map(|(number, meta)| (level(number), number == meta.number, meta));
+    Ok(tables.map(|(level, sound, meta)| (level, meta, sound)).collect())
+}
+
+/// What the new manifest is to say of them.
+pub(crate) fn new_state(
+    base: &Salvage,
+    identity: Identity,
+    runs: Vec<Placed>,
+    known: Option<State>,
+) -> Result<State> {
+    let flushed = runs.iter().map(|(_, meta, sound)| if *sound { meta.max_seq } else { 0 }).max();
+    let flushed = flushed.unwrap_or(0).max(known.as_ref().map_or(0, |s| s.flushed_seq));
+    let runs: Vec<(u32, TableMeta)> = runs.into_iter().map(|(level, meta, _)| (level, meta)).collect();
+    let mut state = Manifest::state_of(identity, &runs, flushed)?;
+    state.next_file = state.next_file.max(base.next);
+    (state.log_number, state.log_end, state.last_log) =
+        known.map_or((0, None, None), |s| (s.log_number, s.log_end, s.last_log));
+    // What a run's entries beside the newest of their key are for is not known: it is looked at again.
+    state.candidates = state.tables.keys().copied().collect::<BTreeSet<u64>>().into();
+    Ok(state)
+}
