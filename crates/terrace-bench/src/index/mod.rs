@@ -12,6 +12,7 @@
 pub mod list;
 pub mod pairs;
 pub mod phase;
+mod phase_outcome;
 pub mod plot;
 pub mod run;
 pub mod store;
@@ -19,5 +20,6 @@ pub mod subject;
 pub mod table;
 
 pub use pairs::Pairs;
-pub use phase::{Op, PhaseOutcome};
+pub use phase::Op;
+pub use phase_outcome::PhaseOutcome;
 pub use run::{Place, Run, Runner, Spec, Step};

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::phase::{Op, PhaseOutcome};
+use super::phase::Op;
+use super::phase_outcome::PhaseOutcome;
 use super::run::Run;
 use crate::chart::{Axis, Bars, Lines, Panel, Series, panels};
 use crate::store::StoreResult;

@@ -12,7 +12,8 @@ use terrace_base::{Error, Result};
 use terrace_pmem::{MediaRequest, Pool, PoolOptions, Profile};
 
 use super::pairs::{PairKeys, Pairs};
-use super::phase::{Ground, Op, PhaseOutcome, run_phase};
+use super::phase::{Ground, Op, run_phase};
+use super::phase_outcome::PhaseOutcome;
 use super::subject::{Setup, Subject, Visitor};
 
 /// One step of a run.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::phase::PhaseOutcome;
+use super::phase_outcome::PhaseOutcome;
 use super::run::Run;
 use crate::report::{columns, grouped, nanos};
 

@@ -12,6 +12,7 @@ mod displaced;
 mod displacing;
 mod fastfair;
 mod skiplist;
+mod skiplist_crashes;
 mod skiplist_salvage;
 mod sptree;
 mod stray;

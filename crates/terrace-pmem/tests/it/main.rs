@@ -11,3 +11,4 @@ mod sizes;
 mod stale;
 mod support;
 mod threads;
+mod untouched;

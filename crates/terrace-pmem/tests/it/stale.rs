@@ -9,30 +9,30 @@ use terrace_base::rng::Rng;
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_pmem::{Granularity, Kind, Known, Media, MemMedia, Opened, POff, Pool, PoolOptions};
 
-use crate::support::{memory_dir, name, options, other_boot};
+use crate::support::{memory_dir, name, options};
 
 const PAGE: usize = 4096;
 const OBJECT: Kind = Kind(2);
 const ARENA: Kind = Kind(3);
 
-fn small() -> PoolOptions {
+pub fn small() -> PoolOptions {
     PoolOptions { size: 256 << 10, max_size: 1 << 20, ..options() }
 }
 
-fn medium(image: &[u8]) -> Arc<MemMedia> {
+pub fn medium(image: &[u8]) -> Arc<MemMedia> {
     let media = MemMedia::new(image.len() as u64, small().max_size, Granularity::CacheLine).unwrap();
     // SAFETY: as long as the image, and nobody else knows it yet.
     unsafe { media.base().copy_from_nonoverlapping(image.as_ptr(), image.len()) };
     Arc::new(media)
 }
 
-fn bytes_of(media: &MemMedia) -> Vec<u8> {
+pub fn bytes_of(media: &MemMedia) -> Vec<u8> {
     // SAFETY: mapped that far; nobody stores to it meanwhile.
     unsafe { std::slice::from_raw_parts(media.base(), media.len() as usize) }.to_vec()
 }
 
 /// All that the owner of the pool can read: names, places and bytes.
-fn answers(pool: &Pool) -> Result<Vec<(String, u64, Vec<u8>)>> {
+pub fn answers(pool: &Pool) -> Result<Vec<(String, u64, Vec<u8>)>> {
     let mut found = Vec::new();
     for (name, value) in pool.roots()? {
         found.push((name, value, Vec::new()));
@@ -83,7 +83,7 @@ fn work(pool: &Pool, rng: &mut Rng, steps: u64) {
 }
 
 /// Images of a pool during its life, the last one closed in order.
-fn life(seed: u64) -> Vec<Vec<u8>> {
+pub fn life(seed: u64) -> Vec<Vec<u8>> {
     let o = small();
     let mut rng = Rng::new(seed);
     let media = Arc::new(MemMedia::new(o.size, o.max_size, Granularity::CacheLine).unwrap());
@@ -372,83 +372,4 @@ fn the_same_boot_is_not_the_same_file() {
     assert_eq!(Pool::open(&at("copy"), &o).unwrap().opened(), Opened::Torn);
     std::fs::rename(at("pool"), at("moved")).unwrap();
     assert_eq!(Pool::open(&at("moved"), &o).unwrap().opened(), Opened::SameBoot);
-}
-
-/// A pool that is opened to be read, or looked at, is not changed by it: every byte stays, even of a superblock of which
-/// one copy is damaged.
-#[test]
-fn who_only_reads_stores_nothing() {
-    let images = life(6);
-    for damaged in [None, Some(3), Some(4096 + 20)] {
-        let mut image = images.last().unwrap().clone();
-        if let Some(at) = damaged {
-            image[at] ^= 0x40;
-        }
-        let right =
-            answers(&Pool::open_on(medium(images.last().unwrap()), name(), &small()).unwrap()).unwrap();
-        for o in [
-            PoolOptions { read_only: true, ..small() },
-            PoolOptions { salvage: true, ..small() },
-            PoolOptions { read_only: true, ..other_boot() },
-        ] {
-            let media = medium(&image);
-            // From here on a store is a signal that ends the process.
-            // SAFETY: the mapping stays where it is; nobody stores to it.
-            unsafe {
-                let protection = rustix::mm::MprotectFlags::READ;
-                rustix::mm::mprotect(media.base().cast(), media.len() as usize, protection).unwrap();
-            }
-            let o = PoolOptions { max_size: image.len() as u64, ..o };
-            let pool = Pool::open_on(media.clone(), name(), &o).unwrap();
-            assert_eq!(answers(&pool).unwrap(), right);
-            assert_eq!(pool.altered(), []);
-            if !o.salvage {
-                pool.close().unwrap();
-            }
-            drop(pool);
-            assert!(bytes_of(&media) == image, "{damaged:?}: bytes changed");
-        }
-    }
-}
-
-/// What was made on persistent memory is not written to on an ordinary file, nor the other way round: each kind of media
-/// is written in another way. To read it does no harm.
-#[test]
-fn a_pool_that_was_moved_to_other_media_is_not_written_to() {
-    let kinds = [Granularity::Byte, Granularity::CacheLine, Granularity::Page];
-    for from in kinds {
-        for to in kinds {
-            for clean in [true, false] {
-                let at = |granularity, image: Option<&[u8]>| {
-                    let memory = MemMedia::new(small().size, small().max_size, granularity).unwrap();
-                    if let Some(image) = image {
-                        // SAFETY: as long as the image, and nobody else knows it yet.
-                        unsafe { memory.base().copy_from_nonoverlapping(image.as_ptr(), image.len()) };
-                    }
-                    Arc::new(memory)
-                };
-                let first = at(from, None);
-                let pool = Pool::create_on(first.clone(), name(), &small()).unwrap();
-                pool.set_root("a", 1).unwrap();
-                if clean {
-                    pool.close().unwrap();
-                }
-                drop(pool);
-                let image = bytes_of(&first);
-                let second = at(to, Some(&image));
-                let opened = Pool::open_on(second.clone(), name(), &small());
-                if (from == Granularity::Page) == (to == Granularity::Page) {
-                    assert_eq!(opened.unwrap().root("a").unwrap(), Some(1));
-                    continue;
-                }
-                assert_eq!(opened.unwrap_err().kind(), ErrorKind::InvalidArgument, "{from:?} to {to:?}");
-                if clean {
-                    let read =
-                        Pool::open_on(second.clone(), name(), &PoolOptions { read_only: true, ..small() });
-                    assert_eq!(read.unwrap().root("a").unwrap(), Some(1));
-                }
-                assert!(bytes_of(&second) == image, "{from:?} to {to:?}: bytes changed");
-            }
-        }
-    }
 }

@@ -3,6 +3,8 @@
 //! Tables are the ground truth (`salvage/`). What memtables of the old pool can still be read becomes tables, too.
 //! From these come a new manifest and a new pool; logs are replayed on top.
 
+use std::path::PathBuf;
+
 use bytes::Bytes;
 use terrace_base::{Error, ErrorKind, Kind, Result};
 use terrace_index::{Missing, SkipList};
@@ -63,32 +65,7 @@ struct Repair {
 impl Repair {
     /// Turns what the old pool's memtables hold into tables.
     fn salvage_memtables(&mut self, identity: &Identity, tables: &mut Vec<(u32, TableMeta)>) -> Result<()> {
-        let owner = (identity, self.base.is_known);
-        let (path, media) = pool::request(&self.base.core, identity)?;
-        let options = pool::pool_options(&self.base.core, media);
-        if !self.base.core.env.pm.exists(&path)? {
-            self.base.lost("the pool is missing: writes since the last flush, unless a log has them");
-            return Ok(());
-        }
-        let pool = match pool::open_to_repair(&self.base.core, &path, &options, owner)? {
-            Ok(pool) => pool,
-            Err(e) => {
-                self.base.pool_aside = Some(e.to_string());
-                self.base.lost(format!("{e}: writes since the last flush, unless a log has them"));
-                return Ok(());
-            }
-        };
-        if pool.opened() == Opened::Torn {
-            match pool.granularity() {
-                Granularity::Page => self.base.did(
-                    "left the pool alone, which a power cut may have torn: the logs have what was synced",
-                ),
-                _ => self.base.lost(
-                    "the pool, which may be torn, and of which no log was kept: writes since the last flush",
-                ),
-            }
-            return Ok(());
-        }
+        let Some((path, pool)) = self.pool_to_salvage(identity)? else { return Ok(()) };
         let known_pool = self.known.as_ref().and_then(|state| state.pool);
         let mut doubts = pool::take_as_it_is(&pool, known_pool);
         let read: Vec<_> = (0..MEMTABLES).map(|slot| read_memtable(&pool, slot)).collect();
@@ -132,6 +109,37 @@ impl Repair {
             && known_pool.is_some()
             && self.base.left.is_none();
         Ok(())
+    }
+
+    /// The pool, if it is there, and what it holds is not told better by the logs.
+    fn pool_to_salvage(&mut self, identity: &Identity) -> Result<Option<(PathBuf, Pool)>> {
+        let owner = (identity, self.base.is_known);
+        let (path, media) = pool::request(&self.base.core, identity)?;
+        let options = pool::pool_options(&self.base.core, media);
+        if !self.base.core.env.pm.exists(&path)? {
+            self.base.lost("the pool is missing: writes since the last flush, unless a log has them");
+            return Ok(None);
+        }
+        let pool = match pool::open_to_repair(&self.base.core, &path, &options, owner)? {
+            Ok(pool) => pool,
+            Err(e) => {
+                self.base.pool_aside = Some(e.to_string());
+                self.base.lost(format!("{e}: writes since the last flush, unless a log has them"));
+                return Ok(None);
+            }
+        };
+        if pool.opened() == Opened::Torn {
+            match pool.granularity() {
+                Granularity::Page => self.base.did(
+                    "left the pool alone, which a power cut may have torn: the logs have what was synced",
+                ),
+                _ => self.base.lost(
+                    "the pool, which may be torn, and of which no log was kept: writes since the last flush",
+                ),
+            }
+            return Ok(None);
+        }
+        Ok(Some((path, pool)))
     }
 
     /// What is sound of a memtable that is damaged.
