@@ -10,6 +10,7 @@
 //! * [`turbohash`]: the TurboHash table of pairs, sharded, with 256-byte buckets.
 //! * [`limbo`]: when unlinked memory may be freed under lock-free readers; [`pins`]: readers counted without fences.
 //! * `overflow`: pairs for which a hash table has no place, whatever their keys' hashes.
+//! * `totals`: how many keys and bytes an index has, kept from session to session.
 //! * `reserved`: what a structure that is being made gives back if that fails.
 
 mod btree;
@@ -28,6 +29,7 @@ mod scan_batch;
 pub mod skiplist;
 pub mod sptree;
 mod sync;
+mod totals;
 pub mod turbohash;
 mod word_cell;
 
@@ -50,4 +52,5 @@ pub mod parts {
     pub use crate::pair::{NewPair, Pair, record_bytes, word_of};
     pub use crate::point::admit_key;
     pub use crate::reserved::Reserved;
+    pub use crate::totals::{SavedTotals, Totals};
 }

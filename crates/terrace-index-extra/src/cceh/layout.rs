@@ -142,12 +142,6 @@ pub(super) fn encode_header(place: u64, buckets: u32, probe: u32, seed: u64, dir
     out
 }
 
-/// The checksum of totals that were saved in `generation`; never 0.
-pub(super) fn totals_crc(keys: u64, pair_bytes: u64, generation: u64) -> u32 {
-    let bytes: Vec<u8> = [keys, pair_bytes, generation].iter().flat_map(|w| w.to_le_bytes()).collect();
-    crc32c(&bytes).max(1)
-}
-
 /// The first `depth` bits of a hash, or of a key word: both have the same.
 #[inline]
 pub(super) fn prefix(hash: u64, depth: u32) -> u64 {

@@ -58,7 +58,7 @@ use parking_lot::Mutex;
 use terrace_base::rng::Rng;
 use terrace_base::{Error, Result};
 use terrace_index::limbo::Limbo;
-use terrace_index::parts::{Overflow, Reserved, admit_key, admit_pair};
+use terrace_index::parts::{Overflow, Reserved, Totals, admit_key, admit_pair};
 use terrace_index::{ByteMap, HashCursor, HashFigures, HashIndex, PointIndex, ScanBatch, Wish, kinds};
 use terrace_pmem::{Marks, POff, Pool};
 
@@ -67,7 +67,6 @@ use layout::{BUCKET_BYTES, BUCKET_SLOTS, Bucket, Entry, HEADER_BYTES, HEADER_IND
 use lock::Locks;
 use mirror::Mirror;
 use space::Space;
-use totals::Totals;
 
 /// Buckets of a segment by default: 16 KiB.
 pub const SEGMENT_BUCKETS: usize = 256;

@@ -136,7 +136,7 @@ impl<const N: usize> FastFair<N> {
     }
 
     fn retire(&self, garbage: super::Garbage) {
-        self.totals.add_bytes(-(garbage.2 as i64));
+        self.totals.add(0, -(garbage.2 as i64));
         self.limbo.retire(garbage);
     }
 

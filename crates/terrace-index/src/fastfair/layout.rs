@@ -247,13 +247,6 @@ pub(super) fn header_crc(magic: u64, place: u64, fanout: u32) -> u32 {
     crc32c_append(crc, &place.to_le_bytes())
 }
 
-/// The checksum of the totals that a close in `generation` saved; never 0, which says "none".
-pub(super) fn totals_crc(keys: u64, bytes: u64, generation: u64) -> u32 {
-    let mut crc = crc32c(&keys.to_le_bytes());
-    crc = crc32c_append(crc, &bytes.to_le_bytes());
-    crc32c_append(crc, &generation.to_le_bytes()).max(1)
-}
-
 /// The place of entry `i` of a node at a place.
 #[inline]
 pub(super) fn entry_place(place: u64, i: usize) -> u64 {

@@ -119,7 +119,7 @@ impl<const N: usize> FastFair<N> {
             next: r.next(),
         };
         self.build(&mut fresh, off, &plan, items, None)?;
-        self.totals.add_bytes(fresh.keep() as i64);
+        self.totals.add(0, fresh.keep() as i64);
         self.pool.drain();
         Ok(off)
     }

@@ -67,6 +67,7 @@ use crate::ordered::{OrderedIndex, leads_on};
 use crate::point::{PointIndex, Wish, admit_key};
 use crate::reserved::Reserved;
 use crate::scan_batch::ScanBatch;
+use crate::totals::Totals;
 use crate::word_cell::WordCell;
 
 pub use nearby::Nearby;
@@ -74,7 +75,6 @@ use node::NodeRef;
 
 use layout::{NodeFields, TREE_HEADER_BYTES, TreeHeader};
 use shortcut::Shortcuts;
-use totals::Totals;
 
 /// Entries of a node by default: 512 bytes.
 pub const FANOUT: usize = 28;

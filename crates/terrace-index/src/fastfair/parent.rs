@@ -169,7 +169,7 @@ impl<const N: usize> FastFair<N> {
         let level = self.above(first.level())?;
         let plan = Plan { level, low: 0, low_key: None, high: 0, high_key: None, next: 0 };
         self.build(&mut fresh, off, &plan, &items, None)?;
-        self.totals.add_bytes(fresh.keep() as i64);
+        self.totals.add(0, fresh.keep() as i64);
         self.pool.drain();
         Ok(off)
     }

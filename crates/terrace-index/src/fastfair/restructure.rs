@@ -28,7 +28,7 @@ impl<const N: usize> FastFair<N> {
             Some(at) => self.build_two(&mut fresh, old, &items, at, extra)?,
         };
         self.clear_hint(old)?;
-        self.totals.add_bytes(fresh.keep() as i64);
+        self.totals.add(0, fresh.keep() as i64);
         self.pool.drain();
         self.switch(old, replacement);
         let low = old.n.low;

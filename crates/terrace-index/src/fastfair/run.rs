@@ -122,12 +122,12 @@ impl<const N: usize> FastFair<N> {
         }
         let first = self.build_leaves(&mut fresh, &lock, &items, edge)?;
         self.clear_hint(old)?;
-        self.totals.add_bytes(fresh.keep() as i64);
+        self.totals.add(0, fresh.keep() as i64);
         self.pool.drain();
         self.switch(old, first);
         let low = old.n.low;
         drop(lock);
-        self.totals.add_keys(new.len() as i64);
+        self.totals.add(new.len() as i64, 0);
         for record in new {
             self.cell(record)?.end();
         }
@@ -175,7 +175,7 @@ impl<const N: usize> FastFair<N> {
         loop {
             let now = cell.load(0);
             if now == word || cell.compare_exchange(now, word, 0).is_ok() {
-                self.totals.add_keys(i64::from(now == 0));
+                self.totals.add(i64::from(now == 0), 0);
                 return Ok(());
             }
         }

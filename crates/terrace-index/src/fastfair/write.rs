@@ -94,7 +94,7 @@ impl<const N: usize> FastFair<N> {
             return Ok(false);
         }
         if new.is_none() {
-            self.totals.add_keys(-1);
+            self.totals.add(-1, 0);
             self.sweep(key, record)?;
         }
         Ok(true)
@@ -121,7 +121,7 @@ impl<const N: usize> FastFair<N> {
             }
             self.restart(&mut restarts)?;
         }
-        self.totals.add_keys(1);
+        self.totals.add(1, 0);
         Ok(true)
     }
 
@@ -154,7 +154,7 @@ impl<const N: usize> FastFair<N> {
         }
         let at = self.rank(leaf, count, key)?;
         if let Some(fresh) = fresh.take() {
-            self.totals.add_bytes(fresh.keep() as i64);
+            self.totals.add(0, fresh.keep() as i64);
         }
         self.shift_in(&held.lock, count, at, slice(key, leaf.skip()), record);
         drop(held);
