@@ -43,7 +43,7 @@ impl Core {
     /// Every finding.
     pub(super) fn check_all(&self) -> Result<Vec<String>> {
         let _still = self.still();
-        self.pay_debt()?;
+        self.replay_all()?;
         let counted = self.count();
         let _here = self.limbo.enter();
         let mut report = Report {

@@ -8,7 +8,7 @@
 //!    the last that was done to it, unless all entries about it are gone: then its leaf has it.
 //! 3. The old set is freed when every buffer with an entry in it has been flushed. A node notes which of the
 //!    two sets the oldest entry of its buffer is in.
-//! 4. An open goes on with the sets it finds: what they say comes back into the buffers (`debt`). Nobody adds to a log
+//! 4. An open goes on with the sets it finds: what they say comes back into the buffers (`pending`). Nobody adds to a log
 //!    before it has been read.
 //! 5. Where the pool has no room for logs there are none, and no buffer has an entry: writes go to leaves, as
 //!    in a tree without buffers.
@@ -145,7 +145,7 @@ impl Core {
             && let Some(current) = sets.pop()
         {
             *logs.sets.write() = Some(Sets { current, old: sets.pop(), closing: false });
-            self.debt.owe();
+            self.pending.begin();
             logs.on.store(true, Ordering::Release);
             return Ok(());
         }
@@ -209,7 +209,7 @@ impl Core {
     /// for writes to leaves. The caller has no node locked.
     pub(super) fn shed_logs(&self) -> Result<()> {
         let Some(logs) = &self.logs else { return Ok(()) };
-        self.pay_debt()?;
+        self.replay_all()?;
         let _turning = logs.turning.lock();
         match &mut *logs.sets.write() {
             Some(sets) => sets.closing = true,
@@ -317,7 +317,7 @@ impl Core {
     fn flush_old(&self) -> Result<()> {
         let Some(logs) = &self.logs else { return Ok(()) };
         // What has not come back from the old set's logs is in no buffer.
-        self.pay_debt()?;
+        self.replay_all()?;
         let _turning = logs.turning.lock();
         let old = match &*logs.sets.read() {
             Some(Sets { old: Some(old), .. }) => old.number(),
@@ -389,7 +389,7 @@ impl Core {
         }
         let Some(logs) = &self.logs else { return Ok(Vec::new()) };
         // A log that has not been read does not know its extents.
-        self.pay_debt()?;
+        self.replay_all()?;
         // Sets do not come and go meanwhile.
         let _turning = logs.turning.lock();
         let sets = logs.sets.read();

@@ -39,7 +39,7 @@ impl Core {
     }
 
     pub(super) fn mark_all(&self, marks: &mut Marks) -> Result<()> {
-        self.pay_debt()?;
+        self.replay_all()?;
         let _alone = self.merges.write();
         let _here = self.limbo.enter();
         marks.slot(self.header_off)?;
@@ -63,7 +63,7 @@ impl Core {
     /// Bytes of the pool that the tree holds, as far as its leaves can be read.
     pub(super) fn pm_bytes(&self) -> u64 {
         let _here = self.limbo.enter();
-        let _ = self.pay_debt();
+        let _ = self.replay_all();
         let mut bytes = TREE_HEADER_BYTES + self.top.pm_bytes() + self.log_bytes();
         let record = |off| Ok::<_, terrace_base::Error>(KEY_HEAD_BYTES + self.record_key(off)?.len() as u64);
         // An error ends the walk; what was counted until then stands.
@@ -91,7 +91,7 @@ impl Core {
     pub(super) fn count(&self) -> u64 {
         self.finish_rebuild();
         // What cannot be read is not counted; who asks for it is told.
-        let _ = self.pay_debt();
+        let _ = self.replay_all();
         self.keys.load(Ordering::Relaxed).max(0) as u64
     }
 }

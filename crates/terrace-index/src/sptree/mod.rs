@@ -6,7 +6,7 @@
 //!        middle nodes: range, filter, tags, bitmap, write buffer  `mnode`, `buffer`
 //! PM     leaves of 64 entries in a chain                          `layout`, `leaf`
 //!        FAST&FAIR tree from low keys to leaves, for the next open `top`
-//!        logs of what is in write buffers                         `logs`, `debt`, `replay`
+//!        logs of what is in write buffers                         `logs`, `pending`, `replay`
 //! ```
 //!
 //! A search goes through DRAM to the one slot in PM that has its key's tag, or, mostly, to none. A write stores
@@ -23,7 +23,7 @@
 //!    before. What it leaves to be tidied up lies in the same cache line (`split`, `merge`).
 //! 3. Readers see a change when it is durable.
 //! 4. What the top layer in PM names is in the chain; what is in the chain and not named is found by walking right.
-//! 5. Every entry of a write buffer is in a log that an open will go by, until the leaf has it durably (`logs`, `debt`).
+//! 5. Every entry of a write buffer is in a log that an open will go by, until the leaf has it durably (`logs`, `pending`).
 //! 6. A leaf has room for what is in its buffer, and the pool for the records of its keys: a full pool can be left by
 //!    removing (`buffer`).
 
@@ -32,7 +32,6 @@ mod art;
 mod bound;
 mod buffer;
 mod check;
-mod debt;
 mod jobs;
 mod key;
 mod layout;
@@ -44,6 +43,7 @@ mod mnode;
 mod moves;
 mod order;
 mod page;
+mod pending;
 mod read;
 mod rebuild;
 mod replay;
@@ -73,11 +73,11 @@ use crate::scan_batch::ScanBatch;
 use arena::{Arena, Shape};
 use art::{Art, Node};
 use bound::Bytes;
-use debt::Debt;
 use jobs::Jobs;
 pub use jobs::Still;
 use layout::{TREE_HEADER_BYTES, TreeHeader};
 use mnode::Mnode;
+use pending::Pending;
 use rebuild::Rebuild;
 use top::Waiting;
 
@@ -173,7 +173,7 @@ struct Core {
     top: FastFair,
     waiting: Waiting,
     rebuild: Rebuild,
-    debt: Debt,
+    pending: Pending,
     /// Held shared to merge, exclusively by walks that mark.
     merges: RwLock<()>,
     keys: AtomicI64,
@@ -248,9 +248,9 @@ impl SpTree {
         for _ in 0..THREADS {
             core.spawn(Core::work_on_rebuild);
         }
-        if !core.debt.is_paid() {
+        if !core.pending.is_done() {
             for _ in 0..THREADS {
-                core.spawn(Core::work_on_debt);
+                core.spawn(Core::replay_in_background);
             }
         }
         Ok(SpTree { core })
@@ -258,7 +258,7 @@ impl SpTree {
 
     /// Whether the layers in DRAM are complete: at once after `create`, soon after `open`.
     pub fn is_rebuilt(&self) -> bool {
-        self.core.rebuild.is_whole() && self.core.debt.is_paid()
+        self.core.rebuild.is_whole() && self.core.pending.is_done()
     }
 
     /// Whether new entries go to write buffers.
@@ -270,7 +270,7 @@ impl SpTree {
     pub fn rebuild(&self) -> Result<()> {
         self.core.finish_rebuild();
         self.core.rebuild.failure().map_or(Ok(()), Err)?;
-        self.core.pay_debt()
+        self.core.replay_all()
     }
 
     /// Waits until the layers in DRAM are complete and nothing is left to be done in the background. Writers are at
@@ -354,7 +354,7 @@ impl Core {
             top,
             waiting: Waiting::default(),
             rebuild,
-            debt: Debt::new(options.logs),
+            pending: Pending::new(options.logs),
             merges: RwLock::new(()),
             keys: AtomicI64::new(0),
             flushing: AtomicBool::new(false),
@@ -425,7 +425,7 @@ impl PointIndex for SpTree {
 impl OrderedIndex for SpTree {
     fn scan(&self, from: RangeBound<&[u8]>, reverse: bool, limit: usize, out: &mut ScanBatch) -> Result<()> {
         let end = out.len().saturating_add(limit);
-        self.core.pay_debt()?;
+        self.core.replay_all()?;
         let _here = self.core.limbo.enter();
         if reverse { self.core.scan_down(from, end, out) } else { self.core.scan_up(from, end, out) }
     }

@@ -18,7 +18,7 @@ impl Core {
     /// The word of `key`. The caller is present.
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<u64>> {
         let probe = Probe::new(key);
-        if let Some(word) = self.owed(key)? {
+        if let Some(word) = self.pending_word(key)? {
             return Ok((word != 0).then_some(word));
         }
         loop {

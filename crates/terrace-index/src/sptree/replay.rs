@@ -1,4 +1,4 @@
-//! What logs say, sorted, and doing that to the leaves of a tree that is opened without buffers.
+//! The entries of logs, sorted; and replaying them into the leaves of a tree that is opened without buffers.
 //!
 //! Of the entries about a key the one with the highest number counts.
 
@@ -10,7 +10,7 @@ use terrace_log::LogSet;
 use super::Core;
 use super::key::{INLINE_BYTES, word_of};
 
-/// What logs say about one key.
+/// What logs have of one key.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     /// The first bytes of the key, so that most comparisons need no more.
@@ -25,14 +25,14 @@ struct Entry {
     set: u64,
 }
 
-/// What logs say.
+/// The entries of some logs.
 #[derive(Default)]
-pub(super) struct Said {
+pub(super) struct LogEntries {
     entries: Vec<Entry>,
     keys: Vec<u8>,
 }
 
-impl Said {
+impl LogEntries {
     pub fn add(&mut self, number: u64, word: u64, key: &[u8], set: u64) {
         let prefix = word_of(&key[..key.len().min(INLINE_BYTES)]);
         self.entries.push(Entry { prefix, at: self.keys.len(), len: key.len(), number, word, set });
@@ -43,8 +43,8 @@ impl Said {
         &self.keys[entry.at..entry.at + entry.len]
     }
 
-    /// The last entry about each key, in the order of the keys.
-    pub fn settle(&mut self) {
+    /// Keeps the last entry about each key, and sorts by key.
+    pub fn keep_newest(&mut self) {
         let mut entries = std::mem::take(&mut self.entries);
         entries.sort_unstable_by(|a, b| {
             let by_key = || self.key(a).cmp(self.key(b));
@@ -60,12 +60,12 @@ impl Said {
         self.entries = entries;
     }
 
-    /// How many keys something is said about, once that is settled.
+    /// How many keys there are entries about, once the newest alone are kept.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Where what is said about `key` is, once everything is settled.
+    /// Where the entry about `key` is, once the newest alone are kept.
     pub fn find(&self, key: &[u8]) -> Option<usize> {
         let prefix = word_of(&key[..key.len().min(INLINE_BYTES)]);
         let order = |e: &Entry| e.prefix.cmp(&prefix).then_with(|| self.key(e).cmp(key));
@@ -80,18 +80,18 @@ impl Said {
 }
 
 impl Core {
-    /// Does to the leaves what the sets say; the number of the last entry.
+    /// Replays the sets into the leaves; the number of the last entry.
     pub(super) fn replay(&self, sets: &[LogSet]) -> Result<u64> {
-        let (mut said, mut last) = (Said::default(), 0);
+        let (mut logged, mut last) = (LogEntries::default(), 0);
         for set in sets {
             self.visit_set(set, &mut |set, number, word, key| {
                 last = last.max(number);
-                said.add(number, word, key, set);
+                logged.add(number, word, key, set);
             })?;
         }
-        said.settle();
-        for i in 0..said.len() {
-            let (key, word, _) = said.entry(i);
+        logged.keep_newest();
+        for i in 0..logged.len() {
+            let (key, word, _) = logged.entry(i);
             let new = NonZeroU64::new(word);
             self.apply_to_leaf(key, &mut |now| (now != new.map(NonZeroU64::get)).then_some(new))?;
         }
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn the_last_word_about_each_key_counts() {
-        let mut said = Said::default();
+        let mut logged = LogEntries::default();
         let entries: [(u64, u64, &[u8]); 7] = [
             (5, 50, b"b"),
             (2, 20, b"a longer key"),
@@ -115,13 +115,13 @@ mod tests {
             (3, 30, b"a longer key"),
             (4, 40, b"b\0"),
         ];
-        entries.into_iter().for_each(|(number, word, key)| said.add(number, word, key, 1));
-        said.settle();
-        let found: Vec<_> = said.entries.iter().map(|e| (said.key(e), e.word)).collect();
+        entries.into_iter().for_each(|(number, word, key)| logged.add(number, word, key, 1));
+        logged.keep_newest();
+        let found: Vec<_> = logged.entries.iter().map(|e| (logged.key(e), e.word)).collect();
         let wanted: [(&[u8], u64); 5] =
             [(b"", 10), (b"a longer key", 30), (b"a longer kez", 70), (b"b", 0), (b"b\0", 40)];
         assert_eq!(found, wanted);
-        assert_eq!(said.find(b"b").map(|i| said.entry(i).1), Some(0));
-        assert_eq!(said.find(b"a longer"), None);
+        assert_eq!(logged.find(b"b").map(|i| logged.entry(i).1), Some(0));
+        assert_eq!(logged.find(b"a longer"), None);
     }
 }

@@ -60,7 +60,7 @@ impl Core {
     ) -> Result<Option<u64>> {
         let probe = Probe::new(key);
         if buffered {
-            self.settle(key)?;
+            self.replay_key(key)?;
         }
         loop {
             let (node, _) = self.locate(&probe)?;
