@@ -93,6 +93,12 @@ impl Image {
         format!("{}, {}", if self.killed { "killed" } else { "closed" }, self.flags.join(" "))
     }
 
+    /// Whether nothing can tell that `damages` were done: a log that was not closed, and of which nothing was synced, may
+    /// always have ended where it is cut. The log of `lsm` is all there is of the newest writes.
+    pub fn may_have_ended_early(&self, damages: &[String]) -> bool {
+        self.killed && self.engine == "lsm" && damages.iter().any(|damage| damage.contains(".log: cut to"))
+    }
+
     /// The command `name` on the database, with `args`.
     pub fn command(&self, name: &str, args: &[&str]) -> Command {
         let mut command = terrace();

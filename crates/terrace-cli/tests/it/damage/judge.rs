@@ -21,6 +21,8 @@ pub enum Verdict {
     LossTold,
     /// Repair gave a reason for not doing anything.
     Refused,
+    /// The newest writes are gone without a word: a kill could have left the log so.
+    EndedEarly,
     /// Wrong contents were shown, or a key was denied, without a word.
     Silent,
     /// Repaired, and still not sound.
@@ -48,6 +50,14 @@ impl Verdict {
     pub fn is_fault(self) -> bool {
         self >= Verdict::Silent
     }
+
+    /// The same of a database whose newest log may as well have ended where it ends now.
+    pub fn of_an_early_end(self) -> Verdict {
+        match self {
+            Verdict::Silent | Verdict::FalselySound | Verdict::FalselyWhole => Verdict::EndedEarly,
+            other => other,
+        }
+    }
 }
 
 /// A case, judged.
@@ -62,6 +72,9 @@ struct Judge<'a> {
     verdicts: Vec<Verdict>,
     story: String,
 }
+
+/// What is said of a sound manifest that does not go with what was asked for.
+const OF_ANOTHER: [&str; 2] = ["belongs to engine", "was not created with an emulated pool"];
 
 /// Changes of the directory after which a repair is killed, at most.
 const CHANGES: u64 = 20;
@@ -222,8 +235,8 @@ impl Judge<'_> {
         match run.code {
             // What `timeout` makes of who had to be killed, and of who was killed by another signal.
             137 => self.verdicts.push(Verdict::Hung),
-            // That the manifest is one of another engine is said of what was asked for.
-            2 if name != "repair" && !run.err.contains("belongs to engine") => {
+            // That the manifest is one of another engine, or of a database on other media, is said of what was asked for.
+            2 if name != "repair" && !OF_ANOTHER.iter().any(|said| run.err.contains(said)) => {
                 self.verdicts.push(Verdict::WrongCode)
             }
             101 | 128.. | ..0 => self.verdicts.push(Verdict::Panicked),

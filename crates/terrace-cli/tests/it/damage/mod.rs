@@ -48,6 +48,9 @@ fn explore(engine: &'static str) {
         let (mut damages, strays) = spoil(&image, seed, &mut rng);
         damages.extend(strays.iter().map(|strays| strays.said.clone()));
         let mut judged = judge::judge(&image, &mut rng);
+        if image.may_have_ended_early(&damages) {
+            judged.verdicts = judged.verdicts.into_iter().map(Verdict::of_an_early_end).collect();
+        }
         let touched: Vec<_> = strays.iter().flat_map(Strays::touched).collect();
         if !touched.is_empty() {
             damages.push(format!("touched: {touched:?}"));
