@@ -31,7 +31,7 @@ const EPOCH_SHIFT: u32 = 20;
 #[derive(Debug)]
 pub struct Pins {
     epoch: AtomicU64,
-    /// The epoch as a glimpse writes it down.
+    /// The epoch as a quick pin writes it down.
     stamp: AtomicU64,
     slots: Box<[CachePadded<Slots>; thread_slot::EXCLUSIVE]>,
     /// Whether the kernel makes the readers' barriers.
@@ -44,8 +44,8 @@ pub struct Pins {
 struct Slots {
     /// Its presences.
     pin: AtomicU64,
-    /// Its glimpse.
-    glimpse: AtomicU64,
+    /// Its quick pin.
+    quick: AtomicU64,
 }
 
 impl Default for Pins {
@@ -109,14 +109,14 @@ impl Readers for Pins {
     }
 }
 
-/// A presence within which no glimpse begins; there is one of a thread at most.
+/// A presence that takes one store. No other quick pin begins within it: a thread has one at most.
 #[derive(Debug)]
-pub(crate) struct Glimpse<'a> {
+pub(crate) struct QuickPin<'a> {
     slot: &'a AtomicU64,
     _of_this_thread: PhantomData<*const ()>,
 }
 
-impl Drop for Glimpse<'_> {
+impl Drop for QuickPin<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         self.slot.store(0, Ordering::Release);
@@ -124,20 +124,20 @@ impl Drop for Glimpse<'_> {
 }
 
 impl Pins {
-    /// Whether [`glimpse`](Self::glimpse) may be called.
-    pub(crate) fn may_glimpse(&self) -> bool {
+    /// Whether [`pin_quickly`](Self::pin_quickly) may be called.
+    pub(crate) fn has_quick_pins(&self) -> bool {
         self.asymmetric
     }
 
-    /// Announces a reader that takes no other glimpse while it is there: cheaper than `enter`. `None`: use that. Only
-    /// where [`may_glimpse`](Self::may_glimpse) says so.
+    /// Announces a reader that takes no other quick pin while it is there: cheaper than `enter`. `None`: use that. Only
+    /// where [`has_quick_pins`](Self::has_quick_pins) says so.
     #[inline(always)]
-    pub(crate) fn glimpse(&self) -> Option<Glimpse<'_>> {
+    pub(crate) fn pin_quickly(&self) -> Option<QuickPin<'_>> {
         debug_assert!(self.asymmetric);
-        let slot = &self.slots.get(thread_slot::known())?.glimpse;
+        let slot = &self.slots.get(thread_slot::known())?.quick;
         slot.store(self.stamp.load(Ordering::Relaxed), Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
-        Some(Glimpse { slot, _of_this_thread: PhantomData })
+        Some(QuickPin { slot, _of_this_thread: PhantomData })
     }
 
     /// [`advance`](Readers::advance); `step` is called between its steps, where others come by.
@@ -152,7 +152,7 @@ impl Pins {
             let seen = slot.load(Ordering::Acquire);
             seen == 0 || seen >> EPOCH_SHIFT == epoch
         };
-        if !self.slots.iter().all(|slots| is_current(&slots.pin) && is_current(&slots.glimpse)) {
+        if !self.slots.iter().all(|slots| is_current(&slots.pin) && is_current(&slots.quick)) {
             return None;
         }
         // In step with the epoch here: both begin at 2, and only this moves either.
@@ -263,8 +263,8 @@ mod tests {
         let sorts: [(&str, Enter); 3] = [
             ("shared", |pins| Box::new(pins.enter_shared())),
             ("of a slot", |pins| Box::new(pins.enter())),
-            ("glimpse", |pins| match pins.may_glimpse() {
-                true => Box::new(pins.glimpse()),
+            ("quick", |pins| match pins.has_quick_pins() {
+                true => Box::new(pins.pin_quickly()),
                 false => Box::new(pins.enter()),
             }),
         ];

@@ -162,7 +162,7 @@ impl<O: Handles> Nested<O> {
     }
 
     /// Goes on to the next block with an entry while there is none here.
-    fn settle(&mut self, way: Way) -> Result<()> {
+    fn skip_empty(&mut self, way: Way) -> Result<()> {
         while !self.inner.valid() && self.inner.block().is_some() {
             match way {
                 Way::Forward => self.outer.next()?,
@@ -183,7 +183,7 @@ impl<O: Handles> Nested<O> {
         if self.enter()? {
             self.in_block(BlockCursor::last)?;
         }
-        self.settle(Way::Back)
+        self.skip_empty(Way::Back)
     }
 
     pub fn seek_first(&mut self) -> Result<()> {
@@ -193,7 +193,7 @@ impl<O: Handles> Nested<O> {
             if this.enter()? {
                 this.in_block(BlockCursor::first)?;
             }
-            this.settle(Way::Forward)
+            this.skip_empty(Way::Forward)
         })
     }
 
@@ -211,7 +211,7 @@ impl<O: Handles> Nested<O> {
             if this.enter()? {
                 this.in_block(|inner| inner.seek(key, seq))?;
             }
-            this.settle(Way::Forward)
+            this.skip_empty(Way::Forward)
         })
     }
 
@@ -223,7 +223,7 @@ impl<O: Handles> Nested<O> {
                 return this.enter_last();
             }
             this.in_block(|inner| inner.seek_back(key, seq))?;
-            this.settle(Way::Back)
+            this.skip_empty(Way::Back)
         })
     }
 
@@ -233,7 +233,7 @@ impl<O: Handles> Nested<O> {
         }
         self.guard(|this| {
             this.in_block(BlockCursor::next)?;
-            this.settle(Way::Forward)
+            this.skip_empty(Way::Forward)
         })
     }
 
@@ -243,7 +243,7 @@ impl<O: Handles> Nested<O> {
         }
         self.guard(|this| {
             this.in_block(BlockCursor::prev)?;
-            this.settle(Way::Back)
+            this.skip_empty(Way::Back)
         })
     }
 }

@@ -117,7 +117,7 @@ impl<const BUFFERED: bool> Make for Sp<BUFFERED> {
     fn reopen(pool: &Pool, _: Setup) -> Result<SpTree> {
         SpTree::open(pool, ROOT, &Self::options())
     }
-    fn settle(index: &SpTree) -> Result<()> {
+    fn finish_opening(index: &SpTree) -> Result<()> {
         index.rebuild()
     }
 }

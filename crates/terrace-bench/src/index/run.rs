@@ -321,7 +321,7 @@ impl<S: Subject> Bench<'_, S> {
         let number = self.ground.live.start;
         let found = subject.get(PairKeys::new(self.spec.pairs).key(number))?.is_some();
         let first_read_ms = ms(clock.now() - begun);
-        subject.settle()?;
+        subject.finish_opening()?;
         let rebuilt_ms = ms(clock.now() - begun);
         if !found && !self.ground.live.is_empty() {
             self.run.findings.push("the first key is not there after recovery".to_string());

@@ -60,7 +60,7 @@ pub trait Subject: Send + Sync + Sized + 'static {
     }
 
     /// Waits until what opening does in the background is done.
-    fn settle(&self) -> Result<()> {
+    fn finish_opening(&self) -> Result<()> {
         Ok(())
     }
 
@@ -114,7 +114,7 @@ pub trait Make: Sized + Send + Sync + 'static {
         Ok(())
     }
     /// Waits until what opening does in the background is done.
-    fn settle(_: &Self::Index) -> Result<()> {
+    fn finish_opening(_: &Self::Index) -> Result<()> {
         Ok(())
     }
     /// Share of the slots in use.
@@ -261,8 +261,8 @@ impl<M: Make, S: Sort<M::Index>> Subject for Measured<M, S> {
         M::flush(&self.index)
     }
 
-    fn settle(&self) -> Result<()> {
-        M::settle(&self.index)
+    fn finish_opening(&self) -> Result<()> {
+        M::finish_opening(&self.index)
     }
 
     fn len(&self) -> u64 {

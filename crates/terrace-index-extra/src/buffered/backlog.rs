@@ -55,7 +55,7 @@ impl Backlog {
     }
 
     /// A partition for the caller to merge if it has entries of that generation still. It is either
-    /// [`put_back`](Self::put_back) or [`settled`](Self::settled).
+    /// [`put_back`](Self::put_back) or [`merged`](Self::merged).
     pub fn take(&self) -> Option<(u64, Arc<Partition>)> {
         let mut state = self.state.lock();
         let partition = state.stale.pop()?;
@@ -68,7 +68,7 @@ impl Backlog {
     }
 
     /// The partition that was taken has been merged; whether it was the last.
-    pub fn settled(&self) -> bool {
+    pub fn merged(&self) -> bool {
         let mut state = self.state.lock();
         state.left -= 1;
         self.left.store(state.left, Ordering::Release);

@@ -147,7 +147,7 @@ impl<B: Base> BufferedIndex<B> {
                 return Err(e);
             }
             drop(body);
-            if self.backlog.settled() {
+            if self.backlog.merged() {
                 self.log.cut(old)?;
             }
         }

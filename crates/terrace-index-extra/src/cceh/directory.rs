@@ -183,7 +183,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             if !aligned || !self.space.admits(entry.offset, &extents) || !used.insert(entry.offset) {
                 return Err(self.damaged(directory.offset + first * 8, "a segment of its own", "another's"));
             }
-            first += self.settle(directory, first, entry, count)?;
+            first += self.agree(directory, first, entry, count)?;
         }
         self.pool.drain();
         self.space.adopt(&used);
@@ -191,7 +191,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
     }
 
     /// Makes the `count` entries of a segment agree, from the one at `first` on; how many turned out to be its own.
-    fn settle(&self, directory: Entry, first: u64, entry: Entry, count: u64) -> Result<u64> {
+    fn agree(&self, directory: Entry, first: u64, entry: Entry, count: u64) -> Result<u64> {
         let middle = first + count / 2;
         if count > 1 {
             let right = self.entry_at(directory, middle)?;

@@ -125,7 +125,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             return Err(e);
         }
         drop(held);
-        self.settle_image(image);
+        self.finish_image(image);
         self.limbo.retire(Garbage::Segment(old.offset));
         Ok(true)
     }
@@ -153,8 +153,8 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             return Err(e);
         }
         drop(held);
-        self.settle_image(low);
-        self.settle_image(up);
+        self.finish_image(low);
+        self.finish_image(up);
         self.limbo.retire(Garbage::Segment(old.offset));
         Ok(true)
     }
@@ -188,7 +188,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
     }
 
     /// What follows when an image has taken its place.
-    fn settle_image(&self, image: Image<'_>) {
+    fn finish_image(&self, image: Image<'_>) {
         image.pairs.into_iter().for_each(NewPair::keep);
         self.totals.add(image.keys, image.pair_bytes);
         image.garbage.into_iter().for_each(|at| self.limbo.retire(Garbage::Pair(at)));

@@ -94,7 +94,7 @@ pub(super) struct Node<const N: usize> {
     pub prefix: u64,
     /// Right sibling, 0 in the last.
     pub next: AtomicU64,
-    /// The node that has replaced this one, and [`UNSETTLED`]; 0 while this one lives.
+    /// The node that has replaced this one, and [`NOT_DURABLE`]; 0 while this one lives.
     pub forward: AtomicU64,
     /// The left sibling that this node is being merged with; 0 mostly.
     pub merge: AtomicU64,
@@ -113,7 +113,7 @@ pub(super) const FORWARD_AT: u64 = 40;
 /// Where `merge` lies in a node.
 pub(super) const MERGE_AT: u64 = 48;
 /// Set in `forward` until the link is known to be durable.
-pub(super) const UNSETTLED: u64 = 1;
+pub(super) const NOT_DURABLE: u64 = 1;
 /// Last byte of a node's first word.
 pub(super) const NODE_TAG: u8 = 0xF1;
 

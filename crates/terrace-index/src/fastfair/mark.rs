@@ -53,7 +53,7 @@ impl<const N: usize> FastFair<N> {
     pub(super) fn mark_all(&self, marks: &mut Marks) -> Result<()> {
         let _here = self.limbo.enter();
         marks.slot(self.header_off)?;
-        let mut walk = Walk { marks, seen: HashSet::new(), last: None };
+        let mut walk = Marking { marks, seen: HashSet::new(), last: None };
         self.mark_chain(&mut walk, self.header()?.root.load(Ordering::Acquire))?;
         self.for_each_node(&mut |node| {
             self.mark_chain(&mut walk, node.off)?;
@@ -66,7 +66,7 @@ impl<const N: usize> FastFair<N> {
     }
 
     /// Marks the node at `off` and those that have replaced it, with their key objects.
-    fn mark_chain(&self, walk: &mut Walk<'_>, mut off: u64) -> Result<()> {
+    fn mark_chain(&self, walk: &mut Marking<'_>, mut off: u64) -> Result<()> {
         while off != 0 && walk.seen.insert(off) {
             let node = self.node(off)?;
             if self.may_need_repair(node.version()) {
@@ -87,7 +87,7 @@ impl<const N: usize> FastFair<N> {
 
     /// Marks the records of a leaf that lie after those marked already: a merge behind the walk's back may
     /// show some twice.
-    fn mark_records(&self, walk: &mut Walk<'_>, leaf: NodeRef<'_, N>) -> Result<()> {
+    fn mark_records(&self, walk: &mut Marking<'_>, leaf: NodeRef<'_, N>) -> Result<()> {
         for CopiedEntry { record, .. } in self.copy_leaf(leaf)?.entries {
             let key = self.record_key(record)?;
             if walk.last.as_deref().is_none_or(|last| last < key) {
@@ -99,8 +99,8 @@ impl<const N: usize> FastFair<N> {
     }
 }
 
-/// A walk that marks.
-struct Walk<'m> {
+/// What is marked on a walk.
+struct Marking<'m> {
     marks: &'m mut Marks,
     /// Nodes and key objects marked.
     seen: HashSet<u64>,

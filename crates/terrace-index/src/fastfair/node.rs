@@ -6,8 +6,8 @@ use terrace_base::{Error, Result};
 use terrace_pmem::{POff, Pool};
 
 use super::layout::{
-    ENTRY_BYTES, FORWARD_AT, KEY_HEAD_BYTES, KeyHead, NODE_HEADER_BYTES, NODE_TAG, Node, NodeFields,
-    RECORD_HEAD_BYTES, RecordHead, STRAY, UNSETTLED, entry_place, key_crc, node_bytes, seal, unseal,
+    ENTRY_BYTES, FORWARD_AT, KEY_HEAD_BYTES, KeyHead, NODE_HEADER_BYTES, NODE_TAG, NOT_DURABLE, Node,
+    NodeFields, RECORD_HEAD_BYTES, RecordHead, STRAY, entry_place, key_crc, node_bytes, seal, unseal,
 };
 use super::{FastFair, lock};
 
@@ -135,7 +135,7 @@ impl<const N: usize> FastFair<N> {
     pub(super) fn forward(&self, node: NodeRef<'_, N>) -> Result<u64> {
         let f = node.n.forward.load(Ordering::Acquire);
         if f != 0 {
-            return Ok(self.settle_forward(node, f));
+            return Ok(self.durable_forward(node, f));
         }
         let hint = node.n.merge.load(Ordering::Acquire);
         if hint == 0 {
@@ -144,17 +144,17 @@ impl<const N: usize> FastFair<N> {
         // Merged with its left sibling at the moment that one was: see `merge`.
         let left = self.node(hint)?;
         let f = left.n.forward.load(Ordering::Acquire);
-        Ok(if f == 0 { 0 } else { self.settle_forward(left, f) })
+        Ok(if f == 0 { 0 } else { self.durable_forward(left, f) })
     }
 
     /// Makes sure that `node`'s forward link `f` is durable before anybody relies on it.
-    fn settle_forward(&self, node: NodeRef<'_, N>, f: u64) -> u64 {
-        if f & UNSETTLED != 0 {
+    fn durable_forward(&self, node: NodeRef<'_, N>, f: u64) -> u64 {
+        if f & NOT_DURABLE != 0 {
             self.pool.persist(node.off + FORWARD_AT, 8);
-            let settled = f & !UNSETTLED;
-            let _ = node.n.forward.compare_exchange(f, settled, Ordering::AcqRel, Ordering::Relaxed);
+            let durable = f & !NOT_DURABLE;
+            let _ = node.n.forward.compare_exchange(f, durable, Ordering::AcqRel, Ordering::Relaxed);
         }
-        f & !UNSETTLED
+        f & !NOT_DURABLE
     }
 
     /// The living node that stands for the one at `off`.

@@ -6,7 +6,7 @@ use terrace_pmem::POff;
 use super::FastFair;
 use super::build::{Fresh, Item, Plan};
 use super::key::separator;
-use super::layout::{FORWARD_AT, MERGE_AT, UNSETTLED};
+use super::layout::{FORWARD_AT, MERGE_AT, NOT_DURABLE};
 use super::lock::Locked;
 use super::node::NodeRef;
 
@@ -122,7 +122,7 @@ impl<const N: usize> FastFair<N> {
     /// The one moment at which `new` replaces the locked `old`. `new` and what it leads to are durable.
     pub(super) fn switch(&self, old: NodeRef<'_, N>, new: u64) {
         let at = POff::new(old.off + FORWARD_AT);
-        self.pool.publish(at, new | UNSETTLED);
+        self.pool.publish(at, new | NOT_DURABLE);
         self.pool.atomic(at).store(new, std::sync::atomic::Ordering::Release);
     }
 

@@ -56,8 +56,8 @@ impl<const N: usize> FastFair<N> {
             }
             let target = Target::At(high);
             let beside = match next {
-                0 => self.settle(leaf.next(), target, false)?,
-                next => self.settle_loaded(self.node(next)?, target, false)?,
+                0 => self.covering(leaf.next(), target, false)?,
+                next => self.covering_from(self.node(next)?, target, false)?,
             };
             leaf = match beside {
                 Some(next) => next,

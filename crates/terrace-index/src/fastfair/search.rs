@@ -78,7 +78,7 @@ impl<const N: usize> FastFair<N> {
         let mut above = u8::MAX;
         let mut sure = true;
         loop {
-            let Some(node) = self.settle(off, target, sure)? else { return Ok(None) };
+            let Some(node) = self.covering(off, target, sure)? else { return Ok(None) };
             if node.level() >= above {
                 return Err(self.damaged(node.off, "a node of a lower level", "one as high as its parent"));
             }
@@ -103,12 +103,17 @@ impl<const N: usize> FastFair<N> {
 
     /// From the node at `off` to the living one of its level that `target` belongs to; `None` if that lies to the
     /// left. Fences are compared unless it is `sure`.
-    pub(super) fn settle(&self, off: u64, target: Target<'_>, sure: bool) -> Result<Option<NodeRef<'_, N>>> {
-        self.settle_loaded(self.load_node(off)?, target, sure)
+    pub(super) fn covering(
+        &self,
+        off: u64,
+        target: Target<'_>,
+        sure: bool,
+    ) -> Result<Option<NodeRef<'_, N>>> {
+        self.covering_from(self.load_node(off)?, target, sure)
     }
 
-    /// As [`settle`](Self::settle), from a node that has been loaded.
-    pub(super) fn settle_loaded<'t>(
+    /// As [`covering`](Self::covering), from a node that has been loaded.
+    pub(super) fn covering_from<'t>(
         &'t self,
         first: NodeRef<'t, N>,
         target: Target<'_>,

@@ -8,7 +8,7 @@ use terrace_sim::{Survival, World, WorldOptions};
 
 use super::build::Fresh;
 use super::key::Target;
-use super::layout::{FORWARD_AT, MERGE_AT, UNSETTLED};
+use super::layout::{FORWARD_AT, MERGE_AT, NOT_DURABLE};
 use super::{FastFair, PointIndex};
 
 type Small = FastFair<4>;
@@ -47,7 +47,7 @@ fn what_lies_behind_a_switch_that_is_not_durable_yet_is_durable_when_acknowledge
         fresh.keep();
         tree.pool.drain();
         let at = POff::new(leaf.off + FORWARD_AT);
-        tree.pool.atomic(at).store(left | UNSETTLED, Ordering::Release);
+        tree.pool.atomic(at).store(left | NOT_DURABLE, Ordering::Release);
         drop(lock);
     }
     tree.insert(&[5], 50).unwrap();

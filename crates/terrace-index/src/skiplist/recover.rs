@@ -16,7 +16,7 @@ const AHEAD: usize = 16;
 const AHEAD_BYTES: u64 = NODE_BYTES + 24;
 
 /// What the walk has found.
-struct Walk<'e> {
+struct Reached<'e> {
     /// Extents by offset.
     extents: &'e [Extent],
     /// For each extent of `extents`, the end of what is used in it.
@@ -109,9 +109,9 @@ impl Inner {
         Ok(extents)
     }
 
-    fn start_walk<'e>(&self, extents: &'e [Extent]) -> Walk<'e> {
+    fn start_walk<'e>(&self, extents: &'e [Extent]) -> Reached<'e> {
         let ends = extents.iter().map(|e| self.first_byte(e)).collect();
-        Walk { extents, ends, used: 0 }
+        Reached { extents, ends, used: 0 }
     }
 
     /// Where records begin in `extent`.
@@ -144,7 +144,7 @@ impl Inner {
     }
 }
 
-impl Walk<'_> {
+impl Reached<'_> {
     /// Adds `node`, the next of the chain, to what is used.
     fn take(&mut self, list: &Inner, node: &Node<'_>, with_batches: bool) {
         if !with_batches {

@@ -109,7 +109,7 @@ pub struct TurboHash {
     /// Whether reads cost something on the pool's medium.
     charges_reads: bool,
     /// Whether reads may be tried the short way first (`read`).
-    glances: bool,
+    has_fast_path: bool,
     /// Whether each write drains before it publishes, even where the slot that it writes shares the header's line.
     drains_first: bool,
     /// The address of the pool's offset 0.
@@ -188,7 +188,7 @@ impl TurboHash {
             hash: KeyHash::new(header.seed),
             level: Level::detect(),
             charges_reads: pool.charges_reads(),
-            glances: false,
+            has_fast_path: false,
             drains_first: false,
             base,
             places: Places::new(header.seed, base),
@@ -209,7 +209,7 @@ impl TurboHash {
         table.views = (0..shards)
             .map(|shard| Ok(AtomicU64::new(table.mirror(shard)?.to_word())))
             .collect::<Result<_>>()?;
-        table.glances = !table.charges_reads && table.limbo.readers().may_glimpse();
+        table.has_fast_path = !table.charges_reads && table.limbo.readers().has_quick_pins();
         Ok(table)
     }
 
@@ -253,8 +253,8 @@ impl TurboHash {
     /// [`remove`](crate::PointIndex::remove) for the key that consists of the eight bytes of `key`, little-endian.
     #[inline]
     pub fn remove_u64(&self, key: u64) -> Result<Option<u64>> {
-        if self.glances
-            && let Some(word) = self.remove_at_a_glance(key)
+        if self.has_fast_path
+            && let Some(word) = self.fast_remove(key)
         {
             return Ok(Some(word));
         }

@@ -26,8 +26,8 @@ impl TurboHash {
     /// [`get`](crate::PointIndex::get) does for such keys.
     #[inline]
     pub fn get_u64(&self, key: u64) -> Result<Option<u64>> {
-        if self.glances
-            && let Some(found) = self.word_at_a_glance(key)
+        if self.has_fast_path
+            && let Some(found) = self.fast_word(key)
         {
             return Ok(found);
         }
@@ -54,7 +54,7 @@ impl TurboHash {
         }
     }
 
-    by_isa! { fn word_at_a_glance(&self, key: u64) -> Option<Option<u64>> = glance on level }
+    by_isa! { fn fast_word(&self, key: u64) -> Option<Option<u64>> = fast_word_in on level }
     by_isa! { fn word_of_any(&self, key: &[u8]) -> Result<Option<u64>> = word_of_any_in on level }
     by_isa! {
         pub(super) fn copy_value(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> = copy_value_in on level
@@ -63,8 +63,8 @@ impl TurboHash {
     /// What nearly every read of a word comes to, in as few instructions as possible, so that the processor has
     /// the next ones under way while this one waits for memory. `None`: it takes a search.
     #[inline(always)]
-    fn glance<I: Isa>(&self, key: u64) -> Option<Option<u64>> {
-        let _here = self.limbo.readers().glimpse()?;
+    fn fast_word_in<I: Isa>(&self, key: u64) -> Option<Option<u64>> {
+        let _here = self.limbo.readers().pin_quickly()?;
         let hash = self.hash.of_word(key);
         // SAFETY: there are 2 to the power of `shard_bits` shards, of which these bits of the hash choose.
         let word = unsafe { self.views.get_unchecked(shard_of(hash, self.header.shard_bits)) };
@@ -77,7 +77,7 @@ impl TurboHash {
         // Which slot it is is known when the header is there: by then all of them shall be.
         self.prefetch(home);
         // SAFETY: present in limbo since before the view was loaded, and the shard has buckets.
-        let found = unsafe { self.glance_at::<I>(&*home, hash, key)? };
+        let found = unsafe { self.fast_word_at::<I>(&*home, hash, key)? };
         if found.is_none() && self.overflow.may_hold(hash) {
             return None;
         }
@@ -92,7 +92,7 @@ impl TurboHash {
     ///
     /// The processor has the features of `I`.
     #[inline(always)]
-    unsafe fn glance_at<I: Isa>(&self, home: &Bucket, hash: u64, key: u64) -> Option<Option<u64>> {
+    unsafe fn fast_word_at<I: Isa>(&self, home: &Bucket, hash: u64, key: u64) -> Option<Option<u64>> {
         // SAFETY: the caller's.
         let header = unsafe { home.header::<I>(tag_of(hash)) };
         let place = self.place(home);
@@ -169,7 +169,7 @@ impl TurboHash {
         }
         self.charge(view, home, probed);
         if self.view(shard).is_writing() {
-            self.settle(view, home, probed);
+            self.persist_headers(view, home, probed);
         }
         if found.is_none() && self.overflow.may_hold(sought.hash) {
             // SAFETY: the caller is present in limbo.
@@ -222,7 +222,7 @@ impl TurboHash {
 
     /// Makes the headers of `probed` buckets from `home` on durable, as they were seen or later.
     #[cold]
-    pub(super) fn settle(&self, view: View, home: usize, probed: usize) {
+    pub(super) fn persist_headers(&self, view: View, home: usize, probed: usize) {
         let mask = view.len() - 1;
         for i in 0..probed {
             self.pool.flush(self.offset_of(view.address((home + i) & mask)), BUCKET_HEADER_BYTES);

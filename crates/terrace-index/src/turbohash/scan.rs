@@ -91,7 +91,7 @@ impl TurboHash {
         }
         self.charge_all(view);
         if self.view(shard).is_writing() {
-            self.settle(view, 0, view.len());
+            self.persist_headers(view, 0, view.len());
         }
         for (hash, record) in self.overflow.records(from..=*self.hashes_of(shard).end()) {
             // SAFETY: present in limbo since before the overflow was asked, which named the record then.

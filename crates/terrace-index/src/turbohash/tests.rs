@@ -39,10 +39,10 @@ fn table(options: &TurboOptions) -> TurboHash {
 fn every_instruction_set_and_both_ways_to_read_agree_with_a_map() {
     let options = TurboOptions { shards: 4, initial_buckets: 1, probing_scope: 4, ..seeded() };
     for level in Level::all() {
-        for glances in [false, true] {
+        for has_fast_path in [false, true] {
             let mut table = table(&options);
             table.level = level;
-            table.glances &= glances;
+            table.has_fast_path &= has_fast_path;
             let (mut map, mut rng) = (BTreeMap::new(), Rng::new(1));
             for i in 1..6000u64 {
                 let key = rng.below(700);

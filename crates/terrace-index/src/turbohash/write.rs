@@ -176,13 +176,13 @@ impl TurboHash {
     by_isa! {
         /// Removes a key of eight bytes whose slot is plain to see, and tells its word. `None`: it takes a search, and
         /// nothing was done.
-        pub(super) fn remove_at_a_glance(&self, key: u64) -> Option<u64> = remove_glance on level
+        pub(super) fn fast_remove(&self, key: u64) -> Option<u64> = fast_remove_in on level
     }
 
     /// What nearly every removal comes to, in so few instructions that the processor has the next one's bucket on its
     /// way while this one becomes durable.
     #[inline(always)]
-    fn remove_glance<I: Isa>(&self, key: u64) -> Option<u64> {
+    fn fast_remove_in<I: Isa>(&self, key: u64) -> Option<u64> {
         let hash = self.hash.of_word(key);
         let shard = shard_of(hash, self.header.shard_bits);
         let seen = self.view(shard);

@@ -49,7 +49,7 @@ impl<'a> Raw<'a> {
     }
 
     /// Makes a written range durable by whatever the medium needs.
-    pub(super) fn settle(&self, at: u64, len: u64) -> Result<()> {
+    pub(super) fn make_durable(&self, at: u64, len: u64) -> Result<()> {
         self.media.drain();
         if self.media.power_safe() { Ok(()) } else { self.media.sync_range(at, len) }
     }
@@ -120,13 +120,13 @@ pub(super) fn write_header(raw: &Raw<'_>, superblock: &Superblock, units: u64) -
     for at in SUPERBLOCK_AT {
         raw.write(at, &[0; 128]);
     }
-    raw.settle(0, HEADER_BYTES)?;
+    raw.make_durable(0, HEADER_BYTES)?;
     raw.write(SUPERBLOCK_AT[1] + 4096, &[0; (HEADER_BYTES - 8192) as usize]);
     raw.write(SIZE_WORD_AT, &word::seal(Tag::Size, SIZE_WORD_AT, units).to_le_bytes());
     let table = Table::new(superblock);
     let first = table.first_segment();
     raw.write(first.at, &table.format(&first));
-    raw.settle(0, table.first_extent() * superblock.extent_bytes)
+    raw.make_durable(0, table.first_extent() * superblock.extent_bytes)
 }
 
 /// Writes the superblocks: now it is a pool. The magic comes last, in one word, so that what a crash leaves of
@@ -135,9 +135,9 @@ pub(super) fn write_superblocks(raw: &Raw<'_>, superblock: &Superblock) -> Resul
     let (magic, rest) = superblock.as_bytes().split_at(MAGIC.len());
     for at in SUPERBLOCK_AT {
         raw.write(at + MAGIC.len() as u64, rest);
-        raw.settle(at, 128)?;
+        raw.make_durable(at, 128)?;
         raw.write(at, magic);
-        raw.settle(at, 128)?;
+        raw.make_durable(at, 128)?;
     }
     Ok(())
 }
@@ -146,11 +146,11 @@ pub(super) fn write_superblocks(raw: &Raw<'_>, superblock: &Superblock) -> Resul
 pub(super) fn erase_superblocks(raw: &Raw<'_>) -> Result<()> {
     for at in SUPERBLOCK_AT {
         raw.write(at, &[0; MAGIC.len()]);
-        raw.settle(at, MAGIC.len() as u64)?;
+        raw.make_durable(at, MAGIC.len() as u64)?;
     }
     for at in SUPERBLOCK_AT {
         raw.write(at, &[0; SUPERBLOCK_PAGE_BYTES]);
-        raw.settle(at, SUPERBLOCK_PAGE_BYTES as u64)?;
+        raw.make_durable(at, SUPERBLOCK_PAGE_BYTES as u64)?;
     }
     Ok(())
 }
@@ -195,7 +195,7 @@ pub(super) fn mend_superblock(raw: &Raw<'_>, good: &Superblock) -> Result<()> {
     for (at, copy) in SUPERBLOCK_AT.into_iter().zip(&copies(raw)) {
         if copy != good {
             raw.write(at, good.as_bytes());
-            raw.settle(at, 128)?;
+            raw.make_durable(at, 128)?;
         }
     }
     Ok(())

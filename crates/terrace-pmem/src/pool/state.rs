@@ -213,7 +213,7 @@ impl Session {
         self.state = self.state.sealed();
         self.slot = 1 - self.slot;
         raw.write(STATE_AT[self.slot], self.state.as_bytes());
-        let _ = raw.settle(STATE_AT[self.slot], 64);
+        let _ = raw.make_durable(STATE_AT[self.slot], 64);
     }
 
     /// Writes the state to its slot, durably.
@@ -222,7 +222,7 @@ impl Session {
             return Ok(());
         }
         raw.write(STATE_AT[self.slot], self.state.as_bytes());
-        raw.settle(STATE_AT[self.slot], 64)
+        raw.make_durable(STATE_AT[self.slot], 64)
     }
 }
 

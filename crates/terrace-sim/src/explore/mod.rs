@@ -56,7 +56,7 @@ const FAULT_MOMENTS: u64 = 3;
 const PLAIN_RUNS: u64 = 0x504c_4149;
 
 /// The outcome of one run of a scenario: what was checked, and the first image that failed.
-struct Pass {
+struct Verdict {
     tally: Tally,
     found: Option<Found>,
 }
@@ -270,7 +270,7 @@ impl Explorer {
         fault: Option<u64>,
         place: Place,
         picks: Picks,
-    ) -> Result<Pass, Box<Failure<S::Op>>> {
+    ) -> Result<Verdict, Box<Failure<S::Op>>> {
         let world = World::new(self.seed, self.world);
         let checker = Arc::new(Checker {
             scenario: scenario.clone(),
@@ -286,7 +286,7 @@ impl Explorer {
         world.end();
         world.ignore_events();
         let tally = *checker.tally.lock();
-        Ok(Pass { tally, found: found.lock().take() })
+        Ok(Verdict { tally, found: found.lock().take() })
     }
 
     /// One run with a fault and without images. How many events such a run has is not known before.
@@ -311,7 +311,7 @@ impl Explorer {
         fault: u64,
         place: Place,
         picks: Picks,
-    ) -> Result<Pass, Box<Failure<S::Op>>> {
+    ) -> Result<Verdict, Box<Failure<S::Op>>> {
         self.pass(scenario, ops, Some(fault), place, picks).map_err(|failure| of_fault(failure, fault))
     }
 

@@ -193,13 +193,13 @@ impl SimPm {
     }
 
     /// Makes every store durable.
-    fn settle(&self, durable: &mut Durable) {
+    fn make_all_durable(&self, durable: &mut Durable) {
         durable.journal.clear();
-        self.settle_pages(durable, 0..self.len());
+        self.make_pages_durable(durable, 0..self.len());
     }
 
     /// Makes the pages that `range` touches durable.
-    fn settle_pages(&self, durable: &mut Durable, range: std::ops::Range<u64>) {
+    fn make_pages_durable(&self, durable: &mut Durable, range: std::ops::Range<u64>) {
         let last = (range.end as usize).div_ceil(PAGE_BYTES).min(durable.image.pages().len());
         for index in range.start as usize / PAGE_BYTES..last {
             let now = self.current_page(index);
@@ -277,7 +277,7 @@ impl Media for SimPm {
         let _ = self.before(PmOp::Drain);
         let mut durable = self.durable.lock();
         match self.granularity {
-            Granularity::Byte => self.settle(&mut durable),
+            Granularity::Byte => self.make_all_durable(&mut durable),
             Granularity::CacheLine => {
                 let Durable { image, journal } = &mut *durable;
                 journal.drain(std::thread::current().id(), image);
@@ -299,7 +299,7 @@ impl Media for SimPm {
         self.before(PmOp::Sync)?;
         let mut durable = self.durable.lock();
         durable.image.resize(self.len());
-        self.settle(&mut durable);
+        self.make_all_durable(&mut durable);
         Ok(())
     }
 
@@ -311,7 +311,7 @@ impl Media for SimPm {
         self.before(PmOp::Sync)?;
         let mut durable = self.durable.lock();
         durable.image.resize(self.len());
-        self.settle_pages(&mut durable, offset..offset.saturating_add(len).min(self.len()));
+        self.make_pages_durable(&mut durable, offset..offset.saturating_add(len).min(self.len()));
         Ok(())
     }
 
