@@ -38,7 +38,7 @@ pub fn main() -> ExitCode {
     // What was printed before a failure comes before its message.
     let flushed = out.flush().map_err(Into::into);
     let Err(failure) = result.and(flushed) else { return ExitCode::from(exit::OK) };
-    // Who has closed standard error does not want to know.
+    // Whoever has closed standard error does not want to know.
     let _ = write!(std::io::stderr(), "{}", failure.render(cli.command.dir()));
     ExitCode::from(failure.code)
 }

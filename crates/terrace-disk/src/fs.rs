@@ -85,7 +85,7 @@ pub trait Fs: Send + Sync + Debug {
     }
 
     /// Locks `path` against other processes, creating it; `Error::Locked` if one holds it. Dropping
-    /// the guard unlocks. Who holds the lock may remove the file.
+    /// the guard unlocks. Whoever holds the lock may remove the file.
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>>;
 
     /// Locks `path` for one who only reads, beside others who do so, against whoever holds [`lock`](Self::lock). That

@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(*freed.lock(), [1]);
     }
 
-    /// Who gives out again what a crash has left needs to know that no free is still to come, wherever the thread stands that
+    /// Whoever gives out again what a crash has left needs to know that no free is still to come, wherever the thread stands that
     /// is to make it.
     #[test]
     fn what_is_being_freed_is_not_gone_yet() {

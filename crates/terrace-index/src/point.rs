@@ -25,7 +25,7 @@ pub trait PointIndex: Send + Sync + Debug {
     fn get(&self, key: &[u8]) -> Result<Option<u64>>;
 
     /// Has what a [`get`](Self::get) of `key` looks at first brought into the processor's caches, without waiting for
-    /// it. Who knows some keys ahead saves most of the time that each of them would wait for memory.
+    /// it. Whoever knows some keys ahead saves most of the time that each of them would wait for memory.
     fn prefetch(&self, _key: &[u8]) {}
 
     /// Appends the words of `keys` to `words`, in their order. Each is read as by [`get`](Self::get), but many at a

@@ -232,7 +232,7 @@ impl<S: Segment> LogWriter<S> {
 }
 
 impl LogWriter<FileSegment> {
-    /// Ends the log at byte `len`, after a failure too, and takes nothing more. Who reads the file from now on finds
+    /// Ends the log at byte `len`, after a failure too, and takes nothing more. Whoever reads the file from now on finds
     /// nothing behind; after a power cut it may be there again.
     pub fn cut(&mut self, len: u64) -> Result<()> {
         self.failed.get_or_insert_with(|| Error::invalid("the log was cut"));

@@ -114,7 +114,7 @@ pub struct Env {
     pub executor: Arc<dyn Executor>,
     /// Time.
     pub clock: Arc<dyn Clock>,
-    /// Seed of the hash tables that databases make; `None`: each draws one that nobody knows. Who knows it can choose
+    /// Seed of the hash tables that databases make; `None`: each draws one that nobody knows. Whoever knows it can choose
     /// keys that make a table slow.
     pub hash_seed: Option<u64>,
 }

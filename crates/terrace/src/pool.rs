@@ -244,7 +244,7 @@ fn damaged(path: &Path, error: Error) -> Error {
     }
 }
 
-/// Whether something lies in the pool's place. Who has not named it cannot help that no pool can lie there.
+/// Whether something lies in the pool's place. Whoever has not named it cannot help that no pool can lie there.
 fn is_there(core: &Core, path: &Path) -> Result<bool> {
     let is_named = !matches!(core.options.pool, PoolChoice::Auto | PoolChoice::Emulated { path: None, .. });
     match core.env.pm.exists(path) {

@@ -208,7 +208,7 @@ impl Importer<'_> {
         let text = format!("line {number} of {}: {problem}: \"{}\"", self.args.name(), preview(line, 60));
         if self.args.keep_going {
             self.bad_lines += 1;
-            // Who has closed standard error does not want to know.
+            // Whoever has closed standard error does not want to know.
             self.bar.suspend(|| drop(writeln!(io::stderr(), "terrace: {text}")));
             return Ok(());
         }

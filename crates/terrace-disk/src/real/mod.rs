@@ -188,7 +188,7 @@ fn lock_file(path: &Path, how: FlockOperation, open: impl Fn() -> Result<File>) 
         let file = open()?;
         match retry(|| rustix::fs::flock(&file, how)) {
             Ok(()) if is_at(&file, path)? => return Ok(Box::new(RealLock { file })),
-            // Who held the lock has removed the file in between: another one counts.
+            // Whoever held the lock has removed the file in between: another one counts.
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Err(Error::Locked { path: path.to_path_buf() }),
             Err(e) => return Err(Error::io(path, "lock", e.into())),

@@ -78,7 +78,7 @@ fn a_reader_is_shared_by_threads() {
     });
 }
 
-/// Who waited for a lock whose file its holder removed does not hold it beside who made the file anew.
+/// Whoever waited for a lock whose file its holder removed does not hold it beside whoever made the file anew.
 #[test]
 fn a_lock_whose_file_goes_has_one_holder() {
     let dir = tempfile::tempdir().unwrap();

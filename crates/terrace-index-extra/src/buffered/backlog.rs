@@ -78,7 +78,7 @@ impl Backlog {
     /// Forgets partitions without entries, if none has any. The log stands still meanwhile.
     pub fn clear_if_clean(&self) -> bool {
         let mut state = self.state.lock();
-        // Who writes now has its partition locked, or has noted it with what it has written.
+        // Whoever writes now has its partition locked, or has noted it with what it has written.
         let clean = |p: &Partition| p.body.try_read().is_some_and(|body| body.oldest.is_none());
         let all_clean = state.left == 0 && state.dirty.iter().all(|(_, partition)| clean(partition));
         if all_clean {

@@ -25,7 +25,7 @@
 //! 1. A key lies at most [`PROBE`](Cceh) - 1 buckets behind its home, in the segment that its hash leads to. It
 //!    has one slot there; or two while it turns from 8 and 8 bytes into a record, and then the inline one counts.
 //! 2. A slot changes while its segment is locked, and each time in one visible step: a store to the value word
-//!    of a living slot, or to a key word. A segment is unlocked when its changes are durable. Who sees it locked
+//!    of a living slot, or to a key word. A segment is unlocked when its changes are durable. Whoever sees it locked
 //!    makes durable what it has seen before it returns it.
 //! 3. A route that was right after the segment's lock word was read is right as long as that word does not change.
 //! 4. The directory entries of a segment agree, but for what `directory` says of a split in progress.

@@ -1,6 +1,6 @@
 //! Background work of a tree, its end, and moments without it.
 //!
-//! Work that an executor has in its queue may begin at any time. Who needs the tree to stand still can neither wait for it,
+//! Work that an executor has in its queue may begin at any time. Whoever needs the tree to stand still can neither wait for it,
 //! since it may be behind work that waits for him, nor do it himself. So what would begin then is put off.
 
 use std::fmt;

@@ -215,7 +215,7 @@ impl Core {
             Some(sets) => sets.closing = true,
             None => return Ok(()),
         }
-        // Who has logged something has put it into a buffer before letting go of the node.
+        // Whoever has logged something has put it into a buffer before letting go of the node.
         if let Err(e) = self.flush_buffers(None) {
             if let Some(sets) = &mut *logs.sets.write() {
                 sets.closing = false;

@@ -1,6 +1,6 @@
 //! Pages: the items of a leaf in the order of their keys, or the part of them that a scan wants.
 //!
-//! A leaf is unsorted. Who sorts its items leaves their order in it for the next scan; the node's version says
+//! A leaf is unsorted. Whoever sorts its items leaves their order in it for the next scan; the node's version says
 //! whether that order still holds, so a session believes only what it has itself left there, and that once more
 //! compared with bitmap and keys.
 

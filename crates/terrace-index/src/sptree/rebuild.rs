@@ -1,6 +1,6 @@
 //! Bringing the layers in DRAM back after an open, while the tree is in use.
 //!
-//! An open reads nothing but headers. Who looks for a key whose leaf has no node yet finds the leaf through the
+//! An open reads nothing but headers. Whoever looks for a key whose leaf has no node yet finds the leaf through the
 //! top layer in PM and makes its node. Meanwhile jobs go through the top layer piece by piece, walk the chain
 //! of leaves under each piece, and make the nodes of all.
 //!

@@ -35,9 +35,9 @@ pub(super) enum New<'p> {
 /// When a write happens.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum When {
-    /// In any case. Who asks does not want to know the word before.
+    /// In any case. Whoever asks does not want to know the word before.
     Always,
-    /// In any case. Who asks wants to know the word before.
+    /// In any case. Whoever asks wants to know the word before.
     Known,
     /// If the word before is this.
     If(Option<u64>),

@@ -9,7 +9,7 @@
 //! 1. A set's object never changes. It is durable, with empty logs, before a word names it.
 //! 2. Sets go in order, whole, by one publish. So as long as an entry is there every later one of its key is there, too:
 //!    doing what entries say once more, in the order of their numbers, never brings an older state back.
-//! 3. A set becomes the one before by a publish of its own, and only then is the next one named the current one. Who finds one
+//! 3. A set becomes the one before by a publish of its own, and only then is the next one named the current one. Whoever finds one
 //!    set named twice knows that nothing was appended behind it.
 //!
 //! `docs/formats/log.md` has the bytes.

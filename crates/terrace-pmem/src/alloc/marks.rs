@@ -11,7 +11,7 @@ use crate::pool::Pool;
 /// A walk over the pool: owners mark what they can reach from their roots, then it is compared with what the
 /// allocator holds by [`Pool::check`] or [`Pool::reclaim`].
 ///
-/// Who marks beside writers collects what he finds under a lock and marks it when he has let go: writers may work
+/// Whoever marks beside writers collects what he finds under a lock and marks it when he has let go: writers may work
 /// at every mark ([`Media::marking`](crate::Media::marking)). What is freed in between is no longer inherited, so
 /// that its mark does no harm.
 #[derive(Debug)]

@@ -81,7 +81,7 @@ impl Mapping {
         let on_tmpfs = rustix::fs::fstatfs(&file).is_ok_and(|s| s.f_type as u64 == TMPFS_MAGIC);
         let old = meta.len() / PAGE_BYTES * PAGE_BYTES;
         if on_tmpfs && old > 0 && free_bytes(&file, name)? < TIGHT_BYTES {
-            // Who had it open before may not have come to touch all of it.
+            // Whoever had it open before may not have come to touch all of it.
             set_aside(&file, name, 0, old)?;
         }
         if old < len {

@@ -49,10 +49,10 @@ impl Pool {
     /// Opens the pool on a medium. `name` stands for it in messages.
     pub fn open_on(media: Arc<dyn Media>, name: &Path, options: &PoolOptions) -> Result<Pool> {
         let raw = Raw::new(&*media, name)?;
-        // Who is not allowed to be here must not mend it either.
+        // Whoever is not allowed to be here must not mend it either.
         let superblock = format::read_superblock(&raw, name)?;
         let previous = Previous::read(&raw, name)?;
-        // Whose it is comes first: another's pool may be made for any medium. Who only looks at it wants to know what it is.
+        // Whose it is comes first: another's pool may be made for any medium. Whoever only looks at it wants to know what it is.
         if let Some(known) = options.known.as_ref().filter(|_| !options.salvage) {
             compare(&superblock, &previous, known, name)?;
         }
@@ -189,7 +189,7 @@ impl Pool {
     /// Whether the header on the medium still is what was opened.
     pub(crate) fn check_header(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        // Who opens a pool to write makes a damaged copy anew from the other; who only reads leaves that to him.
+        // Whoever opens a pool to write makes a damaged copy anew from the other; whoever only reads leaves that to him.
         let copies = if self.is_read_only() { &SUPERBLOCK_AT[..0] } else { &SUPERBLOCK_AT[..] };
         for &at in copies {
             if self.copy_out::<128>(at) != *self.inner.superblock.as_bytes() {

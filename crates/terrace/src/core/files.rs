@@ -4,7 +4,7 @@
 //! 2. What is to go together goes in order: behind a file that stays, the rest of its row stays, too.
 //! 3. A table that a failed group of edits names stays until the manifest has decided about the group.
 //! 4. A table that somebody may still read stays until nobody may any more: a file is opened when it is read, and closed
-//!    and opened again while a reader goes on. Who lets go last removes it.
+//!    and opened again while a reader goes on. Whoever lets go last removes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

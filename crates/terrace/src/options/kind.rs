@@ -97,7 +97,7 @@ impl EngineKind {
         self.facts().in_pool == InPool::Everything
     }
 
-    /// Where it keeps new writes. Who has memtables has an option `memtable_bytes`.
+    /// Where it keeps new writes. An engine with memtables has an option `memtable_bytes`.
     pub fn buffer_place(self) -> BufferPlace {
         self.facts().buffer_place
     }

@@ -2,7 +2,7 @@
 //!
 //! 1. The directory's own files and the pool that lies in its place are never changed: a file that is made lies in the
 //!    folder `repair` of the directory, one that is removed is only hidden, and the pool is opened as a private copy.
-//! 2. Who works through this sees one directory: hidden files are not there, new ones are.
+//! 2. Whoever works through this sees one directory: hidden files are not there, new ones are.
 //! 3. A new pool lies beside the old one, under its name with `.repair` behind it.
 //!
 //! Thread safety: all of it may be called from any thread.

@@ -62,7 +62,7 @@ fn nothing_is_freed_under_a_reader() {
     });
 }
 
-/// Who finds limbo empty may take everything that was retired before for freed, whoever is freeing.
+/// Whoever finds limbo empty may take everything that was retired before for freed, whoever is freeing.
 #[test]
 fn what_is_empty_has_been_freed() {
     check(|| {

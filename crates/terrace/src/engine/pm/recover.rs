@@ -32,7 +32,7 @@ impl<I: KeyIndex> PmStore<I> {
         let mut marks = self.pool.marks();
         let gone = self.mark(&mut marks)?;
         {
-            // Who had unlinked something before the marks came by has retired it by now: it is in limbo, where it is looked
+            // Whoever had unlinked something before the marks came by has retired it by now: it is in limbo, where it is looked
             // for below, or has been freed.
             let _alone = self.gate.exclusive();
             if self.pending.load(Ordering::Relaxed) != NO_GROUP {

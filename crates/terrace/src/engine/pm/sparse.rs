@@ -204,7 +204,7 @@ impl<I: KeyIndex> PmStore<I> {
                 Ok(true) => {}
                 Ok(false) => not_named.push(at),
                 Err(e) if e.is_out_of_space() => return None,
-                // Who asks for what is damaged is told; it stays where it is.
+                // Whoever asks for what is damaged is told; it stays where it is.
                 Err(_) => not_named.push(at),
             }
         }
