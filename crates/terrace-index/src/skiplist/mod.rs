@@ -86,12 +86,19 @@ pub struct SkipList {
 #[derive(Clone)]
 pub struct WeakSkipList {
     inner: Weak<Inner>,
+    gone: Arc<AtomicBool>,
 }
 
 impl WeakSkipList {
     /// The list, if any handle or cursor still keeps it.
     pub fn upgrade(&self) -> Option<SkipList> {
         self.inner.upgrade().map(|inner| SkipList { inner })
+    }
+
+    /// Whether nobody keeps the list any more, and what was to be given back of it has been: whoever drops the last
+    /// handle is at that for a while.
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
     }
 }
 
@@ -116,6 +123,8 @@ struct Inner {
     settled: AtomicU64,
     /// The extents go back to the pool when the last handle is gone.
     doomed: AtomicBool,
+    /// Set last of all.
+    gone: Arc<AtomicBool>,
 }
 
 impl SkipList {
@@ -152,13 +161,14 @@ impl SkipList {
             max_seq: AtomicU64::new(0),
             settled: AtomicU64::new(0),
             doomed: AtomicBool::new(false),
+            gone: Arc::default(),
         };
         SkipList { inner: Arc::new(inner) }
     }
 
     /// A handle that does not keep the list: to find out later whether somebody else does.
     pub fn downgrade(&self) -> WeakSkipList {
-        WeakSkipList { inner: Arc::downgrade(&self.inner) }
+        WeakSkipList { inner: Arc::downgrade(&self.inner), gone: self.inner.gone.clone() }
     }
 
     /// What a root stores to find the list again.
@@ -226,6 +236,7 @@ impl Drop for Inner {
             // What cannot be given back stays unreachable and is reclaimed by marks after the next open.
             let _ = self.arena.free();
         }
+        self.gone.store(true, Ordering::Release);
     }
 }
 

@@ -192,6 +192,12 @@ impl Slm {
         all
     }
 
+    /// Whether nobody is just giving a memtable back that [`readable_memtables`](Self::readable_memtables) does not name
+    /// any more.
+    fn memtables_are_given_back(&self) -> bool {
+        self.retired.lock().iter().all(|list| list.is_gone() || list.upgrade().is_some())
+    }
+
     /// The DRAM that the engine's structures hold.
     fn dram(&self) -> Dram {
         Dram {
@@ -227,7 +233,7 @@ impl Slm {
     fn forget(&self, memtable: &Arc<MemTable>) -> Result<()> {
         memtable.unlink(&self.pool)?;
         let mut retired = self.retired.lock();
-        retired.retain(|list| list.upgrade().is_some());
+        retired.retain(|list| !list.is_gone());
         retired.push(memtable.list().downgrade());
         drop(retired);
         self.mem.rcu(|mem| mem.without(memtable));

@@ -218,7 +218,7 @@ impl Slm {
         // below, or has been freed.
         drop(self.located.hold_still());
         self.pool.reclaim(&marks)?;
-        if self.located.drain() {
+        if self.located.drain() && self.memtables_are_given_back() {
             // Nothing that was unlinked before is still to be freed: what was reclaimed may be used again.
             self.pool.release_reclaimed()?;
         }
@@ -229,9 +229,10 @@ impl Slm {
     /// this run has allocated is not reclaimed. What it returns keeps the memtables that it has marked from
     /// being given back by a reader that lets go.
     pub(super) fn mark(&self, marks: &mut Marks) -> Result<Vec<SkipList>> {
-        self.located.mark(marks)?;
+        // First, so that what a reader lets go of during the rest is kept.
         let memtables = self.readable_memtables();
         memtables.iter().try_for_each(|list| list.mark(marks))?;
+        self.located.mark(marks)?;
         Ok(memtables)
     }
 }

@@ -3,14 +3,17 @@
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use terrace_base::clock::ManualClock;
 use terrace_base::exec::Inline;
 use terrace_base::{Error, ErrorKind, Result};
-use terrace_disk::RealFs;
+use terrace_disk::{Fs, RealFs};
 use terrace_index::{PointIndex, Record};
 use terrace_log::PmLog;
-use terrace_pmem::Profile;
+use terrace_pmem::{Pool, PoolOptions, Profile};
+use terrace_sim::{PmOptions, World, WorldOptions};
 
 use super::open::open_slm;
 use super::walk::DELETED_PASSED;
@@ -20,7 +23,7 @@ use crate::core::Core;
 use crate::core::engine::{Direction, Engine};
 use crate::core::request::Group;
 use crate::core::request::{Condition, Request};
-use crate::env::{Env, RealPm};
+use crate::env::{Env, PmSpace, RealPm};
 use crate::located::CHAIN_KIND;
 use crate::manifest::JobKind;
 use crate::options::{Options, PoolChoice};
@@ -275,4 +278,94 @@ fn chains_that_are_none_are_passed_over() {
     assert_eq!(slm.get(b"key", None).unwrap().as_deref(), Some(&b"second"[..]));
     nothing_names.into_iter().for_each(|offset| slm.pool.free(offset, CHAIN_KIND).unwrap());
     assert_clean(&slm);
+}
+
+/// A simulated medium with one pool. A file says that it is there.
+#[derive(Debug)]
+struct OnePool(World);
+
+impl OnePool {
+    fn options(&self, options: &PoolOptions) -> PoolOptions {
+        PoolOptions { boot_id: Some(self.0.boot_id().into()), ..options.clone() }
+    }
+}
+
+impl PmSpace for OnePool {
+    fn create(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
+        let pool = Pool::recreate_on(self.0.media(), path, &self.options(options))?;
+        self.0.fs().create(path)?.sync()?;
+        Ok(pool)
+    }
+
+    fn open(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
+        Pool::open_on(self.0.media(), path, &self.options(options))
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        self.0.fs().exists(path)
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        if self.exists(path)? { self.0.fs().remove(path) } else { Ok(()) }
+    }
+}
+
+fn open_on(world: &World) -> Arc<Slm> {
+    let env = Env {
+        fs: Arc::new(world.fs()),
+        pm: Arc::new(OnePool(world.clone())),
+        executor: Arc::new(Inline::default()),
+        clock: Arc::new(ManualClock::default()),
+        hash_seed: None,
+    };
+    let mut options = Options { pool_extent_bytes: 4096, ..Options::default() };
+    options.slm.memtable_bytes = 16 << 10;
+    let core = Core::new(Path::new("/").into(), options, env).unwrap();
+    let (slm, last) = open_slm(core).unwrap();
+    slm.core.snapshots.advance(last);
+    slm
+}
+
+fn put(slm: &Slm, key: &[u8], bytes: usize) {
+    let mut batch = WriteBatch::new();
+    batch.put(key, &vec![7; bytes]);
+    write(slm, batch);
+}
+
+/// A reader is just giving back a memtable of before a kill, extent after extent, when what the kill left is reclaimed:
+/// what is written meanwhile does not get an extent that the reader has still to give back.
+#[test]
+fn what_a_reader_is_giving_back_is_nobody_elses_yet() {
+    let pm = PmOptions { bytes: 64 << 10, capacity: 16 << 20, ..PmOptions::default() };
+    let world = World::new(7, WorldOptions { pm });
+    let slm = open_on(&world);
+    // Past what a memtable has at first: it takes a second extent.
+    put(&slm, b"long", 40_000);
+    let world = world.kill();
+    let slm = open_on(&world);
+    let kept = slm.mem.load().active().list().clone();
+    slm.rotate().unwrap();
+    super::flush::run(&slm).unwrap();
+    assert_eq!(slm.core.counters.flushes.get(), 1);
+    let (jobs, lists) = (Arc::new(AtomicU64::new(0)), Arc::new(Mutex::new(Vec::new())));
+    let (other, done, later, mut is_first) = (slm.clone(), jobs.clone(), lists.clone(), true);
+    world.on_event(Box::new(move |_, _| {
+        if std::mem::take(&mut is_first) {
+            while other.core.env.executor.help() {
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+            for key in 10..60u8 {
+                put(&other, &[key], 1500);
+                later.lock().push(other.mem.load().active().list().clone());
+            }
+        }
+    }));
+    drop(kept);
+    world.ignore_events();
+    assert!(jobs.load(Ordering::Relaxed) > 0, "nothing was reclaimed meanwhile");
+    assert_clean(&slm);
+    (10..60u8).for_each(|key| assert!(slm.get(&[key], None).unwrap().is_some(), "{key}"));
+    lists.lock().clear();
+    assert_clean(&slm);
+    slm.close().unwrap();
 }
