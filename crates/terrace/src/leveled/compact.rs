@@ -4,6 +4,7 @@
 //! happened or not. What a policy must keep so that no two of them meet stands at the head of
 //! [`compaction::leveled`](crate::compaction::leveled).
 
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -33,14 +34,10 @@ struct Claim<'a, B: WriteBuffer> {
 
 impl<'a, B: WriteBuffer> Claim<'a, B> {
     fn next(tree: &'a LeveledTree<B>) -> Option<Self> {
-        let oldest = tree.core.snapshots.list().first().copied();
+        let oldest = tree.oldest_snapshot();
         // The choice and the claim are one step, so that no two compactions read one run.
         let mut busy = tree.choosing.lock();
-        let levels = tree.readable().levels.clone();
-        let state = tree.manifest.state();
-        let view = levels.view(tree.policy.levels(), &busy, &state.candidates);
-        let pick = tree.policy.choose(&view, oldest)?;
-        debug_assert_eq!(pick.breach(&view), None, "{pick:?} of {:?}", tree.policy);
+        let (pick, levels) = tree.choose(&busy, oldest)?;
         busy.extend(pick.tables());
         drop(busy);
         Some(Claim { tree, pick, levels })
@@ -90,8 +87,23 @@ impl<B: WriteBuffer> LeveledTree<B> {
         });
     }
 
+    /// Makes nothing busy, not for a moment: the caller has no slot, and whoever has all of them finds everything free.
     fn is_due(&self) -> bool {
-        Claim::next(self).is_some()
+        let oldest = self.oldest_snapshot();
+        self.choose(&self.choosing.lock(), oldest).is_some()
+    }
+
+    fn oldest_snapshot(&self) -> Option<u64> {
+        self.core.snapshots.list().first().copied()
+    }
+
+    fn choose(&self, busy: &BTreeSet<u64>, oldest: Option<u64>) -> Option<(Pick, Arc<Levels>)> {
+        let levels = self.readable().levels.clone();
+        let state = self.manifest.state();
+        let view = levels.view(self.policy.levels(), busy, &state.candidates);
+        let pick = self.policy.choose(&view, oldest)?;
+        debug_assert_eq!(pick.breach(&view), None, "{pick:?} of {:?}", self.policy);
+        Some((pick, levels))
     }
 
     fn run_pick(&self, pick: &Pick, levels: &Arc<Levels>, patience: Patience) -> Result<()> {

@@ -52,6 +52,7 @@ impl Pick {
             (self.output >= view.levels.len() || self.output < self.level, "an output on no lower level"),
             (inputs.iter().chain(&next).any(|t| t.busy), "a table that is being compacted"),
             (self.is_move && !next.is_empty(), "a move on top of other tables"),
+            (self.is_move && !are_apart(&inputs), "a move of tables that overlap"),
             (self.level == 0 && left.iter().any(|t| t.min_seq <= reach), "an older table left on level 0"),
             ((self.level + 1..self.output).any(passed), "a level passed over that holds older versions"),
             (

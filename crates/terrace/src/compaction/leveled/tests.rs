@@ -112,6 +112,10 @@ fn choices_that_break_a_rule_are_told() {
     let sound = Pick { level: 1, output: 2, inputs: vec![3], next: vec![4], is_move: false };
     assert_eq!(sound.breach(&view), None);
     assert_eq!(Pick { is_move: true, ..sound }.breach(&view), Some("a move on top of other tables"));
+    let onto_nothing = LevelsView { levels: vec![view.levels[0].clone(), Vec::new()] };
+    let together = Pick { level: 0, output: 1, inputs: vec![1, 2], next: Vec::new(), is_move: true };
+    assert_eq!(together.breach(&onto_nothing), Some("a move of tables that overlap"));
+    assert_eq!(Pick { is_move: false, ..together }.breach(&onto_nothing), None);
 }
 
 #[derive(Debug, Clone, PartialEq)]
