@@ -18,10 +18,11 @@ impl Targets {
     /// hold no more than `base_bytes`: that is the base. A database that is smaller than that has one level
     /// below level 0, the last.
     pub fn new(sizes: &[u64], options: &LeveledOptions) -> Targets {
-        let last = options.levels.max(2) - 1;
+        // There may be more than are asked for now: then the last that is there is the last.
+        let last = options.levels.max(sizes.len()).max(2) - 1;
         let first_held = (1..=last).find(|&level| sizes.get(level).is_some_and(|&size| size > 0));
         let Some(first_held) = first_held else {
-            return Self::from_base(last, options.base_bytes as f64, options);
+            return Self::from_base(last, last, options.base_bytes as f64, options);
         };
         let largest = sizes[1..].iter().copied().max().unwrap_or(0);
         let (most, least) = (options.base_bytes as f64, options.base_bytes as f64 / options.multiplier);
@@ -32,12 +33,12 @@ impl Targets {
             base -= 1;
             size /= options.multiplier;
         }
-        Self::from_base(base, size.clamp(least + 1.0, most), options)
+        Self::from_base(base, last, size.clamp(least + 1.0, most), options)
     }
 
-    fn from_base(base: usize, base_bytes: f64, options: &LeveledOptions) -> Targets {
+    fn from_base(base: usize, last: usize, base_bytes: f64, options: &LeveledOptions) -> Targets {
         let mut size = base_bytes;
-        let mut bytes = vec![u64::MAX; options.levels.max(2)];
+        let mut bytes = vec![u64::MAX; last + 1];
         for (level, target) in bytes.iter_mut().enumerate().skip(base) {
             if level > base {
                 size *= options.multiplier;

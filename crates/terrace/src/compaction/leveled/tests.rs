@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::debt::debt;
 use super::view::span;
 use super::*;
 use crate::compaction::overlap::overlaps;
@@ -81,6 +82,16 @@ fn what_stays_on_level_0_is_newer_than_all_that_goes() {
     };
     assert_eq!(chosen(&[figures(3, (2, 12)), figures(2, (7, 9)), figures(1, (1, 5))]), [1, 2, 3]);
     assert_eq!(chosen(&[figures(3, (10, 12)), figures(2, (7, 9)), figures(1, (1, 5))]), [1]);
+}
+
+/// A database that was made with seven levels is opened with three.
+#[test]
+fn levels_that_are_there_have_targets_though_fewer_are_asked_for() {
+    let options = LeveledOptions { levels: 3, ..LeveledOptions::default() };
+    let sizes = [0, 0, 0, 0, 0, 0, 1 << 20];
+    let targets = Targets::new(&sizes, &options);
+    assert_eq!((targets.base, targets.bytes.len()), (6, 7));
+    assert_eq!(debt(&sizes, 0, &targets, &options), 0);
 }
 
 /// A rule, and a choice that breaks it: from level, to level, tables of each.
