@@ -28,31 +28,45 @@ pub fn explorer(engine: EngineKind, seed: u64, granularity: Granularity, images:
     Explorer::new(seed).world(WorldOptions { pm }).images(images / share(engine)).shrink_runs(60)
 }
 
-/// Explores `ops` on both media.
-fn on_both(seed: u64, images: u64, ops: &[Op]) {
-    for engine in ENGINES {
-        for granularity in [Granularity::CacheLine, Granularity::Page] {
-            if !runs_on(engine, granularity) {
-                continue;
+/// Operations drawn at random, and how many crash images of them are looked at.
+struct Plan {
+    seed: u64,
+    /// So many operations.
+    ops: usize,
+    mix: Mix,
+    /// So many images on each medium, of the default engine; of others a third.
+    images: u64,
+}
+
+impl Plan {
+    /// Explores every engine on both media.
+    fn explore(&self) {
+        let ops = draw(self.seed, self.ops, self.mix);
+        for engine in ENGINES {
+            for granularity in [Granularity::CacheLine, Granularity::Page] {
+                if runs_on(engine, granularity) {
+                    let summary = self.explore_on(engine, granularity, &ops);
+                    println!("{engine:?} {granularity:?} seed {}: {summary:?}", self.seed);
+                }
             }
-            let summary = on(engine, granularity, seed, images, ops);
-            println!("{engine:?} {granularity:?} seed {seed}: {summary:?}");
         }
+    }
+
+    fn explore_on(&self, engine: EngineKind, granularity: Granularity, ops: &[Op]) -> Summary {
+        // The others have fewer structures to catch in the middle of a change.
+        let images = if engine == EngineKind::default() { self.images } else { self.images / 3 };
+        explorer(engine, self.seed, granularity, images)
+            .must_pass(scenario(options(engine), Errors::Fail), ops.to_vec())
     }
 }
 
-fn on(engine: EngineKind, granularity: Granularity, seed: u64, images: u64, ops: &[Op]) -> Summary {
-    // The second engine has fewer structures to catch in the middle of a change.
-    let images = if engine == EngineKind::default() { images } else { images / 3 };
-    explorer(engine, seed, granularity, images)
-        .must_pass(scenario(options(engine), Errors::Fail), ops.to_vec())
-}
-
+/// Must catch what is half there of a database, and what a second creation makes of it.
 #[test]
 fn creation() {
-    on_both(1, 600, &[]);
+    Plan { seed: 1, ops: 0, mix: Mix::default(), images: 600 }.explore();
 }
 
+/// Must catch a pool that outlives the directory it belongs to, or comes after it.
 #[test]
 fn creation_outside_the_directory() {
     // Not on an ordinary file: of what a power cut leaves of one, nothing says whose it was.
@@ -67,31 +81,36 @@ fn creation_outside_the_directory() {
     }
 }
 
+/// Must catch records that are linked before they are durable, and versions in the wrong order.
 #[test]
 fn puts_and_overwrites_in_one_memtable() {
     let mix = Mix { put: 6, synced: 1, delete: 2, keys: 12, len: 60, ..Mix::default() };
-    on_both(2, 600, &draw(2, 20, mix));
+    Plan { seed: 2, ops: 20, mix, images: 600 }.explore();
 }
 
+/// Must catch a batch of which a part is there.
 #[test]
 fn batches() {
     let mix = Mix { put: 2, batch: 6, sync: 1, keys: 16, len: 80, ..Mix::default() };
-    on_both(3, 600, &draw(3, 14, mix));
+    Plan { seed: 3, ops: 14, mix, images: 600 }.explore();
 }
 
+/// Must catch what is in neither memtable nor table, while one becomes the other.
 #[test]
 fn rotation_and_flush() {
     let mix = Mix { put: 12, background: 2, flush: 1, keys: 40, len: 400, ..Mix::default() };
-    on_both(4, 1500, &draw(4, 50, mix));
+    Plan { seed: 4, ops: 50, mix, images: 1500 }.explore();
 }
 
+/// Must catch keys that come back because their tombstone went before they did.
 #[test]
 fn flush_with_deletes() {
     let mix =
         Mix { put: 5, delete: 5, batch: 2, background: 1, flush: 2, keys: 15, len: 120, ..Mix::default() };
-    on_both(5, 1500, &draw(5, 50, mix));
+    Plan { seed: 5, ops: 50, mix, images: 1500 }.explore();
 }
 
+/// Must catch inputs that go before everything names the outputs, and counts that are no longer true.
 #[test]
 fn compaction() {
     let mix = Mix {
@@ -105,7 +124,7 @@ fn compaction() {
         len: 400,
         ..Mix::default()
     };
-    on_both(6, 2000, &draw(6, 70, mix));
+    Plan { seed: 6, ops: 70, mix, images: 2000 }.explore();
 }
 
 /// Must catch versions of one key that are told apart by what they share: a table, a block, a length.
@@ -113,16 +132,18 @@ fn compaction() {
 fn versions_in_one_block() {
     let mix = Mix { put: 8, snapshot: 3, compact: 1, keys: 3, len: 12, ..Mix::default() };
     for seed in 0..2 {
-        on_both(seed, 500, &draw(seed, 24, mix));
+        Plan { seed, ops: 24, mix, images: 500 }.explore();
     }
 }
 
+/// Must catch extents that a structure uses before the pool is known to have them.
 #[test]
 fn pool_growth() {
     let mix = Mix { put: 6, delete: 1, background: 1, keys: 8, len: 60_000, ..Mix::default() };
-    on_both(8, 600, &draw(8, 20, mix));
+    Plan { seed: 8, ops: 20, mix, images: 600 }.explore();
 }
 
+/// Must catch a synced write that is in no log, and logs out of order.
 #[test]
 fn logs_rotated_and_synced() {
     let mix = Mix {
@@ -136,9 +157,10 @@ fn logs_rotated_and_synced() {
         len: 500,
         ..Mix::default()
     };
-    on_both(9, 1200, &draw(9, 40, mix));
+    Plan { seed: 9, ops: 40, mix, images: 1200 }.explore();
 }
 
+/// Must catch what a close says is whole and is not.
 #[test]
 fn closed_and_opened_again() {
     let mix = Mix {
@@ -152,9 +174,10 @@ fn closed_and_opened_again() {
         len: 200,
         ..Mix::default()
     };
-    on_both(10, 1200, &draw(10, 30, mix));
+    Plan { seed: 10, ops: 30, mix, images: 1200 }.explore();
 }
 
+/// Must catch what one recovery leaves for the next.
 #[test]
 fn killed_and_opened_again() {
     let mix = Mix {
@@ -169,7 +192,7 @@ fn killed_and_opened_again() {
         len: 200,
         ..Mix::default()
     };
-    on_both(11, 1500, &draw(11, 40, mix));
+    Plan { seed: 11, ops: 40, mix, images: 1500 }.explore();
 }
 
 /// The logs of a large memtable are replayed into small ones, several times full; recoveries are cut short, too.
@@ -193,6 +216,7 @@ fn replay_that_overflows_memtables() {
     }
 }
 
+/// Must catch what only comes about where all of this meets.
 #[test]
 fn everything_at_once() {
     let mix = Mix {
@@ -212,5 +236,5 @@ fn everything_at_once() {
         keys: 40,
         len: 300,
     };
-    on_both(12, 2000, &draw(12, 120, mix));
+    Plan { seed: 12, ops: 120, mix, images: 2000 }.explore();
 }
