@@ -245,6 +245,10 @@ impl CommitLog {
         let Some(log) = &mut series.current else {
             return Err(Failure::Refused(Error::invalid("the commit log is not open")));
         };
+        debug_assert!(
+            !matches!(log, Log::File(file) if file.number != series.announced),
+            "the manifest knows a log before its first group"
+        );
         host.logged_from(log.number());
         log.append(record, self.policy.buffer_bytes, sync)
     }

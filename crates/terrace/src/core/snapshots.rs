@@ -62,6 +62,7 @@ impl Snapshots {
         let mut held = self.held.lock();
         // Read under the lock: a flush that lists the held numbers either sees this one or ran before it.
         let seq = self.visible();
+        debug_assert!(held.keys().all(|earlier| *earlier <= seq), "what is visible grows only");
         self.register(&mut held, seq)
     }
 

@@ -90,8 +90,9 @@ impl CommitQueue {
         let retire = Retire { queue: self, followers: group.len() };
         let requests: Vec<&Request> = group.iter().map(|w| &w.request).collect();
         let mut outcomes = outcomes(&requests, apply).into_iter();
+        debug_assert_eq!(outcomes.len(), group.len(), "each writer has its own outcome");
         drop(retire);
-        // One for each, the leader's first.
+        // The leader's first.
         let own = outcomes.next().unwrap_or(Ok(false));
         for (follower, outcome) in group[1..].iter().zip(outcomes) {
             follower.set(Turn::Done(outcome));
@@ -110,6 +111,7 @@ impl CommitQueue {
             }
             bytes += writer.request.batch.encoded().len();
             group.push(writer.clone());
+            debug_assert!(!alone || group.len() == 1, "a conditional write is a group of its own");
             if alone {
                 break;
             }

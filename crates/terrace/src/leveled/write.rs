@@ -26,7 +26,8 @@ impl<B: WriteBuffer> LeveledTree<B> {
         B::log(self, &group)?;
         let ops = group.requests.iter().flat_map(|r| r.batch.ops());
         self.readable.load().active().insert(ops.zip(group.first_seq..));
-        self.applied.store(group.first_seq + group.ops() - 1, Ordering::Release);
+        let before = self.applied.swap(group.first_seq + group.ops() - 1, Ordering::AcqRel);
+        debug_assert!(before < group.first_seq, "one leader, and numbers ascend");
         Ok(())
     }
 

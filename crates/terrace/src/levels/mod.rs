@@ -74,6 +74,10 @@ impl Levels {
     /// Puts `run` on `level`.
     pub fn insert(&mut self, level: usize, run: Run) {
         self.levels.resize_with(self.levels.len().max(level + 1), Row::default);
+        debug_assert!(
+            level == 0 || !self.levels[level].iter().any(|other| overlaps(range(other), range(&run))),
+            "runs of a level below 0 do not overlap"
+        );
         self.levels[level].insert(level, run);
     }
 
@@ -173,6 +177,11 @@ fn figures<'a>(meta: &'a TableMeta, busy: &BTreeSet<u64>, noted: &BTreeSet<u64>)
         busy: busy.contains(&meta.number),
         keeps_old: noted.contains(&meta.number),
     }
+}
+
+/// The keys between which a run's lie.
+fn range(run: &Run) -> (&[u8], &[u8]) {
+    (&run.meta().smallest, &run.meta().largest)
 }
 
 fn covers(meta: &TableMeta, key: &[u8]) -> bool {

@@ -140,6 +140,14 @@ impl Row {
             let rest = piece.split_off(PIECE / 2);
             pieces.insert(place.piece + 1, Arc::new(rest));
         }
+        debug_assert!(self.is_in_order_around(level, place), "the order of the level");
+    }
+
+    /// Whether the runs of the piece at `place` and the next one are in the order of `level`.
+    fn is_in_order_around(&self, level: usize, place: Place) -> bool {
+        let pieces = self.pieces.iter().skip(place.piece).take(2);
+        let runs: Vec<&Run> = pieces.flat_map(|piece| piece.iter()).collect();
+        runs.is_sorted_by(|a, b| order(level, a, b).is_lt())
     }
 
     fn count(&mut self, run: &Run, comes: bool) {

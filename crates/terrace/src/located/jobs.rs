@@ -155,6 +155,10 @@ impl<'a> JobRun<'a> {
     /// Points the keys of a flush at their new versions, newest first for each key. `done` counts the keys, in order,
     /// for which that was done.
     pub fn insert(&mut self, chunk: &[(Vec<u8>, Vec<Version>)], held: &[u64], done: &mut u64) -> Result<()> {
+        debug_assert!(
+            chunk.is_sorted_by(|a, b| a.0 < b.0),
+            "all decided before the first is made: each key once"
+        );
         let writer = self.located.writer.lock();
         let mut moves = Moves::of(self.located, chunk.iter().map(|(key, _)| &key[..]))?;
         for (i, (key, versions)) in chunk.iter().enumerate() {

@@ -217,6 +217,12 @@ impl Located {
 
     /// Publishes a move that is in the log.
     pub(super) fn publish_move(&self, near: &Near<'_>, i: usize, one: &Move<'_>) -> Result<()> {
+        debug_assert!(self.writer.is_locked(), "words change under the writer's lock alone");
+        // Of what arrives; what was there before may be damaged.
+        debug_assert!(
+            one.born.iter().all(|number| self.manifest.state().tables.contains_key(&number)),
+            "tables are in the manifest before any word names them"
+        );
         match one.change {
             Change::InChain { chain, index, to } => {
                 move_version(&self.pool, chain, index, to);

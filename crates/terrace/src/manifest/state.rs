@@ -134,7 +134,14 @@ impl State {
             Edit::LogBegun(begun) => self.last_log.replace(*begun) != Some(*begun),
             Edit::Pool(known) => self.pool.replace(*known) != Some(*known),
         };
+        debug_assert!(self.is_consistent(), "after {edit:?}");
         Ok(changed)
+    }
+
+    /// Invariants 2 and 3, of what an edit may have broken.
+    fn is_consistent(&self) -> bool {
+        let highest = self.tables.last().map_or(0, |(number, _)| *number);
+        highest < self.next_file && self.candidates.iter().all(|number| self.tables.contains_key(number))
     }
 
     fn table(&mut self, number: u64, purpose: &str) -> Result<&mut TableState, String> {

@@ -231,6 +231,10 @@ impl Slm {
     /// A flushed memtable leaves: root, readers and extents, then its logs. The root is cleared while the
     /// memtable still counts as there: after that its slot is free, and the next one may be published in it.
     fn forget(&self, memtable: &Arc<MemTable>) -> Result<()> {
+        debug_assert!(
+            memtable.is_empty() || memtable.list().max_seq() <= self.manifest.state().flushed_seq,
+            "whatever is in no table is in a memtable that hangs from a root"
+        );
         memtable.unlink(&self.pool)?;
         let mut retired = self.retired.lock();
         retired.retain(|list| !list.is_gone());
