@@ -91,14 +91,14 @@ impl SkipIndex {
         if at == 0 || list.node(at)?.key != key {
             return Ok(0);
         }
-        self.settled(at)?;
+        self.ensure_durable(at)?;
         Ok(at)
     }
 
-    fn settled(&self, at: u64) -> Result<()> {
-        match self.list().is_settled(at)? {
+    fn ensure_durable(&self, at: u64) -> Result<()> {
+        match self.list().is_durable(at)? {
             true => Ok(()),
-            false => self.list().settle(at),
+            false => self.list().make_durable(at),
         }
     }
 
@@ -133,7 +133,7 @@ impl SkipIndex {
             Linked::Exists(_) => Ok(None),
             Linked::New => {
                 list.pool.drain();
-                list.mark_settled(at);
+                list.mark_durable(at);
                 self.keys.fetch_add(1, Ordering::Relaxed);
                 Ok(Some(None))
             }
@@ -206,7 +206,7 @@ impl OrderedIndex for SkipIndex {
         let end = out.len().saturating_add(limit);
         let mut at = self.start(from, reverse)?;
         while at != 0 && out.len() < end {
-            self.settled(at)?;
+            self.ensure_durable(at)?;
             let key = list.node(at)?.key;
             let word = self.cell(at)?.load(0);
             if word != 0 {

@@ -44,7 +44,7 @@ impl SkipIndex {
         let mut outcome = Outcome::default();
         let linked = chains.into_iter().try_for_each(|chain| self.link_nodes(chain, &mut outcome));
         list.pool.drain();
-        outcome.linked.iter().for_each(|at| list.mark_settled(*at));
+        outcome.linked.iter().for_each(|at| list.mark_durable(*at));
         self.keys.fetch_add(outcome.linked.len() as u64, Ordering::Relaxed);
         staged.and(linked)?;
         for Change { key, word, .. } in changes.iter().filter(|change| outcome.present.contains(&change.key))
@@ -108,7 +108,7 @@ impl SkipIndex {
     ) -> Result<Staged<'k>> {
         let mut value = [0; CELL_BYTES as usize];
         value[..8].copy_from_slice(&word.to_le_bytes());
-        // The node is durable before others may use its cell (`lookup` settles), so nothing is in flight.
+        // The node is durable before others may use its cell (`lookup` sees to it), so nothing is in flight.
         value[8..].copy_from_slice(&(state_in_flight(self.generation) - 1).to_le_bytes());
         stage(&Record { key, seq: 0, kind: INDEX_KIND, value: &value, batch_first: 0, batch_len: 1 })
     }

@@ -120,7 +120,7 @@ struct Inner {
     min_seq: AtomicU64,
     max_seq: AtomicU64,
     /// Records below this sequence number are durable, by the caller's word.
-    settled: AtomicU64,
+    durable_below: AtomicU64,
     /// The extents go back to the pool when the last handle is gone.
     doomed: AtomicBool,
     /// Set last of all.
@@ -159,7 +159,7 @@ impl SkipList {
             entries: AtomicU64::new(0),
             min_seq: AtomicU64::new(u64::MAX),
             max_seq: AtomicU64::new(0),
-            settled: AtomicU64::new(0),
+            durable_below: AtomicU64::new(0),
             doomed: AtomicBool::new(false),
             gone: Arc::default(),
         };

@@ -88,7 +88,8 @@ impl Inner {
         }
         if with_batches {
             // Later records have higher numbers. The owners that dead threads have left need not be cleared.
-            self.settled.store(self.max_seq.load(Ordering::Relaxed).saturating_add(1), Ordering::Release);
+            self.durable_below
+                .store(self.max_seq.load(Ordering::Relaxed).saturating_add(1), Ordering::Release);
         }
         walk.finish(self)?;
         Ok(Recovered::Ready)
@@ -148,7 +149,7 @@ impl Reached<'_> {
     /// Adds `node`, the next of the chain, to what is used.
     fn take(&mut self, list: &Inner, node: &Node<'_>, with_batches: bool) {
         if !with_batches {
-            list.mark_settled(node.offset);
+            list.mark_durable(node.offset);
         }
         let fields = node.head.fields();
         let end = (node.offset + fields.above()).next_multiple_of(8);

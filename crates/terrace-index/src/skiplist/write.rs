@@ -2,7 +2,7 @@
 //!
 //! Each node has a volatile *owner* word: the token of the thread that linked it, 0 once the node is known
 //! to be durable. Before linking behind a node that another thread owns, `link` persists the links that
-//! lead to it (`settle`); behind its own nodes it need not, since the same drain covers both.
+//! lead to it (`make_durable`); behind its own nodes it need not, since the same drain covers both.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,8 +87,8 @@ impl SkipList {
 
     /// Says that every record up to `seq` is linked and drained. It spares later links the care for
     /// records that other threads have linked; leaving it out costs time and nothing else.
-    pub fn settled(&self, seq: u64) {
-        self.inner.settled.fetch_max(seq.saturating_add(1), Ordering::Release);
+    pub fn durable_up_to(&self, seq: u64) {
+        self.inner.durable_below.fetch_max(seq.saturating_add(1), Ordering::Release);
     }
 }
 
@@ -163,7 +163,7 @@ impl Inner {
                 self.rename_successor(last.offset, place.next, now.next)?;
             }
             place = now;
-            self.settle_before(place.prev)?;
+            self.make_durable_before(place.prev)?;
             let word = self.link_word(place.prev);
             if word.compare_exchange(place.next, first.offset, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                 self.pool.flush(place.prev, 8);
@@ -217,22 +217,22 @@ impl Inner {
     }
 
     /// Makes sure that the node at `offset` is durable, or becomes so with this thread's next drain.
-    fn settle_before(&self, offset: u64) -> Result<()> {
-        match self.is_settled(offset)? || self.owner(offset).load(Ordering::Acquire) == token() {
+    fn make_durable_before(&self, offset: u64) -> Result<()> {
+        match self.is_durable(offset)? || self.owner(offset).load(Ordering::Acquire) == token() {
             true => Ok(()),
-            false => self.settle(offset),
+            false => self.make_durable(offset),
         }
     }
 
     /// Whether the node at `offset` is known to be durable.
-    pub fn is_settled(&self, offset: u64) -> Result<bool> {
+    pub fn is_durable(&self, offset: u64) -> Result<bool> {
         Ok(offset == self.head
             || self.owner(offset).load(Ordering::Acquire) == 0
-            || self.node(offset)?.head.seq < self.settled.load(Ordering::Acquire))
+            || self.node(offset)?.head.seq < self.durable_below.load(Ordering::Acquire))
     }
 
     /// Persists the links that lead to the linked node at `offset`, back to one known to be durable.
-    pub fn settle(&self, offset: u64) -> Result<()> {
+    pub fn make_durable(&self, offset: u64) -> Result<()> {
         let mut path = vec![offset];
         let mut at = offset;
         loop {
@@ -242,7 +242,7 @@ impl Inner {
                 prev => prev,
             };
             self.pool.flush(prev, 8);
-            if self.is_settled(prev)? {
+            if self.is_durable(prev)? {
                 break;
             }
             path.push(prev);
@@ -252,14 +252,14 @@ impl Inner {
         for node in path {
             // Readers come by here, too: they note it where they may.
             if let Some(_touching) = self.pool.touching(node - OWNER_BYTES, OWNER_BYTES) {
-                self.mark_settled(node);
+                self.mark_durable(node);
             }
         }
         Ok(())
     }
 
     /// Notes that the node at `offset` is durable.
-    pub fn mark_settled(&self, offset: u64) {
+    pub fn mark_durable(&self, offset: u64) {
         self.set_owner(offset, 0, Ordering::Release);
     }
 

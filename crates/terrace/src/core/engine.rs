@@ -35,7 +35,7 @@ pub(crate) trait Engine: Send + Sync + Debug {
     }
 
     /// A walk over all live keys of snapshot `at`, in order where there is one.
-    fn walk_all(self: Arc<Self>, at: u64) -> Result<Box<dyn Walk>> {
+    fn walk_all(self: Arc<Self>, at: u64) -> Result<Box<dyn EngineIter>> {
         let mut walk = self.walk(at, Direction::Forward)?;
         walk.seek(Bound::Unbounded)?;
         Ok(walk)
@@ -51,13 +51,13 @@ pub(crate) trait Engine: Send + Sync + Debug {
     fn contains(&self, key: &[u8]) -> Result<bool>;
 
     /// A walk over the live keys of snapshot `at`, which must stay held as long as the walk.
-    fn walk(self: Arc<Self>, at: u64, direction: Direction) -> Result<Box<dyn Walk>>;
+    fn walk(self: Arc<Self>, at: u64, direction: Direction) -> Result<Box<dyn EngineIter>>;
 
     /// Closes the write buffer and starts another; called by the leader, between groups.
     fn rotate(&self) -> Result<()>;
 
     /// Waits until closed write buffers are flushed.
-    fn settle(&self) -> Result<()>;
+    fn wait_until_flushed(&self) -> Result<()>;
 
     /// Makes everything applied so far power-safe.
     fn sync(&self) -> Result<()>;
@@ -90,7 +90,7 @@ pub(crate) enum Direction {
 }
 
 /// A one-way walk over live keys.
-pub(crate) trait Walk: Send + Sync {
+pub(crate) trait EngineIter: Send + Sync {
     /// Places the walk so that `next` gives the first key past `bound` in its direction.
     fn seek(&mut self, bound: Bound<&[u8]>) -> Result<()>;
 

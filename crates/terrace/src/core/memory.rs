@@ -60,7 +60,7 @@ impl Memory {
     }
 
     /// Bounds the cache by what is left beside jobs and the `others`.
-    pub fn settle(&self, others: u64) {
+    pub fn fit_cache(&self, others: u64) {
         let wanted = share(self.budget, others + self.jobs());
         let before = self.bound.load(Ordering::Relaxed);
         if wanted.abs_diff(before) > self.budget / STEPS {
@@ -126,10 +126,10 @@ mod tests {
         let other = memory.lend(5);
         loan.becomes(16 << 20);
         assert_eq!(memory.jobs(), (16 << 20) + 5);
-        memory.settle(0);
+        memory.fit_cache(0);
         assert!(memory.cache().capacity() < before);
         drop((loan, other));
-        memory.settle(0);
+        memory.fit_cache(0);
         assert_eq!((memory.jobs(), memory.cache().capacity()), (0, before));
         assert_eq!((memory.buffer(8, 512 << 10), memory.buffer(1, 512 << 10)), (256 << 10, 512 << 10));
         assert_eq!(memory.buffer(1000, 512 << 10), 16 << 10);

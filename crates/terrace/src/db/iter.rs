@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use terrace_base::Result;
 
-use crate::core::engine::{Direction, Walk};
+use crate::core::engine::{Direction, EngineIter};
 use crate::db::read::Hold;
 
 /// Entries in key order; from the back with [`next_back`](DoubleEndedIterator::next_back) or `rev`.
@@ -23,8 +23,8 @@ pub struct DbIter {
     /// What is left of it: past what the front has given or was sent to, before what the back has.
     lower: Bound<Bytes>,
     upper: Bound<Bytes>,
-    front: Option<Box<dyn Walk>>,
-    back: Option<Box<dyn Walk>>,
+    front: Option<Box<dyn EngineIter>>,
+    back: Option<Box<dyn EngineIter>>,
     failed: bool,
     /// Last, as the walks read what it keeps.
     hold: Arc<Hold>,
@@ -135,7 +135,7 @@ impl DoubleEndedIterator for DbIter {
 ///
 /// It owns what it needs, as [`DbIter`] does, and gives nothing more after an error.
 pub struct Entries {
-    walk: Box<dyn Walk>,
+    walk: Box<dyn EngineIter>,
     failed: bool,
     /// Last, as the walk reads what it keeps.
     hold: Arc<Hold>,

@@ -228,7 +228,7 @@ impl Db {
             return Err(Error::ReadOnly);
         }
         self.inner.alone(|inner| inner.check_open().and_then(|()| inner.engine.rotate()))?;
-        self.inner.engine.settle()
+        self.inner.engine.wait_until_flushed()
     }
 
     /// Makes everything acknowledged so far power-safe, on media where it is not at once.

@@ -19,7 +19,7 @@ use crate::tables::MadeFile;
 pub(crate) struct Change {
     pub edits: Vec<Edit>,
     /// Runs among those added that hold versions which only snapshots keep.
-    noted: Vec<u64>,
+    keeping: Vec<u64>,
     /// The files of those added.
     made: Vec<MadeFile>,
 }
@@ -28,7 +28,7 @@ impl Change {
     /// Adds what a flush or a compaction has written to `level`.
     pub fn add(&mut self, level: usize, runs: Vec<Written>) {
         for run in runs {
-            self.noted.extend(run.keeps_old.then_some(run.meta.number));
+            self.keeping.extend(run.keeps_old.then_some(run.meta.number));
             self.edits.push(Edit::AddTable { level: level as u32, job: 0, meta: run.meta });
             self.made.push(run.file);
         }
@@ -76,7 +76,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
             memtables.retain(|m| leaves.is_none_or(|gone| !Arc::ptr_eq(m, gone)));
             Readable { memtables, levels: levels.clone() }
         });
-        self.settle_memory();
+        self.fit_cache();
         self.jobs.progressed();
         Ok(())
     }
@@ -108,15 +108,15 @@ impl<B: WriteBuffer> LeveledTree<B> {
     /// The edits of `change` with the list of runs that hold what only snapshots keep.
     fn with_candidates(&self, change: &Change) -> Vec<Edit> {
         let mut edits = change.edits.clone();
-        if !change.noted.is_empty() {
-            let mut noted = (*self.manifest.state().candidates).clone();
-            noted.extend(&change.noted);
+        if !change.keeping.is_empty() {
+            let mut candidates = (*self.manifest.state().candidates).clone();
+            candidates.extend(&change.keeping);
             for edit in &change.edits {
                 if let Edit::RemoveTable { number } = edit {
-                    noted.remove(number);
+                    candidates.remove(number);
                 }
             }
-            edits.push(Edit::Candidates(noted.into_iter().collect()));
+            edits.push(Edit::Candidates(candidates.into_iter().collect()));
         }
         edits
     }

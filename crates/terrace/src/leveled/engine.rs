@@ -9,7 +9,7 @@ use terrace_base::Result;
 use terrace_pmem::Pool;
 
 use super::{LeveledTree, Memtable, WriteBuffer, check};
-use crate::core::engine::{Direction, Engine, Walk};
+use crate::core::engine::{Direction, Engine, EngineIter};
 use crate::core::report::CheckReport;
 use crate::core::request::Group;
 use crate::pool;
@@ -31,7 +31,7 @@ impl<B: WriteBuffer> Engine for LeveledTree<B> {
         self.rotate_memtable()
     }
 
-    fn settle(&self) -> Result<()> {
+    fn wait_until_flushed(&self) -> Result<()> {
         match self.jobs.hold_open() {
             Ok(_open) => {
                 while self.has_immutable() {
@@ -57,7 +57,7 @@ impl<B: WriteBuffer> Engine for LeveledTree<B> {
         Ok(self.get_value(key, None)?.is_some())
     }
 
-    fn walk(self: Arc<Self>, at: u64, direction: Direction) -> Result<Box<dyn Walk>> {
+    fn walk(self: Arc<Self>, at: u64, direction: Direction) -> Result<Box<dyn EngineIter>> {
         Ok(self.merged_walk(at, direction))
     }
 

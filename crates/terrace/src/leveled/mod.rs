@@ -203,7 +203,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         };
         let tree = Arc::new_cyclic(|me| LeveledTree { me: me.clone(), ..wired });
         tree.note_load(&tree.readable().levels);
-        tree.settle_memory();
+        tree.fit_cache();
         Ok(tree)
     }
 
@@ -227,11 +227,11 @@ impl<B: WriteBuffer> LeveledTree<B> {
     }
 
     /// Gives the cache what memtables, each at its full size, and tables leave of the budget.
-    fn settle_memory(&self) {
+    fn fit_cache(&self) {
         let readable = self.readable();
         let memtable = |m: &Arc<B::Memtable>| m.dram_bytes().max(self.settings.memtable_bytes);
         let memtables: u64 = readable.memtables.iter().map(memtable).sum();
-        self.core.memory.settle(self.core.cache().table_bytes() + memtables);
+        self.core.memory.fit_cache(self.core.cache().table_bytes() + memtables);
     }
 
     /// Notes what writers are slowed down by.

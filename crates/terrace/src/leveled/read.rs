@@ -5,8 +5,8 @@ use terrace_base::Result;
 use terrace_table::{Cursor, Entry, Kind};
 
 use super::{LeveledTree, Memtable, Readable, Stage, WriteBuffer};
-use crate::core::engine::{Direction, Walk};
-use crate::levels::walk::MergedWalk;
+use crate::core::engine::{Direction, EngineIter};
+use crate::levels::walk::MergedIter;
 
 impl<B: WriteBuffer> LeveledTree<B> {
     /// The value of `key` as a reader at `at` sees it, or now.
@@ -33,11 +33,11 @@ impl<B: WriteBuffer> LeveledTree<B> {
     }
 
     /// A walk over what is readable now, which it keeps.
-    pub(super) fn merged_walk(&self, at: u64, direction: Direction) -> Box<dyn Walk> {
+    pub(super) fn merged_walk(&self, at: u64, direction: Direction) -> Box<dyn EngineIter> {
         let readable = self.readable();
         let mut cursors = self.cursors_above(&readable);
         cursors.extend(readable.levels.cursors());
-        Box::new(MergedWalk::new(cursors, at, direction))
+        Box::new(MergedIter::new(cursors, at, direction))
     }
 
     /// A cursor over each memtable, and those over the stage.

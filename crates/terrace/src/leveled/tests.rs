@@ -252,7 +252,7 @@ impl<S: Stage> Pair<S> {
     fn step(&mut self) {
         match self.rng.below(40) {
             0 => self.tree.rotate().unwrap(),
-            1 => self.tree.settle().unwrap(),
+            1 => self.tree.wait_until_flushed().unwrap(),
             2 => self.tree.compact(Bound::Unbounded, Bound::Unbounded).unwrap(),
             3 => self.held.push(self.tree.core.snapshots.hold()),
             4 if !self.held.is_empty() => {
@@ -294,7 +294,7 @@ impl<S: Stage> Pair<S> {
         (0..600).for_each(|_| self.step());
         self.compare();
         self.tree.rotate().unwrap();
-        self.tree.settle().unwrap();
+        self.tree.wait_until_flushed().unwrap();
         let report = Engine::check(&*self.tree).unwrap();
         assert!(report.is_clean(), "{report:?}");
         self.held.clear();

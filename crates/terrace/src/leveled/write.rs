@@ -72,7 +72,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         self.buffer.rotate()?;
         let next = Arc::new(self.buffer.memtable(self.settings.memtable_bytes));
         self.readable.rcu(|now| now.with(&next));
-        self.settle_memory();
+        self.fit_cache();
         self.spawn_flush();
         Ok(())
     }

@@ -140,11 +140,11 @@ impl Levels {
         })
     }
 
-    /// The figures of all runs, on `levels` levels: those in `busy` are, those in `noted` keep old versions.
-    pub fn view(&self, levels: usize, busy: &BTreeSet<u64>, noted: &BTreeSet<u64>) -> LevelsView<'_> {
+    /// The figures of all runs, on `levels` levels: those in `busy` are, those in `keeping` keep old versions.
+    pub fn view(&self, levels: usize, busy: &BTreeSet<u64>, keeping: &BTreeSet<u64>) -> LevelsView<'_> {
         let mut view: Vec<Vec<TableFigures<'_>>> = Vec::with_capacity(levels.max(self.depth()));
         for runs in &self.levels {
-            view.push(runs.iter().map(|t| figures(t.meta(), busy, noted)).collect());
+            view.push(runs.iter().map(|t| figures(t.meta(), busy, keeping)).collect());
         }
         view.resize_with(levels.max(self.depth()), Vec::new);
         LevelsView { levels: view }
@@ -164,7 +164,7 @@ impl Levels {
     }
 }
 
-fn figures<'a>(meta: &'a TableMeta, busy: &BTreeSet<u64>, noted: &BTreeSet<u64>) -> TableFigures<'a> {
+fn figures<'a>(meta: &'a TableMeta, busy: &BTreeSet<u64>, keeping: &BTreeSet<u64>) -> TableFigures<'a> {
     TableFigures {
         number: meta.number,
         bytes: meta.file_bytes,
@@ -175,7 +175,7 @@ fn figures<'a>(meta: &'a TableMeta, busy: &BTreeSet<u64>, noted: &BTreeSet<u64>)
         min_seq: meta.min_seq,
         max_seq: meta.max_seq,
         busy: busy.contains(&meta.number),
-        keeps_old: noted.contains(&meta.number),
+        keeps_old: keeping.contains(&meta.number),
     }
 }
 

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use terrace_base::Result;
 use terrace_table::{Cursor, Kind, MergeCursor, merge};
 
-use crate::core::engine::{Direction, Walk};
+use crate::core::engine::{Direction, EngineIter};
 
 /// A walk over the live keys of a snapshot; the cursors keep what they read.
 #[derive(Debug)]
-pub(crate) struct MergedWalk {
+pub(crate) struct MergedIter {
     cursor: MergeCursor,
     at: u64,
     direction: Direction,
@@ -19,10 +19,10 @@ pub(crate) struct MergedWalk {
     key: Vec<u8>,
 }
 
-impl MergedWalk {
+impl MergedIter {
     /// A walk over `children`, at nothing yet.
     pub fn new(children: Vec<Box<dyn Cursor>>, at: u64, direction: Direction) -> Self {
-        MergedWalk { cursor: merge(children), at, direction, key: Vec::new() }
+        MergedIter { cursor: merge(children), at, direction, key: Vec::new() }
     }
 
     fn at_same_key(&self) -> bool {
@@ -80,7 +80,7 @@ impl MergedWalk {
     }
 }
 
-impl Walk for MergedWalk {
+impl EngineIter for MergedIter {
     fn seek(&mut self, bound: Bound<&[u8]>) -> Result<()> {
         match (self.direction, bound) {
             (Direction::Forward, Bound::Unbounded) => self.cursor.seek_first(),

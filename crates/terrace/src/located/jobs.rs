@@ -15,7 +15,7 @@
 //!    offset of a chain that was freed is soon another chain's.
 //! 3. What a chunk with that record tells is its effect on the counts alone. So a log that has become long gives way to a
 //!    new one which begins with the sum: the root is switched by one store, and a crash takes the one or the other.
-//! 4. Counts go into the manifest in one group with the job's end. Where that group fails the job is unsettled:
+//! 4. Counts go into the manifest in one group with the job's end. Where that group fails the job waits for its end:
 //!    its log stays, and no other job begins before the group has been made good. A flush stays open instead, and
 //!    goes on where it stopped (`flush.rs`).
 
@@ -90,7 +90,7 @@ pub(super) struct Ending {
 impl Located {
     /// Starts a job whose log hangs from `root`.
     pub fn start_job(&self, root: &'static str, kind: JobKind, inputs: Vec<u64>) -> Result<JobRun<'_>> {
-        self.settle_endings()?;
+        self.retry_endings()?;
         let id = self.manifest.take_numbers(1).start;
         let log = self.begin_log(root, id, &BTreeMap::new())?;
         if let Err(e) = self.manifest.apply(&[Edit::JobStarted { id, kind, inputs }]) {
@@ -318,7 +318,7 @@ fn removals(numbers: &[u64]) -> Vec<Edit> {
 }
 
 impl Located {
-    /// Ends a job, or keeps it for [`settle_endings`](Self::settle_endings).
+    /// Ends a job, or keeps it for [`retry_endings`](Self::retry_endings).
     fn end_job(&self, ending: Ending, edits: impl FnOnce() -> Vec<Edit>) -> Result<()> {
         match self.commit_job(ending.id, edits, &ending.deltas) {
             Ok(()) => self.ended(ending),
@@ -341,7 +341,7 @@ impl Located {
 
     /// Makes good the ends of jobs that did not get into the manifest. Others wait meanwhile: the root that such
     /// a job's log hangs from is not free for the next job before that is done.
-    fn settle_endings(&self) -> Result<()> {
+    fn retry_endings(&self) -> Result<()> {
         let mut endings = self.endings.lock();
         while let Some(ending) = endings.pop() {
             let edits = || {

@@ -14,7 +14,7 @@ use super::{Located, Word};
 impl Located {
     /// Ends jobs that a crash cut short, with the counts that their logs tell. What they wrote and had
     /// not indexed is dead; a compaction's inputs are noted, so that it starts again.
-    pub fn settle_jobs(&self) -> Result<()> {
+    pub fn end_cut_jobs(&self) -> Result<()> {
         for root in self.roots.all() {
             let Some(head) = self.pool.root(root)? else { continue };
             let mut logged = LoggedJob::new(self);

@@ -62,7 +62,7 @@ pub struct State {
     pub identity: Identity,
     /// Its tables, by file number.
     pub tables: RedBlackTreeMapSync<u64, TableState>,
-    /// Tables noted for compaction.
+    /// Candidates for compaction.
     pub candidates: Arc<BTreeSet<u64>>,
     /// Jobs started and not ended, by their number.
     pub jobs: RedBlackTreeMapSync<u64, OpenJob>,
@@ -152,9 +152,9 @@ impl State {
         if let Some(number) = numbers.iter().find(|n| !self.tables.contains_key(*n)) {
             return Err(format!("candidate {number} is not a table"));
         }
-        let noted = numbers.iter().copied().collect();
-        let changed = *self.candidates != noted;
-        self.candidates = Arc::new(noted);
+        let candidates = numbers.iter().copied().collect();
+        let changed = *self.candidates != candidates;
+        self.candidates = Arc::new(candidates);
         Ok(changed)
     }
 

@@ -67,7 +67,7 @@ fn candidates<'v>(view: &'v View<'_>, options: &SelectiveOptions) -> Vec<Candida
         .filter(|table| !view.busy.contains(&table.number))
         .filter_map(|table| {
             let waste = if garbage_counts { waste(view, table, options) } else { 0.0 };
-            let candidate = waste > 0.0 || view.noted.contains(&table.number);
+            let candidate = waste > 0.0 || view.candidates.contains(&table.number);
             candidate.then(|| Candidate { table, waste, score: 0.0, partners: Vec::new() })
         })
         .collect();
@@ -163,7 +163,7 @@ mod tests {
                 table(4, ("a", "b"), 0),
                 table(5, ("1", "9"), 10),
             ],
-            noted: [3].into(),
+            candidates: [3].into(),
             ..View::default()
         };
         let choice = choose(&view, &SelectiveOptions::default()).unwrap();
@@ -173,11 +173,11 @@ mod tests {
     }
 
     #[test]
-    fn a_noted_table_waits_for_a_partner() {
+    fn a_candidate_waits_for_a_partner() {
         let tables = vec![table(1, ("a", "c"), 10), table(2, ("d", "f"), 10), table(3, ("c", "d"), 10)];
-        let mut view = View { tables, noted: [1, 2].into(), ..View::default() };
+        let mut view = View { tables, candidates: [1, 2].into(), ..View::default() };
         assert_eq!(inputs(&view), None);
-        view.noted.insert(3);
+        view.candidates.insert(3);
         let choice = choose(&view, &SelectiveOptions::default()).unwrap();
         assert_eq!((choice.inputs.as_slice(), choice.reason), (&[1, 3][..], Reason::Scattered));
     }
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn a_cap_of_one_leaves_garbage_alone_and_scattered_tables_be() {
         let tables = vec![table(1, ("a", "z"), 10), table(2, ("a", "z"), 10)];
-        let mut view = View { tables, noted: [1, 2].into(), ..View::default() };
+        let mut view = View { tables, candidates: [1, 2].into(), ..View::default() };
         let options = SelectiveOptions { max_merge_files: 1, ..Default::default() };
         assert_eq!(choose(&view, &options), None);
         view.tables[0].live = 0;

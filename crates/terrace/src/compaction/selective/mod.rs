@@ -6,7 +6,7 @@
 //!   are droppable; and versions that only a snapshot still needs. A table's tombstones are droppable
 //!   when no other table that overlaps it holds anything older than its newest entry: there is then
 //!   nothing left for them to hide;
-//! * if it was **noted** by a [leaf scan](LeafScan) or a [range query](RangeScan), because keys that
+//! * if it was made a **candidate** by a [leaf scan](LeafScan) or a [range query](RangeScan), because keys that
 //!   lie together in order lie scattered over many tables.
 //!
 //! For each candidate the overlap ratios with all the others are added up. The candidate with the
@@ -32,7 +32,7 @@
 //!   that must stay, and not known to be pinned. Either an entry is dropped and E shrinks, or all such
 //!   entries turned out to be pinned. They are known to be from then on, and X shrinks.
 //!
-//! A noted table with no partner is for the same reason not chosen, but stays noted.
+//! A candidate with no partner is for the same reason not chosen, but stays one.
 //!
 //! # Contract with the engine
 //!

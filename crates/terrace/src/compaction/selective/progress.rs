@@ -71,7 +71,7 @@ impl Model {
             min_seq: entries.iter().map(|e| e.seq).min().unwrap_or(0),
             max_seq: entries.iter().map(|e| e.seq).max().unwrap_or(0),
         });
-        View { tables: tables.collect(), noted: self.noted.clone(), busy: BTreeSet::new() }
+        View { tables: tables.collect(), candidates: self.noted.clone(), busy: BTreeSet::new() }
     }
 
     /// The pair that every compaction must make smaller.

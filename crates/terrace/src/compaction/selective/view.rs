@@ -52,13 +52,13 @@ impl<'a> TableView<'a> {
     }
 }
 
-/// The tables of a store, which of them are noted, and which are in use by a job.
+/// The tables of a store, which of them are candidates, and which are in use by a job.
 #[derive(Debug, Clone, Default)]
 pub struct View<'a> {
     /// All tables, by number.
     pub tables: Vec<TableView<'a>>,
-    /// Tables noted by leaf scans and range queries.
-    pub noted: BTreeSet<u64>,
+    /// Tables that leaf scans, range queries or jobs cut short have made candidates.
+    pub candidates: BTreeSet<u64>,
     /// Tables that a running job reads or has written.
     pub busy: BTreeSet<u64>,
 }
@@ -77,7 +77,7 @@ impl<'a> View<'a> {
                 .iter()
                 .map(|(number, table)| TableView::new(table, pins.active(*number, oldest_snapshot)))
                 .collect(),
-            noted: (*state.candidates).clone(),
+            candidates: (*state.candidates).clone(),
             busy: inputs.chain(outputs).collect(),
         }
     }
@@ -179,7 +179,7 @@ mod tests {
         pins.note(4, 1, 50);
         let view = View::new(&state, &pins, Some(50));
         assert_eq!(view.busy, [1, 3].into());
-        assert_eq!(view.noted, [2].into());
+        assert_eq!(view.candidates, [2].into());
         let pinned: Vec<(u64, u64)> = view.tables.iter().map(|t| (t.number, t.pinned)).collect();
         assert_eq!(pinned, [(1, 0), (2, 0), (3, 0), (4, 1)]);
     }

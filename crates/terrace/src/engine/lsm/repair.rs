@@ -57,7 +57,7 @@ fn finish(mut base: Salvage, state: State, gathered: Option<Gathered>) -> Result
     let opened = (manifest, None, Found::Crashed);
     let lsm = open::assemble(core.clone(), opened, gathered.as_ref(), &mut damaged)?;
     lsm.rotate()?;
-    lsm.settle()?;
+    lsm.wait_until_flushed()?;
     lsm.forget_logs()?;
     base.did(format!("the manifest names {tables} tables; what logs held is in tables, too"));
     lsm.close()?;

@@ -58,7 +58,7 @@ use terrace_pmem::{POff, Pool};
 use crate::background::Background;
 use crate::batch::Op;
 use crate::core::Core;
-use crate::core::engine::{Direction, Engine, Walk};
+use crate::core::engine::{Direction, Engine, EngineIter};
 use crate::core::report::CheckReport;
 use crate::core::request::Condition;
 use crate::core::request::Group;
@@ -187,8 +187,8 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// Has the cache keep to what is left of the memory budget.
-    fn settle_memory(&self) {
-        self.core.memory.settle(self.index.dram_bytes() + self.pool.dram_bytes());
+    fn fit_cache(&self) {
+        self.core.memory.fit_cache(self.index.dram_bytes() + self.pool.dram_bytes());
     }
 }
 
@@ -221,9 +221,9 @@ impl<I: KeyIndex> Engine for PmStore<I> {
         self.contains_key(key)
     }
 
-    fn walk(self: Arc<Self>, at: u64, direction: Direction) -> Result<Box<dyn Walk>> {
+    fn walk(self: Arc<Self>, at: u64, direction: Direction) -> Result<Box<dyn EngineIter>> {
         self.ordered()?;
-        Ok(Box::new(walk::OrderedWalk::new(self, at, direction)))
+        Ok(Box::new(walk::OrderedIter::new(self, at, direction)))
     }
 
     fn ordered(&self) -> Result<()> {
@@ -235,18 +235,18 @@ impl<I: KeyIndex> Engine for PmStore<I> {
         }
     }
 
-    fn walk_all(self: Arc<Self>, at: u64) -> Result<Box<dyn Walk>> {
+    fn walk_all(self: Arc<Self>, at: u64) -> Result<Box<dyn EngineIter>> {
         if I::KIND.is_ordered() {
             return self.walk(at, Direction::Forward);
         }
-        Ok(Box::new(walk::FullWalk::new(self, at)))
+        Ok(Box::new(walk::FullIter::new(self, at)))
     }
 
     fn rotate(&self) -> Result<()> {
         Ok(())
     }
 
-    fn settle(&self) -> Result<()> {
+    fn wait_until_flushed(&self) -> Result<()> {
         if !self.core.options.read_only {
             self.core.files.sweep(&self.manifest);
         }

@@ -207,7 +207,7 @@ pub(super) fn assemble<I: KeyIndex>(
         store.recover(found);
         store.look_at_slabs();
     }
-    store.settle_memory();
+    store.fit_cache();
     Ok(store)
 }
 

@@ -17,7 +17,7 @@ use super::index::KeyIndex;
 use super::layout::RecordRef;
 use super::read::value;
 use super::record::Record;
-use crate::core::engine::{Direction, Walk};
+use crate::core::engine::{Direction, EngineIter};
 
 /// Keys of the first batch, and of later ones.
 const FIRST_KEYS: usize = 32;
@@ -121,7 +121,7 @@ impl Found {
 
 /// A walk in the order of keys, or against it.
 #[derive(Debug)]
-pub(super) struct OrderedWalk<I: KeyIndex> {
+pub(super) struct OrderedIter<I: KeyIndex> {
     store: Arc<PmStore<I>>,
     at: u64,
     reverse: bool,
@@ -131,15 +131,15 @@ pub(super) struct OrderedWalk<I: KeyIndex> {
     found: Found,
 }
 
-impl<I: KeyIndex> OrderedWalk<I> {
+impl<I: KeyIndex> OrderedIter<I> {
     pub fn new(store: Arc<PmStore<I>>, at: u64, direction: Direction) -> Self {
         let reverse = direction == Direction::Backward;
         let found = Found::default();
-        OrderedWalk { store, at, reverse, from: Bound::Unbounded, keys: FIRST_KEYS, found }
+        OrderedIter { store, at, reverse, from: Bound::Unbounded, keys: FIRST_KEYS, found }
     }
 }
 
-impl<I: KeyIndex> Walk for OrderedWalk<I> {
+impl<I: KeyIndex> EngineIter for OrderedIter<I> {
     fn seek(&mut self, bound: Bound<&[u8]>) -> Result<()> {
         self.from = bound.map(<[u8]>::to_vec);
         (self.keys, self.found) = (FIRST_KEYS, Found::default());
@@ -147,7 +147,7 @@ impl<I: KeyIndex> Walk for OrderedWalk<I> {
     }
 
     fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
-        let OrderedWalk { store, at, reverse, from, keys, found } = self;
+        let OrderedIter { store, at, reverse, from, keys, found } = self;
         found.next(store, *at, |index, batch| {
             index.scan(from.as_ref().map(Vec::as_slice), *reverse, *keys, batch)?;
             let over = batch.len() < *keys;
@@ -162,20 +162,20 @@ impl<I: KeyIndex> Walk for OrderedWalk<I> {
 
 /// A walk over everything, in whatever order the index has it.
 #[derive(Debug)]
-pub(super) struct FullWalk<I: KeyIndex> {
+pub(super) struct FullIter<I: KeyIndex> {
     store: Arc<PmStore<I>>,
     at: u64,
     cursor: I::Cursor,
     found: Found,
 }
 
-impl<I: KeyIndex> FullWalk<I> {
+impl<I: KeyIndex> FullIter<I> {
     pub fn new(store: Arc<PmStore<I>>, at: u64) -> Self {
-        FullWalk { store, at, cursor: I::Cursor::default(), found: Found::default() }
+        FullIter { store, at, cursor: I::Cursor::default(), found: Found::default() }
     }
 }
 
-impl<I: KeyIndex> Walk for FullWalk<I> {
+impl<I: KeyIndex> EngineIter for FullIter<I> {
     fn seek(&mut self, bound: Bound<&[u8]>) -> Result<()> {
         match bound {
             Bound::Unbounded => {
@@ -187,7 +187,7 @@ impl<I: KeyIndex> Walk for FullWalk<I> {
     }
 
     fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
-        let FullWalk { store, at, cursor, found } = self;
+        let FullIter { store, at, cursor, found } = self;
         found.next(store, *at, |index, batch| index.walk(cursor, WALK_KEYS, batch).map(|more| !more))
     }
 }

@@ -70,8 +70,8 @@ fn leaf_scan(slm: &Slm) -> Result<()> {
             from = Bound::Excluded(batch.key(last).to_vec());
         }
     }
-    let noted = choosing.leaf_scan.finish(pass, at_end);
-    slm.noted.lock().extend(noted);
+    let found = choosing.leaf_scan.finish(pass, at_end);
+    slm.new_candidates.lock().extend(found);
     Ok(())
 }
 
@@ -105,7 +105,8 @@ impl Slm {
             let state = self.manifest.state();
             let oldest = self.core.snapshots.list().first().copied();
             let mut view = View::new(&state, &choosing.pins, oldest);
-            view.noted.extend(self.noted.lock().iter().filter(|n| state.tables.contains_key(n)));
+            view.candidates
+                .extend(self.new_candidates.lock().iter().filter(|n| state.tables.contains_key(n)));
             let Some(choice) = choose(&view, &self.compaction_options()) else {
                 return Ok(false);
             };
@@ -179,14 +180,14 @@ impl Slm {
         }
     }
 
-    /// The edits that end a compaction: inputs leave, noted tables become the manifest's candidates.
+    /// The edits that end a compaction: inputs leave, the new candidates become the manifest's.
     fn end_of(&self, inputs: &[u64]) -> Vec<Edit> {
-        let mut noted = self.noted.lock();
+        let mut candidates = self.new_candidates.lock();
         let state = self.manifest.state();
-        noted.extend(state.candidates.iter());
-        noted.retain(|n| state.tables.contains_key(n) && !inputs.contains(n));
+        candidates.extend(state.candidates.iter());
+        candidates.retain(|n| state.tables.contains_key(n) && !inputs.contains(n));
         let mut edits: Vec<Edit> = inputs.iter().map(|&number| Edit::RemoveTable { number }).collect();
-        edits.push(Edit::Candidates(noted.iter().copied().collect()));
+        edits.push(Edit::Candidates(candidates.iter().copied().collect()));
         edits
     }
 

@@ -236,7 +236,7 @@ impl Slm {
     /// Ends a flush that has failed, as the database is closed: the next who opens it begins it anew.
     pub(super) fn leave_unfinished(&self) {
         let Some(unfinished) = self.unfinished.lock().take() else { return };
-        // Tombstones may be in its tables alone by now, so they stay. Reopening settles a job that does not end here.
+        // Tombstones may be in its tables alone by now, so they stay. Reopening ends a job that does not end here.
         if let Err(error) = self.located.resume_job(unfinished.job).give_up(false) {
             tracing::warn!(%error, "a flush that has failed is left open");
         }

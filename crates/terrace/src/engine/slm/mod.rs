@@ -14,7 +14,7 @@
 //! 3. The version that any held snapshot sees of a key is in a memtable, behind the key's word, or in
 //!    its chain.
 //! 4. Lock order: `flushing` or `located`'s `collapsing`, `choosing`, what else `located` locks, `unfinished`, `log`,
-//!    `noted`, then what the parts lock.
+//!    `new_candidates`, then what the parts lock.
 //!
 //! `docs/engines/slm.md` says what the paper has, what is kept and what is changed.
 
@@ -50,7 +50,7 @@ use terrace_pmem::{Granularity, Pool};
 use crate::commit_log::CommitLog;
 use crate::compaction::selective::{LeafScan, PinnedEntries};
 use crate::core::Core;
-use crate::core::engine::{Direction, Engine, Walk};
+use crate::core::engine::{Direction, Engine, EngineIter};
 use crate::core::report::CheckReport;
 use crate::core::request::Group;
 use crate::located::{JobRoots, Located};
@@ -96,13 +96,13 @@ pub(crate) struct Slm {
     /// Bytes at which a flush or compaction starts the next table.
     table_bytes: u64,
     /// How full the memtable was, in sixteenths, when the cache's bound was last looked at.
-    settled_at: AtomicU64,
+    cache_fitted_at: AtomicU64,
     /// Flushed memtables that readers may still keep.
     retired: Mutex<Vec<WeakSkipList>>,
     log: CommitLog,
-    /// What opening found no room to settle: nothing is written before it is.
-    unsettled: Mutex<Option<open::Attached>>,
-    is_unsettled: AtomicBool,
+    /// What opening found no room for: nothing is written before it is.
+    unfinished_opening: Mutex<Option<open::Attached>>,
+    is_opening_unfinished: AtomicBool,
     /// Where writers wait for a flush.
     room: Room,
     /// Held by the one flush.
@@ -112,8 +112,8 @@ pub(crate) struct Slm {
     unfinished: Mutex<Option<flush::Unfinished>>,
     /// What compactions are chosen by.
     choosing: Mutex<Choosing>,
-    /// Tables noted since the last compaction; the manifest has those from before.
-    noted: Mutex<BTreeSet<u64>>,
+    /// Candidates since the last compaction; the manifest has those from before.
+    new_candidates: Mutex<BTreeSet<u64>>,
     /// Somebody has read a range since the last leaf scan.
     range_was_read: AtomicBool,
     /// Whether the memtables hold so many deletions that a walk wants them flushed.
@@ -156,7 +156,7 @@ impl Slm {
     /// Starts a compaction in the background if a slot is free; a running one goes on by itself.
     fn spawn_compaction(&self) {
         // A job that a crash cut short is ended before another begins.
-        if self.core.is_scratch || self.is_unsettled.load(Ordering::Acquire) {
+        if self.core.is_scratch || self.is_opening_unfinished.load(Ordering::Acquire) {
             return;
         }
         let Some(slot) = self.jobs.free_slot() else { return };
@@ -174,7 +174,7 @@ impl Slm {
     /// Tables that a range query found keys scattered over.
     fn note_scattered(&self, tables: Vec<u64>) {
         if !tables.is_empty() && !self.jobs.is_closing() && !self.core.options.read_only {
-            self.noted.lock().extend(tables);
+            self.new_candidates.lock().extend(tables);
             self.spawn_compaction();
         }
     }
@@ -209,9 +209,9 @@ impl Slm {
     }
 
     /// Has the cache keep to what is left of the memory budget.
-    fn settle_memory(&self) {
+    fn fit_cache(&self) {
         let Dram { tables, memtables, index, allocator } = self.dram();
-        self.core.memory.settle(tables + memtables + index + allocator);
+        self.core.memory.fit_cache(tables + memtables + index + allocator);
     }
 
     /// The log from which on the memtables after `memtable` are logged.
@@ -255,7 +255,7 @@ impl Engine for Slm {
     }
 
     fn rotate(&self) -> Result<()> {
-        self.settle_opening()?;
+        self.finish_opening()?;
         if self.mem.load().active().is_empty() {
             return Ok(());
         }
@@ -264,7 +264,7 @@ impl Engine for Slm {
         self.rotate_memtable(0)
     }
 
-    fn settle(&self) -> Result<()> {
+    fn wait_until_flushed(&self) -> Result<()> {
         match self.jobs.hold_open() {
             Ok(_open) => {
                 self.log.mend(self)?;
@@ -276,7 +276,7 @@ impl Engine for Slm {
     }
 
     fn sync(&self) -> Result<()> {
-        self.settle_opening()?;
+        self.finish_opening()?;
         self.log.mend(self)?;
         self.log.sync().inspect_err(|_| self.log.try_to_mend(self))
     }
@@ -289,8 +289,8 @@ impl Engine for Slm {
         self.contains_key(key)
     }
 
-    fn walk(self: Arc<Self>, at: u64, direction: Direction) -> Result<Box<dyn Walk>> {
-        Ok(Box::new(walk::SlmWalk::new(self, at, direction)))
+    fn walk(self: Arc<Self>, at: u64, direction: Direction) -> Result<Box<dyn EngineIter>> {
+        Ok(Box::new(walk::SlmIter::new(self, at, direction)))
     }
 
     fn compact(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<()> {
@@ -299,8 +299,8 @@ impl Engine for Slm {
     }
 
     fn released(&self) {
-        let unsettled = self.is_unsettled.load(Ordering::Acquire) || self.core.options.read_only;
-        let wanted = self.located.has_chains() && !unsettled;
+        let may_not = self.is_opening_unfinished.load(Ordering::Acquire) || self.core.options.read_only;
+        let wanted = self.located.has_chains() && !may_not;
         if wanted && !self.jobs.is_closing() && !self.collapse_pending.swap(true, Ordering::AcqRel) {
             self.spawn(Lane::Tidying, |slm| {
                 slm.collapse_pending.store(false, Ordering::Release);
@@ -317,7 +317,7 @@ impl Engine for Slm {
     }
 
     fn check(&self) -> Result<CheckReport> {
-        self.settle_opening()?;
+        self.finish_opening()?;
         check::check(self)
     }
 
@@ -326,12 +326,12 @@ impl Engine for Slm {
     }
 
     fn close(&self) -> Result<()> {
-        // What cannot be settled now is left as a crash leaves it, for the next opening.
-        let settled = if self.jobs.is_closing() { Ok(()) } else { self.settle_opening() };
+        // What opening left and cannot be done now is left as a crash leaves it, for the next opening.
+        let finished = if self.jobs.is_closing() { Ok(()) } else { self.finish_opening() };
         if !self.jobs.close() {
             return Ok(());
         }
-        settled?;
+        finished?;
         self.located.drain();
         if self.core.options.read_only {
             return self.pool.close();

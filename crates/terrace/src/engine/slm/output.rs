@@ -108,7 +108,7 @@ impl<'a> Outputs<'a> {
         notes.entries.push(Note { key_end: notes.keys.len(), seq, kind, origin });
         if notes.entries.len().is_multiple_of(NOTES_COUNTED) {
             notes.count();
-            self.slm.settle_memory();
+            self.slm.fit_cache();
         }
         Ok(())
     }

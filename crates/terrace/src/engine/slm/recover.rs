@@ -1,11 +1,11 @@
-//! What opening has to settle: jobs that were cut short, files nobody refers to, memtables waiting for
+//! What opening has to do: jobs that were cut short, files nobody refers to, memtables waiting for
 //! their flush, and what a crash left allocated and unreachable.
 //!
 //! Nothing here is in proportion to the data but what runs in the background and what a rebuild
 //! needs; opening after a crash reads manifest, roots, extent table and memtables.
 //!
 //! Readers need nothing of it. So a disk without room does not keep a database from being opened: what could not be
-//! settled is before the next write, and refuses it until there is room.
+//! done is done before the next write, and refuses it until there is room.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -36,38 +36,38 @@ impl Slm {
         damaged: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<u64> {
         if self.core.options.read_only {
-            // It was closed in order: there is nothing to settle but what an error had left for the next one who
+            // It was closed in order: there is nothing to do but what an error had left for the next one who
             // writes, and readers do not mind that.
             return Ok(self.last_seq());
         }
-        match self.settle_opening_as(attached, damaged) {
+        match self.finish_opening_as(attached, damaged) {
             Err(e) if e.kind() == ErrorKind::NoSpace && attached != Attached::Rebuild => {
-                *self.unsettled.lock() = Some(attached);
-                self.is_unsettled.store(true, Ordering::Release);
+                *self.unfinished_opening.lock() = Some(attached);
+                self.is_opening_unfinished.store(true, Ordering::Release);
                 self.core.health.fail(e);
             }
-            settled => settled?,
+            finished => finished?,
         }
         Ok(self.last_seq())
     }
 
-    /// Settles what opening found no room for. Called by the leader, before anything is written.
-    pub(super) fn settle_opening(&self) -> Result<()> {
-        if !self.is_unsettled.load(Ordering::Acquire) {
+    /// Does what opening found no room for. Called by the leader, before anything is written.
+    pub(super) fn finish_opening(&self) -> Result<()> {
+        if !self.is_opening_unfinished.load(Ordering::Acquire) {
             return Ok(());
         }
-        let mut unsettled = self.unsettled.lock();
-        if let Some(attached) = *unsettled {
-            self.settle_opening_as(attached, &mut Err)?;
-            *unsettled = None;
-            self.is_unsettled.store(false, Ordering::Release);
+        let mut unfinished_opening = self.unfinished_opening.lock();
+        if let Some(attached) = *unfinished_opening {
+            self.finish_opening_as(attached, &mut Err)?;
+            *unfinished_opening = None;
+            self.is_opening_unfinished.store(false, Ordering::Release);
             self.core.health.recover();
         }
         Ok(())
     }
 
-    /// All that has to be settled; begun again where it could not be ended.
-    fn settle_opening_as(
+    /// All that has to be done; begun again where it could not be ended.
+    fn finish_opening_as(
         &self,
         attached: Attached,
         damaged: &mut dyn FnMut(Error) -> Result<()>,
@@ -76,7 +76,7 @@ impl Slm {
             self.refuse_older_copy()?;
         }
         self.drop_flushed_memtables()?;
-        self.located.settle_jobs()?;
+        self.located.end_cut_jobs()?;
         let mut dead = self.dead_tables()?;
         self.remove_leftovers()?;
         if attached != Attached::Crashed {

@@ -95,7 +95,7 @@ fn everybody_refuses(kind: u8, why: ErrorKind, words: &str) {
         ("a walk", walk(Direction::Forward)),
         ("a walk backward", walk(Direction::Backward)),
         ("a check", slm.check().and_then(|report| damaged(&report.problems))),
-        ("a flush", slm.rotate().and_then(|()| slm.settle())),
+        ("a flush", slm.rotate().and_then(|()| slm.wait_until_flushed())),
         ("a repair", (0..2).try_for_each(|slot| super::repair::read_memtable(&slm.pool, slot).map(drop))),
     ];
     for (who, told) in asked {
@@ -119,7 +119,7 @@ fn put_and_flush(slm: &Slm, key: &[u8], value: &[u8]) {
     batch.put(key, value);
     write(slm, batch);
     slm.rotate().unwrap();
-    slm.settle().unwrap();
+    slm.wait_until_flushed().unwrap();
 }
 
 /// The directory as a process leaves it that is killed now.
@@ -214,7 +214,7 @@ fn deletions_that_a_walk_passes_are_flushed() {
         batch.delete(key);
         write(&slm, batch);
     }
-    slm.settle().unwrap();
+    slm.wait_until_flushed().unwrap();
     assert!(walk() && flushes() == 1, "{} flushes", flushes());
     assert_eq!(slm.mem.load().active().list().entries(), 2);
     assert_clean(&slm);

@@ -22,7 +22,7 @@ use super::compact::file_of;
 use super::memtable::MemSet;
 
 use crate::compaction::selective::RangeScan;
-use crate::core::engine::{Direction, Walk};
+use crate::core::engine::{Direction, EngineIter};
 use crate::located::{Word, value_of};
 
 /// Index entries copied at first, and at most, in one go.
@@ -46,7 +46,7 @@ const WALKED_VERSIONS: usize = 8;
 pub(super) const DELETED_PASSED: usize = 250;
 
 /// A walk; see the module's head.
-pub(super) struct SlmWalk {
+pub(super) struct SlmIter {
     slm: Arc<Slm>,
     at: u64,
     direction: Direction,
@@ -57,16 +57,16 @@ pub(super) struct SlmWalk {
     deleted: usize,
 }
 
-impl SlmWalk {
+impl SlmIter {
     pub fn new(slm: Arc<Slm>, at: u64, direction: Direction) -> Self {
         // The memtables are pinned first: what a flush moves out of them later is in both.
         let memory = MemorySide::new(&slm.mem.load(), at, direction);
         let scan = Some(RangeScan::new(&slm.compaction_options()));
-        SlmWalk { memory, index: IndexSide::new(direction), scan, deleted: 0, slm, at, direction }
+        SlmIter { memory, index: IndexSide::new(direction), scan, deleted: 0, slm, at, direction }
     }
 }
 
-impl Walk for SlmWalk {
+impl EngineIter for SlmIter {
     fn seek(&mut self, bound: Bound<&[u8]>) -> Result<()> {
         self.memory.seek(bound)?;
         self.index.seek(bound);
@@ -97,7 +97,7 @@ impl Walk for SlmWalk {
     }
 }
 
-impl SlmWalk {
+impl SlmIter {
     fn note_deleted(&mut self) {
         self.deleted += 1;
         if self.deleted == DELETED_PASSED {
@@ -123,7 +123,7 @@ impl SlmWalk {
     }
 }
 
-impl Drop for SlmWalk {
+impl Drop for SlmIter {
     fn drop(&mut self) {
         if let Some(scan) = self.scan.take() {
             self.slm.range_was_read.store(true, Ordering::Relaxed);
@@ -305,20 +305,20 @@ impl MemorySide {
                 }
             }
         }
-        self.settle()
+        self.find_next()
     }
 
     /// Takes the key at hand, `None` if the snapshot sees it deleted or not at all.
     fn take(&mut self) -> Result<Option<(Bytes, Bytes)>> {
         let key = self.current.take().map(Bytes::from);
         let value = self.version.take();
-        self.settle()?;
+        self.find_next()?;
         Ok(key.zip(value))
     }
 
     /// Finds the next key that any cursor is at and for which the snapshot sees a version here, and
     /// moves every cursor past it. A deleted key is at hand, too: it hides the index's.
-    fn settle(&mut self) -> Result<()> {
+    fn find_next(&mut self) -> Result<()> {
         loop {
             let keys = self.cursors.iter().filter(|c| c.valid()).map(ListCursor::key);
             let next = match self.direction {

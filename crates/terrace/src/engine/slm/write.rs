@@ -46,7 +46,7 @@ const MOST_KEPT_SHARE: u64 = 3;
 impl Slm {
     pub(super) fn apply_group(&self, group: Group<'_>) -> Result<()> {
         self.core.health.check()?;
-        self.settle_opening()?;
+        self.finish_opening()?;
         self.manifest.announce_pool()?;
         self.log.mend(self)?;
         self.make_room(&group)?;
@@ -69,7 +69,7 @@ impl Slm {
             .try_for_each(|node| memtable.list().link(node))
             .map_err(|e| self.half_linked(e))?;
         self.pool.drain();
-        memtable.list().settled(group.first_seq + group.ops() - 1);
+        memtable.list().durable_up_to(group.first_seq + group.ops() - 1);
         Ok(())
     }
 
@@ -163,8 +163,8 @@ impl Slm {
     fn slow_down(&self, used: u64, flushing: Option<&Arc<MemTable>>, group: &Group<'_>) {
         let limit = self.memtable_bytes;
         let sixteenth = used * 16 / limit;
-        if self.settled_at.swap(sixteenth, Ordering::Relaxed) != sixteenth {
-            self.settle_memory();
+        if self.cache_fitted_at.swap(sixteenth, Ordering::Relaxed) != sixteenth {
+            self.fit_cache();
         }
         let mut pressure = Pressure {
             flushed: flushing.map(|memtable| memtable.flushed()),
@@ -280,7 +280,7 @@ impl Logged for Slm {
 
     fn flush_all(&self) -> Result<()> {
         self.rotate()?;
-        self.settle()
+        self.wait_until_flushed()
     }
 
     fn relogged(&self, number: u64) -> bool {
