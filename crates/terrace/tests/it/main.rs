@@ -11,6 +11,7 @@ mod histories;
 mod kills;
 mod limits;
 mod lives;
+mod log_damage;
 mod logs;
 mod memory_engines;
 mod opening;
