@@ -395,12 +395,11 @@ impl CommitLog {
     /// Lets go of logs that the manifest says are no longer needed.
     pub fn drop_old(&self, manifest: &Manifest) -> Result<()> {
         let mut series = self.series.lock();
+        let series = &mut *series;
         let needed = manifest.state().log_number;
-        let (keep, gone): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut series.older).into_iter().partition(|log| log.number() >= needed);
-        series.older = keep;
-        for log in gone {
-            if let (Log::Pool(log), Place::Pool { pool, .. }) = (log, &series.place) {
+        // One after the other: behind one that fails the rest is still known.
+        while let Some(at) = series.older.iter().position(|log| log.number() < needed) {
+            if let (Log::Pool(log), Place::Pool { pool, .. }) = (series.older.remove(at), &series.place) {
                 log.remove(pool)?;
             }
         }
