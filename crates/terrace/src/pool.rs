@@ -11,6 +11,7 @@
 //!    from it. On another kind it is not written to.
 
 mod guard;
+mod salvage;
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -24,6 +25,7 @@ use crate::manifest::{Identity, KnownPool, Manifest};
 use crate::options::{EngineKind, Options, PoolChoice};
 
 pub(crate) use guard::{refuse_headless, refuse_name_of_another_file};
+pub(crate) use salvage::open_to_repair;
 
 /// The identity's name for the pool's medium.
 pub(crate) const MEDIA: &str = "pool.media";
@@ -198,14 +200,14 @@ pub(crate) fn open(core: &Core, manifest: &Manifest) -> Result<Found> {
     }
     let closed = manifest.is_sealed();
     if state.pool == Some(KnownPool::BEING_MADE) && may_replace(core, identity) {
-        admit_replacing(core, &path, &pool_options(core, media), identity)?;
+        salvage::admit_replacing(core, &path, &pool_options(core, media), identity)?;
         return Ok(Found::Lost);
     }
     let known = state.pool.map(|KnownPool { uuid, generation }| Known { uuid, generation, closed });
     let options = PoolOptions { known, ..pool_options(core, media) };
     let pool = match attach(core, &path, &options, identity) {
         Err(e) if may_replace(core, identity) && is_unusable(&e) => {
-            admit_replacing(core, &path, &pool_options(core, media), identity)?;
+            salvage::admit_replacing(core, &path, &pool_options(core, media), identity)?;
             // An ordinary file holds nothing that tables and log do not, once it was closed or power has failed.
             if may_be_ahead(core, manifest) {
                 return Err(damaged(&path, e));
@@ -363,51 +365,6 @@ pub(crate) fn take_as_it_is(pool: &Pool, known: Option<KnownPool>) -> Vec<String
 /// Whether an error says that what lies in a pool's place is none that can be used.
 pub(crate) fn is_unusable(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corruption | ErrorKind::InvalidFormat)
-}
-
-/// Opens what lies in the pool's place for a repair, which will replace what cannot be used: that is the inner error. The
-/// outer one says that it is not this database's to replace. Where the identity is not known the pool is taken for its own.
-pub(crate) fn open_to_repair(
-    core: &Core,
-    path: &Path,
-    options: &PoolOptions,
-    (identity, is_known): (&Identity, bool),
-) -> Result<Result<Pool>> {
-    let elsewhere = !is_inside(path, &core.dir);
-    // Opening to salvage begins no session: another's pool stays as it was closed. It is locked only as long as that.
-    let is_others = is_known && {
-        let looked_at = core.env.pm.open(path, &PoolOptions { salvage: true, ..options.clone() });
-        looked_at.is_ok_and(|pool| is_anothers(&pool, identity))
-    };
-    if is_others {
-        let (expected, found) = ("the pool of this database", "another database's pool");
-        return match elsewhere {
-            true => Err(Error::invalid(format!("{} is {found}", path.display()))),
-            false => Ok(Err(Error::corruption(path, 0, expected, found))),
-        };
-    }
-    let known = recorded_path(identity).unwrap_or_else(|| core.dir.join(POOL_NAME));
-    let is_recorded = known == path || core.env.pm.home(&known).as_deref() == Some(path);
-    match core.env.pm.open(path, options) {
-        Err(e) if !is_unusable(&e) || e.is_of_another_version() => Err(e),
-        Err(e @ Error::InvalidFormat { .. }) if elsewhere && !is_recorded => Err(Error::invalid(format!(
-            "{e}; name the pool of this database, or move that away to go on without one"
-        ))),
-        opened => Ok(opened),
-    }
-}
-
-/// An error if what lies in the pool's place, and is of no use to this database, may be somebody else's.
-pub(crate) fn admit_replacing(
-    core: &Core,
-    path: &Path,
-    options: &PoolOptions,
-    identity: &Identity,
-) -> Result<()> {
-    if is_inside(path, &core.dir) || !core.env.pm.exists(path)? {
-        return Ok(());
-    }
-    open_to_repair(core, path, options, (identity, true)).map(drop)
 }
 
 /// Whether a path leads into a directory, and not out of it again.

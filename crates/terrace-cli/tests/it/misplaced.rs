@@ -420,3 +420,22 @@ fn ends_soon(dir: &Path, command: &str) {
     let ended = run.output().unwrap();
     assert!(matches!(ended.status.code(), Some(0..=3)), "{command}: {ended:?}");
 }
+
+/// Without its manifest nothing tells an emulated pool from one that lies on the wrong medium: a repair changes nothing, and
+/// says how to name it.
+#[test]
+fn an_emulated_pool_whose_manifest_is_gone_is_asked_for_by_its_name() {
+    for engine in ["slm", "turbo", "sptree"] {
+        let bed = Bed::new();
+        make(&bed, &bed.db, engine, "emulated:dram");
+        for manifest in names(&bed.db, "MANIFEST") {
+            std::fs::write(manifest, [0x5a; 40]).unwrap();
+        }
+        let pool = std::fs::read(bed.db.join("pool")).unwrap();
+        bed.run::<&str>("repair", &[]).fails(2, &["emulated:dram@"]);
+        assert!(std::fs::read(bed.db.join("pool")).unwrap() == pool, "{engine}");
+        let name = emulated(&bed.db.join("pool"));
+        assert_eq!(bed.run("repair", &["--pool", &name]).code, 0, "{engine}");
+        assert_eq!(count(&bed.db), KEYS as usize, "{engine}");
+    }
+}

@@ -132,11 +132,5 @@ pub(super) fn fill_stats<B: WriteBuffer>(tree: &LeveledTree<B>, stats: &mut Stat
     let readable = tree.readable();
     stats.dram.tables = tree.core.cache().table_bytes();
     stats.dram.memtables = readable.memtables.iter().map(|m| m.dram_bytes()).sum();
-    let state = tree.manifest.state();
-    stats.ssd.tables = state.tables.size() as u64;
-    for table in state.tables.values() {
-        stats.ssd.table_bytes += table.meta.file_bytes;
-        stats.ssd.table_entries += table.meta.entries;
-        stats.ssd.live_entries += table.live();
-    }
+    tree.manifest.state().fill_stats(&mut stats.ssd);
 }

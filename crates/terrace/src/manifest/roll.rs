@@ -46,6 +46,7 @@ impl Manifest {
             others.try_for_each(|number| self.fs.remove(&FileName::Manifest(number).path(&self.dir)))
         });
         if let Err(error) = removed {
+            // It does no harm beside the one in force, and the next group tries again.
             tracing::warn!(%error, "an old manifest stays for now");
             writer.others = true;
         }

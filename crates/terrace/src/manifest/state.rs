@@ -20,6 +20,7 @@ use rpds::RedBlackTreeMapSync;
 use terrace_table::TableMeta;
 
 use super::edit::{BegunLog, Edit, Identity, JobKind, KnownPool};
+use crate::stats::SsdStats;
 
 /// The most entries of a table, and the furthest that a running count goes: a snapshot writes their
 /// difference, which must fit.
@@ -136,6 +137,16 @@ impl State {
         };
         debug_assert!(self.is_consistent(), "after {edit:?}");
         Ok(changed)
+    }
+
+    /// Counts tables, and what they hold.
+    pub(crate) fn fill_stats(&self, ssd: &mut SsdStats) {
+        ssd.tables = self.tables.size() as u64;
+        for table in self.tables.values() {
+            ssd.table_bytes += table.meta.file_bytes;
+            ssd.table_entries += table.meta.entries;
+            ssd.live_entries += table.live();
+        }
     }
 
     /// Invariants 2 and 3, of what an edit may have broken.

@@ -18,7 +18,7 @@ impl Targets {
     /// hold no more than `base_bytes`: that is the base. A database that is smaller than that has one level
     /// below level 0, the last.
     pub fn new(sizes: &[u64], options: &LeveledOptions) -> Targets {
-        // There may be more than are asked for now: then the last that is there is the last.
+        // Fewer levels may be asked for than hold data: the lowest that holds some has a target, too.
         let last = options.levels.max(sizes.len()).max(2) - 1;
         let first_held = (1..=last).find(|&level| sizes.get(level).is_some_and(|&size| size > 0));
         let Some(first_held) = first_held else {

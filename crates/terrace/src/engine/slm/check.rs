@@ -215,13 +215,7 @@ pub(super) fn fill_stats(slm: &Slm, stats: &mut Stats) {
     stats.pm.memtables = slm.mem.load().iter().map(|m| m.list().extents_bytes()).sum();
     stats.pm.index = slm.located.index().pm_bytes();
     stats.pm.traffic = slm.pool.stats();
-    let state = slm.manifest.state();
-    stats.ssd.tables = state.tables.size() as u64;
-    for table in state.tables.values() {
-        stats.ssd.table_bytes += table.meta.file_bytes;
-        stats.ssd.table_entries += table.meta.entries;
-        stats.ssd.live_entries += table.live();
-    }
+    slm.manifest.state().fill_stats(&mut stats.ssd);
     stats.counts.index_keys = slm.located.index().len();
     stats.pm.chains = slm.pool.slots(CHAIN_KIND).count() as u64;
 }

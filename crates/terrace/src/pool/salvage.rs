@@ -1,0 +1,60 @@
+//! The pool's place, as a repair finds it.
+
+use std::path::Path;
+
+use terrace_base::{Error, Result};
+use terrace_pmem::{Pool, PoolOptions};
+
+use super::{POOL_NAME, is_anothers, is_inside, is_unusable, recorded_path};
+use crate::core::Core;
+use crate::manifest::Identity;
+
+/// Opens what lies in the pool's place for a repair, which will replace what cannot be used: that is the inner error. The
+/// outer one says that it is not this database's to replace. Where the identity is not known the pool is taken for its own.
+pub(crate) fn open_to_repair(
+    core: &Core,
+    path: &Path,
+    options: &PoolOptions,
+    (identity, is_known): (&Identity, bool),
+) -> Result<Result<Pool>> {
+    let elsewhere = !is_inside(path, &core.dir);
+    // Opening to salvage begins no session: another's pool stays as it was closed. It is locked only as long as that.
+    let is_others = is_known && {
+        let looked_at = core.env.pm.open(path, &PoolOptions { salvage: true, ..options.clone() });
+        looked_at.is_ok_and(|pool| is_anothers(&pool, identity))
+    };
+    if is_others {
+        let (expected, found) = ("the pool of this database", "another database's pool");
+        return match elsewhere {
+            true => Err(Error::invalid(format!("{} is {found}", path.display()))),
+            false => Ok(Err(Error::corruption(path, 0, expected, found))),
+        };
+    }
+    let known = recorded_path(identity).unwrap_or_else(|| core.dir.join(POOL_NAME));
+    let is_recorded = known == path || core.env.pm.home(&known).as_deref() == Some(path);
+    match core.env.pm.open(path, options) {
+        // Such a pool looks like one that lies on the wrong medium, and the manifest does not tell what it was.
+        Err(e @ Error::InvalidArgument(_)) if !is_known => Err(Error::invalid(format!(
+            "{e}; or, if it stood for persistent memory, name it so, as emulated:dram@{}",
+            path.display()
+        ))),
+        Err(e) if !is_unusable(&e) || e.is_of_another_version() => Err(e),
+        Err(e @ Error::InvalidFormat { .. }) if elsewhere && !is_recorded => Err(Error::invalid(format!(
+            "{e}; name the pool of this database, or move that away to go on without one"
+        ))),
+        opened => Ok(opened),
+    }
+}
+
+/// An error if what lies in the pool's place, and is of no use to this database, may be somebody else's.
+pub(crate) fn admit_replacing(
+    core: &Core,
+    path: &Path,
+    options: &PoolOptions,
+    identity: &Identity,
+) -> Result<()> {
+    if is_inside(path, &core.dir) || !core.env.pm.exists(path)? {
+        return Ok(());
+    }
+    open_to_repair(core, path, options, (identity, true)).map(drop)
+}
