@@ -29,6 +29,10 @@ fn meta(number: u64) -> TableMeta {
     }
 }
 
+fn bucket(lower: &[u8], flushed: u64) -> Edit {
+    Edit::SetBucket { lower: lower.to_vec(), flushed }
+}
+
 /// The files of a sound store's manifest.
 fn sound() -> &'static (Vec<u8>, Vec<u8>) {
     static SOUND: OnceLock<(Vec<u8>, Vec<u8>)> = OnceLock::new();
@@ -45,6 +49,8 @@ fn sound() -> &'static (Vec<u8>, Vec<u8>) {
             vec![Edit::JobStarted { id: 6, kind: JobKind::Compaction, inputs: vec![2] }],
             vec![Edit::Counts { number: 5, live_delta: -4 }, Edit::RemoveTable { number: 2 }],
             vec![Edit::NextFile(9)],
+            vec![bucket(b"", 29), bucket(b"k", 12), bucket(b"q", 300)],
+            vec![Edit::RemoveBucket { lower: b"q".to_vec() }, bucket(b"k", 5)],
         ];
         groups.iter().for_each(|group| manifest.apply(group).unwrap());
         (fs.read(&path()).unwrap(), fs.read(&dir().join("CURRENT")).unwrap())

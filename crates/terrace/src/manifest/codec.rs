@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use terrace_base::codec::{Reader, put_bytes, put_varint};
-use terrace_table::TableMeta;
+use terrace_table::{MAX_KEY_BYTES, TableMeta};
 
 use super::edit::{BegunLog, Edit, FORMAT_VERSION, Identity, JobKind, KnownPool};
 
@@ -51,6 +51,8 @@ mod tag {
     pub const LOG_END: u8 = 13;
     pub const POOL: u8 = 14;
     pub const LOG_BEGUN: u8 = 15;
+    pub const SET_BUCKET: u8 = 16;
+    pub const REMOVE_BUCKET: u8 = 17;
 }
 
 /// The payload of the record that holds `edits`.
@@ -137,6 +139,15 @@ impl Edit {
                 put_varint(out, known.generation);
                 tag::POOL
             }
+            Edit::SetBucket { lower, flushed } => {
+                put_bytes(out, lower);
+                put_varint(out, *flushed);
+                tag::SET_BUCKET
+            }
+            Edit::RemoveBucket { lower } => {
+                put_bytes(out, lower);
+                tag::REMOVE_BUCKET
+            }
             Edit::SnapshotEnd => tag::SNAPSHOT_END,
         }
     }
@@ -189,7 +200,9 @@ fn decode_body(tag: u8, mut body: Reader<'_>) -> Result<Edit, FaultKind> {
             Edit::Pool(KnownPool { uuid, generation: number(&mut body)? })
         }
         tag::SNAPSHOT_END => Edit::SnapshotEnd,
-        other => return Err(foreign(format!("edit tag {other}"), "edit tags 1 to 15")),
+        tag::SET_BUCKET => Edit::SetBucket { lower: key(&mut body)?, flushed: number(&mut body)? },
+        tag::REMOVE_BUCKET => Edit::RemoveBucket { lower: key(&mut body)? },
+        other => return Err(foreign(format!("edit tag {other}"), "edit tags 1 to 17")),
     };
     if !body.is_empty() {
         return Err(FaultKind::Malformed("the end of the edit's body"));
@@ -247,6 +260,12 @@ fn numbers(body: &mut Reader<'_>) -> Result<Vec<u64>, FaultKind> {
     Ok(all)
 }
 
+/// A key, no longer than one may be.
+fn key(body: &mut Reader<'_>) -> Result<Vec<u8>, FaultKind> {
+    let key = body.bytes().filter(|key| key.len() <= MAX_KEY_BYTES);
+    key.map(<[u8]>::to_vec).ok_or(FaultKind::Malformed("a key"))
+}
+
 fn text(body: &mut Reader<'_>) -> Result<String, FaultKind> {
     body.bytes()
         .and_then(|b| std::str::from_utf8(b).ok())
@@ -296,10 +315,10 @@ mod tests {
     #[test]
     fn an_unknown_tag_and_job_kind_are_foreign() {
         let good = encode_group(&[Edit::NextFile(5)]);
-        let payload = [&good[..], &[16, 0]].concat();
+        let payload = [&good[..], &[18, 0]].concat();
         let fault = decode_group(&payload).unwrap_err();
         assert_eq!(fault.at, good.len());
-        assert!(matches!(fault.kind, FaultKind::Foreign { found, .. } if found == "edit tag 16"));
+        assert!(matches!(fault.kind, FaultKind::Foreign { found, .. } if found == "edit tag 18"));
         let fault = decode_group(&[tag::JOB_STARTED, 2, 1, 9]).unwrap_err();
         assert!(matches!(fault.kind, FaultKind::Foreign { .. }));
     }
@@ -315,9 +334,29 @@ mod tests {
             &[tag::MOVE_TABLE, 1, 7],
             &[tag::MOVE_TABLE, 6, 7, 0x80, 0x80, 0x80, 0x80, 0x10],
             &[tag::IDENTITY, 3, 1, 0, 0],
+            &[tag::SET_BUCKET, 2, 1, b'k'],
+            &[tag::SET_BUCKET, 2, 2, b'k'],
+            &[tag::SET_BUCKET, 4, 1, b'k', 5, 5],
+            &[tag::REMOVE_BUCKET, 0],
+            &[tag::REMOVE_BUCKET, 2, 0, 5],
         ] {
             let fault = decode_group(bytes).unwrap_err();
             assert!(matches!(fault.kind, FaultKind::Malformed(_)), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn a_bucket_begins_at_a_key_that_can_be_written() {
+        let bounds = |bytes| [vec![b'k'; bytes], vec![0; bytes], vec![0xff; bytes]];
+        let edits = |lower: Vec<u8>| {
+            [Edit::RemoveBucket { lower: lower.clone() }, Edit::SetBucket { lower, flushed: 5 }]
+        };
+        for lower in bounds(MAX_KEY_BYTES).into_iter().chain(bounds(0)) {
+            assert_eq!(decode_group(&encode_group(&edits(lower.clone()))).unwrap(), edits(lower));
+        }
+        for edit in bounds(MAX_KEY_BYTES + 1).into_iter().flat_map(edits) {
+            let fault = decode_group(&encode_group(&[edit])).unwrap_err();
+            assert_eq!(fault.kind, FaultKind::Malformed("a key"));
         }
     }
 }

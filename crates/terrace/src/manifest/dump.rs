@@ -40,6 +40,9 @@ fn describe_end(text: &mut String, state: &State, tail: &Tail) {
         state.next_file,
         state.log_number,
     );
+    for (lower, bucket) in &state.buckets {
+        let _ = writeln!(text, "  bucket from \"{}\": flushed {}", lower.escape_ascii(), bucket.flushed);
+    }
     for (number, table) in &state.tables {
         let _ = write!(text, "  table {number}: level {}, {} live of ", table.level, table.live());
         let _ = edit::describe(text, &table.meta);

@@ -118,6 +118,19 @@ pub enum Edit {
     /// The pool that belongs to the store, and a session of it. Written with whatever else that session changes here, and
     /// before it is closed if it has changed the pool.
     Pool(KnownPool),
+    /// A bucket begins here, or has flushed more or less of its writes than before. The first of a store begins at the
+    /// empty key. Only on engines with buckets.
+    SetBucket {
+        /// The smallest key that may be in it.
+        lower: Vec<u8>,
+        /// Its writes up to this sequence number are in tables.
+        flushed: u64,
+    },
+    /// A bucket ends: the one before it takes its keys over. The one that begins at the empty key stays.
+    RemoveBucket {
+        /// Where it begins.
+        lower: Vec<u8>,
+    },
     /// The snapshot that begins a manifest file is complete; written by the manifest itself.
     SnapshotEnd,
 }
@@ -178,6 +191,12 @@ impl fmt::Display for Edit {
                 f.write_str("pool ")?;
                 known.uuid.iter().try_for_each(|b| write!(f, "{b:02x}"))?;
                 write!(f, " in session {}", known.generation)
+            }
+            Edit::SetBucket { lower, flushed } => {
+                write!(f, "bucket from \"{}\" flushed up to {flushed}", lower.escape_ascii())
+            }
+            Edit::RemoveBucket { lower } => {
+                write!(f, "bucket from \"{}\" goes to the one before it", lower.escape_ascii())
             }
             Edit::SnapshotEnd => f.write_str("end of snapshot"),
         }

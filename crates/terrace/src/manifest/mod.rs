@@ -60,7 +60,7 @@ pub(crate) use files::{
 };
 pub use listing::Listing;
 pub use replay::Salvaged;
-pub use state::{OpenJob, State, TableState};
+pub use state::{BucketState, OpenJob, State, TableState};
 
 /// A manifest file starts anew past this size, or past four times its snapshot if that is more.
 pub const ROLLOVER_BYTES: u64 = 4 << 20;

@@ -7,7 +7,9 @@
 //! 1. A table is added once and removed at most once; counts are of tables that are there.
 //! 2. Every candidate is a table that is there.
 //! 3. `next_file` is above every table's number and never goes back; nor does `flushed_seq`.
-//! 4. A job is open from its start until it is done, and its number is not used twice meanwhile. Its
+//! 4. Where there are buckets, one begins at the empty key, so that every key is in one; and each begins at a key that can
+//!    be written.
+//! 5. A job is open from its start until it is done, and its number is not used twice meanwhile. Its
 //!    inputs may leave before it ends.
 //!
 //! Its maps are persistent: a copy shares what did not change, so that a group of edits costs what it changes and not
@@ -17,7 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rpds::RedBlackTreeMapSync;
-use terrace_table::TableMeta;
+use terrace_table::{MAX_KEY_BYTES, TableMeta};
 
 use super::edit::{BegunLog, Edit, Identity, JobKind, KnownPool};
 use crate::stats::SsdStats;
@@ -56,6 +58,13 @@ pub struct OpenJob {
     pub inputs: Vec<u64>,
 }
 
+/// A range of keys whose writes are buffered and kept apart from all others. It ends where the next one begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BucketState {
+    /// Its writes up to this sequence number are in tables.
+    pub flushed: u64,
+}
+
 /// What the manifest says of a store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct State {
@@ -67,6 +76,8 @@ pub struct State {
     pub candidates: Arc<BTreeSet<u64>>,
     /// Jobs started and not ended, by their number.
     pub jobs: RedBlackTreeMapSync<u64, OpenJob>,
+    /// Buckets, by the key that each begins at; none on engines without them.
+    pub buckets: RedBlackTreeMapSync<Vec<u8>, BucketState>,
     /// Everything up to this sequence number is in tables.
     pub flushed_seq: u64,
     /// File numbers from here on have never been used.
@@ -89,6 +100,7 @@ impl State {
             tables: RedBlackTreeMapSync::new_sync(),
             candidates: Arc::default(),
             jobs: RedBlackTreeMapSync::new_sync(),
+            buckets: RedBlackTreeMapSync::new_sync(),
             flushed_seq: 0,
             next_file: 1,
             log_number: 0,
@@ -134,6 +146,10 @@ impl State {
             }
             Edit::LogBegun(begun) => self.last_log.replace(*begun) != Some(*begun),
             Edit::Pool(known) => self.pool.replace(*known) != Some(*known),
+            Edit::SetBucket { lower, flushed } => {
+                self.set_bucket(lower, BucketState { flushed: *flushed })?
+            }
+            Edit::RemoveBucket { lower } => self.remove_bucket(lower)?,
         };
         debug_assert!(self.is_consistent(), "after {edit:?}");
         Ok(changed)
@@ -149,10 +165,13 @@ impl State {
         }
     }
 
-    /// Invariants 2 and 3, of what an edit may have broken.
+    /// Invariants 2 to 4, of what an edit may have broken.
     fn is_consistent(&self) -> bool {
         let highest = self.tables.last().map_or(0, |(number, _)| *number);
-        highest < self.next_file && self.candidates.iter().all(|number| self.tables.contains_key(number))
+        let covers_all = self.buckets.first().is_none_or(|(lower, _)| lower.is_empty());
+        highest < self.next_file
+            && covers_all
+            && self.candidates.iter().all(|number| self.tables.contains_key(number))
     }
 
     fn table(&mut self, number: u64, purpose: &str) -> Result<&mut TableState, String> {
@@ -194,6 +213,33 @@ impl State {
         Ok(true)
     }
 
+    fn set_bucket(&mut self, lower: &[u8], bucket: BucketState) -> Result<bool, String> {
+        if lower.len() > MAX_KEY_BYTES {
+            return Err(format!(
+                "a bucket from a key of {} bytes, {MAX_KEY_BYTES} are the most",
+                lower.len()
+            ));
+        }
+        if self.buckets.is_empty() && !lower.is_empty() {
+            return Err("no bucket begins at the empty key".into());
+        }
+        let changed = self.buckets.get(lower) != Some(&bucket);
+        if changed {
+            self.buckets.insert_mut(lower.to_vec(), bucket);
+        }
+        Ok(changed)
+    }
+
+    fn remove_bucket(&mut self, lower: &[u8]) -> Result<bool, String> {
+        if lower.is_empty() {
+            return Err("the bucket from the empty key has none before it".into());
+        }
+        if !self.buckets.remove_mut(lower) {
+            return Err(format!("no bucket begins at \"{}\"", lower.escape_ascii()));
+        }
+        Ok(true)
+    }
+
     /// The log that was sealed last and its length, as long as it is needed.
     pub(crate) fn needed_end(&self) -> Option<(u64, u64)> {
         self.log_end.filter(|(number, _)| *number != 0 && *number >= self.log_number)
@@ -221,6 +267,12 @@ impl State {
         for (id, job) in &self.jobs {
             edits.push(Edit::JobStarted { id: *id, kind: job.kind, inputs: job.inputs.clone() });
         }
+        // In order, so that the one that begins at the empty key is first.
+        edits.extend(
+            self.buckets
+                .iter()
+                .map(|(lower, bucket)| Edit::SetBucket { lower: lower.clone(), flushed: bucket.flushed }),
+        );
         edits.push(Edit::FlushedSeq(self.flushed_seq));
         edits.push(Edit::NextFile(self.next_file));
         edits.push(Edit::LogNumber(self.log_number));

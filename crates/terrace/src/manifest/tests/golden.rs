@@ -59,7 +59,7 @@ fn a_new_store_is_golden() {
 #[test]
 fn every_other_edit_is_golden() {
     let pool = KnownPool { uuid: *b"0123456789abcdef", generation: 300 };
-    let golden: [(Edit, &[u8]); 10] = [
+    let golden: [(Edit, &[u8]); 13] = [
         (Edit::RemoveTable { number: 300 }, &[0x03, 0x02, 0xac, 0x02]),
         (Edit::Candidates(vec![1, 300]), &[0x05, 0x03, 0x01, 0xac, 0x02]),
         (Edit::JobStarted { id: 4, kind: JobKind::Flush, inputs: vec![] }, &[0x06, 0x02, 0x04, 0x00]),
@@ -74,6 +74,12 @@ fn every_other_edit_is_golden() {
             Edit::LogBegun(BegunLog { number: 300, epoch: 0x0807_0605_0403_0201 }),
             &[0x0f, 0x0a, 0xac, 0x02, 1, 2, 3, 4, 5, 6, 7, 8],
         ),
+        (Edit::SetBucket { lower: vec![], flushed: 0 }, &[0x10, 0x02, 0x00, 0x00]),
+        (
+            Edit::SetBucket { lower: b"key".to_vec(), flushed: 300 },
+            &[0x10, 0x06, 0x03, b'k', b'e', b'y', 0xac, 0x02],
+        ),
+        (Edit::RemoveBucket { lower: b"key".to_vec() }, &[0x11, 0x04, 0x03, b'k', b'e', b'y']),
         (Edit::Pool(pool), b"\x0e\x120123456789abcdef\xac\x02"),
         (Edit::SnapshotEnd, &[0x0b, 0x00]),
     ];
@@ -99,6 +105,8 @@ fn a_dump_is_readable() {
     manifest.apply(&[add(5)]).unwrap();
     manifest.apply(&[Edit::JobStarted { id: 3, kind: JobKind::Compaction, inputs: vec![5] }]).unwrap();
     manifest.apply(&example()).unwrap();
+    manifest.apply(&[bucket(b"", 20), bucket(b"k\n", 4), bucket(b"x", 6)]).unwrap();
+    manifest.apply(&[Edit::RemoveBucket { lower: b"x".to_vec() }]).unwrap();
     let mut out = Vec::new();
     dump(&fs, dir(), &mut out).unwrap();
     let text = String::from_utf8(out).unwrap();
@@ -110,6 +118,9 @@ fn a_dump_is_readable() {
         "table 5 live -2",
         "state: 2 tables, 0 candidates, 0 open jobs, flushed 304, next file 8, logs from 0",
         "table 5: level 0, 88 live of 100 entries",
+        "bucket from \"k\\n\" flushed up to 4",
+        "bucket from \"x\" goes to the one before it",
+        "  bucket from \"\": flushed 20\n  bucket from \"k\\n\": flushed 4\n  table 5",
     ] {
         assert!(text.contains(line), "{line}\nis not in\n{text}");
     }

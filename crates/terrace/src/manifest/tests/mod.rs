@@ -47,6 +47,14 @@ fn add(number: u64) -> Edit {
     Edit::AddTable { level: 0, job: number, meta: meta(number) }
 }
 
+fn bucket(lower: &[u8], flushed: u64) -> Edit {
+    Edit::SetBucket { lower: lower.to_vec(), flushed }
+}
+
+fn without_bucket(lower: &[u8]) -> Edit {
+    Edit::RemoveBucket { lower: lower.to_vec() }
+}
+
 /// A disk with an empty directory, and the manifest of a new store in it.
 fn fresh() -> (SimFs, Manifest) {
     let fs = SimFs::new();
@@ -75,6 +83,9 @@ fn script() -> Vec<Vec<Edit>> {
         ],
         vec![add(7), Edit::Candidates(vec![7]), Edit::Counts { number: 7, live_delta: -90 }],
         vec![Edit::Counts { number: 7, live_delta: 5 }, Edit::Candidates(vec![])],
+        vec![bucket(b"", 0)],
+        vec![add(8), bucket(b"", 58), bucket(b"k", 58), bucket(b"q", 58)],
+        vec![bucket(b"k", 40), without_bucket(b"q")],
     ]
 }
 
@@ -105,6 +116,9 @@ fn an_edit_that_does_not_fit_changes_nothing() {
         Edit::Counts { number: 9, live_delta: 1 },
         Edit::Candidates(vec![9]),
         Edit::JobDone { id: 1 },
+        bucket(b"k", 5),
+        without_bucket(b"k"),
+        without_bucket(b""),
         Edit::SnapshotEnd,
         Edit::Identity(identity()),
     ];
@@ -114,6 +128,25 @@ fn an_edit_that_does_not_fit_changes_nothing() {
     }
     assert_eq!(manifest.state(), before);
     assert_eq!(fs.image(), image);
+}
+
+#[test]
+fn every_key_is_in_a_bucket_where_there_are_buckets() {
+    let (fs, manifest) = fresh();
+    manifest.apply(&[bucket(b"", 0), bucket(b"k", 9)]).unwrap();
+    let longest = vec![b'z'; terrace_table::MAX_KEY_BYTES];
+    manifest.apply(&[bucket(&longest, u64::MAX)]).unwrap();
+    let before = manifest.state();
+    for edit in [without_bucket(b""), without_bucket(b"j"), bucket(&[&longest[..], b"z"].concat(), 1)] {
+        let error = manifest.apply(&[bucket(b"j", 1), without_bucket(b"j"), edit]).unwrap_err();
+        assert!(matches!(error, terrace_base::Error::InvalidArgument(_)), "{error}");
+    }
+    assert_eq!(manifest.state(), before);
+    // A bucket that takes another's keys over has flushed what both have.
+    manifest.apply(&[without_bucket(&longest), bucket(b"k", 3)]).unwrap();
+    let state = reopen(&fs).state();
+    let buckets: Vec<_> = state.buckets.iter().map(|(lower, b)| (&lower[..], b.flushed)).collect();
+    assert_eq!(buckets, [(&b""[..], 0), (b"k", 3)]);
 }
 
 #[test]

@@ -19,6 +19,13 @@ enum Op {
     Next(u64),
     Log(u64),
     End(u64, u64),
+    Bucket(u8, u64),
+    NoBucket(u8),
+}
+
+/// Where bucket `n` begins; the first at the empty key.
+fn lower(n: u8) -> Vec<u8> {
+    vec![b'k'; n.into()]
 }
 
 impl Op {
@@ -35,6 +42,8 @@ impl Op {
             Op::Next(number) => Edit::NextFile(number),
             Op::Log(number) => Edit::LogNumber(number),
             Op::End(number, bytes) => Edit::LogEnd { number, bytes },
+            Op::Bucket(n, flushed) => bucket(&lower(n), flushed),
+            Op::NoBucket(n) => without_bucket(&lower(n)),
         }
     }
 }
@@ -50,6 +59,7 @@ struct Model {
     next: u64,
     log: u64,
     end: Option<(u64, u64)>,
+    buckets: BTreeMap<Vec<u8>, u64>,
 }
 
 impl Model {
@@ -84,6 +94,11 @@ impl Model {
             Op::Next(number) => self.next = self.next.max(number),
             Op::End(number, bytes) => self.end = Some((number, bytes)),
             Op::Log(number) => self.log = self.log.max(number),
+            Op::Bucket(n, flushed) => {
+                self.buckets.insert(lower(n), flushed);
+                return self.buckets.contains_key(&lower(0));
+            }
+            Op::NoBucket(n) => return self.buckets.remove(&lower(n)).is_some() && n > 0,
         }
         true
     }
@@ -103,6 +118,7 @@ impl Model {
             next: state.next_file,
             log: state.log_number,
             end: state.log_end,
+            buckets: state.buckets.iter().map(|(lower, b)| (lower.clone(), b.flushed)).collect(),
         }
     }
 }
@@ -122,6 +138,8 @@ fn ops() -> impl Strategy<Value = Op> {
         1 => (0u64..100).prop_map(Op::Next),
         1 => any::<u64>().prop_map(Op::Log),
         1 => (0u64..9, 0u64..999).prop_map(|(number, bytes)| Op::End(number, bytes)),
+        2 => (0u8..4, any::<u64>()).prop_map(|(n, flushed)| Op::Bucket(n, flushed)),
+        1 => (0u8..4).prop_map(Op::NoBucket),
     ]
 }
 
