@@ -120,6 +120,13 @@ impl SimFs {
         SimFs::with_state(crash::most_survivor(&state))
     }
 
+    /// Forgets every file and directory, and tells no observer. For a disk that nobody looks at any more but that something
+    /// forgotten holds.
+    pub fn empty(&self) {
+        self.observe(None);
+        self.shared.disk.lock().state = State::new();
+    }
+
     /// Whether a failed sync has dropped pages since the machine was booted.
     pub fn has_dropped_pages(&self) -> bool {
         self.shared.disk.lock().state.dropped_pages

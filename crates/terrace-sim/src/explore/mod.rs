@@ -9,6 +9,7 @@
 //! budget alone.
 
 mod check;
+mod own;
 mod quiet;
 mod report;
 mod route;
@@ -24,6 +25,7 @@ use terrace_pmem::Granularity;
 use crate::seed::mix;
 use crate::world::{World, WorldOptions};
 use check::{Checker, Found, Nesting, Picks, Place, Tally};
+use own::OwnWorld;
 use route::FIRST_DRAWN;
 
 pub use report::{Failure, Shrunk, Summary};
@@ -244,10 +246,14 @@ impl Explorer {
     }
 
     /// The scenario's run without any crash: how many events it has.
-    fn dry<S: Scenario>(&self, scenario: &Arc<S>, ops: &[S::Op]) -> Result<World, Box<Failure<S::Op>>> {
-        let world = World::new(self.seed, self.world);
+    fn dry<S: Scenario>(&self, scenario: &Arc<S>, ops: &[S::Op]) -> Result<OwnWorld, Box<Failure<S::Op>>> {
+        let world = self.new_world();
         self.run(scenario, &world, &Arc::new(RwLock::new(scenario.model())), ops)?;
         Ok(world)
+    }
+
+    fn new_world(&self) -> OwnWorld {
+        OwnWorld(World::new(self.seed, self.world))
     }
 
     fn run<S: Scenario>(
@@ -271,7 +277,7 @@ impl Explorer {
         place: Place,
         picks: Picks,
     ) -> Result<Verdict, Box<Failure<S::Op>>> {
-        let world = World::new(self.seed, self.world);
+        let world = self.new_world();
         let checker = Arc::new(Checker {
             scenario: scenario.clone(),
             model: Arc::new(RwLock::new(scenario.model())),
@@ -295,8 +301,8 @@ impl Explorer {
         scenario: &Arc<S>,
         ops: &[S::Op],
         fault: u64,
-    ) -> Result<World, Box<Failure<S::Op>>> {
-        let world = World::new(self.seed, self.world);
+    ) -> Result<OwnWorld, Box<Failure<S::Op>>> {
+        let world = self.new_world();
         world.fail_nth(fault);
         let outcome = self.run(scenario, &world, &Arc::new(RwLock::new(scenario.model())), ops);
         outcome.map_err(|failure| of_fault(failure, fault))?;

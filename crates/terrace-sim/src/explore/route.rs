@@ -3,10 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::own::OwnWorld;
 use crate::event::EventKind;
 use crate::pm::Survival;
 use crate::seed::mix;
-use crate::world::{Snapshot, World};
+use crate::world::Snapshot;
 
 /// The first image that is drawn; those below it are the fixed ones.
 pub(super) const FIRST_DRAWN: u32 = 6;
@@ -26,8 +27,8 @@ pub struct Step {
 
 impl Step {
     /// The world that this step leads to.
-    pub(super) fn take(self, snapshot: &Snapshot) -> World {
-        match self.image {
+    pub(super) fn take(self, snapshot: &Snapshot) -> OwnWorld {
+        OwnWorld(match self.image {
             0 => snapshot.power_cut(Survival::Nothing),
             1 => snapshot.power_cut(Survival::Everything),
             2 => snapshot.kill(),
@@ -38,7 +39,7 @@ impl Step {
                 let seed = mix(mix(snapshot.seed(), self.event), u64::from(drawn));
                 snapshot.power_cut(Survival::Seeded(seed))
             }
-        }
+        })
     }
 
     /// What happens at this step, in words, before an event of `kind`.
@@ -65,7 +66,7 @@ impl Step {
 pub struct Route {
     /// The explorer's seed.
     pub seed: u64,
-    /// The operation that was made to fail, if one was, counted as [`World::fail_nth`] counts.
+    /// The operation that was made to fail, if one was, counted as [`World::fail_nth`](crate::World::fail_nth) counts.
     pub fault: Option<u64>,
     /// The crash, and the crashes within its recovery.
     pub steps: Vec<Step>,

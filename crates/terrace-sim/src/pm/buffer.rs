@@ -8,6 +8,7 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
 use parking_lot::Mutex;
+use rustix::mm::{Advice, madvise};
 
 use super::PAGE_BYTES;
 
@@ -58,6 +59,13 @@ impl Buffer {
 
     pub(super) fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    /// Gives the memory back while the address stays good: the bytes read as zeros from then on.
+    pub(super) fn empty(&self) {
+        // SAFETY: the block is whole pages of private memory that nobody else owns, and lives on. Its bytes may change at any
+        // time for whoever looks at them, as those of every medium may. Where the kernel refuses, the pages stay.
+        let _ = unsafe { madvise(self.base().cast(), self.capacity, Advice::LinuxDontNeed) };
     }
 
     fn layout(capacity: usize) -> Layout {

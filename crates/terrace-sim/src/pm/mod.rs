@@ -146,6 +146,14 @@ impl SimPm {
         self.limit.store(bytes, Ordering::Relaxed);
     }
 
+    /// Gives back the memory it takes: a medium of zeroes of the same length, all of them durable. For one that nobody looks at
+    /// any more but that something forgotten holds.
+    pub(crate) fn empty(&self) {
+        let mut durable = self.durable.lock();
+        *durable = Durable { image: Image::zeroed(self.len()), journal: Journal::default() };
+        self.buffer.empty();
+    }
+
     /// Whether any store is not yet certain to survive a power cut.
     pub fn is_dirty(&self) -> bool {
         self.capture().is_dirty()

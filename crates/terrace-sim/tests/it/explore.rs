@@ -301,3 +301,30 @@ fn two_explorations_verify_the_same_images() {
     assert!(first.0.nested > 0);
     assert!(first == second);
 }
+
+/// A scenario with kills leaves databases behind that hold their world for ever. What that takes is given back.
+#[test]
+fn an_explorer_empties_the_worlds_that_it_is_done_with() {
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let keep = |kept: &Arc<Mutex<Vec<World>>>, world: &World| kept.lock().push(world.clone());
+    let (in_run, in_verify) = (kept.clone(), kept.clone());
+    let scenario = kv_scenario(
+        move |world: &World, _: &mut Recorder<KvModel>, ops: &[(u64, u64)]| {
+            keep(&in_run, world);
+            world.fs().plant(Path::new("/file"), b"bytes").unwrap();
+            ops.iter().for_each(|&(key, value)| put(world, key, value, false));
+            Ok(())
+        },
+        move |world: &World, _: &KvModel| {
+            keep(&in_verify, world);
+            Ok(())
+        },
+    );
+    let summary = explorer().images(20).must_pass(scenario, ops());
+    let kept = kept.lock();
+    assert!(kept.len() as u64 > summary.images, "{summary:?}");
+    for world in kept.iter() {
+        assert_eq!(words(world), Map::new());
+        assert!(world.fs().image().is_empty() && !world.media().is_dirty());
+    }
+}
