@@ -124,6 +124,9 @@ pub(crate) trait Stage: Debug + Send + Sync + Sized + 'static {
     /// Flushes `memtable`, the oldest: what is not kept here goes to level 0 ([`LeveledTree::to_level_0`]). What is kept is
     /// durable when this returns; the change is put into the manifest in one group with the end of what the memtable was logged in.
     fn flush<B: WriteBuffer<Stage = Self>>(tree: &LeveledTree<B>, memtable: &B::Memtable) -> Result<Change>;
+
+    /// Marks what it has in the pool; nothing of that is freed before `then` has returned.
+    fn with_marked<T>(&self, marks: Marks, then: impl FnOnce(Marks) -> Result<T>) -> Result<T>;
 }
 
 /// Nothing lies between.
@@ -138,5 +141,9 @@ impl Stage for () {
 
     fn flush<B: WriteBuffer<Stage = Self>>(tree: &LeveledTree<B>, memtable: &B::Memtable) -> Result<Change> {
         tree.to_level_0(|add| memtable.visit(add))
+    }
+
+    fn with_marked<T>(&self, marks: Marks, then: impl FnOnce(Marks) -> Result<T>) -> Result<T> {
+        then(marks)
     }
 }

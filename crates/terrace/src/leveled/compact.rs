@@ -14,7 +14,7 @@ use terrace_base::{Error, Result};
 use super::change::Change;
 use super::merge::Merge;
 use super::{LeveledTree, WriteBuffer};
-use crate::compaction::leveled::{Pick, rewrite};
+use crate::compaction::leveled::{LevelsView, Pick, rewrite};
 use crate::levels::Levels;
 use crate::levels::output::Written;
 
@@ -99,11 +99,22 @@ impl<B: WriteBuffer> LeveledTree<B> {
 
     fn choose(&self, busy: &BTreeSet<u64>, oldest: Option<u64>) -> Option<(Pick, Arc<Levels>)> {
         let levels = self.readable().levels.clone();
+        let pick = self.pick_of(&levels, busy, |view| self.policy.choose(view, oldest))?;
+        Some((pick, levels))
+    }
+
+    /// What `choose` says to `levels`, held against the rules that every choice keeps.
+    fn pick_of(
+        &self,
+        levels: &Levels,
+        busy: &BTreeSet<u64>,
+        choose: impl FnOnce(&LevelsView<'_>) -> Option<Pick>,
+    ) -> Option<Pick> {
         let state = self.manifest.state();
         let view = levels.view(self.policy.levels(), busy, &state.candidates);
-        let pick = self.policy.choose(&view, oldest)?;
+        let pick = choose(&view)?;
         debug_assert_eq!(pick.breach(&view), None, "{pick:?} of {:?}", self.policy);
-        Some((pick, levels))
+        Some(pick)
     }
 
     fn run_pick(&self, pick: &Pick, levels: &Arc<Levels>, patience: Patience) -> Result<()> {
@@ -136,7 +147,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
     fn merge_runs(&self, pick: &Pick, levels: &Arc<Levels>, patience: Patience) -> Result<Vec<Written>> {
         let merge = Arc::new(Merge::new(self, pick, levels, patience)?);
         for _ in 1..merge.parts {
-            // Who is patient has all slots.
+            // A patient caller has all slots.
             let slot = self.jobs.free_slot();
             if slot.is_none() && patience == Patience::UntilClosing {
                 break;
@@ -168,27 +179,21 @@ impl<B: WriteBuffer> LeveledTree<B> {
         // Nobody else compacts meanwhile.
         let _slots = self.jobs.all_slots();
         let start = self.new_file_number();
-        let depth = self.policy.levels();
-        for level in 0..depth - 1 {
-            self.compact_while(|tree, levels| {
-                let state = tree.manifest.state();
-                let view = levels.view(depth, &tree.choosing.lock(), &state.candidates);
+        for level in 0..self.policy.levels() - 1 {
+            self.compact_while(|view| {
                 // What is flushed from now on is not asked for.
-                let asked = level > 0 || levels.level(0).iter().any(|t| t.number() < start);
-                asked.then(|| tree.policy.choose_in(&view, level, range)).flatten()
+                let asked = level > 0 || view.levels[0].iter().any(|t| t.number < start);
+                asked.then(|| self.policy.choose_in(view, level, range)).flatten()
             })?;
         }
-        self.compact_while(|tree, levels| {
-            let state = tree.manifest.state();
-            let view = levels.view(depth, &tree.choosing.lock(), &state.candidates);
-            rewrite(&view, range, &|number| number > start)
-        })
+        self.compact_while(|view| rewrite(view, range, &|number| number > start))
     }
 
-    fn compact_while(&self, pick: impl Fn(&Self, &Levels) -> Option<Pick>) -> Result<()> {
+    fn compact_while(&self, choose: impl Fn(&LevelsView<'_>) -> Option<Pick>) -> Result<()> {
         loop {
             let levels = self.readable().levels.clone();
-            let Some(pick) = pick(self, &levels) else { return Ok(()) };
+            let pick = self.pick_of(&levels, &self.choosing.lock(), &choose);
+            let Some(pick) = pick else { return Ok(()) };
             let outcome = self.run_pick(&pick, &levels, Patience::ToTheEnd);
             self.sweep();
             outcome.inspect_err(|_| self.core.counters.background_errors.add(1))?;

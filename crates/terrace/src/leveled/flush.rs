@@ -30,7 +30,7 @@ impl<'a, B: WriteBuffer> Flushing<'a, B> {
 
 impl<B: WriteBuffer> Drop for Flushing<'_, B> {
     fn drop(&mut self) {
-        // In this order: who is woken looks whether the lock is free.
+        // In this order: whoever is woken looks whether the lock is free.
         self.lock = None;
         self.tree.room.notify();
     }

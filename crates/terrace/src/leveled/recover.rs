@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
 use terrace_base::exec::Lane;
+use terrace_pmem::{Marks, Pool};
 
-use super::{LeveledTree, WriteBuffer};
+use super::{LeveledTree, Stage, WriteBuffer};
 use crate::pool;
 
 impl<B: WriteBuffer> LeveledTree<B> {
@@ -50,13 +51,21 @@ impl<B: WriteBuffer> LeveledTree<B> {
         }
     }
 
-    fn reclaim_now(&self) -> Result<()> {
+    pub(super) fn reclaim_now(&self) -> Result<()> {
         let Some(pool) = &self.pool else { return Ok(()) };
         // Nobody frees anything meanwhile, so nothing that is found has an owner.
-        self.buffer.with_marked(pool.marks(), |marks| {
+        self.with_marked(pool, |marks| {
             pool.reclaim(marks)?;
             pool.release_reclaimed().map(drop)
         })
+    }
+
+    /// Marks everything that the tree has in the pool; nothing of that is freed before `then` has returned.
+    ///
+    /// What is not marked is reclaimed after a crash, and `check` calls it leaked. Every run is a file: one that lies in the pool
+    /// is to be marked here, too.
+    pub(super) fn with_marked<T>(&self, pool: &Pool, then: impl FnOnce(&Marks) -> Result<T>) -> Result<T> {
+        self.buffer.stage().with_marked(pool.marks(), |marks| self.buffer.with_marked(marks, then))
     }
 
     /// Has what the pool was closed with verified in the background, a piece at a time.

@@ -13,7 +13,7 @@ use terrace_base::clock::ManualClock;
 use terrace_base::exec::Inline;
 use terrace_base::rng::Rng;
 use terrace_disk::SimFs;
-use terrace_pmem::Marks;
+use terrace_pmem::{Granularity, Kind as PmKind, Marks, MemMedia, Pool, PoolOptions};
 use terrace_table::{Cursor, Entry, Kind, TableOptions};
 
 use super::change::Change;
@@ -191,6 +191,35 @@ impl Stage for Favourites {
             })
         })
     }
+
+    fn with_marked<T>(&self, marks: Marks, then: impl FnOnce(Marks) -> Result<T>) -> Result<T> {
+        then(marks)
+    }
+}
+
+/// A stage that has a slot of the pool, and nothing in it.
+#[derive(Debug)]
+struct InPool {
+    slot: u64,
+}
+
+impl Stage for InPool {
+    fn get(&self, _key: &[u8], _at: u64) -> Result<Option<Entry>> {
+        Ok(None)
+    }
+
+    fn cursors(&self) -> Vec<Box<dyn Cursor>> {
+        Vec::new()
+    }
+
+    fn flush<B: WriteBuffer<Stage = Self>>(tree: &LeveledTree<B>, memtable: &B::Memtable) -> Result<Change> {
+        tree.to_level_0(|add| memtable.visit(add))
+    }
+
+    fn with_marked<T>(&self, mut marks: Marks, then: impl FnOnce(Marks) -> Result<T>) -> Result<T> {
+        marks.slot(self.slot)?;
+        then(marks)
+    }
 }
 
 /// A key's versions: sequence number, and the value unless it was deleted.
@@ -206,6 +235,10 @@ struct Pair<S: Stage> {
 
 impl<S: Stage> Pair<S> {
     fn new(stage: S, policy: Box<dyn LevelPolicy>, seed: u64) -> Self {
+        Self::in_pool(stage, policy, seed, None)
+    }
+
+    fn in_pool(stage: S, policy: Box<dyn LevelPolicy>, seed: u64, pool: Option<Pool>) -> Self {
         let env = Env {
             fs: Arc::new(SimFs::new()),
             pm: Arc::new(RealPm::default()),
@@ -219,7 +252,7 @@ impl<S: Stage> Pair<S> {
         let limits = Limits { l0_tables: (20, 36), debt_bytes: (1 << 30, 1 << 31), memtable_fill: 0.5 };
         let settings =
             Settings { memtable_bytes: 2 << 10, memtables: 3, limits, table: TableOptions::default() };
-        let parts = Parts { settings, policy, manifest, pool: None, buffer: Forgetful { stage } };
+        let parts = Parts { settings, policy, manifest, pool, buffer: Forgetful { stage } };
         let tree = LeveledTree::new(core, parts).unwrap();
         Pair { tree, history: BTreeMap::new(), held: Vec::new(), rng: Rng::new(seed) }
     }
@@ -349,4 +382,28 @@ fn any_policy_under_a_stage_that_keeps_some_keys() {
         assert_eq!(pair.keys_in_runs(), others.collect::<Vec<_>>(), "{:?}", pair.tree.policy);
         pair.tree.close().unwrap();
     }
+}
+
+/// What a stage has in the pool is neither leaked nor reclaimed after a crash; what nobody has, is both.
+#[test]
+fn what_a_stage_has_in_the_pool_is_marked() {
+    const KIND: PmKind = PmKind(200);
+    let media = Arc::new(MemMedia::new(1 << 20, 1 << 20, Granularity::CacheLine).unwrap());
+    let options = PoolOptions { max_size: 1 << 20, extent_bytes: 4096, ..PoolOptions::default() };
+    let pool = Pool::create_on(media.clone(), Path::new("memory"), &options).unwrap();
+    let [staged, leaked] = [64; 2].map(|bytes| {
+        let slot = pool.reserve(KIND, bytes).unwrap();
+        pool.activate(&slot);
+        slot.offset
+    });
+    // It is not closed.
+    drop(pool);
+    let pool = Pool::open_on(media, Path::new("memory"), &options).unwrap();
+    let stage = InPool { slot: staged };
+    let pair = Pair::in_pool(stage, policies(100).into_iter().next().unwrap(), 21, Some(pool.clone()));
+    let check = || Engine::check(&*pair.tree).unwrap().problems;
+    assert!(matches!(&check()[..], [one] if one.starts_with("pool: ")), "{leaked:#x}: {:?}", check());
+    pair.tree.reclaim_now().unwrap();
+    assert_eq!(check(), Vec::<String>::new());
+    assert_eq!(pool.slots(KIND).map(|(offset, _)| offset).collect::<Vec<_>>(), [staged]);
 }

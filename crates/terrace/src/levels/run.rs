@@ -8,7 +8,7 @@
 //!
 //! 1. A run never changes. Its versions are in order, keys ascending, of one key the newest first.
 //! 2. Its figures are in memory: its number, its first and last key, its size. Asking for them reads nothing.
-//! 3. Who holds a run may read it. It is removed when the manifest does not name it any more and nobody holds it.
+//! 3. The holder of a run may read it. It is removed when the manifest does not name it any more and nobody holds it.
 //! 4. One number is one run, whatever its kind: all take theirs from the manifest's file numbers.
 //!
 //! # Runs in persistent memory
@@ -17,7 +17,8 @@
 //! [`TableMeta`] as a table's, with the bytes it takes in the pool for those of a file, and the place of its head in the
 //! pool. An earlier version refuses that edit by its name. The edits that move and remove a table do the same
 //! for it, since its number is like theirs. What is read by [`Manifest::listing`] is about files: such a number is not
-//! missing from the directory. Of which kind an output is will be the policy's to say, with the other limits for its level
+//! missing from the directory. What it takes of the pool is marked with what write buffer and stage have there
+//! (`LeveledTree::with_marked`). Of which kind an output is will be the policy's to say, with the other limits for its level
 //! ([`OutputLimits`](crate::compaction::leveled::LevelPolicy::outputs)); what writes it, `output.rs`'s.
 
 use std::sync::Arc;
