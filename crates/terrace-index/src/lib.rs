@@ -8,6 +8,7 @@
 //! * `pair`: the records of what does not fit into a slot of a hash table.
 //! * [`sptree`]: the SPTree: inner nodes in DRAM, leaves and a copy of the top layer in PM.
 //! * [`turbohash`]: the TurboHash table of pairs, sharded, with 256-byte buckets.
+//! * `key_object`: keys that lie in the pool by themselves, bound to their place.
 //! * [`limbo`]: when unlinked memory may be freed under lock-free readers; [`pins`]: readers counted without fences.
 //! * `overflow`: pairs for which a hash table has no place, whatever their keys' hashes.
 //! * `totals`: how many keys and bytes an index has, kept from session to session.
@@ -17,6 +18,7 @@ mod btree;
 mod change;
 pub mod fastfair;
 pub mod hashed;
+mod key_object;
 pub mod kinds;
 pub mod limbo;
 pub mod ordered;

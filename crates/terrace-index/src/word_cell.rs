@@ -21,7 +21,7 @@ pub(crate) struct WordCell<'a> {
     pool: &'a Pool,
     generation: u64,
     at: u64,
-    /// Bytes from the word to the end of the state.
+    /// Bytes from the word on that the state is among.
     span: u64,
     word: &'a AtomicU64,
     state: &'a AtomicU64,
@@ -39,13 +39,20 @@ impl<'a> WordCell<'a> {
         Ok(WordCell { pool, generation, at, span: CELL_BYTES, word, state })
     }
 
-    /// The cell with its word at `at`, and eight bytes between that and its state.
-    pub fn apart(pool: &'a Pool, generation: u64, at: u64) -> Result<Self> {
-        let [word, _, state] = pool.get::<[AtomicU64; 3]>(POff::new(at))?;
-        Ok(WordCell { pool, generation, at, span: CELL_BYTES + 8, word, state })
+    /// The cell whose word lies at `at` and whose state somewhere in the `span` bytes from there.
+    #[inline]
+    pub fn of(
+        pool: &'a Pool,
+        generation: u64,
+        at: u64,
+        (word, state): (&'a AtomicU64, &'a AtomicU64),
+        span: u64,
+    ) -> Self {
+        WordCell { pool, generation, at, span, word, state }
     }
 
     /// The word, durable on return, as is the link at `link` (0: none) that led here.
+    #[inline]
     pub fn load(&self, link: u64) -> u64 {
         let word = self.word.load(Ordering::Acquire);
         // In this order: a writer counts itself in before it swaps and out when the word is durable.

@@ -5,8 +5,9 @@ use terrace_pmem::{Kind, Pool, Slot};
 
 use super::FastFair;
 use super::key::{self, Skip};
-use super::layout::{KEY_HEAD_BYTES, NodeFields, RECORD_HEAD_BYTES, encode_key, encode_record, node_bytes};
+use super::layout::{NodeFields, RECORD_HEAD_BYTES, encode_record, node_bytes};
 use super::node::NodeRef;
+use crate::key_object::{KEY_HEAD_BYTES, encode_key};
 use crate::kinds;
 use crate::word_cell::state_in_flight;
 

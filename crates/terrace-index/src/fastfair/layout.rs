@@ -3,8 +3,10 @@
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use terrace_base::checksum::{crc32c, crc32c_append};
+use terrace_base::checksum::{crc32c, crc32c_append, crc32c_words};
 use terrace_pmem::{PmSafe, pm_layout};
+
+use crate::key_object::encode_key_head;
 
 /// What [`MAGIC`] begins with in every version.
 const NAME: [u8; 6] = *b"TFASTF";
@@ -124,7 +126,7 @@ pub(super) const NODE_TAG: u8 = 0xF1;
 pub(super) struct RecordHead {
     /// The key's word; 0: the key is absent.
     pub word: AtomicU64,
-    /// CRC-32C of the record's place, length and key.
+    /// The key's checksum at the record's place (`key_object`).
     pub crc: u32,
     /// Bytes of the key.
     pub klen: u16,
@@ -137,20 +139,8 @@ pub(super) struct RecordHead {
 /// Bytes of a record before its key.
 pub(super) const RECORD_HEAD_BYTES: u64 = 24;
 
-/// The fixed part of a key object: a separator or prefix, immutable.
-#[repr(C)]
-#[derive(Debug)]
-pub(super) struct KeyHead {
-    /// CRC-32C of the object's place, length and key.
-    pub crc: u32,
-    /// Bytes of the key.
-    pub klen: u16,
-    /// Zero.
-    pub reserved: u16,
-}
-
-/// Bytes of a key object before its key.
-pub(super) const KEY_HEAD_BYTES: u64 = 8;
+/// What a record with a short key takes.
+pub(super) const RECORD_LINE: u64 = 64;
 
 const _: () = {
     assert!(size_of::<TreeHeader>() == TREE_HEADER_BYTES as usize);
@@ -165,7 +155,6 @@ const _: () = {
     assert!(size_of::<RecordHead>() == RECORD_HEAD_BYTES as usize);
     assert!(offset_of!(RecordHead, crc) == 8 && offset_of!(RecordHead, klen) == 12);
     assert!(offset_of!(RecordHead, state) == 16);
-    assert!(size_of::<KeyHead>() == KEY_HEAD_BYTES as usize);
 };
 
 // SAFETY: what changes while it is shared is atomic.
@@ -184,7 +173,6 @@ pm_layout! {
     }
     unsafe Entry: 16 { slice @ 0, ptr @ 8 }
     unsafe RecordHead: 24 { word @ 0, crc @ 8, klen @ 12, reserved @ 14, state @ 16 }
-    unsafe KeyHead: 8 { crc @ 0, klen @ 4, reserved @ 6 }
 }
 
 macro_rules! prove_node {
@@ -224,10 +212,16 @@ pub(super) fn seal(place: u64, ptr: u64) -> u64 {
     ptr | check_bits(place, ptr) << VALUE_BITS
 }
 
+/// Where the word of an entry leads that is known to be one of its place.
+#[inline]
+pub(super) fn value_of(word: u64) -> u64 {
+    word & ((1 << VALUE_BITS) - 1)
+}
+
 /// Where an entry's word, read from a place of the pool, leads; [`STRAY`] if it was written elsewhere.
 #[inline]
 pub(super) fn unseal(place: u64, word: u64) -> u64 {
-    let value = word & ((1 << VALUE_BITS) - 1);
+    let value = value_of(word);
     if word >> VALUE_BITS == check_bits(place, value) { value } else { STRAY }
 }
 
@@ -269,10 +263,7 @@ impl NodeFields {
     pub fn crc(&self, place: u64) -> u32 {
         let [a, b] = self.skip.to_le_bytes();
         let head = u64::from(u32::from_le_bytes([a, b, self.level, NODE_TAG]));
-        let mut bytes = [0; 40];
-        let words = [place, head, self.low, self.high, self.prefix];
-        bytes.chunks_exact_mut(8).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
-        crc32c(&bytes)
+        crc32c_words([place, head, self.low, self.high, self.prefix])
     }
 
     /// The whole image of a node at a place of the pool, with room for `n` entries and the lock word `lock`.
@@ -297,15 +288,6 @@ impl NodeFields {
     }
 }
 
-/// The checksum of a key in a record or key object at a place of the pool.
-#[inline]
-pub(super) fn key_crc(place: u64, key: &[u8]) -> u32 {
-    let mut head = [0; 10];
-    head[..8].copy_from_slice(&place.to_le_bytes());
-    head[8..].copy_from_slice(&(key.len() as u16).to_le_bytes());
-    crc32c_append(crc32c(&head), key)
-}
-
 /// The bytes of a key record at a place of the pool whose link is in flight in `state`.
 pub(super) fn encode_record(place: u64, key: &[u8], word: u64, state: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(RECORD_HEAD_BYTES as usize + key.len());
@@ -313,21 +295,6 @@ pub(super) fn encode_record(place: u64, key: &[u8], word: u64, state: u64) -> Ve
     out.extend(encode_key_head(place, key));
     out.extend(state.to_le_bytes());
     out.extend_from_slice(key);
-    out
-}
-
-/// The bytes of a key object at a place of the pool.
-pub(super) fn encode_key(place: u64, key: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(KEY_HEAD_BYTES as usize + key.len());
-    out.extend(encode_key_head(place, key));
-    out.extend_from_slice(key);
-    out
-}
-
-fn encode_key_head(place: u64, key: &[u8]) -> [u8; KEY_HEAD_BYTES as usize] {
-    let mut out = [0; KEY_HEAD_BYTES as usize];
-    out[..4].copy_from_slice(&key_crc(place, key).to_le_bytes());
-    out[4..6].copy_from_slice(&(key.len() as u16).to_le_bytes());
     out
 }
 
@@ -373,7 +340,6 @@ mod tests {
         assert_eq!(&record[..8], [9, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&record[8..12], [55, 23, 217, 229]);
         assert_eq!(&record[12..], [3, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, b'k', b'e', b'y']);
-        assert_eq!(encode_key(0x100, b"key")[..], [&record[8..16], b"key"].concat());
         let header = encode_header(0x300, 0x200, 28);
         assert_eq!(&header[..20], *b"TFASTF\x02\0\0\x02\0\0\0\0\0\0\x1c\0\0\0");
         assert_eq!(&header[20..24], [32, 221, 175, 206]);

@@ -25,7 +25,7 @@
 //!    and never changes again. Whoever goes through `forward` makes sure that it is durable first.
 //! 4. A parent names a living child only if the parent's next separator is not past the child's high fence.
 //! 5. A node changes its structure only while its parent, or the root pointer, names it directly. So forward
-//!    chains have one link. The left sibling's link is changed first, the parent's entry last, and who changes the
+//!    chains have one link. The left sibling's link is changed first, the parent's entry last, and whoever changes the
 //!    entry retires the node.
 //! 6. A separator is the low fence of exactly one leaf, which owns the key object; nodes above share it.
 //! 7. A shortcut leads to a living leaf or is noticed to be out of date (`shortcut`).
@@ -68,7 +68,6 @@ use crate::point::{PointIndex, Wish, admit_key};
 use crate::reserved::Reserved;
 use crate::scan_batch::ScanBatch;
 use crate::totals::Totals;
-use crate::word_cell::WordCell;
 
 pub use nearby::Nearby;
 use node::NodeRef;
@@ -203,11 +202,6 @@ impl<const N: usize> FastFair<N> {
         let Some((i, record)) = self.find(leaf, key)? else { return Ok(None) };
         let word = self.cell(record)?.load(leaf.entry_at(i));
         Ok((word != 0).then_some(word))
-    }
-
-    /// The word cell of the record at `off`.
-    fn cell(&self, off: u64) -> Result<WordCell<'_>> {
-        WordCell::apart(&self.pool, self.generation, off)
     }
 }
 

@@ -3,13 +3,15 @@
 use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, Result};
-use terrace_pmem::{POff, Pool};
+use terrace_pmem::POff;
 
 use super::layout::{
-    ENTRY_BYTES, FORWARD_AT, KEY_HEAD_BYTES, KeyHead, NODE_HEADER_BYTES, NODE_TAG, NOT_DURABLE, Node,
-    NodeFields, RECORD_HEAD_BYTES, RecordHead, STRAY, entry_place, key_crc, node_bytes, seal, unseal,
+    ENTRY_BYTES, FORWARD_AT, NODE_HEADER_BYTES, NODE_TAG, NOT_DURABLE, Node, NodeFields, RECORD_HEAD_BYTES,
+    RecordHead, STRAY, entry_place, node_bytes, seal, unseal, value_of,
 };
 use super::{FastFair, lock};
+use crate::key_object::{key_at, proven};
+use crate::word_cell::WordCell;
 
 /// Replacements in a row after which they are not many but damaged: a reader that is overtaken may see some.
 const MAX_FORWARDS: usize = 10_000;
@@ -26,15 +28,26 @@ pub(super) struct NodeRef<'t, const N: usize> {
 impl<'t, const N: usize> NodeRef<'t, N> {
     /// Entry `i` as it is now: slice, then pointer, [`STRAY`] if it was written elsewhere.
     pub fn entry(&self, i: usize) -> (u64, u64) {
+        let (slice, word) = self.sealed_entry(i);
+        (slice, self.unsealed(i, word))
+    }
+
+    /// Entry `i` as it lies there: slice, then word. What the word says is not known to be of this place.
+    #[inline]
+    pub fn sealed_entry(&self, i: usize) -> (u64, u64) {
         let e = &self.n.entries[i];
-        (e.slice.load(Ordering::Acquire), unseal(entry_place(self.place, i), e.ptr.load(Ordering::Acquire)))
+        (e.slice.load(Ordering::Acquire), e.ptr.load(Ordering::Acquire))
+    }
+
+    /// Where `word`, read from entry `i`, leads; [`STRAY`] if it was written elsewhere.
+    #[inline]
+    pub fn unsealed(&self, i: usize, word: u64) -> u64 {
+        unseal(entry_place(self.place, i), word)
     }
 
     /// The pointer of entry `i`, [`STRAY`] if it was written elsewhere; 0 past the last.
     pub fn ptr(&self, i: usize) -> u64 {
-        let unsealed =
-            |e: &super::layout::Entry| unseal(entry_place(self.place, i), e.ptr.load(Ordering::Acquire));
-        self.n.entries.get(i).map_or(0, unsealed)
+        self.n.entries.get(i).map_or(0, |e| self.unsealed(i, e.ptr.load(Ordering::Acquire)))
     }
 
     /// The word to store where entry `i` is to lead to `ptr`.
@@ -44,7 +57,8 @@ impl<'t, const N: usize> NodeRef<'t, N> {
 
     /// Whether every entry was written where it lies. Each is one word, so this holds at every moment of a shift.
     pub fn has_own_entries(&self) -> bool {
-        (0..N).all(|i| self.ptr(i) != STRAY)
+        // Of all of them at once: they hardly ever fail, and none waits for another's outcome.
+        (0..N).fold(true, |own, i| own & (self.unsealed(i, self.sealed_entry(i).1) != STRAY))
     }
 
     /// Where entry `i` lies in the pool.
@@ -55,6 +69,17 @@ impl<'t, const N: usize> NodeRef<'t, N> {
     /// Entries, counted.
     pub fn count(&self) -> usize {
         (0..N).take_while(|&i| self.ptr(i) != 0).count()
+    }
+
+    /// [`entry`](Self::entry) of a node that has been locked: then all its entries were looked at.
+    pub fn own_entry(&self, i: usize) -> (u64, u64) {
+        let (slice, word) = self.sealed_entry(i);
+        (slice, value_of(word))
+    }
+
+    /// [`count`](Self::count) of a node that has been locked.
+    pub fn own_count(&self) -> usize {
+        (0..N).take_while(|&i| self.own_entry(i).1 != 0).count()
     }
 
     pub fn level(&self) -> u8 {
@@ -104,16 +129,45 @@ impl<const N: usize> FastFair<N> {
     }
 
     /// The key of the record at `off`.
+    #[inline]
     pub(super) fn record_key(&self, off: u64) -> Result<&[u8]> {
-        record_key(&self.pool, off)
+        self.key_behind(off, self.record_head(off)?)
+    }
+
+    /// The word cell of the record at `off`.
+    #[inline]
+    pub(super) fn cell(&self, off: u64) -> Result<WordCell<'_>> {
+        Ok(self.cell_in(off, self.record_head(off)?))
+    }
+
+    /// Key and word cell of the record at `off`.
+    #[inline]
+    pub(super) fn record(&self, off: u64) -> Result<(&[u8], WordCell<'_>)> {
+        let head = self.record_head(off)?;
+        Ok((self.key_behind(off, head)?, self.cell_in(off, head)))
+    }
+
+    #[inline]
+    fn record_head(&self, off: u64) -> Result<&RecordHead> {
+        self.pool.get::<RecordHead>(POff::new(off))
+    }
+
+    #[inline]
+    fn key_behind(&self, off: u64, head: &RecordHead) -> Result<&[u8]> {
+        // SAFETY: a record's key never changes, and the caller's presence keeps it from being freed.
+        let key = unsafe { self.pool.bytes(off + RECORD_HEAD_BYTES, u64::from(head.klen)) }?;
+        proven(&self.pool, off, head.crc, key)
+    }
+
+    #[inline]
+    fn cell_in<'t>(&'t self, off: u64, head: &'t RecordHead) -> WordCell<'t> {
+        WordCell::of(&self.pool, self.generation, off, (&head.word, &head.state), RECORD_HEAD_BYTES)
     }
 
     /// The bytes of the key object at `off`.
     pub(super) fn key_bytes(&self, off: u64) -> Result<&[u8]> {
-        let head = self.pool.get::<KeyHead>(POff::new(off))?;
-        // SAFETY: a key object never changes, and the caller's presence keeps it from being freed.
-        let key = unsafe { self.pool.bytes(off + KEY_HEAD_BYTES, u64::from(head.klen)) }?;
-        proven(&self.pool, off, head.crc, key)
+        // SAFETY: the caller's presence keeps the object from being freed.
+        unsafe { key_at(&self.pool, off) }
     }
 
     /// The least key that belongs to `node`; `None`: no bound.
@@ -187,20 +241,4 @@ impl<const N: usize> FastFair<N> {
     pub(super) fn damaged(&self, offset: u64, expected: &str, found: impl Into<String>) -> Error {
         Error::corruption(self.pool.path(), offset, expected, found)
     }
-}
-
-/// The key of the record at `off`.
-pub(super) fn record_key(pool: &Pool, off: u64) -> Result<&[u8]> {
-    let head = pool.get::<RecordHead>(POff::new(off))?;
-    // SAFETY: a record's key never changes, and the caller's presence keeps it from being freed.
-    let key = unsafe { pool.bytes(off + RECORD_HEAD_BYTES, u64::from(head.klen)) }?;
-    proven(pool, off, head.crc, key)
-}
-
-/// `key`, if the object at `off` that it is of was written there.
-fn proven<'p>(pool: &Pool, off: u64, crc: u32, key: &'p [u8]) -> Result<&'p [u8]> {
-    if crc != key_crc(pool.place(off), key) {
-        return Err(Error::corruption(pool.path(), off, "a key with its checksum", "other bytes"));
-    }
-    Ok(key)
 }

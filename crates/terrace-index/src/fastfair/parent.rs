@@ -78,7 +78,7 @@ impl<const N: usize> FastFair<N> {
             self.shift_in(&held.lock, count, at + 1, slice(low, parent.skip()), sibling.off);
             count += 1;
         }
-        // The parent's entry is the last to name the dead node: who changes it retires the node, and after a
+        // The parent's entry is the last to name the dead node: whoever changes it retires the node, and after a
         // crash before that it is found here again.
         self.repair_left(child)?;
         self.pool.publish(POff::new(parent.entry_at(at) + 8), parent.sealed(at, target.off));

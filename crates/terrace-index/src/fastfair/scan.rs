@@ -7,13 +7,10 @@ use terrace_base::Result;
 
 use super::FastFair;
 use super::key::Target;
-use super::layout::STRAY;
+use super::layout::{RECORD_LINE, STRAY};
 use super::lock;
 use super::node::NodeRef;
 use crate::scan_batch::ScanBatch;
-
-/// What a record with a short key takes.
-const RECORD_LINE: u64 = 64;
 
 /// The entries of a leaf in order, as of one moment.
 pub(super) struct Copied {
@@ -115,8 +112,8 @@ impl<const N: usize> FastFair<N> {
             self.load(now, std::mem::take(&mut next));
             for entry in now {
                 // Proven before the word is believed: one from elsewhere may say that the key is absent.
-                let key = self.record_key(entry.record)?;
-                let word = self.cell(entry.record)?.load(entry.link);
+                let (key, cell) = self.record(entry.record)?;
+                let word = cell.load(entry.link);
                 if word != 0 {
                     out.push(key, word);
                 }

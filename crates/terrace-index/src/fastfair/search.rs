@@ -13,7 +13,7 @@ use terrace_base::Result;
 
 use super::FastFair;
 use super::key::{Target, slice};
-use super::layout::STRAY;
+use super::layout::{RECORD_LINE, STRAY, value_of};
 use super::lock;
 use super::node::NodeRef;
 
@@ -150,6 +150,7 @@ impl<const N: usize> FastFair<N> {
             Order::Equal => self.route_by_slice(node, target)?,
         };
         match node.ptr(at) {
+            STRAY => Err(self.stray(node)),
             // A delete has shortened the node meanwhile; its first entry is always there and never too far right.
             0 if node.ptr(0) != 0 => Ok((0, node.ptr(0))),
             0 => Err(self.damaged(node.off, "an inner node with children", "none")),
@@ -169,11 +170,10 @@ impl<const N: usize> FastFair<N> {
         let mut i = 1;
         let mut ties = 0;
         while i < N {
-            let (slice, ptr) = node.entry(i);
-            if ptr == STRAY {
-                return Err(self.stray(node));
-            }
-            if ptr == 0 || slice > wanted {
+            let (slice, word) = node.sealed_entry(i);
+            if value_of(word) == 0 || slice > wanted {
+                // As in `find_upward`, this one and the one before decide; that one is looked at when its child is taken.
+                self.own(node, i, word)?;
                 break;
             }
             ties = if slice == wanted { ties + 1 } else { 0 };
@@ -204,10 +204,9 @@ impl<const N: usize> FastFair<N> {
         loop {
             let before = leaf.version();
             // Against the shift: an entry on the move is passed twice or once, never not at all.
-            let found = if lock::is_leftward(before) {
-                self.find_among(leaf, key, wanted, (0..N).rev())?
-            } else {
-                self.find_among(leaf, key, wanted, 0..N)?
+            let found = match lock::is_leftward(before) {
+                true => self.find_downward(leaf, key, wanted)?,
+                false => self.find_upward(leaf, key, wanted)?,
             };
             if found.is_some() || leaf.version() == before {
                 return Ok(found);
@@ -215,39 +214,55 @@ impl<const N: usize> FastFair<N> {
         }
     }
 
-    fn find_among(
-        &self,
-        leaf: NodeRef<'_, N>,
-        key: &[u8],
-        wanted: u64,
-        order: impl Iterator<Item = usize>,
-    ) -> Result<Option<(usize, u64)>> {
-        let mut upward = None;
-        for i in order {
-            let upward = *upward.get_or_insert(i == 0);
-            let (slice, ptr) = leaf.entry(i);
-            if ptr == STRAY {
-                return Err(self.stray(leaf));
-            }
-            if ptr == 0 {
-                if upward {
-                    break;
-                }
+    /// The entry is the one that its record says. That there is none is known by two entries of this node, one behind the other,
+    /// with the wanted slice between theirs. Those passed by before need not be looked at: slices ascend, so an entry that was
+    /// written elsewhere leads to no other answer, or is one of the two.
+    fn find_upward(&self, leaf: NodeRef<'_, N>, key: &[u8], wanted: u64) -> Result<Option<(usize, u64)>> {
+        let mut passed = None;
+        for i in 0..N {
+            let (slice, word) = leaf.sealed_entry(i);
+            if slice < wanted && value_of(word) != 0 {
+                passed = Some((i, word));
                 continue;
             }
-            if slice != wanted {
-                if upward && slice > wanted {
-                    break;
-                }
-                continue;
+            let ptr = self.own(leaf, i, word)?;
+            if ptr == 0 || slice > wanted {
+                break;
             }
-            let found = self.record_key(ptr)?;
-            self.pool.charge_read(ptr, 64);
-            if found == key {
+            if self.has_key(ptr, key)? {
+                return Ok(Some((i, ptr)));
+            }
+            passed = None;
+        }
+        if let Some((i, word)) = passed {
+            self.own(leaf, i, word)?;
+        }
+        Ok(None)
+    }
+
+    fn find_downward(&self, leaf: NodeRef<'_, N>, key: &[u8], wanted: u64) -> Result<Option<(usize, u64)>> {
+        for i in (0..N).rev() {
+            let (slice, word) = leaf.sealed_entry(i);
+            let ptr = self.own(leaf, i, word)?;
+            if ptr != 0 && slice == wanted && self.has_key(ptr, key)? {
                 return Ok(Some((i, ptr)));
             }
         }
         Ok(None)
+    }
+
+    /// Where `word`, read from entry `i`, leads.
+    fn own(&self, node: NodeRef<'_, N>, i: usize, word: u64) -> Result<u64> {
+        match node.unsealed(i, word) {
+            STRAY => Err(self.stray(node)),
+            ptr => Ok(ptr),
+        }
+    }
+
+    fn has_key(&self, record: u64, key: &[u8]) -> Result<bool> {
+        let found = self.record_key(record)?;
+        self.pool.charge_read(record, RECORD_LINE);
+        Ok(found == key)
     }
 
     /// How many entries of a locked leaf have keys less than `key`, which has the node's prefix.
@@ -256,7 +271,7 @@ impl<const N: usize> FastFair<N> {
         let (mut from, mut to) = (0, count);
         while from < to {
             let middle = (from + to) / 2;
-            let (slice, ptr) = leaf.entry(middle);
+            let (slice, ptr) = leaf.own_entry(middle);
             let before = match slice.cmp(&wanted) {
                 Order::Less => true,
                 Order::Greater => false,

@@ -21,7 +21,7 @@ impl<const N: usize> FastFair<N> {
         locked.shift_leftward(false);
         let mut drained = false;
         for i in (at + 1..=count).rev() {
-            let (slice, ptr) = node.entry(i - 1);
+            let (slice, ptr) = node.own_entry(i - 1);
             if i == count {
                 // Past the end the slice is anything; it must be right when the pointer makes the entry one.
                 self.store_slice(node, i, slice);
@@ -39,7 +39,7 @@ impl<const N: usize> FastFair<N> {
         }
         if at > 0 && at < count {
             // Void the entry before its slice changes, so that nobody finds the old pointer under the new slice.
-            self.store_ptr(node, at, node.ptr(at - 1));
+            self.store_ptr(node, at, node.own_entry(at - 1).1);
         }
         self.store_slice(node, at, slice);
         if !drained {
@@ -54,8 +54,11 @@ impl<const N: usize> FastFair<N> {
         let node = locked.node;
         locked.shift_leftward(true);
         let mut i = at;
-        while i + 1 < N && node.ptr(i + 1) != 0 {
-            let (slice, ptr) = node.entry(i + 1);
+        while i + 1 < N {
+            let (slice, ptr) = node.own_entry(i + 1);
+            if ptr == 0 {
+                break;
+            }
             self.store_slice(node, i, slice);
             self.store_ptr(node, i, ptr);
             if begins_line(node, i + 1) {

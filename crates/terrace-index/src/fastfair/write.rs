@@ -146,7 +146,7 @@ impl<const N: usize> FastFair<N> {
             let revived = cell.compare_exchange(0, word, link).is_ok();
             return Ok(if revived { Inserted::Done } else { Inserted::Present });
         }
-        let count = leaf.count();
+        let count = leaf.own_count();
         let is_full = count == N || !self.suits(leaf, key)?;
         if is_full || (held.parent != Parent::Unaware && self.would_gain(leaf, count, key)?) {
             self.make_room(held, key)?;
@@ -174,7 +174,7 @@ impl<const N: usize> FastFair<N> {
             return Ok(false);
         }
         let own = slice(key, leaf.skip());
-        if !(0..count).any(|i| leaf.entry(i).0 == own) {
+        if !(0..count).any(|i| leaf.own_entry(i).0 == own) {
             return Ok(false);
         }
         // The same choice that rebuilding makes: it happens once.
@@ -189,7 +189,7 @@ impl<const N: usize> FastFair<N> {
         let level = held.lock.node.level();
         match held.parent {
             Parent::Aware => self.restructure(held.lock, key),
-            // Found out by who holds it next.
+            // The next holder finds out.
             Parent::Unknown => Ok(()),
             // Its parent must know it before its structure changes again (invariant 5).
             Parent::Unaware => {
@@ -203,13 +203,13 @@ impl<const N: usize> FastFair<N> {
     fn sweep(&self, key: &[u8], record: u64) -> Result<()> {
         let held = self.hold_leaf(key)?;
         let leaf = held.lock.node;
-        let at = (0..leaf.count()).find(|&i| leaf.ptr(i) == record);
+        let at = (0..leaf.own_count()).find(|&i| leaf.own_entry(i).1 == record);
         let Some(at) = at else { return Ok(()) };
         if self.cell(record)?.load(leaf.entry_at(at)) != 0 {
             return Ok(());
         }
         self.shift_out(&held.lock, at);
-        let left = leaf.count();
+        let left = leaf.own_count();
         drop(held);
         self.retire_record(record)?;
         if left < N / 4 || left == 0 { self.try_merge(key, 0) } else { Ok(()) }

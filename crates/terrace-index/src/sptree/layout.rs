@@ -89,21 +89,6 @@ pub(super) const RECORD: u8 = 9;
 pub(super) const OFFSET_BITS: u32 = 48;
 pub(super) const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
 
-/// The fixed part of a key record, immutable.
-#[repr(C)]
-#[derive(Debug)]
-pub(super) struct KeyHead {
-    /// CRC-32C of length and key.
-    pub crc: u32,
-    /// Bytes of the key.
-    pub klen: u16,
-    /// Zero.
-    pub reserved: u16,
-}
-
-/// Bytes of a key record before its key.
-pub(super) const KEY_HEAD_BYTES: u64 = 8;
-
 const _: () = {
     assert!(size_of::<TreeHeader>() == TREE_HEADER_BYTES as usize);
     assert!(offset_of!(TreeHeader, logs) == LOGS_AT as usize);
@@ -114,7 +99,6 @@ const _: () = {
     assert!(offset_of!(Block, words) == PROOF_AT as usize && PROOF_AT + 8 == BITMAP_AT);
     // One cache line holds what changes together.
     assert!(NEXT_AT >= STATE_LINE_AT && BITMAP_AT + 8 == STATE_LINE_AT + 64);
-    assert!(size_of::<KeyHead>() == KEY_HEAD_BYTES as usize);
 };
 
 // SAFETY: what changes while it is shared is atomic.
@@ -122,7 +106,6 @@ pm_layout! {
     unsafe TreeHeader: 64 { magic @ 0, first @ 8, crc @ 16, reserved @ 20, logs @ 24, old_logs @ 32, reserved2 @ 40 }
     unsafe Block: 256 { slots @ 0, metas @ 208, low_kind @ 234, tag @ 235, crc @ 236, words @ 240 }
     unsafe Leaf: 1280 { blocks @ 0 }
-    unsafe KeyHead: 8 { crc @ 0, klen @ 4, reserved @ 6 }
 }
 
 /// Where the metas lie in a block.
@@ -257,21 +240,6 @@ pub(super) fn low_bits(n: usize) -> u64 {
     if n >= 64 { u64::MAX } else { (1 << n) - 1 }
 }
 
-/// The checksum of a key in a record at a place of the pool.
-pub(super) fn key_crc(place: u64, key: &[u8]) -> u32 {
-    crc32c_append(crc32c_append(crc32c(&place.to_le_bytes()), &(key.len() as u16).to_le_bytes()), key)
-}
-
-/// The bytes of a key record at a place of the pool.
-pub(super) fn encode_key(place: u64, key: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(KEY_HEAD_BYTES as usize + key.len());
-    out.extend(key_crc(place, key).to_le_bytes());
-    out.extend((key.len() as u16).to_le_bytes());
-    out.extend([0; 2]);
-    out.extend_from_slice(key);
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -374,10 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn golden_record_and_header() {
-        let record = encode_key(0x1400, b"a longer key");
-        assert_eq!(&record[4..8], [12, 0, 0, 0]);
-        assert_eq!(&record[8..], b"a longer key");
+    fn golden_header() {
         let header = encode_header(0x40, 0x200, 0x300);
         assert_eq!(&header[..16], *b"TSPTREE\x02\0\x02\0\0\0\0\0\0");
         assert_eq!(&header[24..32], [0, 3, 0, 0, 0, 0, 0, 0]);

@@ -10,10 +10,11 @@ use super::Core;
 use super::bound::Bound;
 use super::key::{Probe, inline_bytes};
 use super::layout::{
-    self, BITMAP_AT, Item, KEY_HEAD_BYTES, KeyHead, LEAF_TAG, Leaf, NEXT_AT, OFFSET_BITS, OFFSET_MASK,
-    PROOF_AT, Proven, RECORD, STATE_LINE_AT, State, meta_at, place, slot_at,
+    self, BITMAP_AT, Item, LEAF_TAG, Leaf, NEXT_AT, OFFSET_BITS, OFFSET_MASK, PROOF_AT, Proven, RECORD,
+    STATE_LINE_AT, State, meta_at, place, slot_at,
 };
 use super::mnode::{Mnode, Version, prefetch};
+use crate::key_object::{KEY_HEAD_BYTES, KeyHead, encode_key, key_at};
 use crate::kinds;
 
 /// What a record with a short key takes.
@@ -164,13 +165,8 @@ impl Core {
 
     /// The key of the record at `off`, which has been loaded, checked.
     fn loaded_key(&self, off: u64) -> Result<&[u8]> {
-        let head = self.pool.get::<KeyHead>(POff::new(off))?;
-        // SAFETY: a record never changes, and the caller's presence keeps it from being freed.
-        let key = unsafe { self.pool.bytes(off + KEY_HEAD_BYTES, u64::from(head.klen))? };
-        if layout::key_crc(self.pool.place(off), key) != head.crc {
-            return Err(self.pool.corruption(off, "a key record with its checksum", "another checksum"));
-        }
-        Ok(key)
+        // SAFETY: the caller's presence keeps the record from being freed.
+        unsafe { key_at(&self.pool, off) }
     }
 
     pub(super) fn verify(&self, off: u64, slot: usize, item: Item, meta: u16) -> Result<()> {
@@ -269,7 +265,7 @@ impl Core {
             Some(slot) => slot,
             None => self.pool.reserve(kinds::SPTREE_KEY, KEY_HEAD_BYTES + key.len() as u64)?,
         };
-        let image = layout::encode_key(self.pool.place(slot.offset), key);
+        let image = encode_key(self.pool.place(slot.offset), key);
         self.pool.write(slot.offset, &image);
         self.pool.flush(slot.offset, image.len() as u64);
         Ok(slot)

@@ -61,7 +61,7 @@ pub(super) struct Logs {
     /// Writes made without buffers.
     plain_writes: AtomicU64,
     sets: RwLock<Option<Sets>>,
-    /// Held by who changes sets.
+    /// Held to change sets.
     turning: Mutex<()>,
 }
 

@@ -8,9 +8,10 @@ use terrace_pmem::Marks;
 use super::Core;
 use super::bound::Bound;
 use super::key::Probe;
-use super::layout::{KEY_HEAD_BYTES, LEAF_BYTES, OFFSET_MASK, RECORD, TREE_HEADER_BYTES};
+use super::layout::{LEAF_BYTES, OFFSET_MASK, RECORD, TREE_HEADER_BYTES};
 use super::mnode::Mnode;
 use super::page::Page;
+use crate::key_object::KEY_HEAD_BYTES;
 use crate::point::PointIndex;
 
 impl Core {
@@ -54,7 +55,7 @@ impl Core {
             records.map(|item| item.0 & OFFSET_MASK).try_for_each(|record| marks.slot(record))
         })?;
         self.top.mark(marks)?;
-        // What a job had unlinked before the walk came by is in limbo afterwards: who looks there for what is still to be
+        // What a job had unlinked before the walk came by is in limbo afterwards: whoever looks there for what is still to be
         // freed before he gives reclaimed memory out again must find it.
         self.jobs.rest();
         Ok(())
@@ -90,7 +91,7 @@ impl Core {
     /// Keys in the tree.
     pub(super) fn count(&self) -> u64 {
         self.finish_rebuild();
-        // What cannot be read is not counted; who asks for it is told.
+        // What cannot be read is not counted; whoever asks for it is told.
         let _ = self.replay_all();
         self.keys.load(Ordering::Relaxed).max(0) as u64
     }

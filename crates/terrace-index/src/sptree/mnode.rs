@@ -1,6 +1,6 @@
 //! Middle nodes: what is kept in DRAM of each leaf, so that a search touches PM only where the key is.
 //!
-//! Thread safety: who holds the lock writes. Readers take no locks: they look at the version before and after, and
+//! Thread safety: the holder of the lock writes. Readers take no locks: they look at the version before and after, and
 //! what they saw counts only if it has not moved on. The lock does not keep readers out; only while fields
 //! change, between [`Mnode::begin`] and [`Mnode::end`], do they wait, and then nothing is persisted. So what
 //! readers see is always durable: writers persist first and change the fields afterwards.
@@ -177,7 +177,7 @@ impl Mnode {
 
     /// Makes a node that nobody else can reach yet stand for `leaf`, locked.
     pub fn set_up(&self, leaf: u64, low: &Bound, high: &Bound) -> Locked<'_> {
-        // The counter goes on, so that who remembers the node from an earlier life sees that it is another.
+        // The counter goes on, so that whoever remembers the node from an earlier life sees that it is another.
         let counter = (self.lock.load(Ordering::Relaxed) & !(COUNTER - 1)).wrapping_add(COUNTER);
         self.lock.store(counter | LOCKED, Ordering::Relaxed);
         self.leaf.store(leaf, Ordering::Relaxed);

@@ -106,7 +106,7 @@ pub struct SpOptions {
     pub filter_bits: usize,
     /// Entries after which a leaf is split, 4 to [`LEAF_ENTRIES`], which is the default. Less is for tests.
     pub leaf_entries: usize,
-    /// Who runs background work; `None`, the default: two threads of the tree's own.
+    /// What runs background work; `None`, the default: two threads of the tree's own.
     pub executor: Option<Arc<dyn Executor>>,
 }
 

@@ -101,7 +101,7 @@ impl Core {
     }
 
     /// Whether the search tree leads `probe`, whose leaf has a node, to a living node of another range that nobody is
-    /// changing: who splits or merges nodes has them locked until it leads to the right one.
+    /// changing: a split or merge has its nodes locked until it leads to the right one.
     fn leads_astray(&self, probe: &Probe<'_>, below: bool) -> bool {
         let Some(node) = self.art.floor(probe.key, below).map(|at| self.node_at(at)) else { return true };
         let Some(_alone) = node.try_lock() else { return false };

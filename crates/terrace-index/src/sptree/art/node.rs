@@ -38,7 +38,7 @@ const _: () = assert!(HEAD_BYTES == 24 && align_of::<Head>() == 8);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct Node(NonNull<Head>);
 
-// SAFETY: a node is words that any thread may look at; who may free it is said there.
+// SAFETY: a node is words that any thread may look at; where it is freed says why it may be.
 unsafe impl Send for Node {}
 
 /// Whether a child is a value.

@@ -162,7 +162,7 @@ pub(super) fn tagged(tags: [u64; 2], tag: u8) -> u64 {
 /// The key of a buffer's entry that is a box.
 pub(in crate::sptree) fn boxed_key<'t>(key_word: u64) -> KeyRef<'t> {
     // SAFETY: entries are copied out under a version that is checked before their keys are looked at, or under the
-    // node's lock, by who is present.
+    // node's lock, by those present.
     KeyRef::Record(unsafe { boxed(key_word) })
 }
 

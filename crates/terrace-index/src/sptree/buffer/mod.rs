@@ -16,11 +16,12 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
 
+use crate::key_object::KEY_HEAD_BYTES;
 use crate::kinds;
 use crate::point::Wish;
 use crate::sptree::bound::Bound;
 use crate::sptree::key::Probe;
-use crate::sptree::layout::{Item, KEY_HEAD_BYTES, LEAF_BYTES, OFFSET_BITS, RECORD, low_bits};
+use crate::sptree::layout::{Item, LEAF_BYTES, OFFSET_BITS, RECORD, low_bits};
 use crate::sptree::logs::Logs;
 use crate::sptree::mnode::{Locked, Mnode, Version};
 use crate::sptree::page::Page;
