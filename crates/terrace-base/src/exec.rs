@@ -1,4 +1,4 @@
-//! Who runs background work: threads in production, the caller itself under simulation.
+//! What runs background work: threads in production, the caller itself under simulation.
 //!
 //! Jobs are never lost and never run twice. Of those that are queued the most urgent is begun first ([`Lane`]), and one
 //! that takes long makes way for more urgent ones ([`Executor::give_way`]). A thread that waits for background work calls

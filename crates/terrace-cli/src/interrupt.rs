@@ -20,10 +20,10 @@ use crate::failure::{CommandResult, Failure};
 static REQUESTED: AtomicI32 = AtomicI32::new(0);
 static HOOK: Mutex<Option<Box<dyn Fn() + Send>>> = Mutex::new(None);
 
-/// Who listens; kept for as long as the process lives.
+/// The listener; kept for as long as the process lives.
 static LISTENER: Mutex<Option<ThreadPool>> = Mutex::new(None);
 
-/// Whether a signal was sent, for who looks at it from afar.
+/// Whether a signal was sent, for code that looks at it from afar.
 static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Becomes true when a signal comes.
@@ -47,7 +47,7 @@ pub fn install() -> CommandResult {
     Ok(())
 }
 
-/// Whether who started this process has it outlive its terminal, as `nohup` does.
+/// Whether this process was started to outlive its terminal, as `nohup` does.
 fn hangups_are_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

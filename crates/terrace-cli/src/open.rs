@@ -93,7 +93,7 @@ pub struct Pool {
     text: String,
 }
 
-/// Which engines there are, for who makes a database.
+/// Which engines there are, for whoever makes a database.
 fn engines() -> String {
     let names: Vec<&str> = EngineKind::ALL.iter().map(|engine| engine.name()).collect();
     let names = match names.split_last() {

@@ -88,7 +88,7 @@ pub trait Fs: Send + Sync + Debug {
     /// the guard unlocks. Whoever holds the lock may remove the file.
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>>;
 
-    /// Locks `path` for one who only reads, beside others who do so, against whoever holds [`lock`](Self::lock). That
+    /// Locks `path` for a process that only reads, beside others that do so, against whoever holds [`lock`](Self::lock). That
     /// needs no permission to write. `None` if the file is not there and the file system cannot be written to: then
     /// nobody changes anything through it. A file system that knows no such lock takes the other one.
     fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
@@ -185,7 +185,7 @@ pub trait WriteFile: Send + Debug {
     /// Makes everything appended durable (`fdatasync`).
     fn sync(&mut self) -> Result<()>;
 
-    /// Takes back what was appended behind byte `len`, after a failure too: who opens the file from now on does not find
+    /// Takes back what was appended behind byte `len`, after a failure too: whoever opens the file from now on does not find
     /// it. After a power cut it may be there again until a later `sync` has succeeded.
     fn cut(&mut self, len: u64) -> Result<()>;
 

@@ -59,7 +59,7 @@ impl Descriptors {
     /// Closes the file that the hand comes to; false if none is open.
     fn close_one(&self) -> bool {
         let mut clock = self.clock.lock();
-        // Once around everything is flagged as not read; only who reads meanwhile is passed again.
+        // Once around everything is flagged as not read; only a file that is read meanwhile is passed again.
         let mut passed = 2 * clock.len();
         while let Some(next) = clock.pop_front() {
             let Some(file) = next.upgrade() else { continue };

@@ -1,4 +1,4 @@
-//! Files: the [`Fs`] trait that all of Terrace reads and writes the SSD through, and who keeps it.
+//! Files: the [`Fs`] trait that all of Terrace reads and writes the SSD through, and what implements it.
 //!
 //! | type | what it is |
 //! |---|---|

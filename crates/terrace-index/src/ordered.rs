@@ -15,7 +15,7 @@ pub trait OrderedIndex: PointIndex {
 }
 
 /// Whether a scan from `from` on has led on: the last key of `out`, if more than `before` are there, is one that is to
-/// come. One comparison a scan; where keys are damaged, who goes on from the last one comes to an end.
+/// come. One comparison a scan; where keys are damaged, a caller that goes on from the last one comes to an end.
 pub fn leads_on(from: Bound<&[u8]>, reverse: bool, before: usize, out: &ScanBatch) -> bool {
     let Some(last) = (out.len() > before).then(|| out.key(out.len() - 1)) else { return true };
     match (from, reverse) {

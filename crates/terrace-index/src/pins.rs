@@ -2,12 +2,12 @@
 //!
 //! [`Counters`] cost a reader two locked instructions, which wait for every load before them. Where an operation
 //! is a few loads that the processor would overlap with those of the next one, that is most of its time. Here a thread has a slot of its own, in which it writes down the epoch it entered in,
-//! and who frees pays instead: before it looks at the slots it has the kernel put a barrier into every running
+//! and whoever frees pays instead: before it looks at the slots it has the kernel put a barrier into every running
 //! thread of the process (`membarrier`).
 //!
 //! 1. A slot is written by its thread alone: the epoch and how many presences are nested, or 0.
 //! 2. Between its slot's store and the loads of what it reads a reader needs a full barrier. If the slot's store
-//!    is not seen by who looks after his barrier, then the reader's loads come after that barrier, and so
+//!    is not seen by a thread that looks after its barrier, then the reader's loads come after that barrier, and so
 //!    after the unlinking.
 //! 3. The epoch goes on only when every slot is 0 or of that epoch, and no shared reader of the one before is left.
 //! 4. The epoch of the shared readers follows the epoch and is never ahead of it. So what is retired in an epoch is not

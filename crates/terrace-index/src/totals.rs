@@ -1,7 +1,7 @@
 //! How many keys an index holds, and how many bytes.
 //!
 //! Both are counted in DRAM while they are known, saved on close, and trusted on open only if that close was in
-//! the session just before and the pool was closed in order. Otherwise the first who asks counts by a walk. Until
+//! the session just before and the pool was closed in order. Otherwise the first question counts by a walk. Until
 //! then writers count in vain, and while the walk goes on they wait: they hold `gate` shared whenever they
 //! started before the totals were known.
 

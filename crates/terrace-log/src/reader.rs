@@ -131,7 +131,7 @@ impl LogReader {
     /// Reads the log file that [`create_log_file`](crate::create_log_file) made at `path`.
     ///
     /// It is made durable first: what a dead process left unsynced is read here and acted upon. That is no proof,
-    /// though. Where that process had been told that a sync failed, this one may succeed and do nothing, so who must be
+    /// though. Where that process had been told that a sync failed, this one may succeed and do nothing, so whoever must be
     /// sure writes what was read to another file.
     ///
     /// # Errors

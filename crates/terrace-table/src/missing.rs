@@ -1,4 +1,4 @@
-//! A table that is not there any more, of which the figures are known: who asks for what it may have held gets an error.
+//! A table that is not there any more, of which the figures are known: whoever asks for what it may have held gets an error.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -75,7 +75,7 @@ fn describe(db: &Db) {
 
 fn say(line: &str) {
     println!("terrace: {line}");
-    // Best effort: who reads this counts only what arrives.
+    // Best effort: the reader counts only what arrives.
     let _ = std::io::stdout().flush();
 }
 

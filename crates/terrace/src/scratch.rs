@@ -2,7 +2,7 @@
 //!
 //! The engine opens it as it would for writing, in a world of its own: files over those that are there, a pool whose
 //! stores stay in this process. So what is read is what the next opening for writing will find. Nothing is compacted,
-//! and background work is done by who waits for it.
+//! and background work is done by the caller that waits for it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What people do who are new, in a hurry or at the wrong place: each gets an answer, and nothing is left behind.
+//! What people do when they are new, in a hurry or at the wrong place: each gets an answer, and nothing is left behind.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

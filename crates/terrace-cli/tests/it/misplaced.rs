@@ -159,7 +159,7 @@ fn a_record_without_its_files_changes_nothing() {
     }
 }
 
-/// Nor is one of another database, though all its files were copied with it; and who looks at what it would do, or opens to
+/// Nor is one of another database, though all its files were copied with it; and whoever looks at what it would do, or opens to
 /// read, is told, too.
 #[test]
 fn a_record_of_another_database_changes_nothing() {
@@ -392,7 +392,7 @@ fn a_folder_repair_on_another_file_system_is_found_in_time() {
     bed.run::<&str>("check", &[]).text();
 }
 
-/// Nobody waits for who would write to a pipe.
+/// Nobody waits for a writer of a pipe.
 #[test]
 fn a_pipe_in_the_place_of_a_file_is_an_error_at_once() {
     let bed = Bed::new();

@@ -166,7 +166,7 @@ fn make_or_open(path: &Path) -> io::Result<File> {
     regular(options.custom_flags(AT_ONCE).open(path)?)
 }
 
-/// To open a pipe means to wait for who writes to it, which may be nobody.
+/// To open a pipe means to wait for its writer, and there may be none.
 const AT_ONCE: i32 = OFlags::NONBLOCK.bits() as i32;
 
 /// Opens a file to read it. What is neither a file nor a directory is refused at once.

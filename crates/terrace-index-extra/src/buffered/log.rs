@@ -63,7 +63,7 @@ pub(super) struct WriteLog {
     room: u64,
     limit: AtomicU64,
     state: RwLock<Generations>,
-    /// Bytes of the current generation, for who does not want to wait for `state`.
+    /// Bytes of the current generation, for callers that do not want to wait for `state`.
     bytes: AtomicU64,
     sequence: CachePadded<AtomicU64>,
 }

@@ -48,7 +48,7 @@ impl Locks {
             if seen & 1 == 0
                 && word.compare_exchange_weak(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
-                // What is stored from now on must not be seen by who still sees the even word at its end.
+                // What is stored from now on must not be seen by a reader that still sees the even word at its end.
                 fence(Ordering::Release);
                 return Held(word);
             }

@@ -221,7 +221,7 @@ fn live_on(pool: &Pool, part: Part) -> bool {
     told
 }
 
-/// Any bit of anything that the table has in the pool may be flipped, while it is open or before: who reads, scans,
+/// Any bit of anything that the table has in the pool may be flipped, while it is open or before: whoever reads, scans,
 /// checks or writes gets an answer or an error; a right answer, but for the key whose slot it was.
 #[test]
 fn a_flipped_bit_harms_no_other_key_and_no_record() {

@@ -126,7 +126,7 @@ impl View {
     }
 }
 
-/// What is known of a shard's content; written by who holds the shard.
+/// What is known of a shard's content; written by the holder of the shard.
 #[derive(Debug)]
 pub(super) struct Counts {
     /// Live keys, and in the upper half deleted ones; all ones: not counted yet.

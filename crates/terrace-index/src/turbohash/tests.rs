@@ -161,7 +161,7 @@ fn reclaiming_keeps_an_extent_that_a_marked_shard_has_moved_into() {
     assert_eq!(pool.check(&marks), [], "every shard lies in what is the table's");
 }
 
-/// What an enemy could do who knew the seed costs a search in the overflow, and no more room than the keys need.
+/// What an enemy that knew the seed could do costs a search in the overflow, and no more room than the keys need.
 #[test]
 fn keys_of_one_hash_take_little_room_and_leave_none_behind() {
     let table = table(&TurboOptions { shards: 2, initial_buckets: 4, ..seeded() });

@@ -216,7 +216,7 @@ fn totals_are_exact_after_a_close_and_after_a_crash() {
     for world in [world, crashed] {
         let pool = open_in(&world).unwrap();
         let tree = Small::open(&pool, "tree").unwrap();
-        // Writers before the first who asks: counted once.
+        // Writers before the first question: counted once.
         tree.insert(&key(1000), 1).unwrap();
         tree.remove(&key(100)).unwrap();
         assert_eq!(tree.len(), 400);

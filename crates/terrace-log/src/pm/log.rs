@@ -132,7 +132,7 @@ impl PmLog {
         Ok(PmSegment::outline(pool, head)?.extents().collect())
     }
 
-    /// Where the log's extents begin, for who marks them when he has let go of the log.
+    /// Where the log's extents begin, for marking them after the log has been let go of.
     pub fn extents(&self) -> Vec<u64> {
         self.writer.segment().extents().collect()
     }

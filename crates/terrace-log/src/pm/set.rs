@@ -251,7 +251,7 @@ impl SetWords {
         self.publish(self.current_at, next.offset);
     }
 
-    /// There is no set before any more. What the word says already is durable: who opens a header sees to that.
+    /// There is no set before any more. What the word says already is durable: whoever opens a header sees to that.
     pub fn cut(&self) {
         if !self.load(self.before_at).is_ok_and(|set| set == 0) {
             self.publish(self.before_at, 0);

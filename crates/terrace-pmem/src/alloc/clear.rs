@@ -100,7 +100,7 @@ impl Pool {
         Moving { pool: Arc::as_ptr(&self.inner).addr(), kind }
     }
 
-    /// Whether the calling thread may add a slab to those of this kind: who empties some of a kind adds none to it.
+    /// Whether the calling thread may add a slab to those of this kind: a thread that empties some of a kind adds none to it.
     pub(super) fn may_add_slab(&self, kind: Kind) -> bool {
         MOVING.get() != Some(self.moving_of(kind))
     }

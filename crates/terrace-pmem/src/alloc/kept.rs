@@ -59,7 +59,7 @@ impl Drop for Before {
 }
 
 impl Pool {
-    /// Keeps free extents back: `some` bytes for who claims some, `all` bytes more for who claims all. It is for later
+    /// Keeps free extents back: `some` bytes for those who claim some, `all` bytes more for those who claim all. It is for later
     /// reservations; what is taken stays.
     pub fn keep_back(&self, some: u64, all: u64) {
         let units = |bytes: u64| bytes.div_ceil(self.extent_bytes());

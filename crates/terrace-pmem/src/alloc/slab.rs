@@ -47,7 +47,7 @@ pub(super) struct SlabState {
     pub retired: bool,
     /// Set aside: on no list, so that it can become empty.
     pub aside: bool,
-    /// Held by who empties it: set aside for certain, and not given back.
+    /// Held to empty it: set aside for certain, and not given back.
     pub held: bool,
 }
 

@@ -3,7 +3,7 @@
 //! Checks that a block carries in itself say that it was once written there, not that nothing was written there
 //! since. So a clean close leaves a digest of every unit in use in the extent table, and of the table, the roots and
 //! the size word in its state. The next session verifies table, roots and size when it opens, and a unit before
-//! anybody reaches it for the first time; who has the time for it verifies the rest ([`Pool::verify_some`]).
+//! anybody reaches it for the first time; whoever has the time for it verifies the rest ([`Pool::verify_some`]).
 //!
 //! 1. Until every unit is verified, `reach` is 0 and every access comes by here; afterwards it is the pool's length,
 //!    and no access does.
@@ -97,7 +97,7 @@ impl Digests {
         let (first, last) = (offset >> self.shift, (offset + len - 1) >> self.shift);
         for unit in first..=last {
             let state = &self.units[unit as usize];
-            // Relaxed: who closes has waited for those who store.
+            // Relaxed: a close has waited for those who store.
             if state.load(Ordering::Relaxed) & CHANGED == 0 {
                 state.fetch_or(CHANGED, Ordering::Relaxed);
             }

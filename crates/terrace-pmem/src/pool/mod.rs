@@ -159,7 +159,7 @@ impl Pool {
         self.inner.media.granularity()
     }
 
-    /// Whether reads cost something on this medium. Where they do not, who reads at the speed of caches need not
+    /// Whether reads cost something on this medium. Where they do not, code that reads at the speed of caches need not
     /// [charge](Self::charge_read) them one by one.
     #[inline]
     pub fn charges_reads(&self) -> bool {

@@ -163,7 +163,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether the pool was closed. What is freed after that stays as it is: nothing is stored any more, and who closed
+    /// Whether the pool was closed. What is freed after that stays as it is: nothing is stored any more, and whoever closed
     /// it has [said](Self::leave_unreclaimed) that something would be left.
     pub fn is_over(&self) -> bool {
         self.inner.over.load(Ordering::Acquire)

@@ -105,10 +105,10 @@ pub(super) fn is_device(path: &Path) -> Result<bool> {
     }
 }
 
-/// Refuses to make a file where devices have their names: who names one there means a device. /dev/shm is for files.
+/// Refuses to make a file where devices have their names: a name there means a device. /dev/shm is for files.
 pub(super) fn refuse_among_devices(path: &Path) -> Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // What is not there is told by who makes the file.
+    // Making the file tells what is not there.
     let Ok(parent) = parent.canonicalize() else { return Ok(()) };
     if parent.starts_with("/dev") && !parent.starts_with("/dev/shm") {
         let path = path.display();

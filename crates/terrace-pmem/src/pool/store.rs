@@ -110,7 +110,7 @@ impl Pool {
         self.drain();
     }
 
-    /// Stores a word so that who sees it sees all that was stored before, and makes it durable. What it makes
+    /// Stores a word so that whoever sees it sees all that was stored before, and makes it durable. What it makes
     /// reachable must have been drained already: the word may reach the media at any moment from now on.
     #[inline]
     pub fn publish(&self, at: POff<u64>, value: u64) {
@@ -306,7 +306,7 @@ impl Pool {
 
     #[inline]
     fn in_reach(&self, offset: u64, len: u64) -> Option<*mut u8> {
-        // Relaxed: who holds an offset into the grown part got it through a lock or a publish.
+        // Relaxed: the holder of an offset into the grown part got it through a lock or a publish.
         let reach = self.inner.reach.load(Ordering::Relaxed);
         let fits = offset.checked_add(len).is_some_and(|end| end <= reach);
         // SAFETY: at most the pool's size, which is inside the mapping.

@@ -1,4 +1,4 @@
-//! Room that is kept back: it is there for who claims it, and for nobody else.
+//! Room that is kept back: it is there for those who claim it, and for nobody else.
 
 use terrace_base::ErrorKind;
 use terrace_pmem::{Claim, Extent, Granularity, Kind, MemMedia, Pool, PoolOptions};

@@ -1,4 +1,4 @@
-//! Pools that are not written to: by who only reads, and on other media than they were made on.
+//! Pools that are not written to: by readers, and on other media than they were made on.
 
 use std::sync::Arc;
 

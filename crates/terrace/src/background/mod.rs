@@ -2,7 +2,7 @@
 //! waits for them.
 //!
 //! 1. No job begins once the database is closing; a close waits for those that have begun.
-//! 2. A job is counted out after it has let go of the engine, however it ends: who has closed may open again.
+//! 2. A job is counted out after it has let go of the engine, however it ends: whoever has closed may open again.
 //! 3. What writers wait for goes before what makes reads cheaper, and that before what nobody waits for ([`Lane`]).
 //! 4. A slot is one job's at a time. Somebody who waits helps with queued jobs where the executor wants that.
 

@@ -122,7 +122,7 @@ impl FileLog {
         Ok(())
     }
 
-    /// Leaves the log, of which only what was acknowledged may be found by who opens the file next. What a failed sync has
+    /// Leaves the log, of which only what was acknowledged may be found by the next opening of the file. What a failed sync has
     /// made of the file nobody knows; a power cut may bring back what is cut here.
     pub fn leave(&mut self) {
         if let Err(error) = self.writer.cut(self.good) {

@@ -20,7 +20,7 @@
 //! 4. **A failed attempt costs little.** Nothing is begun before the disk shows room for all of it.
 //! 5. **What a dead process left is not taken for durable.** Its last sync may have failed. What it logged is read, and
 //!    goes elsewhere, as under 3, before anything is logged that rests on it.
-//! 6. Who syncs a log syncs those before it first.
+//! 6. A sync of a log syncs those before it first.
 //! 7. The manifest knows a log in a file before that takes its first group: one that is missing is missed.
 //!
 //! The leader alone appends, syncs and mends, and removal happens beside it. `docs/formats/commit_log.md` has the records.

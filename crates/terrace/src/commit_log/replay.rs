@@ -112,7 +112,7 @@ impl Source for Files<'_> {
 }
 
 impl Files<'_> {
-    /// An error if the log at `path` says that it is another database's. Damage to its head is for who reads it.
+    /// An error if the log at `path` says that it is another database's. Damage to its head is for its reader to tell.
     fn admit(&self, path: &Path) -> Result<()> {
         match LogReader::origin(self.fs, path)? {
             Some(origin) if origin.database != self.database => {

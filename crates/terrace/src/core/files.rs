@@ -175,7 +175,7 @@ impl Files {
     fn try_row(&self, mut row: Vec<PathBuf>) {
         loop {
             {
-                // In one step: who lets go of it finds the row here, or it is not held any more.
+                // In one step: whoever lets go of it finds the row here, or it is not held any more.
                 let mut waiting = self.waiting.lock();
                 match row.last() {
                     None => return,

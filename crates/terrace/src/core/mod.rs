@@ -6,7 +6,7 @@
 //! | `request.rs` | what writers ask for, and the groups in which engines get it |
 //! | `snapshots.rs` | which versions somebody may still look at |
 //! | `health.rs` | the failure after which nothing is written any more |
-//! | `memory.rs` | the budget of DRAM, and who has lent how much of it |
+//! | `memory.rs` | the budget of DRAM, and how much of it each part has borrowed |
 //! | `files.rs` | the files of tables: opened when they are read, removed when nobody may read them any more |
 //! | `report.rs` | what a check and a repair tell |
 

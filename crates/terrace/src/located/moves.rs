@@ -93,7 +93,7 @@ impl Drop for Moves<'_, '_> {
             if let Change::Word(word) = one.change
                 && let Some(Word::Chain(offset)) = Word::decode(word)
             {
-                // Nothing leads to it, but who looks at all chains may be reading it.
+                // Nothing leads to it, but a walk over all chains may be reading it.
                 self.located.limbo.retire(offset);
             }
         }

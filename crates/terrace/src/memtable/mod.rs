@@ -54,7 +54,7 @@ struct Inner {
     writer: Mutex<Writing>,
 }
 
-/// What the one writer needs. The arena is in here, so that only who has the lock takes from it.
+/// What the one writer needs. The arena is in here, so that only the holder of the lock takes from it.
 #[derive(Debug)]
 struct Writing {
     arena: Arena,

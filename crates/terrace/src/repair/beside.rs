@@ -189,7 +189,7 @@ impl Beside {
         Ok(Beside { fs, pm, stop, env: env.clone() })
     }
 
-    /// The environment of who works in it.
+    /// The environment to work in it with.
     pub fn env(&self) -> Env {
         Env { fs: self.fs.clone(), pm: self.pm.clone(), ..self.env.clone() }
     }

@@ -1,6 +1,6 @@
 //! Writing tables for a flush or a compaction, one after the other as each fills up.
 //!
-//! 1. A file goes with who made it: it is removed unless somebody keeps it.
+//! 1. A file goes with its writer: it is removed unless somebody keeps it.
 //! 2. All versions of a key go into the same table.
 
 use std::sync::Arc;

@@ -332,7 +332,7 @@ fn files_stay_while_somebody_may_open_them() {
     }
 }
 
-/// A table with a damaged end is no obstacle to opening: who asks for what is in it hears of it, and nobody else.
+/// A table with a damaged end is no obstacle to opening: whoever asks for what is in it hears of it, and nobody else.
 #[test]
 fn a_damaged_table_is_told_by_who_reads_it() {
     for engine in ENGINES {

@@ -233,7 +233,7 @@ impl Judge<'_> {
         let _ =
             writeln!(self.story, "$ {name} {}: exit code {}\n{said}{}", args.join(" "), run.code, run.err);
         match run.code {
-            // What `timeout` makes of who had to be killed, and of who was killed by another signal.
+            // The exit codes of `timeout`: it had to kill the process, or another signal did.
             137 => self.verdicts.push(Verdict::Hung),
             // That the manifest is one of another engine, or of a database on other media, is said of what was asked for.
             2 if name != "repair" && !OF_ANOTHER.iter().any(|said| run.err.contains(said)) => {

@@ -186,7 +186,7 @@ fn rewrite_table(level: usize, table: &TableFigures<'_>) -> Pick {
 }
 
 /// The first compaction that brings what `level` holds of `range` one level down, of tables from key `after` on:
-/// for who wants everything merged. Nothing is busy meanwhile.
+/// for a caller that wants everything merged. Nothing is busy meanwhile.
 pub fn pick_range(
     view: &LevelsView<'_>,
     level: usize,

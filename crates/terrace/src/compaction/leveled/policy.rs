@@ -19,7 +19,7 @@ pub trait LevelPolicy: Debug + Send + Sync {
     /// The compaction that is most worthwhile, if one is. `oldest` is the oldest snapshot that is held.
     fn choose(&self, view: &LevelsView<'_>, oldest: Option<u64>) -> Option<Pick>;
 
-    /// For who wants a range merged: the next compaction that brings what `level` holds of it to a lower one. Nothing is
+    /// For a caller that wants a range merged: the next compaction that brings what `level` holds of it to a lower one. Nothing is
     /// busy meanwhile.
     fn choose_in(&self, view: &LevelsView<'_>, level: usize, range: Range<'_>) -> Option<Pick>;
 

@@ -1,4 +1,4 @@
-//! Who writes beside whom: single writes share the gate, and whatever needs a moment without them holds it alone.
+//! Which writes go on beside which: single writes share the gate, and whatever needs a moment without them holds it alone.
 //!
 //! The gate is held for one operation, and never while its holder waits for background work, which takes it, too.
 

@@ -151,7 +151,7 @@ impl<I: KeyIndex> PmStore<I> {
                     return Err(e);
                 }
                 self.afterwards(list.disarm());
-                // Before readers trust the index again: who has seen some of the group looks once more.
+                // Before readers trust the index again: a reader that has seen some of the group looks once more.
                 self.taken_back.fetch_add(1, Ordering::Release);
                 self.show();
                 steps.into_iter().filter_map(|step| step.new).for_each(|new| self.limbo.retire(new.keep()));

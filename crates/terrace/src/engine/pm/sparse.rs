@@ -56,7 +56,7 @@ pub(super) struct Sparse {
     look_at: AtomicU64,
     /// A job is on its way.
     sent: AtomicBool,
-    /// Held by who empties slabs: how many records had been freed when that last came to nothing.
+    /// Held to empty slabs: how many records had been freed when that last came to nothing.
     vain: Mutex<Option<u64>>,
 }
 

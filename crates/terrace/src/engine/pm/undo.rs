@@ -4,7 +4,7 @@
 //! it. The group has happened when the header names it no more: that one store is its commit. An open that finds a list
 //! gives every key the word back that it had; doing so twice does no harm.
 //!
-//! While the header names a list nothing that its words name is freed, and nobody writes but who applies the group.
+//! While the header names a list nothing that its words name is freed, and nobody writes but the leader that applies the group.
 
 use terrace_base::Result;
 use terrace_base::checksum::{seal48, unseal48};

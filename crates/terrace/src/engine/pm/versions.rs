@@ -126,7 +126,7 @@ impl<I: KeyIndex> PmStore<I> {
         Ok(())
     }
 
-    /// The same by one who is alone.
+    /// The same for a caller that is alone.
     pub(super) fn drop_versions_alone(&self) -> Result<()> {
         self.drop_versions_of(&self.take_kept())
     }

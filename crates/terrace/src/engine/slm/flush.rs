@@ -45,7 +45,7 @@ impl<'a> Flushing<'a> {
 
 impl Drop for Flushing<'_> {
     fn drop(&mut self) {
-        // In this order: who is woken looks whether the lock is free.
+        // In this order: whoever is woken looks whether the lock is free.
         self.lock = None;
         self.slm.room.notify();
     }
@@ -233,7 +233,7 @@ impl Slm {
         uncounted
     }
 
-    /// Ends a flush that has failed, as the database is closed: the next who opens it begins it anew.
+    /// Ends a flush that has failed, as the database is closed: the next opening begins it anew.
     pub(super) fn leave_unfinished(&self) {
         let Some(unfinished) = self.unfinished.lock().take() else { return };
         // Tombstones may be in its tables alone by now, so they stay. Reopening ends a job that does not end here.

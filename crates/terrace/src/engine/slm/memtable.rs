@@ -45,7 +45,7 @@ pub(super) struct MemTable {
     pub flush: FlushProgress,
 }
 
-/// How far a flush has come, for who is slowed down to its pace.
+/// How far a flush has come, for writers that are slowed down to its pace.
 #[derive(Debug, Default)]
 pub(super) struct FlushProgress {
     /// Entries that have been looked at.

@@ -214,7 +214,7 @@ impl Slm {
     fn reclaim(&self) -> Result<()> {
         let mut marks = self.pool.marks();
         let _kept = self.mark(&mut marks)?;
-        // Who had unlinked a chain before the marks came by has retired it by now: it is in limbo, where it is looked for
+        // Whoever had unlinked a chain before the marks came by has retired it by now: it is in limbo, where it is looked for
         // below, or has been freed.
         drop(self.located.hold_still());
         self.pool.reclaim(&marks)?;

@@ -29,7 +29,7 @@ use crate::located::{Word, value_of};
 const FIRST_STRETCH: usize = 8;
 const LONGEST_STRETCH: usize = 512;
 
-/// Keys that are given out share so many bytes at most: who keeps one keeps all.
+/// Keys that are given out share so many bytes at most: a caller that keeps one keeps all.
 const SHARED_KEYS_BYTES: usize = 16 << 10;
 
 /// Entries read one by one: whoever reads more is likely to read on.

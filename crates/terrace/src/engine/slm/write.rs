@@ -79,7 +79,7 @@ impl Slm {
     }
 
     /// Some of a group is linked and the rest is not: the store ends its writing, since the next group that is visible
-    /// would show that part. Who opens it next drops what is of half a batch.
+    /// would show that part. The next opening drops what is of half a batch.
     fn half_linked(&self, cause: Error) -> Error {
         let lasting = Error::Poisoned { cause: Arc::new(cause) };
         self.core.health.fail(lasting.clone());
@@ -174,7 +174,7 @@ impl Slm {
             pool_fill: self.pool.used_bytes() as f64 / self.pool.max_size() as f64,
             group_bytes: group.bytes(),
         };
-        // Only who is ahead need look at the clock.
+        // Only a writer that is ahead need look at the clock.
         if let Some(memtable) = flushing.filter(|_| lead(&pressure) > 0.0) {
             pressure.flush_seconds = self.flush_pace.seconds(memtable, self.core.env.clock.now());
         }

@@ -1,4 +1,4 @@
-//! A pool without room: who is refused has taken nothing, and room can be made.
+//! A pool without room: a refused write has taken nothing, and room can be made.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

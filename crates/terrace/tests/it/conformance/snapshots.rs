@@ -181,7 +181,7 @@ impl Executor for Held {
 }
 
 /// A put, its deletion and a later put of one key lie in three tables, and the two puts are merged without the
-/// deletion between them: who sees the key deleted goes on to.
+/// deletion between them: a writer that sees the key deleted goes on to.
 pub fn a_deletion_holds_when_the_puts_around_it_are_merged(engine: &Engine) {
     let machine = Machine::new(&Setup::tiny("merged around", engine));
     let held = Arc::new(Held::default());

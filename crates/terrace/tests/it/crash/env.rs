@@ -55,7 +55,7 @@ impl Process {
 pub const ENGINES: [EngineKind; 4] =
     [EngineKind::Slm, EngineKind::Lsm, EngineKind::Turbo, EngineKind::Sptree];
 
-/// Whether `engine` is tried on such a pool. `TERRACE_CRASH_ENGINE` leaves one engine alone, for who works on that.
+/// Whether `engine` is tried on such a pool. `TERRACE_CRASH_ENGINE` leaves one engine only, for work on that.
 pub fn runs_on(engine: EngineKind, granularity: Granularity) -> bool {
     let asked = std::env::var("TERRACE_CRASH_ENGINE");
     let is_left_out = asked.is_ok_and(|name| name != engine.name());

@@ -7,7 +7,7 @@ use terrace_pmem::Granularity;
 
 use super::Engine;
 
-/// Who does the background work.
+/// What does the background work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Background {
     /// The thread that waits for it: every run is the same.
@@ -23,7 +23,7 @@ pub struct Setup {
     pub name: &'static str,
     /// What its persistent memory is like.
     pub granularity: Granularity,
-    /// Who does the background work.
+    /// What does the background work.
     pub background: Background,
     options: Options,
 }

@@ -222,7 +222,7 @@ fn look(bed: &Bed, states: &[Map], change: &Change) -> Result<&'static str, Stri
         Ok(found) => among(states, &found).map(|()| "right")?,
         Err(e) => clear(e).map(|()| "reading says so")?,
     };
-    // As a user would who goes on: what was right stays right.
+    // A user would go on: what was right stays right.
     if outcome == "right" {
         let value = b"written after the change".to_vec();
         if db.put(b"after", &value).is_ok() {
