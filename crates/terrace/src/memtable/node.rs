@@ -54,7 +54,7 @@ impl<'a> Sought<'a> {
 }
 
 /// The first eight bytes of `key`, padded with zeroes: of two keys the lesser never has the greater number.
-fn prefix_of(key: &[u8]) -> u64 {
+pub(super) fn prefix_of(key: &[u8]) -> u64 {
     if let Some(head) = key.first_chunk() {
         return u64::from_be_bytes(*head);
     }

@@ -1,0 +1,309 @@
+//! Memory for many memtables: chunks out of regions that ask for huge pages.
+//!
+//! A thousand small memtables are written at a thousand places, and as many pages would be missed in the translation
+//! buffers. So their chunks lie side by side in regions, each of which is one huge page where the system has them.
+//!
+//! 1. A chunk has a power of two bytes and is aligned to them. It is divided into halves and joined with its other
+//!    half again (a buddy system), so that whatever is given back becomes whole regions.
+//! 2. No two chunks overlap. One that is taken belongs to its [`Chunk`] alone, until that is dropped.
+//! 3. Regions that are wholly free go back to the system, but for one, which the next chunks come from.
+//! 4. Every [`Chunk`] keeps the [`Chunks`] it came from. So when these go, all regions are wholly free.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::collections::BTreeSet;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+/// The smallest chunk.
+pub(super) const MIN_CHUNK_BYTES: usize = 4 << 10;
+
+/// The largest chunk, which is a region: a huge page.
+pub(super) const REGION_BYTES: usize = 2 << 20;
+
+/// Sizes of chunks: each is twice the one before.
+const ORDERS: usize = (REGION_BYTES / MIN_CHUNK_BYTES).ilog2() as usize + 1;
+
+/// Where memtables get their memory from.
+#[derive(Debug, Default)]
+pub(crate) struct Chunks {
+    stock: Mutex<Stock>,
+    given: AtomicU64,
+    reserved: AtomicU64,
+}
+
+/// Chunks that nobody has, by order. The lowest is given out first, which keeps the others together.
+#[derive(Debug, Default)]
+struct Stock {
+    free: [BTreeSet<NonNull<u8>>; ORDERS],
+}
+
+// SAFETY: the stock owns the memory that its pointers lead to, and nothing of it is tied to a thread.
+unsafe impl Send for Stock {}
+
+/// A piece of memory; it goes back where it came from when it is dropped.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    at: NonNull<u8>,
+    bytes: usize,
+    /// Of one that lies in no region.
+    apart: Option<Layout>,
+    of: Arc<Chunks>,
+}
+
+// SAFETY: a chunk is memory that belongs to it alone (invariant 2), wherever it goes.
+unsafe impl Send for Chunk {}
+
+impl Chunks {
+    /// No memory yet.
+    pub fn new() -> Arc<Chunks> {
+        Arc::default()
+    }
+
+    /// Bytes that memtables hold now.
+    pub fn given_bytes(&self) -> u64 {
+        self.given.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that were taken from the system and are not back.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.reserved.load(Ordering::Relaxed)
+    }
+
+    /// A chunk of `bytes`, a power of two from the smallest chunk to a region. It is not initialised.
+    pub(super) fn take(self: &Arc<Self>, bytes: usize) -> Chunk {
+        let order = order_of(bytes);
+        let mut stock = self.stock.lock();
+        let at = stock.take(order).unwrap_or_else(|| {
+            stock.give(take_region(), ORDERS - 1);
+            self.reserved.fetch_add(REGION_BYTES as u64, Ordering::Relaxed);
+            stock.take(order).expect("a region is there, and no chunk is larger")
+        });
+        drop(stock);
+        self.given.fetch_add(bytes as u64, Ordering::Relaxed);
+        Chunk { at, bytes, apart: None, of: self.clone() }
+    }
+
+    /// Memory of any size in no region, aligned to 64 bytes. It is not initialised.
+    pub(super) fn take_apart(self: &Arc<Self>, bytes: usize) -> Chunk {
+        let huge = bytes > 0 && bytes.is_multiple_of(REGION_BYTES);
+        let layout = Layout::from_size_align(bytes.max(64), if huge { REGION_BYTES } else { 64 });
+        let layout = layout.expect("a memtable is far below the address space");
+        // SAFETY: the layout's size is not zero.
+        let at = unsafe { alloc(layout) };
+        let Some(at) = NonNull::new(at) else { handle_alloc_error(layout) };
+        if huge {
+            advise_huge(at, bytes);
+        }
+        self.given.fetch_add(layout.size() as u64, Ordering::Relaxed);
+        self.reserved.fetch_add(layout.size() as u64, Ordering::Relaxed);
+        Chunk { at, bytes: layout.size(), apart: Some(layout), of: self.clone() }
+    }
+
+    fn give(&self, at: NonNull<u8>, bytes: usize) {
+        let mut stock = self.stock.lock();
+        stock.give(at, order_of(bytes));
+        while let Some(region) = stock.spare() {
+            // SAFETY: wholly free, and no longer in the stock.
+            unsafe { give_region(region) };
+            self.reserved.fetch_sub(REGION_BYTES as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Chunks {
+    fn drop(&mut self) {
+        for region in &self.stock.get_mut().free[ORDERS - 1] {
+            // SAFETY: wholly free, and nobody takes from these chunks any more.
+            unsafe { give_region(*region) };
+        }
+    }
+}
+
+impl Chunk {
+    pub fn start(&self) -> NonNull<u8> {
+        self.at
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        self.of.given.fetch_sub(self.bytes as u64, Ordering::Relaxed);
+        let Some(layout) = self.apart else { return self.of.give(self.at, self.bytes) };
+        self.of.reserved.fetch_sub(self.bytes as u64, Ordering::Relaxed);
+        // SAFETY: allocated with this layout, and owned by this chunk alone.
+        unsafe { dealloc(self.at.as_ptr(), layout) }
+    }
+}
+
+impl Stock {
+    fn take(&mut self, order: usize) -> Option<NonNull<u8>> {
+        let from = (order..ORDERS).find(|larger| !self.free[*larger].is_empty())?;
+        let chunk = self.free[from].pop_first()?;
+        for half in (order..from).rev() {
+            // SAFETY: the chunk has two halves of that order; the upper one begins inside of it.
+            self.free[half].insert(unsafe { chunk.add(MIN_CHUNK_BYTES << half) });
+        }
+        Some(chunk)
+    }
+
+    /// Puts a chunk back and joins it with its other half, as often as that is there.
+    fn give(&mut self, mut chunk: NonNull<u8>, mut order: usize) {
+        while order + 1 < ORDERS {
+            let bytes = MIN_CHUNK_BYTES << order;
+            let upper = chunk.addr().get() & bytes != 0;
+            // SAFETY: below the order of a region, both halves lie in one, whose whole extent the pointer may reach.
+            let other = unsafe { if upper { chunk.sub(bytes) } else { chunk.add(bytes) } };
+            if !self.free[order].remove(&other) {
+                break;
+            }
+            chunk = chunk.min(other);
+            order += 1;
+        }
+        self.free[order].insert(chunk);
+    }
+
+    /// A region to give back to the system, if there is one beyond the one that is kept.
+    fn spare(&mut self) -> Option<NonNull<u8>> {
+        let regions = &mut self.free[ORDERS - 1];
+        if regions.len() > 1 { regions.pop_last() } else { None }
+    }
+}
+
+/// Which of the sizes `bytes` is.
+fn order_of(bytes: usize) -> usize {
+    let sound = bytes.is_power_of_two() && (MIN_CHUNK_BYTES..=REGION_BYTES).contains(&bytes);
+    assert!(sound, "{bytes} bytes are no chunk");
+    (bytes / MIN_CHUNK_BYTES).ilog2() as usize
+}
+
+/// Asks for huge pages; without them all is as well.
+fn advise_huge(at: NonNull<u8>, bytes: usize) {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    // SAFETY: the range is ours, and advice of this sort changes nothing of what is in it.
+    let _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), bytes, rustix::mm::Advice::LinuxHugepage) };
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    let _ = (at, bytes);
+}
+
+const REGION: Layout = match Layout::from_size_align(REGION_BYTES, REGION_BYTES) {
+    Ok(layout) => layout,
+    Err(_) => panic!("the size of a region is a power of two"),
+};
+
+/// A region from the system, aligned to its size.
+#[cfg(not(miri))]
+fn take_region() -> NonNull<u8> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+    let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing. Of its two regions' length, one
+    // that is aligned is kept. What is unmapped lies inside the mapping, before and behind it.
+    let region = unsafe {
+        let Ok(start) = mmap_anonymous(std::ptr::null_mut(), 2 * REGION_BYTES, access, flags) else {
+            handle_alloc_error(REGION)
+        };
+        let before = start.addr().wrapping_neg() % REGION_BYTES;
+        let region = start.cast::<u8>().add(before);
+        // A piece that cannot be unmapped is lost as addresses alone: nobody touches it.
+        if before > 0 {
+            let _ = munmap(start, before);
+        }
+        let _ = munmap(region.add(REGION_BYTES).cast(), REGION_BYTES - before);
+        region
+    };
+    let Some(region) = NonNull::new(region) else { handle_alloc_error(REGION) };
+    advise_huge(region, REGION_BYTES);
+    region
+}
+
+/// # Safety
+/// The region came from [`take_region`], and nobody has a piece of it.
+#[cfg(not(miri))]
+unsafe fn give_region(region: NonNull<u8>) {
+    // SAFETY: asked for. A region that cannot be unmapped is lost, and in nobody's way.
+    let _ = unsafe { rustix::mm::munmap(region.as_ptr().cast(), REGION_BYTES) };
+}
+
+#[cfg(miri)]
+fn take_region() -> NonNull<u8> {
+    // SAFETY: the layout's size is not zero.
+    NonNull::new(unsafe { alloc(REGION) }).unwrap_or_else(|| handle_alloc_error(REGION))
+}
+
+/// # Safety
+/// The region came from [`take_region`], and nobody has a piece of it.
+#[cfg(miri)]
+unsafe fn give_region(region: NonNull<u8>) {
+    // SAFETY: asked for.
+    unsafe { dealloc(region.as_ptr(), REGION) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Take(usize),
+        Apart(usize),
+        Drop(usize),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            4 => (0..ORDERS).prop_map(Step::Take),
+            1 => (0usize..100_000).prop_map(Step::Apart),
+            4 => any::<usize>().prop_map(Step::Drop),
+        ];
+        prop::collection::vec(step, 0..60)
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_are_apart_and_come_back(steps in steps()) {
+            let chunks = Chunks::new();
+            let mut held: Vec<Chunk> = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Take(order) => held.push(chunks.take(MIN_CHUNK_BYTES << order)),
+                    Step::Apart(bytes) => held.push(chunks.take_apart(bytes)),
+                    Step::Drop(which) if !held.is_empty() => drop(held.swap_remove(which % held.len())),
+                    Step::Drop(_) => {}
+                }
+                // SAFETY: the chunk is as long as it says and nobody else's.
+                held.last().inspect(|c| unsafe { c.start().as_ptr().write_bytes(0xa5, c.bytes()) });
+                let sum: usize = held.iter().map(Chunk::bytes).sum();
+                prop_assert_eq!(chunks.given_bytes(), sum as u64);
+                prop_assert!(chunks.reserved_bytes() >= sum as u64);
+                let mut ends: Vec<_> = held.iter().map(|c| (c.start().addr().get(), c.bytes())).collect();
+                ends.sort_unstable();
+                prop_assert!(ends.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0));
+                let aligned = |c: &Chunk| c.apart.is_some() || c.start().addr().get().is_multiple_of(c.bytes());
+                prop_assert!(held.iter().all(aligned));
+            }
+            drop(held);
+            prop_assert_eq!(chunks.given_bytes(), 0);
+            prop_assert!(chunks.reserved_bytes() <= REGION_BYTES as u64, "one region is kept at most");
+        }
+    }
+
+    #[test]
+    fn regions_are_shared_and_come_back_but_for_one() {
+        let chunks = Chunks::new();
+        let many: Vec<Chunk> =
+            (0..2 * REGION_BYTES / MIN_CHUNK_BYTES).map(|_| chunks.take(MIN_CHUNK_BYTES)).collect();
+        assert_eq!((chunks.given_bytes(), chunks.reserved_bytes()), (4 << 20, 4 << 20));
+        drop(many);
+        assert_eq!((chunks.given_bytes(), chunks.reserved_bytes()), (0, 2 << 20));
+        let whole = chunks.take(REGION_BYTES);
+        assert_eq!((whole.bytes(), chunks.reserved_bytes()), (REGION_BYTES, 2 << 20));
+    }
+}

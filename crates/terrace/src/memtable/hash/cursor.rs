@@ -1,0 +1,102 @@
+//! Moving over a table in order.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use terrace_base::Result;
+use terrace_table::{Cursor, Kind};
+
+use super::Inner;
+use super::record::Record;
+use super::sorted::Sorted;
+
+/// A place in a table, which it keeps. Its first seek sorts what is there; what is inserted after that is not met.
+#[derive(Debug, Clone)]
+pub(crate) struct HashCursor {
+    table: Arc<Inner>,
+    sorted: Option<Arc<Sorted>>,
+    at: Option<usize>,
+}
+
+impl HashCursor {
+    pub(super) fn new(table: Arc<Inner>) -> Self {
+        HashCursor { table, sorted: None, at: None }
+    }
+
+    fn sorted(&mut self) -> &Sorted {
+        // SAFETY: the cursor keeps the table.
+        self.sorted.get_or_insert_with(|| unsafe { self.table.sorted() })
+    }
+
+    fn record(&self) -> Option<Record<'_>> {
+        self.sorted.as_ref()?.get(self.at?)
+    }
+
+    fn step(&mut self, to: Option<usize>, forward: bool) -> Result<()> {
+        let sorted = self.sorted.as_deref();
+        self.at = to.filter(|at| sorted.is_some_and(|sorted| *at < sorted.len()));
+        if let (Some(sorted), Some(at)) = (sorted, self.at) {
+            sorted.prefetch(at, forward);
+        }
+        Ok(())
+    }
+
+    /// The value where it lies; of a cursor that is nowhere, an empty one.
+    pub fn value_bytes(&self) -> &[u8] {
+        self.record().map_or(&[], Record::value)
+    }
+}
+
+impl Cursor for HashCursor {
+    fn valid(&self) -> bool {
+        self.at.is_some()
+    }
+
+    fn seek_first(&mut self) -> Result<()> {
+        self.sorted();
+        self.step(Some(0), true)
+    }
+
+    fn seek_last(&mut self) -> Result<()> {
+        let last = self.sorted().len().checked_sub(1);
+        self.step(last, false)
+    }
+
+    fn seek(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        let to = self.sorted().before(key, seq, false);
+        self.step(Some(to), true)
+    }
+
+    fn seek_back(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        let to = self.sorted().before(key, seq, true).checked_sub(1);
+        self.step(to, false)
+    }
+
+    fn next(&mut self) -> Result<()> {
+        self.step(self.at.map(|at| at + 1), true)
+    }
+
+    fn prev(&mut self) -> Result<()> {
+        self.step(self.at.and_then(|at| at.checked_sub(1)), false)
+    }
+
+    fn key(&self) -> &[u8] {
+        self.record().map_or(&[], Record::key)
+    }
+
+    fn seq(&self) -> u64 {
+        self.record().map_or(0, Record::seq)
+    }
+
+    fn kind(&self) -> Kind {
+        self.record().map_or(Kind::Delete, Record::kind)
+    }
+
+    fn value(&self) -> Result<Bytes> {
+        Ok(Bytes::copy_from_slice(self.value_bytes()))
+    }
+
+    fn value_len(&self) -> usize {
+        self.value_bytes().len()
+    }
+}

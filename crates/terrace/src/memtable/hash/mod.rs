@@ -1,0 +1,385 @@
+//! A memtable in DRAM that is a hash table (WipDB, section 2.3.3): versions of keys in no order, for engines that have
+//! many memtables. An insertion into one of a thousand misses the caches for one line of the directory and for the place
+//! of the record; in a skiplist it would on every level.
+//!
+//! One thread at a time inserts, any number read beside it without locks, and nothing is ever removed: the whole table
+//! is freed when its last reader lets go.
+//!
+//! What always holds:
+//!
+//! 1. The current directory leads to the newest version of every key, and that to all before it.
+//! 2. A record is complete before anything leads to it, and never changes. It lives as long as the table, and the table
+//!    as long as any handle or cursor of it. So do lines and directories, the replaced ones as well.
+//! 3. What was inserted before a reader asks is found: `directory.rs` argues why, whatever is replaced meanwhile.
+//! 4. The order of keys is made when it is asked for; once the table is frozen, once for all.
+//!
+//! Keys are an enemy's. They are hashed with a seed that nobody outside of the process knows. Should lines form chains
+//! even so, which random keys do not, the table takes another function, SipHash under a secret key, once.
+
+mod cursor;
+mod directory;
+mod pieces;
+mod record;
+mod sorted;
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, MutexGuard};
+use terrace_base::Result;
+use terrace_base::rng::Rng;
+use terrace_table::Kind;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::Version;
+use super::chunks::Chunks;
+use directory::{Current, Directory, Place, SLOTS, Shape};
+use pieces::Pieces;
+use record::{Content, Record};
+use sorted::Sorted;
+
+pub(crate) use cursor::HashCursor;
+
+/// Keys a line has on average when the directory grows: half of it.
+const KEYS_PER_LINE: u64 = SLOTS as u64 / 2;
+
+/// How much a directory grows: fourfold.
+const LOG2_GROWTH: u32 = 2;
+
+/// Lines at first, and the most there can be.
+const LOG2_FIRST_LINES: u32 = 2;
+const LOG2_MAX_LINES: u32 = 30;
+const _: () = assert!(LOG2_FIRST_LINES.is_multiple_of(LOG2_GROWTH));
+
+/// Lines of a published table: 8,192. One that freezes by the published rule grows to as many before it does.
+const LOG2_PUBLISHED_LINES: u32 = 13;
+
+/// A chain of so many lines, of which random keys would make one in 10^40 lines, shows that somebody has chosen them.
+const CHOSEN_LINES: usize = 8;
+
+/// What happens when a line is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Overflow {
+    /// It gets a further line.
+    Chain,
+    /// The published rule: the same, and the table says that it has overflowed.
+    Freeze,
+}
+
+/// A handle of a memtable; clones are handles of the same.
+#[derive(Debug, Clone)]
+pub(crate) struct HashTable {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    current: Current,
+    seed: u64,
+    entries: AtomicU64,
+    bytes: AtomicU64,
+    min_seq: AtomicU64,
+    max_seq: AtomicU64,
+    held_bytes: AtomicU64,
+    overflow: Overflow,
+    overflowed: AtomicBool,
+    frozen: AtomicBool,
+    writer: Mutex<Writing>,
+    /// The safe hash function, once it is needed.
+    keyed: OnceLock<RandomState>,
+    /// The order of what was inserted before the table was frozen.
+    sorted: OnceLock<Arc<Sorted>>,
+    /// Whether the fast hash function is the worst there is.
+    #[cfg(test)]
+    all_collide: bool,
+}
+
+/// What the one writer needs. The pieces are in here, so that only who has the lock takes from them.
+#[derive(Debug)]
+struct Writing {
+    pieces: Pieces,
+    keys: u64,
+}
+
+/// The right to insert.
+pub(crate) struct HashWriter<'a> {
+    table: &'a Inner,
+    writing: MutexGuard<'a, Writing>,
+}
+
+impl HashTable {
+    /// An empty table, which takes its memory from `chunks` as versions come.
+    pub fn new(chunks: &Arc<Chunks>, overflow: Overflow) -> HashTable {
+        HashTable { inner: Arc::new(Inner::new(chunks, overflow)) }
+    }
+
+    /// Becomes the writer, after whoever is.
+    pub fn writer(&self) -> HashWriter<'_> {
+        HashWriter { table: &self.inner, writing: self.inner.writer.lock() }
+    }
+
+    /// The newest version of `key` up to sequence number `max_seq`.
+    pub fn get(&self, key: &[u8], max_seq: u64) -> Option<Version<'_>> {
+        let directory = self.inner.directory()?;
+        let hash = self.inner.hash(directory.shape, key);
+        let Place::Found(_, newest) = directory.search(hash, |record| record.key() == key) else {
+            return None;
+        };
+        let record = newest.up_to(max_seq)?;
+        Some(Version { seq: record.seq(), kind: record.kind(), value: record.value() })
+    }
+
+    /// A cursor over all versions, at none yet.
+    pub fn cursor(&self) -> HashCursor {
+        HashCursor::new(self.inner.clone())
+    }
+
+    /// Ends insertions, after those that a writer is at. Whoever inserts later has a bug, and panics.
+    pub fn freeze(&self) {
+        let _writing = self.inner.writer.lock();
+        self.inner.frozen.store(true, Ordering::Release);
+    }
+
+    /// Gives `each` every version in order: by key, of one key the newest first. Ends with its first error.
+    pub fn visit(&self, mut each: impl FnMut(&[u8], u64, Kind, &[u8]) -> Result<()>) -> Result<()> {
+        // SAFETY: the handle keeps the table.
+        let sorted = unsafe { self.inner.sorted() };
+        sorted.records().try_for_each(|r| each(r.key(), r.seq(), r.kind(), r.value()))
+    }
+
+    /// Versions in the table.
+    pub fn entries(&self) -> u64 {
+        self.inner.entries.load(Ordering::Acquire)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries() == 0
+    }
+
+    /// Bytes of keys and values with what their records and slots take beside.
+    pub fn bytes_used(&self) -> u64 {
+        self.inner.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of DRAM held: those that came from the chunks, and the shared order.
+    pub fn dram_bytes(&self) -> u64 {
+        let sorted = self.inner.sorted.get().map_or(0, |sorted| sorted.held_bytes());
+        self.inner.held_bytes.load(Ordering::Relaxed) + sorted
+    }
+
+    /// The smallest sequence number in the table; `u64::MAX` if it is empty.
+    pub fn min_seq(&self) -> u64 {
+        self.inner.min_seq.load(Ordering::Acquire)
+    }
+
+    /// The greatest sequence number in the table; 0 if it is empty.
+    pub fn max_seq(&self) -> u64 {
+        self.inner.max_seq.load(Ordering::Acquire)
+    }
+
+    /// Whether a line has overflowed that freezes the table.
+    pub fn has_overflowed(&self) -> bool {
+        self.inner.overflowed.load(Ordering::Acquire)
+    }
+
+    /// Looks at every slot and record, while nobody inserts; says what is wrong.
+    pub fn check(&self) -> Vec<String> {
+        let writing = self.inner.writer.lock();
+        self.inner.check(writing.keys)
+    }
+}
+
+impl HashWriter<'_> {
+    /// Inserts a version that is newer than any of `key` in the table.
+    pub fn insert(&mut self, key: &[u8], seq: u64, kind: Kind, value: &[u8]) {
+        let table = self.table;
+        assert!(!table.frozen.load(Ordering::Relaxed), "nothing is inserted into a frozen table");
+        let mut directory = table.directory().unwrap_or_else(|| self.replace(None, table.first_shape()));
+        let mut hash = table.hash(directory.shape, key);
+        directory.prefetch(hash);
+        self.writing.pieces.next_lines().for_each(prefetch);
+        let mut place = directory.search(hash, |record| record.key() == key);
+        while let Some(shape) = next_shape(directory.shape, self.writing.keys, &place, table.overflow) {
+            directory = self.replace(Some(directory), shape);
+            hash = table.hash(shape, key);
+            place = directory.search(hash, |record| record.key() == key);
+        }
+        self.put(&Content { key, seq, kind, value }, hash, &place);
+    }
+
+    fn put(&mut self, content: &Content<'_>, hash: u64, place: &Place<'_>) {
+        let (table, Writing { pieces, keys }) = (self.table, &mut *self.writing);
+        let prev = if let Place::Found(_, prev) = place { Some(*prev) } else { None };
+        debug_assert!(prev.is_none_or(|prev| prev.seq() < content.seq), "versions of a key come in order");
+        if table.overflow == Overflow::Freeze && matches!(place, Place::Full(..)) {
+            table.overflowed.store(true, Ordering::Release);
+        }
+        // Before it can be found: who knows of a version may cut the log up to the smallest number.
+        lower(&table.min_seq, content.seq);
+        let record = record::create(pieces, content, prev);
+        place.set(pieces, hash, record);
+        let slot = if prev.is_none() { size_of::<usize>() } else { 0 };
+        let bytes = record::bytes_of(content, prev.is_some()).next_multiple_of(8) + slot;
+        *keys += u64::from(prev.is_none());
+        // There is one writer, so none of this has to be one step.
+        table.entries.store(table.entries.load(Ordering::Relaxed) + 1, Ordering::Release);
+        table.bytes.store(table.bytes.load(Ordering::Relaxed) + bytes as u64, Ordering::Relaxed);
+        if content.seq > table.max_seq.load(Ordering::Relaxed) {
+            table.max_seq.store(content.seq, Ordering::Release);
+        }
+        table.held_bytes.store(pieces.held_bytes(), Ordering::Relaxed);
+    }
+
+    /// Makes a directory of this shape, with all that is in the one before, and puts it in its place.
+    #[cold]
+    fn replace<'d>(&mut self, before: Option<Directory<'d>>, shape: Shape) -> Directory<'d>
+    where
+        Self: 'd,
+    {
+        let (table, pieces) = (self.table, &mut self.writing.pieces);
+        // SAFETY: the pieces live as long as the table, which this writer borrows.
+        let directory = unsafe { Directory::new(pieces, shape) };
+        if let Some(before) = before {
+            before.for_each(|record| {
+                let hash = table.hash(shape, record.key());
+                directory.search(hash, |_| false).set(pieces, hash, record.pointer());
+            });
+        }
+        table.current.store(directory);
+        directory
+    }
+}
+
+/// The shape that a directory takes before a key is put into this place; none if it stays as it is.
+fn next_shape(shape: Shape, keys: u64, place: &Place<'_>, overflow: Overflow) -> Option<Shape> {
+    let Shape { log2_lines, keyed } = shape;
+    let chained = match place {
+        Place::Found(..) => return None,
+        Place::Free(_) => 0,
+        Place::Full(_, lines) => *lines,
+    };
+    if chained >= CHOSEN_LINES && !keyed {
+        return Some(Shape { log2_lines, keyed: true });
+    }
+    let young = overflow == Overflow::Freeze && log2_lines < LOG2_PUBLISHED_LINES;
+    let crowded = keys >= KEYS_PER_LINE << log2_lines;
+    let grows = (crowded || young && chained > 0) && log2_lines < LOG2_MAX_LINES;
+    grows.then_some(Shape { log2_lines: log2_lines + LOG2_GROWTH, keyed })
+}
+
+impl Inner {
+    fn new(chunks: &Arc<Chunks>, overflow: Overflow) -> Inner {
+        Inner {
+            current: Current::default(),
+            seed: Rng::secret_seed(),
+            entries: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            min_seq: AtomicU64::new(u64::MAX),
+            max_seq: AtomicU64::new(0),
+            held_bytes: AtomicU64::new(0),
+            overflow,
+            overflowed: AtomicBool::new(false),
+            frozen: AtomicBool::new(false),
+            writer: Mutex::new(Writing { pieces: Pieces::new(chunks.clone()), keys: 0 }),
+            keyed: OnceLock::new(),
+            sorted: OnceLock::new(),
+            #[cfg(test)]
+            all_collide: false,
+        }
+    }
+
+    #[inline]
+    fn directory(&self) -> Option<Directory<'_>> {
+        // SAFETY: directories lie in the table's pieces.
+        unsafe { self.current.load() }
+    }
+
+    /// A few lines. Where the published size counts, as many as growth leads to it from.
+    fn first_shape(&self) -> Shape {
+        let log2_lines = match self.overflow {
+            Overflow::Chain => LOG2_FIRST_LINES,
+            Overflow::Freeze => LOG2_FIRST_LINES + LOG2_PUBLISHED_LINES % LOG2_GROWTH,
+        };
+        Shape { log2_lines, keyed: false }
+    }
+
+    #[inline]
+    fn hash(&self, shape: Shape, key: &[u8]) -> u64 {
+        if shape.keyed {
+            return self.keyed.get_or_init(RandomState::new).hash_one(key);
+        }
+        #[cfg(test)]
+        if self.all_collide {
+            return 0;
+        }
+        xxh3_64_with_seed(key, self.seed)
+    }
+
+    /// All versions in order.
+    ///
+    /// # Safety
+    /// The caller keeps the table as long as the result.
+    unsafe fn sorted(&self) -> Arc<Sorted> {
+        // SAFETY: asked for; what is kept in the table goes with it.
+        let gather =
+            || Arc::new(self.directory().map_or_else(Sorted::default, |d| unsafe { Sorted::gather(d) }));
+        match self.frozen.load(Ordering::Acquire) {
+            true => self.sorted.get_or_init(gather).clone(),
+            false => gather(),
+        }
+    }
+
+    /// Of a table into which nobody inserts now, with so many keys.
+    fn check(&self, keys: u64) -> Vec<String> {
+        let mut problems = Vec::new();
+        let Some(directory) = self.directory() else { return problems };
+        directory.check(|record| self.hash(directory.shape, record.key()), &mut problems);
+        let mut newest: Vec<Record<'_>> = Vec::new();
+        directory.for_each(|record| newest.push(record));
+        newest.sort_unstable_by_key(|record| record.key());
+        if newest.windows(2).any(|pair| pair[0].key() == pair[1].key()) {
+            problems.push("a key has two slots".to_string());
+        }
+        for record in &newest {
+            let mut older = record.versions().skip(1);
+            let sound = record.versions().all(|here| {
+                older.next().map_or(here.depth() == 0, |older| {
+                    older.key() == here.key() && older.seq() < here.seq() && older.depth() + 1 == here.depth()
+                })
+            });
+            if !sound {
+                problems.push(format!("the versions of {:?} are not in order", record.key()));
+            }
+        }
+        let entries: u64 = newest.iter().map(|record| record.depth() + 1).sum();
+        let (counted, count) = ((newest.len() as u64, entries), (keys, self.entries.load(Ordering::Acquire)));
+        if counted != count {
+            problems.push(format!("{counted:?} keys and versions are in the table, which says {count:?}"));
+        }
+        problems
+    }
+}
+
+/// Makes `number` the value if it is less. There is one writer.
+fn lower(value: &AtomicU64, number: u64) {
+    if number < value.load(Ordering::Relaxed) {
+        value.store(number, Ordering::Release);
+    }
+}
+
+/// Has a line of memory fetched.
+#[inline(always)]
+fn prefetch(at: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch has no effect that a program could see, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = at;
+}
+
+#[cfg(test)]
+mod tests;

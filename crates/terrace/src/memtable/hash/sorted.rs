@@ -1,0 +1,134 @@
+//! The versions of a table in order.
+//!
+//! Keys of a table often begin alike, those of one bucket of the key space above all. What all of them begin with is
+//! kept once, and of each key the eight bytes behind it, as a number: most comparisons look at no record.
+
+use std::cmp::Ordering;
+use std::ptr::NonNull;
+
+use super::super::node::prefix_of;
+use super::directory::Directory;
+use super::record::{Head, Record};
+
+#[derive(Debug, Default)]
+pub(super) struct Sorted {
+    /// What all keys begin with.
+    common: Box<[u8]>,
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    /// The eight bytes behind what is common.
+    prefix: u64,
+    record: NonNull<Head>,
+}
+
+// SAFETY: records are immutable and may be read by any thread; who has a `Sorted` keeps the table.
+unsafe impl Send for Sorted {}
+// SAFETY: the same.
+unsafe impl Sync for Sorted {}
+
+/// How many records ahead a walk has them fetched.
+const AHEAD: usize = 4;
+
+impl Sorted {
+    /// What is in the directory.
+    ///
+    /// # Safety
+    /// The caller keeps the table as long as the result.
+    pub unsafe fn gather(directory: Directory<'_>) -> Sorted {
+        let mut newest: Vec<Record<'_>> = Vec::new();
+        let mut common: Option<&[u8]> = None;
+        directory.for_each(|record| {
+            let common = common.get_or_insert(record.key());
+            *common = &common[..alike(common, record.key())];
+            newest.push(record);
+        });
+        let common: Box<[u8]> = common.unwrap_or_default().into();
+        let skip = common.len();
+        let entry = |r: Record<'_>| Entry { prefix: prefix_of(&r.key()[skip..]), record: r.pointer() };
+        let mut entries: Vec<Entry> = newest.iter().map(|record| entry(*record)).collect();
+        let mut sorted = Sorted { common, entries: Vec::new() };
+        entries.sort_unstable_by(|a, b| {
+            // Each key is here once.
+            let keys = || sorted.record(a).key()[skip..].cmp(&sorted.record(b).key()[skip..]);
+            a.prefix.cmp(&b.prefix).then_with(keys)
+        });
+        sorted.entries = match newest.iter().any(|record| record.depth() > 0) {
+            true => sorted.with_versions(&entries),
+            false => entries,
+        };
+        sorted
+    }
+
+    /// The entries, and behind each those of the key's older versions.
+    fn with_versions(&self, newest: &[Entry]) -> Vec<Entry> {
+        let versions = |entry: &Entry| {
+            let prefix = entry.prefix;
+            self.record(entry).versions().map(move |record| Entry { prefix, record: record.pointer() })
+        };
+        newest.iter().flat_map(versions).collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Bytes of DRAM held.
+    pub fn held_bytes(&self) -> u64 {
+        (self.entries.capacity() * size_of::<Entry>() + self.common.len()) as u64
+    }
+
+    pub fn get(&self, at: usize) -> Option<Record<'_>> {
+        self.entries.get(at).map(|entry| self.record(entry))
+    }
+
+    /// Has records fetched that a walk in one direction meets soon.
+    pub fn prefetch(&self, at: usize, forward: bool) {
+        let ahead = if forward { at + AHEAD } else { at.wrapping_sub(AHEAD) };
+        if let Some(entry) = self.entries.get(ahead) {
+            super::prefetch(entry.record.as_ptr().cast());
+        }
+    }
+
+    pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
+        self.entries.iter().enumerate().map(|(at, entry)| {
+            self.prefetch(at, true);
+            self.record(entry)
+        })
+    }
+
+    /// How many entries come before (`key`, `seq`), the one that is there included if `with` is so.
+    pub fn before(&self, key: &[u8], seq: u64, with: bool) -> usize {
+        let head = &key[..key.len().min(self.common.len())];
+        match head.cmp(&self.common) {
+            Ordering::Less => return 0,
+            Ordering::Greater => return self.entries.len(),
+            Ordering::Equal => {}
+        }
+        let rest = &key[head.len()..];
+        let prefix = prefix_of(rest);
+        self.entries.partition_point(|entry| {
+            let record = self.record(entry);
+            let keys = || record.key()[head.len()..].cmp(rest);
+            let order = entry.prefix.cmp(&prefix).then_with(keys);
+            match order.then_with(|| seq.cmp(&record.seq())) {
+                Ordering::Less => true,
+                Ordering::Equal => with,
+                Ordering::Greater => false,
+            }
+        })
+    }
+
+    #[inline]
+    fn record(&self, entry: &Entry) -> Record<'_> {
+        // SAFETY: `gather` met the record in the table, which its caller keeps.
+        unsafe { Record::new(entry.record) }
+    }
+}
+
+/// How many bytes both begin with.
+fn alike(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
