@@ -1,0 +1,210 @@
+//! What a choice is made from.
+
+use super::ranges::{heaviest, sublevels};
+use super::{BucketOptions, KeyRange, LEVELS};
+
+/// One table of a bucket, as far as deciding needs it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct BucketTable<'a> {
+    /// The table's number.
+    pub(crate) number: u64,
+    /// Its level, 0 to 2.
+    pub(crate) level: u32,
+    /// Bytes of its file.
+    pub(crate) bytes: u64,
+    /// Entries, tombstones included.
+    pub(crate) entries: u64,
+    /// Tombstones.
+    pub(crate) deletes: u64,
+    /// Its smallest key.
+    pub(crate) smallest: &'a [u8],
+    /// Its largest key.
+    pub(crate) largest: &'a [u8],
+    /// It holds versions beside the newest of their key, which were kept for snapshots.
+    pub(crate) keeps_old: bool,
+    /// Its largest sequence number.
+    pub(crate) max_seq: u64,
+    /// A job reads it.
+    pub(crate) busy: bool,
+}
+
+impl<'a> BucketTable<'a> {
+    pub(super) fn range(&self) -> KeyRange<'a> {
+        (self.smallest, self.largest)
+    }
+
+    fn level(&self) -> usize {
+        (self.level as usize).min(LEVELS - 1)
+    }
+}
+
+/// One level of a bucket. All but the last are of tables that are not busy.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LevelFigures {
+    /// The most tables that overlap at one key.
+    pub(crate) sublevels: usize,
+    /// Tables.
+    pub(crate) tables: usize,
+    /// Bytes of them.
+    pub(crate) bytes: u64,
+    /// A job reads tables of it.
+    pub(crate) is_busy: bool,
+}
+
+/// What a table holds that may go when no snapshot needs it any more.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Droppable {
+    /// The table's largest sequence number: no snapshot from there on needs any of it.
+    max_seq: u64,
+    /// Bytes that its tombstones free.
+    freed: u64,
+    /// Bytes of the table if it had to keep what it would not otherwise hold; else 0.
+    stuck: u64,
+}
+
+/// A summary of one bucket, to be made anew when its tables change.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct BucketFigures {
+    /// Its levels.
+    pub(crate) levels: [LevelFigures; LEVELS],
+    /// Bytes of all its tables.
+    pub(crate) bytes: u64,
+    /// A job reads tables of it.
+    pub(crate) is_busy: bool,
+    /// What its thresholds differ from others' by.
+    pub(crate) seed: u64,
+    /// Bytes of its last level that lie on one sublevel.
+    base: u64,
+    /// Bytes of versions that newer ones hide, as an estimate.
+    hidden: u64,
+    /// What its last merge of the whole left in it, if that did not cut it.
+    merged: u64,
+    droppable: Vec<Droppable>,
+}
+
+impl BucketFigures {
+    /// The figures of a bucket that has these tables.
+    ///
+    /// * `overlap`: the share of keys that tables hold which older tables hold too, of a sample; 0 if unknown.
+    /// * `merged`: bytes that the last merge of the whole bucket left in it; 0 if that has cut it, and if there was none
+    ///   since the opening.
+    /// * `seed`: a number of its own, for instance a hash of its lower bound.
+    pub(crate) fn new(tables: &[BucketTable<'_>], overlap: f64, merged: u64, seed: u64) -> Self {
+        let levels: [LevelFigures; LEVELS] = std::array::from_fn(|level| level_figures(tables, level));
+        let bytes = tables.iter().map(|t| t.bytes).sum();
+        let weigh = |level: Option<usize>| {
+            let wanted = tables.iter().filter(|t| level.is_none_or(|level| t.level() == level));
+            heaviest(&wanted.map(|t| (t.range(), t.bytes)).collect::<Vec<_>>())
+        };
+        // What lies on one sublevel hides nothing of itself.
+        let hidden = ((bytes - weigh(None)) as f64 * overlap.clamp(0.0, 1.0)) as u64;
+        let is_settled = is_settled(&levels);
+        BucketFigures {
+            levels,
+            bytes,
+            is_busy: tables.iter().any(|t| t.busy),
+            seed,
+            base: weigh(Some(LEVELS - 1)),
+            hidden,
+            merged,
+            droppable: tables.iter().filter_map(|t| droppable(t, is_settled)).collect(),
+        }
+    }
+
+    /// Bytes that merging all of it would leave, as an estimate. `oldest` is the oldest snapshot that is held.
+    pub(crate) fn live_bytes(&self, oldest: Option<u64>) -> u64 {
+        let freed: u64 = self.released(oldest).map(|d| d.freed).sum();
+        self.bytes.saturating_sub(self.hidden).saturating_sub(freed)
+    }
+
+    /// Sublevels at which `level` is due.
+    pub(crate) fn threshold(&self, level: usize, options: &BucketOptions) -> usize {
+        options.threshold() + self.vary(level, options.jitter)
+    }
+
+    /// How far `level`, 0 or 1, is on its way to being due; from 1 on it is.
+    pub(super) fn progress(&self, level: usize, options: &BucketOptions) -> f64 {
+        let figures = &self.levels[level];
+        // Ascending keys lie on one sublevel, in tables that are as small as a memtable.
+        let most_tables = options.threshold().saturating_pow(2).max(64);
+        let by_depth = figures.sublevels as f64 / self.threshold(level, options) as f64;
+        by_depth.max(figures.tables as f64 / most_tables as f64)
+    }
+
+    /// Whether all of it is to be merged. `oldest` is the oldest snapshot that is held.
+    pub(crate) fn is_full(&self, options: &BucketOptions, oldest: Option<u64>) -> bool {
+        self.is_over_capacity(options)
+            || self.has_deep_end(options)
+            || self.is_garbage(options, oldest)
+            || self.was_released(oldest)
+    }
+
+    fn is_over_capacity(&self, options: &BucketOptions) -> bool {
+        let idle: u64 = self.levels.iter().map(|level| level.bytes).sum();
+        let eighths = 8 + self.vary(LEVELS, 3) as u64;
+        // One that could not be split is merged again when that has become worth it.
+        let grown = self.merged.saturating_add(self.merged / 2);
+        idle > 0 && idle >= (options.capacity / 8).saturating_mul(eighths).max(grown)
+    }
+
+    /// Its last level has too many sublevels. Where most of it lies on one of them, and little on the others, it may
+    /// have twice as many: merging them writes all of it.
+    fn has_deep_end(&self, options: &BucketOptions) -> bool {
+        let last = &self.levels[LEVELS - 1];
+        let threshold = self.threshold(LEVELS - 1, options);
+        let others = last.bytes.saturating_sub(self.base);
+        last.sublevels >= if others >= self.base / 2 { threshold } else { 2 * threshold }
+    }
+
+    fn is_garbage(&self, options: &BucketOptions, oldest: Option<u64>) -> bool {
+        let live = self.live_bytes(oldest);
+        let garbage = self.bytes - live;
+        garbage as f64 > 0.6 * live as f64 && garbage > options.memtable_bytes.saturating_mul(4)
+    }
+
+    /// Whether it holds what had to stay for snapshots that are gone. It is much of the bucket then, or all else is
+    /// settled: nothing comes that would take it away, and the tables that hold none of it need not be written.
+    fn was_released(&self, oldest: Option<u64>) -> bool {
+        let stuck: u64 = self.released(oldest).map(|d| d.stuck).sum();
+        stuck > 0 && (is_settled(&self.levels) || stuck >= self.bytes / 2)
+    }
+
+    fn released(&self, oldest: Option<u64>) -> impl Iterator<Item = &Droppable> {
+        self.droppable.iter().filter(move |d| oldest.is_none_or(|oldest| d.max_seq <= oldest))
+    }
+
+    /// A number from 0 to `most`, always the same for this bucket and `what`.
+    fn vary(&self, what: usize, most: usize) -> usize {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.seed.to_le_bytes());
+        bytes[8..].copy_from_slice(&(what as u64).to_le_bytes());
+        (terrace_base::checksum::hash64(&bytes) % (most as u64 + 1)) as usize
+    }
+}
+
+fn level_figures(tables: &[BucketTable<'_>], level: usize) -> LevelFigures {
+    let of_level = || tables.iter().filter(move |t| t.level() == level);
+    let ranges: Vec<KeyRange<'_>> = of_level().filter(|t| !t.busy).map(BucketTable::range).collect();
+    LevelFigures {
+        sublevels: sublevels(&ranges),
+        tables: ranges.len(),
+        bytes: of_level().filter(|t| !t.busy).map(|t| t.bytes).sum(),
+        is_busy: of_level().any(|t| t.busy),
+    }
+}
+
+/// Whether all is one sorted list on the last level: what a merge of the whole leaves.
+fn is_settled(levels: &[LevelFigures; LEVELS]) -> bool {
+    levels[..LEVELS - 1].iter().all(|level| level.tables == 0) && levels[LEVELS - 1].sublevels <= 1
+}
+
+fn droppable(table: &BucketTable<'_>, is_settled: bool) -> Option<Droppable> {
+    let puts = table.entries.saturating_sub(table.deletes);
+    let average = table.bytes / puts.max(table.entries / 2).max(1);
+    // A tombstone frees what it hides and itself.
+    let freed = table.deletes.saturating_mul(2).saturating_mul(average);
+    // A sorted list at the bottom has tombstones only for the sake of snapshots; elsewhere they hide something.
+    let is_stuck = table.keeps_old || (is_settled && table.deletes > 0);
+    let stuck = if is_stuck { table.bytes } else { 0 };
+    (freed > 0 || stuck > 0).then_some(Droppable { max_seq: table.max_seq, freed, stuck })
+}

@@ -1,0 +1,413 @@
+//! Choices on a store without a byte of storage: jobs start and end in any order beside flushes and snapshots. Every reader
+//! is told the truth, choices end, and what no snapshot needs goes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::tests::cuts;
+use super::*;
+
+/// What one entry takes.
+const ENTRY_BYTES: u64 = 10;
+
+#[derive(Debug, Clone, PartialEq)]
+struct Entry {
+    key: Vec<u8>,
+    seq: u64,
+    put: bool,
+}
+
+#[derive(Debug, Clone)]
+struct Table {
+    level: u32,
+    entries: Vec<Entry>,
+    busy: bool,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Bucket {
+    tables: BTreeMap<u64, Table>,
+    merged: u64,
+}
+
+/// What runs, by the lower bound of its bucket: none is joined or split while a job runs in it.
+#[derive(Debug)]
+struct Job {
+    bucket: Vec<u8>,
+    inputs: Vec<u64>,
+    /// The level that it relieves; none if it is of the whole bucket.
+    level: Option<u32>,
+}
+
+#[derive(Debug)]
+struct Model {
+    options: BucketOptions,
+    buckets: BTreeMap<Vec<u8>, Bucket>,
+    jobs: Vec<Job>,
+    snapshots: BTreeSet<u64>,
+    history: BTreeMap<Vec<u8>, Vec<(u64, bool)>>,
+    seq: u64,
+    number: u64,
+}
+
+fn tables_of(bucket: &Bucket) -> Vec<BucketTable<'_>> {
+    let figures = |(number, table): (&u64, &'_ Table)| {
+        let entries = &table.entries;
+        (*number, table.level, entries.iter().filter(|e| !e.put).count() as u64, table.busy)
+    };
+    let whole = bucket.tables.iter().map(|pair| (figures(pair), &pair.1.entries));
+    whole
+        .map(|((number, level, deletes, busy), entries)| BucketTable {
+            number,
+            level,
+            bytes: entries.len() as u64 * ENTRY_BYTES,
+            entries: entries.len() as u64,
+            deletes,
+            smallest: &entries[0].key,
+            largest: &entries[entries.len() - 1].key,
+            keeps_old: entries.windows(2).any(|pair| pair[0].key == pair[1].key),
+            max_seq: entries.iter().map(|e| e.seq).max().unwrap_or(0),
+            busy,
+        })
+        .collect()
+}
+
+/// The share of entries whose key is in an older table too.
+fn overlap(bucket: &Bucket) -> f64 {
+    let keys = |table: &Table| -> BTreeSet<Vec<u8>> { table.entries.iter().map(|e| e.key.clone()).collect() };
+    let older = |number: &u64, key: &Vec<u8>| {
+        bucket.tables.range(..number).any(|(_, t)| t.entries.iter().any(|e| e.key == *key))
+    };
+    let all: Vec<bool> = bucket
+        .tables
+        .iter()
+        .flat_map(|(number, table)| keys(table).into_iter().map(move |key| older(number, &key)))
+        .collect();
+    all.iter().filter(|is| **is).count() as f64 / all.len().max(1) as f64
+}
+
+impl Model {
+    fn new(options: BucketOptions) -> Model {
+        Model {
+            options,
+            buckets: BTreeMap::from([(Vec::new(), Bucket::default())]),
+            jobs: Vec::new(),
+            snapshots: BTreeSet::new(),
+            history: BTreeMap::new(),
+            seq: 0,
+            number: 0,
+        }
+    }
+
+    fn bucket_of(&mut self, key: &[u8]) -> &mut Bucket {
+        let (_, bucket) =
+            self.buckets.range_mut(..=key.to_vec()).next_back().expect("one is from the empty key");
+        bucket
+    }
+
+    /// Which versions stay, of all of some tables: those that somebody sees, and tombstones unless they are at the
+    /// bottom.
+    fn dropped(&self, mut entries: Vec<Entry>, is_bottom: bool) -> Vec<Entry> {
+        entries.sort_by(|a, b| a.key.cmp(&b.key).then(b.seq.cmp(&a.seq)));
+        let mut newer: Option<Entry> = None;
+        entries.retain(|entry| {
+            let above = newer.replace(entry.clone()).filter(|n| n.key == entry.key);
+            let hidden = above.is_some_and(|n| self.snapshots.range(entry.seq..n.seq).next().is_none());
+            let needed = entry.put || !is_bottom || self.snapshots.range(..entry.seq).next().is_some();
+            !hidden && needed
+        });
+        entries
+    }
+
+    fn add(&mut self, bucket: &[u8], level: u32, entries: Vec<Entry>) {
+        if !entries.is_empty() {
+            self.number += 1;
+            let table = Table { level, entries, busy: false };
+            let number = self.number;
+            self.bucket_of(bucket).tables.insert(number, table);
+        }
+    }
+
+    fn flush(&mut self, writes: &[(u8, bool)]) {
+        let mut of_bucket: BTreeMap<Vec<u8>, Vec<Entry>> = BTreeMap::new();
+        for (key, put) in writes {
+            self.seq += 1;
+            let entry = Entry { key: vec![*key], seq: self.seq, put: *put };
+            self.history.entry(entry.key.clone()).or_default().push((entry.seq, entry.put));
+            let (lower, _) =
+                self.buckets.range(..=entry.key.clone()).next_back().expect("one is from the empty key");
+            of_bucket.entry(lower.clone()).or_default().push(entry);
+        }
+        for (lower, entries) in of_bucket {
+            let kept = self.dropped(entries, false);
+            self.add(&lower, 0, kept);
+        }
+    }
+
+    /// Starts what is chosen; says whether anything was.
+    fn start(&mut self, reads: u64) -> bool {
+        let figures: Vec<BucketFigures> = self
+            .buckets
+            .iter()
+            .map(|(lower, b)| {
+                let seed = lower.first().map_or(0, |byte| u64::from(*byte));
+                BucketFigures::new(&tables_of(b), overlap(b), b.merged, seed)
+            })
+            .collect();
+        let reads = vec![[reads; LEVELS]; figures.len()];
+        let oldest = self.snapshots.first().copied();
+        let Some(pick) = choose(&figures, &reads, &self.options, oldest) else { return false };
+        let lowers: Vec<Vec<u8>> = self.buckets.keys().cloned().collect();
+        match pick {
+            Pick::Level { bucket, level } => {
+                assert!(level < LEVELS - 1, "the last level has none below");
+                self.start_job(lowers[bucket].clone(), Some(level as u32));
+            }
+            Pick::Whole { bucket } => {
+                assert!(!figures[bucket].is_busy && figures[bucket].is_full(&self.options, oldest));
+                self.start_job(lowers[bucket].clone(), None);
+            }
+            Pick::Join { left } => {
+                assert!(!figures[left].is_busy && !figures[left + 1].is_busy);
+                let right = self.buckets.remove(&lowers[left + 1]).expect("it is there");
+                let bucket = self.bucket_of(&lowers[left]);
+                bucket.tables.extend(right.tables);
+                bucket.merged = 0;
+            }
+        }
+        true
+    }
+
+    fn start_job(&mut self, bucket: Vec<u8>, level: Option<u32>) {
+        let tables = &mut self.buckets.get_mut(&bucket).expect("it is there").tables;
+        let reads = |t: &Table| level.is_none_or(|level| t.level == level);
+        let inputs: Vec<u64> = tables.iter().filter(|(_, t)| reads(t)).map(|(number, _)| *number).collect();
+        for number in &inputs {
+            let table = tables.get_mut(number).expect("it is there");
+            assert!(!table.busy, "two jobs read one table");
+            table.busy = true;
+        }
+        self.jobs.push(Job { bucket, inputs, level });
+    }
+
+    fn finish(&mut self, at: usize) {
+        if self.jobs.is_empty() {
+            return;
+        }
+        let job = self.jobs.remove(at % self.jobs.len());
+        match job.level {
+            Some(level) => {
+                let entries = self.take(&job.bucket, &job.inputs);
+                let kept = self.dropped(entries, false);
+                self.add(&job.bucket, level + 1, kept);
+            }
+            None => self.finish_whole(&job),
+        }
+    }
+
+    fn take(&mut self, bucket: &[u8], numbers: &[u64]) -> Vec<Entry> {
+        let tables = &mut self.bucket_of(bucket).tables;
+        numbers.iter().flat_map(|n| tables.remove(n).expect("an input is a table").entries).collect()
+    }
+
+    fn finish_whole(&mut self, job: &Job) {
+        let bucket = self.bucket_of(&job.bucket).clone();
+        let read: Vec<BucketTable<'_>> =
+            tables_of(&bucket).into_iter().filter(|t| job.inputs.contains(&t.number)).collect();
+        let kept = kept(&read, 3 * ENTRY_BYTES..=self.options.capacity / 4);
+        let keys = |i: usize| bucket.tables[&read[i].number].entries.iter().map(|e| e.key.clone()).collect();
+        let cuts = cuts(&read, keys, &kept, &self.options);
+        let merged: Vec<u64> = job.inputs.iter().copied().filter(|n| !kept.contains(n)).collect();
+        let entries = self.take(&job.bucket, &merged);
+        let entries = self.dropped(entries, true);
+        let options = self.options.clone();
+        let bucket = self.bucket_of(&job.bucket);
+        for number in &kept {
+            let table = bucket.tables.get_mut(number).expect("it is there");
+            (table.busy, table.level) = (false, LEVELS as u32 - 1);
+        }
+        let left: u64 = kept.iter().map(|n| bucket.tables[n].entries.len() as u64).sum();
+        let left = (left + entries.len() as u64) * ENTRY_BYTES;
+        bucket.merged = left;
+        // What came meanwhile may be on its way to the next level: then it stays in one piece for now.
+        let is_idle = !self.jobs.iter().any(|other| other.bucket == job.bucket);
+        self.add(&job.bucket, LEVELS as u32 - 1, entries);
+        if pieces(left, &options) > 1 && !cuts.is_empty() {
+            self.bucket_of(&job.bucket).merged = 0;
+            if is_idle {
+                self.split(&job.bucket, cuts);
+            }
+        }
+    }
+
+    fn split(&mut self, bucket: &[u8], cuts: Vec<Vec<u8>>) {
+        let old = std::mem::take(&mut self.bucket_of(bucket).tables);
+        self.buckets.extend(cuts.into_iter().map(|cut| (cut, Bucket::default())));
+        for table in old.into_values() {
+            let mut parts: BTreeMap<Vec<u8>, Vec<Entry>> = BTreeMap::new();
+            for entry in table.entries {
+                let (lower, _) = self.buckets.range(..=entry.key.clone()).next_back().expect("one covers it");
+                parts.entry(lower.clone()).or_default().push(entry);
+            }
+            parts.into_iter().for_each(|(lower, entries)| self.add(&lower, table.level, entries));
+        }
+    }
+
+    /// Levels in order: the first that has a version says what the newest is.
+    fn read(&self, key: &[u8], at: u64) -> bool {
+        let (_, bucket) = self.buckets.range(..=key.to_vec()).next_back().expect("one is from the empty key");
+        for level in 0..LEVELS as u32 {
+            let tables = bucket.tables.values().filter(|t| t.level == level);
+            let versions = tables.flat_map(|t| &t.entries).filter(|e| e.key == key && e.seq <= at);
+            if let Some(newest) = versions.max_by_key(|e| e.seq) {
+                return newest.put;
+            }
+        }
+        false
+    }
+
+    fn check(&self) {
+        for (key, versions) in &self.history {
+            for at in self.snapshots.iter().copied().chain([u64::MAX]) {
+                let expected = versions.iter().rev().find(|(seq, _)| *seq <= at).is_some_and(|(_, put)| *put);
+                assert_eq!(self.read(key, at), expected, "{key:?} at {at}");
+            }
+        }
+        let lowers: Vec<&Vec<u8>> = self.buckets.keys().collect();
+        assert!(lowers[0].is_empty(), "every key is in a bucket");
+        for (i, bucket) in self.buckets.values().enumerate() {
+            for entry in bucket.tables.values().flat_map(|t| &t.entries) {
+                let before_next = lowers.get(i + 1).is_none_or(|next| entry.key < **next);
+                assert!(entry.key >= *lowers[i] && before_next, "a key outside of its bucket");
+            }
+        }
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..2000 {
+            let started = self.start(0);
+            if !started && self.jobs.is_empty() {
+                return;
+            }
+            self.finish(0);
+            self.check();
+        }
+        panic!("choices do not end: {:?}", self.buckets);
+    }
+
+    fn bytes(&self) -> u64 {
+        self.buckets
+            .values()
+            .flat_map(|b| tables_of(b).into_iter().map(|t| t.bytes).collect::<Vec<_>>())
+            .sum()
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Flush(Vec<(u8, bool)>),
+    Snapshot,
+    Release(usize),
+    Start(u64),
+    Finish(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let writes = |keys: u8| prop::collection::vec((0..keys, prop::bool::weighted(0.7)), 1..6);
+    let step = prop_oneof![
+        8 => writes(60).prop_map(Step::Flush),
+        2 => writes(3).prop_map(Step::Flush),
+        1 => Just(Step::Snapshot),
+        1 => any::<usize>().prop_map(Step::Release),
+        6 => prop_oneof![3 => Just(0), 1 => 1u64..1000].prop_map(Step::Start),
+        5 => any::<usize>().prop_map(Step::Finish),
+    ];
+    prop::collection::vec(step, 0..120)
+}
+
+fn take(model: &mut Model, step: Step) {
+    match step {
+        Step::Flush(writes) => model.flush(&writes),
+        Step::Snapshot => {
+            model.snapshots.insert(model.seq);
+        }
+        Step::Release(i) if !model.snapshots.is_empty() => {
+            let seq = model.snapshots.iter().nth(i % model.snapshots.len()).copied();
+            model.snapshots.remove(&seq.unwrap_or(0));
+        }
+        Step::Release(_) => {}
+        Step::Start(reads) => {
+            model.start(reads);
+        }
+        Step::Finish(at) => model.finish(at),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn choices_end_and_lose_nothing(
+        steps in steps(), sublevels in 1usize..4, split_into in 2usize..5, capacity in 8u64..40,
+    ) {
+        let options = BucketOptions {
+            sublevels,
+            min_sublevels: 2,
+            jitter: 1,
+            capacity: capacity * ENTRY_BYTES,
+            split_into,
+            memtable_bytes: 3 * ENTRY_BYTES,
+            ..BucketOptions::default()
+        };
+        let mut model = Model::new(options);
+        for step in steps {
+            take(&mut model, step);
+            model.check();
+        }
+        model.settle();
+        model.snapshots.clear();
+        model.settle();
+        let live = model.history.values().filter(|v| v.last().is_some_and(|(_, put)| *put)).count() as u64;
+        for bucket in model.buckets.values() {
+            let tables = tables_of(bucket);
+            let bytes: u64 = tables.iter().map(|t| t.bytes).sum();
+            let most = model.options.capacity * 11 / 8;
+            prop_assert!(bytes < most.max(bucket.merged * 3 / 2), "a bucket of {} bytes", bytes);
+            let is_settled = tables.iter().all(|t| t.level == 2) && sublevels_of(&tables) <= 1;
+            prop_assert!(!is_settled || tables.iter().all(|t| t.deletes == 0 && !t.keeps_old));
+        }
+        // What is garbage is little, or not known to be.
+        prop_assert!(model.bytes() >= live * ENTRY_BYTES);
+    }
+}
+
+#[test]
+fn a_store_whose_keys_are_deleted_shrinks_to_few_buckets() {
+    let options = BucketOptions {
+        sublevels: 2,
+        jitter: 1,
+        capacity: 20 * ENTRY_BYTES,
+        split_into: 4,
+        memtable_bytes: ENTRY_BYTES / 2,
+        ..BucketOptions::default()
+    };
+    let mut model = Model::new(options);
+    let write = |model: &mut Model, put| {
+        for key in 0..=255u8 {
+            model.flush(&[(key, put), (key.wrapping_mul(7), put)]);
+            model.settle();
+        }
+    };
+    write(&mut model, true);
+    let buckets = model.buckets.len();
+    assert!(buckets > 20, "{buckets} buckets");
+    write(&mut model, false);
+    assert!(model.buckets.len() < buckets / 4, "{} of {buckets} buckets", model.buckets.len());
+    write(&mut model, true);
+    assert!(model.buckets.len() > buckets / 2);
+}
+
+fn sublevels_of(tables: &[BucketTable<'_>]) -> usize {
+    sublevels(&tables.iter().map(|t| (t.smallest, t.largest)).collect::<Vec<_>>())
+}
