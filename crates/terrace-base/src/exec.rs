@@ -1,6 +1,6 @@
 //! What runs background work: threads in production, the caller itself under simulation.
 //!
-//! Jobs are never lost and never run twice. Of those that are queued the most urgent is begun first ([`Lane`]), and one
+//! Jobs are never lost and never run twice. The most urgent queued job is begun first ([`Lane`]), and one
 //! that takes long makes way for more urgent ones ([`Executor::give_way`]). A thread that waits for background work calls
 //! [`Executor::help`] first: an inline executor runs the work right there (nobody else would), a
 //! threaded one says that somebody else is at it. Jobs report their failures themselves; one that

@@ -1,7 +1,7 @@
 //! Files that are opened when they are read, of which so many are open at a time.
 //!
-//! A [`LazyFile`] opens itself at its first read and whenever it is read after it was closed. Of the open ones those that
-//! were not read for the longest are closed: a hand goes around them, and closes whichever was not read since it came by
+//! A [`LazyFile`] opens itself at its first read and whenever it is read after it was closed. Those open ones are closed
+//! that were not read for the longest: a hand goes around them, and closes whichever was not read since it came by
 //! before. So a read of an open file takes no lock and notes a flag at most.
 //!
 //! 1. Beyond the limit only those are open that are being read from, or opened, at this moment.

@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(SegmentHeader::decode(&bytes), Some((VERSION, header)));
     }
 
-    /// Of version 1 nothing is read but that it is version 1.
+    /// Nothing of version 1 is read but that it is version 1.
     #[test]
     fn the_first_version_is_known_by_its_header() {
         let mut bytes = [0; FIRST_HEADER_BYTES];

@@ -60,7 +60,7 @@ enum Step {
     Done(Change),
     /// A change reported an error.
     Failed(Change),
-    /// Of several states that failures had left possible, the running store was seen to be in this one.
+    /// The running store was seen to be in this one of several states that failures had left possible.
     Seen(Map),
 }
 

@@ -266,7 +266,7 @@ fn attach(core: &Core, path: &Path, options: &PoolOptions, identity: &Identity) 
     }
     let pool = core.env.pm.open(path, options)?;
     let ours = match pool.opened() {
-        // Of its roots any may be missing; nothing in it is of use any more, but another's is left to it all the same.
+        // Any of its roots may be missing; nothing in it is of use any more, but another's is left to it all the same.
         Opened::Torn => !is_anothers(&pool, identity),
         _ => pool.root(&owner_root(identity))? == Some(owner_of(identity)),
     };

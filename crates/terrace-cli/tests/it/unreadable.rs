@@ -62,7 +62,7 @@ fn nothing_is_given_up_that_may_not_be_read() {
                 [("get", &["key/00042"][..]), ("export", &[]), ("check", &[]), ("repair", &[])]
             {
                 let run = it.run(command, args);
-                // Of a database that was closed in order its readers need no log beside the pool.
+                // Readers of a database that was closed in order need no log beside the pool.
                 let is_log = file.extension().is_some_and(|extension| extension == "log");
                 if engine == "slm" && is_log && matches!(command, "get" | "export") {
                     assert_eq!(run.code, 0, "{what}, {command}: {run:?}");

@@ -3,10 +3,10 @@
 //! Files' contents and directories' names are drawn independently of each other, as the contract in
 //! [`crate::fs`] allows:
 //!
-//! 1. A file's synced bytes are there, unchanged. Of the bytes after them there may be all, none, a
+//! 1. A file's synced bytes are there, unchanged. What is left of the bytes after them is all, none, a
 //!    prefix, or pieces with holes of zeros or of old bytes between, up to the length that was written.
-//!    Of a file that was cut, all that was there before the cut may be back.
-//! 2. Of a directory's pending changes any have happened: those of one name in their order.
+//!    All that a file had before it was cut may be back.
+//! 2. Any of a directory's pending changes have happened: those of one name in their order.
 //!
 //! The survivor holds nothing pending: what it shows is what lies on its disk.
 

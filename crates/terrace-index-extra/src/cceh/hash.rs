@@ -1,6 +1,6 @@
 //! The hash of keys. Its values are persistent.
 //!
-//! Of a key of eight bytes the hash is a bijection, so that it stands for the key: a slot that keeps it keeps the
+//! The hash of a key of eight bytes is a bijection, so it stands for the key: a slot that keeps it keeps the
 //! key. All other keys take XXH3.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The first bits of a key's hash choose the directory's entry, others its home bucket in the segment; a key lies
-//! in that bucket or one of the three that follow, cyclically. Of a key of 8 bytes with a value of 8 the hash itself
-//! is the key word: hashing 8 bytes is a bijection, so it stands for the key. For all others the key word holds
+//! in that bucket or one of the three that follow, cyclically. The hash of a key of 8 bytes with a value of 8 is
+//! itself the key word: hashing 8 bytes is a bijection, so it stands for the key. For all others the key word holds
 //! 48 bits of the hash and the value word leads to a record (`pair`). Inserting stores the value word and then
 //! the key word, which lie in one cache line, in that order, and flushes the line once.
 //!

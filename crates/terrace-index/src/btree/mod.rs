@@ -4,7 +4,7 @@
 //! Readers take no lock: they note a node's version, look, and begin again at the root if it has moved on.
 //! Writers exclude each other.
 //!
-//! 1. Nothing leaves the tree. Of an entry only its word ever changes; entries are written before a node leads to
+//! 1. Nothing leaves the tree. Only the word of an entry ever changes; entries are written before a node leads to
 //!    them (release) and read after following it (acquire).
 //! 2. The first slot of a node is the smallest entry below it, for good; the first slot of the leftmost node on
 //!    each level is the head, which is before every target. A target *belongs* to the node with the last first

@@ -6,8 +6,8 @@
 //!    to it.
 //! 2. Where the chain is broken, stretches of it that begin with a record that nobody leads to count, too: one of them
 //!    begins with the one that the damaged record led to. A stretch that ends where a record that counts leads is none of
-//!    the chain's: it was staged there and never linked, or dropped. Of several with one end the longest counts.
-//! 3. Of batches that are not whole the newest is dropped, which a crash may have cut short, if no whole one is newer.
+//!    the chain's: it was staged there and never linked, or dropped. The longest of several with one end counts.
+//! 3. The newest batch that is not whole is dropped if no whole one is newer: a crash may have cut it short.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};

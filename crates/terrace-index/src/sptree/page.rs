@@ -105,8 +105,8 @@ impl Core {
         Ok(Some(()))
     }
 
-    /// The items of [`page`](Self::page) that are part of a scan. Of a leaf whose order is known it looks at these
-    /// alone.
+    /// The items of [`page`](Self::page) that are part of a scan. It looks at these alone where the leaf's
+    /// order is known.
     pub(super) fn part(
         &self,
         node: &Mnode,

@@ -5,7 +5,7 @@
 //! buffer, unless the leaf has it already. Meanwhile jobs replay all the rest. The logs stay what they are, and are added
 //! to: nothing is written for all this.
 //!
-//! 1. Of a log that has not been read nothing is in a buffer, and nobody adds to it.
+//! 1. Nothing of a log that has not been read is in a buffer, and nobody adds to that log.
 //! 2. An entry is replayed once, under the lock of its log's share, before anybody who writes to its key looks further.
 //! 3. The sets that were found are freed only after everything has been replayed.
 //!

@@ -65,7 +65,7 @@ struct Filled {
 
 impl Pool {
     /// Slabs of these kinds that could be emptied into others of their kind and size, those with the least in them first:
-    /// their offsets. Of each at most `most` hundredths are in use.
+    /// their offsets. At most `most` hundredths of each are in use.
     pub fn sparse_slabs(&self, kinds: &[Kind], most: u64) -> Vec<u64> {
         let mut shelves: BTreeMap<(Kind, usize), Shelved> = BTreeMap::new();
         for slab in self.inner.alloc.slabs.all().iter().filter(|slab| kinds.contains(&slab.kind)) {

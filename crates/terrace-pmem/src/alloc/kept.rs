@@ -1,6 +1,6 @@
 //! Room that is kept back for what makes room.
 //!
-//! Of the last free extents some are for those who claim some, and the very last for those who claim all. The pool's
+//! Some of the last free extents are for those who claim some, and the very last for those who claim all. The pool's
 //! medium knows nothing of it: a crash leaves nothing, and an owner says anew what is to be kept.
 
 use std::cell::Cell;

@@ -6,8 +6,8 @@
 //!    system may drop the reservation of a range whose mapping it then refuses, and another thread's mapping
 //!    may land there; so only what is known to work is mapped over the reservation, and after a refusal all
 //!    the same, what cannot be reserved again no longer counts as reserved.
-//! 2. `[base, base + len)` is mapped shared and writable and backed by the file; the rest is inaccessible. Of a private
-//!    mapping it holds what the file held, and what is stored stays in this process.
+//! 2. `[base, base + len)` is mapped shared and writable and backed by the file; the rest is inaccessible. A private
+//!    mapping holds what the file held, and what is stored stays in this process.
 //! 3. The file is locked for as long as the mapping lives: one process, one mapping, or any number of private ones.
 
 use std::fs::{File, OpenOptions};

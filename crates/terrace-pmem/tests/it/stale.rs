@@ -339,7 +339,7 @@ fn a_pool_that_could_not_be_written_back_once_is_not_trusted() {
     }
 }
 
-/// Of what failed while nobody had the pool open, opening hears, and says so.
+/// Opening hears of what failed while nobody had the pool open, and says so.
 #[test]
 fn opening_asks_whether_everything_was_written_back() {
     let media = Failing::new(None, 0);

@@ -81,7 +81,7 @@ fn what_is_read_later_does_not_touch_values_that_are_kept() {
         let wanted: Vec<(Position, &[u8])> =
             (from..from + 10).map(|i| (position_of(&built, i), &items[i].key[..])).collect();
         let found = table.get_ahead(&wanted, u64::MAX, &mut buffers);
-        // Of some reads nothing is kept, of others one value.
+        // Nothing is kept of some reads, and one value of others.
         kept.extend((from..).zip(found).take(from / 10 % 3 % 2));
     }
     assert_eq!(kept.len(), 13);

@@ -1,6 +1,6 @@
 //! Reading logs back: which of them count, where each must begin, and what may be missing.
 //!
-//! 1. Of the logs that stand for those before them the newest that is complete is where reading begins. One that was to
+//! 1. Reading begins at the newest complete log of those that stand for the logs before them. One that was to
 //!    do so and is not complete counts for nothing: it never acknowledged anything.
 //! 2. Each other log begins with the last sequence number before it. If what was read until then ends earlier, the log
 //!    before it has lost its end. A power cut may have taken that, if nothing of the later log was ever synced (who

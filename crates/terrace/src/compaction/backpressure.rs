@@ -5,7 +5,7 @@
 //! they are as fast as the background work. The delay is in proportion to the bytes written, so that one
 //! large batch pays what many small writes of the same size pay.
 //!
-//! Of a flush it is known how long it takes, and writers who are ahead of it are slowed in proportion to that. A delay by
+//! How long a flush takes is known, and writers that are ahead of it are slowed in proportion to that. A delay by
 //! bytes alone would be too short for small records, of which a flush has more to do for each byte: writers would fill
 //! their memtable all the same, and stop.
 

@@ -120,7 +120,7 @@ impl CommitQueue {
     }
 }
 
-/// Applies a group; each request's outcome. Of a group that fails nothing has taken place.
+/// Applies a group; each request's outcome. Nothing of a group that fails has taken place.
 fn outcomes(requests: &[&Request], apply: impl Fn(&[&Request]) -> Result<bool>) -> Vec<Result<bool>> {
     match apply(requests) {
         Err(e) if e.is_out_of_space() && requests.len() > 1 => {

@@ -8,8 +8,8 @@
 //!
 //! A tree is compiled for its write buffer: none of this is a box or a call through a table on the way of a read.
 //!
-//! Of one key's versions, every one in a memtable is newer than every one in an older memtable, those newer than any on the
-//! stage, and those newer than any on the levels.
+//! Every version of a key in a memtable is newer than every one in an older memtable, those are newer than any on the stage,
+//! and those newer than any on the levels.
 
 use std::fmt::Debug;
 

@@ -27,8 +27,8 @@
 //!    buffer keeps it until everything in it is there.
 //! 2. `readable` shows every version that some reader may ask for: those of runs and those of memtables, which
 //!    leave in the same step in which their runs come.
-//! 3. A reader takes `readable` before it asks what is visible. Of what it then may see nothing is missing: merges
-//!    drop no version that was the newest when it took it.
+//! 3. A reader takes `readable` before it asks what is visible. Nothing that it then may see is missing: merges
+//!    drop no version that was the newest when it took `readable`.
 //! 4. Lock order: `flushing`, `choosing`, the write buffer's, `changing`, then what the parts lock.
 
 mod buffer;

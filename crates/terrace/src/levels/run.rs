@@ -18,8 +18,8 @@
 //! pool. An earlier version refuses that edit by its name. The edits that move and remove a table do the same
 //! for it, since its number is like theirs. What is read by [`Manifest::listing`] is about files: such a number is not
 //! missing from the directory. What it takes of the pool is marked with what write buffer and stage have there
-//! (`LeveledTree::with_marked`). Of which kind an output is will be the policy's to say, with the other limits for its level
-//! ([`OutputLimits`](crate::compaction::leveled::LevelPolicy::outputs)); what writes it, `output.rs`'s.
+//! (`LeveledTree::with_marked`). The policy will say of which kind an output is, with the other limits for its level
+//! ([`OutputLimits`](crate::compaction::leveled::LevelPolicy::outputs)), and `output.rs` will write it.
 
 use std::sync::Arc;
 

@@ -9,9 +9,9 @@
 //!
 //! 1. Index words and chains are changed under the writer lock alone, chunk by chunk.
 //! 2. A chunk's moves are durable in the log before its first word is published, and a record that says how many of
-//!    them were applied before the writer lock is given back. So of a chunk that has no such record nobody else
-//!    has touched a key: after a crash one of its moves has been applied exactly if the key's word is no longer
-//!    the recorded one. Of other chunks that cannot be told from the words, which later jobs may have put back: the
+//!    them were applied before the writer lock is given back. So nobody else has touched a key of a chunk
+//!    that has no such record: after a crash one of its moves has been applied exactly if the key's word is no longer
+//!    the recorded one. The words do not tell that of other chunks, since later jobs may have put them back: the
 //!    offset of a chain that was freed is soon another chain's.
 //! 3. What a chunk with that record tells is its effect on the counts alone. So a log that has become long gives way to a
 //!    new one which begins with the sum: the root is switched by one store, and a crash takes the one or the other.

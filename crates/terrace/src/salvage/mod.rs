@@ -217,7 +217,7 @@ impl Salvage {
         self.tables.keys().copied().collect()
     }
 
-    /// The tables that hold what the database held, of those that are there. Of the rest the report tells.
+    /// The tables that hold what the database held, of those that are there. The report tells of the rest.
     pub fn wanted_tables(&mut self, known: Option<&State>) -> BTreeSet<u64> {
         let present = self.present_tables();
         let named: BTreeSet<u64> = known.iter().flat_map(|s| s.tables.keys().copied()).collect();

@@ -220,7 +220,7 @@ fn deletions_that_a_walk_passes_are_flushed() {
     assert_clean(&slm);
 }
 
-/// Of a group that is linked in part nothing is ever seen: no later group is taken that would show it.
+/// Nothing is ever seen of a group that is linked in part: no later group is taken that would show it.
 #[test]
 fn a_group_that_is_linked_in_part_ends_writing() {
     let dir = tempfile::tempdir().unwrap();

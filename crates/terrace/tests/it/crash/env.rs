@@ -62,7 +62,7 @@ pub fn runs_on(engine: EngineKind, granularity: Granularity) -> bool {
     !is_left_out && (!engine.needs_memory() || granularity != Granularity::Page)
 }
 
-/// Of the images of a scenario only one in so many is looked at. The engines that keep everything in persistent memory
+/// Only one in so many images of a scenario is looked at. The engines that keep everything in persistent memory
 /// have few structures, and random histories with kills and power cuts in their conformance besides, and `batches` tries
 /// every event; all of it takes minutes, and is done if `TERRACE_CRASH_MEMORY` is set.
 pub fn share(engine: EngineKind) -> u64 {

@@ -337,7 +337,7 @@ fn other_versions_of_pools_are_refused() {
     }
 }
 
-/// Of a pool that does not open a repair brings back what is in the logs of write buffers alone, whether it is told of
+/// A repair brings back what is in the logs of write buffers alone of a pool that does not open, whether it is told of
 /// buffers or not.
 #[test]
 fn a_repair_reads_the_logs_of_write_buffers() {

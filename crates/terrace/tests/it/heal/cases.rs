@@ -1,7 +1,7 @@
 //! Cases: a scenario, and which of its operations are refused.
 //!
-//! Of a scenario every operation that a trouble can befall is refused in turn, or a sample where these are many; for how
-//! many operations the trouble lasts is drawn. `HEAL_CASES` says how many cases each scenario has at most, and
+//! Every operation of a scenario that a trouble can befall is refused in turn, or a sample where these are many. How many
+//! operations the trouble lasts for is drawn. `HEAL_CASES` says how many cases each scenario has at most, and
 //! `HEAL_CASE` names the one to be run: `Io:17:3` refuses three operations from the seventeenth on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -8,7 +8,7 @@
 //! | `space.rs` | whether a store that is at rest takes no more room than a fresh one |
 //! | `known.rs` | cases that were found, each kept as it was |
 //!
-//! Of each case is asked: what is answered is right, always, for the present and for every snapshot and iterator;
+//! Each case asks: what is answered is right, always, for the present and for every snapshot and iterator;
 //! a refused write is not there; once all is well every operation succeeds, without reopening; the check is clean, the
 //! room is back; and whatever then happens to process or power, what was acknowledged is there.
 

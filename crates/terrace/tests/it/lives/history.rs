@@ -63,7 +63,7 @@ impl History {
         let mut outcomes = Vec::new();
         for _ in 0..3 {
             let change = Change::choose(&mut self.rng, &self.image, &self.earlier);
-            // Of files that were being written nobody can say whether they are the newest.
+            // Nobody can say whether files that were being written are the newest.
             let Some(change) = change.filter(|change| self.closed || !change.is_of_files()) else { continue };
             let outcome =
                 self.suffer(&change).map_err(|fault| (change.sort(), format!("{change:?}: {fault}")))?;
