@@ -21,8 +21,9 @@
 //! | `compare` | engines and peers side by side, and the report: the `terrace-bench compare` command |
 //! | `chart` | charts as SVG |
 //! | `index` | bare indexes instead of stores: the `terrace-bench index` command |
+//! | `memtables` | bare memtables: the `terrace-bench memtables` command |
 //!
-//! The last three, and the command, are there with the feature `compare`, which is on by default.
+//! The last four, and the command, are there with the feature `compare`, which is on by default.
 //!
 //! A run is repeatable up to the interleaving of threads: the same seed draws the same operations.
 
@@ -37,6 +38,8 @@ mod draw;
 #[cfg(feature = "compare")]
 pub mod index;
 pub mod keys;
+#[cfg(feature = "compare")]
+pub mod memtables;
 pub mod outcome;
 pub mod peers;
 pub mod report;

@@ -21,6 +21,7 @@ enum Command {
     CompareRuns(command::reports::CompareRuns),
     Session(command::reports::Session),
     Index(Box<command::index::Index>),
+    Memtables(command::memtables::Memtables),
     Plot(command::plot::Plot),
 }
 
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Command::CompareRuns(runs) => runs.run(),
         Command::Session(session) => session.run(),
         Command::Index(index) => index.run(),
+        Command::Memtables(memtables) => memtables.run(),
         Command::Plot(plot) => plot.run(),
     };
     match outcome {

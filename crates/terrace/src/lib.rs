@@ -43,6 +43,9 @@ pub use terrace_pmem::Profile;
 #[doc = include_str!("../../../README.md")]
 struct ReadmeExamples;
 
+/// The memtables of engines, alone, for the benchmark.
+#[doc(hidden)]
+pub mod bare_memtables;
 /// Decoders of what the store keeps in logs, for the fuzzer.
 #[doc(hidden)]
 pub mod fuzzing;

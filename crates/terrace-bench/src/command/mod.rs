@@ -2,6 +2,7 @@
 
 pub mod compare;
 pub mod index;
+pub mod memtables;
 pub mod plot;
 pub mod reports;
 

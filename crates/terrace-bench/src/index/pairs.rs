@@ -86,7 +86,7 @@ impl PairKeys {
 
 /// A bijection of 64 bits, so that numbers in order are keys in none.
 #[inline]
-fn mix(number: u64) -> u64 {
+pub fn mix(number: u64) -> u64 {
     let x = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

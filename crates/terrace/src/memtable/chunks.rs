@@ -30,8 +30,17 @@ const ORDERS: usize = (REGION_BYTES / MIN_CHUNK_BYTES).ilog2() as usize + 1;
 #[derive(Debug, Default)]
 pub(crate) struct Chunks {
     stock: Mutex<Stock>,
+    pages: Pages,
     given: AtomicU64,
     reserved: AtomicU64,
+}
+
+/// What pages are asked for.
+#[derive(Debug, Clone, Copy, Default)]
+enum Pages {
+    #[default]
+    Huge,
+    Ordinary,
 }
 
 /// Chunks that nobody has, by order. The lowest is given out first, which keeps the others together.
@@ -62,6 +71,12 @@ impl Chunks {
         Arc::default()
     }
 
+    /// The same without huge pages, to measure what these are worth.
+    pub fn in_ordinary_pages() -> Arc<Chunks> {
+        let (stock, given, reserved) = Default::default();
+        Arc::new(Chunks { stock, pages: Pages::Ordinary, given, reserved })
+    }
+
     /// Bytes that memtables hold now.
     pub fn given_bytes(&self) -> u64 {
         self.given.load(Ordering::Relaxed)
@@ -77,7 +92,9 @@ impl Chunks {
         let order = order_of(bytes);
         let mut stock = self.stock.lock();
         let at = stock.take(order).unwrap_or_else(|| {
-            stock.give(take_region(), ORDERS - 1);
+            let region = take_region();
+            advise(region, REGION_BYTES, self.pages);
+            stock.give(region, ORDERS - 1);
             self.reserved.fetch_add(REGION_BYTES as u64, Ordering::Relaxed);
             stock.take(order).expect("a region is there, and no chunk is larger")
         });
@@ -95,7 +112,7 @@ impl Chunks {
         let at = unsafe { alloc(layout) };
         let Some(at) = NonNull::new(at) else { handle_alloc_error(layout) };
         if huge {
-            advise_huge(at, bytes);
+            advise(at, bytes, self.pages);
         }
         self.given.fetch_add(layout.size() as u64, Ordering::Relaxed);
         self.reserved.fetch_add(layout.size() as u64, Ordering::Relaxed);
@@ -183,13 +200,20 @@ fn order_of(bytes: usize) -> usize {
     (bytes / MIN_CHUNK_BYTES).ilog2() as usize
 }
 
-/// Asks for huge pages; without them all is as well.
-fn advise_huge(at: NonNull<u8>, bytes: usize) {
+/// Asks for such pages; without them all is as well.
+fn advise(at: NonNull<u8>, bytes: usize, pages: Pages) {
     #[cfg(all(target_os = "linux", not(miri)))]
-    // SAFETY: the range is ours, and advice of this sort changes nothing of what is in it.
-    let _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), bytes, rustix::mm::Advice::LinuxHugepage) };
+    {
+        use rustix::mm::{Advice, madvise};
+        let advice = match pages {
+            Pages::Huge => Advice::LinuxHugepage,
+            Pages::Ordinary => Advice::LinuxNoHugepage,
+        };
+        // SAFETY: the range is ours, and advice of this sort changes nothing of what is in it.
+        let _ = unsafe { madvise(at.as_ptr().cast(), bytes, advice) };
+    }
     #[cfg(not(all(target_os = "linux", not(miri))))]
-    let _ = (at, bytes);
+    let _ = (at, bytes, pages);
 }
 
 const REGION: Layout = match Layout::from_size_align(REGION_BYTES, REGION_BYTES) {
@@ -217,9 +241,7 @@ fn take_region() -> NonNull<u8> {
         let _ = munmap(region.add(REGION_BYTES).cast(), REGION_BYTES - before);
         region
     };
-    let Some(region) = NonNull::new(region) else { handle_alloc_error(REGION) };
-    advise_huge(region, REGION_BYTES);
-    region
+    NonNull::new(region).unwrap_or_else(|| handle_alloc_error(REGION))
 }
 
 /// # Safety

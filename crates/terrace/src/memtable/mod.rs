@@ -14,10 +14,10 @@
 
 mod arena;
 #[cfg_attr(not(test), expect(dead_code, reason = "the engine that uses it comes next"))]
-mod chunks;
+pub(crate) mod chunks;
 mod cursor;
 #[cfg_attr(not(test), expect(dead_code, reason = "the engine that uses it comes next"))]
-mod hash;
+pub(crate) mod hash;
 mod node;
 
 use std::cmp::Ordering as Order;
