@@ -99,7 +99,7 @@ impl Evidence {
     }
 
     /// Whose it is, of the databases of `engine`. Files that agree outvote a pool; where there are as many of one as of
-    /// another the pool decides, and is right if a table or log says the same.
+    /// another the pool decides, and is right if a table or log says the same. Without a pool nothing decides between them.
     fn owner(&self, engine: EngineKind) -> Option<Owner> {
         let mut files: BTreeMap<u64, u64> = BTreeMap::new();
         for (origin, count) in self.tables.iter().chain(&self.logs) {
@@ -107,10 +107,15 @@ impl Evidence {
                 *files.entry(origin & ((1 << 48) - 1)).or_default() += count;
             }
         }
-        match (self.pool, most(&files)) {
-            (None, by_files) => by_files.map(Owner::Told),
-            (Some((_, pool)), Some(other)) if !files.contains_key(&pool) && files[&other] > 1 => {
-                Some(Owner::Told(other))
+        let by_files =
+            most(&files).map(|owner| match files.values().filter(|n| **n == files[&owner]).count() {
+                1 => Owner::Told(owner),
+                _ => Owner::Disputed(owner),
+            });
+        match (self.pool, by_files) {
+            (None, by_files) => by_files,
+            (Some((_, pool)), Some(other)) if !files.contains_key(&pool) && files[&other.bytes()] > 1 => {
+                Some(other)
             }
             (Some((_, pool)), _) if files.contains_key(&pool) => Some(Owner::Told(pool)),
             (Some((_, pool)), _) => Some(Owner::ByPool(pool)),
@@ -166,6 +171,23 @@ mod tests {
         let logs = Evidence { logs: [(2 << 56 | 8, 1)].into(), ..none };
         assert_eq!(judge(&logs, None), Some((lsm, Some(8))));
     }
+
+    /// A log of the database and a table that was put in the place of its own: which one is, nobody can tell.
+    #[test]
+    fn as_many_files_of_one_as_of_another_decide_nothing() {
+        let lsm = EngineKind::Lsm;
+        let of = |tables: &[(u64, u64)], logs: &[(u64, u64)], pool: Option<u64>| {
+            let [tables, logs] =
+                [tables, logs].map(|files| files.iter().map(|(o, n)| (2 << 56 | o, *n)).collect());
+            Evidence { pool: pool.map(|owner| (lsm, owner)), tables, logs, manifest: None }.owner(lsm)
+        };
+        assert!(matches!(of(&[(5, 1)], &[(7, 1)], None), Some(Owner::Disputed(_))));
+        assert!(matches!(of(&[(5, 2), (7, 2)], &[], Some(9)), Some(Owner::Disputed(_))));
+        assert_eq!(of(&[(5, 1)], &[(7, 1)], Some(7)), Some(Owner::Told(7)));
+        assert_eq!(of(&[(5, 1)], &[(7, 1)], Some(9)), Some(Owner::ByPool(9)));
+        assert_eq!(of(&[(5, 2)], &[(7, 1)], None), Some(Owner::Told(5)));
+    }
+
     #[test]
     fn a_pool_alone_may_be_anothers() {
         let slm = EngineKind::Slm;

@@ -29,6 +29,8 @@ pub(crate) use runs::{Runs, each_newest};
 pub(crate) enum Owner {
     /// The first bytes of its identity, by tables or logs.
     Told(u64),
+    /// The same, where as many tables and logs say something else.
+    Disputed(u64),
     /// By the pool alone, which may be another database's.
     ByPool(u64),
 }
@@ -36,7 +38,7 @@ pub(crate) enum Owner {
 impl Owner {
     /// The first bytes of the identity.
     pub fn bytes(self) -> u64 {
-        let (Owner::Told(owner) | Owner::ByPool(owner)) = self;
+        let (Owner::Told(owner) | Owner::Disputed(owner) | Owner::ByPool(owner)) = self;
         owner
     }
 }
@@ -127,12 +129,17 @@ impl Salvage {
                 owner.map_or_else(|| new.clone(), |owner| new.clone().with_owner(owner.bytes()))
             }
         };
-        self.is_known = known.is_some() || matches!(self.owner, Some(Owner::Told(_)));
-        if !self.is_known && self.owner.is_some() {
-            self.report.doubts.push(
-                "whose the pool is: it alone says which database this was, and may be another one's".into(),
-            );
-        }
+        self.is_known = known.is_some() || !matches!(self.owner, None | Some(Owner::ByPool(_)));
+        let doubt = match self.owner.filter(|_| known.is_none()) {
+            Some(Owner::ByPool(_)) => {
+                Some("whose the pool is: it alone says which database this was, and may be another one's")
+            }
+            Some(Owner::Disputed(_)) => {
+                Some("whose the database is: as many files are of one as are of another, whose are set aside")
+            }
+            Some(Owner::Told(_)) | None => None,
+        };
+        self.report.doubts.extend(doubt.map(String::from));
         self.options.origin = identity.origin();
         self.identify_tables(known.as_ref(), &identity)?;
         Ok((known, identity))

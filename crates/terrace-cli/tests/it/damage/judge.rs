@@ -116,9 +116,9 @@ impl Judge<'_> {
         }
         let check = self.run("check", &[]);
         let export = self.run("export", &[]);
-        // Without a manifest the pool may be another database's, and nothing tells: that is to be said.
+        // Without a manifest pool, tables and logs may be another database's, and nothing tells: that is to be said.
         let list = std::fs::read_to_string(self.image.dir.join("lost/LIST")).unwrap_or_default();
-        let left = match (said.clone() + &list).contains("not known: whose the pool is") {
+        let left = match (said.clone() + &list).contains("not known: whose the ") {
             true => self.records_of_anyone(&export),
             false => self.records(&export),
         };
