@@ -31,11 +31,11 @@ pub use core::report::{CheckReport, RepairReport};
 pub use db::{Db, DbIter, Entries, Snapshot, lock_path};
 pub use env::{Env, PmSpace};
 pub use options::{
-    BufferPlace, Compression, EngineKind, LogPlace, LsmOptions, Options, PoolChoice, SlmOptions,
-    SptreeOptions, TurboOptions, WriteOptions,
+    BucketMemtableKind, BufferPlace, Compression, EngineKind, LogPlace, LsmOptions, Options, PoolChoice,
+    SlmOptions, SptreeOptions, TurboOptions, WipOptions, WriteOptions,
 };
 pub use repair::{RepairOptions, Whose};
-pub use stats::{Counts, DramStats, PmFloor, SsdStats, Stats};
+pub use stats::{BucketStats, Counts, DramStats, PmFloor, SsdStats, Stats};
 pub use terrace_base::{Error, ErrorKind, Result};
 pub use terrace_pmem::Profile;
 

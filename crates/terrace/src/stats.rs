@@ -31,6 +31,26 @@ pub struct Stats {
     pub ssd: SsdStats,
     /// Operations and background work.
     pub counts: Counts,
+    /// Buckets, of an engine that has them; else all zero.
+    pub buckets: BucketStats,
+}
+
+/// Ranges of keys with memtables and tables of their own.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BucketStats {
+    /// Buckets there are.
+    pub buckets: u64,
+    /// Sublevels of the bucket that has the most.
+    pub most_sublevels: u64,
+    /// Buckets that were split since the database was opened.
+    pub splits: u64,
+    /// Buckets that were joined since then.
+    pub joins: u64,
+    /// Bytes of commit log that are needed.
+    pub log_bytes: u64,
+    /// Who needs the oldest part of it, in words.
+    pub log_held_by: String,
 }
 
 /// DRAM held, against the budget.

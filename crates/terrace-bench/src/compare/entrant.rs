@@ -147,7 +147,8 @@ fn options(kind: EngineKind, setup: &Setup, pm: Option<&PmSetup>) -> StoreResult
             set_memtables(&mut options, memtable)?;
             options.memory_budget = setup.memory - WRITE_BUFFERS * memtable;
         }
-        BufferPlace::Pool | BufferPlace::None => {}
+        // Half of the budget, as it is.
+        BufferPlace::DramShare | BufferPlace::Pool | BufferPlace::None => {}
     }
     Ok(options)
 }
@@ -184,6 +185,7 @@ fn describe(db: &Db, options: &Options) -> Settings {
     let place = match options.engine.buffer_place() {
         BufferPlace::None => "none",
         BufferPlace::Dram => "DRAM",
+        BufferPlace::DramShare => "DRAM, a share of the budget",
         BufferPlace::Pool => "the pool",
     };
     pairs.push(("write buffers in", place.to_string()));

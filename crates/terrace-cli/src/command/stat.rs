@@ -61,6 +61,7 @@ pub fn render(stats: &Stats) -> String {
     dram(stats, &mut text);
     pm(stats, &mut text);
     ssd(stats, &mut text);
+    buckets(stats, &mut text);
     counts(stats, &mut text);
     text
 }
@@ -119,6 +120,25 @@ fn ssd(stats: &Stats, text: &mut String) {
     floor(text, "SSD", &format!("{} in {} {tables}", human(ssd.table_bytes), grouped(ssd.tables)), &parts);
 }
 
+/// Of an engine that has them.
+fn buckets(stats: &Stats, text: &mut String) {
+    let buckets = &stats.buckets;
+    if buckets.buckets == 0 {
+        return;
+    }
+    let parts = [
+        ("sublevels of one, at most", grouped(buckets.most_sublevels)),
+        ("splits", grouped(buckets.splits)),
+        ("joins", grouped(buckets.joins)),
+        ("commit log", human(buckets.log_bytes)),
+    ];
+    let noun = if buckets.buckets == 1 { "bucket" } else { "buckets" };
+    floor(text, "KEYS", &format!("in {} {noun}", grouped(buckets.buckets)), &parts);
+    if !buckets.log_held_by.is_empty() {
+        let _ = writeln!(text, "        the log's oldest part is needed by {}", buckets.log_held_by);
+    }
+}
+
 fn counts(stats: &Stats, text: &mut String) {
     let counts = &stats.counts;
     let groups = counts.commit_groups;
@@ -167,6 +187,7 @@ fn render_json(stats: &Stats) -> CommandResult<String> {
         "dram": dram_json(stats),
         "pm": pm_json(stats),
         "ssd": ssd_json(stats),
+        "buckets": buckets_json(stats),
         "counts": counts_json(stats),
     });
     let text = serde_json::to_string_pretty(&value);
@@ -222,6 +243,18 @@ fn ssd_json(stats: &Stats) -> Value {
         "syncs": ssd.syncs,
         "write_amplification": stats.ssd_write_amplification(),
         "space_amplification": stats.ssd_space_amplification(),
+    })
+}
+
+fn buckets_json(stats: &Stats) -> Value {
+    let buckets = &stats.buckets;
+    json!({
+        "buckets": buckets.buckets,
+        "most_sublevels": buckets.most_sublevels,
+        "splits": buckets.splits,
+        "joins": buckets.joins,
+        "log_bytes": buckets.log_bytes,
+        "log_held_by": buckets.log_held_by,
     })
 }
 

@@ -122,6 +122,15 @@ impl FileLog {
         Ok(())
     }
 
+    pub fn is_unsynced(&self) -> bool {
+        self.unsynced
+    }
+
+    /// Everything appended, after which nothing was, has been made durable.
+    pub fn note_synced(&mut self) {
+        self.unsynced = false;
+    }
+
     /// Leaves the log, of which only what was acknowledged may be found by the next opening of the file. What a failed sync has
     /// made of the file nobody knows; a power cut may bring back what is cut here.
     pub fn leave(&mut self) {

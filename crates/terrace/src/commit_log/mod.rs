@@ -28,9 +28,11 @@
 mod check;
 mod file;
 mod mend;
+mod place;
 mod pool;
 mod record;
 mod replay;
+mod salvage;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -50,10 +52,12 @@ use pool::PoolLog;
 use record::put_batch_head;
 
 pub(crate) use mend::Entry;
+pub(crate) use place::{Found, LogHome, Opened, durability};
 pub(crate) use pool::{Gathered, LOG_ROOTS, number_of};
 pub(crate) use record::Record;
 use replay::Files;
-pub(crate) use replay::{Replayed, Source, groups_beyond, replay, replay_files};
+pub(crate) use replay::{Replayed, Source, first_beginning, groups_beyond, log_files, replay, replay_files};
+pub(crate) use salvage::gather_logs;
 
 /// The largest buffer for records that is kept from one to the next.
 const KEPT_RECORD_BYTES: usize = 4 << 20;
@@ -142,6 +146,14 @@ impl Log {
         match self {
             Log::Pool(log) => log.number,
             Log::File(log) => log.number,
+        }
+    }
+
+    /// Its number, if what it has is not all durable.
+    fn number_of_unsynced(&self) -> Option<u64> {
+        match self {
+            Log::Pool(_) => None,
+            Log::File(log) => log.is_unsynced().then_some(log.number),
         }
     }
 
@@ -323,6 +335,33 @@ impl CommitLog {
         let mut series = self.series.lock();
         let outcome = sync_all(&mut series);
         self.after(&mut series, outcome)
+    }
+
+    /// Makes everything logged so far power-safe while writers go on. For logs of which nothing is kept back in DRAM.
+    pub fn sync_beside(&self) -> Result<()> {
+        debug_assert_eq!(self.policy.buffer_bytes, 0, "everything has been handed to the system");
+        let numbers: Vec<u64> = {
+            let series = self.series.lock();
+            let logs = series.older.iter().chain(&series.current);
+            logs.filter_map(Log::number_of_unsynced).collect()
+        };
+        for number in numbers {
+            let outcome = self.core.fs().sync_file(&file::log_path(&self.core.dir, number));
+            let mut series = self.series.lock();
+            let still = series.older.iter_mut().find(|log| log.number() == number);
+            match (outcome, still) {
+                (Ok(()), Some(Log::File(log))) => log.note_synced(),
+                (Ok(()), _) => {}
+                (Err(e), still) => {
+                    let is_needed =
+                        still.is_some() || series.current.as_ref().is_some_and(|log| log.number() == number);
+                    // Where another failure came first, what it leaves is begun anew.
+                    let outcome = if is_needed { Err(Failure::Broken(e)) } else { Err(Failure::Refused(e)) };
+                    return self.after(&mut series, outcome);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Leaves the log being written, which the next memtable does not go on with. Where each log is to be complete it is

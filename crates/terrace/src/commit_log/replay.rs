@@ -160,6 +160,23 @@ pub(crate) fn groups_beyond(core: &Core, state: &State, numbers: Vec<u64>, seq: 
     last_groups.len() as u64
 }
 
+/// The logs in files of `core` numbered `numbers`, of the database `database`, to be read and nothing else.
+pub(crate) fn log_files(core: &Core, database: u64, numbers: BTreeSet<u64>) -> impl Source + '_ {
+    let (fs, dir, numbers) = (core.fs(), &*core.dir, numbers.into_iter().collect());
+    Files { fs, dir, database, numbers, each_complete: true, read_only: true }
+}
+
+/// The last sequence number before the first of the logs that begins, if one does. Damage is for whoever replays them.
+pub(crate) fn first_beginning(source: &dyn Source) -> Result<Option<u64>> {
+    for number in source.numbers() {
+        match beginning(source, number)? {
+            Begins::After { before, .. } => return Ok(Some(before)),
+            Begins::Anew | Begins::Not => {}
+        }
+    }
+    Ok(None)
+}
+
 pub(super) fn decode(path: &Path, payload: &[u8]) -> Result<Record> {
     Record::decode(payload).ok_or_else(|| match record::reserved(payload) {
         Some(what) => Kind::later(what, path),

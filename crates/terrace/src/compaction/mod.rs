@@ -10,7 +10,6 @@
 //! | [`overlap`] | ranges of keys |
 
 pub mod backpressure;
-#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "the engine that uses it comes next"))]
 pub(crate) mod buckets;
 pub mod leveled;
 pub mod overlap;

@@ -6,6 +6,7 @@ mod pm;
 pub(crate) mod slm;
 mod sptree;
 mod turbo;
+mod wip;
 
 use std::sync::Arc;
 
@@ -29,6 +30,7 @@ fn registered(engine: EngineKind) -> (Open, Repair) {
         EngineKind::Slm => (slm::open, slm::repair),
         EngineKind::Lsm => (lsm::open, lsm::repair),
         EngineKind::Turbo => (pm::open::<TurboHash>, pm::repair::<TurboHash>),
+        EngineKind::Wip => (wip::open, wip::repair),
         EngineKind::Sptree => (pm::open::<SpTree>, pm::repair::<SpTree>),
     }
 }

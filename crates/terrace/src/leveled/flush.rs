@@ -83,7 +83,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         let held = self.core.snapshots.list();
         let levels = self.readable().levels.clone();
         // Older versions may lie in any run; those of older memtables are in runs by now.
-        let mut survivors = Survivors::new(&held, &levels, 0);
+        let mut survivors = Survivors::new(&held, |key: &[u8], _| levels.lacks(0, key));
         let options = self.writer_options(self.policy.outputs(0).run_bytes);
         let mut outputs = Outputs::new(&self.core, &self.manifest, options, Below::default());
         versions(&mut |key, seq, kind, value| match survivors.keeps(key, seq, kind) {

@@ -103,7 +103,8 @@ impl Merge {
             Some(from) => cursor.seek(from, u64::MAX)?,
             None => cursor.seek_first()?,
         }
-        let mut survivors = Survivors::new(&self.held, &sources.levels, self.pick.output + 1);
+        let lacks_older = |key: &[u8], _| sources.levels.lacks(self.pick.output + 1, key);
+        let mut survivors = Survivors::new(&self.held, lacks_older);
         let limits = tree.policy.outputs(self.pick.output);
         let below = self.below(sources, part, limits.overlap_bytes);
         let options = tree.writer_options(limits.run_bytes);

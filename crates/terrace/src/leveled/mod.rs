@@ -128,14 +128,6 @@ pub(crate) struct Parts<B> {
     pub buffer: B,
 }
 
-/// How the database was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Found {
-    New,
-    Closed,
-    Crashed,
-}
-
 /// Everything that may be read at one moment, but for the stage.
 #[derive(Debug)]
 struct Readable<M> {

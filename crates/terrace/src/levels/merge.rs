@@ -7,25 +7,23 @@
 
 use terrace_table::Kind;
 
-use super::Levels;
 use crate::core::snapshots::is_needed;
 
 /// Decides over a run of versions, in order.
 #[derive(Debug)]
-pub(crate) struct Survivors<'a> {
+pub(crate) struct Survivors<'a, F> {
     /// Snapshots, ascending, listed after everything in the merge had become visible.
     held: &'a [u64],
-    /// Where older versions may lie: all tables there are, from level `below` on.
-    levels: &'a Levels,
-    below: usize,
+    /// Whether no version of a key that is older than a sequence number lies anywhere but in the merge.
+    lacks_older: F,
     key: Vec<u8>,
     newer: Option<u64>,
 }
 
-impl<'a> Survivors<'a> {
-    /// For a merge beside which older versions may lie on level `below` of `levels` and under it.
-    pub fn new(held: &'a [u64], levels: &'a Levels, below: usize) -> Self {
-        Survivors { held, levels, below, key: Vec::new(), newer: None }
+impl<'a, F: Fn(&[u8], u64) -> bool> Survivors<'a, F> {
+    /// For a merge beside which no older version lies of the keys for which `lacks_older` says so.
+    pub fn new(held: &'a [u64], lacks_older: F) -> Self {
+        Survivors { held, lacks_older, key: Vec::new(), newer: None }
     }
 
     /// Whether the next version stays.
@@ -44,7 +42,7 @@ impl<'a> Survivors<'a> {
     }
 
     fn hides_nothing(&self, seq: u64) -> bool {
-        self.held.first().is_none_or(|&oldest| oldest >= seq) && self.levels.lacks(self.below, &self.key)
+        self.held.first().is_none_or(|&oldest| oldest >= seq) && (self.lacks_older)(&self.key, seq)
     }
 }
 
@@ -53,8 +51,7 @@ mod tests {
     use super::*;
 
     fn kept(held: &[u64], versions: &[(&str, u64, Kind)]) -> Vec<u64> {
-        let levels = Levels::default();
-        let mut survivors = Survivors::new(held, &levels, 0);
+        let mut survivors = Survivors::new(held, |_: &[u8], _| true);
         let keeps = |(key, seq, kind): &&(&str, u64, Kind)| survivors.keeps(key.as_bytes(), *seq, *kind);
         versions.iter().filter(keeps).map(|v| v.1).collect()
     }

@@ -26,6 +26,8 @@ pub(crate) struct Outputs<'a> {
     keeps_old: bool,
     /// Tables of the level below the output's: none of the outputs is to overlap too much of them.
     below: Below,
+    /// Keys before which a table ends, ascending, the next one last.
+    cuts: Vec<Vec<u8>>,
     done: Vec<Written>,
 }
 
@@ -65,7 +67,15 @@ impl<'a> Outputs<'a> {
     /// Tables with numbers from `manifest`, cut and written as `options` say.
     pub fn new(core: &'a Core, manifest: &'a Manifest, options: WriterOptions, below: Below) -> Self {
         let writer = TableWriter::new(&core.files, manifest, options);
-        Outputs { core, writer, keeps_old: false, below, done: Vec::new() }
+        Outputs { core, writer, keeps_old: false, below, cuts: Vec::new(), done: Vec::new() }
+    }
+
+    /// Ends the table being written, and has those that follow end before each of `cuts`, which ascend. Keys may begin anew.
+    pub fn begin_part(&mut self, mut cuts: Vec<Vec<u8>>) -> Result<()> {
+        self.close()?;
+        cuts.reverse();
+        self.cuts = cuts;
+        Ok(())
     }
 
     /// Adds a version; keys ascend, and the sequence numbers of a key descend.
@@ -81,13 +91,23 @@ impl<'a> Outputs<'a> {
     /// Ends the table being written where it is full.
     fn cut(&mut self, key: &[u8]) -> Result<()> {
         let enough = self.below.is_enough(key, self.writer.number().is_some());
-        if enough || self.writer.is_full() {
+        let passes = self.passes_cut(key);
+        if enough || passes || self.writer.is_full() {
             self.close()?;
         }
         if self.writer.number().is_none() {
             self.below.overlapped = 0;
         }
         Ok(())
+    }
+
+    /// Whether `key` is the first at or behind a cut.
+    fn passes_cut(&mut self, key: &[u8]) -> bool {
+        let before = self.cuts.len();
+        while self.cuts.last().is_some_and(|cut| **cut <= *key) {
+            self.cuts.pop();
+        }
+        self.cuts.len() < before
     }
 
     fn close(&mut self) -> Result<()> {

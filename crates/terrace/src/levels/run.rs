@@ -60,6 +60,13 @@ impl Run {
         }
     }
 
+    /// Whether a version of `key` may be in it: where not, there is none.
+    pub fn may_contain(&self, key: &[u8]) -> Result<bool> {
+        match self {
+            Run::Table(table) => table.may_contain(key),
+        }
+    }
+
     /// A cursor at no entry yet; what it reads is kept in the cache if asked, and so many bytes are read ahead at most.
     pub fn cursor(&self, fill_cache: bool, readahead: usize) -> RunCursor {
         match self {

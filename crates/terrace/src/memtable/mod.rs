@@ -13,10 +13,8 @@
 //! 4. A node lives as long as the list, and the list as long as any handle or cursor of it.
 
 mod arena;
-#[cfg_attr(not(test), expect(dead_code, reason = "the engine that uses it comes next"))]
 pub(crate) mod chunks;
 mod cursor;
-#[cfg_attr(not(test), expect(dead_code, reason = "the engine that uses it comes next"))]
 pub(crate) mod hash;
 mod node;
 

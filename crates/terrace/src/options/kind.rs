@@ -20,6 +20,8 @@ pub enum BufferPlace {
     None,
     /// In memtables in DRAM, which are part of `memory_budget`.
     Dram,
+    /// In many memtables in DRAM, which together take a share of `memory_budget`, whatever the size of each.
+    DramShare,
     /// In memtables in the pool, beside `memory_budget`: an ordinary file's pages are memory all the same.
     Pool,
 }
@@ -69,6 +71,8 @@ engines! {
     Turbo: "turbo", 3, Everything, None, false;
     /// SPTree (Spot-On): everything in persistent memory behind a range index with its inner nodes in DRAM.
     Sptree: "sptree", 4, Everything, None, true;
+    /// WipDB (Zhao's dissertation): the keys are cut into buckets, each with its own memtable and a small tiered LSM-tree.
+    Wip: "wip", 5, Logs, DramShare, true;
 }
 
 impl EngineKind {
@@ -129,6 +133,6 @@ mod tests {
             assert_eq!(EngineKind::parse(kind.name()).unwrap(), kind);
             assert_eq!(EngineKind::of_origin(u64::from(kind.number()) << 56 | 7), Some(kind));
         }
-        assert!(EngineKind::parse("rocks").unwrap_err().to_string().contains("slm, lsm, turbo, sptree"));
+        assert!(EngineKind::parse("rocks").unwrap_err().to_string().contains("slm, lsm, turbo, sptree, wip"));
     }
 }

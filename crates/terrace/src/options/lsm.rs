@@ -1,6 +1,6 @@
 //! Options of the engine `lsm`.
 
-use super::settings::{BLOCK_BYTES, KIB, MANY, MEMTABLE_BYTES, Setting, Slot, TABLE_BYTES, TIB};
+use super::settings::{BLOCK_BYTES, Choice, KIB, MANY, MEMTABLE_BYTES, Setting, Slot, TABLE_BYTES, TIB};
 
 /// Where the commit log of an engine with its write buffer in DRAM lies; fixed when the database is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -14,15 +14,15 @@ pub enum LogPlace {
     Ssd,
 }
 
-impl LogPlace {
-    /// The place called `name`: `auto`, `pm` or `ssd`.
-    pub(crate) fn parse(name: &str) -> Option<LogPlace> {
-        match name {
-            "auto" => Some(LogPlace::Auto),
-            "pm" => Some(LogPlace::Pm),
-            "ssd" => Some(LogPlace::Ssd),
-            _ => None,
-        }
+impl Choice for LogPlace {
+    const NAMES: &'static [&'static str] = &["auto", "pm", "ssd"];
+
+    fn number(&self) -> usize {
+        *self as usize
+    }
+
+    fn take(&mut self, number: usize) {
+        *self = [Self::Auto, Self::Pm, Self::Ssd][number];
     }
 }
 
@@ -89,7 +89,7 @@ impl LsmOptions {
             set("lsm.memtable_bytes", Slot::Whole(&mut self.memtable_bytes, MEMTABLE_BYTES)),
             // A log in the pool for each, and one more while a flush ends: there are roots for eight.
             set("lsm.memtables", Slot::Whole(&mut self.memtables, 2..=7)),
-            set("lsm.log", Slot::Place(&mut self.log)),
+            set("lsm.log", Slot::OneNamed(&mut self.log)),
             set("lsm.levels", Slot::Whole(&mut self.levels, 2..=16)),
             set("lsm.l0_tables", Slot::Whole(&mut self.l0_tables, MANY)),
             set("lsm.l0_slowdown_tables", Slot::Whole(&mut self.l0_slowdown_tables, MANY)),

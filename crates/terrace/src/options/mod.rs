@@ -3,7 +3,7 @@
 //! | file | what it owns |
 //! |---|---|
 //! | `kind.rs` | which engines there are |
-//! | `slm.rs`, `lsm.rs`, `turbo.rs`, `sptree.rs` | the options of one engine, and their names and ranges |
+//! | `slm.rs`, `lsm.rs`, `turbo.rs`, `sptree.rs`, `wip.rs` | the options of one engine, and their names and ranges |
 //! | `settings.rs` | what an option that has a name may be set to |
 
 mod kind;
@@ -14,6 +14,7 @@ mod sptree;
 #[cfg(test)]
 mod tests;
 mod turbo;
+mod wip;
 
 use std::path::PathBuf;
 
@@ -27,6 +28,7 @@ use self::settings::{KIB, MIB, Setting, Slot, TIB};
 pub use self::slm::SlmOptions;
 pub use self::sptree::SptreeOptions;
 pub use self::turbo::TurboOptions;
+pub use self::wip::{BucketMemtableKind, WipOptions};
 
 /// Where the persistent-memory pool lies.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -94,6 +96,8 @@ pub struct Options {
     pub turbo: TurboOptions,
     /// The `sptree` engine's own options.
     pub sptree: SptreeOptions,
+    /// The `wip` engine's own options.
+    pub wip: WipOptions,
 }
 
 impl Default for Options {
@@ -114,6 +118,7 @@ impl Default for Options {
             lsm: LsmOptions::default(),
             turbo: TurboOptions::default(),
             sptree: SptreeOptions::default(),
+            wip: WipOptions::default(),
         }
     }
 }
@@ -183,6 +188,7 @@ impl Options {
         all.extend(self.lsm.settings());
         all.extend(self.turbo.settings());
         all.extend(self.sptree.settings());
+        all.extend(self.wip.settings());
         all
     }
 
@@ -202,7 +208,7 @@ impl Options {
         if self.pm_bytes < 4 * self.slm.memtable_bytes.min(MIB) {
             return Some("pm_bytes must be at least 4 MiB, or four times a smaller slm.memtable_bytes");
         }
-        self.lsm.contradiction()
+        self.lsm.contradiction().or_else(|| self.wip.contradiction())
     }
 }
 

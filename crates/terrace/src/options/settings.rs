@@ -6,8 +6,6 @@ use std::ops::RangeInclusive;
 use terrace_base::{Error, Result};
 use terrace_table::TableOptions;
 
-use super::lsm::LogPlace;
-
 pub(super) const KIB: u64 = 1 << 10;
 pub(super) const MIB: u64 = 1 << 20;
 pub(super) const GIB: u64 = 1 << 30;
@@ -36,7 +34,42 @@ pub(super) enum Slot<'a> {
     /// A number from 0 to just below 1.
     Share(&'a mut f64),
     Flag(&'a mut bool),
-    Place(&'a mut LogPlace),
+    OneNamed(&'a mut dyn AnyChoice),
+}
+
+/// A choice among a few, each of which has a name.
+pub(crate) trait Choice {
+    /// The names, in the order of their numbers.
+    const NAMES: &'static [&'static str];
+
+    /// The number of what is chosen.
+    fn number(&self) -> usize;
+
+    /// Chooses by a number, which is one of a name.
+    fn take(&mut self, number: usize);
+}
+
+/// A [`Choice`] of whatever kind.
+pub(super) trait AnyChoice {
+    fn names(&self) -> &'static [&'static str];
+    fn name(&self) -> &'static str;
+    /// Chooses by name; false if there is none such.
+    fn choose(&mut self, name: &str) -> bool;
+}
+
+impl<C: Choice> AnyChoice for C {
+    fn names(&self) -> &'static [&'static str] {
+        C::NAMES
+    }
+
+    fn name(&self) -> &'static str {
+        C::NAMES[self.number()]
+    }
+
+    fn choose(&mut self, name: &str) -> bool {
+        let found = C::NAMES.iter().position(|known| *known == name);
+        found.map(|number| self.take(number)).is_some()
+    }
 }
 
 /// Whole numbers of every width.
@@ -70,7 +103,7 @@ impl Slot<'_> {
             Slot::OneOf(kept, values) => values.contains(&kept.get()),
             Slot::Real(kept, range) => range.contains(kept),
             Slot::Share(kept) => (0.0..1.0).contains(&**kept),
-            Slot::Flag(_) | Slot::Place(_) => true,
+            Slot::Flag(_) | Slot::OneNamed(_) => true,
         }
     }
 
@@ -80,7 +113,7 @@ impl Slot<'_> {
             Slot::Whole(kept, _) | Slot::OneOf(kept, _) => text.parse().is_ok_and(|value| kept.set(value)),
             Slot::Real(kept, _) | Slot::Share(kept) => text.parse().map(|value| **kept = value).is_ok(),
             Slot::Flag(kept) => text.parse().map(|value| **kept = value).is_ok(),
-            Slot::Place(kept) => LogPlace::parse(text).map(|place| **kept = place).is_some(),
+            Slot::OneNamed(kept) => kept.choose(text),
         }
     }
 
@@ -95,7 +128,10 @@ impl Slot<'_> {
             Slot::Real(_, range) => format!("{} to {}", range.start(), range.end()),
             Slot::Share(_) => "at least 0 and less than 1".into(),
             Slot::Flag(_) => "true or false".into(),
-            Slot::Place(_) => "auto, pm or ssd".into(),
+            Slot::OneNamed(kept) => match kept.names() {
+                [others @ .., last] => format!("{} or {last}", others.join(", ")),
+                [] => String::new(),
+            },
         }
     }
 
@@ -105,7 +141,7 @@ impl Slot<'_> {
             Slot::Whole(kept, _) | Slot::OneOf(kept, _) => kept.get().to_string(),
             Slot::Real(kept, _) | Slot::Share(kept) => kept.to_string(),
             Slot::Flag(kept) => kept.to_string(),
-            Slot::Place(kept) => format!("{kept:?}").to_lowercase(),
+            Slot::OneNamed(kept) => kept.name().into(),
         }
     }
 }

@@ -25,6 +25,7 @@ fn every_option_is_in_the_table_and_the_defaults_are_admitted() {
         ("lsm", shown(format!("{:?}", options.lsm))),
         ("turbo", shown(format!("{:?}", options.turbo))),
         ("sptree", shown(format!("{:?}", options.sptree))),
+        ("wip", shown(format!("{:?}", options.wip))),
     ] {
         for field in fields {
             let name = format!("{engine}.{field}");

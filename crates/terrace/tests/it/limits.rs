@@ -54,7 +54,7 @@ struct Load {
 
 /// The loads: records of 1 KB with small memtables and tables, and of 100 bytes, whose keys take most of the memory,
 /// with the usual ones, for which the budget is small.
-fn loads() -> [Load; 3] {
+fn loads() -> [Load; 4] {
     let mut small = Options { memory_budget: (96 << 20) * scale(), ..Options::default() };
     small.slm.memtable_bytes = 4 << 20;
     small.slm.table_bytes = 4 << 20;
@@ -63,7 +63,9 @@ fn loads() -> [Load; 3] {
     levels.lsm.memtable_bytes = 4 << 20;
     levels.lsm.table_bytes = 4 << 20;
     levels.lsm.base_level_bytes = 16 << 20;
+    let buckets = Options { engine: EngineKind::Wip, ..small.clone() };
     [
+        Load { budget: buckets.memory_budget, value_bytes: VALUE_BYTES, options: buckets },
         Load { budget: levels.memory_budget, value_bytes: VALUE_BYTES, options: levels },
         Load { budget: small.memory_budget, value_bytes: VALUE_BYTES, options: small },
         Load { budget: usual.memory_budget, value_bytes: 100, options: usual },
@@ -229,6 +231,11 @@ fn space_behind_a_snapshot_is_reclaimed_on_levels() {
 }
 
 #[test]
+fn space_behind_a_snapshot_is_reclaimed_in_buckets() {
+    behind_a_snapshot(EngineKind::Wip);
+}
+
+#[test]
 fn space_behind_a_snapshot_is_reclaimed_in_a_table() {
     behind_a_snapshot(EngineKind::Turbo);
 }
@@ -244,6 +251,8 @@ fn behind_a_snapshot(engine: EngineKind) {
     options.lsm.memtable_bytes = 1 << 20;
     options.lsm.table_bytes = 1 << 20;
     options.lsm.base_level_bytes = 4 << 20;
+    (options.wip.memtable_bytes, options.wip.most_memtable_bytes) = (64 << 10, 1 << 20);
+    (options.wip.bucket_bytes, options.wip.log_bytes) = (4 << 20, 4 << 20);
     options.slm.memtable_bytes = 1 << 20;
     options.slm.table_bytes = 1 << 20;
     let db = Db::open(dir.path(), options).unwrap();

@@ -12,7 +12,7 @@ use terrace_sim::{EventKind, World};
 use crate::harness::{Contents, Engine, Machine, Map, Setup, assert_clean};
 
 /// Engines that log in files where there is no persistent memory.
-pub const ENGINES: [EngineKind; 2] = [EngineKind::Lsm, EngineKind::Slm];
+pub const ENGINES: [EngineKind; 3] = [EngineKind::Lsm, EngineKind::Slm, EngineKind::Wip];
 
 pub fn roomy(kind: EngineKind) -> Machine {
     Machine::new(&Setup::roomy(&Engine { kind, drains_per_group: None }, Granularity::Page))
@@ -173,10 +173,11 @@ fn a_sync_that_fails_at_the_close_takes_nothing() {
     }
 }
 
-/// A close that could not bring the log's contents anywhere says so, however often it is asked.
+/// A close that could not bring the log's contents anywhere says so, however often it is asked. The engine `wip` brings them
+/// to tables, for which it needs no log.
 #[test]
 fn a_close_that_failed_does_not_turn_into_one_that_succeeded() {
-    for kind in ENGINES {
+    for kind in ENGINES.into_iter().filter(|kind| *kind != EngineKind::Wip) {
         let machine = roomy(kind);
         let (db, mut map) = (machine.open().unwrap(), Map::new());
         put(&db, &mut map, "synced", 100, true).unwrap();

@@ -16,6 +16,7 @@ fn tiny() -> Options {
             ..SlmOptions::default()
         },
         lsm: crate::harness::tiny_lsm(),
+        wip: crate::harness::tiny_wip(),
         ..Options::default()
     }
 }
@@ -77,6 +78,17 @@ fn on_an_ordinary_file() {
 #[test]
 fn with_log_files() {
     run(Options { engine: EngineKind::Lsm, ..tiny() }, 3);
+}
+
+#[test]
+fn in_buckets() {
+    run(Options { engine: EngineKind::Wip, ..tiny() }, 5);
+}
+
+#[test]
+fn in_buckets_with_the_log_on_emulated_memory() {
+    let pool = PoolChoice::Emulated { path: None, profile: Profile::parse("dram").unwrap() };
+    run(Options { engine: EngineKind::Wip, pool, ..tiny() }, 6);
 }
 
 #[test]

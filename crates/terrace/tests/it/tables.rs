@@ -11,7 +11,7 @@ use crate::crash::env::{DIR, Process, tiny};
 use crate::crash::run::{contents, contents_of};
 use crate::harness::assert_clean;
 
-const ENGINES: [EngineKind; 2] = [EngineKind::Slm, EngineKind::Lsm];
+const ENGINES: [EngineKind; 3] = [EngineKind::Slm, EngineKind::Lsm, EngineKind::Wip];
 
 /// Tables that may be open.
 const OPEN_TABLES: usize = 64;
@@ -33,6 +33,8 @@ fn small_tables(engine: EngineKind, max_open_tables: usize) -> Options {
     (options.lsm.memtable_bytes, options.lsm.table_bytes) = (1 << 20, 1 << 10);
     (options.lsm.l0_slowdown_tables, options.lsm.l0_stop_tables) = (20, 36);
     options.lsm.base_level_bytes = 64 << 20;
+    (options.wip.memtable_bytes, options.wip.most_memtable_bytes) = (1 << 10, 1 << 10);
+    (options.wip.bucket_bytes, options.wip.sublevels, options.wip.min_sublevels) = (4 << 10, 8, 8);
     options
 }
 
@@ -127,14 +129,20 @@ impl Bed {
     }
 }
 
+/// Records, and the tables that they make at least. Buckets of so few tables are merged all the time.
+fn many(engine: EngineKind) -> (u64, u64) {
+    if engine == EngineKind::Wip { (5_000, TABLES / 16) } else { (22_000, TABLES) }
+}
+
 /// A database with more tables than files may be open.
 fn thousands(engine: EngineKind) -> Bed {
     let mut bed = Bed::new(small_tables(engine, OPEN_TABLES));
     // One more is refused by the system from here on.
     bed.world.fs().set_descriptors(Some(OPEN_TABLES + OTHER_FILES));
-    bed.load(22_000);
+    let (records, wanted) = many(engine);
+    bed.load(records);
     let tables = bed.db().stats().ssd.tables;
-    assert!(tables >= TABLES, "{engine:?} has {tables} tables");
+    assert!(tables >= wanted, "{engine:?} has {tables} tables");
     bed
 }
 
@@ -142,7 +150,7 @@ fn thousands(engine: EngineKind) -> Bed {
 #[test]
 fn thousands_of_tables_need_few_descriptors() {
     for engine in ENGINES {
-        let mut bed = thousands(engine);
+        let (mut bed, (records, _)) = (thousands(engine), many(engine));
         bed.db().close().unwrap();
         let before = bed.world.fs().operations().0;
         bed.open();
@@ -154,7 +162,7 @@ fn thousands_of_tables_need_few_descriptors() {
 
         let mut rng = Rng::new(9);
         for _ in 0..3000 {
-            let i = rng.below(22_000);
+            let i = rng.below(records);
             assert_eq!(bed.db().get(&key(i)).unwrap().as_deref(), Some(&value(i, 1)[..]));
         }
         bed.assert_few_are_open("after gets");
@@ -174,7 +182,7 @@ fn thousands_of_tables_need_few_descriptors() {
         let (seen, mut walk) = (bed.model.clone(), snapshot.iter().unwrap());
         let mut walked: Map =
             walk.by_ref().take(500).map(|e| e.unwrap()).map(|(k, v)| (k.to_vec(), v.to_vec())).collect();
-        bed.put((0..22_000).step_by(3), 2);
+        bed.put((0..records).step_by(3), 2);
         bed.compact();
         bed.assert_few_are_open("after a compaction");
         bed.compare();

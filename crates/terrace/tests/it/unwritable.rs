@@ -309,6 +309,11 @@ fn lsm() {
 }
 
 #[test]
+fn wip() {
+    explore(EngineKind::Wip);
+}
+
+#[test]
 fn turbo() {
     explore(EngineKind::Turbo);
 }

@@ -6,10 +6,9 @@
 use terrace_base::{Error, Result};
 
 use super::open;
-use crate::commit_log::Gathered;
+use crate::commit_log::{Found, Gathered, Opened, gather_logs};
 use crate::core::engine::Engine;
-use crate::leveled::logged::gather_logs;
-use crate::leveled::{Found, gather_runs, new_state};
+use crate::leveled::{gather_runs, new_state};
 use crate::manifest::{Identity, Manifest, State};
 use crate::options::EngineKind;
 use crate::pool;
@@ -23,7 +22,7 @@ pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {
         note_place(&base, &mut identity)?;
     }
     let runs = gather_runs(&mut base, known.as_ref())?;
-    let on_pm = open::is_on_pm(&identity);
+    let on_pm = open::log_home(&base.core).is_on_pm(&identity);
     let gathered = on_pm.then(|| gather_logs(&mut base, &identity, known.as_ref())).transpose()?;
     let state = new_state(&base, identity, runs, known)?;
     finish(base, state, gathered)
@@ -33,7 +32,7 @@ pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {
 fn note_place(base: &Salvage, identity: &mut Identity) -> Result<()> {
     let core = &base.core;
     let (path, _) = pool::request(core, identity)?;
-    open::note_place(identity, core.env.pm.exists(&path)?);
+    open::log_home(core).note(identity, core.env.pm.exists(&path)?);
     Ok(())
 }
 
@@ -54,7 +53,7 @@ fn finish(mut base: Salvage, state: State, gathered: Option<Gathered>) -> Result
         base.damaged_log(&damage);
         Ok(())
     };
-    let opened = (manifest, None, Found::Crashed);
+    let opened = Opened { manifest, pool: None, found: Found::Crashed };
     let lsm = open::assemble(core.clone(), opened, gathered.as_ref(), &mut damaged)?;
     lsm.rotate()?;
     lsm.wait_until_flushed()?;

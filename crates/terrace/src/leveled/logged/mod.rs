@@ -7,7 +7,6 @@
 //! What a flush makes, and what lies below the memtables, is the [`Stage`]'s, which this knows nothing of.
 
 mod recover;
-mod repair;
 mod write;
 
 use std::sync::Arc;
@@ -20,15 +19,13 @@ use terrace_table::{Cursor, Entry, Kind};
 
 use super::{LeveledTree, Memtable, Stage, WriteBuffer};
 use crate::batch::Op;
-use crate::commit_log::{CommitLog, Policy};
+use crate::commit_log::{CommitLog, Policy, durability};
 use crate::core::Core;
 use crate::core::report::CheckReport;
 use crate::core::request::Group;
 use crate::manifest::{Edit, Manifest};
 use crate::memtable::{MemCursor, MemList, NODE_OVERHEAD_BYTES};
 use crate::stats::Stats;
-
-pub(crate) use repair::gather_logs;
 
 /// More than this is flushed, and not copied to another log.
 const COPY_BYTES: u64 = 4 << 20;
@@ -198,19 +195,5 @@ impl<S: Stage> WriteBuffer for LoggedMemtables<S> {
 
     fn close(tree: &LeveledTree<Self>) -> Result<()> {
         tree.buffer.log.close(tree)
-    }
-}
-
-/// Whether acknowledged writes survive a power cut, in plain words.
-fn durability(on_pm: bool, sync: bool) -> &'static str {
-    match (on_pm, sync) {
-        (true, _) => "an acknowledged write survives a power cut",
-        (false, true) => {
-            "an acknowledged write survives a power cut (each group of writes waits for fdatasync)"
-        }
-        (false, false) => {
-            "an acknowledged write survives a killed process; after a power cut a consistent prefix \
-             with every synced write is there"
-        }
     }
 }

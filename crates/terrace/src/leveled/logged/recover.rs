@@ -10,8 +10,8 @@ use terrace_table::Kind;
 
 use super::{LoggedMemtable, LoggedMemtables};
 use crate::batch::{Op, WriteBatch};
-use crate::commit_log::{Gathered, Replayed, Source, replay};
-use crate::leveled::{Found, LeveledTree, Memtable, Stage};
+use crate::commit_log::{Found, Gathered, Replayed, Source, replay};
+use crate::leveled::{LeveledTree, Memtable, Stage};
 use crate::manifest::Edit;
 
 /// More logs than this after a recovery, and their memtable is flushed at once.

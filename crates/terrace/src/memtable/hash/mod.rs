@@ -149,10 +149,12 @@ impl HashTable {
     }
 
     /// Versions in the table.
+    #[cfg(test)]
     pub fn entries(&self) -> u64 {
         self.inner.entries.load(Ordering::Acquire)
     }
 
+    #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         self.entries() == 0
     }
@@ -169,6 +171,7 @@ impl HashTable {
     }
 
     /// The smallest sequence number in the table; `u64::MAX` if it is empty.
+    #[cfg(test)]
     pub fn min_seq(&self) -> u64 {
         self.inner.min_seq.load(Ordering::Acquire)
     }

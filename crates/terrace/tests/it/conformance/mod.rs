@@ -70,6 +70,7 @@ use tests_of_an_engine;
 conformance! {
     slm: super::Engine { kind: terrace::EngineKind::Slm, drains_per_group: Some(2) },
     lsm: super::Engine { kind: terrace::EngineKind::Lsm, drains_per_group: Some(1) },
+    wip: super::Engine { kind: terrace::EngineKind::Wip, drains_per_group: Some(1) },
     turbo: super::Engine { kind: terrace::EngineKind::Turbo, drains_per_group: None },
     sptree: super::Engine { kind: terrace::EngineKind::Sptree, drains_per_group: None },
 }

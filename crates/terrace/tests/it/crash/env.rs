@@ -52,8 +52,8 @@ impl Process {
 }
 
 /// The engines that every scenario is tried on.
-pub const ENGINES: [EngineKind; 4] =
-    [EngineKind::Slm, EngineKind::Lsm, EngineKind::Turbo, EngineKind::Sptree];
+pub const ENGINES: [EngineKind; 5] =
+    [EngineKind::Slm, EngineKind::Lsm, EngineKind::Wip, EngineKind::Turbo, EngineKind::Sptree];
 
 /// Whether `engine` is tried on such a pool. `TERRACE_CRASH_ENGINE` leaves one engine only, for work on that.
 pub fn runs_on(engine: EngineKind, granularity: Granularity) -> bool {
@@ -75,6 +75,7 @@ pub fn tiny(engine: EngineKind) -> Options {
     Options {
         engine,
         lsm: crate::harness::tiny_lsm(),
+        wip: crate::harness::tiny_wip(),
         turbo: crate::harness::tiny_turbo(),
         sptree: crate::harness::tiny_sptree(),
         pool_extent_bytes: 4096,

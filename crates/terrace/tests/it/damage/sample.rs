@@ -54,6 +54,8 @@ pub fn samples_with_tables() -> Vec<Sample> {
     let mut samples = samples_of_slm();
     let memory = build(EngineKind::Lsm, Granularity::CacheLine);
     let file = build(EngineKind::Lsm, Granularity::Page);
+    let buckets = build(EngineKind::Wip, Granularity::Page);
+    let with_log_in_memory = build(EngineKind::Wip, Granularity::CacheLine);
     samples.extend([
         sample("a log in persistent memory, closed", memory.closed),
         sample("a log in persistent memory, killed in a flush", memory.flush),
@@ -62,6 +64,12 @@ pub fn samples_with_tables() -> Vec<Sample> {
         sample("log files, power cut in a flush", rebooted(&file.flush)),
         sample("log files, killed in a flush", file.flush),
         sample("log files, killed in a compaction", file.compaction),
+        sample("buckets, power cut while a table is written", rebooted(&buckets.flush)),
+        sample("buckets, killed while a table is written", buckets.flush),
+        sample("buckets, killed while a table is synced", buckets.compaction),
+        sample("buckets, closed", buckets.closed),
+        sample("buckets, log in persistent memory, killed", with_log_in_memory.compaction),
+        sample("buckets, log in persistent memory, closed", with_log_in_memory.closed),
     ]);
     samples
 }
@@ -265,6 +273,7 @@ impl Observer for Camera {
     fn before(&self, event: FsEvent<'_>) {
         match self.engine {
             EngineKind::Lsm => self.before_of_lsm(event),
+            EngineKind::Wip => self.before_of_wip(event),
             _ => self.before_of_slm(),
         }
     }
@@ -285,6 +294,18 @@ impl Camera {
         });
         let job = if files + in_pool > 1 { JOBS[0] } else { JOBS[1] };
         self.shots.lock().unwrap().insert(job, image);
+    }
+
+    /// While tables are written, and when they are synced.
+    fn before_of_wip(&self, event: FsEvent<'_>) {
+        let (job, path) = match event {
+            FsEvent::Write { path, .. } => (JOBS[0], path),
+            FsEvent::Sync { path } => (JOBS[1], path),
+            _ => return,
+        };
+        if path.extension().is_some_and(|e| e == "sst") {
+            self.shots.lock().unwrap().insert(job, self.bed.image());
+        }
     }
 
     fn before_of_slm(&self) {

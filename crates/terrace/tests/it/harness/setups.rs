@@ -1,7 +1,8 @@
 //! Sets of options under which the same operations must give the same answers.
 
 use terrace::{
-    Compression, EngineKind, LogPlace, LsmOptions, Options, SlmOptions, SptreeOptions, TurboOptions,
+    BucketMemtableKind, Compression, EngineKind, LogPlace, LsmOptions, Options, SlmOptions, SptreeOptions,
+    TurboOptions, WipOptions,
 };
 use terrace_pmem::Granularity;
 
@@ -40,6 +41,10 @@ impl Setup {
         setup.granularity = granularity;
         setup.options.slm.memtable_bytes = 1 << 20;
         setup.options.lsm.memtable_bytes = 1 << 20;
+        setup.options.wip.memtable_bytes = 1 << 20;
+        setup.options.wip.most_memtable_bytes = 1 << 20;
+        setup.options.wip.bucket_bytes = 8 << 20;
+        setup.options.wip.log_bytes = 8 << 20;
         setup
     }
 
@@ -63,6 +68,7 @@ impl Setup {
             lsm: tiny_lsm(),
             turbo: tiny_turbo(),
             sptree: tiny_sptree(),
+            wip: tiny_wip(),
             ..Options::default()
         };
         Setup { name, granularity: Granularity::CacheLine, background: Background::Inline, options }
@@ -96,6 +102,22 @@ pub fn tiny_lsm() -> LsmOptions {
         base_level_bytes: 4096,
         level_multiplier: 3.0,
         ..LsmOptions::default()
+    }
+}
+
+/// Options of `wip` with which a few keys fill levels, and buckets are split and joined.
+pub fn tiny_wip() -> WipOptions {
+    WipOptions {
+        memtable_bytes: 2048,
+        most_memtable_bytes: 4096,
+        log_bytes: 16 << 10,
+        sublevels: 2,
+        min_sublevels: 2,
+        jitter: 1,
+        bucket_bytes: 12 << 10,
+        split_into: 3,
+        block_bytes: 256,
+        ..WipOptions::default()
     }
 }
 
@@ -133,6 +155,26 @@ pub fn setups(engine: &Engine) -> Vec<Setup> {
                     s.options.background_threads = 4;
                     s.options.lsm.table_bytes = 1024;
                     s.options.lsm.filter_bits_per_key = 0;
+                })
+                .threaded(4),
+        );
+    }
+    if engine.kind == EngineKind::Wip {
+        setups.push(Setup::tiny("log in files, synced", engine).with(|s| {
+            s.options.wip.log = LogPlace::Ssd;
+            s.options.sync = true;
+        }));
+        setups.push(Setup::tiny("skiplists", engine).with(|s| {
+            s.options.wip.memtable = BucketMemtableKind::Skiplist;
+            s.options.wip.read_aware = false;
+        }));
+        setups.push(
+            Setup::tiny("full lines are flushed", engine)
+                .with(|s| {
+                    s.options.background_threads = 4;
+                    s.options.wip.memtable = BucketMemtableKind::Hash;
+                    s.options.wip.freeze_on_overflow = true;
+                    s.options.wip.filter_bits_per_key = 0;
                 })
                 .threaded(4),
         );

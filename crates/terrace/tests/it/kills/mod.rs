@@ -53,6 +53,16 @@ fn kills_take_nothing_from_emulated_memory() {
 }
 
 #[test]
+fn kills_take_nothing_from_buckets() {
+    kill_often(EngineKind::Wip, &PoolChoice::Auto);
+}
+
+#[test]
+fn kills_take_nothing_from_buckets_with_a_log_in_emulated_memory() {
+    kill_often(EngineKind::Wip, &emulated());
+}
+
+#[test]
 fn kills_take_nothing_from_a_table() {
     kill_often(EngineKind::Turbo, &emulated());
 }

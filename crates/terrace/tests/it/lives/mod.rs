@@ -75,6 +75,16 @@ fn lsm_with_its_log_in_files() {
 }
 
 #[test]
+fn wip_with_its_log_on_persistent_memory() {
+    live(EngineKind::Wip, Granularity::CacheLine);
+}
+
+#[test]
+fn wip_with_its_log_in_files() {
+    live(EngineKind::Wip, Granularity::Page);
+}
+
+#[test]
 fn turbo_on_persistent_memory() {
     live(EngineKind::Turbo, Granularity::CacheLine);
 }

@@ -7,7 +7,8 @@ use terrace::{Db, EngineKind, ErrorKind, Options, PoolChoice, Profile, Result, W
 
 use crate::harness::{Contents, Map};
 
-const ENGINES: [EngineKind; 4] = [EngineKind::Slm, EngineKind::Lsm, EngineKind::Turbo, EngineKind::Sptree];
+const ENGINES: [EngineKind; 5] =
+    [EngineKind::Slm, EngineKind::Lsm, EngineKind::Wip, EngineKind::Turbo, EngineKind::Sptree];
 
 fn emulated(path: &Path) -> PoolChoice {
     PoolChoice::Emulated { path: Some(path.into()), profile: Profile::parse("dram").unwrap() }

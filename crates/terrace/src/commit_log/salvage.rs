@@ -4,7 +4,7 @@ use terrace_base::Result;
 use terrace_log::PmLog;
 use terrace_pmem::Opened;
 
-use crate::commit_log::{Gathered, LOG_ROOTS, number_of};
+use super::{Gathered, LOG_ROOTS, number_of};
 use crate::manifest::{Identity, State};
 use crate::pool;
 use crate::salvage::Salvage;

@@ -1,0 +1,178 @@
+//! Where the commit log of a database lies: on persistent memory or in files, as was found when it was created; and the
+//! opening and creating of what that takes, for every engine whose writes a commit log makes durable.
+
+use terrace_base::{Error, Result};
+use terrace_pmem::{Granularity, Pool};
+
+use super::LOG_ROOTS;
+use crate::core::Core;
+use crate::manifest::{self, Edit, Identity, Manifest};
+use crate::options::{EngineKind, LogPlace, PoolChoice};
+use crate::pool::{self, MEDIA, MEMORY};
+use crate::tables::refuse_missing;
+
+/// Where a log lies, as identities say it.
+const ON_PM: &str = "pm";
+const IN_FILES: &str = "ssd";
+
+/// How a database was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    New,
+    Closed,
+    Crashed,
+}
+
+/// What has been opened, or made.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub manifest: Manifest,
+    /// The pool that the log lies in; there is none where it lies in files.
+    pub pool: Option<Pool>,
+    pub found: Found,
+}
+
+/// What an engine says of its log's place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LogHome {
+    pub engine: EngineKind,
+    /// Where the options want the log.
+    pub asked: LogPlace,
+    /// What the manifest of a new database begins with.
+    pub first: fn() -> Vec<Edit>,
+}
+
+impl LogHome {
+    /// The identity's name for where the log lies.
+    fn option(&self) -> String {
+        format!("{}.log", self.engine.name())
+    }
+
+    /// Opens the database in `core.dir`, or creates it.
+    pub fn open(&self, core: &Core) -> Result<Opened> {
+        match manifest::locate(&*core.fs, &core.dir)? {
+            Some(_) => self.open_existing(core),
+            None => self.create(core),
+        }
+    }
+
+    /// Makes a database: the pool, where there is to be one, then the manifest, then the pool's owner and the first file
+    /// number. Cut short anywhere it is begun again: there is nothing in it yet.
+    fn create(&self, core: &Core) -> Result<Opened> {
+        if !core.options.create_if_missing || core.options.read_only {
+            return Err(Error::invalid(format!("there is no database in {}", core.dir.display())));
+        }
+        let mut identity = pool::new_identity(&core.options, self.engine);
+        let pool = self.choose(core, &mut identity)?;
+        let manifest = Manifest::create(core.fs.clone(), &core.dir, identity)?;
+        self.begin(manifest, pool)
+    }
+
+    /// Finds out where the log is to lie and makes the pool for it, if that is where.
+    fn choose(&self, core: &Core, identity: &mut Identity) -> Result<Option<Pool>> {
+        let files = self.asked == LogPlace::Ssd;
+        let pool = if files { None } else { Some(pool::fresh(core, identity, &LOG_ROOTS)?) };
+        if let Some(pool) = pool {
+            if pool.granularity() != Granularity::Page {
+                self.note(identity, true);
+                return Ok(Some(pool));
+            }
+            drop(pool);
+            // An ordinary file is no place for a log: files are.
+            let (path, _) = pool::request(core, identity)?;
+            core.env.pm.remove(&path)?;
+            if self.asked == LogPlace::Pm {
+                return Err(Error::invalid(format!("{} is not on persistent memory", path.display())));
+            }
+        }
+        self.note(identity, false);
+        Ok(None)
+    }
+
+    /// Writes down whether the log lies in the pool; where it does not, there is none.
+    pub fn note(&self, identity: &mut Identity, on_pm: bool) {
+        if on_pm {
+            identity.options.insert(MEDIA.into(), MEMORY.into());
+        } else {
+            identity.options.remove("pool.path");
+            identity.options.remove("pool.emulated");
+        }
+        identity.options.insert(self.option(), if on_pm { ON_PM } else { IN_FILES }.into());
+    }
+
+    fn begin(&self, manifest: Manifest, pool: Option<Pool>) -> Result<Opened> {
+        if let Some(pool) = &pool {
+            pool::note(&manifest, pool);
+            pool::set_owner(pool, &manifest.state().identity)?;
+        }
+        manifest.take_numbers(1);
+        manifest.apply(&(self.first)())?;
+        Ok(Opened { manifest, pool, found: Found::New })
+    }
+
+    /// Whether the log of the database `identity` lies in its pool.
+    pub fn is_on_pm(&self, identity: &Identity) -> bool {
+        identity.options.get(&self.option()).is_some_and(|place| place == ON_PM)
+    }
+
+    fn open_existing(&self, core: &Core) -> Result<Opened> {
+        let manifest = Manifest::open(core.fs.clone(), &core.dir)?;
+        let identity = manifest.state().identity.clone();
+        if identity.engine != self.engine.name() {
+            return Err(Error::invalid(format!("this database belongs to engine {}", identity.engine)));
+        }
+        if core.options.read_only && !manifest.is_sealed() {
+            return Err(Error::NotClosed { path: core.dir.clone() });
+        }
+        let on_pm = self.is_on_pm(&identity);
+        self.refuse_another_place(on_pm)?;
+        if manifest.state().next_file == 1 {
+            let pool = if on_pm { Some(pool::fresh(core, &identity, &LOG_ROOTS)?) } else { None };
+            return self.begin(manifest, pool);
+        }
+        refuse_missing(core, &manifest)?;
+        let closed = if manifest.is_sealed() { Found::Closed } else { Found::Crashed };
+        if !on_pm {
+            remove_leftover_pool(core)?;
+            return Ok(Opened { manifest, pool: None, found: closed });
+        }
+        let (pool, found) = match pool::open(core, &manifest)? {
+            pool::Found::Closed(pool) => (pool, closed),
+            pool::Found::Crashed(pool) => (pool, Found::Crashed),
+            pool::Found::Lost => {
+                let why = "a database with its log on PM has no pool in an ordinary file";
+                return Err(Error::invalid(why));
+            }
+        };
+        Ok(Opened { manifest, pool: Some(pool), found })
+    }
+
+    fn refuse_another_place(&self, on_pm: bool) -> Result<()> {
+        match (self.asked, on_pm) {
+            (LogPlace::Pm, false) => Err(Error::invalid("this database was created with its log in files")),
+            (LogPlace::Ssd, true) => Err(Error::invalid("this database was created with its log on PM")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A pool in the database's own directory that no log lies in is the rest of a creation that was cut off.
+fn remove_leftover_pool(core: &Core) -> Result<()> {
+    let path = core.dir.join(pool::POOL_NAME);
+    let mine = core.options.pool == PoolChoice::Auto && !core.options.read_only;
+    if mine && core.env.pm.exists(&path)? { core.env.pm.remove(&path) } else { Ok(()) }
+}
+
+/// Whether acknowledged writes survive a power cut, in plain words.
+pub(crate) fn durability(on_pm: bool, sync: bool) -> &'static str {
+    match (on_pm, sync) {
+        (true, _) => "an acknowledged write survives a power cut",
+        (false, true) => {
+            "an acknowledged write survives a power cut (each group of writes waits for fdatasync)"
+        }
+        (false, false) => {
+            "an acknowledged write survives a killed process; after a power cut a consistent prefix \
+             with every synced write is there"
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! Buckets: ranges of keys that follow one another, each with its memtables and its tables.
+//!
+//! 1. The first bucket begins at the empty key, each other where the one before it ends, and the last has no end.
+//! 2. Tables lie in one bucket's range. So do memtables, but for those that were being written when the bucket was split:
+//!    they stay in every one of the new ones until they are flushed.
+//! 3. Of one key's versions every one in a memtable is newer than every one in an older memtable, and those than any in a
+//!    table. Between tables their sequence numbers alone tell: a lookup goes on until no table can hold a newer one.
+//! 4. A bucket is replaced by others when it is split or joined; who has it may read what it held.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use terrace_base::Result;
+use terrace_base::checksum::hash64;
+use terrace_table::Entry;
+
+use super::memtable::BucketMemtable;
+use crate::compaction::buckets::{BucketFigures, BucketTable, LEVELS};
+use crate::levels::run::Run;
+
+/// Where merges of a whole bucket go.
+pub(super) const LAST_LEVEL: usize = LEVELS - 1;
+
+/// A range of keys.
+#[derive(Debug)]
+pub(super) struct Bucket {
+    pub lower: Vec<u8>,
+    /// Where the next bucket begins; `None` for the last.
+    pub upper: Option<Vec<u8>>,
+    pub readable: ArcSwap<Readable>,
+    /// Lookups that looked into each level since it was compacted last, about.
+    reads: [AtomicU64; LEVELS],
+    /// Ranges that had to sort the memtable being written.
+    pub sorted: AtomicU64,
+    /// See [`overlap`](Self::overlap).
+    overlap: AtomicU64,
+    /// Bytes that the last merge of the whole left in it, if it could not be split.
+    pub merged: AtomicU64,
+    /// Sublevels of level 0.
+    pub depth: AtomicUsize,
+    /// Bytes of all tables.
+    pub bytes: AtomicU64,
+    /// What deciding about compactions needs.
+    pub figures: Mutex<BucketFigures>,
+    /// Keys at which tables written meanwhile end, while the whole bucket is being merged: it may be split there.
+    pub cuts: Mutex<Vec<Vec<u8>>>,
+}
+
+/// What may be read of a bucket at one moment.
+#[derive(Debug, Clone)]
+pub(super) struct Readable {
+    /// Newest first; the first is the one being written.
+    pub memtables: Vec<Arc<BucketMemtable>>,
+    /// Those with the newest versions first.
+    pub tables: Arc<Vec<Placed>>,
+}
+
+/// A table on its level.
+#[derive(Debug, Clone)]
+pub(super) struct Placed {
+    pub run: Run,
+    pub level: usize,
+}
+
+impl Placed {
+    /// What deciding needs of it.
+    pub fn figures<'a>(&'a self, keeping: &BTreeSet<u64>, busy: &BTreeSet<u64>) -> BucketTable<'a> {
+        let meta = self.run.meta();
+        BucketTable {
+            number: meta.number,
+            level: self.level as u32,
+            bytes: meta.file_bytes,
+            entries: meta.entries,
+            deletes: meta.deletes,
+            smallest: &meta.smallest,
+            largest: &meta.largest,
+            keeps_old: keeping.contains(&meta.number),
+            max_seq: meta.max_seq,
+            busy: busy.contains(&meta.number),
+        }
+    }
+
+    pub fn covers(&self, key: &[u8]) -> bool {
+        let meta = self.run.meta();
+        *meta.smallest <= *key && *key <= *meta.largest
+    }
+}
+
+impl Readable {
+    pub fn active(&self) -> &Arc<BucketMemtable> {
+        &self.memtables[0]
+    }
+
+    /// The same with another memtable to be written.
+    pub fn with(&self, active: &Arc<BucketMemtable>) -> Readable {
+        let memtables = std::iter::once(active).chain(&self.memtables).cloned().collect();
+        Readable { memtables, tables: self.tables.clone() }
+    }
+
+    /// Whether no table but those of `except` may hold a version of `key` that is older than `seq`.
+    pub fn lacks_older(&self, key: &[u8], seq: u64, except: &[u64]) -> bool {
+        let may = |table: &&Placed| table.run.meta().min_seq < seq && table.covers(key);
+        self.tables.iter().filter(may).all(|table| except.contains(&table.run.number()))
+    }
+}
+
+/// The order in which tables are looked into.
+pub(super) fn newest_first(mut tables: Vec<Placed>) -> Arc<Vec<Placed>> {
+    tables.sort_by_key(|table| Reverse((table.run.meta().max_seq, table.run.number())));
+    Arc::new(tables)
+}
+
+impl Bucket {
+    pub fn new(
+        lower: Vec<u8>,
+        upper: Option<Vec<u8>>,
+        memtables: Vec<Arc<BucketMemtable>>,
+        tables: Arc<Vec<Placed>>,
+    ) -> Arc<Bucket> {
+        Arc::new(Bucket {
+            lower,
+            upper,
+            readable: ArcSwap::from_pointee(Readable { memtables, tables }),
+            reads: Default::default(),
+            sorted: AtomicU64::new(0),
+            overlap: AtomicU64::new(0),
+            merged: AtomicU64::new(0),
+            depth: AtomicUsize::new(0),
+            bytes: AtomicU64::new(0),
+            figures: Mutex::new(BucketFigures::new(&[], 0.0, 0, 0)),
+            cuts: Mutex::default(),
+        })
+    }
+
+    /// Whether `key` is in its range.
+    pub fn holds(&self, key: &[u8]) -> bool {
+        *self.lower <= *key && self.upper.as_ref().is_none_or(|upper| *key < **upper)
+    }
+
+    /// Its range.
+    pub fn range(&self) -> (&[u8], Option<&[u8]>) {
+        (&self.lower, self.upper.as_deref())
+    }
+
+    /// The newest version of `key` up to `at` in the tables of `readable`.
+    pub fn get_in_tables(&self, readable: &Readable, key: &[u8], at: u64) -> Result<Option<Entry>> {
+        let mut newest: Option<Entry> = None;
+        for table in readable.tables.iter() {
+            if newest.as_ref().is_some_and(|found| found.seq >= table.run.meta().max_seq) {
+                break;
+            }
+            if !table.covers(key) {
+                continue;
+            }
+            self.note_read(table.level);
+            if let Some(found) = table.run.get(key, at)?
+                && newest.as_ref().is_none_or(|other| found.seq > other.seq)
+            {
+                newest = Some(found);
+            }
+        }
+        Ok(newest)
+    }
+
+    /// What the jitter of its thresholds comes from.
+    pub fn seed(&self) -> u64 {
+        hash64(&self.lower)
+    }
+
+    /// The share of its tables' keys that older tables hold, too, as far as it is known.
+    pub fn overlap(&self) -> f64 {
+        f64::from_bits(self.overlap.load(Ordering::Relaxed))
+    }
+
+    /// Notes that share.
+    pub fn note_overlap(&self, share: f64) {
+        self.overlap.store(share.to_bits(), Ordering::Relaxed);
+    }
+
+    /// Counts a read of `level`. Two at once may count as one: the figure is to be cheap.
+    pub fn note_read(&self, level: usize) {
+        let reads = &self.reads[level];
+        reads.store(reads.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// The reads of each level since it was compacted last.
+    pub fn reads(&self) -> [u64; LEVELS] {
+        std::array::from_fn(|level| self.reads[level].load(Ordering::Relaxed))
+    }
+
+    /// A level has been compacted.
+    pub fn forget_reads(&self, level: usize) {
+        self.reads[level].store(0, Ordering::Relaxed);
+    }
+}
+
+/// All buckets of one moment, in order.
+#[derive(Debug, Default)]
+pub(super) struct Buckets {
+    all: Vec<Arc<Bucket>>,
+    /// The first eight bytes of each bucket's lower bound as a number, so that most of a search touches nothing else.
+    prefixes: Vec<u64>,
+}
+
+/// The first eight bytes of `key`, padded with zeroes: of two keys the lesser never has the greater number.
+fn prefix_of(key: &[u8]) -> u64 {
+    let mut head = [0; 8];
+    let len = key.len().min(8);
+    head[..len].copy_from_slice(&key[..len]);
+    u64::from_be_bytes(head)
+}
+
+impl Buckets {
+    /// Of buckets that follow one another.
+    pub fn new(all: Vec<Arc<Bucket>>) -> Buckets {
+        debug_assert!(all.first().is_some_and(|first| first.lower.is_empty()));
+        debug_assert!(all.windows(2).all(|pair| pair[0].upper.as_ref() == Some(&pair[1].lower)));
+        debug_assert!(all.last().is_some_and(|last| last.upper.is_none()));
+        let prefixes = all.iter().map(|bucket| prefix_of(&bucket.lower)).collect();
+        Buckets { all, prefixes }
+    }
+
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Arc<Bucket>> + ExactSizeIterator {
+        self.all.iter()
+    }
+
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    pub fn at(&self, at: usize) -> &Arc<Bucket> {
+        &self.all[at]
+    }
+
+    pub fn last(&self) -> &Arc<Bucket> {
+        &self.all[self.all.len() - 1]
+    }
+
+    /// Which bucket `key` belongs to.
+    pub fn place(&self, key: &[u8]) -> usize {
+        let prefix = prefix_of(key);
+        let mut after = self.prefixes.partition_point(|other| *other <= prefix);
+        // Of those with the same first bytes the rest decides.
+        while after > 1 && self.prefixes[after - 1] == prefix && *self.all[after - 1].lower > *key {
+            after -= 1;
+        }
+        after.max(1) - 1
+    }
+
+    /// The bucket that `key` belongs to.
+    pub fn find(&self, key: &[u8]) -> &Arc<Bucket> {
+        &self.all[self.place(key)]
+    }
+
+    /// The last bucket that begins before `key`.
+    pub fn before(&self, key: &[u8]) -> Option<&Arc<Bucket>> {
+        let place = self.place(key);
+        match *self.all[place].lower < *key {
+            true => Some(&self.all[place]),
+            false => place.checked_sub(1).map(|before| &self.all[before]),
+        }
+    }
+
+    /// The buckets that have keys of the range.
+    pub fn within<'a>(
+        &'a self,
+        lower: &[u8],
+        upper: Option<&'a [u8]>,
+    ) -> impl Iterator<Item = &'a Arc<Bucket>> + use<'a> {
+        let begins_before = move |bucket: &&Arc<Bucket>| upper.is_none_or(|upper| *bucket.lower < *upper);
+        self.all[self.place(lower)..].iter().take_while(begins_before)
+    }
+
+    /// The same with `new` in the place of `count` buckets from `at` on.
+    pub fn replaced(&self, at: usize, count: usize, new: Vec<Arc<Bucket>>) -> Buckets {
+        let mut all = self.all.clone();
+        all.splice(at..at + count, new);
+        Buckets::new(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buckets(lowers: &[&str]) -> Buckets {
+        let uppers = lowers.iter().skip(1).map(|upper| Some(upper.as_bytes().to_vec())).chain([None]);
+        let bucket = |(lower, upper): (&&str, Option<Vec<u8>>)| {
+            Bucket::new(lower.as_bytes().to_vec(), upper, Vec::new(), Arc::default())
+        };
+        Buckets::new(lowers.iter().zip(uppers).map(bucket).collect())
+    }
+
+    #[test]
+    fn a_key_belongs_to_the_last_bucket_that_begins_at_or_before_it() {
+        let all = buckets(&["", "b", "prefix-of-many-1", "prefix-of-many-2", "prefix-of-many-21", "z"]);
+        for (key, place) in [
+            ("", 0),
+            ("a", 0),
+            ("b", 1),
+            ("prefix-", 1),
+            ("prefix-of-many-", 1),
+            ("prefix-of-many-1", 2),
+            ("prefix-of-many-1x", 2),
+            ("prefix-of-many-2", 3),
+            ("prefix-of-many-20", 3),
+            ("prefix-of-many-21", 4),
+            ("prefix-of-many-9", 4),
+            ("y", 4),
+            ("z", 5),
+            ("zz", 5),
+        ] {
+            assert_eq!(all.place(key.as_bytes()), place, "{key}");
+            assert!(all.find(key.as_bytes()).holds(key.as_bytes()), "{key}");
+        }
+        let before = |key: &str| all.before(key.as_bytes()).map(|bucket| bucket.lower.clone());
+        assert_eq!((before(""), before("a"), before("b")), (None, Some(vec![]), Some(vec![])));
+        assert_eq!(before("c"), Some(b"b".to_vec()));
+        let within =
+            |lower: &str, upper: Option<&str>| all.within(lower.as_bytes(), upper.map(str::as_bytes)).count();
+        assert_eq!((within("", None), within("b", Some("c")), within("a", Some("b"))), (6, 1, 1));
+        assert_eq!((within("a", Some("c")), within("prefix-of-many-2", Some("zz"))), (2, 3));
+    }
+
+    /// Short keys are padded: one that ends in zeroes has the number of a shorter one.
+    #[test]
+    fn keys_that_differ_in_trailing_zeroes_are_told_apart() {
+        let all = buckets(&["", "k", "k\0", "k\0\0"]);
+        for (key, place) in [(&b"j"[..], 0), (b"k", 1), (b"k\0", 2), (b"k\0\0", 3), (b"k\0\0\0\0\0\0\0\0", 3)]
+        {
+            assert_eq!(all.place(key), place, "{key:?}");
+        }
+    }
+}

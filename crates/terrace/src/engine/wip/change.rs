@@ -1,0 +1,225 @@
+//! A change of tables: what a flush or a compaction has written, moved and done with.
+//!
+//! It goes into the manifest as one group, so after a crash it has been made or not; readers are shown it after that.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use terrace_base::Result;
+use terrace_table::TableMeta;
+
+use super::bucket::{Bucket, Buckets, Placed, newest_first};
+use super::memtable::BucketMemtable;
+use super::{Plan, Wip};
+use crate::compaction::buckets::{BucketFigures, BucketTable, KeyRange, sublevels};
+use crate::levels::output::Written;
+use crate::manifest::{Edit, State};
+use crate::tables::MadeFile;
+
+/// A change, as it is put together.
+#[derive(Debug, Default)]
+pub(super) struct Change {
+    /// What else the manifest is told.
+    pub edits: Vec<Edit>,
+    added: Vec<(usize, TableMeta)>,
+    removed: Vec<u64>,
+    moved: Vec<(u64, usize)>,
+    /// Tables among those added that hold versions which only snapshots keep.
+    keeping: Vec<u64>,
+    /// The files of those added.
+    made: Vec<MadeFile>,
+}
+
+impl Change {
+    /// Adds what a flush or a compaction has written to `level`.
+    pub fn add(&mut self, level: usize, written: Vec<Written>) {
+        for table in written {
+            self.keeping.extend(table.keeps_old.then_some(table.meta.number));
+            self.added.push((level, table.meta));
+            self.made.push(table.file);
+        }
+    }
+
+    /// Takes tables away.
+    pub fn remove(&mut self, numbers: impl IntoIterator<Item = u64>) {
+        self.removed.extend(numbers);
+    }
+
+    /// Puts a table on `level` as it is.
+    pub fn move_to(&mut self, level: usize, number: u64) {
+        self.moved.push((number, level));
+    }
+
+    fn manifest_edits(&self, state: &State) -> Vec<Edit> {
+        let mut edits = self.edits.clone();
+        edits.extend(self.removed.iter().map(|&number| Edit::RemoveTable { number }));
+        let moves = self.moved.iter().map(|&(number, level)| Edit::MoveTable { number, level: level as u32 });
+        edits.extend(moves);
+        let add = |(level, meta): &(usize, TableMeta)| Edit::AddTable {
+            level: *level as u32,
+            job: 0,
+            meta: meta.clone(),
+        };
+        edits.extend(self.added.iter().map(add));
+        if !self.keeping.is_empty() {
+            let mut candidates = (*state.candidates).clone();
+            for number in &self.removed {
+                candidates.remove(number);
+            }
+            candidates.extend(&self.keeping);
+            edits.push(Edit::Candidates(candidates.into_iter().collect()));
+        }
+        edits
+    }
+
+    /// A key of each table that comes, goes or moves.
+    fn keys(&self, state: &State) -> Vec<Vec<u8>> {
+        let gone = self.removed.iter().chain(self.moved.iter().map(|(number, _)| number));
+        let gone =
+            gone.filter_map(|number| state.tables.get(number)).map(|table| table.meta.smallest.clone());
+        gone.chain(self.added.iter().map(|(_, meta)| meta.smallest.clone())).collect()
+    }
+}
+
+impl Wip {
+    /// Applies `change` and shows its tables to readers; the contents of the memtables `leaving` are in them. The new tables,
+    /// which are whole and durable, are looked at first, so that nothing fails once they are in the manifest.
+    pub(super) fn install(&self, change: Change, leaving: &[Arc<BucketMemtable>]) -> Result<()> {
+        let _alone = self.changing.lock();
+        self.install_locked(change, leaving)
+    }
+
+    /// The same, with `changing` locked.
+    pub(super) fn install_locked(&self, mut change: Change, leaving: &[Arc<BucketMemtable>]) -> Result<()> {
+        let made: Vec<Placed> =
+            change.added.iter().map(|(level, meta)| self.made(*level, meta)).collect::<Result<_>>()?;
+        let state = self.manifest.state();
+        let buckets = self.buckets();
+        let files = std::mem::take(&mut change.made);
+        let mut edits = change.manifest_edits(&state);
+        edits.extend(self.flushed_edits(&state, &buckets, leaving));
+        if let Err(e) = self.manifest.apply(&edits) {
+            // Whether they are in it a crash would decide: they stay until that is settled.
+            files.into_iter().for_each(MadeFile::keep_until_decided);
+            return Err(e);
+        }
+        files.into_iter().for_each(MadeFile::keep);
+        self.runs.insert(made.iter().map(|table| table.run.clone()));
+        self.show(&buckets, &change, &state, &made, leaving);
+        self.forget_logs();
+        self.fit_cache();
+        self.jobs.progressed();
+        Ok(())
+    }
+
+    fn made(&self, level: usize, meta: &TableMeta) -> Result<Placed> {
+        self.runs.made(meta).map(|run| Placed { run, level })
+    }
+
+    /// What the manifest is told as memtables leave: for each bucket how far its writes are in tables, for all of them how
+    /// far, and the first log that is still needed.
+    fn flushed_edits(&self, state: &State, buckets: &Buckets, leaving: &[Arc<BucketMemtable>]) -> Vec<Edit> {
+        if leaving.is_empty() {
+            return Vec::new();
+        }
+        // Before anything is looked at: what is inserted later has a greater number.
+        let applied = self.applied.load(Ordering::Acquire);
+        let mut edits = Vec::new();
+        for bucket in self.holders(buckets, leaving).values() {
+            let known = state.buckets.get(&bucket.lower).map_or(0, |known| known.flushed);
+            let flushed = flushed(bucket, leaving).max(known);
+            edits.push(Edit::SetBucket { lower: bucket.lower.clone(), flushed });
+        }
+        let stays = |memtable: &Arc<BucketMemtable>| !is_among(leaving, memtable);
+        let least = self.memtables().iter().filter(|m| stays(m)).map(|m| m.min_seq()).min();
+        let all = least.map_or(applied, |least| applied.min(least.saturating_sub(1)));
+        edits.push(Edit::FlushedSeq(all));
+        edits.push(Edit::LogNumber(self.first_needed_log(leaving)));
+        edits
+    }
+
+    /// The buckets that have one of `memtables`, by their place.
+    fn holders<'a>(
+        &self,
+        buckets: &'a Buckets,
+        memtables: &[Arc<BucketMemtable>],
+    ) -> BTreeMap<usize, &'a Arc<Bucket>> {
+        let mut holders = BTreeMap::new();
+        for memtable in memtables {
+            let first = buckets.place(&memtable.lower);
+            let within = buckets.iter().skip(first).take_while(|bucket| memtable.reaches(&bucket.lower));
+            holders.extend(within.enumerate().map(|(at, bucket)| (first + at, bucket)));
+        }
+        holders
+    }
+
+    /// Shows readers what has changed, of each bucket in one step.
+    fn show(
+        &self,
+        buckets: &Buckets,
+        change: &Change,
+        before: &State,
+        made: &[Placed],
+        leaving: &[Arc<BucketMemtable>],
+    ) {
+        let mut touched = self.holders(buckets, leaving);
+        for key in change.keys(before) {
+            let place = buckets.place(&key);
+            touched.insert(place, buckets.at(place));
+        }
+        for bucket in touched.values() {
+            let new: Vec<&Placed> = made.iter().filter(|t| bucket.holds(&t.run.meta().smallest)).collect();
+            bucket.readable.rcu(|now| {
+                let mut next = (**now).clone();
+                next.memtables.retain(|memtable| !is_among(leaving, memtable));
+                let kept = now.tables.iter().filter(|t| !change.removed.contains(&t.run.number()));
+                let mut tables: Vec<Placed> = kept.chain(new.iter().copied()).cloned().collect();
+                for (number, level) in &change.moved {
+                    tables.iter_mut().filter(|t| t.run.number() == *number).for_each(|t| t.level = *level);
+                }
+                next.tables = newest_first(tables);
+                next
+            });
+        }
+        if !leaving.is_empty() {
+            let mut frozen = self.frozen.lock();
+            frozen.retain(|memtable| !is_among(leaving, memtable));
+            let bytes: u64 = leaving.iter().map(|memtable| memtable.closed_bytes()).sum();
+            self.frozen_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        let plan = self.planning.lock();
+        touched.values().for_each(|bucket| self.note_figures(&plan, bucket));
+    }
+
+    fn forget_logs(&self) {
+        self.span.lock().forget_before(self.manifest.state().log_number);
+    }
+
+    /// Brings up to date what is decided by.
+    pub(super) fn note_figures(&self, plan: &Plan, bucket: &Bucket) {
+        let readable = bucket.readable.load();
+        let keeping = self.manifest.state().candidates.clone();
+        let tables: Vec<BucketTable<'_>> =
+            readable.tables.iter().map(|placed| placed.figures(&keeping, &plan.busy)).collect();
+        let uppermost = tables.iter().filter(|table| table.level == 0);
+        let ranges: Vec<KeyRange<'_>> = uppermost.map(|table| (table.smallest, table.largest)).collect();
+        bucket.depth.store(sublevels(&ranges), Ordering::Relaxed);
+        bucket.bytes.store(tables.iter().map(|table| table.bytes).sum(), Ordering::Relaxed);
+        let merged = bucket.merged.load(Ordering::Relaxed);
+        *bucket.figures.lock() = BucketFigures::new(&tables, bucket.overlap(), merged, bucket.seed());
+    }
+}
+
+/// Up to which sequence number the writes of `bucket` are in tables once `leaving` are.
+fn flushed(bucket: &Bucket, leaving: &[Arc<BucketMemtable>]) -> u64 {
+    let readable = bucket.readable.load();
+    let (gone, stays): (Vec<_>, Vec<_>) = readable.memtables.iter().partition(|m| is_among(leaving, m));
+    let least = stays.iter().map(|memtable| memtable.min_seq()).min().unwrap_or(u64::MAX);
+    let greatest = gone.iter().map(|memtable| memtable.max_seq()).max().unwrap_or(0);
+    greatest.min(least.saturating_sub(1))
+}
+
+fn is_among(all: &[Arc<BucketMemtable>], memtable: &Arc<BucketMemtable>) -> bool {
+    all.iter().any(|other| Arc::ptr_eq(other, memtable))
+}

@@ -1,0 +1,210 @@
+//! Doing compactions, one after the other as they are chosen.
+//!
+//! Outputs go into the manifest in one group with the end of their inputs, so after a crash a compaction has happened or
+//! not. No two jobs read one table.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use terrace_base::exec::Lane;
+use terrace_base::{Error, Result};
+
+use super::bucket::{Bucket, Placed};
+use super::change::Change;
+use super::whole::Ended;
+use super::{Plan, Wip};
+use crate::compaction::buckets::{BucketFigures, LEVELS, Pick, choose};
+
+/// Whether a compaction goes on when the database is closing: one that somebody waits for does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Patience {
+    UntilClosing,
+    ToTheEnd,
+}
+
+/// What is to be done.
+enum Job {
+    /// All of a level into one sublevel of the next.
+    Level(Arc<Bucket>, usize),
+    /// The whole bucket.
+    Whole(Arc<Bucket>),
+    /// Two neighbours become one.
+    Join(Arc<Bucket>, Arc<Bucket>),
+}
+
+/// Tables that are busy until this is dropped.
+pub(super) struct Claim<'a> {
+    wip: &'a Wip,
+    pub bucket: Arc<Bucket>,
+    pub tables: Vec<Placed>,
+}
+
+impl<'a> Claim<'a> {
+    /// Makes those tables of `bucket` busy that are `wanted` and are not. `plan` is the engine's.
+    pub fn of(
+        wip: &'a Wip,
+        plan: &mut Plan,
+        bucket: &Arc<Bucket>,
+        wanted: impl Fn(&Placed) -> bool,
+    ) -> Claim<'a> {
+        let is_free = |table: &&Placed| !plan.busy.contains(&table.run.number());
+        let readable = bucket.readable.load();
+        let tables: Vec<Placed> =
+            readable.tables.iter().filter(is_free).filter(|table| wanted(table)).cloned().collect();
+        plan.busy.extend(tables.iter().map(|table| table.run.number()));
+        wip.note_figures(plan, bucket);
+        Claim { wip, bucket: bucket.clone(), tables }
+    }
+
+    pub fn numbers(&self) -> Vec<u64> {
+        self.tables.iter().map(|table| table.run.number()).collect()
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let mut plan = self.wip.planning.lock();
+        for table in &self.tables {
+            plan.busy.remove(&table.run.number());
+        }
+        // Where the bucket was replaced, its tables are in others.
+        let buckets = self.wip.buckets();
+        for bucket in buckets.within(&self.bucket.lower, self.bucket.upper.as_deref()) {
+            self.wip.note_figures(&plan, bucket);
+        }
+        drop(plan);
+        self.wip.jobs.progressed();
+    }
+}
+
+impl Wip {
+    /// Does the most worthwhile compaction; false if there is none, or no time. The caller has a slot.
+    pub(super) fn compact_next(&self) -> Result<bool> {
+        let Some(job) = self.next_job() else { return Ok(false) };
+        let outcome = match job {
+            Job::Level(bucket, level) => self.compact_level(&bucket, level, Patience::UntilClosing),
+            Job::Whole(bucket) => {
+                self.merge_whole(&bucket, Patience::UntilClosing).map(|ended| ended != Ended::NotBegun)
+            }
+            Job::Join(left, right) => self.join(&left, &right),
+        };
+        if outcome.is_err() && self.jobs.is_closing() {
+            return Ok(false);
+        }
+        outcome.inspect_err(|_| self.core.counters.background_errors.add(1))
+    }
+
+    /// Starts compactions in the background if a slot is free; those that run go on by themselves.
+    pub(super) fn spawn_compaction(&self) {
+        if self.core.options.read_only || self.core.is_scratch {
+            return;
+        }
+        let Some(slot) = self.jobs.free_slot() else { return };
+        self.spawn(Lane::Compaction, move |wip| {
+            let mut outcome = Ok(true);
+            while !wip.jobs.is_closing() && matches!(outcome, Ok(true)) {
+                outcome = wip.compact_next();
+            }
+            wip.sweep();
+            drop(slot);
+            match outcome {
+                Err(e) => wip.core.health.fail(e),
+                // What became due after the last look found the slot taken.
+                Ok(false) if wip.next_job().is_some() => wip.spawn_compaction(),
+                Ok(_) => {}
+            }
+        });
+    }
+
+    fn next_job(&self) -> Option<Job> {
+        let oldest = self.core.snapshots.list().first().copied();
+        let plan = self.planning.lock();
+        let buckets = self.buckets();
+        let figures = |bucket: &Arc<Bucket>| {
+            let mut figures = bucket.figures.lock().clone();
+            // The levels of one that is merged as a whole go on, until that comes to its end.
+            figures.is_busy |= plan.whole.contains(&bucket.lower);
+            if plan.ending.contains(&bucket.lower) {
+                figures.levels.iter_mut().for_each(|level| level.is_busy = true);
+            }
+            figures
+        };
+        let figures: Vec<BucketFigures> = buckets.iter().map(figures).collect();
+        let reads: Vec<[u64; LEVELS]> = buckets.iter().map(|bucket| bucket.reads()).collect();
+        let job = match choose(&figures, &reads, &self.bucket_options(), oldest)? {
+            Pick::Level { bucket, level } => Job::Level(buckets.at(bucket).clone(), level),
+            Pick::Whole { bucket } => Job::Whole(buckets.at(bucket).clone()),
+            Pick::Join { left } => Job::Join(buckets.at(left).clone(), buckets.at(left + 1).clone()),
+        };
+        Some(job)
+    }
+
+    /// Merges all sublevels of `level` that are free into one of the next; false if there is nothing to merge any more.
+    fn compact_level(&self, bucket: &Arc<Bucket>, level: usize, patience: Patience) -> Result<bool> {
+        let claim = {
+            let mut plan = self.planning.lock();
+            if plan.ending.contains(&bucket.lower) || !self.is_current(bucket) {
+                // What was chosen has been overtaken: there may be something else.
+                return Ok(true);
+            }
+            Claim::of(self, &mut plan, bucket, |table| table.level == level)
+        };
+        if claim.tables.is_empty() {
+            return Ok(false);
+        }
+        let cuts = bucket.cuts.lock().clone();
+        let written = self.merge_tables(&claim, &claim.tables, cuts, patience)?;
+        let bytes = written.iter().map(|table| table.meta.file_bytes).sum();
+        let mut change = Change::default();
+        change.remove(claim.numbers());
+        change.add(level + 1, written);
+        self.install(change, &[])?;
+        bucket.forget_reads(level);
+        self.core.counters.compactions.add(1);
+        self.core.counters.compaction_bytes.add(bytes);
+        self.remove_merged(&claim.tables);
+        self.estimate_overlap(bucket);
+        Ok(true)
+    }
+
+    /// Removes the inputs, what is oldest first: should only some of them be gone after a crash, and the manifest be lost,
+    /// then no tombstone is missing above what it hides.
+    pub(super) fn remove_merged(&self, tables: &[Placed]) {
+        let mut gone: Vec<(u64, u64)> =
+            tables.iter().map(|table| (table.run.meta().max_seq, table.run.number())).collect();
+        gone.sort_unstable();
+        self.runs.remove(&gone.into_iter().map(|(_, number)| number).collect::<Vec<_>>());
+    }
+
+    /// Merges every bucket with keys of the range as a whole.
+    pub(super) fn compact_range(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<()> {
+        if self.core.options.read_only {
+            return Err(Error::ReadOnly);
+        }
+        // Nobody else compacts meanwhile.
+        let _slots = self.jobs.all_slots();
+        let mut next = match from {
+            Bound::Included(from) | Bound::Excluded(from) => Some(from.to_vec()),
+            Bound::Unbounded => Some(Vec::new()),
+        };
+        let mut done = BTreeSet::new();
+        while let Some(key) = next.take() {
+            let is_past = match to {
+                Bound::Included(to) => *key > *to,
+                Bound::Excluded(to) => *key >= *to && !done.is_empty(),
+                Bound::Unbounded => false,
+            };
+            if is_past {
+                break;
+            }
+            let bucket = self.buckets().find(&key).clone();
+            let ended = self.merge_whole(&bucket, Patience::ToTheEnd);
+            self.sweep();
+            ended.inspect_err(|_| self.core.counters.background_errors.add(1))?;
+            done.insert(bucket.lower.clone());
+            next = bucket.upper.clone();
+        }
+        Ok(())
+    }
+}

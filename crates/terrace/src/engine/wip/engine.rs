@@ -1,0 +1,96 @@
+//! The engine as the store sees it.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use terrace_base::Result;
+use terrace_pmem::Pool;
+
+use super::iter::BucketIter;
+use super::{Wip, check};
+use crate::core::engine::{Direction, Engine, EngineIter};
+use crate::core::report::CheckReport;
+use crate::core::request::Group;
+use crate::pool;
+use crate::stats::Stats;
+
+impl Engine for Wip {
+    fn apply(&self, group: Group<'_>) -> Result<()> {
+        self.apply_group(group)
+    }
+
+    fn rotate(&self) -> Result<()> {
+        self.log.mend(self)?;
+        self.freeze_all();
+        Ok(())
+    }
+
+    fn wait_until_flushed(&self) -> Result<()> {
+        match self.jobs.hold_open() {
+            Ok(_open) => {
+                while self.has_frozen() {
+                    self.wait_for_flush()?;
+                }
+                Ok(())
+            }
+            Err(e) if self.has_frozen() => Err(e),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.log.mend(self)?;
+        self.log.sync().inspect_err(|_| self.log.try_to_mend(self))
+    }
+
+    fn get(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
+        self.get_value(key, at)
+    }
+
+    fn contains(&self, key: &[u8]) -> Result<bool> {
+        Ok(self.get_value(key, None)?.is_some())
+    }
+
+    fn walk(self: Arc<Self>, at: u64, direction: Direction) -> Result<Box<dyn EngineIter>> {
+        Ok(Box::new(BucketIter::new(self, at, direction)))
+    }
+
+    fn compact(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<()> {
+        let _open = self.jobs.hold_open()?;
+        self.compact_range(from, to)
+    }
+
+    fn released(&self) {
+        if !self.manifest.state().candidates.is_empty() {
+            self.spawn_compaction();
+        }
+    }
+
+    fn fill_stats(&self, stats: &mut Stats) {
+        check::fill_stats(self, stats);
+    }
+
+    fn check(&self) -> Result<CheckReport> {
+        check::check(self)
+    }
+
+    fn intact(&self) -> Result<()> {
+        self.pool.as_ref().map_or(Ok(()), Pool::intact)
+    }
+
+    fn close(&self) -> Result<()> {
+        if !self.jobs.close() {
+            return Ok(());
+        }
+        if !self.core.options.read_only {
+            self.log.close(self)?;
+            self.sweep();
+        }
+        match &self.pool {
+            Some(pool) => pool::close(&self.manifest, pool),
+            None if self.core.options.read_only => Ok(()),
+            None => self.manifest.seal(),
+        }
+    }
+}

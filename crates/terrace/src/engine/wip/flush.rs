@@ -1,0 +1,169 @@
+//! Flushing memtables to level 0 of their buckets, and out of DRAM.
+//!
+//! Memtables are flushed in the order in which they were closed, several at a time: the tables, how far each bucket is in
+//! tables now, and the first log that is still needed go into the manifest as one group, so after a crash a flush has
+//! happened or not. Before that the log is made durable as far as it is written: what another bucket has logged earlier
+//! must not be lost when this is there. Where the log cannot be relied upon, all memtables are flushed as one, which is
+//! everything up to some moment, and needs no log.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::MutexGuard;
+use terrace_base::{Error, Result};
+
+use super::Wip;
+use super::bucket::Buckets;
+use super::change::Change;
+use super::memtable::BucketMemtable;
+use crate::levels::merge::Survivors;
+use crate::levels::output::{Below, Outputs};
+
+/// Memtables flushed together at most, and bytes of them.
+const TOGETHER: usize = 16;
+const TOGETHER_BYTES: u64 = 64 << 20;
+
+/// Of the average bytes of a flush the newest counts so much.
+const NEWEST_SHARE: u64 = 8;
+
+/// The right to flush. Whoever waits for room is told when it is given back, however that comes about.
+pub(super) struct Flushing<'a> {
+    wip: &'a Wip,
+    lock: Option<MutexGuard<'a, ()>>,
+}
+
+impl<'a> Flushing<'a> {
+    /// Waits for whoever has it.
+    pub fn claim(wip: &'a Wip) -> Self {
+        Flushing { wip, lock: Some(wip.flushing.lock()) }
+    }
+}
+
+impl Drop for Flushing<'_> {
+    fn drop(&mut self) {
+        // In this order: who is woken looks whether the lock is free.
+        self.lock = None;
+        self.wip.room.notify();
+    }
+}
+
+impl Wip {
+    /// Flushes memtables that wait for it until there is none. One caller works, others wait.
+    pub(super) fn run_flushes(&self) -> Result<()> {
+        let outcome = self.flush_alone();
+        if outcome.is_ok() {
+            self.spawn_compaction();
+        }
+        outcome
+    }
+
+    fn flush_alone(&self) -> Result<()> {
+        let _alone = Flushing::claim(self);
+        let mut outcome = Ok(());
+        loop {
+            let batch = match self.next_batch() {
+                Ok(batch) if batch.is_empty() => break,
+                Ok(batch) => batch,
+                Err(e) => return Err(e),
+            };
+            // What could not be removed before may be the room that is missing.
+            self.sweep();
+            outcome = self.core.health.check().and_then(|()| self.flush(&batch));
+            if let Err(e) = &outcome {
+                self.core.counters.background_errors.add(1);
+                self.core.health.fail(e.clone());
+                break;
+            }
+            self.core.health.recover();
+            self.room.notify();
+        }
+        self.sweep();
+        outcome
+    }
+
+    fn next_batch(&self) -> Result<Vec<Arc<BucketMemtable>>> {
+        if self.is_log_unreliable() {
+            return self.all_at_once();
+        }
+        let mut bytes = 0;
+        let within = |memtable: &&Arc<BucketMemtable>| {
+            bytes += memtable.bytes_used();
+            bytes <= TOGETHER_BYTES
+        };
+        let frozen = self.frozen.lock();
+        let first = frozen.front().into_iter();
+        let others = frozen.iter().take(TOGETHER).take_while(within).skip(1);
+        Ok(first.chain(others).cloned().collect())
+    }
+
+    /// All memtables, which must be closed: the leader sees to that.
+    fn all_at_once(&self) -> Result<Vec<Arc<BucketMemtable>>> {
+        let _writing = self.writing.lock();
+        let is_written = self.buckets().iter().any(|bucket| !bucket.readable.load().active().is_empty());
+        let frozen: Vec<_> = self.frozen.lock().iter().cloned().collect();
+        if is_written && !frozen.is_empty() {
+            let why = io::Error::other("the commit log has failed, and is begun anew with the next write");
+            return Err(Error::io(&self.core.dir, "flush", why));
+        }
+        Ok(frozen)
+    }
+
+    fn flush(&self, batch: &[Arc<BucketMemtable>]) -> Result<()> {
+        let mut change = Change::default();
+        // What is not visible yet becomes so as a whole: somebody may still come to see the moment before.
+        let visible = self.core.snapshots.visible();
+        let mut held = self.core.snapshots.list();
+        held.push(visible);
+        held.sort_unstable();
+        let buckets = self.buckets();
+        let mut outputs = Outputs::new(&self.core, &self.manifest, self.writer_options(), Below::default());
+        for memtable in batch {
+            outputs.begin_part(cuts(&buckets, memtable))?;
+            let lacks_older = |key: &[u8], seq| lacks_older(&buckets, memtable, key, seq);
+            let mut survivors = Survivors::new(&held, lacks_older);
+            memtable.visit(|key, seq, kind, value| match survivors.keeps(key, seq, kind) {
+                true => outputs.add(key, seq, kind, value),
+                false => Ok(()),
+            })?;
+        }
+        let written = outputs.finish()?;
+        let bytes: u64 = written.iter().map(|table| table.meta.file_bytes).sum();
+        if !self.is_log_unreliable() {
+            self.log.sync_beside()?;
+        }
+        change.add(0, written);
+        let needed_before = self.manifest.state().log_number;
+        self.install(change, batch)?;
+        self.core.counters.flushes.add(batch.len() as u64);
+        self.core.counters.flush_bytes.add(bytes);
+        self.note_flush(bytes / batch.len() as u64);
+        if self.manifest.state().log_number == needed_before {
+            return Ok(());
+        }
+        self.log.drop_old(&self.manifest)
+    }
+
+    fn note_flush(&self, bytes: u64) {
+        let before = self.flush_bytes.load(Ordering::Relaxed);
+        let average = if before == 0 { bytes } else { (before * (NEWEST_SHARE - 1) + bytes) / NEWEST_SHARE };
+        self.flush_bytes.store(average.max(1), Ordering::Relaxed);
+    }
+}
+
+/// Where tables of `memtable` end: where a bucket begins, or may come to begin.
+fn cuts(buckets: &Buckets, memtable: &BucketMemtable) -> Vec<Vec<u8>> {
+    let mut cuts = Vec::new();
+    for bucket in buckets.within(&memtable.lower, memtable.upper.as_deref()) {
+        cuts.push(bucket.lower.clone());
+        cuts.extend(bucket.cuts.lock().iter().cloned());
+    }
+    cuts
+}
+
+/// Whether no version of `key` that is older than `seq` lies anywhere but in `memtable`.
+fn lacks_older(buckets: &Buckets, memtable: &Arc<BucketMemtable>, key: &[u8], seq: u64) -> bool {
+    let readable = buckets.find(key).readable.load();
+    let oldest = readable.memtables.iter().rfind(|other| !other.is_empty());
+    oldest.is_some_and(|oldest| Arc::ptr_eq(oldest, memtable)) && readable.lacks_older(key, seq, &[])
+}

@@ -1,0 +1,124 @@
+//! Walks: one bucket after the other, each merged from its memtables and tables when the walk comes to it.
+//!
+//! The snapshot is held before the walk begins, so whatever a bucket has become when the walk reaches it, every version
+//! that the snapshot sees is there. Where one bucket ends, the walk goes on in the bucket that begins there then.
+
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use terrace_base::Result;
+use terrace_table::Cursor;
+
+use super::Wip;
+use super::bucket::{Bucket, Placed};
+use crate::core::engine::{Direction, EngineIter};
+use crate::levels::walk::MergedIter;
+
+/// Bytes that a reader's cursor reads ahead at most.
+const READAHEAD_BYTES: usize = 256 << 10;
+
+/// A walk over the live keys of a snapshot.
+#[derive(Debug)]
+pub(super) struct BucketIter {
+    engine: Arc<Wip>,
+    at: u64,
+    direction: Direction,
+    /// The bucket that the walk is in; none before the first seek and behind the end.
+    here: Option<Here>,
+}
+
+/// A bucket, and the walk over it.
+#[derive(Debug)]
+struct Here {
+    bucket: Arc<Bucket>,
+    entries: MergedIter,
+}
+
+impl BucketIter {
+    /// A walk at nothing yet, over snapshot `at`, which is held.
+    pub fn new(engine: Arc<Wip>, at: u64, direction: Direction) -> BucketIter {
+        BucketIter { engine, at, direction, here: None }
+    }
+
+    /// Goes to `bucket`, past `bound`.
+    fn enter(&mut self, bucket: Option<Arc<Bucket>>, bound: Bound<&[u8]>) -> Result<()> {
+        self.here = None;
+        let Some(bucket) = bucket else { return Ok(()) };
+        let cursors = self.cursors(&bucket, bound);
+        let mut entries = MergedIter::new(cursors, self.at, self.direction);
+        entries.seek(bound)?;
+        self.here = Some(Here { bucket, entries });
+        Ok(())
+    }
+
+    /// Cursors over everything in `bucket` that may have keys past `bound`.
+    fn cursors(&self, bucket: &Bucket, bound: Bound<&[u8]>) -> Vec<Box<dyn Cursor>> {
+        let readable = bucket.readable.load();
+        let filled = readable.memtables.iter().filter(|memtable| !memtable.is_empty());
+        if readable.active().is_unsorted() && !readable.active().is_empty() {
+            bucket.sorted.fetch_add(1, Ordering::Relaxed);
+        }
+        let mut cursors: Vec<Box<dyn Cursor>> = filled.map(|memtable| memtable.cursor()).collect();
+        for table in readable.tables.iter().filter(|table| self.reaches(table, bound)) {
+            bucket.note_read(table.level);
+            cursors.push(Box::new(table.run.cursor(true, READAHEAD_BYTES)));
+        }
+        cursors
+    }
+
+    fn reaches(&self, table: &Placed, bound: Bound<&[u8]>) -> bool {
+        let (Bound::Included(key) | Bound::Excluded(key)) = bound else { return true };
+        match self.direction {
+            Direction::Forward => *table.run.meta().largest >= *key,
+            Direction::Backward => *table.run.meta().smallest <= *key,
+        }
+    }
+
+    /// The bucket that a walk past `bound` begins in.
+    fn first(&self, bound: Bound<&[u8]>) -> Option<Arc<Bucket>> {
+        let buckets = self.engine.buckets();
+        match (self.direction, bound) {
+            (Direction::Forward, Bound::Unbounded) => buckets.iter().next().cloned(),
+            (Direction::Backward, Bound::Unbounded) => Some(buckets.last().clone()),
+            (Direction::Backward, Bound::Excluded(key)) => buckets.before(key).cloned(),
+            (_, Bound::Included(key) | Bound::Excluded(key)) => Some(buckets.find(key).clone()),
+        }
+    }
+
+    /// Goes to the bucket after `bucket` in the walk's direction.
+    fn go_on(&mut self, bucket: &Bucket) -> Result<()> {
+        match (self.direction, &bucket.upper) {
+            (Direction::Forward, None) => self.enter(None, Bound::Unbounded),
+            (Direction::Forward, Some(upper)) => {
+                let bound = Bound::Included(&**upper);
+                self.enter(self.first(bound), bound)
+            }
+            (Direction::Backward, _) => {
+                let bound = Bound::Excluded(&*bucket.lower);
+                self.enter(self.first(bound), bound)
+            }
+        }
+    }
+}
+
+impl EngineIter for BucketIter {
+    fn seek(&mut self, bound: Bound<&[u8]>) -> Result<()> {
+        self.enter(self.first(bound), bound)
+    }
+
+    fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+        while let Some(here) = &mut self.here {
+            // A memtable of a bucket that was split reaches beyond the new one.
+            if let Some((key, value)) = here.entries.next()?
+                && here.bucket.holds(&key)
+            {
+                return Ok(Some((key, value)));
+            }
+            let bucket = here.bucket.clone();
+            self.go_on(&bucket)?;
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,314 @@
+//! The log of all buckets: which parts of it there are, who holds them back, and what it asks of the engine.
+//!
+//! A log is one part of the whole, begun when the one before it has its size. Each memtable knows the first that has
+//! writes of it; parts before the first of all are needed no more.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use terrace_base::{ErrorKind, Result};
+use terrace_pmem::Pool;
+use terrace_table::Kind;
+
+use super::Wip;
+use super::bucket::Bucket;
+use super::memtable::BucketMemtable;
+use crate::batch::WriteBatch;
+use crate::commit_log::{CommitLog, Entry, Logged, Policy};
+use crate::core::Core;
+use crate::core::request::Group;
+use crate::manifest::{Edit, Manifest};
+
+/// Parts that a log within its limit consists of, about: what is needed no more goes by parts.
+const PARTS: u64 = 8;
+
+/// The same on persistent memory, where there are roots for eight logs.
+const PARTS_IN_POOL: u64 = 4;
+
+/// The share of a pool that the log may take.
+const POOL_SHARE: u64 = 2;
+
+/// Past so many times its limit the log makes writers wait.
+const STOP_TIMES: u64 = 2;
+
+/// The parts of the log that are needed, oldest first, and their bytes.
+#[derive(Debug, Default)]
+pub(super) struct LogSpan {
+    parts: VecDeque<(u64, u64)>,
+    /// Bytes of all of them.
+    pub total: u64,
+    /// Up to this one, whoever holds them back was told to flush.
+    asked: u64,
+}
+
+impl LogSpan {
+    /// Adds to what part `number` holds.
+    pub fn add(&mut self, number: u64, bytes: u64) {
+        match self.parts.back_mut() {
+            Some((last, sum)) if *last == number => *sum += bytes,
+            _ => self.parts.push_back((number, bytes)),
+        }
+        self.total += bytes;
+    }
+
+    /// Parts before `number` are needed no more.
+    pub fn forget_before(&mut self, number: u64) {
+        while let Some((_, bytes)) = self.parts.pop_front_if(|(first, _)| *first < number) {
+            self.total -= bytes;
+        }
+    }
+
+    /// Bytes of part `number`.
+    fn bytes_of(&self, number: u64) -> u64 {
+        self.parts.iter().find(|(part, _)| *part == number).map_or(0, |(_, bytes)| *bytes)
+    }
+
+    /// The oldest part, if all of them are more than `limit` and nobody was told of it.
+    fn too_old(&mut self, limit: u64) -> Option<u64> {
+        let (oldest, _) = *self.parts.front().filter(|_| self.total > limit)?;
+        let is_news = oldest > self.asked;
+        self.asked = self.asked.max(oldest);
+        is_news.then_some(oldest)
+    }
+}
+
+/// Everything is handed to the system at once. After a failure memtables are flushed and nothing is copied: a part that
+/// stood for all before it would have to say of each bucket what is missing.
+const POLICY: Policy = Policy { buffer_bytes: 0, each_complete: false, copy_bytes: 0 };
+
+/// The log of a database, in `pool` if there is one.
+pub(super) fn open(core: &Arc<Core>, manifest: &Manifest, pool: Option<&Pool>) -> Result<CommitLog> {
+    let in_pool = pool.map(|pool| (pool, part_bytes(core, Some(pool)) + 4096));
+    let log = CommitLog::new(core.clone(), manifest, in_pool, POLICY);
+    log.open_in_pool()?;
+    Ok(log)
+}
+
+/// Bytes of log past which buckets are flushed.
+fn limit(core: &Core, pool: Option<&Pool>) -> u64 {
+    let asked = core.options.wip.log_bytes;
+    pool.map_or(asked, |pool| asked.min(pool.max_size() / POOL_SHARE))
+}
+
+/// Bytes at which the next part is begun.
+fn part_bytes(core: &Core, pool: Option<&Pool>) -> u64 {
+    limit(core, pool) / if pool.is_some() { PARTS_IN_POOL } else { PARTS }
+}
+
+impl Wip {
+    /// Begins the next part of the log where the one being written has its size. Past its limit, has the buckets flushed
+    /// that hold it back.
+    pub(super) fn make_room_in_log(&self) -> Result<()> {
+        let limit = limit(&self.core, self.pool.as_ref());
+        let (is_full, too_old) = {
+            let mut span = self.span.lock();
+            let current = self.current_log.load(Ordering::Relaxed);
+            let is_full = span.bytes_of(current) >= part_bytes(&self.core, self.pool.as_ref());
+            (current > 0 && is_full, span.too_old(limit))
+        };
+        if is_full {
+            self.rotate_log()?;
+        }
+        if let Some(oldest) = too_old {
+            self.freeze_logged_up_to(oldest);
+        }
+        while self.span.lock().total > STOP_TIMES * limit && self.has_frozen() {
+            self.wait_for_flush()?;
+        }
+        Ok(())
+    }
+
+    /// Whether what the log has may be lost, whatever was synced: it has failed, or is what a dead process left.
+    pub(super) fn is_log_unreliable(&self) -> bool {
+        self.log.is_broken() || self.replaying.load(Ordering::Acquire)
+    }
+
+    pub(super) fn rotate_log(&self) -> Result<()> {
+        self.log.rotate()?;
+        self.current_log.store(0, Ordering::Release);
+        Ok(())
+    }
+
+    /// Logs the group; a full pool is given the chance to let go of what holds back its oldest log first.
+    pub(super) fn log_group(&self, group: &Group<'_>) -> Result<()> {
+        let mut has_waited = false;
+        loop {
+            let refusal = match self.log.append(self, group) {
+                Ok(()) => break,
+                Err(e) => e,
+            };
+            if refusal.kind() == ErrorKind::NoSpace && !has_waited && self.wait_for_merges()? {
+                has_waited = true;
+                continue;
+            }
+            if refusal.kind() == ErrorKind::PoolFull && self.free_log()? {
+                continue;
+            }
+            self.log.try_to_mend(self);
+            return Err(refusal);
+        }
+        self.span.lock().add(self.current_log.load(Ordering::Relaxed), group.bytes());
+        Ok(())
+    }
+
+    /// Waits for the merges that run, which have the room until they end; false if there is none.
+    fn wait_for_merges(&self) -> Result<bool> {
+        let runs = || !self.planning.lock().busy.is_empty();
+        if !runs() {
+            return Ok(false);
+        }
+        self.core.stalled(|| {
+            self.jobs.wait_until(|| !runs());
+            self.sweep();
+            Ok(())
+        })?;
+        Ok(true)
+    }
+
+    /// Makes room for a log in the pool by flushing what the oldest holds; false if nothing is left that would help.
+    fn free_log(&self) -> Result<bool> {
+        if self.has_frozen() {
+            return self.wait_for_flush().map(|()| true);
+        }
+        let Some((oldest, _)) = self.span.lock().parts.front().copied() else { return Ok(false) };
+        self.rotate_log()?;
+        self.freeze_logged_up_to(oldest);
+        if self.has_frozen() {
+            return Ok(true);
+        }
+        // Nobody needs it: a number for the next one lets go of those before.
+        let before = self.manifest.state().log_number;
+        self.forget_logs_before_next()?;
+        Ok(self.manifest.state().log_number > before && self.forgotten_any(oldest))
+    }
+
+    fn forgotten_any(&self, oldest: u64) -> bool {
+        let mut span = self.span.lock();
+        let had = span.parts.front().is_some_and(|(first, _)| *first == oldest);
+        span.forget_before(self.manifest.state().log_number);
+        had && span.parts.front().is_none_or(|(first, _)| *first != oldest)
+    }
+
+    /// Lets go of logs that no memtable needs.
+    pub(super) fn forget_logs_before_next(&self) -> Result<()> {
+        let first = self.first_needed_log(&[]);
+        self.manifest.apply(&[Edit::LogNumber(first)])?;
+        self.log.drop_old(&self.manifest)
+    }
+
+    /// The first log that memtables but for `leaving` need.
+    pub(super) fn first_needed_log(&self, leaving: &[Arc<BucketMemtable>]) -> u64 {
+        self.log.first_after(&self.manifest, || {
+            let current = Some(self.current_log.load(Ordering::Acquire)).filter(|number| *number > 0);
+            let of_memtables = self.memtables().into_iter().filter(|memtable| !contains(leaving, memtable));
+            of_memtables
+                .map(|memtable| memtable.first_log())
+                .filter(|number| *number > 0)
+                .chain(current)
+                .min()
+        })
+    }
+
+    /// Every memtable there is, each once.
+    pub(super) fn memtables(&self) -> Vec<Arc<BucketMemtable>> {
+        let mut known = BTreeSet::new();
+        let mut all = Vec::new();
+        for bucket in self.buckets().iter() {
+            for memtable in &bucket.readable.load().memtables {
+                if known.insert(Arc::as_ptr(memtable)) {
+                    all.push(memtable.clone());
+                }
+            }
+        }
+        all
+    }
+
+    /// Who holds back the oldest part of the log, in words; `None` if there is no log.
+    pub(super) fn log_holder(&self) -> Option<String> {
+        let oldest = self.span.lock().parts.front()?.0;
+        let holds = |bucket: &&Arc<Bucket>| {
+            let readable = bucket.readable.load();
+            readable.memtables.iter().any(|m| m.first_log() > 0 && m.first_log() <= oldest)
+        };
+        let buckets = self.buckets();
+        let holders: Vec<&Arc<Bucket>> = buckets.iter().filter(holds).collect();
+        let first = holders.first()?;
+        Some(format!("{} buckets, the first from \"{}\"", holders.len(), first.lower.escape_ascii()))
+    }
+}
+
+fn contains(all: &[Arc<BucketMemtable>], memtable: &Arc<BucketMemtable>) -> bool {
+    all.iter().any(|other| Arc::ptr_eq(other, memtable))
+}
+
+/// An operation on its way into another log.
+#[derive(Debug)]
+pub(crate) struct OwnedOp {
+    key: Vec<u8>,
+    seq: u64,
+    kind: Kind,
+    value: Vec<u8>,
+}
+
+impl Entry for OwnedOp {
+    fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    fn put_into(&self, ops: &mut WriteBatch) -> Result<()> {
+        match self.kind {
+            Kind::Put => ops.put(&self.key, &self.value),
+            Kind::Delete => ops.delete(&self.key),
+        }
+        Ok(())
+    }
+}
+
+impl Logged for Wip {
+    type Entry = OwnedOp;
+
+    fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    fn last_applied(&self) -> u64 {
+        self.applied.load(Ordering::Acquire)
+    }
+
+    fn logged_from(&self, number: u64) {
+        self.current_log.store(number, Ordering::Release);
+    }
+
+    fn unflushed(&self, flushed: u64) -> Result<Vec<OwnedOp>> {
+        let mut ops = Vec::new();
+        for memtable in self.memtables() {
+            memtable.visit(|key, seq, kind, value| {
+                if seq > flushed {
+                    ops.push(OwnedOp { key: key.to_vec(), seq, kind, value: value.to_vec() });
+                }
+                Ok(())
+            })?;
+        }
+        Ok(ops)
+    }
+
+    fn memtable_bytes(&self) -> u64 {
+        self.memtables().iter().map(|memtable| memtable.bytes_used()).sum()
+    }
+
+    fn flush_all(&self) -> Result<()> {
+        self.freeze_all();
+        while self.has_frozen() {
+            self.wait_for_flush()?;
+        }
+        Ok(())
+    }
+
+    fn relogged(&self, number: u64) -> bool {
+        self.memtables().iter().filter(|m| !m.is_empty()).for_each(|m| m.relogged(number));
+        let goes_on = self.buckets().iter().any(|bucket| !bucket.readable.load().active().is_empty());
+        self.current_log.store(if goes_on { number } else { 0 }, Ordering::Release);
+        goes_on
+    }
+}

@@ -1,0 +1,234 @@
+//! A bucket's memtable: a hash table, or a skiplist where ranges come by often.
+//!
+//! 1. It takes keys of its range alone. What it holds belongs to the bucket that it was made for, or to those into which
+//!    that one was split since, or that it was joined into.
+//! 2. It counts what it holds of DRAM in the sum of all memtables, until its last reader lets go of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use terrace_base::Result;
+use terrace_table::{Cursor, Kind};
+
+use crate::batch::Op;
+use crate::memtable::chunks::Chunks;
+use crate::memtable::hash::{HashTable, Overflow};
+use crate::memtable::{MemList, Version};
+
+/// What the memtables of a database share.
+#[derive(Debug)]
+pub(super) struct Memory {
+    chunks: Arc<Chunks>,
+    overflow: Overflow,
+    /// Bytes of DRAM that all of them hold.
+    held: AtomicU64,
+}
+
+impl Memory {
+    pub fn new(overflow: Overflow) -> Arc<Memory> {
+        Arc::new(Memory { chunks: Chunks::new(), overflow, held: AtomicU64::new(0) })
+    }
+
+    /// Bytes of DRAM taken from the system for all memtables.
+    pub fn reserved(&self) -> u64 {
+        self.held().max(self.chunks.reserved_bytes())
+    }
+
+    /// Bytes of DRAM that all memtables hold.
+    pub fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+}
+
+/// How versions lie in a memtable.
+#[derive(Debug)]
+enum Shape {
+    Hash(HashTable),
+    List(MemList),
+}
+
+/// The memtable of a range of keys.
+#[derive(Debug)]
+pub(super) struct BucketMemtable {
+    shape: Shape,
+    /// The first key of the range, and where it ends.
+    pub lower: Vec<u8>,
+    pub upper: Option<Vec<u8>>,
+    /// The first log that holds writes of this memtable; zero before there is one.
+    first_log: AtomicU64,
+    /// The smallest sequence number in it; `u64::MAX` if it is empty.
+    min_seq: AtomicU64,
+    /// What it has added to the sum of all.
+    counted: AtomicU64,
+    /// Bytes of DRAM that it held when it was closed.
+    closed_bytes: AtomicU64,
+    memory: Arc<Memory>,
+}
+
+impl Drop for BucketMemtable {
+    fn drop(&mut self) {
+        self.memory.held.fetch_sub(*self.counted.get_mut(), Ordering::Relaxed);
+    }
+}
+
+impl BucketMemtable {
+    /// An empty memtable of the keys from `lower` to `upper`, a skiplist for about `list_bytes` if that is wanted.
+    pub fn new(
+        memory: &Arc<Memory>,
+        (lower, upper): (&[u8], Option<&[u8]>),
+        list_bytes: Option<u64>,
+    ) -> Arc<BucketMemtable> {
+        let shape = match list_bytes {
+            Some(bytes) => Shape::List(MemList::new(bytes)),
+            None => Shape::Hash(HashTable::new(&memory.chunks, memory.overflow)),
+        };
+        Arc::new(BucketMemtable {
+            shape,
+            lower: lower.to_vec(),
+            upper: upper.map(<[u8]>::to_vec),
+            first_log: AtomicU64::new(0),
+            min_seq: AtomicU64::new(u64::MAX),
+            counted: AtomicU64::new(0),
+            closed_bytes: AtomicU64::new(0),
+            memory: memory.clone(),
+        })
+    }
+
+    /// Inserts an operation that log `log` has. Called by one thread at a time.
+    pub fn insert(&self, op: &Op<'_>, seq: u64, log: u64) {
+        if self.first_log.load(Ordering::Relaxed) == 0 {
+            self.first_log.store(log, Ordering::Release);
+        }
+        if self.min_seq.load(Ordering::Relaxed) == u64::MAX {
+            self.min_seq.store(seq, Ordering::Release);
+        }
+        match &self.shape {
+            Shape::Hash(table) => table.writer().insert(op.key, seq, op.kind, op.value),
+            Shape::List(list) => list.writer().insert(op.key, seq, op.kind, op.value),
+        }
+        self.count();
+    }
+
+    /// Brings what it holds up to date in the sum of all.
+    fn count(&self) {
+        let now = self.dram_bytes();
+        let before = self.counted.swap(now, Ordering::Relaxed);
+        if now != before {
+            self.memory.held.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes of DRAM that it held when it was closed.
+    pub fn closed_bytes(&self) -> u64 {
+        self.closed_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Nothing is inserted any more.
+    pub fn freeze(&self) {
+        self.closed_bytes.store(self.dram_bytes(), Ordering::Relaxed);
+        if let Shape::Hash(table) = &self.shape {
+            table.freeze();
+        }
+    }
+
+    /// The newest version of `key` up to sequence number `at`.
+    pub fn get(&self, key: &[u8], at: u64) -> Option<Version<'_>> {
+        match &self.shape {
+            Shape::Hash(table) => table.get(key, at),
+            Shape::List(list) => list.get(key, at),
+        }
+    }
+
+    /// A cursor over all versions, at none yet.
+    pub fn cursor(&self) -> Box<dyn Cursor> {
+        match &self.shape {
+            Shape::Hash(table) => Box::new(table.cursor()),
+            Shape::List(list) => Box::new(list.cursor()),
+        }
+    }
+
+    /// All versions in order, as they lie.
+    pub fn visit(&self, mut each: impl FnMut(&[u8], u64, Kind, &[u8]) -> Result<()>) -> Result<()> {
+        match &self.shape {
+            Shape::Hash(table) => table.visit(each),
+            Shape::List(list) => {
+                let mut cursor = list.cursor();
+                cursor.seek_first()?;
+                while cursor.valid() {
+                    each(cursor.key(), cursor.seq(), cursor.kind(), cursor.value_bytes())?;
+                    cursor.next()?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether its range does not end before `key`.
+    pub fn reaches(&self, key: &[u8]) -> bool {
+        self.upper.as_ref().is_none_or(|upper| *key < **upper)
+    }
+
+    /// Whether whoever walks over it has to sort first.
+    pub fn is_unsorted(&self) -> bool {
+        matches!(self.shape, Shape::Hash(_))
+    }
+
+    /// Whether it is to be flushed whatever its size is.
+    pub fn has_overflowed(&self) -> bool {
+        match (&self.shape, self.memory.overflow) {
+            (Shape::Hash(table), Overflow::Freeze) => table.has_overflowed(),
+            _ => false,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.min_seq.load(Ordering::Acquire) == u64::MAX
+    }
+
+    /// Bytes of keys and values with what they take beside.
+    pub fn bytes_used(&self) -> u64 {
+        match &self.shape {
+            Shape::Hash(table) => table.bytes_used(),
+            Shape::List(list) => list.bytes_used(),
+        }
+    }
+
+    /// Bytes of DRAM held.
+    pub fn dram_bytes(&self) -> u64 {
+        match &self.shape {
+            Shape::Hash(table) => table.dram_bytes(),
+            Shape::List(list) => list.dram_bytes(),
+        }
+    }
+
+    /// The smallest sequence number in it; `u64::MAX` if it is empty.
+    pub fn min_seq(&self) -> u64 {
+        self.min_seq.load(Ordering::Acquire)
+    }
+
+    /// The greatest sequence number in it; 0 if it is empty.
+    pub fn max_seq(&self) -> u64 {
+        match &self.shape {
+            Shape::Hash(table) => table.max_seq(),
+            Shape::List(list) => list.max_seq(),
+        }
+    }
+
+    /// The first log that has something of it; zero if there is none.
+    pub fn first_log(&self) -> u64 {
+        self.first_log.load(Ordering::Acquire)
+    }
+
+    /// Notes that log `number` stands for all its logs before that.
+    pub fn relogged(&self, number: u64) {
+        self.first_log.store(number, Ordering::Release);
+    }
+
+    /// Looks at everything; says what is wrong.
+    pub fn check(&self) -> Vec<String> {
+        match &self.shape {
+            Shape::Hash(table) => table.check(),
+            Shape::List(list) => list.check(),
+        }
+    }
+}

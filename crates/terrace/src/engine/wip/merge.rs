@@ -1,0 +1,96 @@
+//! Merging tables of a bucket.
+
+use terrace_base::exec::Lane;
+use terrace_base::{Error, Result};
+use terrace_table::{Cursor, merge};
+
+use super::Wip;
+use super::bucket::Placed;
+use super::compact::{Claim, Patience};
+use crate::compaction::buckets::{KeyRange, rows};
+use crate::levels::cursor::LevelCursor;
+use crate::levels::merge::Survivors;
+use crate::levels::output::{Below, Outputs, Written};
+use crate::levels::row::Row;
+use crate::levels::run::Run;
+
+/// Bytes read ahead from each sublevel, at most.
+const READAHEAD_BYTES: usize = 512 << 10;
+
+/// A merge leaves room for this part of the log.
+const LEFT_TO_WRITERS: u64 = 4;
+
+/// Entries merged between two looks at whether something else is more urgent.
+const ENTRIES_A_LOOK: u32 = 4096;
+
+impl Wip {
+    /// Merges `inputs`, which are among the tables of `claim`, into new ones that end before each of `cuts`.
+    pub(super) fn merge_tables(
+        &self,
+        claim: &Claim<'_>,
+        inputs: &[Placed],
+        cuts: Vec<Vec<u8>>,
+        patience: Patience,
+    ) -> Result<Vec<Written>> {
+        self.refuse_without_room(inputs)?;
+        // Whatever comes to the bucket from now on is newer than what is merged.
+        let readable = claim.bucket.readable.load_full();
+        let held = self.core.snapshots.list();
+        let numbers: Vec<u64> = inputs.iter().map(|table| table.run.number()).collect();
+        let mut survivors = Survivors::new(&held, |key: &[u8], seq| readable.lacks_older(key, seq, &numbers));
+        let rows = sublevels(inputs);
+        let readahead = self.core.memory.buffer(rows.len(), READAHEAD_BYTES);
+        let _loan = self.core.memory.lend(readahead * rows.len());
+        let child = |row: Row| -> Box<dyn Cursor> { Box::new(LevelCursor::new(row, false, readahead)) };
+        let mut cursor = merge(rows.into_iter().map(child).collect());
+        let mut outputs = Outputs::new(&self.core, &self.manifest, self.writer_options(), Below::default());
+        outputs.begin_part(cuts)?;
+        cursor.seek_first()?;
+        let mut entries = 0u32;
+        while cursor.valid() {
+            entries = entries.wrapping_add(1);
+            if entries.is_multiple_of(ENTRIES_A_LOOK) {
+                self.look_up(patience)?;
+            }
+            if survivors.keeps(cursor.key(), cursor.seq(), cursor.kind()) {
+                outputs.add(cursor.key(), cursor.seq(), cursor.kind(), &cursor.value()?)?;
+            }
+            cursor.next()?;
+        }
+        outputs.finish()
+    }
+
+    /// An error, with nothing written, where the disk has no room for what a merge of `inputs` may write: it would take away
+    /// what writers need until it fails.
+    fn refuse_without_room(&self, inputs: &[Placed]) -> Result<()> {
+        let bytes: u64 = inputs.iter().map(|table| table.run.meta().file_bytes).sum();
+        let free = self.core.fs().free_bytes(&self.core.dir)?;
+        let needed = bytes + bytes / 16 + self.core.options.wip.log_bytes / LEFT_TO_WRITERS;
+        if free < needed { Err(Error::NoSpace { path: self.core.dir.clone() }) } else { Ok(()) }
+    }
+
+    /// Lets what is more urgent go first. Ends the work where it is no longer wanted.
+    fn look_up(&self, patience: Patience) -> Result<()> {
+        self.jobs.give_way(Lane::Compaction);
+        match patience {
+            Patience::UntilClosing if self.jobs.is_closing() => {
+                Err(Error::invalid("the database is closing"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The tables as rows of such as do not overlap: as few as there can be.
+fn sublevels(tables: &[Placed]) -> Vec<Row> {
+    let mut runs: Vec<Run> = tables.iter().map(|table| table.run.clone()).collect();
+    runs.sort_by(|a, b| a.meta().smallest.cmp(&b.meta().smallest));
+    let ranges: Vec<KeyRange<'_>> =
+        runs.iter().map(|run| (&*run.meta().smallest, &*run.meta().largest)).collect();
+    let places = rows(&ranges);
+    let mut parts: Vec<Vec<Run>> = vec![Vec::new(); places.iter().max().map_or(0, |last| last + 1)];
+    for (run, place) in runs.iter().zip(places) {
+        parts[place].push(run.clone());
+    }
+    parts.into_iter().map(Row::of).collect()
+}

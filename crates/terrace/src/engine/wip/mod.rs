@@ -1,0 +1,289 @@
+//! WipDB (Zhao's dissertation, chapter 2): keys are written in place.
+//!
+//! ```text
+//!   write ──▶ commit log (PM, or files), one for all
+//!         └─▶ the bucket of the key:  memtable ──flush──▶ level 0 ──▶ level 1 ──▶ level 2
+//!                                     a hash table        sublevels that overlap; all of a level become one of the next
+//! ```
+//!
+//! The keys are cut into buckets, each with memtables and tables of its own. A bucket that is full is merged as a whole
+//! and split by keys that are there; neighbours that have shrunk become one.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `mod.rs` | the engine, and what changes together |
+//! | `bucket.rs`, `memtable.rs` | a bucket and what it holds; all buckets in order |
+//! | `engine.rs`, `read.rs`, `iter.rs` | what the store asks for; lookups; walks from bucket to bucket |
+//! | `write.rs`, `room.rs`, `logging.rs` | groups; which memtables are flushed, and how writers are slowed down; the log |
+//! | `flush.rs` | memtables, oldest first, out of memory |
+//! | `compact.rs`, `merge.rs` | compaction jobs and the merges that they do |
+//! | `whole.rs`, `reshape.rs` | merging a whole bucket; splitting and joining |
+//! | `change.rs` | a change of tables: into the manifest, and before readers |
+//! | `open.rs`, `recover.rs`, `repair.rs`, `check.rs` | opening; bringing back; proving everything |
+//!
+//! What is decided about compactions is in [`compaction::buckets`](crate::compaction::buckets).
+//!
+//! Threads: one leader writes at a time, any number read without locks, one flush and several compactions run in the
+//! background. What always holds:
+//!
+//! 1. What is acknowledged is in the log or in tables of the manifest. Buckets are flushed in any order; what is flushed
+//!    is in the log durably before the manifest names its table, so that a power cut leaves a prefix of the history.
+//! 2. The manifest says for each bucket up to which sequence number its writes are in tables, and from which log on some
+//!    bucket still needs it. Both are told in one group with the tables.
+//! 3. A table lies within one bucket. While a whole bucket is merged every table that is written for it ends where it may
+//!    be split; then it is split, with no flush and no other job of it under way.
+//! 4. A reader takes buckets and what is readable of one before it asks what is visible; a snapshot is registered before.
+//!    Of what it then may see nothing is missing: merges drop no version that was the newest when it took them.
+//! 5. Lock order: `flushing`, `changing`, `writing`, `planning`, then what the parts lock. Tables of a bucket and all
+//!    buckets change under `changing`; memtables of a bucket and all buckets under `writing`.
+
+mod bucket;
+mod change;
+mod check;
+mod compact;
+mod engine;
+mod flush;
+mod iter;
+mod logging;
+mod memtable;
+mod merge;
+mod open;
+mod read;
+mod recover;
+mod repair;
+mod reshape;
+mod room;
+mod whole;
+mod write;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use terrace_base::Result;
+use terrace_base::exec::Lane;
+use terrace_pmem::Pool;
+use terrace_table::TableOptions;
+
+use crate::background::{Background, Room};
+use crate::commit_log::CommitLog;
+use crate::compaction::buckets::BucketOptions;
+use crate::core::Core;
+use crate::levels::run::Runs;
+use crate::manifest::Manifest;
+use crate::memtable::hash::Overflow;
+use crate::options::{BucketMemtableKind, Options};
+use crate::pool;
+use crate::tables::WriterOptions;
+
+use bucket::{Bucket, Buckets};
+use logging::LogSpan;
+use memtable::{BucketMemtable, Memory};
+use write::Touched;
+
+pub(crate) use open::open;
+pub(crate) use repair::repair;
+
+/// Tables are cut here at the latest: a merge may end with the largest value there is.
+const MOST_TABLE_BYTES: u64 = 1 << 30;
+
+/// An open database of the `wip` engine.
+#[derive(Debug)]
+pub(crate) struct Wip {
+    me: Weak<Wip>,
+    core: Arc<Core>,
+    log: CommitLog,
+    /// Where the log lies, if that is on persistent memory.
+    pool: Option<Pool>,
+    /// The medium that an emulated pool stands for.
+    emulated: Option<String>,
+    manifest: Manifest,
+    runs: Runs,
+    memory: Arc<Memory>,
+    buckets: ArcSwap<Buckets>,
+    /// Held while tables and the manifest change together.
+    changing: Mutex<()>,
+    /// Held while memtables change: when something is inserted, and when buckets are replaced.
+    writing: Mutex<()>,
+    /// The last sequence number in a memtable or table.
+    applied: AtomicU64,
+    /// Memtables that wait for their flush, oldest first.
+    frozen: Mutex<VecDeque<Arc<BucketMemtable>>>,
+    /// Bytes of those.
+    frozen_bytes: AtomicU64,
+    /// Held by the one flush, and by what must not meet one.
+    flushing: Mutex<()>,
+    /// What running jobs have claimed.
+    planning: Mutex<Plan>,
+    /// What the leader has seen of the buckets that its last group went to.
+    touched: Mutex<Touched>,
+    /// The logs that there are, as far as they are known here.
+    span: Mutex<LogSpan>,
+    /// The log being written; zero if there is none.
+    current_log: AtomicU64,
+    /// The log is being read back.
+    replaying: AtomicBool,
+    /// Bytes that flushes of one memtable write, lately.
+    flush_bytes: AtomicU64,
+    reshaped: Reshaped,
+    /// Where writers wait for a flush.
+    room: Room,
+    jobs: Arc<Background>,
+    /// What opening had to do, in a line.
+    opened: OnceLock<String>,
+}
+
+/// What is claimed.
+#[derive(Debug, Default)]
+struct Plan {
+    /// Tables that running jobs read.
+    busy: BTreeSet<u64>,
+    /// Lower bounds of buckets that are being merged as a whole, or replaced.
+    whole: BTreeSet<Vec<u8>>,
+    /// Of those, the ones in which no other job may begin.
+    ending: BTreeSet<Vec<u8>>,
+}
+
+impl Plan {
+    /// Whether some job reads tables of `bucket`, but for `own`.
+    fn has_busy(&self, bucket: &Bucket, own: &[u64]) -> bool {
+        let readable = bucket.readable.load();
+        let mut numbers = readable.tables.iter().map(|table| table.run.number());
+        numbers.any(|number| self.busy.contains(&number) && !own.contains(&number))
+    }
+}
+
+/// How often buckets were replaced since the opening.
+#[derive(Debug, Default)]
+struct Reshaped {
+    splits: AtomicU64,
+    joins: AtomicU64,
+}
+
+/// What an engine is made of.
+struct Parts {
+    manifest: Manifest,
+    pool: Option<Pool>,
+    log: CommitLog,
+}
+
+impl Wip {
+    /// Wires the engine around what has been opened, with empty memtables.
+    fn new(core: Arc<Core>, parts: Parts) -> Result<Arc<Wip>> {
+        let Parts { manifest, pool, log } = parts;
+        let runs = Runs::new(&core, &manifest)?;
+        let emulated = match &pool {
+            Some(_) => pool::emulated(&core, &manifest.state().identity)?,
+            None => None,
+        };
+        let freezes = core.options.wip.freeze_on_overflow;
+        let memory = Memory::new(if freezes { Overflow::Freeze } else { Overflow::Chain });
+        let buckets = open::buckets(&manifest.state(), &runs, &memory)?;
+        let slots = core.options.background_threads.saturating_sub(1).max(1);
+        let jobs = Background::new(core.clone(), slots);
+        let wired = Wip {
+            me: Weak::new(),
+            core,
+            log,
+            pool,
+            emulated,
+            manifest,
+            runs,
+            memory,
+            buckets: ArcSwap::from_pointee(buckets),
+            changing: Mutex::default(),
+            writing: Mutex::default(),
+            applied: AtomicU64::default(),
+            frozen: Mutex::default(),
+            frozen_bytes: AtomicU64::default(),
+            flushing: Mutex::default(),
+            planning: Mutex::default(),
+            touched: Mutex::default(),
+            span: Mutex::default(),
+            current_log: AtomicU64::default(),
+            replaying: AtomicBool::default(),
+            flush_bytes: AtomicU64::default(),
+            reshaped: Reshaped::default(),
+            room: Room::default(),
+            jobs,
+            opened: OnceLock::default(),
+        };
+        let wip = Arc::new_cyclic(|me| Wip { me: me.clone(), ..wired });
+        let plan = wip.planning.lock();
+        wip.buckets().iter().for_each(|bucket| wip.note_figures(&plan, bucket));
+        drop(plan);
+        wip.fit_cache();
+        Ok(wip)
+    }
+
+    fn buckets(&self) -> Arc<Buckets> {
+        self.buckets.load_full()
+    }
+
+    /// How tables are written.
+    fn writer_options(&self) -> WriterOptions {
+        let origin = self.manifest.state().identity.origin();
+        let table = TableOptions { origin, ..table_options(&self.core.options) };
+        let table_bytes = MOST_TABLE_BYTES.min(self.core.options.wip.bucket_bytes);
+        WriterOptions { table_bytes, table }
+    }
+
+    /// What deciding about compactions goes by.
+    fn bucket_options(&self) -> BucketOptions {
+        let wip = &self.core.options.wip;
+        let flushed = self.flush_bytes.load(Ordering::Relaxed);
+        BucketOptions {
+            sublevels: wip.sublevels,
+            min_sublevels: wip.min_sublevels,
+            jitter: wip.jitter,
+            capacity: wip.bucket_bytes,
+            split_into: wip.split_into,
+            read_weight: wip.read_weight,
+            read_aware: wip.read_aware,
+            memtable_bytes: if flushed == 0 { wip.memtable_bytes } else { flushed },
+        }
+    }
+
+    /// An empty memtable for a range of keys, in order if ranges come by often.
+    fn new_memtable(&self, range: (&[u8], Option<&[u8]>), ranges_come: bool) -> Arc<BucketMemtable> {
+        let wip = &self.core.options.wip;
+        let in_order = match wip.memtable {
+            BucketMemtableKind::Hash => false,
+            BucketMemtableKind::Skiplist => true,
+            BucketMemtableKind::Adaptive => ranges_come,
+        };
+        BucketMemtable::new(&self.memory, range, in_order.then_some(wip.memtable_bytes))
+    }
+
+    /// Removes what could not be removed before.
+    fn sweep(&self) {
+        self.core.files.sweep(&self.manifest);
+    }
+
+    /// Bytes that all memtables may hold.
+    fn memtables_budget(&self) -> u64 {
+        (self.core.options.memory_budget as f64 * self.core.options.wip.memtables_share) as u64
+    }
+
+    /// Gives the cache what memtables and tables leave of the budget.
+    fn fit_cache(&self) {
+        let tables = self.core.cache().table_bytes();
+        self.core.memory.fit_cache(tables + self.memory.held().max(self.memtables_budget()));
+    }
+
+    fn spawn(&self, lane: Lane, job: impl FnOnce(&Wip) + Send + 'static) -> bool {
+        self.jobs.spawn(lane, &self.me, job)
+    }
+}
+
+/// How tables are written.
+fn table_options(options: &Options) -> TableOptions {
+    TableOptions {
+        block_bytes: options.wip.block_bytes,
+        compression: options.compression,
+        filter_bits_per_key: options.wip.filter_bits_per_key,
+        ..TableOptions::default()
+    }
+}

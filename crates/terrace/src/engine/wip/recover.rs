@@ -1,0 +1,252 @@
+//! What opening has to do: the log back into memtables, files that nobody refers to out of the way, and work begun.
+//!
+//! What a killed process left in files is whole, but its last sync may have failed: before anything is logged that rests
+//! on it, it goes to tables. So does what a power cut has left of the log.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use terrace_base::exec::Lane;
+use terrace_base::{Error, ErrorKind, Result};
+use terrace_table::Kind;
+
+use super::Wip;
+use super::bucket::{Bucket, Buckets};
+use crate::batch::{Op, WriteBatch};
+use crate::commit_log::{Found, Gathered, Replayed, Source, replay};
+use crate::manifest::Edit;
+use crate::pool;
+
+/// Bytes of operations that are read before they are put into memtables, by two threads.
+const TOGETHER_BYTES: usize = 8 << 20;
+
+/// How it is known what tables hold already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Replaying {
+    /// The manifest says it of each bucket.
+    Known,
+    /// The tables are asked about each key.
+    Asked,
+}
+
+/// Groups that have been read: each with the log it is from, the number of its first operation, and up to where they
+/// are there already.
+type Groups = Vec<(u64, u64, WriteBatch, u64)>;
+
+/// A disk without room is no reason not to open.
+fn unless_full(outcome: Result<()>) -> Result<()> {
+    match outcome {
+        Err(e) if e.kind() == ErrorKind::NoSpace => Ok(()),
+        outcome => outcome,
+    }
+}
+
+impl Wip {
+    /// Brings a just opened database to rest. `gathered` are its logs if they lie elsewhere. `damaged` is asked about each
+    /// damaged log; what it held from there on, and all that follows, is left out if that is no error.
+    pub(super) fn recover(
+        &self,
+        found: Found,
+        replaying: Replaying,
+        gathered: Option<&Gathered>,
+        damaged: &mut dyn FnMut(Error) -> Result<()>,
+    ) -> Result<()> {
+        let start = self.core.env.clock.now();
+        let replayed = self.replay_all(found, replaying, gathered, damaged)?;
+        let took = self.core.env.clock.now() - start;
+        let _ = self.opened.set(describe(found, &replayed, took));
+        Ok(())
+    }
+
+    fn replay_all(
+        &self,
+        found: Found,
+        replaying: Replaying,
+        gathered: Option<&Gathered>,
+        damaged: &mut dyn FnMut(Error) -> Result<()>,
+    ) -> Result<Replayed> {
+        let listing = self.manifest.listing()?;
+        let in_pool = self.log.gather();
+        let files = self.log.files(listing.logs.clone());
+        let source: &dyn Source = match gathered.or(in_pool.as_ref()) {
+            Some(gathered) => gathered,
+            None => &files,
+        };
+        self.reserve_numbers(source.numbers().iter().chain(&listing.dead_tables).max().copied());
+        if let Some(pool) = &in_pool
+            && found == Found::Closed
+        {
+            pool.check_end()?;
+        }
+        self.replaying.store(true, Ordering::Release);
+        let replayed = self.replay_from(source, replaying, damaged)?;
+        self.replaying.store(false, Ordering::Release);
+        self.applied.fetch_max(self.last_seq(), Ordering::AcqRel);
+        if self.core.options.read_only {
+            return Ok(replayed);
+        }
+        self.core.files.remove_tables(listing.dead_tables);
+        self.core.files.remove(self.manifest.listing()?.leftovers);
+        if in_pool.is_none() && (replayed.gap || found == Found::Crashed && replayed.logs > 0) {
+            self.log.distrust();
+        }
+        self.log.drop_old(&self.manifest)?;
+        self.reclaim(found == Found::Crashed);
+        self.spawn_compaction();
+        Ok(replayed)
+    }
+
+    fn replay_from(
+        &self,
+        source: &dyn Source,
+        replaying: Replaying,
+        damaged: &mut dyn FnMut(Error) -> Result<()>,
+    ) -> Result<Replayed> {
+        let state = self.manifest.state();
+        let (mut groups, mut bytes): (Groups, usize) = Default::default();
+        let replayed = replay(source, &state, damaged, &mut |number, first_seq, ops, reached| {
+            bytes += ops.encoded().len();
+            groups.push((number, first_seq, ops.clone(), reached));
+            if bytes < TOGETHER_BYTES {
+                return Ok(());
+            }
+            bytes = 0;
+            self.replay_groups(std::mem::take(&mut groups), replaying)
+        })?;
+        self.replay_groups(groups, replaying)?;
+        self.current_log.store(0, Ordering::Release);
+        Ok(replayed)
+    }
+
+    /// Puts the operations of `groups` into memtables, but for those that are in tables.
+    fn replay_groups(&self, groups: Groups, replaying: Replaying) -> Result<()> {
+        for (number, _, ops, _) in &groups {
+            self.span.lock().add(*number, ops.encoded().len() as u64);
+        }
+        let buckets = self.buckets();
+        let failure = Mutex::new(None);
+        let half = |which: usize| {
+            if let Err(e) = self.replay_half(&groups, &buckets, replaying, which) {
+                *failure.lock() = Some(e);
+            }
+        };
+        self.core.env.executor.join(&mut || half(0), &mut || half(1));
+        if let Some(e) = failure.into_inner() {
+            return Err(e);
+        }
+        let last = groups.iter().map(|(_, first_seq, ops, _)| first_seq + ops.len() as u64 - 1).max();
+        self.applied.fetch_max(last.unwrap_or(0), Ordering::AcqRel);
+        // What is flushed now must not take the log with it that the rest is still in.
+        self.current_log.store(groups.last().map_or(0, |(number, ..)| *number), Ordering::Release);
+        self.make_room_for_replay()
+    }
+
+    /// The operations for every second bucket.
+    fn replay_half(
+        &self,
+        groups: &Groups,
+        buckets: &Buckets,
+        replaying: Replaying,
+        which: usize,
+    ) -> Result<()> {
+        let state = self.manifest.state();
+        let flushed: Vec<u64> = state.buckets.values().map(|bucket| bucket.flushed).collect();
+        for (number, first_seq, ops, reached) in groups {
+            for (op, seq) in ops.ops().zip(*first_seq..).filter(|(_, seq)| seq > reached) {
+                let place = buckets.place(op.key);
+                if place % 2 != which || flushed.get(place).is_some_and(|flushed| seq <= *flushed) {
+                    continue;
+                }
+                if replaying == Replaying::Asked && is_in_tables(buckets.at(place), op.key, seq)? {
+                    continue;
+                }
+                let value = if op.kind == Kind::Put { op.value } else { &[] };
+                buckets.at(place).readable.load().active().insert(&Op { value, ..op }, seq, *number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Where memtables have become too large, flushes them; without room they stay in memory, and in the log.
+    fn make_room_for_replay(&self) -> Result<()> {
+        if self.core.options.read_only || self.memory.held() <= self.memtables_budget() {
+            return Ok(());
+        }
+        self.freeze_all();
+        unless_full(self.run_flushes())
+    }
+
+    /// The last sequence number in tables and memtables.
+    pub(super) fn last_seq(&self) -> u64 {
+        let state = self.manifest.state();
+        let tables = state.tables.values().map(|table| table.meta.max_seq);
+        let buckets = state.buckets.values().map(|bucket| bucket.flushed);
+        let known = tables.chain(buckets).max().unwrap_or(0);
+        known.max(state.flushed_seq).max(self.applied.load(Ordering::Acquire))
+    }
+
+    /// Numbers of files that were made and forgotten are not given out again.
+    fn reserve_numbers(&self, highest: Option<u64>) {
+        let next = self.manifest.state().next_file;
+        if let Some(highest) = highest.filter(|number| *number >= next) {
+            self.manifest.take_numbers(highest + 1 - next);
+        }
+    }
+
+    /// Notes that everything is in tables, and lets go of all logs; nothing is written meanwhile.
+    pub(super) fn forget_all_logs(&self) -> Result<()> {
+        let number = self.manifest.take_numbers(1).start;
+        self.manifest.apply(&[Edit::FlushedSeq(self.last_seq()), Edit::LogNumber(number)])?;
+        self.log.drop_old(&self.manifest)
+    }
+
+    /// After a crash, frees what was allocated in the pool and belongs to nobody.
+    fn reclaim(&self, crashed: bool) {
+        let wanted = self.pool.as_ref().is_some_and(|pool| crashed || pool.needs_reclaim());
+        if wanted {
+            self.spawn(Lane::Tidying, |wip| {
+                if let Err(e) = wip.reclaim_now() {
+                    wip.core.health.fail(e);
+                }
+            });
+        }
+    }
+
+    fn reclaim_now(&self) -> Result<()> {
+        let Some(pool) = &self.pool else { return Ok(()) };
+        // Nobody frees anything meanwhile, so nothing that is found has an owner.
+        self.log.with_marked(pool.marks(), |marks| {
+            pool.reclaim(marks)?;
+            pool.release_reclaimed().map(drop)
+        })
+    }
+
+    /// Has what the pool was closed with verified in the background, a piece at a time.
+    pub(super) fn verify_pool(&self, from: u64) {
+        if self.pool.is_some() {
+            self.spawn(Lane::Tidying, move |wip| {
+                if let Some(next) = wip.pool.as_ref().and_then(|pool| pool::verify(pool, from)) {
+                    wip.verify_pool(next);
+                }
+            });
+        }
+    }
+}
+
+/// Whether a table of `bucket` has a version of `key` that is not older than `seq`.
+fn is_in_tables(bucket: &Arc<Bucket>, key: &[u8], seq: u64) -> Result<bool> {
+    let newest = bucket.get_in_tables(&bucket.readable.load(), key, u64::MAX)?;
+    Ok(newest.is_some_and(|found| found.seq >= seq))
+}
+
+fn describe(found: Found, replayed: &Replayed, took: Duration) -> String {
+    let how = match found {
+        Found::New => return "created a new database".into(),
+        Found::Closed => "a clean shutdown",
+        Found::Crashed => "a crash",
+    };
+    let Replayed { groups, logs, .. } = replayed;
+    format!("after {how} replayed {groups} groups of {logs} logs in {:.3} s", took.as_secs_f64())
+}

@@ -1,0 +1,105 @@
+//! Bringing back all that is not itself damaged.
+//!
+//! Tables are as they are found; of the bounds of buckets those stay that no table spans. The log is replayed as far as it
+//! is whole, and flushed: of each operation the tables are asked whether they have it or a newer one, since without the
+//! manifest nobody knows how far a bucket was flushed. Nothing old is removed before what replaces it is durable.
+
+use terrace_base::{Error, Result};
+use terrace_table::TableMeta;
+
+use super::bucket::LAST_LEVEL;
+use super::open;
+use super::recover::Replaying;
+use crate::commit_log::{Found, Gathered, Opened, first_beginning, gather_logs, log_files};
+use crate::core::engine::Engine;
+use crate::leveled::gather_runs;
+use crate::manifest::{Edit, Identity, Manifest, State};
+use crate::options::EngineKind;
+use crate::pool;
+use crate::salvage::Salvage;
+
+/// Repairs the database in the view that `base` works in.
+pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {
+    base.options = super::table_options(&base.core.options);
+    let (known, mut identity) = base.begin(EngineKind::Wip)?;
+    let home = open::log_home(&base.core);
+    if known.is_none() {
+        let (path, _) = pool::request(&base.core, &identity)?;
+        home.note(&mut identity, base.core.env.pm.exists(&path)?);
+    }
+    let runs = gather_runs(&mut base, known.as_ref())?;
+    let on_pm = home.is_on_pm(&identity);
+    let gathered = on_pm.then(|| gather_logs(&mut base, &identity, known.as_ref())).transpose()?;
+    let tables: Vec<(u32, TableMeta)> =
+        runs.into_iter().map(|(level, meta, _)| (level.min(LAST_LEVEL as u32), meta)).collect();
+    let state = new_state(&base, identity, tables, known, gathered.as_ref())?;
+    finish(base, state, gathered)
+}
+
+/// What the new manifest is to say.
+fn new_state(
+    base: &Salvage,
+    identity: Identity,
+    tables: Vec<(u32, TableMeta)>,
+    known: Option<State>,
+    gathered: Option<&Gathered>,
+) -> Result<State> {
+    let newest = tables.iter().map(|(_, meta)| meta.max_seq).max().unwrap_or(0);
+    // What comes before the first log that is there is in tables, or was: those are as far as they are.
+    let flushed = match (&known, base.left.is_some()) {
+        (Some(known), false) => known.flushed_seq,
+        _ => match gathered {
+            Some(gathered) => first_beginning(gathered)?,
+            None => first_beginning(&log_files(&base.core, identity.origin(), base.log_files()?))?,
+        }
+        .map_or(newest, |before| before.min(newest)),
+    };
+    let mut state = Manifest::state_of(identity, &tables, flushed)?;
+    state.next_file = state.next_file.max(base.next);
+    let bounds = known.iter().flat_map(|known| known.buckets.keys().cloned());
+    let spans = |bound: &Vec<u8>| tables.iter().any(|(_, t)| t.smallest < *bound && *bound <= t.largest);
+    for lower in bounds.filter(|bound| !bound.is_empty() && !spans(bound)).chain([Vec::new()]) {
+        let fits = state.apply(&Edit::SetBucket { lower, flushed: 0 });
+        fits.map_err(|why| Error::invalid(format!("a manifest edit does not fit: {why}")))?;
+    }
+    (state.log_number, state.log_end, state.last_log) =
+        known.map_or((0, None, None), |s| (s.log_number, s.log_end, s.last_log));
+    // What a table's entries beside the newest of their key are for is not known: it is looked at again.
+    state.candidates = std::sync::Arc::new(state.tables.keys().copied().collect());
+    Ok(state)
+}
+
+/// Makes the new manifest, brings what logs hold into tables, and makes the pool anew.
+fn finish(mut base: Salvage, state: State, gathered: Option<Gathered>) -> Result<Salvage> {
+    let core = base.core.clone();
+    let identity = state.identity.clone();
+    let tables = state.tables.size();
+    let manifest = Manifest::rebuild(core.fs.clone(), &core.dir, state)?;
+    let in_pool = gathered.is_some();
+    let mut damaged = |damage: Error| {
+        if damage.is_of_another_version() {
+            return Err(damage);
+        }
+        if in_pool {
+            base.pool_aside.get_or_insert(damage.to_string());
+        }
+        base.damaged_log(&damage);
+        Ok(())
+    };
+    let opened = Opened { manifest, pool: None, found: Found::Crashed };
+    let wip = open::assemble(core.clone(), opened, Replaying::Asked, gathered.as_ref(), &mut damaged)?;
+    wip.rotate()?;
+    wip.wait_until_flushed()?;
+    wip.forget_all_logs()?;
+    base.did(format!("the manifest names {tables} tables; what logs held is in tables, too"));
+    wip.close()?;
+    if in_pool {
+        let (path, media) = pool::request(&core, &identity)?;
+        core.env.pm.remove(&path)?;
+        let pool = core.env.pm.create(&path, &pool::pool_options(&core, media))?;
+        pool::set_owner(&pool, &identity)?;
+        pool.close()?;
+        base.did("made the pool anew");
+    }
+    Ok(base)
+}

@@ -1,0 +1,209 @@
+//! Room in memory and in the log: which memtables are flushed, and how writers are slowed down before they have to wait.
+//!
+//! All memtables together stay within their share of the memory budget. One is flushed when it is full; where memory is
+//! short, the largest are; where the log has grown past its limit, those that hold back its oldest part.
+
+use std::cmp::Reverse;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use terrace_base::Result;
+use terrace_base::exec::Lane;
+
+use super::Wip;
+use super::bucket::Bucket;
+use super::memtable::BucketMemtable;
+use super::write::Touched;
+use crate::compaction::leveled::{Limits, Load, delay};
+use crate::core::request::Group;
+
+/// What an operation takes in a memtable beside its key and value, about.
+const ENTRY_BYTES: u64 = 48;
+
+/// The part of their budget that memtables which are written to may take; the rest is for those that are being flushed.
+const WRITTEN_SIXTEENTHS: u64 = 12;
+
+/// Where memory is short, memtables of this part of the budget are flushed together.
+const TOGETHER: u64 = 32;
+
+/// How many times as many sublevels as a level is compacted at are on level 0 of a bucket when writers begin to be slowed
+/// down, and when they wait.
+const SLOW_TIMES: usize = 3;
+const STOP_TIMES: usize = 10;
+
+/// The same of what a bucket holds, as multiples of its capacity.
+const SLOW_FILL: u64 = 4;
+const STOP_FILL: u64 = 8;
+
+/// Ranges that had to sort a memtable, after which the next one is a skiplist.
+const SORTS: u64 = 4;
+
+/// Bytes of memtables that wait for their flush from which on writers are slowed down, as a share of the budget.
+const FILL: f64 = 0.85;
+
+impl Wip {
+    /// Bytes at which a memtable is full: more where few buckets have the memory to themselves.
+    pub(super) fn memtable_limit(&self) -> u64 {
+        let wip = &self.core.options.wip;
+        let share = self.memtables_budget() / (4 * self.buckets.load().len() as u64);
+        share.clamp(wip.memtable_bytes, wip.most_memtable_bytes)
+    }
+
+    /// Has memtables flushed that are full or in the way, waits where there is no room, and slows down before that.
+    pub(super) fn make_room(&self, group: &Group<'_>) -> Result<()> {
+        let Touched { full, deepest } = std::mem::take(&mut *self.touched.lock());
+        self.freeze(&full.iter().filter_map(Weak::upgrade).collect::<Vec<_>>());
+        let deepest = deepest.and_then(|(bucket, _)| bucket.upgrade());
+        self.make_room_in_log()?;
+        let need = group.bytes() + group.ops() * ENTRY_BYTES;
+        let budget = self.memtables_budget();
+        loop {
+            let (held, frozen) = (self.memory.held(), self.frozen_bytes.load(Ordering::Relaxed));
+            let written = held.saturating_sub(frozen);
+            if written + need > budget / 16 * WRITTEN_SIXTEENTHS && self.freeze_largest(budget / TOGETHER) {
+                continue;
+            }
+            if held + need <= budget || !self.has_frozen() {
+                return self.slow_down(deepest, held as f64 / budget as f64, group);
+            }
+            self.wait_for_flush()?;
+        }
+    }
+
+    /// Spreads the wait for background work over the writes before it, so that no single one stops for long.
+    fn slow_down(&self, deepest: Option<Arc<Bucket>>, fill: f64, group: &Group<'_>) -> Result<()> {
+        let (sublevels, capacity) = (self.core.options.wip.sublevels, self.core.options.wip.bucket_bytes);
+        let limits = Limits {
+            l0_tables: (SLOW_TIMES * sublevels, STOP_TIMES * sublevels),
+            debt_bytes: (SLOW_FILL * capacity, STOP_FILL * capacity),
+            memtable_fill: FILL,
+        };
+        let depth = |bucket: &Arc<Bucket>| bucket.depth.load(Ordering::Relaxed);
+        let load = || Load {
+            l0_tables: deepest.as_ref().map_or(0, depth),
+            debt_bytes: deepest.as_ref().map_or(0, |bucket| bucket.bytes.load(Ordering::Relaxed)),
+            memtables_full: self.has_frozen(),
+            memtable_fill: fill,
+            group_bytes: group.bytes(),
+        };
+        let Some(delay) = delay(&load(), &limits) else {
+            return self.wait_for_compactions(|| delay(&load(), &limits).is_some());
+        };
+        self.core.slow_down(delay);
+        Ok(())
+    }
+
+    /// Has the memtables of `buckets` flushed and others written, and starts the flush. The caller is the leader.
+    pub(super) fn freeze(&self, buckets: &[Arc<Bucket>]) {
+        if buckets.is_empty() {
+            return;
+        }
+        let writing = self.writing.lock();
+        for bucket in buckets {
+            self.freeze_one(bucket);
+        }
+        drop(writing);
+        self.fit_cache();
+        self.spawn_flush();
+    }
+
+    /// Closes the memtable of `bucket`, unless it is empty. `writing` is locked.
+    fn freeze_one(&self, bucket: &Bucket) {
+        let readable = bucket.readable.load();
+        // A bucket that was replaced meanwhile has had its memtable closed.
+        if readable.active().is_empty() || !self.is_current(bucket) {
+            return;
+        }
+        let ranges_come = bucket.sorted.swap(0, Ordering::Relaxed) >= SORTS;
+        let next = self.new_memtable(bucket.range(), ranges_come);
+        self.queue(readable.active());
+        bucket.readable.rcu(|now| now.with(&next));
+    }
+
+    /// Whether nothing has taken the place of `bucket`.
+    pub(super) fn is_current(&self, bucket: &Bucket) -> bool {
+        std::ptr::eq(&**self.buckets.load().find(&bucket.lower), bucket)
+    }
+
+    /// Has `memtable`, which takes no more, wait for its flush.
+    pub(super) fn queue(&self, memtable: &Arc<BucketMemtable>) {
+        memtable.freeze();
+        self.frozen_bytes.fetch_add(memtable.closed_bytes(), Ordering::Relaxed);
+        self.frozen.lock().push_back(memtable.clone());
+    }
+
+    /// Has every memtable flushed.
+    pub(super) fn freeze_all(&self) {
+        let buckets: Vec<Arc<Bucket>> = self.buckets().iter().cloned().collect();
+        self.freeze(&buckets);
+    }
+
+    /// Has the largest memtables flushed, of so many bytes together; whether there were any.
+    fn freeze_largest(&self, bytes: u64) -> bool {
+        let buckets = self.buckets();
+        let size = |bucket: &Arc<Bucket>| (bucket.readable.load().active().dram_bytes(), bucket.clone());
+        let mut sizes: Vec<(u64, Arc<Bucket>)> = buckets.iter().map(size).collect();
+        sizes.retain(|(_, bucket)| !bucket.readable.load().active().is_empty());
+        sizes.sort_unstable_by_key(|(bytes, _)| Reverse(*bytes));
+        let mut sum = 0;
+        let enough = |(size, _): &(u64, Arc<Bucket>)| {
+            let wanted = sum < bytes;
+            sum += size;
+            wanted
+        };
+        let largest: Vec<Arc<Bucket>> =
+            sizes.into_iter().take_while(enough).map(|(_, bucket)| bucket).collect();
+        self.freeze(&largest);
+        !largest.is_empty()
+    }
+
+    /// Has the memtables flushed whose writes no log before `number` is without.
+    pub(super) fn freeze_logged_up_to(&self, number: u64) {
+        let holds = |bucket: &&Arc<Bucket>| {
+            let first = bucket.readable.load().active().first_log();
+            first > 0 && first <= number
+        };
+        let holders: Vec<Arc<Bucket>> = self.buckets().iter().filter(holds).cloned().collect();
+        self.freeze(&holders);
+    }
+
+    pub(super) fn has_frozen(&self) -> bool {
+        !self.frozen.lock().is_empty()
+    }
+
+    /// Waits until the memtable that has waited the longest is flushed.
+    pub(super) fn wait_for_flush(&self) -> Result<()> {
+        let Some(waited_for) = self.frozen.lock().front().cloned() else { return Ok(()) };
+        let gone = || !self.frozen.lock().iter().any(|memtable| Arc::ptr_eq(memtable, &waited_for));
+        self.room.wait_for_flush(&self.core, gone, &self.flushing, || self.run_flushes())
+    }
+
+    /// Waits until compactions have come far enough; does them where nobody else can.
+    fn wait_for_compactions(&self, enough: impl Fn() -> bool) -> Result<()> {
+        self.core.stalled(|| {
+            while !enough() {
+                if self.core.env.executor.help() {
+                    continue;
+                }
+                match self.jobs.free_slot() {
+                    Some(_slot) => match self.compact_next() {
+                        Ok(true) => {}
+                        Ok(false) => return Ok(()),
+                        // There is no room to merge in, which is no reason to refuse what there is room for.
+                        Err(e) if e.is_out_of_space() => return Ok(()),
+                        Err(e) => return Err(e),
+                    },
+                    None => self.jobs.wait_a_moment(),
+                }
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn spawn_flush(&self) {
+        self.spawn(Lane::Flush, |wip| {
+            // The failure is kept in `health`; writers that need the room get it.
+            let _ = wip.run_flushes();
+        });
+    }
+}

@@ -1,0 +1,202 @@
+//! Merging a whole bucket into one sorted list, which is where it may be split.
+//!
+//! While that goes on the bucket serves reads and writes as ever; its newer tables are compacted beside it. All that is
+//! written for the bucket meanwhile ends at the keys where it may be split, so when it is, no table has to be written again.
+//! It is split if more than half of what it may hold lives; if not, it was full of what was dead, and stays one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use terrace_base::Result;
+use terrace_table::{Cursor, TableMeta};
+
+use super::Wip;
+use super::bucket::{Bucket, LAST_LEVEL, Placed};
+use super::change::Change;
+use super::compact::{Claim, Patience};
+use super::flush::Flushing;
+use crate::compaction::buckets::{BucketOptions, BucketTable, LEVELS, fit, kept, pieces, splitters};
+use crate::levels::output::Written;
+
+/// How a merge of a whole bucket has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// Something else is done with the bucket.
+    NotBegun,
+    /// It is one sorted list, and whatever came meanwhile.
+    Merged,
+    /// The same, in several buckets.
+    Split,
+}
+
+/// Marks a bucket as being merged as a whole; what belongs to that goes with it.
+struct Whole<'a> {
+    wip: &'a Wip,
+    claim: Claim<'a>,
+}
+
+impl Drop for Whole<'_> {
+    fn drop(&mut self) {
+        let lower = &self.claim.bucket.lower;
+        let mut plan = self.wip.planning.lock();
+        plan.whole.remove(lower);
+        plan.ending.remove(lower);
+        drop(plan);
+        self.claim.bucket.cuts.lock().clear();
+    }
+}
+
+impl Wip {
+    /// Merges all tables of `bucket` into one sorted list on its last level, and splits it if it is too large for one.
+    pub(super) fn merge_whole(&self, bucket: &Arc<Bucket>, patience: Patience) -> Result<Ended> {
+        let most = self.core.options.wip.split_into;
+        let splitters = splitters(&samples(bucket, most)?, most, &bucket.lower);
+        let Some((whole, kept)) = self.claim_whole(bucket, splitters) else { return Ok(Ended::NotBegun) };
+        let cuts = bucket.cuts.lock().clone();
+        let (stay, inputs): (Vec<Placed>, Vec<Placed>) =
+            whole.claim.tables.iter().cloned().partition(|table| kept.contains(&table.run.number()));
+        let written = self.merge_tables(&whole.claim, &inputs, cuts.clone(), patience)?;
+        self.close_to_jobs(&whole);
+        let live = stay.iter().map(|table| table.run.meta()).chain(written.iter().map(|table| &table.meta));
+        let boundaries = boundaries(cuts, live, &self.bucket_options());
+        self.end_whole(&whole, &stay, &inputs, written, &boundaries)?;
+        Ok(if boundaries.is_empty() { Ended::Merged } else { Ended::Split })
+    }
+
+    /// Claims all tables of `bucket`, in which no job may run, and has what is written from now on end where it may be split.
+    fn claim_whole(&self, bucket: &Arc<Bucket>, splitters: Vec<Vec<u8>>) -> Option<(Whole<'_>, Vec<u64>)> {
+        // A flush that is under way would not know where to end its tables.
+        let _no_flush = Flushing::claim(self);
+        let mut plan = self.planning.lock();
+        if !self.is_current(bucket) || plan.whole.contains(&bucket.lower) || plan.has_busy(bucket, &[]) {
+            return None;
+        }
+        plan.whole.insert(bucket.lower.clone());
+        let claim = Claim::of(self, &mut plan, bucket, |_| true);
+        drop(plan);
+        if claim.tables.is_empty() {
+            self.planning.lock().whole.remove(&bucket.lower);
+            return None;
+        }
+        let keeping = self.manifest.state().candidates.clone();
+        let nothing = Default::default();
+        let tables: Vec<BucketTable<'_>> =
+            claim.tables.iter().map(|table| table.figures(&keeping, &nothing)).collect();
+        let piece = self.core.options.wip.bucket_bytes / self.core.options.wip.split_into as u64;
+        let kept = kept(&tables, piece / 4..=piece * 2);
+        let is_kept = |table: &&BucketTable<'_>| kept.contains(&table.number);
+        let ranges: Vec<(&[u8], &[u8])> =
+            tables.iter().filter(is_kept).map(|table| (table.smallest, table.largest)).collect();
+        let mut cuts = fit(splitters, &ranges, &bucket.lower);
+        cuts.retain(|cut| *cut > bucket.lower && bucket.holds(cut));
+        drop(tables);
+        *bucket.cuts.lock() = cuts;
+        Some((Whole { wip: self, claim }, kept))
+    }
+
+    /// Has no other job begin in the bucket, and waits for those that run.
+    fn close_to_jobs(&self, whole: &Whole<'_>) {
+        let (bucket, own) = (&whole.claim.bucket, whole.claim.numbers());
+        self.planning.lock().ending.insert(bucket.lower.clone());
+        self.jobs.wait_until(|| !self.planning.lock().has_busy(bucket, &own));
+    }
+
+    /// Puts what was merged in the place of what it was merged from, and splits the bucket at `boundaries`.
+    fn end_whole(
+        &self,
+        whole: &Whole<'_>,
+        stay: &[Placed],
+        inputs: &[Placed],
+        written: Vec<Written>,
+        boundaries: &[Vec<u8>],
+    ) -> Result<()> {
+        let bucket = &whole.claim.bucket;
+        let bytes: u64 = written.iter().map(|table| table.meta.file_bytes).sum();
+        let live = bytes + stay.iter().map(|table| table.run.meta().file_bytes).sum::<u64>();
+        let mut change = Change::default();
+        change.remove(inputs.iter().map(|table| table.run.number()));
+        stay.iter()
+            .filter(|table| table.level != LAST_LEVEL)
+            .for_each(|table| change.move_to(LAST_LEVEL, table.run.number()));
+        change.add(LAST_LEVEL, written);
+        if boundaries.is_empty() {
+            self.install(change, &[])?;
+        } else {
+            self.split(bucket, change, boundaries)?;
+        }
+        (0..LEVELS).for_each(|level| bucket.forget_reads(level));
+        bucket.note_overlap(0.0);
+        bucket.merged.store(if boundaries.is_empty() { live } else { 0 }, Ordering::Relaxed);
+        self.core.counters.compactions.add(1);
+        self.core.counters.compaction_bytes.add(bytes);
+        self.remove_merged(inputs);
+        Ok(())
+    }
+
+    /// Looks at how much of what the upper levels of a bucket hold is in its last level, too.
+    pub(super) fn estimate_overlap(&self, bucket: &Arc<Bucket>) {
+        // Left for later where a table cannot be read: the merge that reads it says so.
+        if let Ok(Some(share)) = overlap(bucket) {
+            bucket.note_overlap(share);
+            self.note_figures(&self.planning.lock(), bucket);
+        }
+    }
+}
+
+/// Keys of each table of `bucket`, which cut it into about `pieces` of the same size.
+fn samples(bucket: &Bucket, pieces: usize) -> Result<Vec<Vec<Vec<u8>>>> {
+    let readable = bucket.readable.load();
+    let sample = |table: &Placed| -> Result<Vec<Vec<u8>>> {
+        let anchors = table.run.anchors()?;
+        let mut cursor = table.run.cursor(false, 0);
+        let mut keys = Vec::new();
+        for (anchor, _) in (1..pieces).filter_map(|piece| anchors.get(piece * anchors.len() / pieces)) {
+            // What an index has may be shorter than a key.
+            cursor.seek(anchor, u64::MAX)?;
+            keys.extend(cursor.valid().then(|| cursor.key().to_vec()));
+        }
+        keys.dedup();
+        Ok(keys)
+    };
+    readable.tables.iter().map(sample).collect()
+}
+
+/// Those of `cuts` at which a bucket is split that consists of the tables `live`: none if it is not to be, and none that
+/// would leave a bucket with nothing in it.
+fn boundaries<'a>(
+    cuts: Vec<Vec<u8>>,
+    live: impl Iterator<Item = &'a TableMeta>,
+    options: &BucketOptions,
+) -> Vec<Vec<u8>> {
+    let mut bytes: BTreeMap<usize, u64> = BTreeMap::new();
+    for meta in live {
+        *bytes.entry(cuts.partition_point(|cut| *cut <= meta.smallest)).or_default() += meta.file_bytes;
+    }
+    if pieces(bytes.values().sum(), options) == 1 {
+        return Vec::new();
+    }
+    let first = bytes.keys().next().copied();
+    let begins = bytes.keys().filter(|piece| Some(**piece) != first);
+    begins.filter_map(|piece| cuts.get(piece - 1).cloned()).collect()
+}
+
+/// The share of the tables' keys that older tables may hold, too, of a sample; `None` if there is nothing to compare.
+fn overlap(bucket: &Bucket) -> Result<Option<f64>> {
+    let readable = bucket.readable.load();
+    let (mut sampled, mut found) = (0u32, 0u32);
+    for (at, table) in readable.tables.iter().enumerate() {
+        let older: Vec<&Placed> = readable.tables[at + 1..].iter().collect();
+        for (key, _) in table.run.anchors()?.into_iter().take(SAMPLES) {
+            let mut held = false;
+            for other in older.iter().filter(|other| other.covers(&key)) {
+                held = held || other.run.may_contain(&key)?;
+            }
+            (sampled, found) = (sampled + 1, found + u32::from(held));
+        }
+    }
+    Ok((sampled > 0).then(|| f64::from(found) / f64::from(sampled)))
+}
+
+/// Keys looked at of each table.
+const SAMPLES: usize = 16;

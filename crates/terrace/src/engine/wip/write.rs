@@ -1,0 +1,78 @@
+//! The write path: make room, make durable, insert.
+//!
+//! 1. A group is in the log, as durable as its medium makes it (or as was asked for), before any of it is in a memtable:
+//!    nothing is readable that a crash could take back.
+//! 2. Inserting cannot fail, so a group is readable wholly or not at all; it is visible once the store says so.
+//!
+//! The caller is the one leader of the moment.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use terrace_base::Result;
+
+use super::Wip;
+use super::bucket::Bucket;
+use crate::batch::Op;
+use crate::core::request::Group;
+
+/// What the leader has seen of the buckets that its last group went to. It keeps none of them: one that is replaced goes,
+/// and its tables with it.
+#[derive(Debug, Default)]
+pub(super) struct Touched {
+    /// Those whose memtables are full.
+    pub full: Vec<Weak<Bucket>>,
+    /// The one with the most sublevels on level 0, and of those the largest, with both figures.
+    pub deepest: Option<(Weak<Bucket>, (usize, u64))>,
+}
+
+impl Wip {
+    pub(super) fn apply_group(&self, group: Group<'_>) -> Result<()> {
+        self.core.health.check()?;
+        self.manifest.announce_pool()?;
+        self.log.mend(self)?;
+        self.make_room(&group)?;
+        self.log_group(&group)?;
+        let ops = group.requests.iter().flat_map(|r| r.batch.ops());
+        self.insert(ops.zip(group.first_seq..));
+        let before = self.applied.swap(group.first_seq + group.ops() - 1, Ordering::AcqRel);
+        debug_assert!(before < group.first_seq, "one leader, and numbers ascend");
+        Ok(())
+    }
+
+    /// Inserts operations, each with its sequence number, into the memtables of their buckets.
+    pub(super) fn insert<'a>(&self, ops: impl Iterator<Item = (Op<'a>, u64)>) {
+        let log = self.current_log.load(Ordering::Acquire);
+        let limit = self.memtable_limit();
+        let mut touched = Touched::default();
+        let _alone = self.writing.lock();
+        let buckets = self.buckets.load();
+        for (op, seq) in ops {
+            let bucket = buckets.find(op.key);
+            let readable = bucket.readable.load();
+            let active = readable.active();
+            active.insert(&op, seq, log);
+            if active.bytes_used() >= limit || active.has_overflowed() {
+                touched.note_full(bucket);
+            }
+            touched.note_depth(bucket);
+        }
+        *self.touched.lock() = touched;
+    }
+}
+
+impl Touched {
+    fn note_full(&mut self, bucket: &Arc<Bucket>) {
+        if !self.full.iter().any(|known| known.as_ptr() == Arc::as_ptr(bucket)) {
+            self.full.push(Arc::downgrade(bucket));
+        }
+    }
+
+    fn note_depth(&mut self, bucket: &Arc<Bucket>) {
+        let depth = bucket.depth.load(Ordering::Relaxed);
+        let load = (depth, bucket.bytes.load(Ordering::Relaxed));
+        if self.deepest.as_ref().is_none_or(|(_, deepest)| load > *deepest) {
+            self.deepest = Some((Arc::downgrade(bucket), load));
+        }
+    }
+}
