@@ -207,7 +207,14 @@ impl Wip {
         bucket.depth.store(sublevels(&ranges), Ordering::Relaxed);
         bucket.bytes.store(tables.iter().map(|table| table.bytes).sum(), Ordering::Relaxed);
         let merged = bucket.merged.load(Ordering::Relaxed);
-        *bucket.figures.lock() = BucketFigures::new(&tables, bucket.overlap(), merged, bucket.seed());
+        let mut figures = BucketFigures::new(&tables, bucket.overlap(), merged, bucket.seed());
+        for (level, of_level) in figures.levels.iter_mut().enumerate() {
+            // What a merge of the whole reads is older than what comes meanwhile, which is merged beside it.
+            of_level.is_busy = tables
+                .iter()
+                .any(|t| t.level as usize == level && t.busy && !plan.read_whole.contains(&t.number));
+        }
+        *bucket.figures.lock() = figures;
     }
 }
 

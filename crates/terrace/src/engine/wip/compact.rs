@@ -67,6 +67,7 @@ impl Drop for Claim<'_> {
         let mut plan = self.wip.planning.lock();
         for table in &self.tables {
             plan.busy.remove(&table.run.number());
+            plan.read_whole.remove(&table.run.number());
         }
         // Where the bucket was replaced, its tables are in others.
         let buckets = self.wip.buckets();

@@ -140,6 +140,8 @@ pub(crate) struct Wip {
 struct Plan {
     /// Tables that running jobs read.
     busy: BTreeSet<u64>,
+    /// Of those, the ones that merges of whole buckets read.
+    read_whole: BTreeSet<u64>,
     /// Lower bounds of buckets that are being merged as a whole, or replaced.
     whole: BTreeSet<Vec<u8>>,
     /// Of those, the ones in which no other job may begin.

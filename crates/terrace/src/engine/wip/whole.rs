@@ -51,7 +51,7 @@ impl Wip {
     /// Merges all tables of `bucket` into one sorted list on its last level, and splits it if it is too large for one.
     pub(super) fn merge_whole(&self, bucket: &Arc<Bucket>, patience: Patience) -> Result<Ended> {
         let most = self.core.options.wip.split_into;
-        let splitters = splitters(&samples(bucket, most)?, most, &bucket.lower);
+        let splitters = splitters(&[samples(bucket)?], most, &bucket.lower);
         let Some((whole, kept)) = self.claim_whole(bucket, splitters) else { return Ok(Ended::NotBegun) };
         let cuts = bucket.cuts.lock().clone();
         let (stay, inputs): (Vec<Placed>, Vec<Placed>) =
@@ -74,6 +74,8 @@ impl Wip {
         }
         plan.whole.insert(bucket.lower.clone());
         let claim = Claim::of(self, &mut plan, bucket, |_| true);
+        plan.read_whole.extend(claim.tables.iter().map(|table| table.run.number()));
+        self.note_figures(&plan, bucket);
         drop(plan);
         if claim.tables.is_empty() {
             self.planning.lock().whole.remove(&bucket.lower);
@@ -144,22 +146,25 @@ impl Wip {
     }
 }
 
-/// Keys of each table of `bucket`, which cut it into about `pieces` of the same size.
-fn samples(bucket: &Bucket, pieces: usize) -> Result<Vec<Vec<Vec<u8>>>> {
+/// Keys that are in the tables of `bucket`, ascending: of each table as many as is its share of all bytes.
+fn samples(bucket: &Bucket) -> Result<Vec<Vec<u8>>> {
     let readable = bucket.readable.load();
-    let sample = |table: &Placed| -> Result<Vec<Vec<u8>>> {
+    let total: u64 = readable.tables.iter().map(|table| table.run.meta().file_bytes).sum();
+    let mut keys = Vec::new();
+    for table in readable.tables.iter() {
+        let share = table.run.meta().file_bytes as f64 / total.max(1) as f64;
+        let wanted = (share * SPLIT_SAMPLES as f64).ceil() as usize;
         let anchors = table.run.anchors()?;
         let mut cursor = table.run.cursor(false, 0);
-        let mut keys = Vec::new();
-        for (anchor, _) in (1..pieces).filter_map(|piece| anchors.get(piece * anchors.len() / pieces)) {
+        for piece in 1..=wanted {
+            let Some((anchor, _)) = anchors.get(piece * anchors.len() / (wanted + 1)) else { continue };
             // What an index has may be shorter than a key.
             cursor.seek(anchor, u64::MAX)?;
             keys.extend(cursor.valid().then(|| cursor.key().to_vec()));
         }
-        keys.dedup();
-        Ok(keys)
-    };
-    readable.tables.iter().map(sample).collect()
+    }
+    keys.sort_unstable();
+    Ok(keys)
 }
 
 /// Those of `cuts` at which a bucket is split that consists of the tables `live`: none if it is not to be, and none that
@@ -197,6 +202,9 @@ fn overlap(bucket: &Bucket) -> Result<Option<f64>> {
     }
     Ok((sampled > 0).then(|| f64::from(found) / f64::from(sampled)))
 }
+
+/// Keys that a bucket's splitters are taken from.
+const SPLIT_SAMPLES: usize = 512;
 
 /// Keys looked at of each table.
 const SAMPLES: usize = 16;
