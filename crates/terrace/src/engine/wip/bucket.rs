@@ -34,8 +34,8 @@ pub(super) struct Bucket {
     pub readable: ArcSwap<Readable>,
     /// Lookups that looked into each level since it was compacted last, about.
     reads: [AtomicU64; LEVELS],
-    /// Ranges that had to sort the memtable being written.
-    pub sorted: AtomicU64,
+    /// Ranges that have met the memtable being written.
+    pub ranges: AtomicU64,
     /// See [`overlap`](Self::overlap).
     overlap: AtomicU64,
     /// Bytes that the last merge of the whole left in it, if it could not be split.
@@ -126,7 +126,7 @@ impl Bucket {
             upper,
             readable: ArcSwap::from_pointee(Readable { memtables, tables }),
             reads: Default::default(),
-            sorted: AtomicU64::new(0),
+            ranges: AtomicU64::new(0),
             overlap: AtomicU64::new(0),
             merged: AtomicU64::new(0),
             depth: AtomicUsize::new(0),

@@ -5,7 +5,6 @@
 
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use terrace_base::Result;
@@ -54,11 +53,11 @@ impl BucketIter {
     }
 
     /// Cursors over everything in `bucket` that may have keys past `bound`.
-    fn cursors(&self, bucket: &Bucket, bound: Bound<&[u8]>) -> Vec<Box<dyn Cursor>> {
-        let readable = bucket.readable.load();
+    fn cursors(&self, bucket: &Arc<Bucket>, bound: Bound<&[u8]>) -> Vec<Box<dyn Cursor>> {
+        let readable = bucket.readable.load_full();
         let filled = readable.memtables.iter().filter(|memtable| !memtable.is_empty());
-        if readable.active().is_unsorted() && !readable.active().is_empty() {
-            bucket.sorted.fetch_add(1, Ordering::Relaxed);
+        if !readable.active().is_empty() {
+            self.engine.note_range(bucket, readable.active());
         }
         let mut cursors: Vec<Box<dyn Cursor>> = filled.map(|memtable| memtable.cursor()).collect();
         for table in readable.tables.iter().filter(|table| self.reaches(table, bound)) {

@@ -85,6 +85,8 @@ impl Wip {
         self.replaying.store(false, Ordering::Release);
         self.applied.fetch_max(self.last_seq(), Ordering::AcqRel);
         if self.core.options.read_only {
+            // Nothing comes any more: what is sorted once is sorted for all.
+            self.memtables().iter().for_each(|memtable| memtable.freeze());
             return Ok(replayed);
         }
         self.core.files.remove_tables(listing.dead_tables);

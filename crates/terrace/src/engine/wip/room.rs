@@ -16,6 +16,7 @@ use super::memtable::BucketMemtable;
 use super::write::Touched;
 use crate::compaction::leveled::{Limits, Load, delay};
 use crate::core::request::Group;
+use crate::options::BucketMemtableKind;
 
 /// What an operation takes in a memtable beside its key and value, about.
 const ENTRY_BYTES: u64 = 48;
@@ -35,8 +36,8 @@ const STOP_TIMES: usize = 10;
 const SLOW_FILL: u64 = 4;
 const STOP_FILL: u64 = 8;
 
-/// Ranges that had to sort a memtable, after which the next one is a skiplist.
-const SORTS: u64 = 4;
+/// Ranges that have met a memtable, after which the next one is a skiplist.
+const RANGES: u64 = 4;
 
 /// Bytes of memtables that wait for their flush from which on writers are slowed down, as a share of the budget.
 const FILL: f64 = 0.85;
@@ -93,7 +94,7 @@ impl Wip {
         Ok(())
     }
 
-    /// Has the memtables of `buckets` flushed and others written, and starts the flush. The caller is the leader.
+    /// Has the memtables of `buckets` flushed and others written, and starts the flush.
     pub(super) fn freeze(&self, buckets: &[Arc<Bucket>]) {
         if buckets.is_empty() {
             return;
@@ -107,6 +108,18 @@ impl Wip {
         self.spawn_flush();
     }
 
+    /// Notes that a range has met the memtable being written. One that has to be sorted again and again is closed: closed
+    /// it is sorted once for all, and the next one is in order.
+    pub(super) fn note_range(&self, bucket: &Arc<Bucket>, active: &BucketMemtable) {
+        let ranges = 1 + bucket.ranges.fetch_add(1, Ordering::Relaxed);
+        let options = &self.core.options;
+        let may_close = !options.read_only && !self.core.is_scratch && !self.jobs.is_closing();
+        let is_adaptive = options.wip.memtable == BucketMemtableKind::Adaptive;
+        if is_adaptive && may_close && ranges == RANGES && active.is_unsorted() {
+            self.freeze(std::slice::from_ref(bucket));
+        }
+    }
+
     /// Closes the memtable of `bucket`, unless it is empty. `writing` is locked.
     fn freeze_one(&self, bucket: &Bucket) {
         let readable = bucket.readable.load();
@@ -114,7 +127,7 @@ impl Wip {
         if readable.active().is_empty() || !self.is_current(bucket) {
             return;
         }
-        let ranges_come = bucket.sorted.swap(0, Ordering::Relaxed) >= SORTS;
+        let ranges_come = bucket.ranges.swap(0, Ordering::Relaxed) >= RANGES;
         let next = self.new_memtable(bucket.range(), ranges_come);
         self.queue(readable.active());
         bucket.readable.rcu(|now| now.with(&next));
