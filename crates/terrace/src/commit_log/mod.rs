@@ -340,17 +340,19 @@ impl CommitLog {
     /// Makes everything logged so far power-safe while writers go on. For logs of which nothing is kept back in DRAM.
     pub fn sync_beside(&self) -> Result<()> {
         debug_assert_eq!(self.policy.buffer_bytes, 0, "everything has been handed to the system");
-        let numbers: Vec<u64> = {
+        // With whether it is complete: to the one being written more is appended while it is synced.
+        let unsynced: Vec<(u64, bool)> = {
             let series = self.series.lock();
-            let logs = series.older.iter().chain(&series.current);
-            logs.filter_map(Log::number_of_unsynced).collect()
+            let older = series.older.iter().filter_map(Log::number_of_unsynced).map(|number| (number, true));
+            let current = series.current.iter().filter_map(Log::number_of_unsynced);
+            older.chain(current.map(|number| (number, false))).collect()
         };
-        for number in numbers {
+        for (number, is_complete) in unsynced {
             let outcome = self.core.fs().sync_file(&file::log_path(&self.core.dir, number));
             let mut series = self.series.lock();
             let still = series.older.iter_mut().find(|log| log.number() == number);
             match (outcome, still) {
-                (Ok(()), Some(Log::File(log))) => log.note_synced(),
+                (Ok(()), Some(Log::File(log))) if is_complete => log.note_synced(),
                 (Ok(()), _) => {}
                 (Err(e), still) => {
                     let is_needed =

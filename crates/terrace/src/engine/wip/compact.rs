@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use terrace_base::exec::Lane;
 use terrace_base::{Error, Result};
@@ -98,7 +99,9 @@ impl Wip {
 
     /// Starts compactions in the background if a slot is free; those that run go on by themselves.
     pub(super) fn spawn_compaction(&self) {
-        if self.core.options.read_only || self.core.is_scratch {
+        // What is read back goes into buckets as they were when its reading began.
+        let is_replaying = self.replaying.load(Ordering::Acquire);
+        if self.core.options.read_only || self.core.is_scratch || is_replaying {
             return;
         }
         let Some(slot) = self.jobs.free_slot() else { return };

@@ -111,11 +111,7 @@ impl Wip {
 
     fn flush(&self, batch: &[Arc<BucketMemtable>]) -> Result<()> {
         let mut change = Change::default();
-        // What is not visible yet becomes so as a whole: somebody may still come to see the moment before.
-        let visible = self.core.snapshots.visible();
-        let mut held = self.core.snapshots.list();
-        held.push(visible);
-        held.sort_unstable();
+        let held = self.seen();
         let buckets = self.buckets();
         let mut outputs = Outputs::new(&self.core, &self.manifest, self.writer_options(), Below::default());
         for memtable in batch {
@@ -142,6 +138,16 @@ impl Wip {
             return Ok(());
         }
         self.log.drop_old(&self.manifest)
+    }
+
+    /// The moments that readers see, or may come to see: what is not visible yet, for its group was put into memtables just
+    /// now, becomes so as a whole, and somebody may still come to see the moment before.
+    pub(super) fn seen(&self) -> Vec<u64> {
+        let visible = self.core.snapshots.visible();
+        let mut held = self.core.snapshots.list();
+        held.push(visible);
+        held.sort_unstable();
+        held
     }
 
     fn note_flush(&self, bytes: u64) {

@@ -35,7 +35,7 @@ impl Wip {
         self.refuse_without_room(inputs)?;
         // Whatever comes to the bucket from now on is newer than what is merged.
         let readable = claim.bucket.readable.load_full();
-        let held = self.core.snapshots.list();
+        let held = self.seen();
         let numbers: Vec<u64> = inputs.iter().map(|table| table.run.number()).collect();
         let mut survivors = Survivors::new(&held, |key: &[u8], seq| readable.lacks_older(key, seq, &numbers));
         let rows = sublevels(inputs);

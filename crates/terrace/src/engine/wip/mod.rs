@@ -53,6 +53,8 @@ mod recover;
 mod repair;
 mod reshape;
 mod room;
+#[cfg(test)]
+mod tests;
 mod whole;
 mod write;
 

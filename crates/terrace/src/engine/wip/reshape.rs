@@ -133,7 +133,12 @@ impl Wip {
             tables.iter().filter(|table| has(&table.run.meta().smallest)).cloned().collect();
         debug_assert!(own.iter().all(|table| has(&table.run.meta().largest)), "no table spans buckets");
         let active = self.new_memtable((lower, upper.as_deref()), false);
-        let memtables = std::iter::once(active).chain(memtables.iter().cloned()).collect();
+        // One of another range would stay here: nobody looks for it here when it has been flushed.
+        let reaches = |memtable: &&Arc<BucketMemtable>| {
+            memtable.reaches(lower) && upper.as_ref().is_none_or(|upper| memtable.lower < *upper)
+        };
+        let reaching = memtables.iter().filter(reaches).cloned();
+        let memtables = std::iter::once(active).chain(reaching).collect();
         Bucket::new(lower.to_vec(), upper, memtables, newest_first(own))
     }
 }

@@ -129,8 +129,9 @@ impl Wip {
         }
         let ranges_come = bucket.ranges.swap(0, Ordering::Relaxed) >= RANGES;
         let next = self.new_memtable(bucket.range(), ranges_come);
-        self.queue(readable.active());
+        // In this order: a flush that begins at once must leave a memtable to be written.
         bucket.readable.rcu(|now| now.with(&next));
+        self.queue(readable.active());
     }
 
     /// Whether nothing has taken the place of `bucket`.

@@ -39,11 +39,11 @@ struct Whole<'a> {
 impl Drop for Whole<'_> {
     fn drop(&mut self) {
         let lower = &self.claim.bucket.lower;
+        // In this order: the next to merge the whole bucket has cuts of its own.
+        self.claim.bucket.cuts.lock().clear();
         let mut plan = self.wip.planning.lock();
         plan.whole.remove(lower);
         plan.ending.remove(lower);
-        drop(plan);
-        self.claim.bucket.cuts.lock().clear();
     }
 }
 

@@ -1,0 +1,271 @@
+//! What only a look inside can bring about.
+
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use terrace_base::Result;
+use terrace_base::clock::ManualClock;
+use terrace_base::exec::{Executor, Inline, Job, Lane};
+use terrace_disk::{Access, FileLock, Fs, ReadFile, WriteFile};
+use terrace_pmem::Profile;
+use terrace_sim::{PmOptions, World, WorldOptions};
+
+use super::Wip;
+use super::bucket::Bucket;
+use super::change::Change;
+use super::open::{assemble, log_home};
+use super::recover::Replaying;
+use crate::batch::WriteBatch;
+use crate::core::Core;
+use crate::core::engine::Engine;
+use crate::core::request::{Condition, Group, Request};
+use crate::env::{Env, RealPm};
+use crate::options::{EngineKind, LogPlace, Options, PoolChoice};
+
+/// Jobs wait for somebody to help, and are done between the reading of a log's part and its going into buckets.
+#[derive(Debug, Default)]
+struct Between(Inline);
+
+impl Executor for Between {
+    fn spawn_in(&self, lane: Lane, job: Job) {
+        self.0.spawn_in(lane, job);
+    }
+
+    fn help(&self) -> bool {
+        self.0.help()
+    }
+
+    fn join(&self, first: &mut (dyn FnMut() + Send), second: &mut (dyn FnMut() + Send)) {
+        while self.0.help() {}
+        first();
+        second();
+    }
+}
+
+/// What is to happen when a log has just been synced beside its writer.
+type Hook = Box<dyn FnOnce() + Send>;
+
+/// A disk that tells of the next sync of a log.
+struct Telling {
+    fs: Arc<dyn Fs>,
+    hook: Arc<Mutex<Option<Hook>>>,
+}
+
+impl std::fmt::Debug for Telling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.fs.fmt(f)
+    }
+}
+
+impl Fs for Telling {
+    fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        self.fs.create(path)
+    }
+
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
+        self.fs.open(path, access)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        self.fs.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.fs.remove(path)
+    }
+
+    fn sync_file(&self, path: &Path) -> Result<()> {
+        self.fs.sync_file(path)?;
+        let hook = self.hook.lock().take_if(|_| path.extension().is_some_and(|kind| kind == "log"));
+        if let Some(hook) = hook {
+            hook();
+        }
+        Ok(())
+    }
+
+    fn sync_dir(&self, path: &Path) -> Result<()> {
+        self.fs.sync_dir(path)
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<PathBuf>> {
+        self.fs.list(path)
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        self.fs.exists(path)
+    }
+
+    fn create_dir_all(&self, path: &Path) -> Result<()> {
+        self.fs.create_dir_all(path)
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        self.fs.lock(path)
+    }
+
+    fn free_bytes(&self, path: &Path) -> Result<u64> {
+        self.fs.free_bytes(path)
+    }
+
+    fn epoch(&self, dir: &Path) -> u64 {
+        self.fs.epoch(dir)
+    }
+}
+
+fn world() -> World {
+    World::new(7, WorldOptions { pm: PmOptions::default() })
+}
+
+fn options() -> Options {
+    let profile = Profile::parse("dram").unwrap();
+    let pool = PoolChoice::Emulated { path: None, profile };
+    let mut options =
+        Options { engine: EngineKind::Wip, pool, memory_budget: 256 << 20, ..Options::default() };
+    options.wip.log = LogPlace::Ssd;
+    options
+}
+
+fn open_on(fs: Arc<dyn Fs>, options: Options) -> Arc<Wip> {
+    let (pm, clock) = (Arc::new(RealPm::with_copies()), Arc::new(ManualClock::default()));
+    let env = Env { fs, pm, executor: Arc::new(Between::default()), clock, hash_seed: None };
+    let core = Core::new(Path::new("/").into(), options, env).unwrap();
+    let opened = log_home(&core).open(&core).unwrap();
+    let wip = assemble(core, opened, Replaying::Known, None, &mut Err).unwrap();
+    wip.core.snapshots.advance(wip.last_seq());
+    wip
+}
+
+fn open(world: &World) -> Arc<Wip> {
+    open_on(Arc::new(world.fs()), options())
+}
+
+/// A put that nobody sees yet; its number.
+fn insert(wip: &Wip, key: &[u8], value: &[u8]) -> u64 {
+    let mut batch = WriteBatch::new();
+    batch.put(key, value);
+    let request = Request { batch, condition: Condition::None, sync: false };
+    let first_seq = wip.core.snapshots.visible() + 1;
+    wip.apply(Group { requests: &[&request], first_seq, sync: false }).unwrap();
+    first_seq
+}
+
+fn put(wip: &Wip, key: &[u8], value: &[u8]) {
+    let seq = insert(wip, key, value);
+    wip.core.snapshots.advance(seq);
+}
+
+fn flush(wip: &Wip) {
+    wip.rotate().unwrap();
+    wip.wait_until_flushed().unwrap();
+}
+
+fn bucket(wip: &Wip, key: &[u8]) -> Arc<Bucket> {
+    wip.buckets().find(key).clone()
+}
+
+fn split(wip: &Wip, at: &[u8]) {
+    wip.split(&bucket(wip, at), Change::default(), &[at.to_vec()]).unwrap();
+}
+
+fn join(wip: &Wip, left: &[u8], right: &[u8]) {
+    let before = wip.buckets().len();
+    wip.join(&bucket(wip, left), &bucket(wip, right)).unwrap();
+    assert_eq!(wip.buckets().len(), before - 1);
+}
+
+/// Flushes make room while a log is read back, and compactions followed them: what was read next went into buckets that
+/// had been split meanwhile.
+#[test]
+fn nothing_is_split_while_a_log_is_read_back() {
+    let world = world();
+    let wip = open(&world);
+    let (keys, value) = (20_000u32, [7; 1000]);
+    let key = |i: u32| (i * 7919 % keys).to_be_bytes();
+    (0..keys).for_each(|i| put(&wip, &key(i), &value));
+    let world = world.kill();
+    let mut options = Options { memory_budget: 1 << 20, ..options() };
+    options.wip.memtable_bytes = 64 << 10;
+    options.wip.most_memtable_bytes = 64 << 10;
+    options.wip.bucket_bytes = 1 << 20;
+    let wip = open_on(Arc::new(world.fs()), options);
+    let lost = (0..keys).filter(|i| wip.get(&key(*i), None).unwrap().is_none()).count();
+    assert_eq!(lost, 0);
+    while wip.core.env.executor.help() {}
+    assert!(wip.buckets().len() > 1, "they are split afterwards");
+    assert_eq!(wip.check().unwrap().problems, Vec::<String>::new());
+}
+
+/// A part of the log that was begun to be synced while it was written to, and was left before that had ended, counted as
+/// durable to its end.
+#[test]
+fn what_is_logged_while_the_log_is_synced_beside_is_not_taken_for_durable() {
+    let world = world();
+    let hook = Arc::new(Mutex::new(None::<Hook>));
+    let wip = open_on(Arc::new(Telling { fs: Arc::new(world.fs()), hook: hook.clone() }), options());
+    split(&wip, b"m");
+    put(&wip, b"a", b"flushed");
+    wip.freeze(&[bucket(&wip, b"a")]);
+    let writer = wip.clone();
+    *hook.lock() = Some(Box::new(move || {
+        put(&writer, b"n", b"synced");
+        writer.rotate_log().unwrap();
+    }));
+    wip.wait_until_flushed().unwrap();
+    assert!(hook.lock().is_none(), "the log was synced");
+    wip.sync().unwrap();
+    for seed in 0..8 {
+        let wip = open(&world.crash(seed));
+        assert!(wip.get(b"n", None).unwrap().is_some(), "seed {seed}");
+    }
+}
+
+/// A split or a join may close a memtable between a group's insertion and its becoming visible. A merge of the tables then
+/// dropped what readers were still to see.
+#[test]
+fn a_merge_keeps_what_is_visible_until_the_next_group_is() {
+    let world = world();
+    let wip = open(&world);
+    put(&wip, b"k", b"1");
+    flush(&wip);
+    let seq = insert(&wip, b"k", b"2");
+    flush(&wip);
+    wip.compact(Bound::Unbounded, Bound::Unbounded).unwrap();
+    assert_eq!(wip.get(b"k", None).unwrap().as_deref(), Some(&b"1"[..]));
+    wip.core.snapshots.advance(seq);
+    assert_eq!(wip.get(b"k", None).unwrap().as_deref(), Some(&b"2"[..]));
+}
+
+/// A bucket that was joined and split elsewhere kept memtables of the other part for ever, and with them their log.
+#[test]
+fn a_bucket_keeps_no_memtable_of_another_range() {
+    let world = world();
+    let wip = open(&world);
+    split(&wip, b"m");
+    put(&wip, b"a", b"1");
+    join(&wip, b"a", b"n");
+    split(&wip, b"t");
+    flush(&wip);
+    assert!(wip.memtables().iter().all(|memtable| memtable.is_empty()));
+    assert!(wip.get(b"a", None).unwrap().is_some());
+    assert_eq!(wip.check().unwrap().problems, Vec::<String>::new());
+}
+
+/// Of two buckets that are joined one may be flushed further than the other: what it logged since is read back, though it
+/// is in tables. A check took that for damage.
+#[test]
+fn what_a_joined_bucket_is_replayed_twice_is_no_damage() {
+    let world = world();
+    let wip = open(&world);
+    split(&wip, b"m");
+    put(&wip, b"a", b"1");
+    put(&wip, b"n", b"1");
+    put(&wip, b"n", b"2");
+    wip.freeze(&[bucket(&wip, b"n")]);
+    wip.wait_until_flushed().unwrap();
+    join(&wip, b"a", b"n");
+    let wip = open(&world.kill());
+    assert_eq!(wip.check().unwrap().problems, Vec::<String>::new());
+    assert_eq!(wip.get(b"n", None).unwrap().as_deref(), Some(&b"2"[..]));
+}
