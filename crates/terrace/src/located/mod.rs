@@ -209,25 +209,33 @@ impl Located {
     }
 
     /// Calls `each` with every key and word of the index, in order.
-    pub fn each_word(&self, mut each: impl FnMut(&[u8], u64) -> Result<()>) -> Result<()> {
-        let mut from: Bound<Vec<u8>> = Bound::Unbounded;
-        let mut batch = ScanBatch::default();
-        loop {
-            batch.clear();
-            self.index.scan(from.as_ref().map(Vec::as_slice), false, SCAN_KEYS, &mut batch)?;
-            for i in 0..batch.len() {
-                each(batch.key(i), batch.word(i))?;
-            }
-            match batch.len() {
-                SCAN_KEYS => from = Bound::Excluded(batch.key(SCAN_KEYS - 1).to_vec()),
-                _ => return Ok(()),
-            }
-        }
+    pub fn each_word(&self, each: impl FnMut(&[u8], u64) -> Result<()>) -> Result<()> {
+        each_word_of(&self.index, each)
     }
 
     fn count_chain(&self, word: u64, by: i64) {
         if matches!(Word::decode(word), Some(Word::Chain(_))) {
             self.chains.fetch_add(by, Ordering::AcqRel);
+        }
+    }
+}
+
+/// Calls `each` with every key and word of `index`, in order.
+pub(crate) fn each_word_of(
+    index: &LocationIndex,
+    mut each: impl FnMut(&[u8], u64) -> Result<()>,
+) -> Result<()> {
+    let mut from: Bound<Vec<u8>> = Bound::Unbounded;
+    let mut batch = ScanBatch::default();
+    loop {
+        batch.clear();
+        index.scan(from.as_ref().map(Vec::as_slice), false, SCAN_KEYS, &mut batch)?;
+        for i in 0..batch.len() {
+            each(batch.key(i), batch.word(i))?;
+        }
+        match batch.len() {
+            SCAN_KEYS => from = Bound::Excluded(batch.key(SCAN_KEYS - 1).to_vec()),
+            _ => return Ok(()),
         }
     }
 }

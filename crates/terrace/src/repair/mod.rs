@@ -98,12 +98,43 @@ fn mend(
         let doubts = earlier_losses(&*env.fs, dir)?;
         return Ok(RepairReport { keys, actions, doubts, ..RepairReport::default() });
     }
+    let once = |lost_end| mend_once(env, dir, options, (owner, asked, lost_end), place);
+    let (mut view, mut done, last) = once(None)?;
+    if done.left.is_none()
+        && let Some(found) = newer_table(env, dir, options, last)?
+    {
+        drop((view, done));
+        (view, done, _) = once(Some(found))?;
+    }
+    done.report.set_aside = set_aside(env, dir, &done, place)?;
+    view.stop.look(dir)?;
+    if !asked.dry_run {
+        switch::commit(env, dir, &view, &done)?;
+    }
+    Ok(done.report)
+}
+
+/// A repair beside what is there, and the last sequence number of what came out of it. `lost_end` shows that the manifest has
+/// lost its end, where that is known.
+fn mend_once(
+    env: &Env,
+    dir: &Path,
+    options: &Options,
+    (owner, asked, lost_end): (Option<Owner>, RepairOptions, Option<String>),
+    place: &Path,
+) -> Result<(Beside, Salvage, u64)> {
     switch::discard(env, dir)?;
     need_room(env, options, place)?;
     let view = Beside::new(env, dir, place, asked.stop)?;
     let core = Core::new(dir.to_path_buf(), options.clone(), view.env())?;
-    let mut done = engine::repair(Salvage::new(core, owner))?;
-    let checked = read_as_it_is(&view, dir, options, check_and_count)?;
+    let mut base = Salvage::new(core, owner);
+    base.lost_end = lost_end;
+    let mut done = engine::repair(base)?;
+    let mut last = 0;
+    let checked = read_as_it_is(&view, dir, options, |core, engine, reached| {
+        last = reached;
+        check_and_count(core, engine)
+    })?;
     if let Some(problem) = checked.problems.first() {
         return Err(Error::corruption(
             dir,
@@ -113,12 +144,31 @@ fn mend(
         ));
     }
     done.report.keys = checked.keys;
-    done.report.set_aside = set_aside(env, dir, &done, place)?;
-    view.stop.look(dir)?;
-    if !asked.dry_run {
-        switch::commit(env, dir, &view, &done)?;
+    Ok((view, done, last))
+}
+
+/// What shows that the manifest has lost its end, which looks as if it had never been written: a whole table that it does not
+/// name, and did not let go of, with writes after `last`, where all ends that is known. What a flush writes is in logs before.
+fn newer_table(env: &Env, dir: &Path, options: &Options, last: u64) -> Result<Option<String>> {
+    let Some(salvaged) = Manifest::salvage(&*env.fs, dir)? else { return Ok(None) };
+    let origin = salvaged.state.identity.origin();
+    let core = Core::new(dir.to_path_buf(), options.clone(), env.clone())?;
+    for path in env.fs.list(dir)? {
+        let Some(FileName::Table(number)) = FileName::parse(&path) else { continue };
+        let own = Table::identify(&*env.fs, &path);
+        if salvaged.removed.contains(&number) || own.is_ok_and(|own| own != (number, origin)) {
+            continue;
+        }
+        match Table::open(&*env.fs, &path, number, core.cache().clone(), Access::Random) {
+            Ok(table) if table.meta().max_seq > last => {
+                return Ok(Some(format!("{number:06}.sst goes on after write {last}, where the rest ends")));
+            }
+            Err(e) if e.is_system_failure() || e.is_of_another_version() => return Err(e),
+            // One that was being written, or is damaged, shows nothing.
+            Ok(_) | Err(_) => {}
+        }
     }
-    Ok(done.report)
+    Ok(None)
 }
 
 /// What of the files that are of no use is there to be set aside, and why.
@@ -157,13 +207,15 @@ fn sound_as_it_is(
     let view = Beside::new(env, dir, place, stop)?;
     // A device has no private view; what was closed in order can be read as it is.
     let options = Options { read_only: env.pm.is_device(place), ..options.clone() };
-    let proved = match read_as_it_is(&view, dir, &options, |_, engine| engine.check()) {
+    let proved = match read_as_it_is(&view, dir, &options, |_, engine, _| engine.check()) {
         Ok(report) if report.is_clean() => prove(&view, dir, &options),
-        read => read,
+        read => read.map(|report| (report, 0)),
     };
     match proved {
-        Ok(report) if report.is_clean() && view.pm.change().is_none() => {
-            Ok((!hides_a_stranger(env, dir, &view)?).then_some(report.keys))
+        Ok((report, last)) if report.is_clean() && view.pm.change().is_none() => {
+            let is_whole =
+                !hides_a_stranger(env, dir, &view)? && newer_table(env, dir, &options, last)?.is_none();
+            Ok(is_whole.then_some(report.keys))
         }
         Err(e) if matches!(e.kind(), ErrorKind::Locked | ErrorKind::NoSpace) || e.is_of_another_version() => {
             Err(e)
@@ -172,14 +224,14 @@ fn sound_as_it_is(
     }
 }
 
-/// Opens and checks the database as it is seen in `view`.
-fn prove(view: &Beside, dir: &Path, options: &Options) -> Result<CheckReport> {
+/// Opens and checks the database as it is seen in `view`; also says which sequence number is its last.
+fn prove(view: &Beside, dir: &Path, options: &Options) -> Result<(CheckReport, u64)> {
     let core = Core::new(dir.to_path_buf(), options.clone(), view.env())?;
     let (engine, last) = engine::open(core.clone())?;
     core.snapshots.advance(last);
     let report = check_and_count(&core, &engine);
     let closed = engine.close();
-    report.and_then(|report| closed.map(|()| report))
+    report.and_then(|report| closed.map(|()| (report, last)))
 }
 
 /// Checks a database; in what is sound all keys are counted, those too that only a write buffer has.
@@ -202,12 +254,12 @@ fn read_as_it_is(
     view: &Beside,
     dir: &Path,
     options: &Options,
-    look: impl FnOnce(&Core, &Arc<dyn Engine>) -> Result<CheckReport>,
+    look: impl FnOnce(&Core, &Arc<dyn Engine>, u64) -> Result<CheckReport>,
 ) -> Result<CheckReport> {
     let options = Options { read_only: true, ..options.clone() };
     let (core, (engine, last)) = scratch::open_to_read(dir, &options, &view.env())?;
     core.snapshots.advance(last);
-    let report = look(&core, &engine);
+    let report = look(&core, &engine, last);
     let closed = engine.close();
     report.and_then(|report| closed.map(|()| report))
 }

@@ -51,8 +51,10 @@ pub(crate) struct Salvage {
     pub options: TableOptions,
     /// The next file number.
     pub next: u64,
-    /// Where the manifest is damaged: the tables that have certainly left it.
+    /// Where the manifest is damaged or has lost its end: the tables that have certainly left it.
     pub left: Option<BTreeSet<u64>>,
+    /// What shows that the manifest has lost its end, where that is known already.
+    pub lost_end: Option<String>,
     /// Files that are to be kept out of the way, by name, and why.
     pub aside: BTreeMap<String, String>,
     /// Why the pool that was there is to be kept out of the way, if it is.
@@ -79,6 +81,7 @@ impl Salvage {
             options: TableOptions::default(),
             next: 1,
             left: None,
+            lost_end: None,
             aside: BTreeMap::new(),
             pool_aside: None,
             is_known: false,
@@ -121,6 +124,9 @@ impl Salvage {
     /// The manifest's state, or what can still be read of it, and the identity; new files are numbered past all others.
     pub fn begin(&mut self, engine: EngineKind) -> Result<(Option<State>, Identity)> {
         let known = self.known_state()?;
+        if let Some(found) = self.lost_end.take() {
+            self.manifest_lost_its_end(&found)?;
+        }
         self.reserve_numbers(known.as_ref())?;
         let identity = match (&known, self.owner) {
             (Some(state), _) => state.identity.clone(),
@@ -164,6 +170,19 @@ impl Salvage {
                 Ok(state)
             }
         }
+    }
+
+    /// Notes that the manifest has lost its newest groups, as `found` shows: what it names is not all there is.
+    pub fn manifest_lost_its_end(&mut self, found: &str) -> Result<()> {
+        if self.left.is_some() {
+            return Ok(());
+        }
+        self.did(format!("the manifest has lost its end ({found}): using all tables that have not left it"));
+        let doubt = "which tables and logs there were: the manifest has lost its newest groups";
+        self.report.doubts.push(doubt.into());
+        let salvaged = Manifest::salvage(self.core.fs(), &self.core.dir)?;
+        self.left = Some(salvaged.map(|salvaged| salvaged.removed).unwrap_or_default());
+        Ok(())
     }
 
     fn files(&self) -> Result<Vec<FileName>> {

@@ -18,6 +18,7 @@
 //!
 //! `docs/engines/slm.md` says what the paper has, what is kept and what is changed.
 
+mod ahead;
 mod behind;
 mod check;
 mod compact;

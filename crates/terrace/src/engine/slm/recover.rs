@@ -76,10 +76,12 @@ impl Slm {
             self.refuse_older_copy()?;
         }
         self.drop_flushed_memtables()?;
+        // A manifest that was not closed may have lost its end, also beside a pool that was.
+        let is_settled = attached == Attached::Rebuild || self.manifest.is_sealed();
         self.located.end_cut_jobs()?;
         let mut dead = self.dead_tables()?;
         self.remove_leftovers()?;
-        if attached != Attached::Crashed {
+        if is_settled {
             self.core.files.remove_tables(std::mem::take(&mut dead));
         }
         match attached {
@@ -97,7 +99,7 @@ impl Slm {
             }
         }
         // After a clean close, too, something may be left that readers had kept until then.
-        if attached == Attached::Crashed || self.pool.needs_reclaim() {
+        if attached == Attached::Crashed || !dead.is_empty() || self.pool.needs_reclaim() {
             self.spawn(Lane::Tidying, move |slm| {
                 if let Err(e) = slm.reclaim().and_then(|()| slm.remove_unnamed(&dead)) {
                     slm.core.health.fail(e);
@@ -156,7 +158,7 @@ impl Slm {
         Ok(())
     }
 
-    /// After a crash: removes dead tables, of which the index must not name any. Where it does, the manifest
+    /// Where the manifest was not closed: removes dead tables, of which the index must not name any. Where it does, the manifest
     /// has lost its newest group, which looks as if it had never been written; a repair needs those tables.
     fn remove_unnamed(&self, dead: &[u64]) -> Result<()> {
         if dead.is_empty() {

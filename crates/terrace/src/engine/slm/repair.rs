@@ -11,9 +11,9 @@ use terrace_index::{Missing, SkipList};
 use terrace_pmem::{Granularity, Opened, Pool};
 use terrace_table::TableMeta;
 
-use super::behind;
 use super::memtable::{MEMTABLE_KIND, MEMTABLES, root};
 use super::open::{self, Attached};
+use super::{ahead, behind};
 use crate::batch::Op;
 use crate::commit_log::replay_files;
 use crate::core::engine::Engine;
@@ -34,6 +34,10 @@ pub(crate) fn repair(base: Salvage) -> Result<Salvage> {
         memtables_hold_all: false,
     };
     let (known, mut identity) = work.base.begin(EngineKind::Slm)?;
+    let pool = work.pool_to_salvage(&identity, known.as_ref())?;
+    if let (Some(pool), Some(state)) = (&pool, &known) {
+        work.compare_manifest(pool, state)?;
+    }
     let wanted = work.base.wanted_tables(known.as_ref());
     let sound = work.base.sound_tables(wanted)?;
     let mut tables = sound.into_iter().map(|(_, meta)| (0, meta)).collect();
@@ -42,7 +46,9 @@ pub(crate) fn repair(base: Salvage) -> Result<Salvage> {
     work.log_end = known.as_ref().and_then(|s| s.log_end);
     work.last_log = known.as_ref().and_then(|s| s.last_log);
     work.known = known;
-    work.salvage_memtables(&identity, &mut tables)?;
+    if let Some(pool) = pool {
+        work.salvage_memtables(&identity, pool, &mut tables)?;
+    }
     work.finish(&mut identity, tables)
 }
 
@@ -62,12 +68,44 @@ struct Repair {
     memtables_hold_all: bool,
 }
 
+/// The pool that was there, used as it is.
+struct OldPool {
+    path: PathBuf,
+    pool: Pool,
+    /// What may be lost by that.
+    doubts: Vec<String>,
+}
+
 impl Repair {
+    /// Notes where the manifest does not tell of what the pool shows it did tell of.
+    fn compare_manifest(&mut self, old: &OldPool, state: &State) -> Result<()> {
+        // What is older than the manifest shows nothing; one that is damaged is known to be.
+        if self.base.left.is_some() || !old.doubts.is_empty() {
+            return Ok(());
+        }
+        match ahead::missing_in(state, &old.pool) {
+            Ok(None) => Ok(()),
+            Ok(Some(found)) => self.base.manifest_lost_its_end(&found),
+            Err(e) if e.is_system_failure() || e.is_of_another_version() => Err(e),
+            Err(e) => {
+                if self.base.present_tables().iter().any(|number| !state.tables.contains_key(number)) {
+                    let doubt = format!("whether the manifest has lost its newest groups: {e}");
+                    self.base.report.doubts.push(doubt);
+                }
+                Ok(())
+            }
+        }
+    }
+
     /// Turns what the old pool's memtables hold into tables.
-    fn salvage_memtables(&mut self, identity: &Identity, tables: &mut Vec<(u32, TableMeta)>) -> Result<()> {
-        let Some((path, pool)) = self.pool_to_salvage(identity)? else { return Ok(()) };
+    fn salvage_memtables(
+        &mut self,
+        identity: &Identity,
+        old: OldPool,
+        tables: &mut Vec<(u32, TableMeta)>,
+    ) -> Result<()> {
+        let OldPool { path, pool, mut doubts } = old;
         let known_pool = self.known.as_ref().and_then(|state| state.pool);
-        let mut doubts = pool::take_as_it_is(&pool, known_pool);
         let read: Vec<_> = (0..MEMTABLES).map(|slot| read_memtable(&pool, slot)).collect();
         let is_damaged = read.iter().any(Result::is_err);
         let read: Vec<Entries> = (read.into_iter().enumerate())
@@ -112,7 +150,7 @@ impl Repair {
     }
 
     /// The pool, if it is there, and what it holds is not told better by the logs.
-    fn pool_to_salvage(&mut self, identity: &Identity) -> Result<Option<(PathBuf, Pool)>> {
+    fn pool_to_salvage(&mut self, identity: &Identity, known: Option<&State>) -> Result<Option<OldPool>> {
         let owner = (identity, self.base.is_known);
         let (path, media) = pool::request(&self.base.core, identity)?;
         let options = pool::pool_options(&self.base.core, media);
@@ -139,7 +177,8 @@ impl Repair {
             }
             return Ok(None);
         }
-        Ok(Some((path, pool)))
+        let doubts = pool::take_as_it_is(&pool, known.and_then(|state| state.pool));
+        Ok(Some(OldPool { path, pool, doubts }))
     }
 
     /// What is sound of a memtable that is damaged.

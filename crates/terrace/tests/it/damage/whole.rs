@@ -8,7 +8,7 @@ use terrace_base::checksum::crc32c;
 use terrace_base::rng::Rng;
 use terrace_index::kinds;
 use terrace_pmem::Granularity;
-use terrace_table::Kind;
+use terrace_table::{Kind, Table};
 
 use super::image::{Bed, Image};
 use super::judge::Judge;
@@ -243,6 +243,10 @@ fn other_versions_of_files_are_refused() {
     let mut seen = BTreeSet::new();
     for sample in samples() {
         for (path, bytes) in sample.image.files.iter().filter(|(path, _)| kind_of(path) != "CURRENT") {
+            // A table that was being written has no end yet to say its version, and nobody needs it.
+            if kind_of(path) == "table" && Table::identify(sample.image.bed().fs(), path).is_err() {
+                continue;
+            }
             let mut image = sample.image.clone();
             age(path, image.files.get_mut(path).unwrap());
             let bed = image.bed();

@@ -1,0 +1,57 @@
+//! Whether the pool tells of more than the manifest: this has then lost its newest groups, and looks as if they had never
+//! been written.
+//!
+//! 1. A table is in the manifest before a word of the index names it, and stays there until none does.
+//! 2. A flush notes in the pool how far it has come before it does so in the manifest, and its memtable goes after that.
+
+use std::collections::BTreeSet;
+
+use terrace_base::Result;
+use terrace_index::SkipList;
+use terrace_pmem::Pool;
+
+use super::memtable::{MEMTABLE_KIND, MEMTABLES, root};
+use super::open::{FLUSHED_ROOT, INDEX_ROOT};
+use crate::located::{Chain, LocationIndex, Word, each_word_of};
+use crate::manifest::State;
+
+/// What of `pool` the manifest, which says `state`, should tell of and does not.
+pub(super) fn missing_in(state: &State, pool: &Pool) -> Result<Option<String>> {
+    let named = tables_named(pool)?;
+    if let Some(number) = named.iter().find(|number| !state.tables.contains_key(*number)) {
+        return Ok(Some(format!("the index names table {number}, and it does not")));
+    }
+    let noted = pool.root(FLUSHED_ROOT)?.unwrap_or(0);
+    let is_lost = noted > state.flushed_seq && !is_held(pool, noted)?;
+    Ok(is_lost.then(|| format!("memtables are flushed up to {noted}, by it up to {}", state.flushed_seq)))
+}
+
+/// The tables that words of the index name, or chains that hang from it.
+fn tables_named(pool: &Pool) -> Result<BTreeSet<u64>> {
+    let mut named = BTreeSet::new();
+    each_word_of(&LocationIndex::open(pool, INDEX_ROOT)?, |_, word| {
+        match Word::decode(word) {
+            Some(Word::Position(position)) => drop(named.insert(position.number())),
+            Some(Word::Chain(offset)) => {
+                let versions = Chain::load(pool, offset)?.versions.into_iter();
+                named.extend(versions.filter_map(|version| version.position).map(|p| p.number()));
+            }
+            // Damage to this word alone.
+            None => {}
+        }
+        Ok(())
+    })?;
+    Ok(named)
+}
+
+/// Whether the memtable is there whose flush has come as far as `noted`.
+fn is_held(pool: &Pool, noted: u64) -> Result<bool> {
+    for slot in 0..MEMTABLES {
+        if let Some(head) = pool.root(root(slot))?
+            && SkipList::open(pool, MEMTABLE_KIND, head)?.max_seq() == noted
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
