@@ -23,6 +23,7 @@ use terrace_pmem::{Granularity, Known, MediaRequest, Opened, Pool, PoolOptions, 
 use crate::core::Core;
 use crate::manifest::{Identity, KnownPool, Manifest};
 use crate::options::{EngineKind, Options, PoolChoice};
+use crate::stats::Stats;
 
 pub(crate) use guard::{refuse_headless, refuse_name_of_another_file};
 pub(crate) use salvage::open_to_repair;
@@ -391,6 +392,15 @@ pub(crate) fn owner_in(pool: &Pool) -> Option<(EngineKind, u64)> {
 /// Says in the pool whose it is.
 pub(crate) fn set_owner(pool: &Pool, identity: &Identity) -> Result<()> {
     pool.set_root(&owner_root(identity), owner_of(identity))
+}
+
+/// Says what medium the pool is, and how much of it is used.
+pub(crate) fn fill_stats(pool: &Pool, stats: &mut Stats) {
+    stats.media = pool.describe();
+    stats.pm.size = pool.size();
+    stats.pm.max_size = pool.max_size();
+    stats.pm.used = pool.used_bytes();
+    stats.pm.traffic = pool.stats();
 }
 
 /// The root that says whose pool this is: the first six bytes of the store's identity.

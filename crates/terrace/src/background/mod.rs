@@ -144,6 +144,31 @@ impl Background {
         self.idle.notify_all();
     }
 
+    /// Waits until background work has come far enough. Where nobody else can do it, does it by `next`, which says whether
+    /// there was something to do.
+    pub fn work_until(
+        self: &Arc<Self>,
+        enough: impl Fn() -> bool,
+        next: impl Fn() -> Result<bool>,
+    ) -> Result<()> {
+        self.core.stalled(|| {
+            while !enough() {
+                if self.core.env.executor.help() {
+                    continue;
+                }
+                match self.free_slot() {
+                    Some(_slot) => {
+                        if !next()? {
+                            return Ok(());
+                        }
+                    }
+                    None => self.wait_a_moment(),
+                }
+            }
+            Ok(())
+        })
+    }
+
     /// Waits until a job or a slot has come free, or for a short while.
     pub fn wait_a_moment(&self) {
         let mut running = self.running.lock();

@@ -57,7 +57,7 @@ pub(crate) use pool::{Gathered, LOG_ROOTS, number_of};
 pub(crate) use record::Record;
 use replay::Files;
 pub(crate) use replay::{Replayed, Source, first_beginning, groups_beyond, log_files, replay, replay_files};
-pub(crate) use salvage::gather_logs;
+pub(crate) use salvage::{gather_logs, rebuild};
 
 /// The largest buffer for records that is kept from one to the next.
 const KEPT_RECORD_BYTES: usize = 4 << 20;

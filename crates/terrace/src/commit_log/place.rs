@@ -90,7 +90,7 @@ impl LogHome {
     }
 
     /// Writes down whether the log lies in the pool; where it does not, there is none.
-    pub fn note(&self, identity: &mut Identity, on_pm: bool) {
+    fn note(&self, identity: &mut Identity, on_pm: bool) {
         if on_pm {
             identity.options.insert(MEDIA.into(), MEMORY.into());
         } else {
@@ -98,6 +98,13 @@ impl LogHome {
             identity.options.remove("pool.emulated");
         }
         identity.options.insert(self.option(), if on_pm { ON_PM } else { IN_FILES }.into());
+    }
+
+    /// Writes down where the log lies of a database whose manifest tells nothing any more: in the pool, if there is one.
+    pub fn note_found(&self, core: &Core, identity: &mut Identity) -> Result<()> {
+        let (path, _) = pool::request(core, identity)?;
+        self.note(identity, core.env.pm.exists(&path)?);
+        Ok(())
     }
 
     fn begin(&self, manifest: Manifest, pool: Option<Pool>) -> Result<Opened> {

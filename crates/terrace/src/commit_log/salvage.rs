@@ -1,11 +1,11 @@
-//! What a repair brings back of logs in a pool.
+//! What a repair brings back of logs, and how it ends where there are any.
 
-use terrace_base::Result;
+use terrace_base::{Error, Result};
 use terrace_log::PmLog;
-use terrace_pmem::Opened;
+use terrace_pmem::Opened as Condition;
 
-use super::{Gathered, LOG_ROOTS, number_of};
-use crate::manifest::{Identity, State};
+use super::{Found, Gathered, LOG_ROOTS, Opened, number_of};
+use crate::manifest::{Identity, Manifest, State};
 use crate::pool;
 use crate::salvage::Salvage;
 
@@ -30,7 +30,7 @@ pub(crate) fn gather_logs(
             return Ok(Gathered::default());
         }
     };
-    if pool.opened() == Opened::Torn {
+    if pool.opened() == Condition::Torn {
         base.lost("the pool, which may be torn: writes since the last flush");
         return Ok(Gathered::default());
     }
@@ -54,4 +54,38 @@ pub(crate) fn gather_logs(
         }
     }
     Ok(Gathered::from_pool(&pool, logs.iter().map(|(number, log)| (*number, log))))
+}
+
+/// Makes a new manifest that says `state`, has `replay` bring what logs hold into tables, and makes the pool anew that
+/// `gathered` logs lay in. `replay` is given what it opens, and what is to become of damaged logs.
+pub(crate) fn rebuild(
+    mut base: Salvage,
+    state: State,
+    gathered: Option<&Gathered>,
+    replay: impl FnOnce(Opened, &mut dyn FnMut(Error) -> Result<()>) -> Result<()>,
+) -> Result<Salvage> {
+    let core = base.core.clone();
+    let (identity, tables) = (state.identity.clone(), state.tables.size());
+    let manifest = Manifest::rebuild(core.fs.clone(), &core.dir, state)?;
+    let mut damaged = |damage: Error| {
+        if damage.is_of_another_version() {
+            return Err(damage);
+        }
+        if gathered.is_some() {
+            base.pool_aside.get_or_insert(damage.to_string());
+        }
+        base.damaged_log(&damage);
+        Ok(())
+    };
+    replay(Opened { manifest, pool: None, found: Found::Crashed }, &mut damaged)?;
+    base.did(format!("the manifest names {tables} tables; what logs held is in tables, too"));
+    if gathered.is_some() {
+        let (path, media) = pool::request(&core, &identity)?;
+        core.env.pm.remove(&path)?;
+        let pool = core.env.pm.create(&path, &pool::pool_options(&core, media))?;
+        pool::set_owner(&pool, &identity)?;
+        pool.close()?;
+        base.did("made the pool anew");
+    }
+    Ok(base)
 }

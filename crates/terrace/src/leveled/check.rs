@@ -13,6 +13,7 @@ use super::flush::Flushing;
 use super::{LeveledTree, Memtable, Readable, WriteBuffer};
 use crate::core::report::CheckReport;
 use crate::levels::Levels;
+use crate::pool;
 use crate::stats::Stats;
 
 /// Bytes read ahead from a run being checked.
@@ -121,11 +122,7 @@ fn check_pool<B: WriteBuffer>(tree: &LeveledTree<B>, report: &mut CheckReport) -
 pub(super) fn fill_stats<B: WriteBuffer>(tree: &LeveledTree<B>, stats: &mut Stats) {
     B::fill_stats(tree, stats);
     if let Some(pool) = &tree.pool {
-        stats.media = pool.describe();
-        stats.pm.size = pool.size();
-        stats.pm.max_size = pool.max_size();
-        stats.pm.used = pool.used_bytes();
-        stats.pm.traffic = pool.stats();
+        pool::fill_stats(pool, stats);
     }
     stats.emulated = tree.emulated.clone();
     stats.opened = tree.opened.get().cloned().unwrap_or_default();

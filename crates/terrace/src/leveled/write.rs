@@ -60,7 +60,8 @@ impl<B: WriteBuffer> LeveledTree<B> {
             group_bytes: group.bytes(),
         };
         let Some(delay) = delay(&load(), limits) else {
-            return self.wait_for_compactions(|| delay(&load(), limits).is_some());
+            let is_enough = || delay(&load(), limits).is_some();
+            return self.jobs.work_until(is_enough, || self.compact_next());
         };
         self.core.slow_down(delay);
         Ok(())
@@ -86,26 +87,6 @@ impl<B: WriteBuffer> LeveledTree<B> {
         let Some(waited_for) = self.readable().oldest_immutable().cloned() else { return Ok(()) };
         let gone = || !self.readable.load().has(&waited_for);
         self.room.wait_for_flush(&self.core, gone, &self.flushing, || self.run_flushes())
-    }
-
-    /// Waits until compactions have come far enough; does them where nobody else can.
-    fn wait_for_compactions(&self, enough: impl Fn() -> bool) -> Result<()> {
-        self.core.stalled(|| {
-            while !enough() {
-                if self.core.env.executor.help() {
-                    continue;
-                }
-                match self.jobs.free_slot() {
-                    Some(_slot) => {
-                        if !self.compact_next()? {
-                            return Ok(());
-                        }
-                    }
-                    None => self.jobs.wait_a_moment(),
-                }
-            }
-            Ok(())
-        })
     }
 
     pub(super) fn spawn_flush(&self) {

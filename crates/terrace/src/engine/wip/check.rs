@@ -13,6 +13,7 @@ use super::flush::Flushing;
 use crate::commit_log::durability;
 use crate::compaction::buckets::LEVELS;
 use crate::core::report::CheckReport;
+use crate::pool;
 use crate::stats::{BucketStats, Stats};
 
 /// Bytes read ahead from a table being checked.
@@ -143,13 +144,7 @@ pub(super) fn fill_stats(wip: &Wip, stats: &mut Stats) {
     stats.durability = durability(wip.pool.is_some(), wip.core.options.sync).into();
     match &wip.pool {
         None => stats.media = "no persistent memory; the log lies in files".into(),
-        Some(pool) => {
-            stats.media = pool.describe();
-            stats.pm.size = pool.size();
-            stats.pm.max_size = pool.max_size();
-            stats.pm.used = pool.used_bytes();
-            stats.pm.traffic = pool.stats();
-        }
+        Some(pool) => pool::fill_stats(pool, stats),
     }
     stats.emulated = wip.emulated.clone();
     stats.opened = wip.opened.get().cloned().unwrap_or_default();

@@ -10,12 +10,11 @@ use terrace_table::TableMeta;
 use super::bucket::LAST_LEVEL;
 use super::open;
 use super::recover::Replaying;
-use crate::commit_log::{Found, Gathered, Opened, first_beginning, gather_logs, log_files};
+use crate::commit_log::{Gathered, first_beginning, gather_logs, log_files, rebuild};
 use crate::core::engine::Engine;
 use crate::leveled::gather_runs;
 use crate::manifest::{Edit, Identity, Manifest, State};
 use crate::options::EngineKind;
-use crate::pool;
 use crate::salvage::Salvage;
 
 /// Repairs the database in the view that `base` works in.
@@ -24,8 +23,7 @@ pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {
     let (known, mut identity) = base.begin(EngineKind::Wip)?;
     let home = open::log_home(&base.core);
     if known.is_none() {
-        let (path, _) = pool::request(&base.core, &identity)?;
-        home.note(&mut identity, base.core.env.pm.exists(&path)?);
+        home.note_found(&base.core, &mut identity)?;
     }
     let runs = gather_runs(&mut base, known.as_ref())?;
     let on_pm = home.is_on_pm(&identity);
@@ -33,7 +31,14 @@ pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {
     let tables: Vec<(u32, TableMeta)> =
         runs.into_iter().map(|(level, meta, _)| (level.min(LAST_LEVEL as u32), meta)).collect();
     let state = new_state(&base, identity, tables, known, gathered.as_ref())?;
-    finish(base, state, gathered)
+    let core = base.core.clone();
+    rebuild(base, state, gathered.as_ref(), |opened, damaged| {
+        let wip = open::assemble(core, opened, Replaying::Asked, gathered.as_ref(), damaged)?;
+        wip.rotate()?;
+        wip.wait_until_flushed()?;
+        wip.forget_all_logs()?;
+        wip.close()
+    })
 }
 
 /// What the new manifest is to say.
@@ -67,39 +72,4 @@ fn new_state(
     // What a table's entries beside the newest of their key are for is not known: it is looked at again.
     state.candidates = std::sync::Arc::new(state.tables.keys().copied().collect());
     Ok(state)
-}
-
-/// Makes the new manifest, brings what logs hold into tables, and makes the pool anew.
-fn finish(mut base: Salvage, state: State, gathered: Option<Gathered>) -> Result<Salvage> {
-    let core = base.core.clone();
-    let identity = state.identity.clone();
-    let tables = state.tables.size();
-    let manifest = Manifest::rebuild(core.fs.clone(), &core.dir, state)?;
-    let in_pool = gathered.is_some();
-    let mut damaged = |damage: Error| {
-        if damage.is_of_another_version() {
-            return Err(damage);
-        }
-        if in_pool {
-            base.pool_aside.get_or_insert(damage.to_string());
-        }
-        base.damaged_log(&damage);
-        Ok(())
-    };
-    let opened = Opened { manifest, pool: None, found: Found::Crashed };
-    let wip = open::assemble(core.clone(), opened, Replaying::Asked, gathered.as_ref(), &mut damaged)?;
-    wip.rotate()?;
-    wip.wait_until_flushed()?;
-    wip.forget_all_logs()?;
-    base.did(format!("the manifest names {tables} tables; what logs held is in tables, too"));
-    wip.close()?;
-    if in_pool {
-        let (path, media) = pool::request(&core, &identity)?;
-        core.env.pm.remove(&path)?;
-        let pool = core.env.pm.create(&path, &pool::pool_options(&core, media))?;
-        pool::set_owner(&pool, &identity)?;
-        pool.close()?;
-        base.did("made the pool anew");
-    }
-    Ok(base)
 }

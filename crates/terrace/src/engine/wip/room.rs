@@ -88,7 +88,8 @@ impl Wip {
             group_bytes: group.bytes(),
         };
         let Some(delay) = delay(&load(), &limits) else {
-            return self.wait_for_compactions(|| delay(&load(), &limits).is_some());
+            let is_enough = || delay(&load(), &limits).is_some();
+            return self.jobs.work_until(is_enough, || self.compact_for_writers());
         };
         self.core.slow_down(delay);
         Ok(())
@@ -192,26 +193,12 @@ impl Wip {
         self.room.wait_for_flush(&self.core, gone, &self.flushing, || self.run_flushes())
     }
 
-    /// Waits until compactions have come far enough; does them where nobody else can.
-    fn wait_for_compactions(&self, enough: impl Fn() -> bool) -> Result<()> {
-        self.core.stalled(|| {
-            while !enough() {
-                if self.core.env.executor.help() {
-                    continue;
-                }
-                match self.jobs.free_slot() {
-                    Some(_slot) => match self.compact_next() {
-                        Ok(true) => {}
-                        Ok(false) => return Ok(()),
-                        // There is no room to merge in, which is no reason to refuse what there is room for.
-                        Err(e) if e.is_out_of_space() => return Ok(()),
-                        Err(e) => return Err(e),
-                    },
-                    None => self.jobs.wait_a_moment(),
-                }
-            }
-            Ok(())
-        })
+    /// Does a compaction that writers wait for. That there is no room to merge in is no reason to refuse what there is room for.
+    fn compact_for_writers(&self) -> Result<bool> {
+        match self.compact_next() {
+            Err(e) if e.is_out_of_space() => Ok(false),
+            outcome => outcome,
+        }
     }
 
     pub(super) fn spawn_flush(&self) {
