@@ -34,6 +34,7 @@ mod record;
 mod replay;
 mod salvage;
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -337,12 +338,18 @@ impl CommitLog {
         self.after(&mut series, outcome)
     }
 
-    /// Makes everything logged so far power-safe while writers go on. For logs of which nothing is kept back in DRAM.
+    /// Makes everything logged so far power-safe while writers go on; an error where the log has failed, and nobody knows what
+    /// of it is. For logs of which nothing is kept back in DRAM.
     pub fn sync_beside(&self) -> Result<()> {
         debug_assert_eq!(self.policy.buffer_bytes, 0, "everything has been handed to the system");
         // With whether it is complete: to the one being written more is appended while it is synced.
         let unsynced: Vec<(u64, bool)> = {
             let series = self.series.lock();
+            if self.is_broken() {
+                let why =
+                    io::Error::other("the commit log has failed, and is begun anew with the next write");
+                return Err(Error::io(&self.core.dir, "sync", why));
+            }
             let older = series.older.iter().filter_map(Log::number_of_unsynced).map(|number| (number, true));
             let current = series.current.iter().filter_map(Log::number_of_unsynced);
             older.chain(current.map(|number| (number, false))).collect()

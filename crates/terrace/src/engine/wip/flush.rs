@@ -27,6 +27,13 @@ const TOGETHER_BYTES: u64 = 64 << 20;
 /// Of the average bytes of a flush the newest counts so much.
 const NEWEST_SHARE: u64 = 8;
 
+/// Memtables to be flushed as one group.
+struct Batch {
+    memtables: Vec<Arc<BucketMemtable>>,
+    /// They are not all: what others hold must be in the log durably.
+    needs_log: bool,
+}
+
 /// The right to flush. Whoever waits for room is told when it is given back, however that comes about.
 pub(super) struct Flushing<'a> {
     wip: &'a Wip,
@@ -63,7 +70,7 @@ impl Wip {
         let mut outcome = Ok(());
         loop {
             let batch = match self.next_batch() {
-                Ok(batch) if batch.is_empty() => break,
+                Ok(batch) if batch.memtables.is_empty() => break,
                 Ok(batch) => batch,
                 Err(e) => return Err(e),
             };
@@ -82,7 +89,7 @@ impl Wip {
         outcome
     }
 
-    fn next_batch(&self) -> Result<Vec<Arc<BucketMemtable>>> {
+    fn next_batch(&self) -> Result<Batch> {
         if self.is_log_unreliable() {
             return self.all_at_once();
         }
@@ -94,11 +101,11 @@ impl Wip {
         let frozen = self.frozen.lock();
         let first = frozen.front().into_iter();
         let others = frozen.iter().take(TOGETHER).take_while(within).skip(1);
-        Ok(first.chain(others).cloned().collect())
+        Ok(Batch { memtables: first.chain(others).cloned().collect(), needs_log: true })
     }
 
     /// All memtables, which must be closed: the leader sees to that.
-    fn all_at_once(&self) -> Result<Vec<Arc<BucketMemtable>>> {
+    fn all_at_once(&self) -> Result<Batch> {
         let _writing = self.writing.lock();
         let is_written = self.buckets().iter().any(|bucket| !bucket.readable.load().active().is_empty());
         let frozen: Vec<_> = self.frozen.lock().iter().cloned().collect();
@@ -106,10 +113,10 @@ impl Wip {
             let why = io::Error::other("the commit log has failed, and is begun anew with the next write");
             return Err(Error::io(&self.core.dir, "flush", why));
         }
-        Ok(frozen)
+        Ok(Batch { memtables: frozen, needs_log: false })
     }
 
-    fn flush(&self, batch: &[Arc<BucketMemtable>]) -> Result<()> {
+    fn flush(&self, Batch { memtables: batch, needs_log }: &Batch) -> Result<()> {
         let mut change = Change::default();
         let held = self.seen();
         let buckets = self.buckets();
@@ -125,7 +132,7 @@ impl Wip {
         }
         let written = outputs.finish()?;
         let bytes: u64 = written.iter().map(|table| table.meta.file_bytes).sum();
-        if !self.is_log_unreliable() {
+        if *needs_log {
             self.log.sync_beside()?;
         }
         change.add(0, written);

@@ -82,6 +82,11 @@ impl Wip {
         }
         self.replaying.store(true, Ordering::Release);
         let replayed = self.replay_from(source, replaying, damaged)?;
+        let is_distrusted = replayed.gap || found == Found::Crashed && replayed.logs > 0;
+        if in_pool.is_none() && is_distrusted && !self.core.options.read_only {
+            self.log.distrust();
+        }
+        // Not before that: a flush of what had no room until now would take the log for durable.
         self.replaying.store(false, Ordering::Release);
         self.applied.fetch_max(self.last_seq(), Ordering::AcqRel);
         if self.core.options.read_only {
@@ -91,9 +96,6 @@ impl Wip {
         }
         self.core.files.remove_tables(listing.dead_tables);
         self.core.files.remove(self.manifest.listing()?.leftovers);
-        if in_pool.is_none() && (replayed.gap || found == Found::Crashed && replayed.logs > 0) {
-            self.log.distrust();
-        }
         self.log.drop_old(&self.manifest)?;
         self.reclaim(found == Found::Crashed);
         self.spawn_compaction();
