@@ -33,8 +33,8 @@ mod pool;
 mod record;
 mod replay;
 mod salvage;
+mod sync;
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,16 +51,17 @@ use crate::manifest::{BegunLog, Edit, FileName, Manifest};
 use file::{Failure, FileLog};
 use pool::PoolLog;
 use record::put_batch_head;
+use replay::Files;
+use sync::sync_all;
 
 pub(crate) use mend::Entry;
 pub(crate) use place::{Found, LogHome, Opened, durability};
 pub(crate) use pool::{Gathered, LOG_ROOTS, number_of};
 pub(crate) use record::Record;
-use replay::Files;
 pub(crate) use replay::{Replayed, Source, first_beginning, groups_beyond, log_files, replay, replay_files};
 pub(crate) use salvage::{gather_logs, rebuild};
 
-/// The largest buffer for records that is kept from one to the next.
+/// The largest buffer that is kept from one record to the next.
 const KEPT_RECORD_BYTES: usize = 4 << 20;
 
 /// What the logs need of the engine whose memtables they make durable.
@@ -331,48 +332,6 @@ impl CommitLog {
         self.broken.store(true, Ordering::Release);
     }
 
-    /// Makes everything logged so far power-safe.
-    pub fn sync(&self) -> Result<()> {
-        let mut series = self.series.lock();
-        let outcome = sync_all(&mut series);
-        self.after(&mut series, outcome)
-    }
-
-    /// Makes everything logged so far power-safe while writers go on; an error where the log has failed, and nobody knows what
-    /// of it is. For logs of which nothing is kept back in DRAM.
-    pub fn sync_beside(&self) -> Result<()> {
-        debug_assert_eq!(self.policy.buffer_bytes, 0, "everything has been handed to the system");
-        // With whether it is complete: to the one being written more is appended while it is synced.
-        let unsynced: Vec<(u64, bool)> = {
-            let series = self.series.lock();
-            if self.is_broken() {
-                let why =
-                    io::Error::other("the commit log has failed, and is begun anew with the next write");
-                return Err(Error::io(&self.core.dir, "sync", why));
-            }
-            let older = series.older.iter().filter_map(Log::number_of_unsynced).map(|number| (number, true));
-            let current = series.current.iter().filter_map(Log::number_of_unsynced);
-            older.chain(current.map(|number| (number, false))).collect()
-        };
-        for (number, is_complete) in unsynced {
-            let outcome = self.core.fs().sync_file(&file::log_path(&self.core.dir, number));
-            let mut series = self.series.lock();
-            let still = series.older.iter_mut().find(|log| log.number() == number);
-            match (outcome, still) {
-                (Ok(()), Some(Log::File(log))) if is_complete => log.note_synced(),
-                (Ok(()), _) => {}
-                (Err(e), still) => {
-                    let is_needed =
-                        still.is_some() || series.current.as_ref().is_some_and(|log| log.number() == number);
-                    // Where another failure came first, what it leaves is begun anew.
-                    let outcome = if is_needed { Err(Failure::Broken(e)) } else { Err(Failure::Refused(e)) };
-                    return self.after(&mut series, outcome);
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Leaves the log being written, which the next memtable does not go on with. Where each log is to be complete it is
     /// synced first, and stays if that fails.
     pub fn rotate(&self) -> Result<()> {
@@ -477,11 +436,6 @@ impl CommitLog {
         }
         then(&marks)
     }
-}
-
-/// Syncs every log, the oldest first.
-fn sync_all(series: &mut Series) -> Result<(), Failure> {
-    series.older.iter_mut().chain(&mut series.current).try_for_each(Log::sync)
 }
 
 /// The first operations of `run`, not too many, and how many they are.
