@@ -1,5 +1,8 @@
 //! One scenario for each thing the store does, on persistent memory and on an ordinary file.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use terrace::{EngineKind, Options, PoolChoice};
 use terrace_pmem::Granularity;
 use terrace_sim::{
@@ -237,4 +240,44 @@ fn everything_at_once() {
         len: 300,
     };
     Plan { seed: 12, ops: 120, mix, images: 2000 }.explore();
+}
+
+/// Must catch keys that are in no bucket, in two, or in one whose bounds are not theirs: buckets are split, emptied, joined
+/// and filled again.
+#[test]
+fn buckets_split_and_joined() {
+    let fill =
+        Mix { put: 12, batch: 1, delete: 1, background: 3, flush: 1, keys: 60, len: 900, ..Mix::default() };
+    let all = [Op::Flush, Op::Compact(0, u16::MAX)];
+    let rest = || std::iter::repeat_n(Op::Background, 12);
+    let mut ops = draw(31, 110, fill);
+    ops.extend(all.iter().cloned().chain(rest()));
+    ops.extend((0..60).filter(|key| key % 7 != 0).map(Op::Delete));
+    ops.extend(all.iter().cloned().chain(rest()));
+    ops.extend(draw(32, 60, Mix { kill: 1, synced: 1, ..fill }));
+    for granularity in [Granularity::CacheLine, Granularity::Page] {
+        if !runs_on(EngineKind::Wip, granularity) {
+            continue;
+        }
+        let most = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+        let (options, seen) = (options(EngineKind::Wip), most.clone());
+        let for_judge = options.clone();
+        let scenario = kv_scenario(
+            move |world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]| {
+                let mut session = Session::open(world, &options, Errors::Fail)?;
+                ops.iter().try_for_each(|op| {
+                    session.carry_out(op, recorder)?;
+                    let buckets = session.db().stats().buckets;
+                    seen.0.fetch_max(buckets.splits, Ordering::Relaxed);
+                    seen.1.fetch_max(buckets.joins, Ordering::Relaxed);
+                    Ok(())
+                })
+            },
+            move |world: &World, model: &KvModel| judge(&for_judge, world, model),
+        );
+        let summary = explorer(EngineKind::Wip, 31, granularity, 500).must_pass(scenario, ops.clone());
+        println!("{granularity:?}: {most:?} {summary:?}");
+        let [splits, joins] = [&most.0, &most.1].map(|count| count.load(Ordering::Relaxed));
+        assert!(splits > 0 && joins > 0, "{splits} splits, {joins} joins");
+    }
 }
