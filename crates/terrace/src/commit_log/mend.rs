@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use terrace_base::{Error, Result};
 
 use super::file::FileLog;
-use super::{CommitLog, Log, Logged, Record, Series, some_ops};
+use super::{CommitLog, Log, Logged, Record, Series};
 use crate::batch::WriteBatch;
 use crate::manifest::Edit;
 
@@ -105,4 +105,16 @@ impl CommitLog {
         })();
         copied.inspect_err(|_: &Error| self.remove_attempt(number))
     }
+}
+
+/// The first operations of `run`, not too many, and how many they are.
+fn some_ops<E: Entry>(run: &[E], most_bytes: usize) -> Result<(WriteBatch, usize)> {
+    let mut ops = WriteBatch::new();
+    for (taken, record) in run.iter().enumerate() {
+        if ops.encoded().len() >= most_bytes {
+            return Ok((ops, taken));
+        }
+        record.put_into(&mut ops)?;
+    }
+    Ok((ops, run.len()))
 }

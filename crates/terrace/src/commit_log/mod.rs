@@ -1,10 +1,11 @@
 //! The commit log: what makes writes durable that memtables alone would not.
 //!
-//! There is one series of logs, numbered upward by the manifest's file numbers; each begins where a memtable does, and
-//! goes when everything in it is in tables. They lie in a pool, where that is persistent memory, or in files. In the pool
-//! every group is durable when it is acknowledged. In files it is durable when somebody syncs; where memtables lie in
-//! DRAM it has been handed to the system by then, so that a killed process loses nothing, and where they outlive the
-//! process some of it may be kept back for a while. A power cut leaves a prefix of the history: `replay` says how.
+//! There is one series of logs, numbered upward by the manifest's file numbers; each begins where a memtable does, or
+//! where the one before it has its size, and goes when everything in it is in tables. They lie in a pool, where that is
+//! persistent memory, or in files. In the pool every group is durable when it is acknowledged. In files it is durable
+//! when somebody syncs; where memtables lie in DRAM it has been handed to the system by then, so that a killed process
+//! loses nothing, and where they outlive the process some of it may be kept back for a while. A power cut leaves a
+//! prefix of the history: `replay` says how.
 //!
 //! What is promised of files, whatever fails:
 //!
@@ -44,7 +45,6 @@ use terrace_base::{Error, Result};
 use terrace_log::unfinished_path;
 use terrace_pmem::{Claim, Marks, Pool};
 
-use crate::batch::WriteBatch;
 use crate::core::Core;
 use crate::core::request::Group;
 use crate::manifest::{BegunLog, Edit, FileName, Manifest};
@@ -436,16 +436,4 @@ impl CommitLog {
         }
         then(&marks)
     }
-}
-
-/// The first operations of `run`, not too many, and how many they are.
-fn some_ops<E: Entry>(run: &[E], most_bytes: usize) -> Result<(WriteBatch, usize)> {
-    let mut ops = WriteBatch::new();
-    for (taken, record) in run.iter().enumerate() {
-        if ops.encoded().len() >= most_bytes {
-            return Ok((ops, taken));
-        }
-        record.put_into(&mut ops)?;
-    }
-    Ok((ops, run.len()))
 }
