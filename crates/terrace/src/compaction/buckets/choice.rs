@@ -47,7 +47,7 @@ struct Candidate {
 }
 
 /// The most worthwhile of all, if anything is. `reads` counts, by bucket and level, lookups that looked into the level since
-/// it was merged last. `oldest` is the oldest snapshot that is held.
+/// it was merged last. `oldest` is the oldest moment that somebody sees, or may come to see; none if that is the present.
 ///
 /// In this order:
 ///

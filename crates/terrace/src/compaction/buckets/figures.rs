@@ -111,7 +111,7 @@ impl BucketFigures {
         }
     }
 
-    /// Bytes that merging all of it would leave, as an estimate. `oldest` is the oldest snapshot that is held.
+    /// Bytes that merging all of it would leave, as an estimate. `oldest` is that of [`choose`](super::choose).
     pub(crate) fn live_bytes(&self, oldest: Option<u64>) -> u64 {
         let freed: u64 = self.released(oldest).map(|d| d.freed).sum();
         self.bytes.saturating_sub(self.hidden).saturating_sub(freed)
@@ -131,7 +131,7 @@ impl BucketFigures {
         by_depth.max(figures.tables as f64 / most_tables as f64)
     }
 
-    /// Whether all of it is to be merged. `oldest` is the oldest snapshot that is held.
+    /// Whether all of it is to be merged. `oldest` is that of [`choose`](super::choose).
     pub(crate) fn is_full(&self, options: &BucketOptions, oldest: Option<u64>) -> bool {
         self.is_over_capacity(options)
             || self.has_deep_end(options)

@@ -122,7 +122,8 @@ impl Wip {
     }
 
     fn next_job(&self) -> Option<Job> {
-        let oldest = self.core.snapshots.list().first().copied();
+        // As a merge has it: what nobody sees yet cannot be dropped, and would be merged again and again.
+        let oldest = self.seen().first().copied();
         let plan = self.planning.lock();
         let buckets = self.buckets();
         let figures = |bucket: &Arc<Bucket>| {

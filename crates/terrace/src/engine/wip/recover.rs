@@ -89,6 +89,7 @@ impl Wip {
         // Not before that: a flush of what had no room until now would take the log for durable.
         self.replaying.store(false, Ordering::Release);
         self.applied.fetch_max(self.last_seq(), Ordering::AcqRel);
+        self.core.snapshots.advance(self.last_seq());
         if self.core.options.read_only {
             // Nothing comes any more: what is sorted once is sorted for all.
             self.memtables().iter().for_each(|memtable| memtable.freeze());

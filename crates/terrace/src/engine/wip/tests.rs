@@ -188,6 +188,25 @@ fn join(wip: &Wip, left: &[u8], right: &[u8]) {
     assert_eq!(wip.buckets().len(), before - 1);
 }
 
+/// Tombstones stay until they are visible. While that was no matter of the choice, a bucket that consists of them was
+/// merged for ever.
+#[test]
+fn what_nobody_sees_yet_is_not_merged_again_and_again() {
+    let world = world();
+    let wip = open(&world);
+    put(&wip, b"a", b"1");
+    let mut batch = WriteBatch::new();
+    batch.delete(b"a");
+    let request = Request { batch, condition: Condition::None, sync: false };
+    wip.apply(Group { requests: &[&request], first_seq: 2, sync: false }).unwrap();
+    flush(&wip);
+    let merges = || (0..10).take_while(|_| wip.compact_next().unwrap()).count();
+    assert!(merges() < 10, "the tombstone stays, and is merged again");
+    wip.core.snapshots.advance(2);
+    assert!(merges() < 10);
+    assert!(wip.buckets().at(0).readable.load().tables.is_empty(), "nothing needs it now");
+}
+
 /// Flushes make room while a log is read back, and compactions followed them: what was read next went into buckets that
 /// had been split meanwhile.
 #[test]
