@@ -285,6 +285,23 @@ impl Outcome {
         self.amplification(self.store.pm_bytes_written)
     }
 
+    /// Bytes written into sorted tables per byte the benchmark wrote.
+    pub fn table_write_amplification(&self) -> Option<f64> {
+        self.amplification(self.store.table_bytes_written)
+    }
+
+    /// Operations of the slowest second, at whatever moment it begins, as a share of the median one's; `None` of less
+    /// than three seconds.
+    pub fn slowest_second(&self) -> Option<f64> {
+        let slices = (1.0 / SLICE.as_secs_f64()).round() as usize;
+        // The last slice is no whole one.
+        let whole = &self.timeline[..self.timeline.len().saturating_sub(1)];
+        let mut seconds: Vec<u64> = whole.windows(slices).map(|second| second.iter().sum()).collect();
+        seconds.sort_unstable();
+        let median = *seconds.get(seconds.len() / 2).filter(|_| whole.len() >= 3 * slices)?;
+        Some(seconds[0] as f64 / median.max(1) as f64)
+    }
+
     fn amplification(&self, medium_bytes: Option<u64>) -> Option<f64> {
         let user = self.counts.bytes_written;
         (user > 0).then_some(medium_bytes? as f64 / user.max(1) as f64)
@@ -294,6 +311,19 @@ impl Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_slowest_second_is_found_wherever_it_begins() {
+        let of = |timeline: &[u64]| Outcome { timeline: timeline.to_vec(), ..Outcome::default() };
+        let even = [10; 40];
+        assert_eq!(of(&even).slowest_second(), Some(1.0));
+        let mut stalled = even;
+        stalled[15..20].fill(0);
+        assert_eq!(of(&stalled).slowest_second(), Some(0.5));
+        stalled[39] = 0;
+        assert_eq!(of(&stalled[..]).slowest_second(), Some(0.5), "the last slice is no whole one");
+        assert_eq!(of(&even[..30]).slowest_second(), None, "too short");
+    }
 
     #[test]
     fn merged_threads_equal_one() {

@@ -115,6 +115,8 @@ impl Batch {
 pub struct StoreStats {
     /// Bytes written to files on the SSD.
     pub ssd_bytes_written: Option<u64>,
+    /// Those of them that went into sorted tables, by flushes and compactions.
+    pub table_bytes_written: Option<u64>,
     /// Bytes read from files on the SSD.
     pub ssd_bytes_read: Option<u64>,
     /// Bytes that persistent memory wrote, in whole XPLines.
@@ -135,6 +137,7 @@ impl StoreStats {
         let less = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
         StoreStats {
             ssd_bytes_written: less(self.ssd_bytes_written, earlier.ssd_bytes_written),
+            table_bytes_written: less(self.table_bytes_written, earlier.table_bytes_written),
             ssd_bytes_read: less(self.ssd_bytes_read, earlier.ssd_bytes_read),
             pm_bytes_written: less(self.pm_bytes_written, earlier.pm_bytes_written),
             pm_drains: less(self.pm_drains, earlier.pm_drains),

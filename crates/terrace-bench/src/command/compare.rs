@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use terrace::Profile;
+use terrace::{EngineKind, Options, Profile};
 use terrace_bench::compare::child::Place;
 use terrace_bench::compare::entrant::Entrant;
 use terrace_bench::compare::page;
@@ -48,6 +48,18 @@ pub struct Compare {
     /// Records of every script instead of the suite's
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     records: Option<u64>,
+    /// Bytes of a value of every script instead of the suite's
+    #[arg(long, value_name = "BYTES")]
+    value_size: Option<usize>,
+    /// MiB of DRAM for write buffers and caches of every script instead of the suite's
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    memory: Option<u64>,
+    /// Writes made at once by benchmarks that only write
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    batch: Option<u32>,
+    /// An option of Terrace's engines, for those that have it; may be given again
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_option)]
+    set: Vec<(String, String)>,
     /// Seconds of each benchmark that does not fill, instead of the suite's
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
@@ -85,6 +97,20 @@ fn parse_scale(text: &str) -> Result<Scale, String> {
         .into_iter()
         .find(|s| s.name() == text)
         .ok_or_else(|| "quick or full".to_string())
+}
+
+fn parse_option(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("NAME=VALUE")?;
+    let known = |kind: &EngineKind| {
+        let mut options = Options { engine: *kind, ..Options::default() };
+        let is_own = options.of_engine().iter().any(|(own, _)| *own == name);
+        is_own.then(|| options.set(name, value))
+    };
+    match EngineKind::ALL.iter().find_map(known) {
+        Some(Ok(_)) => Ok((name.to_string(), value.to_string())),
+        Some(Err(e)) => Err(e.to_string()),
+        None => Err(format!("no engine has an option {name:?}")),
+    }
 }
 
 impl Compare {
@@ -181,6 +207,10 @@ impl Compare {
         script.records = self.records.unwrap_or(script.records);
         script.seconds = self.seconds.unwrap_or(script.seconds);
         script.sync |= self.sync;
+        script.value_size = self.value_size.unwrap_or(script.value_size);
+        script.memory = self.memory.map_or(script.memory, |mib| mib << 20);
+        script.batch = self.batch.map_or(script.batch, |n| n as usize);
+        script.options = self.set.clone();
         if let Some(list) = &self.benchmarks {
             script.steps = list.split(',').map(|name| name.trim().to_string()).collect();
         }

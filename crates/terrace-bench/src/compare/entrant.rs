@@ -150,6 +150,11 @@ fn options(kind: EngineKind, setup: &Setup, pm: Option<&PmSetup>) -> StoreResult
         // Half of the budget, as it is.
         BufferPlace::DramShare | BufferPlace::Pool | BufferPlace::None => {}
     }
+    let is_own = |name: &str| options.of_engine().iter().any(|(own, _)| *own == name);
+    let own: Vec<_> = setup.options.iter().filter(|(name, _)| is_own(name)).collect();
+    for (name, value) in own {
+        options.set(name, value)?;
+    }
     Ok(options)
 }
 
@@ -226,7 +231,7 @@ mod tests {
     fn memory_is_divided_by_where_write_buffers_are() {
         let dir = tempfile::tempdir().unwrap();
         let (ssd, pm_dir) = (dir.path().join("ssd"), dir.path().join("pm"));
-        let setup = Setup { dir: ssd, pm_dir, memory: 64 << 20, sync: false };
+        let setup = Setup { dir: ssd, pm_dir, memory: 64 << 20, sync: false, options: Vec::new() };
         let pm = PmSetup { profile: "dram".to_string(), bytes: 64 << 20 };
         for &kind in EngineKind::ALL {
             for pm in [None, Some(&pm)] {

@@ -31,12 +31,22 @@ pub struct Script {
     pub sync: bool,
     /// Benchmarks by name.
     pub steps: Vec<String>,
+    /// Writes made at once by benchmarks that only write.
+    #[serde(default = "one")]
+    pub batch: usize,
+    /// Options of Terrace's engines that differ from the default; those that another engine has not are left out.
+    #[serde(default)]
+    pub options: Vec<(String, String)>,
     /// Seconds of a benchmark that does not fill.
     pub seconds: f64,
     /// Whether the process is killed during the last step, and the store opened again.
     pub kill: bool,
     /// How often each store does it.
     pub rounds: u32,
+}
+
+fn one() -> usize {
+    1
 }
 
 /// Why a script cannot be killed.
@@ -97,6 +107,8 @@ impl Script {
             bound: None,
             sync: false,
             steps: steps.split(',').map(str::to_string).collect(),
+            batch: 1,
+            options: Vec::new(),
             seconds: 0.8,
             kill: false,
             rounds: 1,

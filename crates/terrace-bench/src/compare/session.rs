@@ -224,6 +224,7 @@ fn setup(spec: &Spec, number: u32) -> Setup {
         pm_dir: spec.pm_dir.join(number.to_string()),
         memory: spec.script.memory,
         sync: spec.script.sync,
+        options: spec.script.options.clone(),
     }
 }
 
@@ -275,6 +276,7 @@ fn plan(spec: &Spec) -> StoreResult<Plan> {
         threads: script.threads,
         key_size: script.key_size,
         value_size: script.value_size,
+        batch: script.batch,
         seed: spec.seed,
         trace: spec.trace.as_deref().map(Trace::load).transpose()?.map(Arc::new),
         ..Plan::default()

@@ -58,6 +58,9 @@ pub const METRICS: &[Metric] = &[
     lower("stalled s", "seconds spent in operations of more than 10 ms", |s| {
         Some(s.outcome.stalled.as_secs_f64())
     }),
+    higher("slowest s", "operations of the slowest second, as a share of the median one's", |s| {
+        s.outcome.slowest_second()
+    }),
     higher("found", "point reads that found a record", |s| reads(s).map(|_| s.outcome.counts.found as f64)),
     higher("found %", "of all point reads", |s| Some(100.0 * s.outcome.counts.found as f64 / reads(s)?)),
     higher("had to", "records that reads had to find, and did: else there is no figure", |s| {
@@ -65,6 +68,9 @@ pub const METRICS: &[Metric] = &[
     }),
     lower("WA", "SSD bytes written (kernel's count) per byte written", Step::write_amplification),
     lower("WA store", "SSD bytes written by the store's own count", |s| s.outcome.ssd_write_amplification()),
+    lower("WA tables", "bytes written into sorted tables, logs left out, per byte written", |s| {
+        s.outcome.table_write_amplification()
+    }),
     lower("WA PM", "PM bytes written, in blocks of 256, per byte written", |s| {
         s.outcome.pm_write_amplification()
     }),

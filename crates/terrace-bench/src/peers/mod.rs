@@ -95,6 +95,8 @@ pub struct Setup {
     pub memory: u64,
     /// Whether every write waits for the medium.
     pub sync: bool,
+    /// Options of Terrace's engines that differ from the default.
+    pub options: Vec<(String, String)>,
 }
 
 impl Setup {

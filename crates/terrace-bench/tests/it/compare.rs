@@ -8,6 +8,7 @@ use terrace_bench::compare::results::{Results, Session};
 use terrace_bench::compare::run::Comparison;
 use terrace_bench::compare::script::Script;
 use terrace_bench::compare::{changes, page};
+use terrace_bench::outcome::Kind;
 use terrace_bench::peers::{Peer, Setup};
 use terrace_bench::{Batch, Direction, StoreResult};
 
@@ -34,6 +35,8 @@ fn script(steps: &str) -> Script {
         pm_bytes: 64 << 20,
         bound: None,
         sync: false,
+        batch: 1,
+        options: Vec::new(),
         steps: steps.split(',').map(str::to_string).collect(),
         seconds: 0.05,
         kill: false,
@@ -43,6 +46,21 @@ fn script(steps: &str) -> Script {
 
 fn run(root: &Path, entrant: &str, script: &Script) -> Session {
     child::run(&place(root), entrant, script, 0, &mut || {})
+}
+
+#[test]
+fn options_go_to_the_engines_that_have_them() {
+    let root = tempfile::tempdir().unwrap();
+    let option = ("wip.split_into".to_string(), "3".to_string());
+    let script = Script { batch: 10, options: vec![option.clone()], ..script("load") };
+    for entrant in ["wip", "lsm"] {
+        let session = run(root.path(), entrant, &script);
+        assert_eq!(session.error, None, "{entrant}");
+        assert_eq!(session.settings.contains(&option), entrant == "wip");
+        let step = &session.steps[0].outcome;
+        assert_eq!(step.counts.operations, 2000);
+        assert_eq!(step.by_kind.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [Kind::Batch]);
+    }
 }
 
 #[test]
@@ -179,8 +197,13 @@ fn results_of_another_version_are_refused() {
 /// What the trait promises, of any store.
 fn behaves(entrant: Entrant) -> StoreResult<()> {
     let root = tempfile::tempdir()?;
-    let setup =
-        Setup { dir: root.path().join("ssd"), pm_dir: root.path().join("pm"), memory: 8 << 20, sync: false };
+    let setup = Setup {
+        dir: root.path().join("ssd"),
+        pm_dir: root.path().join("pm"),
+        memory: 8 << 20,
+        sync: false,
+        options: Vec::new(),
+    };
     let pm = PmSetup { profile: "dram".to_string(), bytes: 64 << 20 };
     let opened = entrant.open(&setup, &pm)?;
     assert!(opened.settings.iter().any(|(name, _)| name == "version"), "{entrant:?}");

@@ -249,7 +249,7 @@ impl<S: Stage> Pair<S> {
         let core = Core::new(Path::new("/").into(), Options::default(), env).unwrap();
         let identity = pool::new_identity(&core.options, EngineKind::Lsm);
         let manifest = Manifest::create(core.fs.clone(), &core.dir, identity).unwrap();
-        let limits = Limits { l0_tables: (20, 36), debt_bytes: (1 << 30, 1 << 31), memtable_fill: 0.5 };
+        let limits = Limits { l0_tables: (20, 36), debt: (1 << 30, 1 << 31), memtable_fill: 0.5 };
         let settings =
             Settings { memtable_bytes: 2 << 10, memtables: 3, limits, table: TableOptions::default() };
         let parts = Parts { settings, policy, manifest, pool, buffer: Forgetful { stage } };

@@ -54,7 +54,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         let limits = &self.settings.limits;
         let load = || Load {
             l0_tables: self.l0_runs.load(Ordering::Relaxed),
-            debt_bytes: self.debt_bytes.load(Ordering::Relaxed),
+            debt: self.debt_bytes.load(Ordering::Relaxed),
             memtables_full,
             memtable_fill,
             group_bytes: group.bytes(),

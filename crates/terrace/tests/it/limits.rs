@@ -273,8 +273,8 @@ fn behind_a_snapshot(engine: EngineKind) {
     let held = db.stats();
     println!("{data} bytes of data: at most {most_disk} in tables, {most_pool} in the pool beside memtables");
     assert_eq!(snapshot.get(&key(7)).unwrap().unwrap(), first);
-    // A bucket is merged as a whole when most of it is garbage, one at a time: writers at full speed are ahead of that.
-    let most = if engine == EngineKind::Wip { 12 } else { 6 };
+    // A bucket may hold three times as much as it should, and a merge of it as much again, before writers wait for that.
+    let most = if engine == EngineKind::Wip { 8 } else { 6 };
     assert!(most_disk < most * data, "{most_disk} bytes of tables for {data}");
     assert_eq!(snapshot.entries().unwrap().count() as u64, records);
     drop(snapshot);

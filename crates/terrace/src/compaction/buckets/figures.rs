@@ -117,6 +117,16 @@ impl BucketFigures {
         self.bytes.saturating_sub(self.hidden).saturating_sub(freed)
     }
 
+    /// How many times as much as it should it holds: of all there is, beside its capacity; of garbage, beside what lives.
+    /// From 2 on all of it is to be merged, or some of it is being merged. `oldest` is that of [`choose`](super::choose).
+    pub(crate) fn excess(&self, options: &BucketOptions, oldest: Option<u64>) -> f64 {
+        let live = self.live_bytes(oldest);
+        let piece = options.capacity / options.split_into.max(2) as u64;
+        let little = piece.max(options.memtable_bytes.saturating_mul(4)).max(1);
+        let by_garbage = (self.bytes - live) as f64 / live.max(little) as f64;
+        by_garbage.max(self.bytes as f64 / self.most_bytes(options).max(1) as f64)
+    }
+
     /// Sublevels at which `level` is due.
     pub(crate) fn threshold(&self, level: usize, options: &BucketOptions) -> usize {
         options.threshold() + self.vary(level, options.jitter)
@@ -141,10 +151,15 @@ impl BucketFigures {
 
     fn is_over_capacity(&self, options: &BucketOptions) -> bool {
         let idle: u64 = self.levels.iter().map(|level| level.bytes).sum();
+        idle > 0 && idle >= self.most_bytes(options)
+    }
+
+    /// Bytes at which it has outgrown its capacity.
+    fn most_bytes(&self, options: &BucketOptions) -> u64 {
         let eighths = 8 + self.vary(LEVELS, 3) as u64;
         // One that could not be split is merged again when that has become worth it.
         let grown = self.merged.saturating_add(self.merged / 2);
-        idle > 0 && idle >= (options.capacity / 8).saturating_mul(eighths).max(grown)
+        (options.capacity / 8).saturating_mul(eighths).max(grown)
     }
 
     /// Its last level has too many sublevels. Where most of it lies on one of them, and little on the others, it may

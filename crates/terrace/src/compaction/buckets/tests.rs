@@ -191,6 +191,47 @@ fn what_could_not_be_split_is_merged_again_when_it_has_grown_by_half() {
 }
 
 #[test]
+fn what_a_bucket_should_not_hold_is_weighed_against_what_it_should() {
+    let base = table(1, 2, 256, ("a", "z"));
+    let upper = |bytes| table(2, 1, bytes, ("a", "z"));
+    let excess = |bytes, overlap| {
+        BucketFigures::new(&[base, upper(bytes)], overlap, 0, plain_seed()).excess(&options(), None)
+    };
+    assert_eq!(excess(128, 0.0), 0.75, "of the capacity");
+    assert_eq!(excess(768, 0.0), 2.0);
+    assert_eq!(excess(256, 1.0), 1.0, "as much garbage as lives");
+    let unsplit = BucketFigures::new(&[table(1, 2, 5000, ("a", "z"))], 0.0, 5000, 0);
+    assert!(unsplit.excess(&options(), None) < 1.0, "it cannot be helped");
+}
+
+proptest! {
+    /// Writers that are held back wait for something that is done.
+    #[test]
+    fn what_writers_wait_for_is_to_be_done(
+        tables in prop::collection::vec((0..3u32, 1..2000u64, 0..9u64, 0..3usize), 1..12),
+        overlap in 0.0..1.0,
+        merged in 0..4000u64,
+        memtable_bytes in 1..200u64,
+        seed in 0..9u64,
+        oldest in prop::option::of(0..12u64),
+    ) {
+        const RANGES: [(&str, &str); 3] = [("a", "z"), ("a", "k"), ("m", "z")];
+        let tables: Vec<_> = (0..)
+            .zip(&tables)
+            .map(|(i, (level, bytes, deletes, range))| BucketTable {
+                deletes: *deletes,
+                ..table(i, *level, *bytes, RANGES[*range])
+            })
+            .collect();
+        let options = BucketOptions { memtable_bytes, jitter: 5, ..options() };
+        let figures = [BucketFigures::new(&tables, overlap, merged, seed)];
+        if figures[0].excess(&options, oldest) >= 2.0 {
+            prop_assert!(choose(&figures, &[], &options, oldest).is_some());
+        }
+    }
+}
+
+#[test]
 fn a_last_level_of_many_sublevels_is_full_unless_one_is_most_of_it() {
     let deep = |base: u64, others: u64| {
         let mut tables = pile(2, others);

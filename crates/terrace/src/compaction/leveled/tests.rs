@@ -40,7 +40,7 @@ fn cuts_share_the_bytes() {
 
 #[test]
 fn writers_are_slowed_smoothly_and_stop_at_the_limit() {
-    let limits = Limits { l0_tables: (20, 36), debt_bytes: (64, 256), memtable_fill: 0.5 };
+    let limits = Limits { l0_tables: (20, 36), debt: (64, 256), memtable_fill: 0.5 };
     let group = Load { group_bytes: (1 << 20) / 100, ..Load::default() };
     assert_eq!(delay(&group, &limits), Some(Duration::ZERO));
     assert_eq!(delay(&Load { l0_tables: 20, ..group }, &limits), Some(Duration::ZERO));
@@ -48,7 +48,7 @@ fn writers_are_slowed_smoothly_and_stop_at_the_limit() {
     assert!((20..36).all(|tables| at(tables) < at(tables + 1)));
     assert!(at(28) < Duration::from_millis(3) && at(35) < Duration::from_millis(10));
     assert_eq!(delay(&Load { l0_tables: 36, ..group }, &limits), None);
-    assert_eq!(delay(&Load { debt_bytes: 256, ..group }, &limits), None);
+    assert_eq!(delay(&Load { debt: 256, ..group }, &limits), None);
     let full = Load { memtables_full: true, memtable_fill: 1.0, ..group };
     assert!(delay(&full, &limits).is_some_and(|d| d > Duration::from_millis(9)));
     assert_eq!(delay(&Load { memtables_full: false, ..full }, &limits), Some(Duration::ZERO));

@@ -19,8 +19,8 @@ const LONGEST: Duration = Duration::from_millis(50);
 pub struct Limits {
     /// Tables on level 0.
     pub l0_tables: (usize, usize),
-    /// Bytes to be compacted.
-    pub debt_bytes: (u64, u64),
+    /// What is to be compacted, in a unit of the engine's own.
+    pub debt: (u64, u64),
     /// The share of the active memtable that is used while another waits for its flush; at 1 writers wait.
     pub memtable_fill: f64,
 }
@@ -30,8 +30,8 @@ pub struct Limits {
 pub struct Load {
     /// Tables on level 0.
     pub l0_tables: usize,
-    /// Bytes to be compacted.
-    pub debt_bytes: u64,
+    /// What is to be compacted, in the unit of the limits.
+    pub debt: u64,
     /// Whether every memtable but the active one waits for its flush.
     pub memtables_full: bool,
     /// The share of the active memtable that is used, 0 to 1.
@@ -42,11 +42,11 @@ pub struct Load {
 
 /// How long a group waits before it is written; `None` if it must wait until there is less to do.
 pub fn delay(load: &Load, limits: &Limits) -> Option<Duration> {
-    if load.l0_tables >= limits.l0_tables.1 || load.debt_bytes >= limits.debt_bytes.1 {
+    if load.l0_tables >= limits.l0_tables.1 || load.debt >= limits.debt.1 {
         return None;
     }
     let tables = climb(load.l0_tables as f64, (limits.l0_tables.0 as f64, limits.l0_tables.1 as f64));
-    let debt = climb(load.debt_bytes as f64, (limits.debt_bytes.0 as f64, limits.debt_bytes.1 as f64));
+    let debt = climb(load.debt as f64, (limits.debt.0 as f64, limits.debt.1 as f64));
     let fill = if load.memtables_full { climb(load.memtable_fill, (limits.memtable_fill, 1.0)) } else { 0.0 };
     let worst = tables.max(debt).max(fill);
     let seconds = worst * load.group_bytes as f64 / SLOWEST_BYTES_PER_SEC;

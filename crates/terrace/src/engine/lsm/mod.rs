@@ -35,7 +35,7 @@ fn settings(options: &Options) -> Settings {
     let lsm = &options.lsm;
     let limits = Limits {
         l0_tables: (lsm.l0_slowdown_tables, lsm.l0_stop_tables),
-        debt_bytes: (lsm.debt_slowdown_bytes, lsm.debt_stop_bytes),
+        debt: (lsm.debt_slowdown_bytes, lsm.debt_stop_bytes),
         memtable_fill: MEMTABLE_FILL,
     };
     Settings {

@@ -42,8 +42,8 @@ pub(super) struct Bucket {
     pub merged: AtomicU64,
     /// Sublevels of level 0.
     pub depth: AtomicUsize,
-    /// Bytes of all tables.
-    pub bytes: AtomicU64,
+    /// How many times as much as it should it holds, in thousandths.
+    pub excess: AtomicU64,
     /// What deciding about compactions needs.
     pub figures: Mutex<BucketFigures>,
     /// Keys at which tables written meanwhile end, while the whole bucket is being merged: it may be split there.
@@ -130,7 +130,7 @@ impl Bucket {
             overlap: AtomicU64::new(0),
             merged: AtomicU64::new(0),
             depth: AtomicUsize::new(0),
-            bytes: AtomicU64::new(0),
+            excess: AtomicU64::new(0),
             figures: Mutex::new(BucketFigures::new(&[], 0.0, 0, 0)),
             cuts: Mutex::default(),
         })

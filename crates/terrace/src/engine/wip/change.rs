@@ -82,6 +82,9 @@ impl Change {
     }
 }
 
+/// What a bucket holds beside what it should is kept in thousandths.
+const THOUSAND: f64 = 1000.0;
+
 impl Wip {
     /// Applies `change` and shows its tables to readers; the contents of the memtables `leaving` are in them. The new tables,
     /// which are whole and durable, are looked at first, so that nothing fails once they are in the manifest.
@@ -205,7 +208,6 @@ impl Wip {
         let uppermost = tables.iter().filter(|table| table.level == 0);
         let ranges: Vec<KeyRange<'_>> = uppermost.map(|table| (table.smallest, table.largest)).collect();
         bucket.depth.store(sublevels(&ranges), Ordering::Relaxed);
-        bucket.bytes.store(tables.iter().map(|table| table.bytes).sum(), Ordering::Relaxed);
         let merged = bucket.merged.load(Ordering::Relaxed);
         let mut figures = BucketFigures::new(&tables, bucket.overlap(), merged, bucket.seed());
         for (level, of_level) in figures.levels.iter_mut().enumerate() {
@@ -214,6 +216,8 @@ impl Wip {
                 .iter()
                 .any(|t| t.level as usize == level && t.busy && !plan.read_whole.contains(&t.number));
         }
+        let excess = figures.excess(&self.bucket_options(), self.seen().first().copied());
+        bucket.excess.store((excess * THOUSAND) as u64, Ordering::Relaxed);
         *bucket.figures.lock() = figures;
     }
 }

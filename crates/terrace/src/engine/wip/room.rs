@@ -13,7 +13,7 @@ use terrace_base::exec::Lane;
 use super::Wip;
 use super::bucket::Bucket;
 use super::memtable::BucketMemtable;
-use super::write::Touched;
+use super::write::{Most, Touched};
 use crate::compaction::leveled::{Limits, Load, delay};
 use crate::core::request::Group;
 use crate::options::BucketMemtableKind;
@@ -32,15 +32,25 @@ const TOGETHER: u64 = 32;
 const SLOW_TIMES: usize = 3;
 const STOP_TIMES: usize = 10;
 
-/// The same of what a bucket holds, as multiples of its capacity.
-const SLOW_FILL: u64 = 4;
-const STOP_FILL: u64 = 8;
+/// The same of how many times as much as it should a bucket holds, in thousandths.
+const SLOW_EXCESS: u64 = 1500;
+const STOP_EXCESS: u64 = 3000;
 
 /// Ranges that have met a memtable, after which the next one is a skiplist.
 const RANGES: u64 = 4;
 
 /// Bytes of memtables that wait for their flush from which on writers are slowed down, as a share of the budget.
 const FILL: f64 = 0.85;
+
+/// Of the buckets that the last group went to, those that compactions are behind with the most.
+struct Behind {
+    deepest: Option<Arc<Bucket>>,
+    fullest: Option<Arc<Bucket>>,
+}
+
+fn upgrade<T>(most: Option<Most<T>>) -> Option<Arc<Bucket>> {
+    most.and_then(|(bucket, _)| bucket.upgrade())
+}
 
 impl Wip {
     /// Bytes at which a memtable is full: more where few buckets have the memory to themselves.
@@ -52,9 +62,9 @@ impl Wip {
 
     /// Has memtables flushed that are full or in the way, waits where there is no room, and slows down before that.
     pub(super) fn make_room(&self, group: &Group<'_>) -> Result<()> {
-        let Touched { full, deepest } = std::mem::take(&mut *self.touched.lock());
+        let Touched { full, deepest, fullest } = std::mem::take(&mut *self.touched.lock());
         self.freeze(&full.iter().filter_map(Weak::upgrade).collect::<Vec<_>>());
-        let deepest = deepest.and_then(|(bucket, _)| bucket.upgrade());
+        let behind = Behind { deepest: upgrade(deepest), fullest: upgrade(fullest) };
         self.make_room_in_log()?;
         let need = group.bytes() + group.ops() * ENTRY_BYTES;
         let budget = self.memtables_budget();
@@ -65,24 +75,25 @@ impl Wip {
                 continue;
             }
             if held + need <= budget || !self.has_frozen() {
-                return self.slow_down(deepest, held as f64 / budget as f64, group);
+                return self.slow_down(&behind, held as f64 / budget as f64, group);
             }
             self.wait_for_flush()?;
         }
     }
 
     /// Spreads the wait for background work over the writes before it, so that no single one stops for long.
-    fn slow_down(&self, deepest: Option<Arc<Bucket>>, fill: f64, group: &Group<'_>) -> Result<()> {
-        let (sublevels, capacity) = (self.core.options.wip.sublevels, self.core.options.wip.bucket_bytes);
+    fn slow_down(&self, behind: &Behind, fill: f64, group: &Group<'_>) -> Result<()> {
+        let sublevels = self.core.options.wip.sublevels;
         let limits = Limits {
             l0_tables: (SLOW_TIMES * sublevels, STOP_TIMES * sublevels),
-            debt_bytes: (SLOW_FILL * capacity, STOP_FILL * capacity),
+            debt: (SLOW_EXCESS, STOP_EXCESS),
             memtable_fill: FILL,
         };
         let depth = |bucket: &Arc<Bucket>| bucket.depth.load(Ordering::Relaxed);
+        let excess = |bucket: &Arc<Bucket>| bucket.excess.load(Ordering::Relaxed);
         let load = || Load {
-            l0_tables: deepest.as_ref().map_or(0, depth),
-            debt_bytes: deepest.as_ref().map_or(0, |bucket| bucket.bytes.load(Ordering::Relaxed)),
+            l0_tables: behind.deepest.as_ref().map_or(0, depth),
+            debt: behind.fullest.as_ref().map_or(0, excess),
             memtables_full: self.has_frozen(),
             memtable_fill: fill,
             group_bytes: group.bytes(),

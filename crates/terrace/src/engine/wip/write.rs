@@ -22,9 +22,14 @@ use crate::core::request::Group;
 pub(super) struct Touched {
     /// Those whose memtables are full.
     pub full: Vec<Weak<Bucket>>,
-    /// The one with the most sublevels on level 0, and of those the largest, with both figures.
-    pub deepest: Option<(Weak<Bucket>, (usize, u64))>,
+    /// The one with the most sublevels on level 0.
+    pub deepest: Option<Most<usize>>,
+    /// The one that holds most beside what it should.
+    pub fullest: Option<Most<u64>>,
 }
+
+/// A bucket with its figure.
+pub(super) type Most<T> = (Weak<Bucket>, T);
 
 impl Wip {
     pub(super) fn apply_group(&self, group: Group<'_>) -> Result<()> {
@@ -55,7 +60,7 @@ impl Wip {
             if active.bytes_used() >= limit || active.has_overflowed() {
                 touched.note_full(bucket);
             }
-            touched.note_depth(bucket);
+            touched.note_load(bucket);
         }
         *self.touched.lock() = touched;
     }
@@ -68,11 +73,14 @@ impl Touched {
         }
     }
 
-    fn note_depth(&mut self, bucket: &Arc<Bucket>) {
-        let depth = bucket.depth.load(Ordering::Relaxed);
-        let load = (depth, bucket.bytes.load(Ordering::Relaxed));
-        if self.deepest.as_ref().is_none_or(|(_, deepest)| load > *deepest) {
-            self.deepest = Some((Arc::downgrade(bucket), load));
-        }
+    fn note_load(&mut self, bucket: &Arc<Bucket>) {
+        raise(&mut self.deepest, bucket, bucket.depth.load(Ordering::Relaxed));
+        raise(&mut self.fullest, bucket, bucket.excess.load(Ordering::Relaxed));
+    }
+}
+
+fn raise<T: Ord>(most: &mut Option<Most<T>>, bucket: &Arc<Bucket>, figure: T) {
+    if most.as_ref().is_none_or(|(_, greatest)| figure > *greatest) {
+        *most = Some((Arc::downgrade(bucket), figure));
     }
 }
