@@ -10,6 +10,8 @@
 //! So ranges that meet in a single key overlap with a ratio of zero, and ranges that differ only
 //! beyond those eight bytes count as equal.
 
+use terrace_base::prefix;
+
 /// A smallest and a largest key.
 type Range<'a> = (&'a [u8], &'a [u8]);
 
@@ -27,24 +29,13 @@ pub fn overlap_ratio(s: Range<'_>, t: Range<'_>) -> f64 {
     }
     let (first, last) = (s.0.min(t.0), s.1.max(t.1));
     // Every key between two others has their common prefix.
-    let prefix = common_prefix(first, last);
-    let distance = |from: &[u8], to: &[u8]| ordinal(to, prefix).saturating_sub(ordinal(from, prefix));
+    let skip = prefix::common(first, last);
+    let head = |key: &[u8]| prefix::head(key.get(skip..).unwrap_or_default());
+    let distance = |from: &[u8], to: &[u8]| head(to).saturating_sub(head(from));
     match distance(first, last) {
         0 => 1.0,
         whole => distance(s.0.max(t.0), s.1.min(t.1)) as f64 / whole as f64,
     }
-}
-
-fn common_prefix(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(x, y)| x == y).count()
-}
-
-fn ordinal(key: &[u8], prefix: usize) -> u64 {
-    let mut bytes = [0; 8];
-    for (to, from) in bytes.iter_mut().zip(key.iter().skip(prefix)) {
-        *to = *from;
-    }
-    u64::from_be_bytes(bytes)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicPtr;
 
+use terrace_base::prefix;
 use terrace_table::Kind;
 
 use super::arena::Arena;
@@ -49,18 +50,8 @@ pub(super) struct Sought<'a> {
 
 impl<'a> Sought<'a> {
     pub fn new(key: &'a [u8], seq: u64) -> Self {
-        Sought { prefix: prefix_of(key), key, seq }
+        Sought { prefix: prefix::head(key), key, seq }
     }
-}
-
-/// The first eight bytes of `key`, padded with zeroes: of two keys the lesser never has the greater number.
-pub(super) fn prefix_of(key: &[u8]) -> u64 {
-    if let Some(head) = key.first_chunk() {
-        return u64::from_be_bytes(*head);
-    }
-    let mut head = [0; 8];
-    head[..key.len()].copy_from_slice(key);
-    u64::from_be_bytes(head)
 }
 
 /// What is put into the list.
@@ -82,7 +73,7 @@ pub(super) fn create(arena: &mut Arena, content: Content<'_>, height: usize) -> 
     // links behind it; key and value are bytes.
     unsafe {
         node.write(Node {
-            prefix: prefix_of(key),
+            prefix: prefix::head(key),
             seq,
             key_len: key.len() as u32,
             value_len: value.len() as u32,

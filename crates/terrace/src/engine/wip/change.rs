@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering;
 use terrace_base::Result;
 use terrace_table::TableMeta;
 
-use super::bucket::{Bucket, Buckets, Placed, newest_first};
+use super::bucket::{Bucket, Placed, newest_first};
+use super::buckets::Buckets;
 use super::memtable::BucketMemtable;
 use super::{Plan, Wip};
 use crate::compaction::buckets::{BucketFigures, BucketTable, KeyRange, sublevels};

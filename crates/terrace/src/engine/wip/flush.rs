@@ -14,7 +14,7 @@ use parking_lot::MutexGuard;
 use terrace_base::{Error, Result};
 
 use super::Wip;
-use super::bucket::Buckets;
+use super::buckets::Buckets;
 use super::change::Change;
 use super::memtable::BucketMemtable;
 use crate::levels::merge::Survivors;

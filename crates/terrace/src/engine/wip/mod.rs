@@ -38,6 +38,7 @@
 //!    buckets change under `changing`; memtables of a bucket and all buckets under `writing`.
 
 mod bucket;
+mod buckets;
 mod change;
 mod check;
 mod compact;
@@ -80,7 +81,8 @@ use crate::options::{BucketMemtableKind, Options};
 use crate::pool;
 use crate::tables::WriterOptions;
 
-use bucket::{Bucket, Buckets};
+use bucket::Bucket;
+use buckets::Buckets;
 use logging::LogSpan;
 use memtable::{BucketMemtable, Memory};
 use write::Touched;

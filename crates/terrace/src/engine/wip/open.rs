@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use terrace_base::{Error, Result};
 
-use super::bucket::{Bucket, Buckets, Placed, newest_first};
+use super::bucket::{Bucket, Placed, newest_first};
+use super::buckets::Buckets;
 use super::memtable::{BucketMemtable, Memory};
 use super::recover::Replaying;
 use super::{Parts, Wip, logging};

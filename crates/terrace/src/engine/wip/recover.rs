@@ -13,7 +13,8 @@ use terrace_base::{Error, ErrorKind, Result};
 use terrace_table::Kind;
 
 use super::Wip;
-use super::bucket::{Bucket, Buckets};
+use super::bucket::Bucket;
+use super::buckets::Buckets;
 use crate::batch::{Op, WriteBatch};
 use crate::commit_log::{Found, Gathered, Replayed, Source, replay};
 use crate::manifest::Edit;

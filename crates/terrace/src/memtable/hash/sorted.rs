@@ -6,7 +6,8 @@
 use std::cmp::Ordering;
 use std::ptr::NonNull;
 
-use super::super::node::prefix_of;
+use terrace_base::prefix;
+
 use super::directory::Directory;
 use super::record::{Head, Record};
 
@@ -42,12 +43,12 @@ impl Sorted {
         let mut common: Option<&[u8]> = None;
         directory.for_each(|record| {
             let common = common.get_or_insert(record.key());
-            *common = &common[..alike(common, record.key())];
+            *common = &common[..prefix::common(common, record.key())];
             newest.push(record);
         });
         let common: Box<[u8]> = common.unwrap_or_default().into();
         let skip = common.len();
-        let entry = |r: Record<'_>| Entry { prefix: prefix_of(&r.key()[skip..]), record: r.pointer() };
+        let entry = |r: Record<'_>| Entry { prefix: prefix::head(&r.key()[skip..]), record: r.pointer() };
         let mut entries: Vec<Entry> = newest.iter().map(|record| entry(*record)).collect();
         let mut sorted = Sorted { common, entries: Vec::new() };
         entries.sort_unstable_by(|a, b| {
@@ -108,7 +109,7 @@ impl Sorted {
             Ordering::Equal => {}
         }
         let rest = &key[head.len()..];
-        let prefix = prefix_of(rest);
+        let prefix = prefix::head(rest);
         self.entries.partition_point(|entry| {
             let record = self.record(entry);
             let keys = || record.key()[head.len()..].cmp(rest);
@@ -126,9 +127,4 @@ impl Sorted {
         // SAFETY: `gather` met the record in the table, which its caller keeps.
         unsafe { Record::new(entry.record) }
     }
-}
-
-/// How many bytes both begin with.
-fn alike(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
