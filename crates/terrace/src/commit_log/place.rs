@@ -133,7 +133,14 @@ impl LogHome {
         }
         let on_pm = self.is_on_pm(&identity);
         self.refuse_another_place(on_pm)?;
-        if manifest.state().next_file == 1 {
+        if manifest.state().is_being_created() {
+            // A log hangs from its root only after the first number was taken.
+            let has_log = |pool: &Pool| {
+                LOG_ROOTS.iter().try_fold(false, |found, root| Ok(found || pool.root(root)?.is_some()))
+            };
+            if on_pm {
+                pool::refuse_used(core, &identity, has_log)?;
+            }
             let pool = if on_pm { Some(pool::fresh(core, &identity, &LOG_ROOTS)?) } else { None };
             return self.begin(manifest, pool);
         }

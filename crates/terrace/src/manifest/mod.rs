@@ -137,9 +137,7 @@ impl Manifest {
         // A switch of `CURRENT` by a process that then died may not be durable yet.
         fs.sync_dir(dir)?;
         let (state, sealed) = replay::read(&*fs, dir, number)?;
-        if sealed {
-            refuse_newer_tables(&*fs, dir, number, &state)?;
-        }
+        refuse_newer_files(&*fs, dir, number, (&state, sealed))?;
         let numbers = files::manifests(&*fs, dir)?;
         let highest = numbers.last().copied().unwrap_or(number);
         let manifest = Self::over(fs, dir, state, highest.max(number));
@@ -202,10 +200,8 @@ impl Manifest {
     /// Whether there is one manifest alone, which would open if a pointer named it: then only that is missing or damaged.
     pub(crate) fn is_whole_without_pointer(fs: &dyn Fs, dir: &Path) -> Result<bool> {
         let [number] = files::manifests(fs, dir)?[..] else { return Ok(false) };
-        let read = replay::read(fs, dir, number).and_then(|(state, sealed)| match sealed {
-            true => refuse_newer_tables(fs, dir, number, &state),
-            false => Ok(()),
-        });
+        let read = replay::read(fs, dir, number)
+            .and_then(|(state, sealed)| refuse_newer_files(fs, dir, number, (&state, sealed)));
         match read {
             Err(e) if e.is_system_failure() => Err(e),
             read => Ok(read.is_ok()),
@@ -383,14 +379,19 @@ fn fit(state: &mut State, edit: &Edit) -> Result<bool> {
     state.apply(edit).map_err(|why| Error::invalid(format!("a manifest edit does not fit: {why}")))
 }
 
-/// A manifest that was closed in order knows the number of every table that was ever begun. A table of a higher one shows
-/// that it is an older copy.
-fn refuse_newer_tables(fs: &dyn Fs, dir: &Path, number: u64, state: &State) -> Result<()> {
+/// A manifest that was closed in order knows the number of every table that was ever begun: a table of a higher one shows that
+/// it is an older copy. One that tells of a creation alone shows the same beside any table or log: a creation takes the first
+/// number, and only then is a file begun.
+fn refuse_newer_files(fs: &dyn Fs, dir: &Path, number: u64, (state, sealed): (&State, bool)) -> Result<()> {
     let (ours, _) = files::list(fs, dir)?;
-    let newer = ours.iter().find(|name| matches!(name, FileName::Table(n) if *n >= state.next_file));
-    let Some(table) = newer.filter(|_| state.next_file > 1) else { return Ok(()) };
+    let is_newer = |name: &&FileName| match name {
+        FileName::Table(_) | FileName::Log(_) if state.is_being_created() => true,
+        FileName::Table(table) => sealed && *table >= state.next_file,
+        _ => false,
+    };
+    let Some(newer) = ours.iter().find(is_newer) else { return Ok(()) };
     let path = FileName::Manifest(number).path(dir);
-    let found = format!("an older one: {table} is newer than it; run repair");
+    let found = format!("an older one: {newer} is newer than it; run repair");
     Err(Error::corruption(&path, 0, "the newest manifest of this database", found))
 }
 

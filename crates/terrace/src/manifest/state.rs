@@ -110,6 +110,11 @@ impl State {
         }
     }
 
+    /// Whether this is what a creation begins with, which then takes the first number: nothing can be in the store yet.
+    pub(crate) fn is_being_created(&self) -> bool {
+        self.next_file == 1
+    }
+
     /// Applies one edit and says whether that changed anything, or says why it does not fit and changes nothing.
     pub fn apply(&mut self, edit: &Edit) -> Result<bool, String> {
         let changed = match edit {

@@ -1,13 +1,14 @@
-//! Where no pool is made: over a database whose pointer is missing, and under the name of another file.
+//! Where no pool is made: over a database whose pointer is missing or whose manifest tells of no more than a creation, and
+//! under the name of another file.
 
 use std::path::Path;
 
 use terrace_base::{Error, Result};
-use terrace_pmem::{MediaRequest, PoolOptions};
+use terrace_pmem::{MediaRequest, Opened, Pool, PoolOptions};
 
-use super::{POOL_NAME, is_unusable, owner_in};
+use super::{POOL_NAME, is_anothers, is_unusable, owner_in, pool_options, request};
 use crate::core::Core;
-use crate::manifest::{self, FileName};
+use crate::manifest::{self, FileName, Identity};
 use crate::options::PoolChoice;
 
 /// An error if the pool is to lie under the name of a file in the directory that is none.
@@ -50,4 +51,33 @@ pub(crate) fn refuse_headless(core: &Core) -> Result<()> {
     let current = FileName::Current.path(&core.dir);
     let found = format!("no such file beside {}, the pool of a database; run repair", path.display());
     Err(Error::corruption(&current, 0, "the name of the manifest in force", found))
+}
+
+/// An error if the pool of the database `identity`, whose manifest tells of no more than a creation, is not the rest of that:
+/// it `is_used`, or is another database's. The manifest is then an older one.
+pub(crate) fn refuse_used(
+    core: &Core,
+    identity: &Identity,
+    is_used: impl FnOnce(&Pool) -> Result<bool>,
+) -> Result<()> {
+    let (path, media) = request(core, identity)?;
+    if !core.env.pm.exists(&path)? {
+        return Ok(());
+    }
+    // To look at it alone: it stays as its owner left it.
+    let wanted = PoolOptions { salvage: true, prefault: false, ..pool_options(core, media) };
+    let pool = match core.env.pm.open(&path, &wanted) {
+        // A creation that is begun anew makes the pool anew, too.
+        Err(e) if is_unusable(&e) && !e.is_of_another_version() => return Ok(()),
+        pool => pool?,
+    };
+    let (expected, found) = match pool.opened() {
+        // Nothing in it is to be trusted.
+        Opened::Torn => return Ok(()),
+        _ if is_anothers(&pool, identity) => ("the pool of this database", "another database's pool"),
+        _ if is_used(&pool)? => ("a pool without anything in it", "one in use; run repair"),
+        _ => return Ok(()),
+    };
+    let expected = format!("{expected}, as the manifest tells of no more than a creation");
+    Err(Error::corruption(&path, 0, expected, found))
 }

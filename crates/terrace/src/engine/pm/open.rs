@@ -103,7 +103,11 @@ fn open_existing<I: KeyIndex>(core: &Core) -> Result<(Manifest, Pool, Found)> {
         return Err(Error::invalid(format!("this database belongs to engine {}", identity.engine)));
     }
     let read_only = core.options.read_only;
-    if manifest.state().next_file == 1 {
+    if manifest.state().is_being_created() {
+        // Numbers are set aside only after the first file number was taken.
+        let has_numbers =
+            |pool: &Pool| Ok(pool.root(I::HEADER_ROOT)?.is_some() && read_header::<I>(pool)?.1 > 0);
+        pool::refuse_used(core, &identity, has_numbers)?;
         if read_only {
             return Err(not_closed(core));
         }

@@ -13,7 +13,7 @@ use terrace_base::{Error, Result};
 use terrace_pmem::Pool;
 
 use super::behind::note_flushed;
-use super::memtable::{MEMTABLES, MemSet, MemTable};
+use super::memtable::{MEMTABLES, MemSet, MemTable, root};
 use super::{JOB_ROOTS, MEMTABLE_LOGS, NAME, SHORT_LOG_BYTES, Slm};
 use crate::background::Background;
 use crate::commit_log::{CommitLog, Policy};
@@ -127,7 +127,12 @@ fn open_existing(core: &Core) -> Result<(Manifest, Pool, Attached)> {
     if state.identity.engine != NAME {
         return Err(Error::invalid(format!("this database belongs to engine {}", state.identity.engine)));
     }
-    if state.next_file == 1 {
+    if state.is_being_created() {
+        // A memtable hangs from its root only after the first number was taken.
+        let has_memtable = |pool: &Pool| {
+            (0..MEMTABLES).try_fold(false, |found, slot| Ok(found || pool.root(root(slot))?.is_some()))
+        };
+        pool::refuse_used(core, &state.identity, has_memtable)?;
         refuse_to_create(core)?;
         let pool = fresh_pool(core, &state.identity)?;
         return begin(manifest, pool);

@@ -127,6 +127,25 @@ fn no_database_is_told_from_a_damaged_one() {
     assert_eq!(open_kind(&fs), Err(ErrorKind::Corruption));
 }
 
+#[test]
+fn a_creation_alone_is_an_older_manifest_beside_a_table_or_a_log() {
+    let (fs, _) = fresh();
+    let beside = |names: &[&str]| {
+        let fs = fs.fork();
+        names.iter().for_each(|name| fs.plant(&dir().join(name), b"x").unwrap());
+        let whole = fs.fork();
+        whole.remove(&FileName::Current.path(dir())).unwrap();
+        let opened = open_kind(&fs).map(drop);
+        assert_eq!(Manifest::is_whole_without_pointer(&whole, dir()).unwrap(), opened.is_ok(), "{names:?}");
+        opened
+    };
+    // What a creation may leave, begun anew or not.
+    assert_eq!(beside(&["LOCK", "CURRENT.tmp", "pool"]), Ok(()));
+    for newer in ["000001.sst", "000001.log", "000007.log"] {
+        assert_eq!(beside(&["LOCK", newer]), Err(ErrorKind::Corruption), "{newer}");
+    }
+}
+
 /// A manifest file of these records, with `CURRENT` naming it.
 fn planted(records: &[Vec<u8>]) -> SimFs {
     let fs = SimFs::new();

@@ -113,6 +113,7 @@ impl WorldPm {
             max_size: own.max_size.min(asked.max_size),
             count_xplines: false,
             read_only: asked.read_only,
+            salvage: asked.salvage,
             ..own
         }
     }
