@@ -171,7 +171,9 @@ impl Wip {
         if self.has_frozen() {
             return self.wait_for_flush().map(|()| true);
         }
-        let Some((oldest, _)) = self.span.lock().parts.front().copied() else { return Ok(false) };
+        let Some((oldest, _)) = self.span.lock().parts.front().copied() else {
+            return self.drop_flushed_logs();
+        };
         self.rotate_log()?;
         self.freeze_logged_up_to(oldest);
         if self.has_frozen() {
@@ -181,6 +183,14 @@ impl Wip {
         let before = self.manifest.state().log_number;
         self.forget_logs_before_next()?;
         Ok(self.manifest.state().log_number > before && self.forgotten_any(oldest))
+    }
+
+    /// Lets go of logs of which everything is in tables, as an earlier life has left them; whether that made room.
+    fn drop_flushed_logs(&self) -> Result<bool> {
+        let used = || self.pool.as_ref().map_or(0, Pool::used_bytes);
+        let before = used();
+        self.forget_logs_before_next()?;
+        Ok(used() < before)
     }
 
     fn forgotten_any(&self, oldest: u64) -> bool {

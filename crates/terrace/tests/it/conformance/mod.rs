@@ -39,7 +39,7 @@ macro_rules! conformance {
                     a_missing_database_is_not_made, a_file_is_no_directory, foreign_files_stay,
                     a_closed_database_refuses, damage_is_told_and_repaired, options_that_cannot_work_are_refused},
                 room::{a_refused_batch_takes_nothing, a_full_pool_is_left_by_deleting,
-                    who_asks_too_much_harms_nobody_else},
+                    a_flushed_log_is_in_nobodys_way, who_asks_too_much_harms_nobody_else},
                 hard::{keys_chosen_by_an_enemy, the_seed_is_nobodys, values_at_every_size_class,
                     most_is_deleted_and_other_sizes_come},
                 files::{compaction_frees_the_disk, a_full_disk_refuses_and_recovers, failing_operations_are_errors},

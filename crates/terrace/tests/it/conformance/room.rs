@@ -108,6 +108,32 @@ pub fn a_full_pool_is_left_by_deleting(engine: &Engine) {
     }
 }
 
+/// A log of which everything is in tables lay in the pool still, and what had room but for that was refused.
+pub fn a_flushed_log_is_in_nobodys_way(engine: &Engine) {
+    if engine.kind.needs_memory() || engine.kind == terrace::EngineKind::Slm {
+        return;
+    }
+    let setup = Setup::roomy(engine, Granularity::CacheLine);
+    let mut options = setup.options();
+    (options.pm_bytes, options.slm.memtable_bytes) = (1 << 20, 4096);
+    let takes = |bytes: usize, has_lived: bool| {
+        let machine = Machine::new(&setup);
+        if has_lived {
+            let db = machine.open_with(options.clone()).unwrap();
+            (0..100u32).for_each(|i| db.put(&i.to_be_bytes(), &[1; 1000]).unwrap());
+            db.flush().unwrap();
+            db.close().unwrap();
+        }
+        match machine.open_with(options.clone()).unwrap().put(b"large", &vec![2; bytes]) {
+            Err(e) => assert_eq!(e.kind(), ErrorKind::PoolFull),
+            Ok(()) => return true,
+        }
+        false
+    };
+    let most = (1..64).rev().map(|n| n << 14).find(|bytes| takes(*bytes, false)).unwrap();
+    assert!(takes(most, true), "{most} bytes have room without the old log");
+}
+
 /// Small writes beside one that cannot be carried out are; it alone is refused.
 pub fn who_asks_too_much_harms_nobody_else(engine: &Engine) {
     let mut setup = Setup::tiny("neighbours", engine).threaded(2);
