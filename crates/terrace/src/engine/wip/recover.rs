@@ -20,8 +20,9 @@ use crate::commit_log::{Found, Gathered, Replayed, Source, replay};
 use crate::manifest::Edit;
 use crate::pool;
 
-/// Bytes of operations that are read before they are put into memtables, by two threads.
-const TOGETHER_BYTES: usize = 8 << 20;
+/// Bytes of operations that are read before they are put into memtables, by two threads; fewer where memtables may not
+/// take so much.
+const TOGETHER_BYTES: u64 = 8 << 20;
 
 /// How it is known what tables hold already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,11 +112,12 @@ impl Wip {
         damaged: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<Replayed> {
         let state = self.manifest.state();
-        let (mut groups, mut bytes): (Groups, usize) = Default::default();
+        let (mut groups, mut bytes): (Groups, u64) = Default::default();
+        let together = TOGETHER_BYTES.min(self.memtables_budget());
         let replayed = replay(source, &state, damaged, &mut |number, first_seq, ops, reached| {
-            bytes += ops.encoded().len();
+            bytes += ops.encoded().len() as u64;
             groups.push((number, first_seq, ops.clone(), reached));
-            if bytes < TOGETHER_BYTES {
+            if bytes < together {
                 return Ok(());
             }
             bytes = 0;

@@ -126,10 +126,10 @@ fn prove(session: &Session<'_>) -> Result<(), String> {
 
 /// A model that outlives the operations it is told of.
 #[derive(Clone)]
-struct Shared(Arc<Mutex<KvModel>>);
+pub struct Shared(Arc<Mutex<KvModel>>);
 
 impl Shared {
-    fn over(map: Map) -> Shared {
+    pub fn over(map: Map) -> Shared {
         Shared(Arc::new(Mutex::new(KvModel::from(map))))
     }
 }

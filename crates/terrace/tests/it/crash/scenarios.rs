@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terrace::{EngineKind, Options, PoolChoice};
 use terrace_pmem::Granularity;
 use terrace_sim::{
-    Explorer, KvModel, PmOptions, Recorder, Scenario, Summary, World, WorldOptions, kv_scenario,
+    Explorer, KvModel, Map, PmOptions, Recorder, Scenario, Summary, World, WorldOptions, kv_scenario,
 };
 
 use super::env::{DEVICE, ENGINES, runs_on, share};
-use super::judge::{judge, options};
+use super::judge::{Shared, judge, options};
 use super::ops::{Mix, Op, draw};
 use super::run::{Errors, Session};
 
@@ -198,22 +198,50 @@ fn killed_and_opened_again() {
     Plan { seed: 11, ops: 40, mix, images: 1500 }.explore();
 }
 
+/// Memtables so large that what a scenario writes is in logs until it is flushed, and those into which it is replayed.
+fn large_and_small(engine: EngineKind) -> (Options, Options) {
+    let (mut large, mut small) = (options(engine), options(engine));
+    large.slm.memtable_bytes = 64 << 10;
+    large.lsm.memtable_bytes = 64 << 10;
+    large.wip.memtable_bytes = 64 << 10;
+    large.wip.most_memtable_bytes = 64 << 10;
+    large.wip.bucket_bytes = 256 << 10;
+    large.wip.log_bytes = 256 << 10;
+    // Of all buckets together.
+    small.wip.memtables_share = 0.01;
+    (large, small)
+}
+
+/// How many memtables are flushed while what `ops` leave of logs is read back.
+fn flushes_of_a_replay((large, small): &(Options, Options), ops: &[Op]) -> u64 {
+    let pm = PmOptions { bytes: 1280 << 10, capacity: 4 << 20, granularity: Granularity::Page };
+    let world = World::new(13, WorldOptions { pm });
+    let mut ledger = Shared::over(Map::new());
+    let mut session = Session::open(&world, large, Errors::Fail).unwrap();
+    ops.iter().chain([&Op::Sync]).try_for_each(|op| session.carry_out(op, &mut ledger)).unwrap();
+    assert_eq!(session.db().stats().counts.flushes, 0, "all of it is in logs alone");
+    let survivor = world.crash(13);
+    let session = Session::open(&survivor, small, Errors::Fail).unwrap();
+    session.db().stats().counts.flushes
+}
+
 /// The logs of a large memtable are replayed into small ones, several times full; recoveries are cut short, too.
 #[test]
 fn replay_that_overflows_memtables() {
     let mix = Mix { put: 10, synced: 2, delete: 3, batch: 2, flush: 1, keys: 50, len: 700, ..Mix::default() };
-    let mut ops = draw(13, 60, Mix { flush: 0, ..mix });
-    ops.extend(draw(14, 60, mix));
+    let first = draw(13, 60, Mix { flush: 0, ..mix });
+    let ops = [first.clone(), draw(14, 60, mix)].concat();
     for engine in ENGINES.into_iter().filter(|e| runs_on(*e, Granularity::Page)) {
-        let mut large = options(engine);
-        large.slm.memtable_bytes = 64 << 10;
-        large.lsm.memtable_bytes = 64 << 10;
+        let sizes = large_and_small(engine);
+        let flushes = flushes_of_a_replay(&sizes, &first);
+        assert!(flushes > 1, "{engine:?}: {flushes} memtables are flushed while its logs are replayed");
+        let (large, small) = sizes;
         let scenario = kv_scenario(
             move |world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]| {
                 let mut session = Session::open(world, &large, Errors::Fail)?;
                 ops.iter().try_for_each(|op| session.carry_out(op, recorder))
             },
-            move |world: &World, model: &KvModel| judge(&options(engine), world, model),
+            move |world: &World, model: &KvModel| judge(&small, world, model),
         );
         explorer(engine, 13, Granularity::Page, 250).nested(2, 3).must_pass(scenario, ops.clone());
     }
