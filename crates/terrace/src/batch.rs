@@ -99,7 +99,7 @@ impl WriteBatch {
     }
 
     /// The operations, in order.
-    pub(crate) fn ops(&self) -> impl Iterator<Item = Op<'_>> {
+    pub(crate) fn ops(&self) -> impl Iterator<Item = Op<'_>> + Clone {
         let mut reader = Reader::new(&self.encoded);
         // The encoding is our own, so it decodes to its end.
         std::iter::from_fn(move || next_op(&mut reader))

@@ -109,6 +109,13 @@ impl BucketMemtable {
         self.count();
     }
 
+    /// Has memory fetched that an insertion of `key` will look at.
+    pub fn prefetch(&self, key: &[u8]) {
+        if let Shape::Hash(table) = &self.shape {
+            table.prefetch(key);
+        }
+    }
+
     /// Brings what it holds up to date in the sum of all.
     fn count(&self) {
         let now = self.dram_bytes();

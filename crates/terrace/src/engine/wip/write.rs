@@ -16,6 +16,9 @@ use super::bucket::Bucket;
 use crate::batch::Op;
 use crate::core::request::Group;
 
+/// For how many operations ahead memory is fetched.
+const AHEAD: usize = 8;
+
 /// What the leader has seen of the buckets that its last group went to. It keeps none of them: one that is replaced goes,
 /// and its tables with it.
 #[derive(Debug, Default)]
@@ -39,20 +42,28 @@ impl Wip {
         self.make_room(&group)?;
         self.log_group(&group)?;
         let ops = group.requests.iter().flat_map(|r| r.batch.ops());
-        self.insert(ops.zip(group.first_seq..));
+        self.insert(group.ops() as usize, ops.zip(group.first_seq..));
         let before = self.applied.swap(group.first_seq + group.ops() - 1, Ordering::AcqRel);
         debug_assert!(before < group.first_seq, "one leader, and numbers ascend");
         Ok(())
     }
 
-    /// Inserts operations, each with its sequence number, into the memtables of their buckets.
-    pub(super) fn insert<'a>(&self, ops: impl Iterator<Item = (Op<'a>, u64)>) {
+    /// Inserts `count` operations, each with its sequence number, into the memtables of their buckets.
+    pub(super) fn insert<'a>(&self, count: usize, ops: impl Iterator<Item = (Op<'a>, u64)> + Clone) {
         let log = self.current_log.load(Ordering::Acquire);
         let limit = self.memtable_limit();
         let mut touched = Touched::default();
         let _alone = self.writing.lock();
         let buckets = self.buckets.load();
+        let mut coming = ops.clone().map(|(op, _)| op.key).take(if count > 1 { count } else { 0 });
+        let mut fetch = || {
+            if let Some(key) = coming.next() {
+                buckets.find(key).readable.load().active().prefetch(key);
+            }
+        };
+        (0..AHEAD).for_each(|_| fetch());
         for (op, seq) in ops {
+            fetch();
             let bucket = buckets.find(op.key);
             let readable = bucket.readable.load();
             let active = readable.active();

@@ -130,6 +130,13 @@ impl HashTable {
         Some(Version { seq: record.seq(), kind: record.kind(), value: record.value() })
     }
 
+    /// Has the line of memory fetched that an insertion of `key` will look at.
+    pub fn prefetch(&self, key: &[u8]) {
+        if let Some(directory) = self.inner.directory() {
+            directory.prefetch(self.inner.hash(directory.shape, key));
+        }
+    }
+
     /// A cursor over all versions, at none yet.
     pub fn cursor(&self) -> HashCursor {
         HashCursor::new(self.inner.clone())
