@@ -76,6 +76,10 @@ impl Store for TerraceStore {
         Ok(self.db.compact_range::<&[u8]>(..)?)
     }
 
+    fn partitions(&self) -> Vec<Vec<u8>> {
+        self.db.partitions()
+    }
+
     fn stats(&self) -> StoreStats {
         let stats = self.db.stats();
         StoreStats {

@@ -7,7 +7,11 @@
 //!   that the popular ones lie anywhere. YCSB draws from ten billion whatever the number of records,
 //!   so that the popularity of a record does not change when records are added.
 //! - **Latest**: the zipfian rank counted back from the newest record.
+//! - A [`Shape`] over a range of numbers, as WipDB's authors draw them.
 
+use std::f64::consts::TAU;
+
+use serde::{Deserialize, Serialize};
 use terrace_base::rng::Rng;
 
 /// YCSB's skew.
@@ -127,6 +131,63 @@ impl Latest {
     }
 }
 
+/// How draws lie over a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Shape {
+    /// Evenly.
+    Uniform,
+    /// 95 in 100 in the first 15 hundredths.
+    Exponential,
+    /// The same from the other end.
+    ReversedExponential,
+    /// Around the middle, with a standard deviation of a tenth.
+    Normal,
+}
+
+impl Shape {
+    /// All of them.
+    pub const ALL: [Shape; 4] =
+        [Shape::Uniform, Shape::Exponential, Shape::ReversedExponential, Shape::Normal];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Shape::Uniform => "uniform",
+            Shape::Exponential => "exponential",
+            Shape::ReversedExponential => "reversed exponential",
+            Shape::Normal => "normal",
+        }
+    }
+
+    /// A number below `items` (at least one).
+    pub fn below(self, items: u64, rng: &mut Rng) -> u64 {
+        let items = items.max(1);
+        if self == Shape::Uniform {
+            return rng.below(items);
+        }
+        let place = loop {
+            let place = self.place(rng);
+            if (0.0..1.0).contains(&place) {
+                break place;
+            }
+        };
+        ((place * items as f64) as u64).min(items - 1)
+    }
+
+    /// A place that may lie outside of 0 to 1: then it is drawn again.
+    fn place(self, rng: &mut Rng) -> f64 {
+        // Not zero, which has no logarithm.
+        let unit = 1.0 - rng.unit();
+        match self {
+            Shape::Uniform => rng.unit(),
+            Shape::Exponential => 0.15 * unit.ln() / 0.05f64.ln(),
+            Shape::ReversedExponential => 1.0 - Shape::Exponential.place(rng),
+            Shape::Normal => 0.5 + 0.1 * (-2.0 * unit.ln()).sqrt() * (TAU * rng.unit()).cos(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,8 +258,31 @@ mod tests {
     }
 
     #[test]
+    fn shapes_are_those_of_their_names() {
+        for shape in Shape::ALL {
+            let seen = shares(100, |rng| shape.below(100, rng));
+            let sum = |from: usize, to: usize| seen[from..to].iter().sum::<f64>();
+            let (from, to, share) = match shape {
+                Shape::Uniform => (20, 50, 0.3),
+                Shape::Exponential => (0, 15, 0.95),
+                Shape::ReversedExponential => (85, 100, 0.95),
+                Shape::Normal => (40, 60, 0.683),
+            };
+            assert!((sum(from, to) - share).abs() < 0.01, "{} {}", shape.name(), sum(from, to));
+        }
+        // Near the ends of what a number can be.
+        let mut rng = Rng::new(3);
+        for shape in Shape::ALL {
+            assert!((0..1000).all(|_| shape.below(u64::MAX, &mut rng) < u64::MAX));
+        }
+    }
+
+    #[test]
     fn one_item_is_always_chosen() {
         let mut rng = Rng::new(1);
+        assert!(
+            Shape::ALL.iter().all(|shape| shape.below(1, &mut rng) == 0 && shape.below(0, &mut rng) == 0)
+        );
         let zipfian = Zipfian::new(1);
         assert!((0..1000).all(|_| zipfian.next(&mut rng) == 0));
         assert_eq!(Latest::new(0).next(0, &mut rng), 0);

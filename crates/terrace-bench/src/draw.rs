@@ -48,7 +48,7 @@ fn streams(workload: &Workload, plan: &Plan, space: &Arc<KeySpace>) -> Option<St
     let fill = workload.fills().then_some(plan.num);
     let seek = (plan.seek_records, plan.seek_records);
     let scan_records = if scan_records == ONE_RECORD { seek } else { scan_records };
-    Some(StreamMaker::new(mix, keys, scan_records, space.clone(), expected, fill))
+    Some(StreamMaker::new(mix, keys, scan_records, space.clone(), expected, fill, plan.key_size))
 }
 
 /// Splits `total` operations: where each thread's stretch begins, and its length.

@@ -22,8 +22,10 @@
 //! | `chart` | charts as SVG |
 //! | `index` | bare indexes instead of stores: the `terrace-bench index` command |
 //! | `memtables` | bare memtables: the `terrace-bench memtables` command |
+//! | `regions` | keys whose distribution changes: the `terrace-bench regions` command |
+//! | `file_sizes` | how large a store's tables are |
 //!
-//! The last four, and the command, are there with the feature `compare`, which is on by default.
+//! The last six, and the command, are there with the feature `compare`, which is on by default.
 //!
 //! A run is repeatable up to the interleaving of threads: the same seed draws the same operations.
 
@@ -36,12 +38,16 @@ pub mod db;
 pub mod distribution;
 mod draw;
 #[cfg(feature = "compare")]
+pub mod file_sizes;
+#[cfg(feature = "compare")]
 pub mod index;
 pub mod keys;
 #[cfg(feature = "compare")]
 pub mod memtables;
 pub mod outcome;
 pub mod peers;
+#[cfg(feature = "compare")]
+pub mod regions;
 pub mod report;
 pub mod run;
 pub mod space;

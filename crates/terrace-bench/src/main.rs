@@ -22,6 +22,7 @@ enum Command {
     Session(command::reports::Session),
     Index(Box<command::index::Index>),
     Memtables(command::memtables::Memtables),
+    Regions(command::regions::Regions),
     Plot(command::plot::Plot),
 }
 
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Session(session) => session.run(),
         Command::Index(index) => index.run(),
         Command::Memtables(memtables) => memtables.run(),
+        Command::Regions(regions) => regions.run(),
         Command::Plot(plot) => plot.run(),
     };
     match outcome {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use terrace::bare_memtables::{Design, Memtables};
 use terrace_base::clock::{Clock, SystemClock};
 
-use crate::chart::{Axis, Lines, Panel, Series, panels};
+use crate::chart::{Axis, Lines, Panel, Series, save};
 use crate::index::pairs::{Permutation, mix};
 use crate::report::{columns, grouped};
 use crate::store::StoreResult;
@@ -146,11 +146,7 @@ pub fn figure(runs: &[Run], dir: &Path) -> StoreResult<Option<PathBuf>> {
         panel(runs, "Inserts", "M inserts/s", |r| r.inserts / 1e6),
         panel(runs, "Reads", "M gets/s", |r| r.gets / 1e6),
     ];
-    let Some(svg) = panels(2, &drawn)? else { return Ok(None) };
-    std::fs::create_dir_all(dir)?;
-    let path = dir.join("memtables.svg");
-    std::fs::write(&path, svg)?;
-    Ok(Some(path))
+    save(dir, "memtables", 2, &drawn)
 }
 
 fn panel(runs: &[Run], title: &str, y: &str, figure: fn(&Run) -> f64) -> Panel {

@@ -59,6 +59,17 @@ pub const CURVE: [f64; 14] =
 /// Longest latency told apart: ten minutes. Longer ones count as this.
 const LONGEST_NANOS: u64 = 600_000_000_000;
 
+/// Operations a second over time, of so many of `slices` together each: their middle in seconds, and the rate. The last
+/// slice is left out, because it was cut short.
+pub fn rates(slices: &[u64], together: usize) -> Vec<(f64, f64)> {
+    let whole = &slices[..slices.len().saturating_sub(1)];
+    let together = together.max(1);
+    let seconds = |slices: usize| SLICE.as_secs_f64() * slices as f64;
+    let rate = |chunk: &[u64]| chunk.iter().sum::<u64>() as f64 / seconds(chunk.len());
+    let chunks = whole.chunks(together).enumerate();
+    chunks.map(|(i, chunk)| ((i as f64 + 0.5) * seconds(together), rate(chunk))).collect()
+}
+
 /// A histogram per kind of operation, three significant digits, made when first needed.
 #[derive(Debug, Default)]
 pub struct Recorder {
@@ -356,6 +367,17 @@ mod tests {
         assert_eq!(recorder.timeline(at(10_000)), [0u64; 0]);
         assert_eq!(recorder.stalled(), at(300));
         assert_eq!(recorder.curve().len(), CURVE.len());
+    }
+
+    #[test]
+    fn rates_are_of_whole_slices() {
+        let near = |rates: Vec<(f64, f64)>, expected: &[(f64, f64)]| {
+            let same = |(a, b): (&(f64, f64), &(f64, f64))| (a.0 - b.0).abs() + (a.1 - b.1).abs() < 1e-6;
+            rates.len() == expected.len() && rates.iter().zip(expected).all(same)
+        };
+        assert!(near(rates(&[10, 20, 30, 7], 2), &[(0.1, 150.0), (0.3, 300.0)]));
+        assert!(near(rates(&[10, 7], 0), &[(0.05, 100.0)]));
+        assert!(rates(&[], 1).is_empty() && rates(&[5], 3).is_empty());
     }
 
     #[test]

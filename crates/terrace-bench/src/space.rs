@@ -58,6 +58,15 @@ pub struct KeySpace {
     marks: Option<Arc<Marks>>,
     /// Whether all of this says what the database holds.
     is_known: AtomicBool,
+    /// See [`numbers_in_key_order`](Self::numbers_in_key_order).
+    ordered: Mutex<Option<Ordered>>,
+}
+
+/// The numbers that were there when numbers below `visible` were, in the order of their keys.
+#[derive(Debug)]
+struct Ordered {
+    visible: u64,
+    numbers: Arc<[u64]>,
 }
 
 impl KeySpace {
@@ -71,6 +80,7 @@ impl KeySpace {
             early: Mutex::default(),
             marks: None,
             is_known: AtomicBool::new(true),
+            ordered: Mutex::default(),
         }
     }
 
@@ -150,6 +160,18 @@ impl KeySpace {
         let mut pairs: Vec<(u64, u64)> = there.map(|number| (keys.place(number), number)).collect();
         pairs.sort_unstable();
         pairs
+    }
+
+    /// The numbers of [`in_key_order`](Self::in_key_order), sorted once for as long as none is added.
+    pub fn numbers_in_key_order(&self, keys: &KeyMaker) -> Arc<[u64]> {
+        let visible = self.visible();
+        let mut ordered = self.ordered.lock();
+        if let Some(known) = ordered.as_ref().filter(|known| known.visible == visible) {
+            return known.numbers.clone();
+        }
+        let numbers: Arc<[u64]> = self.in_key_order(keys).into_iter().map(|(_, number)| number).collect();
+        *ordered = Some(Ordered { visible, numbers: numbers.clone() });
+        numbers
     }
 
     /// How this database's numbers relate to its keys.

@@ -50,6 +50,11 @@ pub trait Store: Send + Sync {
 
     /// Counters since the store was opened.
     fn stats(&self) -> StoreStats;
+
+    /// Where each of the ranges begins that the store has cut its keys into, in key order; none of one that does not.
+    fn partitions(&self) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
 }
 
 /// Writes to be made together; the buffers are kept when it is cleared.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use terrace_base::rng::Rng;
 
-use crate::distribution::{Latest, Scrambled};
+use crate::distribution::{Latest, Scrambled, Shape};
+use crate::keys::KeyMaker;
 use crate::space::KeySpace;
 use crate::workload::{KeyChoice, Mix};
 
@@ -54,6 +55,18 @@ enum Chooser {
     Newest(u64),
     Zipfian(Scrambled),
     Latest(Latest),
+    /// Among these numbers, which are in the order of their keys.
+    ByKey {
+        shape: Shape,
+        numbers: Arc<[u64]>,
+    },
+    Regions {
+        shapes: &'static [Shape],
+        /// Numbers of a region, and draws that it gets.
+        width: u64,
+        each: u64,
+        drawn: u64,
+    },
 }
 
 /// What streams of the same run share: made once, as the sums behind a distribution are not cheap.
@@ -66,7 +79,7 @@ pub struct StreamMaker {
 }
 
 impl StreamMaker {
-    /// For `operations` operations on `space`, or, when `fill` is given, on that many new keys.
+    /// For `operations` operations on `space`, or, when `fill` is given, on that many new keys. Keys have `key_size` bytes.
     pub fn new(
         mix: Mix,
         keys: KeyChoice,
@@ -74,6 +87,7 @@ impl StreamMaker {
         space: Arc<KeySpace>,
         operations: u64,
         fill: Option<u64>,
+        key_size: usize,
     ) -> Self {
         let records = space.visible();
         let chooser = match keys {
@@ -81,6 +95,15 @@ impl StreamMaker {
             KeyChoice::Uniform => Chooser::Uniform { among: fill },
             KeyChoice::Absent => Chooser::Absent,
             KeyChoice::Newest(one_in) => Chooser::Newest((operations / u64::from(one_in)).max(1)),
+            KeyChoice::ByKey(shape) => {
+                let keys = KeyMaker::new(key_size, space.order());
+                Chooser::ByKey { shape, numbers: space.numbers_in_key_order(&keys) }
+            }
+            KeyChoice::Regions(shapes) => {
+                let regions = shapes.len() as u64;
+                let width = KeyMaker::capacity(key_size) / regions;
+                Chooser::Regions { shapes, width, each: operations.div_ceil(regions).max(1), drawn: 0 }
+            }
             KeyChoice::Latest => Chooser::Latest(Latest::new(records)),
             KeyChoice::Zipfian => {
                 // As in YCSB: room for twice the records expected to be inserted, so that the
@@ -95,7 +118,7 @@ impl StreamMaker {
     /// The stream of one thread; a sequential one starts at key number `first`.
     pub fn stream(&self, seed: u64, first: u64) -> Stream {
         let mut chooser = self.chooser.clone();
-        if let Chooser::Sequential { next } = &mut chooser {
+        if let Chooser::Sequential { next } | Chooser::Regions { drawn: next, .. } = &mut chooser {
             *next = first;
         }
         Stream {
@@ -192,6 +215,15 @@ impl Stream {
                 oldest + self.rng.below(visible.saturating_sub(oldest).max(1))
             }
             Chooser::Latest(latest) => latest.next(visible, &mut self.rng),
+            Chooser::ByKey { shape, numbers } => {
+                let at = shape.below(numbers.len() as u64, &mut self.rng);
+                numbers.get(at as usize).copied().unwrap_or(0)
+            }
+            Chooser::Regions { shapes, width, each, drawn } => {
+                let region = (*drawn / *each).min(shapes.len() as u64 - 1);
+                *drawn += 1;
+                region * *width + shapes[region as usize].below(*width, &mut self.rng)
+            }
             Chooser::Zipfian(scrambled) => below(visible, || scrambled.next(&mut self.rng)),
         }
     }
@@ -225,7 +257,7 @@ mod tests {
         };
         let space = Arc::new(KeySpace::new(records, KeyOrder::Hashed));
         let fill = matches!(start, crate::workload::Start::Fresh(_)).then_some(operations);
-        StreamMaker::new(*mix, *keys, *scan_records, space, operations, fill)
+        StreamMaker::new(*mix, *keys, *scan_records, space, operations, fill, 16)
     }
 
     fn draw(name: &str, records: u64, n: u64) -> Vec<Op> {
@@ -319,13 +351,45 @@ mod tests {
     }
 
     #[test]
+    fn regions_are_filled_one_after_the_other() {
+        let ops = draw("fillregions", 0, 4000);
+        for (region, part) in ops.chunks(1000).enumerate() {
+            let begins = region as u64 * (u64::MAX / 4);
+            let places = part.iter().map(|op| match op {
+                Op::Update(number) => (*number - begins) as f64 / (u64::MAX / 4) as f64,
+                other => panic!("{other:?}"),
+            });
+            let places: Vec<f64> = places.collect();
+            assert!(places.iter().all(|place| (0.0..=1.0).contains(place)), "{region}");
+            let mean = places.iter().sum::<f64>() / 1000.0;
+            assert!((mean - [0.05, 0.5, 0.5, 0.95][region]).abs() < 0.03, "{region} {mean}");
+        }
+        // A thread's stretch lies where it would lie if one thread drew all.
+        let mut last = maker("fillregions", 0, 4000).stream(1, 3000);
+        assert!(matches!(last.next_op(), Op::Update(number) if number > u64::MAX / 4 * 3));
+    }
+
+    #[test]
+    fn reads_by_key_prefer_the_first_keys() {
+        let mut keys = KeyMaker::new(16, KeyOrder::Hashed);
+        let mut first = 0;
+        for op in draw("readexponential", 2000, 10_000) {
+            let Op::Read(number) = op else { panic!("{op:?}") };
+            assert!(number < 2000);
+            first += u32::from(keys.key(number) < &b"26"[..]);
+        }
+        assert!((9200..9800).contains(&first), "{first}");
+    }
+
+    #[test]
     fn a_seed_repeats_its_operations() {
         assert_eq!(draw("a", 1000, 1000), draw("a", 1000, 1000));
     }
 
     #[test]
     fn an_empty_database_is_survived() {
-        for name in ["a", "b", "c", "d", "f", "readrandom", "readmissing", "deleterandom"] {
+        for name in ["a", "b", "c", "d", "f", "readrandom", "readmissing", "deleterandom", "readexponential"]
+        {
             assert_eq!(draw(name, 0, 10).len(), 10);
         }
     }

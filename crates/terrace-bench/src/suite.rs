@@ -75,7 +75,7 @@ impl Suite<'_> {
                 (Start::Existing, None) => self.reopen(provider, workload)?,
                 (Start::Fresh(order), previous) => {
                     drop(previous);
-                    Open { store: provider.fresh()?, space: Arc::new(self.empty(workload, order)) }
+                    Open { store: provider.fresh()?, space: Arc::new(empty(workload, order, self.plan.num)) }
                 }
             };
             let watch = begin(workload, self.plan.operations(workload));
@@ -96,15 +96,6 @@ impl Suite<'_> {
         Ok(outcomes)
     }
 
-    /// The key numbers of a database that `workload` is about to fill.
-    fn empty(&self, workload: &Workload, order: KeyOrder) -> KeySpace {
-        match workload.action {
-            Action::Operations { mix, .. } if mix.update > 0 => KeySpace::marked(self.plan.num, order),
-            Action::Replay => KeySpace::unknown(0, order),
-            _ => KeySpace::new(0, order),
-        }
-    }
-
     fn reopen(&self, provider: &mut dyn Provider, workload: &Workload) -> StoreResult<Open> {
         let Some((store, contents)) = provider.existing()? else {
             return Err(format!(
@@ -122,5 +113,15 @@ impl Suite<'_> {
         }
         // It may have been filled with repeats, or have had records deleted.
         Ok(Open { store, space: Arc::new(KeySpace::unknown(contents.records, contents.order)) })
+    }
+}
+
+/// The key numbers of a database that `workload` is about to fill with `num` records.
+pub(crate) fn empty(workload: &Workload, order: KeyOrder, num: u64) -> KeySpace {
+    match workload.action {
+        Action::Replay => KeySpace::unknown(0, order),
+        _ if workload.draws_from_all_keys() => KeySpace::unknown(0, order),
+        Action::Operations { mix, .. } if mix.update > 0 => KeySpace::marked(num, order),
+        _ => KeySpace::new(0, order),
     }
 }

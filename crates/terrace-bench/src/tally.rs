@@ -120,7 +120,12 @@ pub fn can_be_drawn_again(workloads: &[&Workload]) -> bool {
         Action::Operations { mix, .. } => mix,
         _ => Mix::default(),
     };
-    fill.fills() && mix(fill).insert + mix(fill).update == 100 && !update.fills() && mix(update).update == 100
+    // They are kept by key number.
+    let kept = !fill.draws_from_all_keys() && !update.draws_from_all_keys();
+    kept && fill.fills()
+        && mix(fill).insert + mix(fill).update == 100
+        && !update.fills()
+        && mix(update).update == 100
 }
 
 impl History {
@@ -301,6 +306,15 @@ mod tests {
                 assert!(earlier.iter().all(|w| judged(&history, number, w) == Verdict::Stale));
             }
         }
+    }
+
+    #[test]
+    fn only_what_is_known_by_number_is_drawn_again() {
+        let can = |fill, update| can_be_drawn_again(&[workload(fill), workload(update)]);
+        assert!(can("load", "overwrite") && can("fillrandom", "updatezipfian"));
+        assert!(
+            !can("fillregions", "overwrite") && !can("load", "readrandom") && !can("overwrite", "overwrite")
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! applications do that neither has: values of two sizes, a series in time whose oldest records are
 //! deleted, a queue, and the operations of a recorded trace.
 
+use crate::distribution::Shape;
 use crate::keys::KeyOrder;
 use crate::store::Direction;
 use crate::values::{MIXED_BY_BYTES, MIXED_BY_COUNT, Sizes};
@@ -35,6 +36,10 @@ pub enum KeyChoice {
     Absent,
     /// Any of the newest ones, as many as one in so many of the plan's: what is older is taken away.
     Newest(u32),
+    /// Any of those that are there, drawn by this shape over the order of their keys.
+    ByKey(Shape),
+    /// Any that keys can tell apart: these are as many equal regions, filled one after the other, each by its shape.
+    Regions(&'static [Shape]),
 }
 
 /// How much of each operation, in percent; the sum is 100.
@@ -143,6 +148,10 @@ const fn sized(workload: Workload, sizes: Sizes) -> Workload {
     Workload { sizes, ..workload }
 }
 
+/// What the four regions of WipDB's evaluation get.
+pub const FOUR_REGIONS: &[Shape] =
+    &[Shape::Exponential, Shape::Normal, Shape::Uniform, Shape::ReversedExponential];
+
 /// The time series keeps a quarter of the records, the queue a hundredth.
 const SERIES_KEEPS: u32 = 4;
 const QUEUE_KEEPS: u32 = 100;
@@ -163,6 +172,11 @@ pub const WORKLOADS: &[Workload] = &[
     ),
     on_existing("overwrite", "write num records over random keys", operations(UPDATE, KeyChoice::Uniform)),
     on_existing("readrandom", "read random keys", operations(READ, KeyChoice::Uniform)),
+    on_existing(
+        "readexponential",
+        "read keys, 95% of them among the first 15% in key order",
+        operations(READ, KeyChoice::ByKey(Shape::Exponential)),
+    ),
     on_existing("readmissing", "read keys that are not there", operations(READ, KeyChoice::Absent)),
     on_existing("readseq", "read every record in key order", Action::Walk(Direction::Forward)),
     on_existing("readreverse", "read every record in reverse order", Action::Walk(Direction::Backward)),
@@ -177,6 +191,18 @@ pub const WORKLOADS: &[Workload] = &[
         "YCSB: insert num records in hashed order into a new database",
         KeyOrder::Hashed,
         operations(INSERT, KeyChoice::Sequential),
+    ),
+    fill(
+        "fillregions",
+        "write num records into four regions of the keys in turn: exponential, normal, uniform, reversed",
+        KeyOrder::Ordered,
+        operations(UPDATE, KeyChoice::Regions(FOUR_REGIONS)),
+    ),
+    fill(
+        "fillexponential",
+        "write num records, 95% of them into the first 15% of all keys there can be",
+        KeyOrder::Ordered,
+        operations(UPDATE, KeyChoice::Regions(&[Shape::Exponential])),
     ),
     on_existing(
         "a",
@@ -323,6 +349,11 @@ impl Workload {
             }
             _ => false,
         }
+    }
+
+    /// Whether its key numbers are any that keys can tell apart, and not those below the number of records.
+    pub fn draws_from_all_keys(&self) -> bool {
+        matches!(self.action, Action::Operations { keys: KeyChoice::Regions(_), .. })
     }
 
     /// Whether it makes the database others read, so that its length is in records and not in time.

@@ -16,6 +16,7 @@ mod lines;
 mod rows;
 
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
@@ -156,7 +157,23 @@ pub enum Panel {
     Bars(Bars),
 }
 
+/// How far the axis upward goes beyond what is on it: there is room for names.
+const ROOM: f64 = 1.3;
+
+/// The points of a line, and what it is of.
+pub type Named = (String, Vec<(f64, f64)>);
+
 impl Panel {
+    /// Lines over axes from zero, with room for their names above them.
+    pub fn lines(title: String, x: &str, y: &str, series: Vec<Named>) -> Panel {
+        let points = || series.iter().flat_map(|(_, points)| points);
+        let across = Axis::linear(points().map(|p| p.0).fold(0.0, f64::max), x);
+        let up = Axis::linear(points().map(|p| p.1).fold(0.0, f64::max) * ROOM, y);
+        let named = |(colour, (name, points))| Series { name, colour, points };
+        let series = series.into_iter().enumerate().map(named).collect();
+        Panel::Lines(Lines { title, across, up, series })
+    }
+
     fn is_empty(&self) -> bool {
         match self {
             Panel::Lines(l) => l.series.iter().all(|series| series.points.is_empty()),
@@ -184,6 +201,15 @@ pub fn panels(columns: usize, panels: &[Panel]) -> Outcome<Option<String>> {
         Ok(())
     })
     .map(Some)
+}
+
+/// Draws [`panels`] into the file `name`.svg in the folder `dir`, which is made; the file, if there was something to draw.
+pub fn save(dir: &Path, name: &str, columns: usize, drawn: &[Panel]) -> Outcome<Option<PathBuf>> {
+    let Some(svg) = panels(columns, drawn)? else { return Ok(None) };
+    std::fs::create_dir_all(dir)?;
+    let path = dir.join(format!("{name}.svg"));
+    std::fs::write(&path, svg)?;
+    Ok(Some(path))
 }
 
 /// What `draw` draws on so many pixels.

@@ -1,12 +1,12 @@
 //! `terrace-bench compare`.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
-use terrace::{EngineKind, Options, Profile};
+use terrace::Profile;
 use terrace_bench::compare::child::Place;
-use terrace_bench::compare::entrant::Entrant;
+use terrace_bench::compare::entrant::{Entrant, parse_option};
 use terrace_bench::compare::page;
 use terrace_bench::compare::results::Results;
 use terrace_bench::compare::run::Comparison;
@@ -15,6 +15,8 @@ use terrace_bench::compare::summary::THROUGHPUT;
 use terrace_bench::report;
 
 use terrace_bench::StoreResult;
+
+use super::own;
 
 /// Measures engines beside the stores people use, each in a process of its own, and draws a report.
 ///
@@ -97,20 +99,6 @@ fn parse_scale(text: &str) -> Result<Scale, String> {
         .into_iter()
         .find(|s| s.name() == text)
         .ok_or_else(|| "quick or full".to_string())
-}
-
-fn parse_option(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("NAME=VALUE")?;
-    let known = |kind: &EngineKind| {
-        let mut options = Options { engine: *kind, ..Options::default() };
-        let is_own = options.of_engine().iter().any(|(own, _)| *own == name);
-        is_own.then(|| options.set(name, value))
-    };
-    match EngineKind::ALL.iter().find_map(known) {
-        Some(Ok(_)) => Ok((name.to_string(), value.to_string())),
-        Some(Err(e)) => Err(e.to_string()),
-        None => Err(format!("no engine has an option {name:?}")),
-    }
 }
 
 impl Compare {
@@ -215,17 +203,6 @@ impl Compare {
             script.steps = list.split(',').map(|name| name.trim().to_string()).collect();
         }
     }
-}
-
-/// A directory of our own in `parent`, that may be removed with all that is in it.
-fn own(parent: &Path, name: &str) -> std::io::Result<PathBuf> {
-    let dir = std::path::absolute(parent)?.join(name);
-    if dir.exists() && fs::read_dir(&dir)?.next().is_some() {
-        let message = format!("{} is not empty; remove it first", dir.display());
-        return Err(std::io::Error::other(message));
-    }
-    fs::create_dir_all(&dir)?;
-    Ok(dir)
 }
 
 /// Throughput of every step, as thousands a second and as multiples of the baseline's.

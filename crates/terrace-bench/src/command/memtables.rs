@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use serde::Serialize;
 use terrace_bench::count;
 use terrace_bench::memtables::{DESIGNS, Run, Spec, figure, measure, median, table};
 
-use super::Outcome;
+use super::{Outcome, save_json};
 
 /// Measures bare memtables: random keys into many of them, and back.
 ///
@@ -45,13 +44,6 @@ pub struct Memtables {
     svg: Option<PathBuf>,
 }
 
-#[derive(Serialize)]
-struct Report {
-    command: String,
-    /// The medians.
-    runs: Vec<Run>,
-}
-
 impl Memtables {
     /// Runs the command.
     pub fn run(&self) -> Outcome {
@@ -81,8 +73,7 @@ impl Memtables {
         }
         let wrong: u64 = runs.iter().map(|run| run.wrong).sum();
         if let Some(path) = &self.json {
-            let command = std::env::args().collect::<Vec<_>>().join(" ");
-            std::fs::write(path, serde_json::to_string_pretty(&Report { command, runs })?)?;
+            save_json(path, &runs)?;
         }
         if wrong == 0 { Ok(()) } else { Err(format!("{wrong} wrong answers").into()) }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use terrace::{BufferPlace, Db, EngineKind, Options, PoolChoice, Profile};
 
 use crate::db::TerraceStore;
-use crate::peers::{self, BACKGROUND_THREADS, Opened, Peer, Settings, Setup, WRITE_BUFFERS};
+use crate::peers::{self, BACKGROUND_THREADS, Opened, Peer, Settings, Setup, WRITE_BUFFERS, honest};
 use crate::store::StoreResult;
 
 /// A store by name.
@@ -112,6 +112,13 @@ impl Entrant {
             Entrant::Peer(peer) => peers::open(peer, setup),
         }
     }
+
+    /// Opens it, unless it is not as its users have it.
+    pub fn open_honest(self, setup: &Setup, pm: &PmSetup) -> StoreResult<Opened> {
+        let opened = self.open(setup, pm)?;
+        honest(&self.name(), &opened.settings)?;
+        Ok(opened)
+    }
 }
 
 /// The persistent memory that engines are given.
@@ -150,12 +157,28 @@ fn options(kind: EngineKind, setup: &Setup, pm: Option<&PmSetup>) -> StoreResult
         // Half of the budget, as it is.
         BufferPlace::DramShare | BufferPlace::Pool | BufferPlace::None => {}
     }
-    let is_own = |name: &str| options.of_engine().iter().any(|(own, _)| *own == name);
-    let own: Vec<_> = setup.options.iter().filter(|(name, _)| is_own(name)).collect();
-    for (name, value) in own {
-        options.set(name, value)?;
-    }
+    let mut own = setup.options.iter().filter(|(name, _)| has_option(kind, name));
+    own.try_for_each(|(name, value)| options.set(name, value))?;
     Ok(options)
+}
+
+/// Whether an engine has the option `name` of its own.
+pub fn has_option(kind: EngineKind, name: &str) -> bool {
+    let options = Options { engine: kind, ..Options::default() };
+    options.of_engine().iter().any(|(own, _)| *own == name)
+}
+
+/// An option of an engine, and a value that it takes: `NAME=VALUE`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_option(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("an option is NAME=VALUE")?;
+    if !EngineKind::ALL.iter().any(|kind| has_option(*kind, name)) {
+        return Err(format!("no engine has an option {name:?}"));
+    }
+    Options::default().set(name, value).map_err(|e| e.to_string())?;
+    Ok((name.to_string(), value.to_string()))
 }
 
 /// Gives the engine memtables of so many bytes, and as many as others have where that can be chosen.

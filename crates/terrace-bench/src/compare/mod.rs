@@ -6,6 +6,7 @@
 //! | module | owns |
 //! |---|---|
 //! | [`entrant`] | engines and peers by name, opened with equal settings |
+//! | [`contender`] | one of them with options of its own, for measurements of one kind |
 //! | [`script`] | what is done, as data; the suites quick and full |
 //! | [`session`] | the child: runs a script on a store and says what came of it, a line of JSON each |
 //! | [`child`] | the parent: starts, bounds, watches and kills it |
@@ -18,6 +19,7 @@
 
 pub mod changes;
 pub mod child;
+pub mod contender;
 pub mod entrant;
 pub mod machine;
 pub mod page;

@@ -19,7 +19,7 @@ use super::results::{Reopening, Step};
 use super::script::{NOT_DRAWN_AGAIN, Script};
 use crate::keys::{KeyMaker, KeyOrder};
 use crate::outcome::Outcome;
-use crate::peers::{Opened, Settings, Setup, honest};
+use crate::peers::{Settings, Setup};
 use crate::run::{Plan, Watch};
 use crate::store::{Store, StoreResult};
 use crate::suite::{Contents, Provider, Suite};
@@ -242,7 +242,7 @@ impl Provider for Folders<'_, '_> {
         }
         self.made += 1;
         let clock = SystemClock::new();
-        let opened = open(self.entrant, &self.setup(), &pm_setup(self.spec))?;
+        let opened = self.entrant.open_honest(&self.setup(), &pm_setup(self.spec))?;
         let seconds = clock.now().as_secs_f64();
         self.stage.borrow_mut().say(&Event::Opened { settings: opened.settings, seconds })?;
         Ok(opened.store)
@@ -258,13 +258,6 @@ impl Provider for Folders<'_, '_> {
         stage.settle(&self.spec.script, (&setup.dir, &setup.pm_dir), contents);
         stage.failure.take().map_or(Ok(()), |failure| Err(failure.into()))
     }
-}
-
-/// Opens a store, unless it is not as its users have it.
-fn open(entrant: Entrant, setup: &Setup, pm: &PmSetup) -> StoreResult<Opened> {
-    let opened = entrant.open(setup, pm)?;
-    honest(&entrant.name(), &opened.settings)?;
-    Ok(opened)
 }
 
 fn plan(spec: &Spec) -> StoreResult<Plan> {
@@ -322,7 +315,7 @@ fn reopen(spec: &Spec, stage: &Rc<RefCell<Stage<'_>>>) -> StoreResult<()> {
     let mut history = History::draw(fill, update, &plan, &spec.dir)?;
     let entrant = Entrant::parse(&spec.entrant)?;
     let clock = SystemClock::new();
-    let opened = open(entrant, &setup(spec, 1), &pm_setup(spec))?;
+    let opened = entrant.open_honest(&setup(spec, 1), &pm_setup(spec))?;
     let open = clock.now();
     let mut keys = KeyMaker::new(plan.key_size, KeyOrder::Hashed);
     opened.store.get(keys.key(0), &mut |_| {})?;

@@ -5,21 +5,14 @@ use std::path::{Path, PathBuf};
 use super::phase::Op;
 use super::phase_outcome::PhaseOutcome;
 use super::run::Run;
-use crate::chart::{Axis, Bars, Lines, Panel, Series, panels};
+use crate::chart::{Bars, Named, Panel, save};
 use crate::store::StoreResult;
-
-/// The points of a line, and what it is of.
-type Named = (String, Vec<(f64, f64)>);
-
-/// How far the axis upward goes beyond what is on it: there is room for names.
-const ROOM: f64 = 1.3;
 
 /// Bytes in a gigabyte, as media are sold.
 const GB: f64 = 1e9;
 
 /// Draws every figure for which there is something in `runs` into the folder `dir`; the files made.
 pub fn figures(runs: &[Run], dir: &Path) -> StoreResult<Vec<PathBuf>> {
-    std::fs::create_dir_all(dir)?;
     let all: [(&str, usize, Vec<Panel>); 6] = [
         ("load-factor", 1, vec![load_factor(runs)]),
         ("probe-distance", 3, probe_distance(runs)),
@@ -30,22 +23,9 @@ pub fn figures(runs: &[Run], dir: &Path) -> StoreResult<Vec<PathBuf>> {
     ];
     let mut made = Vec::new();
     for (name, columns, drawn) in all {
-        let Some(svg) = panels(columns, &drawn)? else { continue };
-        let path = dir.join(format!("{name}.svg"));
-        std::fs::write(&path, svg)?;
-        made.push(path);
+        made.extend(save(dir, name, columns, &drawn)?);
     }
     Ok(made)
-}
-
-/// Lines with room for their names above them.
-fn lines(title: String, x: &str, y: &str, series: Vec<Named>) -> Panel {
-    let points = || series.iter().flat_map(|(_, points)| points);
-    let across = Axis::linear(points().map(|p| p.0).fold(0.0, f64::max), x);
-    let up = Axis::linear(points().map(|p| p.1).fold(0.0, f64::max) * ROOM, y);
-    let named = |(colour, (name, points))| Series { name, colour, points };
-    let series = series.into_iter().enumerate().map(named).collect();
-    Panel::Lines(Lines { title, across, up, series })
 }
 
 /// The name of a run among others: with its pairs if not all have the same.
@@ -91,7 +71,7 @@ fn load_factor(runs: &[Run]) -> Panel {
             series.push((label, line));
         }
     }
-    lines("Load factor after every million inserts".into(), "million pairs", "load factor", series)
+    Panel::lines("Load factor after every million inserts".into(), "million pairs", "load factor", series)
 }
 
 /// Figure 3.9: how many buckets a miss looks at, by load factor.
@@ -163,13 +143,13 @@ fn bars(
 fn operations(runs: &[Run]) -> Vec<Panel> {
     let throughput = |op: Op| {
         let series = series_by_threads(runs, op, |p| p.throughput() / 1e6);
-        lines(format!("{}: throughput", op.name()), "threads", "M ops/s", series)
+        Panel::lines(format!("{}: throughput", op.name()), "threads", "M ops/s", series)
     };
     let traffic = |op: Op| {
         let blocks = |p: &PhaseOutcome| p.each(p.xpline_reads + p.xpline_writes);
         let series = series_by_threads(runs, op, blocks);
         let title = format!("{}: PM read and written", op.name());
-        lines(title, "threads", "256-byte blocks an op", series)
+        Panel::lines(title, "threads", "256-byte blocks an op", series)
     };
     Op::ALL.iter().flat_map(|(_, op)| [throughput(*op), traffic(*op)]).collect()
 }
@@ -195,7 +175,7 @@ fn recovery(runs: &[Run]) -> Vec<Panel> {
             (group, points)
         };
         let series = labels(runs).into_iter().map(line).filter(|(_, points)| !points.is_empty());
-        lines(title.into(), "million pairs", "ms", series.collect())
+        Panel::lines(title.into(), "million pairs", "ms", series.collect())
     };
     vec![
         panel("Unclean stop to first read", |r| r.first_read_ms),

@@ -4,5 +4,6 @@
 mod compare;
 mod db;
 mod index;
+mod measures;
 mod model;
 mod suites;

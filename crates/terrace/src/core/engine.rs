@@ -71,6 +71,11 @@ pub(crate) trait Engine: Send + Sync + Debug {
     /// Fills in the engine's part.
     fn fill_stats(&self, stats: &mut Stats);
 
+    /// Where each of the ranges begins that the keys are cut into, in order; none of an engine that does not cut them.
+    fn partitions(&self) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
+
     /// Proves every structure; damage goes into the report. Called by the leader, between groups.
     fn check(&self) -> Result<CheckReport>;
 

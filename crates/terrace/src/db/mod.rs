@@ -273,6 +273,23 @@ impl Db {
         stats
     }
 
+    /// Where each of the ranges begins that the engine has cut the keys into, in key order: of `wip` the lower bounds of its
+    /// buckets, of which the first is the empty key. Empty where the engine does not cut the keys.
+    ///
+    /// ```
+    /// # fn main() -> terrace::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use terrace::{Db, EngineKind, Options};
+    ///
+    /// let db = Db::open(dir.path(), Options { engine: EngineKind::Wip, ..Options::default() })?;
+    /// assert_eq!(db.partitions(), [b""]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn partitions(&self) -> Vec<Vec<u8>> {
+        self.inner.engine.partitions()
+    }
+
     /// Reads everything and proves every structure; writers wait meanwhile. Damage is in the report, not an
     /// error. A database that is closed is refused.
     pub fn check(&self) -> Result<CheckReport> {

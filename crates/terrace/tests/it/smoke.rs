@@ -101,3 +101,23 @@ fn with_a_log_in_emulated_persistent_memory() {
 fn on_emulated_persistent_memory() {
     run(Options { pool: PoolChoice::Emulated { path: None, profile: Profile::DRAM }, ..tiny() }, 2);
 }
+
+#[test]
+fn buckets_begin_at_keys_that_are_there() {
+    for engine in EngineKind::ALL.iter().filter(|engine| !engine.needs_memory()) {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(dir.path(), Options { engine: *engine, ..tiny() }).unwrap();
+        let key = |i: u64| format!("user{:08}", i * 7919 % 3000);
+        (0..3000).for_each(|i| db.put(key(i).as_bytes(), &[7; 50]).unwrap());
+        // Waits until nothing is split any more.
+        assert!(db.check().unwrap().is_clean());
+        let partitions = db.partitions();
+        assert_eq!(partitions.len() as u64, db.stats().buckets.buckets, "{engine:?}");
+        let Some((first, others)) = partitions.split_first() else {
+            assert_ne!(*engine, EngineKind::Wip);
+            continue;
+        };
+        assert!(first.is_empty() && others.len() > 3 && others.is_sorted_by(|a, b| a < b), "{others:?}");
+        assert!(others.iter().all(|bound| db.contains_key(bound).unwrap()));
+    }
+}

@@ -8,7 +8,7 @@ use crate::compare::results::Results;
 use crate::compare::script::Script;
 use crate::compare::summary::{Stat, THROUGHPUT, metric};
 use crate::compare::view::View;
-use crate::outcome::{CURVE, SLICE};
+use crate::outcome::{CURVE, rates};
 use crate::store::StoreResult;
 
 /// All sections.
@@ -221,18 +221,8 @@ fn timeline(results: &Results, script: &Script, step: &str) -> StoreResult<Optio
     let mut series = Vec::new();
     for (colour, name) in results.entrants.iter().enumerate() {
         let Some(step) = results.steps_of(&script.name, name, step).next() else { continue };
-        // The last slice is cut short.
         let slices = &step.outcome.timeline;
-        let whole = &slices[..slices.len().saturating_sub(1)];
-        let merged = whole.len().div_ceil(POINTS).max(1);
-        let seconds = SLICE.as_secs_f64() * merged as f64;
-        let rate =
-            |chunk: &[u64]| chunk.iter().sum::<u64>() as f64 / (chunk.len() as f64 * SLICE.as_secs_f64());
-        let points: Vec<_> = whole
-            .chunks(merged)
-            .enumerate()
-            .map(|(i, chunk)| ((i as f64 + 0.5) * seconds, rate(chunk)))
-            .collect();
+        let points = rates(slices, slices.len().saturating_sub(1).div_ceil(POINTS));
         if points.len() > 1 {
             series.push(Series { name: name.clone(), colour, points });
         }

@@ -71,6 +71,10 @@ impl Engine for Wip {
         check::fill_stats(self, stats);
     }
 
+    fn partitions(&self) -> Vec<Vec<u8>> {
+        self.buckets().iter().map(|bucket| bucket.lower.clone()).collect()
+    }
+
     fn check(&self) -> Result<CheckReport> {
         check::check(self)
     }

@@ -1,0 +1,144 @@
+//! A store with options of its own, and where its databases lie: for measurements beside the comparison.
+
+use std::path::PathBuf;
+
+use super::entrant::{Entrant, PmSetup, has_option, parse_option};
+use crate::peers::{Opened, Setup};
+use crate::store::StoreResult;
+
+/// An entrant, and the options that it is opened with beside the usual ones.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Contender {
+    /// `wip`, or `wip+wip.read_aware=false`: the entrant and the options that it has and others have not.
+    pub name: String,
+    /// The entrant.
+    pub entrant: String,
+    /// Options by name.
+    pub set: Vec<(String, String)>,
+}
+
+impl Contender {
+    /// Reads `ENTRANT` or `ENTRANT+OPTION=VALUE+OPTION=VALUE`.
+    ///
+    /// # Errors
+    /// What is wrong with it, or that this build does not have it.
+    pub fn parse(text: &str) -> Result<Contender, String> {
+        let mut parts = text.trim().split('+');
+        let name = parts.next().unwrap_or_default();
+        let entrant = Entrant::parse(name)?;
+        if !entrant.is_built() {
+            return Err(format!("{name} is not in this build: scripts/make-peers.sh makes one that has it"));
+        }
+        let set = parts.map(parse_option).collect::<Result<Vec<_>, _>>()?;
+        let wrong = set.iter().find(|(option, _)| !is_of(option, entrant));
+        if let Some((option, _)) = wrong {
+            return Err(format!("{name} has no option {option}"));
+        }
+        Ok(Contender { name: text.trim().to_string(), entrant: name.to_string(), set })
+    }
+
+    /// Those of a list, to which `set` applies as well: each option to the engines that have it.
+    ///
+    /// # Errors
+    /// What is wrong with a name or an option, or that none of them has an option.
+    pub fn parse_all(list: &[String], set: &[String]) -> Result<Vec<Contender>, String> {
+        let mut all = list.iter().map(|text| Contender::parse(text)).collect::<Result<Vec<_>, _>>()?;
+        for text in set {
+            let (option, value) = parse_option(text)?;
+            let mut used = false;
+            for contender in &mut all {
+                if is_of(&option, Entrant::parse(&contender.entrant)?) {
+                    // What one of them has of its own goes before.
+                    contender.set.insert(0, (option.clone(), value.clone()));
+                    used = true;
+                }
+            }
+            if !used {
+                return Err(format!("none of the stores has the option {option}"));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Opens it in the directory `number` of `place`, making it if there is none.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn open(&self, place: &Place, number: usize) -> StoreResult<Opened> {
+        let (dir, pm_dir) = place.dirs(number);
+        let setup = Setup { dir, pm_dir, memory: place.memory, sync: false, options: self.set.clone() };
+        let pm = PmSetup { profile: place.profile.clone(), bytes: place.pm_bytes };
+        Entrant::parse(&self.entrant)?.open_honest(&setup, &pm)
+    }
+}
+
+/// Where databases lie, and what they get of the machine.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+pub struct Place {
+    /// A directory on the SSD.
+    pub dir: PathBuf,
+    /// A directory for emulated persistent memory.
+    pub pm_dir: PathBuf,
+    /// The medium that it stands for.
+    pub profile: String,
+    /// Bytes to which a pool may grow.
+    pub pm_bytes: u64,
+    /// DRAM for write buffers and caches of a store.
+    pub memory: u64,
+}
+
+impl Place {
+    /// The directories of a store.
+    pub fn dirs(&self, number: usize) -> (PathBuf, PathBuf) {
+        (self.dir.join(number.to_string()), self.pm_dir.join(number.to_string()))
+    }
+
+    /// Removes what a store left there.
+    pub fn clean(&self, number: usize) {
+        let (dir, pm_dir) = self.dirs(number);
+        // Where it cannot be removed it stays.
+        let _ = std::fs::remove_dir_all(dir);
+        let _ = std::fs::remove_dir_all(pm_dir);
+    }
+}
+
+/// Whether `option` is one of the engine of `entrant`.
+fn is_of(option: &str, entrant: Entrant) -> bool {
+    matches!(entrant, Entrant::Engine { kind, .. } if has_option(kind, option))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(list: &[&str], set: &[&str]) -> Result<Vec<Contender>, String> {
+        let strings = |texts: &[&str]| texts.iter().map(|text| text.to_string()).collect::<Vec<_>>();
+        Contender::parse_all(&strings(list), &strings(set))
+    }
+
+    #[test]
+    fn options_go_to_the_engines_that_have_them() {
+        let list = ["wip", "wip+wip.read_aware=false", "lsm"];
+        let contenders = all(&list, &["wip.sublevels=6", "lsm.memtables=3"]).unwrap();
+        let sets: Vec<Vec<&str>> =
+            contenders.iter().map(|c| c.set.iter().map(|(name, _)| name.as_str()).collect()).collect();
+        let [wip, own] = ["wip.sublevels", "wip.read_aware"];
+        assert_eq!(sets, [vec![wip], vec![wip, own], vec!["lsm.memtables"]]);
+        assert_eq!(contenders[1].name, "wip+wip.read_aware=false");
+    }
+
+    #[test]
+    fn what_cannot_be_set_is_told() {
+        for (list, set, told) in [
+            (&["lsm"][..], &["wip.sublevels=6"][..], "none of the stores has the option wip.sublevels"),
+            (&["wip"], &["wip.sublevel=6"], "no engine has an option \"wip.sublevel\""),
+            (&["wip"], &["wip.sublevels=many"], "wip.sublevels"),
+            (&["wip"], &["wip.sublevels"], "NAME=VALUE"),
+            (&["dbase"], &[], "there is no store \"dbase\""),
+            (&["lsm+wip.sublevels=6"], &[], "lsm has no option wip.sublevels"),
+        ] {
+            let error = all(list, set).unwrap_err();
+            assert!(error.contains(told), "{error}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Measurements of one kind each, on small databases: what they count is right, and what is printed and drawn is whole.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Options of `wip` with which a few thousand records fill buckets.
+const TINY: [&str; 4] = [
+    "wip.memtable_bytes=16384",
+    "wip.most_memtable_bytes=16384",
+    "wip.bucket_bytes=131072",
+    "wip.log_bytes=262144",
+];
+
+/// Runs `terrace-bench` in `dir`.
+fn bench(dir: &Path, args: &[&str]) -> Output {
+    let program = env!("CARGO_BIN_EXE_terrace-bench");
+    Command::new(program).args(args).args(["--dir", "."]).current_dir(dir).output().unwrap()
+}
+
+/// What it prints and what it writes as JSON, with small buckets.
+fn measured(dir: &Path, args: &[&str]) -> (String, Vec<Value>) {
+    let sets = TINY.iter().flat_map(|set| ["--set", set]);
+    let args: Vec<&str> =
+        args.iter().copied().chain(sets).chain(["--json", "runs.json", "--svg", "svg"]).collect();
+    let output = bench(dir, &args);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&std::fs::read(dir.join("runs.json")).unwrap()).unwrap();
+    assert!(report["command"].as_str().unwrap().contains(args[0]));
+    // Nothing is left of the databases.
+    let left = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(left.into_iter().all(|name| name == "runs.json" || name == "svg"));
+    (text, report["runs"].as_array().unwrap().clone())
+}
+
+/// The pictures, of which each is whole.
+fn pictures(dir: &Path) -> Vec<String> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(dir.join("svg")).unwrap() {
+        let path = entry.unwrap().path();
+        assert!(std::fs::read_to_string(&path).unwrap().trim_end().ends_with("</svg>"), "{path:?}");
+        names.push(path.file_name().unwrap().to_str().unwrap().to_string());
+    }
+    names.sort();
+    names
+}
+
+fn numbers(list: &Value) -> Vec<u64> {
+    list.as_array().unwrap().iter().map(|number| number.as_u64().unwrap()).collect()
+}
+
+#[test]
+fn buckets_follow_the_keys_from_region_to_region() {
+    let dir = tempfile::tempdir().unwrap();
+    let (text, runs) = measured(
+        dir.path(),
+        &["regions", "--stores", "wip,lsm", "--num", "10k", "--memory", "8M", "--batch", "10"],
+    );
+    let (wip, lsm) = (&runs[0], &runs[1]);
+    assert_eq!(wip["outcome"]["counts"]["operations"], 40_000);
+    let bounds = wip["bounds"].as_array().unwrap();
+    for (region, look) in bounds.iter().enumerate() {
+        let parts = numbers(&look["parts"]);
+        assert_eq!(
+            (parts.len(), parts.iter().sum::<u64>()),
+            (60, look["moment"]["partitions"].as_u64().unwrap())
+        );
+        // No bucket begins where no keys have come.
+        assert_eq!(parts[(region + 1) * 15..].iter().sum::<u64>(), 0, "{parts:?}");
+    }
+    let buckets: Vec<u64> =
+        bounds.iter().map(|look| look["moment"]["partitions"].as_u64().unwrap()).collect();
+    assert!(buckets.len() == 4 && buckets[0] < buckets[3] && buckets[3] > 10, "{buckets:?}");
+    assert!(lsm["bounds"].as_array().unwrap().iter().all(|look| look["moment"]["partitions"] == 0));
+    assert!(lsm["files"].as_array().unwrap().iter().any(|class| class["files"].as_u64() > Some(0)));
+    assert!(text.contains("reversed exponential") && text.contains("KiB"), "{text}");
+    assert_eq!(pictures(dir.path()), ["regions-lsm.svg", "regions-wip.svg"]);
+}
+
+#[test]
+fn what_cannot_be_measured_is_told_plainly() {
+    let dir = tempfile::tempdir().unwrap();
+    for command in ["regions"] {
+        for (args, told) in [
+            (&["--stores", "dbase"][..], "there is no store \"dbase\""),
+            (
+                &["--stores", "lsm", "--set", "wip.sublevels=6"],
+                "none of the stores has the option wip.sublevels",
+            ),
+            (&["--set", "wip.sublevels=1"], "wip.sublevels"),
+            (&["--set", "wip.bucket_bytes=4096", "--num", "1k"], "wip: invalid argument"),
+            (&["--profile", "granite"], "granite"),
+        ] {
+            let output = bench(dir.path(), &[&[command], args].concat());
+            let error = String::from_utf8(output.stderr).unwrap();
+            assert!(!output.status.success() && error.contains(told), "{command} {args:?}: {error}");
+            assert_eq!(
+                (error.lines().count(), std::fs::read_dir(dir.path()).unwrap().count()),
+                (1, 0),
+                "{error}"
+            );
+        }
+    }
+}
