@@ -23,9 +23,11 @@
 //! | `index` | bare indexes instead of stores: the `terrace-bench index` command |
 //! | `memtables` | bare memtables: the `terrace-bench memtables` command |
 //! | `regions` | keys whose distribution changes: the `terrace-bench regions` command |
+//! | `reads_while_writing` | reads beside writes at a rate: the `terrace-bench reads-while-writing` command |
 //! | `file_sizes` | how large a store's tables are |
+//! | `rest` | when a store is at rest |
 //!
-//! The last six, and the command, are there with the feature `compare`, which is on by default.
+//! The last eight, and the command, are there with the feature `compare`, which is on by default.
 //!
 //! A run is repeatable up to the interleaving of threads: the same seed draws the same operations.
 
@@ -45,10 +47,15 @@ pub mod keys;
 #[cfg(feature = "compare")]
 pub mod memtables;
 pub mod outcome;
+mod pace;
 pub mod peers;
+#[cfg(feature = "compare")]
+pub mod reads_while_writing;
 #[cfg(feature = "compare")]
 pub mod regions;
 pub mod report;
+#[cfg(feature = "compare")]
+pub mod rest;
 pub mod run;
 pub mod space;
 pub mod store;

@@ -23,6 +23,7 @@ enum Command {
     Index(Box<command::index::Index>),
     Memtables(command::memtables::Memtables),
     Regions(command::regions::Regions),
+    ReadsWhileWriting(command::reads_while_writing::ReadsWhileWriting),
     Plot(command::plot::Plot),
 }
 
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Index(index) => index.run(),
         Command::Memtables(memtables) => memtables.run(),
         Command::Regions(regions) => regions.run(),
+        Command::ReadsWhileWriting(reads) => reads.run(),
         Command::Plot(plot) => plot.run(),
     };
     match outcome {

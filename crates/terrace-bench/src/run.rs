@@ -32,6 +32,8 @@ pub struct Plan {
     pub reads: Option<u64>,
     /// Runs workloads that do not fill for this long, whatever their number of operations.
     pub duration: Option<Duration>,
+    /// Operations a second of all threads together, at most.
+    pub rate: Option<u64>,
     /// Threads.
     pub threads: usize,
     /// Bytes of a key.
@@ -58,6 +60,7 @@ impl Default for Plan {
             num: 1_000_000,
             reads: None,
             duration: None,
+            rate: None,
             threads: 1,
             key_size: 16,
             value_size: 100,

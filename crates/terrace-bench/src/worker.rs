@@ -9,6 +9,7 @@ use terrace_base::rng::Rng;
 
 use crate::keys::KeyMaker;
 use crate::outcome::{Counts, Kind, Recorder};
+use crate::pace::Pace;
 use crate::run::Shared;
 use crate::store::{Batch, Direction, Store, StoreResult};
 use crate::stream::{Op, Stream};
@@ -57,6 +58,7 @@ pub(crate) struct Worker<'a> {
     /// When the last operation ended.
     last: Duration,
     deadline: Option<Duration>,
+    pace: Option<Pace>,
     /// Operations the watch knows of.
     reported: u64,
 }
@@ -76,6 +78,10 @@ impl Worker<'_> {
             judges_scans: false,
             last: began,
             deadline: shared.plan.duration.map(|d| began + d),
+            pace: shared
+                .plan
+                .rate
+                .map(|rate| Pace::new(rate as f64 / shared.plan.threads.max(1) as f64, began)),
             reported: 0,
         };
         let result = worker.work(first, operations);
@@ -323,6 +329,11 @@ impl Worker<'_> {
         if done - self.reported >= REPORT_EVERY {
             self.shared.watch.progress(done - self.reported);
             self.reported = done;
+        }
+        if let Some(wait) = self.pace.as_mut().and_then(|pace| pace.wait(operations, now)) {
+            self.shared.clock.sleep(wait);
+            // The wait is no part of the next operation.
+            self.last = self.shared.clock.now();
         }
         !self.shared.watch.is_stopped() && self.deadline.is_none_or(|deadline| now < deadline)
     }

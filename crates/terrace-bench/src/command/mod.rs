@@ -4,6 +4,7 @@ pub mod compare;
 pub mod index;
 pub mod memtables;
 pub mod plot;
+pub mod reads_while_writing;
 pub mod regions;
 pub mod reports;
 mod stores;

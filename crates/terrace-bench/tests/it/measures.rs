@@ -80,9 +80,36 @@ fn buckets_follow_the_keys_from_region_to_region() {
 }
 
 #[test]
+fn reads_go_on_beside_writes() {
+    for keys in ["uniform", "exponential"] {
+        let dir = tempfile::tempdir().unwrap();
+        let args = "reads-while-writing --stores lsm,wip+wip.read_aware=false --num 20k --before 0.2 --after 0.2 \
+                    --writes 5k --rate 20k --readers 2 --memory 8M --reads";
+        let (text, runs) = measured(dir.path(), &args.split_whitespace().chain([keys]).collect::<Vec<_>>());
+        assert_eq!(runs.len(), 2);
+        for run in &runs {
+            assert_eq!(run["writes"]["counts"]["operations"], 5000);
+            for phase in ["before", "during", "after"] {
+                let counts = &run[phase]["counts"];
+                assert_eq!(run[phase]["threads"], 2);
+                // Every read had to find its record, and did.
+                assert!(
+                    counts["due"].as_u64() > Some(0) && counts["due"] == counts["operations"],
+                    "{counts}"
+                );
+            }
+            assert!(run["during_ratio"].as_f64() > Some(0.0) && run["recovered_ratio"].as_f64() > Some(0.0));
+        }
+        assert_eq!(runs[1]["store"], "wip+wip.read_aware=false");
+        assert!(text.contains("its last fifth"), "{text}");
+        assert_eq!(pictures(dir.path()), [format!("reads-while-writing-{keys}.svg")]);
+    }
+}
+
+#[test]
 fn what_cannot_be_measured_is_told_plainly() {
     let dir = tempfile::tempdir().unwrap();
-    for command in ["regions"] {
+    for command in ["regions", "reads-while-writing"] {
         for (args, told) in [
             (&["--stores", "dbase"][..], "there is no store \"dbase\""),
             (
