@@ -24,10 +24,11 @@
 //! | `memtables` | bare memtables: the `terrace-bench memtables` command |
 //! | `regions` | keys whose distribution changes: the `terrace-bench regions` command |
 //! | `reads_while_writing` | reads beside writes at a rate: the `terrace-bench reads-while-writing` command |
+//! | `restart` | opening after a kill: the `terrace-bench restart` command |
 //! | `file_sizes` | how large a store's tables are |
 //! | `rest` | when a store is at rest |
 //!
-//! The last eight, and the command, are there with the feature `compare`, which is on by default.
+//! The last nine, and the command, are there with the feature `compare`, which is on by default.
 //!
 //! A run is repeatable up to the interleaving of threads: the same seed draws the same operations.
 
@@ -56,6 +57,8 @@ pub mod regions;
 pub mod report;
 #[cfg(feature = "compare")]
 pub mod rest;
+#[cfg(feature = "compare")]
+pub mod restart;
 pub mod run;
 pub mod space;
 pub mod store;

@@ -24,6 +24,8 @@ enum Command {
     Memtables(command::memtables::Memtables),
     Regions(command::regions::Regions),
     ReadsWhileWriting(command::reads_while_writing::ReadsWhileWriting),
+    Restart(command::restart::Restart),
+    RestartLife(command::restart::RestartLife),
     Plot(command::plot::Plot),
 }
 
@@ -37,6 +39,8 @@ fn main() -> ExitCode {
         Command::Memtables(memtables) => memtables.run(),
         Command::Regions(regions) => regions.run(),
         Command::ReadsWhileWriting(reads) => reads.run(),
+        Command::Restart(restart) => restart.run(),
+        Command::RestartLife(life) => life.run(),
         Command::Plot(plot) => plot.run(),
     };
     match outcome {

@@ -7,6 +7,7 @@ pub mod plot;
 pub mod reads_while_writing;
 pub mod regions;
 pub mod reports;
+pub mod restart;
 mod stores;
 
 use std::path::{Path, PathBuf};

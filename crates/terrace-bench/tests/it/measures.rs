@@ -107,9 +107,27 @@ fn reads_go_on_beside_writes() {
 }
 
 #[test]
+fn what_was_acknowledged_is_there_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let args = "restart --stores wip,lsm --buckets 1,6 --least 3k --num 60k --batch 7 --memory 8M";
+    let (text, runs) = measured(dir.path(), &args.split_whitespace().collect::<Vec<_>>());
+    assert_eq!(runs.len(), 8);
+    for run in &runs {
+        let (wip, wanted) = (run["spec"]["contender"]["name"] == "wip", run["spec"]["buckets"].as_u64());
+        let records = run["records"].as_u64().unwrap();
+        assert!((3000..=60_000).contains(&records) && run["log_bytes"].as_u64() > Some(0), "{run}");
+        assert_eq!((run["missing"].as_u64(), run["wrong"].as_u64()), (Some(0), Some(0)));
+        // A store that is not cut is filled as far as it may be.
+        assert!(if wip { run["buckets"].as_u64() >= wanted } else { records == 60_000 }, "{run}");
+    }
+    assert!(text.contains("fillexponential"), "{text}");
+    assert_eq!(pictures(dir.path()), ["restart.svg"]);
+}
+
+#[test]
 fn what_cannot_be_measured_is_told_plainly() {
     let dir = tempfile::tempdir().unwrap();
-    for command in ["regions", "reads-while-writing"] {
+    for command in ["regions", "reads-while-writing", "restart"] {
         for (args, told) in [
             (&["--stores", "dbase"][..], "there is no store \"dbase\""),
             (

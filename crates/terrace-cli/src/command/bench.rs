@@ -175,7 +175,7 @@ impl Bench {
             batch: self.batch as usize,
             seed: self.seed.unwrap_or_else(Rng::fresh_seed),
             trace: trace.map(Arc::new),
-            tally: None,
+            ..Plan::default()
         })
     }
 
