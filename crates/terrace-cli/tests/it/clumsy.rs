@@ -99,7 +99,7 @@ fn an_import_that_fails_at_once_leaves_no_database() {
         finish(piped(&mut process), input)
     };
     let pool_flag = format!("emulated:dram@{}", pool.display());
-    for engine in ["slm", "lsm", "turbo", "sptree"] {
+    for engine in ["slm", "lsm", "wip", "turbo", "sptree"] {
         import(&["--pool", &pool_flag, "--engine", engine], b"no tab\n").fails(3, &["nothing is imported"]);
         assert_eq!(names(bed.root.path()), [""; 0], "{engine}");
         // A record that no pool of this size can hold is refused when the database has been made.

@@ -12,7 +12,7 @@ use crate::support::{self, Bed, Run};
 /// Keys of a small database.
 const KEYS: u32 = 300;
 
-const ENGINES: [&str; 4] = ["slm", "lsm", "turbo", "sptree"];
+const ENGINES: [&str; 5] = ["slm", "lsm", "wip", "turbo", "sptree"];
 
 /// Makes a database with its pool in `pool`, with the command itself.
 fn make(bed: &Bed, dir: &Path, engine: &str, pool: &str) {

@@ -13,8 +13,13 @@ use crate::support::{Bed, piped};
 const SIGNALS: [Signal; 2] = [Signal::INT, Signal::TERM];
 
 /// How each engine is made.
-const ENGINES: [(&str, &str); 4] =
-    [("slm", "auto"), ("lsm", "auto"), ("turbo", "emulated:dram"), ("sptree", "emulated:dram")];
+const ENGINES: [(&str, &str); 5] = [
+    ("slm", "auto"),
+    ("lsm", "auto"),
+    ("wip", "auto"),
+    ("turbo", "emulated:dram"),
+    ("sptree", "emulated:dram"),
+];
 
 /// More than a pipe holds.
 fn lines() -> Vec<u8> {

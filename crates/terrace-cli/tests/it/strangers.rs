@@ -109,7 +109,7 @@ fn a_file_of_another_store_is_named_and_left() {
 /// Names as Terrace gives them are no proof: a repair changes nothing where no file is one of its own.
 #[test]
 fn a_repair_wants_proof() {
-    for engine in ["slm", "lsm", "turbo", "sptree"] {
+    for engine in ["slm", "lsm", "wip", "turbo", "sptree"] {
         let bed = Bed::new();
         let files = vec![("CURRENT", b"?".to_vec()), ("000004.sst", vec![9; 200]), ("pool", vec![8; 9000])];
         lay_out(&bed, &files);

@@ -47,9 +47,13 @@ fn set_mode(path: &Path, mode: u32) {
 
 #[test]
 fn nothing_is_given_up_that_may_not_be_read() {
-    for (engine, pool) in
-        [("slm", "auto"), ("lsm", "auto"), ("turbo", "emulated:dram"), ("sptree", "emulated:dram")]
-    {
+    for (engine, pool) in [
+        ("slm", "auto"),
+        ("lsm", "auto"),
+        ("wip", "auto"),
+        ("turbo", "emulated:dram"),
+        ("sptree", "emulated:dram"),
+    ] {
         let it = Everyones::make(engine, pool);
         let all = it.run("export", &[]).text();
         assert_eq!(all.lines().count(), 500);

@@ -45,9 +45,13 @@ fn without_permission_to_write() {
     std::fs::set_permissions(everyones.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let program = everyones.path().join("terrace");
     std::fs::copy(env!("CARGO_BIN_EXE_terrace"), &program).unwrap();
-    for (engine, pool) in
-        [("slm", "auto"), ("lsm", "auto"), ("turbo", "emulated:dram"), ("sptree", "emulated:dram")]
-    {
+    for (engine, pool) in [
+        ("slm", "auto"),
+        ("lsm", "auto"),
+        ("wip", "auto"),
+        ("turbo", "emulated:dram"),
+        ("sptree", "emulated:dram"),
+    ] {
         let bed = Bed::new();
         std::fs::set_permissions(bed.root.path(), PermissionsExt::from_mode(0o755)).unwrap();
         bed.run("put", &["k", "v", "--engine", engine, "--pool", pool]).text();

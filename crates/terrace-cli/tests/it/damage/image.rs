@@ -94,9 +94,11 @@ impl Image {
     }
 
     /// Whether nothing can tell that `damages` were done: a log that was not closed, and of which nothing was synced, may
-    /// always have ended where it is cut. The log of `lsm` is all there is of the newest writes.
+    /// always have ended where it is cut. The log of `lsm` or `wip` is all there is of the newest writes.
     pub fn may_have_ended_early(&self, damages: &[String]) -> bool {
-        self.killed && self.engine == "lsm" && damages.iter().any(|damage| damage.contains(".log: cut to"))
+        self.killed
+            && matches!(self.engine, "lsm" | "wip")
+            && damages.iter().any(|damage| damage.contains(".log: cut to"))
     }
 
     /// The command `name` on the database, with `args`.
@@ -190,6 +192,13 @@ fn flags(engine: &str, rng: &mut Rng) -> Vec<String> {
     let settings: &[&str] = match engine {
         "slm" => &["slm.memtable_bytes=32KiB", "slm.table_bytes=16KiB"],
         "lsm" => &["lsm.memtable_bytes=32KiB", "lsm.table_bytes=16KiB", "lsm.base_level_bytes=32KiB"],
+        "wip" => &[
+            "wip.memtable_bytes=8KiB",
+            "wip.most_memtable_bytes=8KiB",
+            "wip.bucket_bytes=32KiB",
+            "wip.log_bytes=64KiB",
+            "wip.sublevels=4",
+        ],
         "turbo" => &["turbo.shards=16"],
         _ => &[],
     };

@@ -21,7 +21,7 @@ use judge::Verdict;
 use strays::Strays;
 
 /// Every engine.
-const ENGINES: [&str; 4] = ["slm", "lsm", "turbo", "sptree"];
+const ENGINES: [&str; 5] = ["slm", "lsm", "wip", "turbo", "sptree"];
 
 /// Cases of each engine.
 const CASES: u64 = 4;
@@ -78,6 +78,11 @@ fn slm() {
 #[test]
 fn lsm() {
     explore("lsm");
+}
+
+#[test]
+fn wip() {
+    explore("wip");
 }
 
 #[test]

@@ -63,7 +63,9 @@ fn new_state(
     state.next_file = state.next_file.max(base.next);
     let bounds = known.iter().flat_map(|known| known.buckets.keys().cloned());
     let spans = |bound: &Vec<u8>| tables.iter().any(|(_, t)| t.smallest < *bound && *bound <= t.largest);
-    for lower in bounds.filter(|bound| !bound.is_empty() && !spans(bound)).chain([Vec::new()]) {
+    // In order: the first of all buckets begins at the empty key.
+    let others = bounds.filter(|bound| !bound.is_empty() && !spans(bound));
+    for lower in [Vec::new()].into_iter().chain(others) {
         let fits = state.apply(&Edit::SetBucket { lower, flushed: 0 });
         fits.map_err(|why| Error::invalid(format!("a manifest edit does not fit: {why}")))?;
     }

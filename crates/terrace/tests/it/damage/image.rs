@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 
 use terrace::{
-    Db, EngineKind, Env, Error, Options, PmSpace, RepairOptions, RepairReport, Result, SlmOptions,
+    Db, EngineKind, Env, Error, Options, PmSpace, RepairOptions, RepairReport, Result, SlmOptions, WipOptions,
 };
 use terrace_base::checksum::hash64;
 use terrace_base::clock::ManualClock;
@@ -14,7 +14,7 @@ use terrace_disk::{Fs, SimFs};
 use terrace_index::kinds;
 use terrace_pmem::{Granularity, Media, MemMedia, Pool, PoolOptions};
 
-use crate::harness::{HASH_SEED, tiny_lsm, tiny_sptree, tiny_turbo};
+use crate::harness::{HASH_SEED, tiny_lsm, tiny_sptree, tiny_turbo, tiny_wip};
 
 /// The database directory.
 pub const DIR: &str = "/db";
@@ -233,7 +233,9 @@ pub fn options(engine: EngineKind) -> Options {
         SlmOptions { memtable_bytes: 4096, table_bytes: 2048, block_bytes: 256, ..SlmOptions::default() };
     let lsm = tiny_lsm();
     let (turbo, sptree) = (tiny_turbo(), tiny_sptree());
-    let options = Options { engine, slm, lsm, turbo, sptree, pool_extent_bytes: 4096, ..Options::default() };
+    let wip = WipOptions { bucket_bytes: 6 << 10, ..tiny_wip() };
+    let options =
+        Options { engine, slm, lsm, turbo, sptree, wip, pool_extent_bytes: 4096, ..Options::default() };
     Options { memory_budget: 1 << 20, pm_bytes: PM_BYTES, ..options }
 }
 

@@ -7,12 +7,15 @@
 //! @closing       both threads are done; the database is being closed
 //! @closed        and that was all
 //! ```
+//!
+//! Or it repairs the database, and says only that it begins and ends.
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use terrace::{Db, EngineKind, Options, PoolChoice, Profile, SlmOptions};
+use terrace::{BucketMemtableKind, Db, EngineKind, Options, PoolChoice, Profile, SlmOptions, WipOptions};
+use terrace_base::rng::Rng;
 
 use super::ops::{Op, Ops, THREADS};
 
@@ -32,7 +35,7 @@ pub struct Task {
     pub seed: u64,
     /// Which process of the run this is.
     pub session: u64,
-    /// Operations of each thread.
+    /// Operations of each thread; none if the process is to repair the database.
     pub ops: u64,
 }
 
@@ -84,14 +87,37 @@ impl Task {
             pm_bytes: 8 << 20,
             pool_extent_bytes: 4096,
             slm,
+            wip: self.buckets(),
             ..Options::default()
+        }
+    }
+
+    /// Buckets are split and joined, and the next process wants them otherwise.
+    fn buckets(&self) -> WipOptions {
+        let mut rng = Rng::new(self.seed ^ self.session.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let kinds = [BucketMemtableKind::Hash, BucketMemtableKind::Skiplist, BucketMemtableKind::Adaptive];
+        let sublevels = 2 + rng.below(3) as usize;
+        WipOptions {
+            memtable: kinds[rng.below(3) as usize],
+            freeze_on_overflow: rng.one_in(4),
+            log_bytes: (16 << 10) << rng.below(5),
+            sublevels,
+            min_sublevels: 2,
+            bucket_bytes: (12 << 10) << rng.below(4),
+            split_into: 2 + rng.below(5) as usize,
+            filter_bits_per_key: [0, 10][rng.below(2) as usize],
+            ..crate::harness::tiny_wip()
         }
     }
 }
 
 /// Carries out `task`, and is killed meanwhile.
-pub fn write(task: &Task) {
+pub fn carry_out(task: &Task) {
     say("\n@opening");
+    if task.ops == 0 {
+        Db::repair_in(super::run::env(), &task.dir, task.options()).unwrap();
+        return say("@closed");
+    }
     let db = Db::open(&task.dir, task.options()).unwrap();
     say("@open");
     std::thread::scope(|scope| {

@@ -29,6 +29,8 @@ pub struct Verdict {
     pub in_flight: u64,
     /// Operations in flight that are there.
     pub done: u64,
+    /// Buckets, if the engine has any.
+    pub buckets: u64,
 }
 
 /// One thread's view of what it wrote.
@@ -54,7 +56,8 @@ impl Expected<'_> {
         }
         assert_clean(db);
         let count = |of: fn(&Told) -> bool| told.iter().filter(|t| of(t)).count() as u64;
-        Verdict { in_flight: count(|t| t.in_flight), done: count(|t| t.done), found }
+        let buckets = db.stats().buckets.buckets;
+        Verdict { in_flight: count(|t| t.in_flight), done: count(|t| t.done), buckets, found }
     }
 
     fn judge_thread(&self, thread: usize, found: &Map) -> Told {

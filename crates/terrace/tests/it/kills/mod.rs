@@ -4,7 +4,7 @@
 //! The writing process is this test binary again, which acknowledges every operation over a pipe
 //! (`child.rs`). The same database lives through all kills of a run: some are judged in place, some on a
 //! copy of the directory, so that the next process has to recover from what the last one left, and some
-//! copies are repaired first. What each operation does follows from the seed (`ops.rs`); when the axe
+//! copies are repaired first, by processes that are killed, too, until one comes to its end. What each operation does follows from the seed (`ops.rs`); when the axe
 //! falls does, too, but what the threads are doing at that moment is the machine's business.
 //!
 //! `TERRACE_KILLS` sets the number of kills for each kind of pool, `TERRACE_KILLS_SEED` the seed.
@@ -76,6 +76,6 @@ fn kills_take_nothing_from_a_tree() {
 #[test]
 fn the_process_that_is_killed() {
     if let Ok(task) = std::env::var(child::TASK) {
-        child::write(&child::Task::parse(&task));
+        child::carry_out(&child::Task::parse(&task));
     }
 }

@@ -54,6 +54,8 @@ struct Tally {
     done: u64,
     copies: u64,
     repairs: u64,
+    /// The most buckets that were found.
+    buckets: u64,
 }
 
 /// One database and what it must hold.
@@ -96,6 +98,8 @@ impl Run {
             self.count(&verdict, acknowledged, court);
             self.expected = verdict.found;
         }
+        let is_split = self.engine != EngineKind::Wip || self.tally.buckets > 1;
+        assert!(is_split || kills < 10, "no bucket was ever split: {}", self.tally);
         self.tally
     }
 
@@ -159,6 +163,7 @@ impl Run {
         let copy = temporary();
         copy_files(&task.dir, copy.path());
         if court == Court::RepairedCopy {
+            self.kill_repairs(task, copy.path());
             let report = Db::repair_in(env(), copy.path(), task.options());
             if matches!(&report, Err(e) if e.to_string().contains("no database")) && self.expected.is_empty()
             {
@@ -169,11 +174,29 @@ impl Run {
         expected.judge(&Db::open_in(env(), copy.path(), task.options()).unwrap())
     }
 
+    /// Has repairs of the database in `dir` begun and killed.
+    fn kill_repairs(&self, task: &Task, dir: &Path) {
+        let mut rng = Rng::new(task.seed ^ task.session);
+        for _ in 0..rng.below(4) {
+            let repair = Task { dir: dir.into(), ops: 0, ..task.clone() };
+            let mut child = repair.start();
+            let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+            if lines.map_while(Result::ok).any(|line| line == "@opening") {
+                let most = 1 << (10 + rng.below(14));
+                (0..rng.below(most)).for_each(|_| std::hint::spin_loop());
+            }
+            // It may have ended; whether it has failed says the one that is let be.
+            let _ = child.kill();
+            child.wait().unwrap();
+        }
+    }
+
     fn count(&mut self, verdict: &Verdict, acknowledged: [u64; THREADS], court: Court) {
         let tally = &mut self.tally;
         tally.acknowledged += acknowledged.iter().sum::<u64>();
         tally.in_flight += verdict.in_flight;
         tally.done += verdict.done;
+        tally.buckets = tally.buckets.max(verdict.buckets);
         tally.copies += u64::from(court != Court::InPlace);
         tally.repairs += u64::from(court == Court::RepairedCopy);
     }
@@ -188,7 +211,7 @@ fn temporary() -> TempDir {
 }
 
 /// Where a copy of a pool is taken for the pool itself, which nobody was writing to when it was made.
-fn env() -> Env {
+pub(super) fn env() -> Env {
     Env { pm: Arc::new(RealPm::with_copies()), ..Env::real(2) }
 }
 
@@ -201,12 +224,12 @@ fn copy_files(from: &Path, to: &Path) {
 
 impl Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Tally { kills, opening, closing, acknowledged, in_flight, done, copies, repairs } = self;
+        let Tally { kills, opening, closing, acknowledged, in_flight, done, copies, repairs, buckets } = self;
         write!(
             f,
             "{kills} kills ({opening} while opening, {closing} while closing), {acknowledged} operations \
              acknowledged and all there, {in_flight} in flight of which {done} were done; {copies} judged on \
-             copies, {repairs} of them repaired"
+             copies, {repairs} of them repaired; {buckets} buckets at most"
         )
     }
 }

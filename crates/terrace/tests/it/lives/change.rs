@@ -125,6 +125,10 @@ impl Change {
                 image.options.slm.table_bytes = 1024 * times;
                 image.options.lsm.memtable_bytes = 2048 * times;
                 image.options.lsm.table_bytes = 1024 * times;
+                image.options.wip.memtable_bytes = 1024 * times;
+                image.options.wip.most_memtable_bytes = 2048 * times;
+                image.options.wip.bucket_bytes = 4096 * times;
+                image.options.wip.split_into = 2 + *times as usize % 5;
                 image.options.turbo.shards = 1 << times.ilog2();
                 image.options.sptree.leaf_entries = 4 + *times as usize;
             }
