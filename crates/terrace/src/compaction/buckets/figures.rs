@@ -106,7 +106,8 @@ impl BucketFigures {
             seed,
             base: weigh(Some(LEVELS - 1)),
             hidden,
-            merged,
+            // One table of one key is what a merge would leave.
+            merged: if is_settled && is_one_key(tables) { bytes } else { merged },
             droppable: tables.iter().filter_map(|t| droppable(t, is_settled)).collect(),
         }
     }
@@ -211,6 +212,10 @@ fn level_figures(tables: &[BucketTable<'_>], level: usize) -> LevelFigures {
 /// Whether all is one sorted list on the last level: what a merge of the whole leaves.
 fn is_settled(levels: &[LevelFigures; LEVELS]) -> bool {
     levels[..LEVELS - 1].iter().all(|level| level.tables == 0) && levels[LEVELS - 1].sublevels <= 1
+}
+
+fn is_one_key(tables: &[BucketTable<'_>]) -> bool {
+    matches!(tables, [only] if only.smallest == only.largest)
 }
 
 fn droppable(table: &BucketTable<'_>, is_settled: bool) -> Option<Droppable> {

@@ -190,6 +190,19 @@ fn what_could_not_be_split_is_merged_again_when_it_has_grown_by_half() {
     assert!(is_full(900, 600));
 }
 
+/// What a merge left is known until the database is closed: after that each value larger than a bucket was written anew.
+#[test]
+fn one_key_larger_than_a_bucket_is_not_merged_for_its_size() {
+    let only = table(1, 2, 1 << 20, ("a", "a"));
+    let is_full = |tables: &[BucketTable<'_>]| bucket(tables).is_full(&options(), None);
+    assert!(!is_full(&[only]));
+    assert!(is_full(&[BucketTable { keeps_old: true, ..only }]), "old versions may go");
+    assert!(is_full(&[only, table(2, 0, 1, ("a", "a"))]) && is_full(&[BucketTable { level: 1, ..only }]));
+    assert!(
+        is_full(&[only, table(2, 2, 1, ("b", "b"))]) && is_full(&[BucketTable { largest: b"b", ..only }])
+    );
+}
+
 #[test]
 fn what_a_bucket_should_not_hold_is_weighed_against_what_it_should() {
     let base = table(1, 2, 256, ("a", "z"));
