@@ -38,7 +38,7 @@ mod sync;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
@@ -112,6 +112,8 @@ pub(crate) struct CommitLog {
     /// Whose they are, in the headers of files.
     database: u64,
     series: Mutex<Series>,
+    /// Logs in the pool that it was rid of since the opening.
+    dropped: AtomicU64,
     /// What lies in the files cannot be relied upon: nothing more is logged before it is elsewhere.
     broken: AtomicBool,
 }
@@ -193,7 +195,8 @@ impl CommitLog {
         let series =
             Series { place, current: None, older: Vec::new(), previous: 0, announced: 0, record: Vec::new() };
         let database = manifest.state().identity.origin();
-        CommitLog { core, policy, database, series: Mutex::new(series), broken: AtomicBool::new(false) }
+        let (series, dropped, broken) = (Mutex::new(series), AtomicU64::new(0), AtomicBool::new(false));
+        CommitLog { core, policy, database, series, dropped, broken }
     }
 
     /// Opens the logs in the pool, oldest first.
@@ -408,9 +411,16 @@ impl CommitLog {
         while let Some(at) = series.older.iter().position(|log| log.number() < needed) {
             if let (Log::Pool(log), Place::Pool { pool, .. }) = (series.older.remove(at), &series.place) {
                 log.remove(pool)?;
+                self.dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
         self.remove_old_files(manifest)
+    }
+
+    /// How many logs the pool was rid of since the opening: whoever was refused, and finds that there are more by now, may
+    /// try again.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
     }
 
     /// What a failed creation leaves would do no harm but take room, which may be what is missing.

@@ -28,12 +28,7 @@ impl Engine for Wip {
 
     fn wait_until_flushed(&self) -> Result<()> {
         match self.jobs.hold_open() {
-            Ok(_open) => {
-                while self.has_frozen() {
-                    self.wait_for_flush()?;
-                }
-                Ok(())
-            }
+            Ok(_open) => self.wait_for_frozen(),
             Err(e) if self.has_frozen() => Err(e),
             Err(_) => Ok(()),
         }

@@ -28,7 +28,7 @@ const TOGETHER_BYTES: u64 = 64 << 20;
 const NEWEST_SHARE: u64 = 8;
 
 /// Memtables to be flushed as one group.
-struct Batch {
+pub(super) struct Batch {
     memtables: Vec<Arc<BucketMemtable>>,
     /// They are not all: what others hold must be in the log durably.
     needs_log: bool,
@@ -56,19 +56,20 @@ impl Drop for Flushing<'_> {
 }
 
 impl Wip {
-    /// Flushes memtables that wait for it until there is none. One caller works, others wait.
-    pub(super) fn run_flushes(&self) -> Result<()> {
-        let outcome = self.flush_alone();
+    /// Flushes memtables that wait for it until there is none, or it is `enough`: writers may go on. One caller works, others
+    /// wait.
+    pub(super) fn run_flushes(&self, enough: impl Fn() -> bool) -> Result<()> {
+        let outcome = self.flush_alone(enough);
         if outcome.is_ok() {
             self.spawn_compaction();
         }
         outcome
     }
 
-    fn flush_alone(&self) -> Result<()> {
+    fn flush_alone(&self, enough: impl Fn() -> bool) -> Result<()> {
         let _alone = Flushing::claim(self);
         let mut outcome = Ok(());
-        loop {
+        while !enough() {
             let batch = match self.next_batch() {
                 Ok(batch) if batch.memtables.is_empty() => break,
                 Ok(batch) => batch,
@@ -89,7 +90,7 @@ impl Wip {
         outcome
     }
 
-    fn next_batch(&self) -> Result<Batch> {
+    pub(super) fn next_batch(&self) -> Result<Batch> {
         if self.is_log_unreliable() {
             return self.all_at_once();
         }
@@ -116,7 +117,15 @@ impl Wip {
         Ok(Batch { memtables: frozen, needs_log: false })
     }
 
-    fn flush(&self, Batch { memtables: batch, needs_log }: &Batch) -> Result<()> {
+    fn flush(&self, batch: &Batch) -> Result<()> {
+        match self.put_into_tables(batch)? {
+            true => self.log.drop_old(&self.manifest),
+            false => Ok(()),
+        }
+    }
+
+    /// Has tables in the place of the memtables; says whether there are logs that nobody needs any more.
+    pub(super) fn put_into_tables(&self, Batch { memtables: batch, needs_log }: &Batch) -> Result<bool> {
         let mut change = Change::default();
         let held = self.seen();
         let buckets = self.buckets();
@@ -141,10 +150,7 @@ impl Wip {
         self.core.counters.flushes.add(batch.len() as u64);
         self.core.counters.flush_bytes.add(bytes);
         self.note_flush(bytes / batch.len() as u64);
-        if self.manifest.state().log_number == needed_before {
-            return Ok(());
-        }
-        self.log.drop_old(&self.manifest)
+        Ok(self.manifest.state().log_number > needed_before)
     }
 
     /// The moments that readers see, or may come to see: what is not visible yet, for its group was put into memtables just

@@ -28,11 +28,20 @@ pub(super) struct BucketIter {
     here: Option<Here>,
 }
 
-/// A bucket, and the walk over it.
+/// The range of a bucket, and the walk over it. The walk has what it reads; the bucket itself, once it is replaced, would
+/// keep all else that it held.
 #[derive(Debug)]
 struct Here {
-    bucket: Arc<Bucket>,
+    lower: Vec<u8>,
+    upper: Option<Vec<u8>>,
     entries: MergedIter,
+}
+
+impl Here {
+    /// Whether `key` is in its range.
+    fn holds(&self, key: &[u8]) -> bool {
+        *self.lower <= *key && self.upper.as_ref().is_none_or(|upper| *key < **upper)
+    }
 }
 
 impl BucketIter {
@@ -48,7 +57,7 @@ impl BucketIter {
         let cursors = self.cursors(&bucket, bound);
         let mut entries = MergedIter::new(cursors, self.at, self.direction);
         entries.seek(bound)?;
-        self.here = Some(Here { bucket, entries });
+        self.here = Some(Here { lower: bucket.lower.clone(), upper: bucket.upper.clone(), entries });
         Ok(())
     }
 
@@ -86,16 +95,16 @@ impl BucketIter {
         }
     }
 
-    /// Goes to the bucket after `bucket` in the walk's direction.
-    fn go_on(&mut self, bucket: &Bucket) -> Result<()> {
-        match (self.direction, &bucket.upper) {
+    /// Goes to the bucket after `left` in the walk's direction.
+    fn go_on(&mut self, left: &Here) -> Result<()> {
+        match (self.direction, &left.upper) {
             (Direction::Forward, None) => self.enter(None, Bound::Unbounded),
             (Direction::Forward, Some(upper)) => {
                 let bound = Bound::Included(&**upper);
                 self.enter(self.first(bound), bound)
             }
             (Direction::Backward, _) => {
-                let bound = Bound::Excluded(&*bucket.lower);
+                let bound = Bound::Excluded(&*left.lower);
                 self.enter(self.first(bound), bound)
             }
         }
@@ -111,12 +120,13 @@ impl EngineIter for BucketIter {
         while let Some(here) = &mut self.here {
             // A memtable of a bucket that was split reaches beyond the new one.
             if let Some((key, value)) = here.entries.next()?
-                && here.bucket.holds(&key)
+                && here.holds(&key)
             {
                 return Ok(Some((key, value)));
             }
-            let bucket = here.bucket.clone();
-            self.go_on(&bucket)?;
+            if let Some(left) = self.here.take() {
+                self.go_on(&left)?;
+            }
         }
         Ok(None)
     }

@@ -134,6 +134,7 @@ impl Wip {
     pub(super) fn log_group(&self, group: &Group<'_>) -> Result<()> {
         let mut has_waited = false;
         loop {
+            let dropped = self.log.dropped();
             let refusal = match self.log.append(self, group) {
                 Ok(()) => break,
                 Err(e) => e,
@@ -142,7 +143,7 @@ impl Wip {
                 has_waited = true;
                 continue;
             }
-            if refusal.kind() == ErrorKind::PoolFull && self.free_log()? {
+            if refusal.kind() == ErrorKind::PoolFull && self.free_log(dropped)? {
                 continue;
             }
             self.log.try_to_mend(self);
@@ -167,37 +168,22 @@ impl Wip {
     }
 
     /// Makes room for a log in the pool by flushing what the oldest holds; false if nothing is left that would help.
-    fn free_log(&self) -> Result<bool> {
+    /// `dropped` is how many logs were dropped before there was no room.
+    pub(super) fn free_log(&self, dropped: u64) -> Result<bool> {
         if self.has_frozen() {
             return self.wait_for_flush().map(|()| true);
         }
-        let Some((oldest, _)) = self.span.lock().parts.front().copied() else {
-            return self.drop_flushed_logs();
-        };
         self.rotate_log()?;
-        self.freeze_logged_up_to(oldest);
+        let oldest = self.span.lock().parts.front().map(|(number, _)| *number);
+        self.freeze_logged_up_to(oldest.unwrap_or(0));
         if self.has_frozen() {
             return Ok(true);
         }
-        // Nobody needs it: a number for the next one lets go of those before.
-        let before = self.manifest.state().log_number;
+        // Nobody needs it: a number for the next one lets go of those before. So it does of logs in which there is no group,
+        // and of those that the last flush has in tables and has not come to drop.
         self.forget_logs_before_next()?;
-        Ok(self.manifest.state().log_number > before && self.forgotten_any(oldest))
-    }
-
-    /// Lets go of logs of which everything is in tables, as an earlier life has left them; whether that made room.
-    fn drop_flushed_logs(&self) -> Result<bool> {
-        let used = || self.pool.as_ref().map_or(0, Pool::used_bytes);
-        let before = used();
-        self.forget_logs_before_next()?;
-        Ok(used() < before)
-    }
-
-    fn forgotten_any(&self, oldest: u64) -> bool {
-        let mut span = self.span.lock();
-        let had = span.parts.front().is_some_and(|(first, _)| *first == oldest);
-        span.forget_before(self.manifest.state().log_number);
-        had && span.parts.front().is_none_or(|(first, _)| *first != oldest)
+        self.span.lock().forget_before(self.manifest.state().log_number);
+        Ok(self.log.dropped() > dropped)
     }
 
     /// Lets go of logs that no memtable needs.

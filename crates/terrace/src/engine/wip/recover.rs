@@ -183,7 +183,7 @@ impl Wip {
             return Ok(());
         }
         self.freeze_all();
-        unless_full(self.run_flushes())
+        unless_full(self.run_flushes(|| false))
     }
 
     /// The last sequence number in tables and memtables.

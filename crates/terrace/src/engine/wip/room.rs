@@ -89,11 +89,10 @@ impl Wip {
             debt: (SLOW_EXCESS, STOP_EXCESS),
             memtable_fill: FILL,
         };
-        let depth = |bucket: &Arc<Bucket>| bucket.depth.load(Ordering::Relaxed);
-        let excess = |bucket: &Arc<Bucket>| bucket.excess.load(Ordering::Relaxed);
+        let debt_of = |bucket: &Option<Arc<Bucket>>| bucket.as_ref().map_or((0, 0), |b| self.debt_of(b));
         let load = || Load {
-            l0_tables: behind.deepest.as_ref().map_or(0, depth),
-            debt: behind.fullest.as_ref().map_or(0, excess),
+            l0_tables: debt_of(&behind.deepest).0,
+            debt: debt_of(&behind.fullest).1,
             memtables_full: self.has_frozen(),
             memtable_fill: fill,
             group_bytes: group.bytes(),
@@ -104,6 +103,15 @@ impl Wip {
         };
         self.core.slow_down(delay);
         Ok(())
+    }
+
+    /// Sublevels on level 0 of `bucket`, and how much too much it holds: nothing, once others have taken its place. Its figures
+    /// stay as they are then, and whoever waited for them would wait until no work is left anywhere.
+    pub(super) fn debt_of(&self, bucket: &Bucket) -> (usize, u64) {
+        match self.is_current(bucket) {
+            true => (bucket.depth.load(Ordering::Relaxed), bucket.excess.load(Ordering::Relaxed)),
+            false => (0, 0),
+        }
     }
 
     /// Has the memtables of `buckets` flushed and others written, and starts the flush.
@@ -199,9 +207,19 @@ impl Wip {
 
     /// Waits until the memtable that has waited the longest is flushed.
     pub(super) fn wait_for_flush(&self) -> Result<()> {
-        let Some(waited_for) = self.frozen.lock().front().cloned() else { return Ok(()) };
-        let gone = || !self.frozen.lock().iter().any(|memtable| Arc::ptr_eq(memtable, &waited_for));
-        self.room.wait_for_flush(&self.core, gone, &self.flushing, || self.run_flushes())
+        let first = self.frozen.lock().front().cloned();
+        first.map_or(Ok(()), |first| self.wait_for_flush_of(&first))
+    }
+
+    /// Waits until all memtables are flushed that wait for it now. Others may come meanwhile, without end.
+    pub(super) fn wait_for_frozen(&self) -> Result<()> {
+        let last = self.frozen.lock().back().cloned();
+        last.map_or(Ok(()), |last| self.wait_for_flush_of(&last))
+    }
+
+    fn wait_for_flush_of(&self, memtable: &Arc<BucketMemtable>) -> Result<()> {
+        let gone = || !self.frozen.lock().iter().any(|other| Arc::ptr_eq(other, memtable));
+        self.room.wait_for_flush(&self.core, gone, &self.flushing, || self.run_flushes(gone))
     }
 
     /// Does a compaction that writers wait for. That there is no room to merge in is no reason to refuse what there is room for.
@@ -215,7 +233,7 @@ impl Wip {
     pub(super) fn spawn_flush(&self) {
         self.spawn(Lane::Flush, |wip| {
             // The failure is kept in `health`; writers that need the room get it.
-            let _ = wip.run_flushes();
+            let _ = wip.run_flushes(|| false);
         });
     }
 }

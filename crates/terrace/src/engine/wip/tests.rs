@@ -18,8 +18,9 @@ use super::change::Change;
 use super::open::{assemble, log_home};
 use super::recover::Replaying;
 use crate::batch::WriteBatch;
+use crate::commit_log::LOG_ROOTS;
 use crate::core::Core;
-use crate::core::engine::Engine;
+use crate::core::engine::{Direction, Engine};
 use crate::core::request::{Condition, Group, Request};
 use crate::env::{Env, RealPm};
 use crate::options::{EngineKind, LogPlace, Options, PoolChoice};
@@ -328,4 +329,128 @@ fn what_a_joined_bucket_is_replayed_twice_is_no_damage() {
     let wip = open(&world.kill());
     assert_eq!(wip.check().unwrap().problems, Vec::<String>::new());
     assert_eq!(wip.get(b"n", None).unwrap().as_deref(), Some(&b"2"[..]));
+}
+
+/// A reader that stood in a bucket which was split kept all that the bucket had held: memtables that were flushed long since
+/// counted as written, and every write had a memtable of its own flushed while it waited.
+#[test]
+fn a_walk_keeps_no_bucket_that_was_replaced() {
+    let world = world();
+    let wip = open(&world);
+    for key in [b"a", b"m", b"z"] {
+        put(&wip, key, &[7; 100_000]);
+    }
+    let _snapshot = wip.core.snapshots.hold();
+    let mut walk = wip.clone().walk(wip.core.snapshots.visible(), Direction::Forward).unwrap();
+    walk.seek(Bound::Unbounded).unwrap();
+    assert_eq!(walk.next().unwrap().unwrap().0, b"a"[..]);
+    split(&wip, b"m");
+    flush(&wip);
+    assert!(wip.memory.held() < 100_000, "{} bytes are held", wip.memory.held());
+    let rest: Vec<_> = std::iter::from_fn(|| walk.next().unwrap()).map(|(key, _)| key).collect();
+    assert_eq!(rest, [&b"m"[..], b"z"]);
+}
+
+/// Whoever had slowed down for a bucket that was split meanwhile went on waiting for it, until there was no work anywhere.
+#[test]
+fn nobody_waits_for_a_bucket_that_was_replaced() {
+    let world = world();
+    let mut options = options();
+    (options.wip.memtable_bytes, options.wip.bucket_bytes) = (1 << 10, 4 << 10);
+    let wip = open_on(Arc::new(world.fs()), options);
+    put(&wip, b"a", b"1");
+    put(&wip, b"n", b"1");
+    flush(&wip);
+    let old = bucket(&wip, b"a");
+    let (depth, excess) = wip.debt_of(&old);
+    assert_eq!(depth, 1);
+    assert!(excess > 0);
+    wip.compact(Bound::Unbounded, Bound::Unbounded).unwrap();
+    split(&wip, b"zz");
+    assert_eq!(wip.debt_of(&old), (0, 0));
+}
+
+/// Where others wrote on, a flush went on until no memtable was left to be flushed, theirs included.
+#[test]
+fn a_flush_ends_though_others_write_on() {
+    fn write_on(wip: &Arc<Wip>, hook: &Arc<Mutex<Option<Hook>>>, left: u32) {
+        let (writer, again) = (wip.clone(), hook.clone());
+        let write = move || {
+            put(&writer, &left.to_be_bytes(), b"theirs");
+            writer.freeze_all();
+            if left > 0 {
+                write_on(&writer, &again, left - 1);
+            }
+        };
+        *hook.lock() = Some(("sst", Box::new(write)));
+    }
+    let world = world();
+    let (fs, hook) = Telling::new(&world);
+    let wip = open_on(fs, options());
+    put(&wip, b"k", b"asked for");
+    write_on(&wip, &hook, 20);
+    let memtable = bucket(&wip, b"k").readable.load().active().clone();
+    wip.rotate().unwrap();
+    wip.run_flushes(|| !wip.frozen.lock().iter().any(|other| Arc::ptr_eq(other, &memtable))).unwrap();
+    assert!(hook.lock().is_some(), "what others write waits");
+    hook.lock().take();
+    flush(&wip);
+    assert_eq!(wip.check().unwrap().problems, Vec::<String>::new());
+}
+
+/// Tombstones that were kept for a snapshot, with nothing else beside the newest versions, stayed when it went.
+#[test]
+fn tombstones_go_with_the_snapshot_that_kept_them() {
+    let world = world();
+    let wip = open(&world);
+    put(&wip, b"a", b"1");
+    let snapshot = wip.core.snapshots.hold();
+    put(&wip, b"b", b"1");
+    let mut batch = WriteBatch::new();
+    batch.delete(b"b");
+    let request = Request { batch, condition: Condition::None, sync: false };
+    wip.apply(Group { requests: &[&request], first_seq: 3, sync: false }).unwrap();
+    wip.core.snapshots.advance(3);
+    flush(&wip);
+    wip.compact(Bound::Unbounded, Bound::Unbounded).unwrap();
+    let tombstones = || -> u64 {
+        let readable = bucket(&wip, b"b").readable.load_full();
+        readable.tables.iter().map(|table| table.run.meta().deletes).sum()
+    };
+    assert_eq!(tombstones(), 1, "the snapshot is older");
+    drop(snapshot);
+    wip.released();
+    while wip.core.env.executor.help() {}
+    assert_eq!(tombstones(), 0);
+}
+
+/// A flush shows that a memtable is gone before it drops its logs. Whoever had waited for that found eight logs, as many as
+/// there may be, and nothing to flush, and was refused.
+#[test]
+fn logs_that_a_flush_has_yet_to_drop_refuse_no_write() {
+    let (world, dir) = (world(), tempfile::tempdir().unwrap());
+    let pool = PoolChoice::Emulated {
+        path: Some(dir.path().join("pool")),
+        profile: Profile::parse("dram").unwrap(),
+    };
+    let mut options = Options { pool, pm_bytes: 8 << 20, ..options() };
+    options.wip.log = LogPlace::Pm;
+    let wip = open_on(Arc::new(world.fs()), options);
+    for dropped_meanwhile in [false, true] {
+        for i in 0..LOG_ROOTS.len() as u8 {
+            put(&wip, &[i], b"v");
+            wip.rotate_log().unwrap();
+        }
+        wip.freeze_all();
+        assert!(wip.put_into_tables(&wip.next_batch().unwrap()).unwrap());
+        if dropped_meanwhile {
+            // When the write was just refused.
+            let dropped = wip.log.dropped();
+            wip.log.drop_old(&wip.manifest).unwrap();
+            assert!(wip.free_log(dropped).unwrap() && !wip.free_log(wip.log.dropped()).unwrap());
+        }
+        put(&wip, b"k", b"v");
+        flush(&wip);
+    }
+    assert_eq!(wip.check().unwrap().problems, Vec::<String>::new());
 }

@@ -121,7 +121,7 @@ impl Wip {
         stay.iter()
             .filter(|table| table.level != LAST_LEVEL)
             .for_each(|table| change.move_to(LAST_LEVEL, table.run.number()));
-        change.add(LAST_LEVEL, written);
+        change.add(LAST_LEVEL, written.into_iter().map(keeping_tombstones).collect());
         if boundaries.is_empty() {
             self.install(change, &[])?;
         } else {
@@ -130,6 +130,8 @@ impl Wip {
         (0..LEVELS).for_each(|level| bucket.forget_reads(level));
         bucket.note_overlap(0.0);
         bucket.merged.store(if boundaries.is_empty() { live } else { 0 }, Ordering::Relaxed);
+        // While it still counts as being merged: by its figures of before it would be chosen again at once.
+        self.note_figures(&self.planning.lock(), bucket);
         self.core.counters.compactions.add(1);
         self.core.counters.compaction_bytes.add(bytes);
         self.remove_merged(inputs);
@@ -144,6 +146,11 @@ impl Wip {
             self.note_figures(&self.planning.lock(), bucket);
         }
     }
+}
+
+/// A tombstone that is left when all of a bucket was merged stays for the sake of a snapshot, as old versions do.
+fn keeping_tombstones(table: Written) -> Written {
+    Written { keeps_old: table.keeps_old || table.meta.deletes > 0, ..table }
 }
 
 /// Keys that are in the tables of `bucket`, ascending: of each table as many as is its share of all bytes.

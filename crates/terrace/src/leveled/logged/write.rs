@@ -19,6 +19,7 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
     /// if that would help.
     pub(super) fn log_with_retry(&self, group: &Group<'_>) -> Result<()> {
         loop {
+            let dropped = self.buffer.log.dropped();
             let refusal = match self.buffer.log.append(self, group) {
                 Ok(()) => return Ok(()),
                 Err(e) => e,
@@ -30,6 +31,11 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
                 }
                 if !self.readable.load().active().is_empty() && self.would_fit_alone(group) {
                     self.rotate_memtable()?;
+                    continue;
+                }
+                // The flush that has just ended may not have come to drop its log.
+                self.buffer.log.drop_old(&self.manifest)?;
+                if self.buffer.log.dropped() > dropped {
                     continue;
                 }
             }
