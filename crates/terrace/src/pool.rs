@@ -18,7 +18,7 @@ use std::path::{Component, Path, PathBuf};
 
 use terrace_base::rng::Rng;
 use terrace_base::{Error, ErrorKind, Result};
-use terrace_pmem::{Granularity, Known, MediaRequest, Opened, Pool, PoolOptions, Profile};
+use terrace_pmem::{Granularity, Known, Marks, MediaRequest, Opened, Pool, PoolOptions, Profile};
 
 use crate::core::Core;
 use crate::manifest::{Identity, KnownPool, Manifest};
@@ -327,16 +327,25 @@ pub(crate) fn note(manifest: &Manifest, pool: &Pool) {
     }
 }
 
-/// Closes pool and manifest in order (invariant 3).
-pub(crate) fn close(manifest: &Manifest, pool: &Pool) -> Result<()> {
-    if pool.is_read_only() {
-        return pool.close();
+/// Closes the pool, where there is one, and the manifest in order (invariant 3).
+pub(crate) fn close(core: &Core, manifest: &Manifest, pool: Option<&Pool>) -> Result<()> {
+    if core.options.read_only {
+        return pool.map_or(Ok(()), Pool::close);
     }
-    if pool.has_changed() {
-        manifest.apply(&[])?;
+    if let Some(pool) = pool {
+        if pool.has_changed() {
+            manifest.apply(&[])?;
+        }
+        pool.close()?;
     }
-    pool.close()?;
     manifest.seal()
+}
+
+/// Frees what is not among `marks`, as a crash has left it. Nobody frees anything meanwhile, so nothing that is found has an
+/// owner.
+pub(crate) fn reclaim(pool: &Pool, marks: &Marks) -> Result<()> {
+    pool.reclaim(marks)?;
+    pool.release_reclaimed().map(drop)
 }
 
 /// Units of a pool that are verified in one job.

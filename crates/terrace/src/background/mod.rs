@@ -1,12 +1,15 @@
 //! What an engine does in the background: which jobs are on their way, how many of a kind run at once, and who
-//! waits for them.
+//! waits for them; and its flushes, which writers may have to do themselves.
 //!
 //! 1. No job begins once the database is closing; a close waits for those that have begun.
 //! 2. A job is counted out after it has let go of the engine, however it ends: whoever has closed may open again.
 //! 3. What writers wait for goes before what makes reads cheaper, and that before what nobody waits for ([`Lane`]).
 //! 4. A slot is one job's at a time. Somebody who waits helps with queued jobs where the executor wants that.
 
-mod room;
+mod compactions;
+mod flushes;
+#[cfg(test)]
+mod tests;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -18,7 +21,8 @@ use terrace_base::{Error, Result};
 
 use crate::core::Core;
 
-pub(crate) use room::Room;
+pub(crate) use compactions::{Compacting, Patience};
+pub(crate) use flushes::Flushes;
 
 /// How often somebody who waits for jobs looks whether there is one to help with.
 const POLL: Duration = Duration::from_millis(50);
@@ -83,6 +87,19 @@ impl Background {
         }
     }
 
+    /// Does `work`, for which a close waits. Once the database is closed, that is an error only where there `is_work`.
+    pub fn unless_closed(
+        self: &Arc<Self>,
+        is_work: impl FnOnce() -> bool,
+        work: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        match self.hold_open() {
+            Ok(_open) => work(),
+            Err(e) if is_work() => Err(e),
+            Err(_) => Ok(()),
+        }
+    }
+
     /// Has `job` run in the background, unless the database is closing: then it says no.
     pub fn spawn<E>(
         self: &Arc<Self>,
@@ -107,6 +124,51 @@ impl Background {
         });
         self.core.env.executor.spawn_in(lane, job);
         true
+    }
+
+    /// Has `job` tidy up in the background, unless the database is closing. Its failure is the database's.
+    pub fn tidy<E>(
+        self: &Arc<Self>,
+        engine: &Weak<E>,
+        job: impl FnOnce(&E) -> Result<()> + Send + 'static,
+    ) -> bool
+    where
+        E: Send + Sync + 'static,
+    {
+        let core = self.core.clone();
+        self.spawn(Lane::Tidying, engine, move |engine| {
+            if let Err(e) = job(engine) {
+                core.health.fail(e);
+            }
+        })
+    }
+
+    /// Has `piece` done again and again, each time as a job that tidies up: it is given where it begins, from 0 on, and says
+    /// where the next one does.
+    pub fn tidy_in_pieces<E>(
+        self: &Arc<Self>,
+        engine: &Weak<E>,
+        piece: impl Fn(&E, u64) -> Option<u64> + Send + 'static,
+    ) where
+        E: Send + Sync + 'static,
+    {
+        self.tidy_from(engine, 0, piece);
+    }
+
+    fn tidy_from<E>(
+        self: &Arc<Self>,
+        engine: &Weak<E>,
+        from: u64,
+        piece: impl Fn(&E, u64) -> Option<u64> + Send + 'static,
+    ) where
+        E: Send + Sync + 'static,
+    {
+        let (jobs, again) = (self.clone(), engine.clone());
+        self.spawn(Lane::Tidying, engine, move |engine| {
+            if let Some(next) = piece(engine, from) {
+                jobs.tidy_from(&again, next, piece);
+            }
+        });
     }
 
     /// Runs what is more urgent than jobs of `lane` and waits for a thread. A long job asks for it between its steps, with

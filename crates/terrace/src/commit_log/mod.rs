@@ -32,6 +32,7 @@ mod mend;
 mod place;
 mod pool;
 mod record;
+mod recover;
 mod replay;
 mod salvage;
 mod sync;
@@ -51,14 +52,15 @@ use crate::manifest::{BegunLog, Edit, FileName, Manifest};
 use file::{Failure, FileLog};
 use pool::PoolLog;
 use record::put_batch_head;
-use replay::Files;
+use replay::{Files, Source};
 use sync::sync_all;
 
 pub(crate) use mend::Entry;
 pub(crate) use place::{Found, LogHome, Opened, durability};
 pub(crate) use pool::{Gathered, LOG_ROOTS, number_of};
 pub(crate) use record::Record;
-pub(crate) use replay::{Replayed, Source, first_beginning, groups_beyond, log_files, replay, replay_files};
+pub(crate) use recover::unless_full;
+pub(crate) use replay::{Replayed, first_beginning, groups_beyond, log_files, replay, replay_files};
 pub(crate) use salvage::{gather_logs, rebuild};
 
 /// The largest buffer that is kept from one record to the next.

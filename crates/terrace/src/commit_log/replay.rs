@@ -25,6 +25,9 @@ use crate::manifest::State;
 /// What was replayed.
 #[derive(Debug, Default)]
 pub(crate) struct Replayed {
+    /// Logs that there are, whether they count or not.
+    pub there: usize,
+    /// Logs that were read.
     pub logs: usize,
     pub groups: u64,
     pub writes: u64,
@@ -210,7 +213,7 @@ pub(crate) fn replay(
     let begins: Vec<Begins> = logs.iter().map(|&n| beginning(source, n)).collect::<Result<_>>()?;
     let from = begins.iter().rposition(|b| *b == Begins::Anew).unwrap_or(0);
     let flushed = state.flushed_seq;
-    let replayed = Replayed { reached: flushed, ..Replayed::default() };
+    let replayed = Replayed { there: logs.len(), reached: flushed, ..Replayed::default() };
     let mut chain =
         Chain { source, replayed, flushed, last: None, blank: Vec::new(), end: state.needed_end() };
     if let Err(e) = check_there(source, state) {

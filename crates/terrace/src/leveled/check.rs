@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use terrace_base::Result;
 use terrace_table::{Cursor, Kind, merge};
 
-use super::flush::Flushing;
 use super::{LeveledTree, Memtable, Readable, WriteBuffer};
 use crate::core::report::CheckReport;
 use crate::levels::Levels;
@@ -22,7 +21,7 @@ const READAHEAD_BYTES: usize = 256 << 10;
 pub(super) fn check<B: WriteBuffer>(tree: &LeveledTree<B>) -> Result<CheckReport> {
     tree.jobs.wait_idle();
     let _no_compaction = tree.jobs.all_slots();
-    let _no_flush = Flushing::claim(tree);
+    let _no_flush = tree.flushes.claim();
     let mut report = CheckReport::default();
     let readable = tree.readable();
     check_runs(&readable.levels, &mut report)?;

@@ -14,16 +14,10 @@ use terrace_base::{Error, Result};
 use super::change::Change;
 use super::merge::Merge;
 use super::{LeveledTree, WriteBuffer};
+use crate::background::{Compacting, Patience};
 use crate::compaction::leveled::{LevelsView, Pick, rewrite};
 use crate::levels::Levels;
 use crate::levels::output::Written;
-
-/// Whether a compaction goes on when the database is closing: one that somebody waits for does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Patience {
-    UntilClosing,
-    ToTheEnd,
-}
 
 /// A choice whose runs are busy until it is dropped.
 struct Claim<'a, B: WriteBuffer> {
@@ -70,21 +64,8 @@ impl<B: WriteBuffer> LeveledTree<B> {
         if self.core.options.read_only || self.core.is_scratch {
             return;
         }
-        let Some(slot) = self.jobs.free_slot() else { return };
-        self.spawn(Lane::Compaction, move |tree| {
-            let mut outcome = Ok(true);
-            while !tree.jobs.is_closing() && matches!(outcome, Ok(true)) {
-                outcome = tree.compact_next();
-            }
-            tree.sweep();
-            drop(slot);
-            match outcome {
-                Err(e) => tree.core.health.fail(e),
-                // What became due after the last look found the slot taken.
-                Ok(false) if tree.is_due() => tree.spawn_compaction(),
-                Ok(_) => {}
-            }
-        });
+        let how = Compacting { next: Self::compact_next, is_due: Self::is_due, sweep: Self::sweep };
+        self.jobs.compact(&self.me, how);
     }
 
     /// Makes nothing busy, not for a moment: the caller has no slot, and whoever has all of them finds everything free.

@@ -32,16 +32,7 @@ impl<B: WriteBuffer> Engine for LeveledTree<B> {
     }
 
     fn wait_until_flushed(&self) -> Result<()> {
-        match self.jobs.hold_open() {
-            Ok(_open) => {
-                while self.has_immutable() {
-                    self.wait_for_flush()?;
-                }
-                Ok(())
-            }
-            Err(e) if self.has_immutable() => Err(e),
-            Err(_) => Ok(()),
-        }
+        self.jobs.unless_closed(|| self.has_immutable(), || self.wait_for_flushes())
     }
 
     fn sync(&self) -> Result<()> {
@@ -92,10 +83,6 @@ impl<B: WriteBuffer> Engine for LeveledTree<B> {
             B::close(self)?;
             self.sweep();
         }
-        match &self.pool {
-            Some(pool) => pool::close(&self.manifest, pool),
-            None if self.core.options.read_only => Ok(()),
-            None => self.manifest.seal(),
-        }
+        pool::close(&self.core, &self.manifest, self.pool.as_ref())
     }
 }

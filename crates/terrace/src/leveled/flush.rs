@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
 use terrace_base::Result;
 use terrace_table::Kind;
 
@@ -15,53 +14,14 @@ use crate::levels::merge::Survivors;
 use crate::levels::output::{Below, Outputs};
 use crate::manifest::Edit;
 
-/// The right to flush. Whoever waits for room is told when it is given back, however that comes about.
-pub(super) struct Flushing<'a, B: WriteBuffer> {
-    tree: &'a LeveledTree<B>,
-    lock: Option<MutexGuard<'a, ()>>,
-}
-
-impl<'a, B: WriteBuffer> Flushing<'a, B> {
-    /// Waits for whoever has it.
-    pub fn claim(tree: &'a LeveledTree<B>) -> Self {
-        Flushing { tree, lock: Some(tree.flushing.lock()) }
-    }
-}
-
-impl<B: WriteBuffer> Drop for Flushing<'_, B> {
-    fn drop(&mut self) {
-        // In this order: whoever is woken looks whether the lock is free.
-        self.lock = None;
-        self.tree.room.notify();
-    }
-}
-
 impl<B: WriteBuffer> LeveledTree<B> {
     /// Flushes immutable memtables, oldest first, until there is none. One caller works, others wait.
     pub(super) fn run_flushes(&self) -> Result<()> {
-        let outcome = self.flush_alone();
+        let next = || Ok(self.readable().oldest_immutable().cloned());
+        let outcome = self.flushes.run(&self.core, &self.manifest, next, |memtable| self.flush(memtable));
         if outcome.is_ok() {
             self.spawn_compaction();
         }
-        outcome
-    }
-
-    fn flush_alone(&self) -> Result<()> {
-        let _alone = Flushing::claim(self);
-        let mut outcome = Ok(());
-        while let Some(memtable) = self.readable().oldest_immutable().cloned() {
-            // What could not be removed before may be the room that is missing.
-            self.sweep();
-            outcome = self.core.health.check().and_then(|()| self.flush(&memtable));
-            if let Err(e) = &outcome {
-                self.core.counters.background_errors.add(1);
-                self.core.health.fail(e.clone());
-                break;
-            }
-            self.core.health.recover();
-            self.room.notify();
-        }
-        self.sweep();
         outcome
     }
 

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use terrace_base::exec::Lane;
 use terrace_base::{Error, Result};
 use terrace_table::{Cursor, merge};
 
-use super::compact::Patience;
 use super::{LeveledTree, WriteBuffer};
+use crate::background::Patience;
 use crate::compaction::leveled::{Pick, split};
 use crate::levels::Levels;
 use crate::levels::cursor::LevelCursor;
@@ -21,9 +20,6 @@ use crate::levels::run::Run;
 
 /// Bytes read ahead from each input.
 const READAHEAD_BYTES: usize = 512 << 10;
-
-/// Entries merged between two looks at whether the database is closing.
-const ENTRIES_A_LOOK: u32 = 4096;
 
 /// One compaction's merge, cut into parts; each is done by whoever comes for it first.
 pub(super) struct Merge {
@@ -109,29 +105,9 @@ impl Merge {
         let below = self.below(sources, part, limits.overlap_bytes);
         let options = tree.writer_options(limits.run_bytes);
         let mut outputs = Outputs::new(&tree.core, &tree.manifest, options, below);
-        let mut entries = 0u32;
-        while cursor.valid() && part.to.as_ref().is_none_or(|to| cursor.key() < &to[..]) {
-            entries = entries.wrapping_add(1);
-            if entries.is_multiple_of(ENTRIES_A_LOOK) {
-                self.look_up(tree)?;
-            }
-            if survivors.keeps(cursor.key(), cursor.seq(), cursor.kind()) {
-                outputs.add(cursor.key(), cursor.seq(), cursor.kind(), &cursor.value()?)?;
-            }
-            cursor.next()?;
-        }
+        let look_up = || tree.jobs.look_up(self.patience);
+        outputs.add_survivors(&mut cursor, part.to.as_deref(), &mut survivors, look_up)?;
         outputs.finish()
-    }
-
-    /// Lets what is more urgent go first. Ends the work where it is no longer wanted.
-    fn look_up<B: WriteBuffer>(&self, tree: &LeveledTree<B>) -> Result<()> {
-        tree.jobs.give_way(Lane::Compaction);
-        match self.patience {
-            Patience::UntilClosing if tree.jobs.is_closing() => {
-                Err(Error::invalid("the database is closing"))
-            }
-            _ => Ok(()),
-        }
     }
 
     fn children(&self, sources: &Sources) -> Vec<Box<dyn Cursor>> {

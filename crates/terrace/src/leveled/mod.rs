@@ -29,7 +29,7 @@
 //!    leave in the same step in which their runs come.
 //! 3. A reader takes `readable` before it asks what is visible. Nothing that it then may see is missing: merges
 //!    drop no version that was the newest when it took `readable`.
-//! 4. Lock order: `flushing`, `choosing`, the write buffer's, `changing`, then what the parts lock.
+//! 4. Lock order: `flushes`, `choosing`, the write buffer's, `changing`, then what the parts lock.
 
 mod buffer;
 mod change;
@@ -57,7 +57,7 @@ use terrace_base::exec::Lane;
 use terrace_pmem::Pool;
 use terrace_table::TableOptions;
 
-use crate::background::{Background, Room};
+use crate::background::{Background, Flushes};
 use crate::compaction::leveled::{LevelPolicy, Limits};
 use crate::core::Core;
 use crate::levels::Levels;
@@ -89,8 +89,7 @@ pub(crate) struct LeveledTree<B: WriteBuffer> {
     changing: Mutex<()>,
     /// The last sequence number in a memtable or run.
     applied: AtomicU64,
-    /// Held by the one flush.
-    flushing: Mutex<()>,
+    flushes: Flushes,
     /// Runs that running compactions read.
     choosing: Mutex<BTreeSet<u64>>,
     /// What writers are slowed down by: runs on level 0, and bytes to be compacted.
@@ -98,8 +97,6 @@ pub(crate) struct LeveledTree<B: WriteBuffer> {
     debt_bytes: AtomicU64,
     /// Runs hold versions or tombstones that only snapshots keep.
     holds_garbage: AtomicBool,
-    /// Where writers wait for a flush.
-    room: Room,
     jobs: Arc<Background>,
     /// What opening had to do, in a line.
     opened: OnceLock<String>,
@@ -184,12 +181,11 @@ impl<B: WriteBuffer> LeveledTree<B> {
             readable: ArcSwap::from_pointee(readable),
             changing: Default::default(),
             applied: Default::default(),
-            flushing: Default::default(),
+            flushes: Default::default(),
             choosing: Default::default(),
             l0_runs: Default::default(),
             debt_bytes: Default::default(),
             holds_garbage: Default::default(),
-            room: Default::default(),
             jobs,
             opened: Default::default(),
         };

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
-use terrace_base::exec::Lane;
 use terrace_pmem::{Marks, Pool};
 
 use super::{LeveledTree, Stage, WriteBuffer};
@@ -16,14 +15,6 @@ impl<B: WriteBuffer> LeveledTree<B> {
         let state = self.manifest.state();
         let tables = state.tables.values().map(|t| t.meta.max_seq).max().unwrap_or(0);
         tables.max(state.flushed_seq).max(self.applied.load(Ordering::Acquire))
-    }
-
-    /// Numbers of files that were made and forgotten are not given out again.
-    pub(super) fn reserve_numbers(&self, highest: Option<u64>) {
-        let next = self.manifest.state().next_file;
-        if let Some(highest) = highest.filter(|n| *n >= next) {
-            self.manifest.take_numbers(highest + 1 - next);
-        }
     }
 
     /// Removes what is no longer needed.
@@ -39,25 +30,16 @@ impl<B: WriteBuffer> LeveledTree<B> {
         self.readable.rcu(|now| now.with(&next));
     }
 
-    /// After a crash, frees what was allocated in the pool and belongs to nobody.
-    pub(super) fn reclaim(&self, crashed: bool) {
-        let wanted = self.pool.as_ref().is_some_and(|pool| crashed || pool.needs_reclaim());
-        if wanted {
-            self.spawn(Lane::Tidying, |tree| {
-                if let Err(e) = tree.reclaim_now() {
-                    tree.core.health.fail(e);
-                }
-            });
+    /// Has what a crash left in the pool, and nobody owns, freed in the background.
+    pub(super) fn reclaim_after(&self, crashed: bool) {
+        if self.pool.as_ref().is_some_and(|pool| crashed || pool.needs_reclaim()) {
+            self.jobs.tidy(&self.me, Self::reclaim_now);
         }
     }
 
     pub(super) fn reclaim_now(&self) -> Result<()> {
         let Some(pool) = &self.pool else { return Ok(()) };
-        // Nobody frees anything meanwhile, so nothing that is found has an owner.
-        self.with_marked(pool, |marks| {
-            pool.reclaim(marks)?;
-            pool.release_reclaimed().map(drop)
-        })
+        self.with_marked(pool, |marks| pool::reclaim(pool, marks))
     }
 
     /// Marks everything that the tree has in the pool; nothing of that is freed before `then` has returned.
@@ -68,14 +50,10 @@ impl<B: WriteBuffer> LeveledTree<B> {
         self.buffer.stage().with_marked(pool.marks(), |marks| self.buffer.with_marked(marks, then))
     }
 
-    /// Has what the pool was closed with verified in the background, a piece at a time.
-    pub fn verify_pool(&self, from: u64) {
+    /// Has what the pool was closed with verified in the background.
+    pub fn verify_pool(&self) {
         if self.pool.is_some() {
-            self.spawn(Lane::Tidying, move |tree| {
-                if let Some(next) = tree.pool.as_ref().and_then(|pool| pool::verify(pool, from)) {
-                    tree.verify_pool(next);
-                }
-            });
+            self.jobs.tidy_in_pieces(&self.me, |tree, from| pool::verify(tree.pool.as_ref()?, from));
         }
     }
 }

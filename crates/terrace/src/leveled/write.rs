@@ -86,7 +86,15 @@ impl<B: WriteBuffer> LeveledTree<B> {
     pub(super) fn wait_for_flush(&self) -> Result<()> {
         let Some(waited_for) = self.readable().oldest_immutable().cloned() else { return Ok(()) };
         let gone = || !self.readable.load().has(&waited_for);
-        self.room.wait_for_flush(&self.core, gone, &self.flushing, || self.run_flushes())
+        self.flushes.wait_until(&self.core, gone, || self.run_flushes())
+    }
+
+    /// Waits until every immutable memtable is flushed.
+    pub(super) fn wait_for_flushes(&self) -> Result<()> {
+        while self.has_immutable() {
+            self.wait_for_flush()?;
+        }
+        Ok(())
     }
 
     pub(super) fn spawn_flush(&self) {

@@ -4,11 +4,15 @@
 //! makes the names durable, the rest is the caller's.
 
 use terrace_base::Result;
-use terrace_table::{Kind, TableMeta};
+use terrace_table::{Cursor, Kind, TableMeta};
 
+use super::merge::Survivors;
 use crate::core::Core;
 use crate::manifest::Manifest;
 use crate::tables::{MadeFile, TableWriter, WriterOptions};
+
+/// Entries merged between two looks at what else there is to do.
+const ENTRIES_A_LOOK: u32 = 4096;
 
 /// A table that was written. Its file goes with this unless somebody keeps it.
 #[derive(Debug)]
@@ -86,6 +90,29 @@ impl<'a> Outputs<'a> {
             self.keeps_old = true;
         }
         self.writer.add(key, seq, kind, value)
+    }
+
+    /// Adds those of the versions that `cursor` comes by, up to the key `to`, which `survivors` keeps. Looks up now and then, and
+    /// ends where that is an error.
+    pub fn add_survivors<F: Fn(&[u8], u64) -> bool>(
+        &mut self,
+        cursor: &mut impl Cursor,
+        to: Option<&[u8]>,
+        survivors: &mut Survivors<'_, F>,
+        look_up: impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        let mut entries = 0u32;
+        while cursor.valid() && to.is_none_or(|to| cursor.key() < to) {
+            entries = entries.wrapping_add(1);
+            if entries.is_multiple_of(ENTRIES_A_LOOK) {
+                look_up()?;
+            }
+            if survivors.keeps(cursor.key(), cursor.seq(), cursor.kind()) {
+                self.add(cursor.key(), cursor.seq(), cursor.kind(), &cursor.value()?)?;
+            }
+            cursor.next()?;
+        }
+        Ok(())
     }
 
     /// Ends the table being written where it is full.

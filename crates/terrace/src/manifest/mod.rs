@@ -258,6 +258,11 @@ impl Manifest {
         first..first + count
     }
 
+    /// Gives out no number up to `highest`, the highest of files that were made and may have been forgotten.
+    pub fn pass_over(&self, highest: Option<u64>) {
+        self.next_file.fetch_max(highest.map_or(0, |number| number.saturating_add(1)), Ordering::Relaxed);
+    }
+
     /// Has the next group note the session of the pool that is open.
     pub fn note_pool(&self, known: KnownPool) {
         *self.pool.lock() = Some(known);

@@ -54,7 +54,7 @@ impl<'a> Sought<'a> {
     }
 }
 
-/// What is put into the list.
+/// What is put into a memtable.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Content<'a> {
     pub key: &'a [u8],

@@ -22,7 +22,7 @@ pub(super) fn log_home(core: &Core) -> LogHome {
 pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
     let opened = log_home(&core).open(&core)?;
     let lsm = assemble(core, opened, None, &mut Err)?;
-    lsm.verify_pool(0);
+    lsm.verify_pool();
     let last = lsm.last_seq();
     Ok((lsm, last))
 }

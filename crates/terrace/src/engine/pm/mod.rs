@@ -126,15 +126,6 @@ impl<I: KeyIndex> PmStore<I> {
         I::KIND.name()
     }
 
-    /// Has what the pool was closed with verified in the background, a piece at a time.
-    fn verify_pool(&self, from: u64) {
-        self.spawn(move |store| {
-            if let Some(next) = pool::verify(&store.pool, from) {
-                store.verify_pool(next);
-            }
-        });
-    }
-
     /// Has `job` run in the background: nobody waits for any of this engine's.
     fn spawn(&self, job: impl FnOnce(&PmStore<I>) + Send + 'static) -> bool {
         self.jobs.spawn(Lane::Tidying, &self.me, job)
@@ -268,11 +259,9 @@ impl<I: KeyIndex> Engine for PmStore<I> {
     fn released(&self) {
         let wanted = !self.core.options.read_only && !self.kept.lock().is_empty();
         if wanted && !self.jobs.is_closing() && !self.dropping.swap(true, Ordering::AcqRel) {
-            self.spawn(|store| {
+            self.jobs.tidy(&self.me, |store| {
                 store.dropping.store(false, Ordering::Release);
-                if let Err(e) = store.drop_versions() {
-                    store.core.health.fail(e);
-                }
+                store.drop_versions()
             });
         }
     }
@@ -307,6 +296,6 @@ impl<I: KeyIndex> Engine for PmStore<I> {
             self.pool.leave_unreclaimed();
         }
         index?;
-        pool::close(&self.manifest, &self.pool)
+        pool::close(&self.core, &self.manifest, Some(&self.pool))
     }
 }

@@ -38,7 +38,7 @@ pub(crate) fn open<I: KeyIndex>(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64
         None => create::<I>(&core)?,
     };
     let store = assemble::<I>(core, manifest, pool, found)?;
-    store.verify_pool(0);
+    store.jobs.tidy_in_pieces(&store.me, |store, from| pool::verify(&store.pool, from));
     let last = store.number();
     Ok((store, last))
 }

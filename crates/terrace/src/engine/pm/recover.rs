@@ -20,11 +20,7 @@ impl<I: KeyIndex> PmStore<I> {
     pub(super) fn recover(&self, found: Found) {
         // After a clean close, too, something may be left that readers had kept until then.
         if found == Found::Crashed || found != Found::Doubtful && self.pool.needs_reclaim() {
-            self.spawn(|store| {
-                if let Err(e) = store.reclaim() {
-                    store.core.health.fail(e);
-                }
-            });
+            self.jobs.tidy(&self.me, Self::reclaim);
         }
     }
 

@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 
 use terrace_base::Result;
 use terrace_index::{PointIndex, SkipList};
+use terrace_pmem::Granularity;
 use terrace_table::{Cursor, Kind, Position};
 
 use super::Slm;
-use super::flush::Flushing;
+use crate::commit_log::durability;
 use crate::core::report::CheckReport;
 use crate::located::{CHAIN_KIND, Chain, Origin, Word};
 use crate::stats::Stats;
@@ -23,7 +24,7 @@ pub(super) fn check(slm: &Slm) -> Result<CheckReport> {
     slm.jobs.wait_idle();
     let _no_compaction = slm.jobs.all_slots();
     let _no_collapse = slm.located.hold_collapsing();
-    let _no_flush = Flushing::claim(slm);
+    let _no_flush = slm.flushes.claim();
     let _no_index_change = slm.located.hold_still();
     let mut report = CheckReport::default();
     let held = check_tables(slm, &mut report)?;
@@ -203,7 +204,7 @@ fn pool_problems(slm: &Slm) -> Result<Vec<String>> {
 
 pub(super) fn fill_stats(slm: &Slm, stats: &mut Stats) {
     stats.media = slm.pool.describe();
-    stats.durability = super::durability(slm.pool.granularity(), slm.core.options.sync).into();
+    stats.durability = durability(slm.pool.granularity() != Granularity::Page, slm.core.options.sync).into();
     stats.emulated = slm.emulated.clone();
     stats.opened = slm.opened.lock().clone();
     let held = slm.dram();

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 use terrace_index::PointIndex;
 use terrace_pmem::Claim;
@@ -30,53 +30,15 @@ use crate::manifest::{Edit, JobKind};
 /// Entries after which others hear how far a flush has come.
 const SEEN_AT_ONCE: u64 = 64;
 
-/// The right to flush. Whoever waits for room is told when it is given back, however that comes about.
-pub(super) struct Flushing<'a> {
-    slm: &'a Slm,
-    lock: Option<MutexGuard<'a, ()>>,
-}
-
-impl<'a> Flushing<'a> {
-    /// Waits for whoever has it.
-    pub fn claim(slm: &'a Slm) -> Self {
-        Flushing { slm, lock: Some(slm.flushing.lock()) }
-    }
-}
-
-impl Drop for Flushing<'_> {
-    fn drop(&mut self) {
-        // In this order: whoever is woken looks whether the lock is free.
-        self.lock = None;
-        self.slm.room.notify();
-    }
-}
-
 /// Flushes immutable memtables, oldest first, until there is none. One caller works, others wait.
 pub(super) fn run(slm: &Slm) -> Result<()> {
     // What memtables hold goes into the index by the room that is kept back for it.
-    let outcome = slm.pool.claiming(Claim::All, || run_alone(slm));
+    let next = || Ok(slm.mem.load().oldest_immutable().cloned());
+    let run = || slm.flushes.run(&slm.core, &slm.manifest, next, |memtable| flush(slm, memtable));
+    let outcome = slm.pool.claiming(Claim::All, run);
     if outcome.is_ok() {
         slm.spawn_compaction();
     }
-    outcome
-}
-
-fn run_alone(slm: &Slm) -> Result<()> {
-    let _alone = Flushing::claim(slm);
-    let mut outcome = Ok(());
-    while let Some(memtable) = slm.mem.load().oldest_immutable().cloned() {
-        // What could not be removed before may be the room that is missing.
-        slm.sweep();
-        outcome = slm.core.health.check().and_then(|()| flush(slm, &memtable));
-        if let Err(e) = &outcome {
-            slm.core.counters.background_errors.add(1);
-            slm.core.health.fail(e.clone());
-            break;
-        }
-        slm.core.health.recover();
-        slm.room.notify();
-    }
-    slm.sweep();
     outcome
 }
 

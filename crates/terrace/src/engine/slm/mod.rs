@@ -46,7 +46,7 @@ use parking_lot::Mutex;
 use terrace_base::Result;
 use terrace_base::exec::Lane;
 use terrace_index::{PointIndex, SkipList, WeakSkipList};
-use terrace_pmem::{Granularity, Pool};
+use terrace_pmem::Pool;
 
 use crate::commit_log::CommitLog;
 use crate::compaction::selective::{LeafScan, PinnedEntries};
@@ -62,7 +62,7 @@ use crate::stats::Stats;
 pub(crate) use open::open;
 pub(crate) use repair::repair;
 
-use crate::background::{Background, Room};
+use crate::background::{Background, Flushes};
 use crate::tables::TableStore;
 use memtable::{FlushPace, MemSet, MemTable};
 
@@ -104,10 +104,7 @@ pub(crate) struct Slm {
     /// What opening found no room for: nothing is written before it is.
     unfinished_opening: Mutex<Option<open::Attached>>,
     is_opening_unfinished: AtomicBool,
-    /// Where writers wait for a flush.
-    room: Room,
-    /// Held by the one flush.
-    flushing: Mutex<()>,
+    flushes: Flushes,
     flush_pace: FlushPace,
     /// A flush that has failed on the way and is to go on.
     unfinished: Mutex<Option<flush::Unfinished>>,
@@ -145,15 +142,6 @@ struct Dram {
 }
 
 impl Slm {
-    /// Has what the pool was closed with verified in the background, a piece at a time.
-    fn verify_pool(&self, from: u64) {
-        self.spawn(Lane::Tidying, move |slm| {
-            if let Some(next) = pool::verify(&slm.pool, from) {
-                slm.verify_pool(next);
-            }
-        });
-    }
-
     /// Starts a compaction in the background if a slot is free; a running one goes on by itself.
     fn spawn_compaction(&self) {
         // A job that a crash cut short is ended before another begins.
@@ -266,14 +254,8 @@ impl Engine for Slm {
     }
 
     fn wait_until_flushed(&self) -> Result<()> {
-        match self.jobs.hold_open() {
-            Ok(_open) => {
-                self.log.mend(self)?;
-                self.wait_for_flush()
-            }
-            Err(e) if self.has_immutable() => Err(e),
-            Err(_) => Ok(()),
-        }
+        let flush = || self.log.mend(self).and_then(|()| self.wait_for_flush());
+        self.jobs.unless_closed(|| self.has_immutable(), flush)
     }
 
     fn sync(&self) -> Result<()> {
@@ -303,12 +285,11 @@ impl Engine for Slm {
         let may_not = self.is_opening_unfinished.load(Ordering::Acquire) || self.core.options.read_only;
         let wanted = self.located.has_chains() && !may_not;
         if wanted && !self.jobs.is_closing() && !self.collapse_pending.swap(true, Ordering::AcqRel) {
-            self.spawn(Lane::Tidying, |slm| {
+            self.jobs.tidy(&self.me, |slm| {
                 slm.collapse_pending.store(false, Ordering::Release);
-                if let Err(e) = slm.located.collapse_chains() {
-                    slm.core.health.fail(e);
-                }
+                let collapsed = slm.located.collapse_chains();
                 slm.spawn_compaction();
+                collapsed
             });
         }
     }
@@ -349,20 +330,6 @@ impl Engine for Slm {
         }
         self.leave_unfinished();
         self.sweep();
-        pool::close(&self.manifest, &self.pool)
-    }
-}
-
-/// Whether acknowledged writes of a pool like this survive a power cut, in plain words.
-fn durability(granularity: Granularity, sync: bool) -> &'static str {
-    match (granularity, sync) {
-        (Granularity::Byte | Granularity::CacheLine, _) => "an acknowledged write survives a power cut",
-        (Granularity::Page, true) => {
-            "an acknowledged write survives a power cut (each group of writes waits for fdatasync)"
-        }
-        (Granularity::Page, false) => {
-            "an acknowledged write survives a killed process; after a power cut a consistent prefix \
-             with every synced write is there"
-        }
+        pool::close(&self.core, &self.manifest, Some(&self.pool))
     }
 }

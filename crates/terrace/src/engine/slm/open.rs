@@ -59,7 +59,7 @@ pub(super) fn open_slm(core: Arc<Core>) -> Result<(Arc<Slm>, u64)> {
         None => create(&core)?,
     };
     let slm = assemble(core, manifest, pool, attached)?;
-    slm.verify_pool(0);
+    slm.jobs.tidy_in_pieces(&slm.me, |slm, from| pool::verify(&slm.pool, from));
     let last = slm.recover(attached)?;
     if attached == Attached::Rebuild {
         // Only now the manifest knows the pool: one whose rebuilding was cut short is not taken for whole.
@@ -214,8 +214,7 @@ pub(super) fn assemble(
         log,
         unfinished_opening: Default::default(),
         is_opening_unfinished: Default::default(),
-        room: Default::default(),
-        flushing: Default::default(),
+        flushes: Default::default(),
         flush_pace: Default::default(),
         unfinished: Default::default(),
         choosing: Default::default(),

@@ -100,11 +100,7 @@ impl Slm {
         }
         // After a clean close, too, something may be left that readers had kept until then.
         if attached == Attached::Crashed || !dead.is_empty() || self.pool.needs_reclaim() {
-            self.spawn(Lane::Tidying, move |slm| {
-                if let Err(e) = slm.reclaim().and_then(|()| slm.remove_unnamed(&dead)) {
-                    slm.core.health.fail(e);
-                }
-            });
+            self.jobs.tidy(&self.me, move |slm| slm.reclaim().and_then(|()| slm.remove_unnamed(&dead)));
         } else {
             // Snapshots that were held at the close are gone.
             self.released();
@@ -144,11 +140,7 @@ impl Slm {
     /// are not given out again.
     fn dead_tables(&self) -> Result<Vec<u64>> {
         let listing = self.manifest.listing()?;
-        let next = self.manifest.state().next_file;
-        let highest = listing.logs.iter().chain(&listing.dead_tables).max().copied();
-        if let Some(highest) = highest.filter(|n| *n >= next) {
-            self.manifest.take_numbers(highest + 1 - next);
-        }
+        self.manifest.pass_over(listing.logs.iter().chain(&listing.dead_tables).max().copied());
         Ok(listing.dead_tables)
     }
 

@@ -219,7 +219,7 @@ impl Slm {
     pub(super) fn wait_for_flush(&self) -> Result<()> {
         let Some(waited_for) = self.mem.load().oldest_immutable().cloned() else { return Ok(()) };
         let gone = || !self.mem.load().iter().any(|m| Arc::ptr_eq(m, &waited_for));
-        self.room.wait_for_flush(&self.core, gone, &self.flushing, || flush::run(self))
+        self.flushes.wait_until(&self.core, gone, || flush::run(self))
     }
 
     fn spawn_flush(&self) {

@@ -9,7 +9,6 @@ use terrace_table::{Cursor, Kind, merge};
 
 use super::Wip;
 use super::bucket::{Bucket, Readable};
-use super::flush::Flushing;
 use crate::commit_log::durability;
 use crate::compaction::buckets::LEVELS;
 use crate::core::report::CheckReport;
@@ -22,7 +21,7 @@ const READAHEAD_BYTES: usize = 256 << 10;
 pub(super) fn check(wip: &Wip) -> Result<CheckReport> {
     wip.jobs.wait_idle();
     let _no_compaction = wip.jobs.all_slots();
-    let _no_flush = Flushing::claim(wip);
+    let _no_flush = wip.flushes.claim();
     let mut report = CheckReport::default();
     let buckets = wip.buckets();
     for bucket in buckets.iter() {

@@ -8,21 +8,14 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use terrace_base::exec::Lane;
 use terrace_base::{Error, Result};
 
 use super::bucket::{Bucket, Placed};
 use super::change::Change;
 use super::whole::Ended;
 use super::{Plan, Wip};
+use crate::background::{Compacting, Patience};
 use crate::compaction::buckets::{BucketFigures, LEVELS, Pick, choose};
-
-/// Whether a compaction goes on when the database is closing: one that somebody waits for does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Patience {
-    UntilClosing,
-    ToTheEnd,
-}
 
 /// What is to be done.
 enum Job {
@@ -104,21 +97,8 @@ impl Wip {
         if self.core.options.read_only || self.core.is_scratch || is_replaying {
             return;
         }
-        let Some(slot) = self.jobs.free_slot() else { return };
-        self.spawn(Lane::Compaction, move |wip| {
-            let mut outcome = Ok(true);
-            while !wip.jobs.is_closing() && matches!(outcome, Ok(true)) {
-                outcome = wip.compact_next();
-            }
-            wip.sweep();
-            drop(slot);
-            match outcome {
-                Err(e) => wip.core.health.fail(e),
-                // What became due after the last look found the slot taken.
-                Ok(false) if wip.next_job().is_some() => wip.spawn_compaction(),
-                Ok(_) => {}
-            }
-        });
+        let is_due = |wip: &Wip| wip.next_job().is_some();
+        self.jobs.compact(&self.me, Compacting { next: Wip::compact_next, is_due, sweep: Wip::sweep });
     }
 
     fn next_job(&self) -> Option<Job> {

@@ -27,11 +27,7 @@ impl Engine for Wip {
     }
 
     fn wait_until_flushed(&self) -> Result<()> {
-        match self.jobs.hold_open() {
-            Ok(_open) => self.wait_for_frozen(),
-            Err(e) if self.has_frozen() => Err(e),
-            Err(_) => Ok(()),
-        }
+        self.jobs.unless_closed(|| self.has_frozen(), || self.wait_for_frozen())
     }
 
     fn sync(&self) -> Result<()> {
@@ -86,10 +82,6 @@ impl Engine for Wip {
             self.log.close(self)?;
             self.sweep();
         }
-        match &self.pool {
-            Some(pool) => pool::close(&self.manifest, pool),
-            None if self.core.options.read_only => Ok(()),
-            None => self.manifest.seal(),
-        }
+        pool::close(&self.core, &self.manifest, self.pool.as_ref())
     }
 }

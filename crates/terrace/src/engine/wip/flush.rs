@@ -10,7 +10,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use parking_lot::MutexGuard;
 use terrace_base::{Error, Result};
 
 use super::Wip;
@@ -34,66 +33,26 @@ pub(super) struct Batch {
     needs_log: bool,
 }
 
-/// The right to flush. Whoever waits for room is told when it is given back, however that comes about.
-pub(super) struct Flushing<'a> {
-    wip: &'a Wip,
-    lock: Option<MutexGuard<'a, ()>>,
-}
-
-impl<'a> Flushing<'a> {
-    /// Waits for whoever has it.
-    pub fn claim(wip: &'a Wip) -> Self {
-        Flushing { wip, lock: Some(wip.flushing.lock()) }
-    }
-}
-
-impl Drop for Flushing<'_> {
-    fn drop(&mut self) {
-        // In this order: who is woken looks whether the lock is free.
-        self.lock = None;
-        self.wip.room.notify();
-    }
-}
-
 impl Wip {
     /// Flushes memtables that wait for it until there is none, or it is `enough`: writers may go on. One caller works, others
     /// wait.
     pub(super) fn run_flushes(&self, enough: impl Fn() -> bool) -> Result<()> {
-        let outcome = self.flush_alone(enough);
+        let next = || if enough() { Ok(None) } else { self.next_batch() };
+        let outcome = self.flushes.run(&self.core, &self.manifest, next, |batch| self.flush(batch));
         if outcome.is_ok() {
             self.spawn_compaction();
         }
         outcome
     }
 
-    fn flush_alone(&self, enough: impl Fn() -> bool) -> Result<()> {
-        let _alone = Flushing::claim(self);
-        let mut outcome = Ok(());
-        while !enough() {
-            let batch = match self.next_batch() {
-                Ok(batch) if batch.memtables.is_empty() => break,
-                Ok(batch) => batch,
-                Err(e) => return Err(e),
-            };
-            // What could not be removed before may be the room that is missing.
-            self.sweep();
-            outcome = self.core.health.check().and_then(|()| self.flush(&batch));
-            if let Err(e) = &outcome {
-                self.core.counters.background_errors.add(1);
-                self.core.health.fail(e.clone());
-                break;
-            }
-            self.core.health.recover();
-            self.room.notify();
-        }
-        self.sweep();
-        outcome
+    /// What is flushed next; none if nothing waits for it.
+    pub(super) fn next_batch(&self) -> Result<Option<Batch>> {
+        let batch = if self.is_log_unreliable() { self.all_at_once()? } else { self.oldest_together() };
+        Ok(Some(batch).filter(|batch| !batch.memtables.is_empty()))
     }
 
-    pub(super) fn next_batch(&self) -> Result<Batch> {
-        if self.is_log_unreliable() {
-            return self.all_at_once();
-        }
+    /// Those that have waited the longest.
+    fn oldest_together(&self) -> Batch {
         let mut bytes = 0;
         let within = |memtable: &&Arc<BucketMemtable>| {
             bytes += memtable.bytes_used();
@@ -102,7 +61,7 @@ impl Wip {
         let frozen = self.frozen.lock();
         let first = frozen.front().into_iter();
         let others = frozen.iter().take(TOGETHER).take_while(within).skip(1);
-        Ok(Batch { memtables: first.chain(others).cloned().collect(), needs_log: true })
+        Batch { memtables: first.chain(others).cloned().collect(), needs_log: true }
     }
 
     /// All memtables, which must be closed: the leader sees to that.

@@ -1,12 +1,12 @@
 //! Merging tables of a bucket.
 
-use terrace_base::exec::Lane;
 use terrace_base::{Error, Result};
 use terrace_table::{Cursor, merge};
 
 use super::Wip;
 use super::bucket::Placed;
-use super::compact::{Claim, Patience};
+use super::compact::Claim;
+use crate::background::Patience;
 use crate::compaction::buckets::{KeyRange, rows};
 use crate::levels::cursor::LevelCursor;
 use crate::levels::merge::Survivors;
@@ -19,9 +19,6 @@ const READAHEAD_BYTES: usize = 512 << 10;
 
 /// A merge leaves room for this part of the log.
 const LEFT_TO_WRITERS: u64 = 4;
-
-/// Entries merged between two looks at whether something else is more urgent.
-const ENTRIES_A_LOOK: u32 = 4096;
 
 impl Wip {
     /// Merges `inputs`, which are among the tables of `claim`, into new ones that end before each of `cuts`.
@@ -46,17 +43,7 @@ impl Wip {
         let mut outputs = Outputs::new(&self.core, &self.manifest, self.writer_options(), Below::default());
         outputs.begin_part(cuts)?;
         cursor.seek_first()?;
-        let mut entries = 0u32;
-        while cursor.valid() {
-            entries = entries.wrapping_add(1);
-            if entries.is_multiple_of(ENTRIES_A_LOOK) {
-                self.look_up(patience)?;
-            }
-            if survivors.keeps(cursor.key(), cursor.seq(), cursor.kind()) {
-                outputs.add(cursor.key(), cursor.seq(), cursor.kind(), &cursor.value()?)?;
-            }
-            cursor.next()?;
-        }
+        outputs.add_survivors(&mut cursor, None, &mut survivors, || self.jobs.look_up(patience))?;
         outputs.finish()
     }
 
@@ -67,17 +54,6 @@ impl Wip {
         let free = self.core.fs().free_bytes(&self.core.dir)?;
         let needed = bytes + bytes / 16 + self.core.options.wip.log_bytes / LEFT_TO_WRITERS;
         if free < needed { Err(Error::NoSpace { path: self.core.dir.clone() }) } else { Ok(()) }
-    }
-
-    /// Lets what is more urgent go first. Ends the work where it is no longer wanted.
-    fn look_up(&self, patience: Patience) -> Result<()> {
-        self.jobs.give_way(Lane::Compaction);
-        match patience {
-            Patience::UntilClosing if self.jobs.is_closing() => {
-                Err(Error::invalid("the database is closing"))
-            }
-            _ => Ok(()),
-        }
     }
 }
 

@@ -34,7 +34,7 @@
 //!    be split; then it is split, with no flush and no other job of it under way.
 //! 4. A reader takes buckets and what is readable of one before it asks what is visible; a snapshot is registered before.
 //!    Of what it then may see nothing is missing: merges drop no version that was the newest when it took them.
-//! 5. Lock order: `flushing`, `changing`, `writing`, `planning`, then what the parts lock. Tables of a bucket and all
+//! 5. Lock order: `flushes`, `changing`, `writing`, `planning`, then what the parts lock. Tables of a bucket and all
 //!    buckets change under `changing`; memtables of a bucket and all buckets under `writing`.
 
 mod bucket;
@@ -70,7 +70,7 @@ use terrace_base::exec::Lane;
 use terrace_pmem::Pool;
 use terrace_table::TableOptions;
 
-use crate::background::{Background, Room};
+use crate::background::{Background, Flushes};
 use crate::commit_log::CommitLog;
 use crate::compaction::buckets::BucketOptions;
 use crate::core::Core;
@@ -117,8 +117,8 @@ pub(crate) struct Wip {
     frozen: Mutex<VecDeque<Arc<BucketMemtable>>>,
     /// Bytes of those.
     frozen_bytes: AtomicU64,
-    /// Held by the one flush, and by what must not meet one.
-    flushing: Mutex<()>,
+    /// Claimed by what must not meet one, too.
+    flushes: Flushes,
     /// What running jobs have claimed.
     planning: Mutex<Plan>,
     /// What the leader has seen of the buckets that its last group went to.
@@ -132,8 +132,6 @@ pub(crate) struct Wip {
     /// Bytes that flushes of one memtable write, lately.
     flush_bytes: AtomicU64,
     reshaped: Reshaped,
-    /// Where writers wait for a flush.
-    room: Room,
     jobs: Arc<Background>,
     /// What opening had to do, in a line.
     opened: OnceLock<String>,
@@ -204,7 +202,7 @@ impl Wip {
             applied: AtomicU64::default(),
             frozen: Mutex::default(),
             frozen_bytes: AtomicU64::default(),
-            flushing: Mutex::default(),
+            flushes: Flushes::default(),
             planning: Mutex::default(),
             touched: Mutex::default(),
             span: Mutex::default(),
@@ -212,7 +210,6 @@ impl Wip {
             replaying: AtomicBool::default(),
             flush_bytes: AtomicU64::default(),
             reshaped: Reshaped::default(),
-            room: Room::default(),
             jobs,
             opened: OnceLock::default(),
         };

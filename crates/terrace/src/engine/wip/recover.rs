@@ -1,23 +1,19 @@
 //! What opening has to do: the log back into memtables, files that nobody refers to out of the way, and work begun.
-//!
-//! What a killed process left in files is whole, but its last sync may have failed: before anything is logged that rests
-//! on it, it goes to tables. So does what a power cut has left of the log.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use terrace_base::exec::Lane;
-use terrace_base::{Error, ErrorKind, Result};
+use terrace_base::{Error, Result};
 use terrace_table::Kind;
 
 use super::Wip;
 use super::bucket::Bucket;
 use super::buckets::Buckets;
 use crate::batch::{Op, WriteBatch};
-use crate::commit_log::{Found, Gathered, Replayed, Source, replay};
-use crate::manifest::Edit;
+use crate::commit_log::{Found, Gathered, Replayed, unless_full};
+use crate::manifest::Listing;
 use crate::pool;
 
 /// Bytes of operations that are read before they are put into memtables, by two threads; fewer where memtables may not
@@ -36,14 +32,6 @@ pub(super) enum Replaying {
 /// Groups that have been read: each with the log it is from, the number of its first operation, and up to where they
 /// are there already.
 type Groups = Vec<(u64, u64, WriteBatch, u64)>;
-
-/// A disk without room is no reason not to open.
-fn unless_full(outcome: Result<()>) -> Result<()> {
-    match outcome {
-        Err(e) if e.kind() == ErrorKind::NoSpace => Ok(()),
-        outcome => outcome,
-    }
-}
 
 impl Wip {
     /// Brings a just opened database to rest. `gathered` are its logs if they lie elsewhere. `damaged` is asked about each
@@ -70,25 +58,9 @@ impl Wip {
         damaged: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<Replayed> {
         let listing = self.manifest.listing()?;
-        let in_pool = self.log.gather();
-        let files = self.log.files(listing.logs.clone());
-        let source: &dyn Source = match gathered.or(in_pool.as_ref()) {
-            Some(gathered) => gathered,
-            None => &files,
-        };
-        self.reserve_numbers(source.numbers().iter().chain(&listing.dead_tables).max().copied());
-        if let Some(pool) = &in_pool
-            && found == Found::Closed
-        {
-            pool.check_end()?;
-        }
         self.replaying.store(true, Ordering::Release);
-        let replayed = self.replay_from(source, replaying, damaged)?;
-        let is_distrusted = replayed.gap || found == Found::Crashed && replayed.logs > 0;
-        if in_pool.is_none() && is_distrusted && !self.core.options.read_only {
-            self.log.distrust();
-        }
-        // Not before that: a flush of what had no room until now would take the log for durable.
+        let replayed = self.replay_from((found, &listing), replaying, gathered, damaged)?;
+        // Not before the log is distrusted where it is to be: a flush of what had no room until now would take it for durable.
         self.replaying.store(false, Ordering::Release);
         self.applied.fetch_max(self.last_seq(), Ordering::AcqRel);
         self.core.snapshots.advance(self.last_seq());
@@ -100,21 +72,21 @@ impl Wip {
         self.core.files.remove_tables(listing.dead_tables);
         self.core.files.remove(self.manifest.listing()?.leftovers);
         self.log.drop_old(&self.manifest)?;
-        self.reclaim(found == Found::Crashed);
+        self.reclaim_after(found == Found::Crashed);
         self.spawn_compaction();
         Ok(replayed)
     }
 
     fn replay_from(
         &self,
-        source: &dyn Source,
+        (found, listing): (Found, &Listing),
         replaying: Replaying,
+        gathered: Option<&Gathered>,
         damaged: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<Replayed> {
-        let state = self.manifest.state();
         let (mut groups, mut bytes): (Groups, u64) = Default::default();
         let together = TOGETHER_BYTES.min(self.memtables_budget());
-        let replayed = replay(source, &state, damaged, &mut |number, first_seq, ops, reached| {
+        let mut take = |number, first_seq, ops: &WriteBatch, reached| {
             bytes += ops.encoded().len() as u64;
             groups.push((number, first_seq, ops.clone(), reached));
             if bytes < together {
@@ -122,7 +94,8 @@ impl Wip {
             }
             bytes = 0;
             self.replay_groups(std::mem::take(&mut groups), replaying)
-        })?;
+        };
+        let replayed = self.log.replay((&self.manifest, listing), found, gathered, damaged, &mut take)?;
         self.replay_groups(groups, replaying)?;
         self.current_log.store(0, Ordering::Release);
         Ok(replayed)
@@ -195,51 +168,16 @@ impl Wip {
         known.max(state.flushed_seq).max(self.applied.load(Ordering::Acquire))
     }
 
-    /// Numbers of files that were made and forgotten are not given out again.
-    fn reserve_numbers(&self, highest: Option<u64>) {
-        let next = self.manifest.state().next_file;
-        if let Some(highest) = highest.filter(|number| *number >= next) {
-            self.manifest.take_numbers(highest + 1 - next);
-        }
-    }
-
-    /// Notes that everything is in tables, and lets go of all logs; nothing is written meanwhile.
-    pub(super) fn forget_all_logs(&self) -> Result<()> {
-        let number = self.manifest.take_numbers(1).start;
-        self.manifest.apply(&[Edit::FlushedSeq(self.last_seq()), Edit::LogNumber(number)])?;
-        self.log.drop_old(&self.manifest)
-    }
-
-    /// After a crash, frees what was allocated in the pool and belongs to nobody.
-    fn reclaim(&self, crashed: bool) {
-        let wanted = self.pool.as_ref().is_some_and(|pool| crashed || pool.needs_reclaim());
-        if wanted {
-            self.spawn(Lane::Tidying, |wip| {
-                if let Err(e) = wip.reclaim_now() {
-                    wip.core.health.fail(e);
-                }
-            });
+    /// Has what a crash left in the pool, and nobody owns, freed in the background.
+    fn reclaim_after(&self, crashed: bool) {
+        if self.pool.as_ref().is_some_and(|pool| crashed || pool.needs_reclaim()) {
+            self.jobs.tidy(&self.me, Wip::reclaim_now);
         }
     }
 
     fn reclaim_now(&self) -> Result<()> {
         let Some(pool) = &self.pool else { return Ok(()) };
-        // Nobody frees anything meanwhile, so nothing that is found has an owner.
-        self.log.with_marked(pool.marks(), |marks| {
-            pool.reclaim(marks)?;
-            pool.release_reclaimed().map(drop)
-        })
-    }
-
-    /// Has what the pool was closed with verified in the background, a piece at a time.
-    pub(super) fn verify_pool(&self, from: u64) {
-        if self.pool.is_some() {
-            self.spawn(Lane::Tidying, move |wip| {
-                if let Some(next) = wip.pool.as_ref().and_then(|pool| pool::verify(pool, from)) {
-                    wip.verify_pool(next);
-                }
-            });
-        }
+        self.log.with_marked(pool.marks(), |marks| pool::reclaim(pool, marks))
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {
         let wip = open::assemble(core, opened, Replaying::Asked, gathered.as_ref(), damaged)?;
         wip.rotate()?;
         wip.wait_until_flushed()?;
-        wip.forget_all_logs()?;
+        wip.log.forget_all(&wip.manifest, wip.last_seq())?;
         wip.close()
     })
 }

@@ -12,7 +12,6 @@ use terrace_base::Result;
 use super::Wip;
 use super::bucket::{Bucket, Placed, newest_first};
 use super::change::Change;
-use super::flush::Flushing;
 use super::memtable::BucketMemtable;
 use crate::manifest::Edit;
 
@@ -25,7 +24,7 @@ impl Wip {
         mut change: Change,
         boundaries: &[Vec<u8>],
     ) -> Result<()> {
-        let _no_flush = Flushing::claim(self);
+        let _no_flush = self.flushes.claim();
         let alone = self.changing.lock();
         let flushed = self.flushed_of(bucket);
         let begin = |lower: &Vec<u8>| Edit::SetBucket { lower: lower.clone(), flushed };
@@ -40,7 +39,7 @@ impl Wip {
 
     /// Makes one bucket of two neighbours; true, done or not: there may be something else to do.
     pub(super) fn join(&self, left: &Arc<Bucket>, right: &Arc<Bucket>) -> Result<bool> {
-        let _no_flush = Flushing::claim(self);
+        let _no_flush = self.flushes.claim();
         let _alone = self.changing.lock();
         if !self.claim_both(left, right) {
             return Ok(true);

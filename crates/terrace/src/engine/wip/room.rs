@@ -219,7 +219,7 @@ impl Wip {
 
     fn wait_for_flush_of(&self, memtable: &Arc<BucketMemtable>) -> Result<()> {
         let gone = || !self.frozen.lock().iter().any(|other| Arc::ptr_eq(other, memtable));
-        self.room.wait_for_flush(&self.core, gone, &self.flushing, || self.run_flushes(gone))
+        self.flushes.wait_until(&self.core, gone, || self.run_flushes(gone))
     }
 
     /// Does a compaction that writers wait for. That there is no room to merge in is no reason to refuse what there is room for.

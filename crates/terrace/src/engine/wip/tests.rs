@@ -442,7 +442,7 @@ fn logs_that_a_flush_has_yet_to_drop_refuse_no_write() {
             wip.rotate_log().unwrap();
         }
         wip.freeze_all();
-        assert!(wip.put_into_tables(&wip.next_batch().unwrap()).unwrap());
+        assert!(wip.put_into_tables(&wip.next_batch().unwrap().unwrap()).unwrap());
         if dropped_meanwhile {
             // When the write was just refused.
             let dropped = wip.log.dropped();

@@ -14,8 +14,8 @@ use terrace_table::{Cursor, TableMeta};
 use super::Wip;
 use super::bucket::{Bucket, LAST_LEVEL, Placed};
 use super::change::Change;
-use super::compact::{Claim, Patience};
-use super::flush::Flushing;
+use super::compact::Claim;
+use crate::background::Patience;
 use crate::compaction::buckets::{BucketOptions, BucketTable, LEVELS, fit, kept, pieces, splitters};
 use crate::levels::output::Written;
 
@@ -67,7 +67,7 @@ impl Wip {
     /// Claims all tables of `bucket`, in which no job may run, and has what is written from now on end where it may be split.
     fn claim_whole(&self, bucket: &Arc<Bucket>, splitters: Vec<Vec<u8>>) -> Option<(Whole<'_>, Vec<u64>)> {
         // A flush that is under way would not know where to end its tables.
-        let _no_flush = Flushing::claim(self);
+        let _no_flush = self.flushes.claim();
         let mut plan = self.planning.lock();
         if !self.is_current(bucket) || plan.whole.contains(&bucket.lower) || plan.has_busy(bucket, &[]) {
             return None;

@@ -1,29 +1,17 @@
 //! What opening has to do: logs back into a memtable.
-//!
-//! What a killed process left in files is whole, but its last sync may have failed: before anything is logged that rests
-//! on it, it goes elsewhere. So does what a power cut has left of the logs.
 
 use std::sync::atomic::Ordering;
 
-use terrace_base::{Error, ErrorKind, Result};
+use terrace_base::{Error, Result};
 use terrace_table::Kind;
 
 use super::{LoggedMemtable, LoggedMemtables};
 use crate::batch::{Op, WriteBatch};
-use crate::commit_log::{Found, Gathered, Replayed, Source, replay};
+use crate::commit_log::{Found, Gathered, Replayed, unless_full};
 use crate::leveled::{LeveledTree, Memtable, Stage};
-use crate::manifest::Edit;
 
 /// More logs than this after a recovery, and their memtable is flushed at once.
 const FEW_LOGS: usize = 1;
-
-/// A disk without room is no reason not to open.
-fn unless_full(outcome: Result<()>) -> Result<()> {
-    match outcome {
-        Err(e) if e.kind() == ErrorKind::NoSpace => Ok(()),
-        outcome => outcome,
-    }
-}
 
 impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
     /// Brings a just opened database to rest. `gathered` are its logs if they lie elsewhere. `damaged` is asked about each
@@ -52,45 +40,27 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
         damaged: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<Replayed> {
         let listing = self.manifest.listing()?;
-        let in_pool = self.buffer.log.gather();
-        let files = self.buffer.log.files(listing.logs.clone());
-        let source: &dyn Source = match gathered.or(in_pool.as_ref()) {
-            Some(gathered) => gathered,
-            None => &files,
-        };
-        let logs = source.numbers();
-        self.reserve_numbers(logs.iter().chain(&listing.dead_tables).max().copied());
-        if let Some(pool) = &in_pool
-            && found == Found::Closed
-        {
-            pool.check_end()?;
-        }
-        let state = self.manifest.state();
-        let replayed = replay(source, &state, damaged, &mut |number, first_seq, ops, reached| {
-            self.replay_group(number, first_seq, ops, reached)
-        })?;
+        let mut apply =
+            |number, first_seq, ops: &WriteBatch, reached| self.replay_group(number, first_seq, ops, reached);
+        let log = &self.buffer.log;
+        let replayed = log.replay((&self.manifest, &listing), found, gathered, damaged, &mut apply)?;
         self.applied.fetch_max(self.last_seq(), Ordering::AcqRel);
         if self.core.options.read_only {
             return Ok(replayed);
         }
         self.remove_leftovers(listing.dead_tables)?;
-        if in_pool.is_none() && (replayed.gap || found == Found::Crashed && replayed.logs > 0) {
-            self.buffer.log.distrust();
-        }
-        self.buffer.log.drop_old(&self.manifest)?;
-        if logs.len() > FEW_LOGS && !self.readable().active().is_empty() {
+        log.drop_old(&self.manifest)?;
+        if replayed.there > FEW_LOGS && !self.readable().active().is_empty() {
             self.rotate_memtable()?;
         }
-        self.reclaim(found == Found::Crashed);
+        self.reclaim_after(found == Found::Crashed);
         self.spawn_compaction();
         Ok(replayed)
     }
 
     /// Notes that everything is in runs, and lets go of all logs; nothing is written meanwhile.
     pub fn forget_logs(&self) -> Result<()> {
-        let number = self.new_file_number();
-        self.manifest.apply(&[Edit::FlushedSeq(self.last_seq()), Edit::LogNumber(number)])?;
-        self.buffer.log.drop_old(&self.manifest)
+        self.buffer.log.forget_all(&self.manifest, self.last_seq())
     }
 
     /// Puts a group's operations after `reached` into the memtable; makes room first where it is full.

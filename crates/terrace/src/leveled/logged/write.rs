@@ -112,10 +112,7 @@ impl<S: Stage> Logged for LeveledTree<LoggedMemtables<S>> {
         if !self.readable().active().is_empty() {
             self.rotate_memtable()?;
         }
-        while self.has_immutable() {
-            self.wait_for_flush()?;
-        }
-        Ok(())
+        self.wait_for_flushes()
     }
 
     fn relogged(&self, number: u64) -> bool {

@@ -277,3 +277,16 @@ fn tidying_leaves_the_manifest_in_force() {
     let manifests = fs.image().into_keys().filter(|path| path.to_string_lossy().contains("MANIFEST"));
     assert_eq!(manifests.count(), 1);
 }
+
+#[test]
+fn numbers_up_to_the_highest_of_a_file_that_is_there_are_passed_over() {
+    let (_, manifest) = fresh();
+    let next_after = |highest| {
+        manifest.pass_over(highest);
+        manifest.take_numbers(1).start
+    };
+    assert_eq!(
+        [next_after(None), next_after(Some(0)), next_after(Some(7)), next_after(Some(3))],
+        [1, 2, 8, 9]
+    );
+}

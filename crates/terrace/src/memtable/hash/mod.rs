@@ -34,9 +34,10 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Version;
 use super::chunks::Chunks;
+use super::node::Content;
 use directory::{Current, Directory, Place, SLOTS, Shape};
 use pieces::Pieces;
-use record::{Content, Record};
+use record::Record;
 use sorted::Sorted;
 
 pub(crate) use cursor::HashCursor;

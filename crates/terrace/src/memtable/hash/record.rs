@@ -13,6 +13,7 @@ use std::ptr::NonNull;
 
 use terrace_table::Kind;
 
+use super::super::node::Content;
 use super::pieces::Pieces;
 use crate::batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
@@ -47,15 +48,6 @@ const _: () = assert!(MAX_KEY_BYTES <= u16::MAX as usize && MAX_VALUE_BYTES <= u
 pub(super) struct Record<'a> {
     head: NonNull<Head>,
     of: PhantomData<&'a Head>,
-}
-
-/// What is put into the table.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Content<'a> {
-    pub key: &'a [u8],
-    pub seq: u64,
-    pub kind: Kind,
-    pub value: &'a [u8],
 }
 
 /// Bytes of the piece that a record takes.

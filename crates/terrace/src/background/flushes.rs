@@ -1,0 +1,103 @@
+//! The flushes of an engine: one runs at a time, whoever does it; others wait for it, or for the room that it makes.
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use terrace_base::Result;
+
+use crate::core::Core;
+use crate::manifest::Manifest;
+
+/// Who flushes, and who waits for that.
+#[derive(Debug, Default)]
+pub(crate) struct Flushes {
+    /// Held by the one flush, and by what must not meet one.
+    alone: Mutex<()>,
+    /// Held while somebody looks whether to wait: what is looked at changes before [`notify`](Flushes::notify).
+    looking: Mutex<()>,
+    changed: Condvar,
+}
+
+/// The right to flush. Whoever waits for room is told when it is given back, however that comes about.
+#[derive(Debug)]
+pub(crate) struct Flushing<'a> {
+    flushes: &'a Flushes,
+    lock: Option<MutexGuard<'a, ()>>,
+}
+
+impl Drop for Flushing<'_> {
+    fn drop(&mut self) {
+        // In this order: whoever is woken looks whether the lock is free.
+        self.lock = None;
+        self.flushes.notify();
+    }
+}
+
+impl Flushes {
+    /// Waits for the one flush, and has no other begin.
+    pub fn claim(&self) -> Flushing<'_> {
+        Flushing { flushes: self, lock: Some(self.alone.lock()) }
+    }
+
+    /// Flushes, by `flush`, what `next` names, until there is nothing more. One caller works, others wait. The first failure
+    /// ends it, and is the database's until a flush succeeds.
+    pub fn run<M>(
+        &self,
+        core: &Core,
+        manifest: &Manifest,
+        next: impl Fn() -> Result<Option<M>>,
+        flush: impl Fn(&M) -> Result<()>,
+    ) -> Result<()> {
+        let _alone = self.claim();
+        let mut outcome = Ok(());
+        while let Some(memtable) = next()? {
+            // What could not be removed before may be the room that is missing.
+            core.files.sweep(manifest);
+            outcome = core.health.check().and_then(|()| flush(&memtable));
+            if let Err(e) = &outcome {
+                core.counters.background_errors.add(1);
+                core.health.fail(e.clone());
+                break;
+            }
+            core.health.recover();
+            self.notify();
+        }
+        core.files.sweep(manifest);
+        outcome
+    }
+
+    /// Waits until a memtable that awaits its flush is `gone`. If nobody flushes, because the background threads are busy or
+    /// the flush has failed before, it is flushed right here by `flush`, and the caller gets its cause if it fails.
+    pub fn wait_until(
+        &self,
+        core: &Core,
+        gone: impl Fn() -> bool,
+        flush: impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        core.stalled(|| {
+            while !gone() {
+                if core.env.executor.help() {
+                    continue;
+                }
+                if self.alone.is_locked() {
+                    self.wait_while_one_runs(&gone);
+                } else {
+                    flush()?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Something changed: whoever waits looks again.
+    fn notify(&self) {
+        drop(self.looking.lock());
+        self.changed.notify_all();
+    }
+
+    /// Both conditions are judged under the lock that [`notify`](Self::notify) takes, so no change is missed.
+    fn wait_while_one_runs(&self, gone: &impl Fn() -> bool) {
+        let mut looking = self.looking.lock();
+        while !gone() && self.alone.is_locked() {
+            self.changed.wait(&mut looking);
+        }
+    }
+}
