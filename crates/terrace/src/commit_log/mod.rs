@@ -27,6 +27,7 @@
 //! The leader alone appends, syncs and mends, and removal happens beside it. `docs/formats/commit_log.md` has the records.
 
 mod check;
+mod close;
 mod file;
 mod mend;
 mod place;
@@ -44,7 +45,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 use terrace_log::unfinished_path;
-use terrace_pmem::{Claim, Marks, Pool};
+use terrace_pmem::{Marks, Pool};
 
 use crate::core::Core;
 use crate::core::request::Group;
@@ -348,53 +349,6 @@ impl CommitLog {
         let current = series.current.take();
         series.older.extend(current);
         Ok(())
-    }
-
-    /// Ends the logs in order, for a clean close. Where what lies in them turns out not to be durable, everything that
-    /// memtables hold goes elsewhere even now: nothing else will bring it there.
-    pub fn close(&self, host: &impl Logged) -> Result<()> {
-        self.mend(host)?;
-        match self.seal(host.manifest()) {
-            Err(error) if self.is_broken() => {
-                tracing::warn!(%error, "the commit log could not be made durable and is begun anew");
-                self.mend(host)?;
-                self.seal(host.manifest())
-            }
-            outcome => outcome,
-        }
-    }
-
-    /// Seals the last log, with those before it durable: then damage to any of their records is found, and the manifest knows
-    /// it.
-    fn seal(&self, manifest: &Manifest) -> Result<()> {
-        let mut series = self.series.lock();
-        let outcome = sync_all(&mut series);
-        self.after(&mut series, outcome)?;
-        let current = series.current.take();
-        series.older.extend(current);
-        let outcome = self.seal_last(&mut series);
-        let end = self.after(&mut series, outcome)?;
-        match series.place {
-            Place::Files => {
-                // What an earlier life has sealed may be needed still.
-                let (number, bytes) = end.or_else(|| manifest.state().needed_end()).unwrap_or_default();
-                manifest.apply(&[Edit::LogEnd { number, bytes }])
-            }
-            Place::Pool { .. } => Ok(()),
-        }
-    }
-
-    /// Ends the last log, if there is one; says its number and how many bytes it has if it lies in a file.
-    fn seal_last(&self, series: &mut Series) -> Result<Option<(u64, u64)>, Failure> {
-        match (series.older.last_mut(), &series.place) {
-            (Some(Log::File(log)), _) => Ok(Some((log.number, log.seal()?))),
-            (Some(Log::Pool(log)), Place::Pool { pool, .. }) => {
-                // For this an extent is kept.
-                let closed = pool.claiming(Claim::All, || log.append(&Record::Closed.bytes()));
-                closed.map(|()| None).map_err(Failure::Refused)
-            }
-            _ => Ok(None),
-        }
     }
 
     /// The log from which on later memtables are logged, `known` if that is known. Otherwise a number is taken for it:

@@ -1,0 +1,92 @@
+//! A disk that says when a file is made or synced.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use terrace_base::Result;
+use terrace_disk::{Access, FileLock, Fs, ReadFile, WriteFile};
+use terrace_sim::World;
+
+/// What is to happen when a file of the named kind has just been made, or synced by its name.
+pub(super) type Hook = (&'static str, Box<dyn FnOnce() + Send>);
+
+/// A disk that tells of the next such file.
+pub(super) struct Telling {
+    fs: Arc<dyn Fs>,
+    hook: Arc<Mutex<Option<Hook>>>,
+}
+
+impl Telling {
+    pub fn new(world: &World) -> (Arc<Telling>, Arc<Mutex<Option<Hook>>>) {
+        let hook = Arc::new(Mutex::new(None));
+        (Arc::new(Telling { fs: Arc::new(world.fs()), hook: hook.clone() }), hook)
+    }
+
+    fn tell(&self, path: &Path) {
+        let hook = self.hook.lock().take_if(|(kind, _)| path.extension().is_some_and(|other| other == *kind));
+        if let Some((_, hook)) = hook {
+            hook();
+        }
+    }
+}
+
+impl std::fmt::Debug for Telling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.fs.fmt(f)
+    }
+}
+
+impl Fs for Telling {
+    fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        let file = self.fs.create(path)?;
+        self.tell(path);
+        Ok(file)
+    }
+
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
+        self.fs.open(path, access)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        self.fs.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.fs.remove(path)
+    }
+
+    fn sync_file(&self, path: &Path) -> Result<()> {
+        self.fs.sync_file(path)?;
+        self.tell(path);
+        Ok(())
+    }
+
+    fn sync_dir(&self, path: &Path) -> Result<()> {
+        self.fs.sync_dir(path)
+    }
+
+    fn list(&self, path: &Path) -> Result<Vec<PathBuf>> {
+        self.fs.list(path)
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        self.fs.exists(path)
+    }
+
+    fn create_dir_all(&self, path: &Path) -> Result<()> {
+        self.fs.create_dir_all(path)
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        self.fs.lock(path)
+    }
+
+    fn free_bytes(&self, path: &Path) -> Result<u64> {
+        self.fs.free_bytes(path)
+    }
+
+    fn epoch(&self, dir: &Path) -> u64 {
+        self.fs.epoch(dir)
+    }
+}
