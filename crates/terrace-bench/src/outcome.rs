@@ -301,6 +301,12 @@ impl Outcome {
         self.amplification(self.store.table_bytes_written)
     }
 
+    /// Bytes written into tables of `level` per byte the benchmark wrote; `None` if nothing went there.
+    pub fn level_write_amplification(&self, level: usize) -> Option<f64> {
+        let bytes = *self.store.level_bytes_written?.get(level)?;
+        self.amplification(Some(bytes).filter(|bytes| *bytes > 0))
+    }
+
     /// Operations of the slowest second, at whatever moment it begins, as a share of the median one's; `None` of less
     /// than three seconds.
     pub fn slowest_second(&self) -> Option<f64> {

@@ -114,6 +114,9 @@ impl Batch {
     }
 }
 
+/// Levels whose tables are counted apart.
+pub const COUNTED_LEVELS: usize = 8;
+
 /// Bytes and events counted by a store since it was opened; `None` where it does not count them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
@@ -122,6 +125,8 @@ pub struct StoreStats {
     pub ssd_bytes_written: Option<u64>,
     /// Those of them that went into sorted tables, by flushes and compactions.
     pub table_bytes_written: Option<u64>,
+    /// They by the level that they were written to; the last counts for all below it, too.
+    pub level_bytes_written: Option<[u64; COUNTED_LEVELS]>,
     /// Bytes read from files on the SSD.
     pub ssd_bytes_read: Option<u64>,
     /// Bytes that persistent memory wrote, in whole XPLines.
@@ -143,6 +148,10 @@ impl StoreStats {
         StoreStats {
             ssd_bytes_written: less(self.ssd_bytes_written, earlier.ssd_bytes_written),
             table_bytes_written: less(self.table_bytes_written, earlier.table_bytes_written),
+            level_bytes_written: self
+                .level_bytes_written
+                .zip(earlier.level_bytes_written)
+                .map(|(now, then)| std::array::from_fn(|level| now[level].saturating_sub(then[level]))),
             ssd_bytes_read: less(self.ssd_bytes_read, earlier.ssd_bytes_read),
             pm_bytes_written: less(self.pm_bytes_written, earlier.pm_bytes_written),
             pm_drains: less(self.pm_drains, earlier.pm_drains),

@@ -35,7 +35,7 @@ pub use options::{
     SlmOptions, SptreeOptions, TurboOptions, WipOptions, WriteOptions,
 };
 pub use repair::{RepairOptions, Whose};
-pub use stats::{BucketStats, Counts, DramStats, PmFloor, SsdStats, Stats};
+pub use stats::{BucketStats, COUNTED_LEVELS, Counts, DramStats, PmFloor, SsdStats, Stats};
 pub use terrace_base::{Error, ErrorKind, Result};
 pub use terrace_pmem::Profile;
 

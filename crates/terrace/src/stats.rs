@@ -7,6 +7,9 @@ use terrace_table::Kind;
 
 use crate::batch::Op;
 
+/// Levels whose tables are counted apart.
+pub const COUNTED_LEVELS: usize = 8;
+
 /// A snapshot of a database's figures. Counts are since it was opened.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
@@ -155,6 +158,8 @@ pub struct Counts {
     pub compactions: u64,
     /// Tables written by flush and compaction.
     pub tables_written: u64,
+    /// Bytes of tables written, by the level that they were written to; the last counts for all below it, too.
+    pub level_bytes: [u64; COUNTED_LEVELS],
     /// Bytes written by flushes.
     pub flush_bytes: u64,
     /// Bytes written by compactions.
@@ -196,12 +201,16 @@ macro_rules! counters {
     ($($name:ident),* $(,)?) => {
         /// Relaxed counters behind [`Counts`].
         #[derive(Debug, Default)]
-        pub(crate) struct Counters { $(pub $name: Counter),* }
+        pub(crate) struct Counters {
+            $(pub $name: Counter,)*
+            level_bytes: [Counter; COUNTED_LEVELS],
+        }
 
         impl Counters {
             /// The counters now; what is not counted here is zero.
             pub fn snapshot(&self) -> Counts {
-                Counts { $($name: self.$name.get(),)* ..Counts::default() }
+                let level_bytes = std::array::from_fn(|level| self.level_bytes[level].get());
+                Counts { $($name: self.$name.get(),)* level_bytes, ..Counts::default() }
             }
         }
     };
@@ -226,6 +235,24 @@ counters!(
 );
 
 impl Counters {
+    /// Counts a flush of so many memtables into tables of `level`.
+    pub fn count_flush(&self, memtables: u64, level: usize, bytes: u64) {
+        self.flushes.add(memtables);
+        self.flush_bytes.add(bytes);
+        self.count_tables(level, bytes);
+    }
+
+    /// Counts a compaction into tables of `level`.
+    pub fn count_compaction(&self, level: usize, bytes: u64) {
+        self.compactions.add(1);
+        self.compaction_bytes.add(bytes);
+        self.count_tables(level, bytes);
+    }
+
+    fn count_tables(&self, level: usize, bytes: u64) {
+        self.level_bytes[level.min(COUNTED_LEVELS - 1)].add(bytes);
+    }
+
     /// Counts a single write that was a group of its own.
     pub fn count_write(&self, op: Op<'_>) {
         match op.kind {

@@ -71,6 +71,13 @@ pub const METRICS: &[Metric] = &[
     lower("WA tables", "bytes written into sorted tables, logs left out, per byte written", |s| {
         s.outcome.table_write_amplification()
     }),
+    lower("WA L0", "of them into level 0", level::<0>),
+    lower("WA L1", "into level 1", level::<1>),
+    lower("WA L2", "into level 2", level::<2>),
+    lower("WA L3", "into level 3", level::<3>),
+    lower("WA L4", "into level 4", level::<4>),
+    lower("WA L5", "into level 5", level::<5>),
+    lower("WA L6", "into level 6", level::<6>),
     lower("WA PM", "PM bytes written, in blocks of 256, per byte written", |s| {
         s.outcome.pm_write_amplification()
     }),
@@ -81,6 +88,10 @@ pub const METRICS: &[Metric] = &[
     lower("PM MiB", "persistent memory at the end", |s| Some(s.pm_bytes as f64 / MIB)),
     lower("SSD MiB", "files at the end", |s| Some(s.ssd_bytes as f64 / MIB)),
 ];
+
+fn level<const LEVEL: usize>(step: &Step) -> Option<f64> {
+    step.outcome.level_write_amplification(LEVEL)
+}
 
 fn reads(step: &Step) -> Option<f64> {
     let counts = &step.outcome.counts;

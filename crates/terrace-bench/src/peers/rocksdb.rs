@@ -9,7 +9,7 @@ use super::{
     BACKGROUND_THREADS, BLOCK_BYTES, FILTER_BITS, Opened, Settings, Setup, WRITE_BUFFERS, mib,
     page_cache_durability, settings,
 };
-use crate::store::{Batch, Direction, Store, StoreResult, StoreStats};
+use crate::store::{Batch, COUNTED_LEVELS, Direction, Store, StoreResult, StoreStats};
 
 struct RocksDb {
     db: DB,
@@ -134,7 +134,11 @@ impl Store for RocksDb {
     fn stats(&self) -> StoreStats {
         // Its counters of operations cost time with each, and are off where its users do not ask for them.
         let told = self.db.property_value("rocksdb.cfstats").ok().flatten();
-        StoreStats { table_bytes_written: told.as_deref().and_then(table_bytes), ..StoreStats::default() }
+        StoreStats {
+            table_bytes_written: told.as_deref().and_then(table_bytes),
+            level_bytes_written: told.as_deref().map(level_bytes),
+            ..StoreStats::default()
+        }
     }
 }
 
@@ -143,6 +147,23 @@ fn table_bytes(told: &str) -> Option<u64> {
     let line = told.lines().find_map(|line| line.trim().strip_prefix("Cumulative compaction: "))?;
     let gib: f64 = line.split_once(" GB write")?.0.trim().parse().ok()?;
     Some((gib * f64::from(1 << 30)) as u64)
+}
+
+/// The same by level, in tenths of a GiB.
+fn level_bytes(told: &str) -> [u64; COUNTED_LEVELS] {
+    let mut bytes = [0; COUNTED_LEVELS];
+    for line in told.lines() {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let level = columns.first().and_then(|name| name.strip_prefix('L')?.parse::<usize>().ok());
+        // Level, files, size and its unit, score, then read, of this level, of the next, written.
+        let gib = columns.get(8).and_then(|written| written.parse::<f64>().ok());
+        if let (Some(level), Some(gib)) = (level, gib) {
+            let slot = &mut bytes[level.min(COUNTED_LEVELS - 1)];
+            // The same table is told twice, by priority the second time without levels.
+            *slot = (*slot).max((gib * f64::from(1 << 30)) as u64);
+        }
+    }
+    bytes
 }
 
 #[cfg(test)]
@@ -154,5 +175,16 @@ mod tests {
         let told = "Uptime(secs): 1.0\nCumulative compaction: 2.50 GB write, 1.00 MB/s write, 0.00 GB read\n";
         assert_eq!(table_bytes(told), Some(5 << 29));
         assert_eq!(table_bytes("nothing of that"), None);
+    }
+
+    #[test]
+    fn what_went_into_each_level_is_read_from_its_table() {
+        let told = "Level    Files   Size     Score Read(GB)  Rn(GB) Rnp1(GB) Write(GB) Wnew(GB)\n\
+                    ----------------------------------------------------------------------------\n  \
+                    L0      2/0   49.46 MB   0.5      0.0     0.0      0.0       1.5      1.5\n  \
+                    L4     21/3    1.20 GB   0.9      3.0     1.0      2.0       2.5      0.5\n \
+                    Sum     23/3    1.25 GB   0.0      3.0     1.0      2.0       4.0      2.0\n";
+        let bytes = level_bytes(told);
+        assert_eq!((bytes[0], bytes[4], bytes.iter().sum::<u64>()), (3 << 29, 5 << 29, 8 << 29));
     }
 }

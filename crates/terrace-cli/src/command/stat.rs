@@ -153,6 +153,7 @@ fn counts(stats: &Stats, text: &mut String) {
         ),
         ("flushes", grouped(counts.flushes)),
         ("compactions", grouped(counts.compactions)),
+        ("tables written by level", by_level(&counts.level_bytes)),
         ("stalls", grouped(counts.stalls)),
         ("time stalled", if counts.stall_nanos > 0 { nanos(counts.stall_nanos) } else { String::new() }),
         (
@@ -161,6 +162,12 @@ fn counts(stats: &Stats, text: &mut String) {
         ),
     ];
     floor(text, "Since it was opened", "", &parts);
+}
+
+/// Bytes that went into each level, as far down as any did.
+fn by_level(bytes: &[u64]) -> String {
+    let levels = bytes.iter().rposition(|bytes| *bytes > 0).map_or(0, |last| last + 1);
+    bytes[..levels].iter().map(|bytes| human(*bytes)).collect::<Vec<_>>().join(", ")
 }
 
 fn factor(value: Option<f64>) -> String {
@@ -272,6 +279,7 @@ fn counts_json(stats: &Stats) -> Value {
         "flushes": counts.flushes,
         "compactions": counts.compactions,
         "tables_written": counts.tables_written,
+        "level_bytes": counts.level_bytes,
         "flush_bytes": counts.flush_bytes,
         "compaction_bytes": counts.compaction_bytes,
         "stalls": counts.stalls,

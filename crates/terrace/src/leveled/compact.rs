@@ -109,8 +109,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         change.remove(pick.tables());
         change.add(pick.output, written);
         self.install(change, None)?;
-        self.core.counters.compactions.add(1);
-        self.core.counters.compaction_bytes.add(bytes);
+        self.core.counters.count_compaction(pick.output, bytes);
         self.remove_merged(pick);
         Ok(())
     }

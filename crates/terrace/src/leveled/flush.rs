@@ -31,8 +31,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         change.edits.push(Edit::FlushedSeq(memtable.max_seq()));
         change.edits.extend(B::forgotten(self, memtable));
         self.install(change, Some(memtable))?;
-        self.core.counters.flushes.add(1);
-        self.core.counters.flush_bytes.add(bytes);
+        self.core.counters.count_flush(1, 0, bytes);
         self.buffer.forget(&self.manifest)
     }
 

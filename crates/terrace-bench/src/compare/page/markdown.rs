@@ -51,7 +51,7 @@ fn of_view(results: &Results) -> String {
         };
         text.push_str(&by_step(results, reads, found, |_, _, _, stat| number(stat.median)));
     }
-    for name in ["WA", "SA", "CPU µs/op", "DRAM MiB", "PM MiB"] {
+    for name in ["WA", "WA tables", "SA", "CPU µs/op", "DRAM MiB", "PM MiB"] {
         let Some(metric) = METRICS.iter().find(|m| m.name == name) else { continue };
         let _ = write!(text, "\n{name} ({}) of the first step:\n\n", metric.about);
         let first =

@@ -144,8 +144,7 @@ impl Slm {
         self.sweep();
         match outcome {
             Ok(bytes) => {
-                self.core.counters.compactions.add(1);
-                self.core.counters.compaction_bytes.add(bytes);
+                self.core.counters.count_compaction(0, bytes);
                 self.drop_tables(inputs);
                 Ok(())
             }

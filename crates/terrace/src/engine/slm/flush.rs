@@ -61,8 +61,7 @@ fn flush(slm: &Slm, memtable: &Arc<MemTable>) -> Result<()> {
         }
     };
     committed.drop_log()?;
-    slm.core.counters.flushes.add(1);
-    slm.core.counters.flush_bytes.add(bytes);
+    slm.core.counters.count_flush(1, 0, bytes);
     slm.flush_pace.note(memtable.flush.seconds(clock.now()), memtable.list().entries());
     slm.forget(memtable)
 }

@@ -146,8 +146,7 @@ impl Wip {
         change.add(level + 1, written);
         self.install(change, &[])?;
         bucket.forget_reads(level);
-        self.core.counters.compactions.add(1);
-        self.core.counters.compaction_bytes.add(bytes);
+        self.core.counters.count_compaction(level + 1, bytes);
         self.remove_merged(&claim.tables);
         self.estimate_overlap(bucket);
         Ok(true)

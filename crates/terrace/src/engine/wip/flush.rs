@@ -106,8 +106,7 @@ impl Wip {
         change.add(0, written);
         let needed_before = self.manifest.state().log_number;
         self.install(change, batch)?;
-        self.core.counters.flushes.add(batch.len() as u64);
-        self.core.counters.flush_bytes.add(bytes);
+        self.core.counters.count_flush(batch.len() as u64, 0, bytes);
         self.note_flush(bytes / batch.len() as u64);
         Ok(self.manifest.state().log_number > needed_before)
     }

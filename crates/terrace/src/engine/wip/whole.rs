@@ -132,8 +132,7 @@ impl Wip {
         bucket.merged.store(if boundaries.is_empty() { live } else { 0 }, Ordering::Relaxed);
         // While it still counts as being merged: by its figures of before it would be chosen again at once.
         self.note_figures(&self.planning.lock(), bucket);
-        self.core.counters.compactions.add(1);
-        self.core.counters.compaction_bytes.add(bytes);
+        self.core.counters.count_compaction(LAST_LEVEL, bytes);
         self.remove_merged(inputs);
         Ok(())
     }
