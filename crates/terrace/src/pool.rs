@@ -26,7 +26,7 @@ use crate::options::{EngineKind, Options, PoolChoice};
 use crate::stats::Stats;
 
 pub(crate) use guard::{refuse_headless, refuse_name_of_another_file, refuse_used};
-pub(crate) use salvage::open_to_repair;
+pub(crate) use salvage::{Sought, open_to_repair};
 
 /// The identity's name for the pool's medium.
 pub(crate) const MEDIA: &str = "pool.media";

@@ -21,7 +21,7 @@ pub(crate) fn gather_logs(
         base.lost("the pool is missing: writes since the last flush");
         return Ok(Gathered::default());
     }
-    let (options, owner) = (pool::pool_options(&core, media), (identity, base.is_known));
+    let (options, owner) = (pool::pool_options(&core, media), base.sought(identity));
     let pool = match pool::open_to_repair(&core, &path, &options, owner)? {
         Ok(pool) => pool,
         Err(e) => {

@@ -9,14 +9,25 @@ use super::{POOL_NAME, is_anothers, is_inside, is_unusable, recorded_path};
 use crate::core::Core;
 use crate::manifest::Identity;
 
+/// The database whose pool is looked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sought<'a> {
+    pub identity: &'a Identity,
+    /// Anything but the pool says whose the database is.
+    pub is_known: bool,
+    /// A manifest says what the pool was created on.
+    pub is_recorded: bool,
+}
+
 /// Opens what lies in the pool's place for a repair, which will replace what cannot be used: that is the inner error. The
 /// outer one says that it is not this database's to replace. Where the identity is not known the pool is taken for its own.
 pub(crate) fn open_to_repair(
     core: &Core,
     path: &Path,
     options: &PoolOptions,
-    (identity, is_known): (&Identity, bool),
+    sought: Sought<'_>,
 ) -> Result<Result<Pool>> {
+    let Sought { identity, is_known, is_recorded } = sought;
     let elsewhere = !is_inside(path, &core.dir);
     // Opening to salvage begins no session: another's pool stays as it was closed. It is locked only as long as that.
     let is_others = is_known && {
@@ -31,17 +42,17 @@ pub(crate) fn open_to_repair(
         };
     }
     let known = recorded_path(identity).unwrap_or_else(|| core.dir.join(POOL_NAME));
-    let is_recorded = known == path || core.env.pm.home(&known).as_deref() == Some(path);
+    let is_in_its_place = known == path || core.env.pm.home(&known).as_deref() == Some(path);
     match core.env.pm.open(path, options) {
-        // Such a pool looks like one that lies on the wrong medium, and the manifest does not tell what it was.
-        Err(e @ Error::InvalidArgument(_)) if !is_known => Err(Error::invalid(format!(
+        // An emulated pool looks like one that lies on the wrong medium, whoever else says whose it is.
+        Err(e @ Error::InvalidArgument(_)) if !is_recorded => Err(Error::invalid(format!(
             "{e}; or, if it stood for persistent memory, name it so, as emulated:dram@{}",
             path.display()
         ))),
         Err(e) if !is_unusable(&e) || e.is_of_another_version() => Err(e),
-        Err(e @ Error::InvalidFormat { .. }) if elsewhere && !is_recorded => Err(Error::invalid(format!(
-            "{e}; name the pool of this database, or move that away to go on without one"
-        ))),
+        Err(e @ Error::InvalidFormat { .. }) if elsewhere && !is_in_its_place => Err(Error::invalid(
+            format!("{e}; name the pool of this database, or move that away to go on without one"),
+        )),
         opened => Ok(opened),
     }
 }
@@ -56,5 +67,5 @@ pub(crate) fn admit_replacing(
     if is_inside(path, &core.dir) || !core.env.pm.exists(path)? {
         return Ok(());
     }
-    open_to_repair(core, path, options, (identity, true)).map(drop)
+    open_to_repair(core, path, options, Sought { identity, is_known: true, is_recorded: true }).map(drop)
 }

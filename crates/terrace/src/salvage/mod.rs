@@ -60,7 +60,9 @@ pub(crate) struct Salvage {
     /// Why the pool that was there is to be kept out of the way, if it is.
     pub pool_aside: Option<String>,
     /// Whether anything but the pool says which database this is.
-    pub is_known: bool,
+    is_known: bool,
+    /// Whether a manifest says what the database was created with.
+    is_recorded: bool,
     /// Whose the tables are that the manifest does not tell of.
     owner: Option<Owner>,
     /// The tables that are there by the numbers that they say they have, each with where it says it comes from.
@@ -85,6 +87,7 @@ impl Salvage {
             aside: BTreeMap::new(),
             pool_aside: None,
             is_known: false,
+            is_recorded: false,
             owner,
             tables: BTreeMap::new(),
         }
@@ -121,6 +124,11 @@ impl Salvage {
         self.lost(format!("{error}: the writes of this log from there on"));
     }
 
+    /// The pool of the database `identity`, as far as it is known whose that is.
+    pub fn sought<'a>(&self, identity: &'a Identity) -> pool::Sought<'a> {
+        pool::Sought { identity, is_known: self.is_known, is_recorded: self.is_recorded }
+    }
+
     /// The manifest's state, or what can still be read of it, and the identity; new files are numbered past all others.
     pub fn begin(&mut self, engine: EngineKind) -> Result<(Option<State>, Identity)> {
         let known = self.known_state()?;
@@ -135,7 +143,8 @@ impl Salvage {
                 owner.map_or_else(|| new.clone(), |owner| new.clone().with_owner(owner.bytes()))
             }
         };
-        self.is_known = known.is_some() || !matches!(self.owner, None | Some(Owner::ByPool(_)));
+        self.is_recorded = known.is_some();
+        self.is_known = self.is_recorded || !matches!(self.owner, None | Some(Owner::ByPool(_)));
         let doubt = match self.owner.filter(|_| known.is_none()) {
             Some(Owner::ByPool(_)) => {
                 Some("whose the pool is: it alone says which database this was, and may be another one's")

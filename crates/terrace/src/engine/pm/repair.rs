@@ -60,7 +60,7 @@ pub(crate) fn repair<I: KeyIndex>(mut base: Salvage) -> Result<Salvage> {
     let manifest = || Manifest::rebuild(core.fs.clone(), &core.dir, state.clone());
     let (path, media) = pool::request(&core, &identity)?;
     let options = pool::pool_options(&core, media);
-    let owner = (&identity, base.is_known);
+    let owner = base.sought(&identity);
     let opened = match core.env.pm.exists(&path)? {
         true => pool::open_to_repair(&core, &path, &options, owner)?,
         false => Err(Error::corruption(&path, 0, "the database's pool", "no such file")),
@@ -143,7 +143,7 @@ fn salvage_pool(
     core: &Core,
     path: &Path,
     options: &PoolOptions,
-    owner: (&Identity, bool),
+    owner: pool::Sought<'_>,
 ) -> Result<Result<Pool>> {
     if !core.env.pm.exists(path)? {
         return Ok(Err(Error::io(path, "open", std::io::ErrorKind::NotFound.into())));

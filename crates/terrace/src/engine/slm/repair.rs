@@ -151,7 +151,7 @@ impl Repair {
 
     /// The pool, if it is there, and what it holds is not told better by the logs.
     fn pool_to_salvage(&mut self, identity: &Identity, known: Option<&State>) -> Result<Option<OldPool>> {
-        let owner = (identity, self.base.is_known);
+        let owner = self.base.sought(identity);
         let (path, media) = pool::request(&self.base.core, identity)?;
         let options = pool::pool_options(&self.base.core, media);
         if !self.base.core.env.pm.exists(&path)? {
