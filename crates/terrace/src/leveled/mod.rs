@@ -67,7 +67,7 @@ use crate::pool;
 use crate::tables::WriterOptions;
 
 pub(crate) use buffer::{Memtable, Stage, WriteBuffer};
-pub(crate) use repair::{gather_runs, new_state};
+pub(crate) use repair::{PlacedRun, gather_runs, new_state};
 
 /// An open database of levels of runs under a write buffer.
 #[derive(Debug)]

@@ -12,10 +12,10 @@ use crate::manifest::{Identity, Manifest, State};
 use crate::salvage::Salvage;
 
 /// A run with its level, and whether it was found sound.
-pub(crate) type Placed = (u32, TableMeta, bool);
+pub(crate) type PlacedRun = (u32, TableMeta, bool);
 
 /// The runs that there are. `known` is what the manifest says, where it can be read.
-pub(crate) fn gather_runs(base: &mut Salvage, known: Option<&State>) -> Result<Vec<Placed>> {
+pub(crate) fn gather_runs(base: &mut Salvage, known: Option<&State>) -> Result<Vec<PlacedRun>> {
     let present = base.present_tables();
     let whole =
         base.left.is_none() && known.is_some_and(|s| s.tables.keys().all(|number| present.contains(number)));
@@ -33,7 +33,7 @@ pub(crate) fn gather_runs(base: &mut Salvage, known: Option<&State>) -> Result<V
 pub(crate) fn new_state(
     base: &Salvage,
     identity: Identity,
-    runs: Vec<Placed>,
+    runs: Vec<PlacedRun>,
     known: Option<State>,
 ) -> Result<State> {
     let flushed = runs.iter().map(|(_, meta, sound)| if *sound { meta.max_seq } else { 0 }).max();

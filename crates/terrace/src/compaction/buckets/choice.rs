@@ -58,13 +58,18 @@ struct Candidate {
 ///    relative to the average;
 /// 4. levels that are only eligible, likewise;
 /// 5. neighbours that are small, the smallest first.
+///
+/// A merge that there is no room for is none: smaller ones may make it, and the levels of a full bucket go on.
 pub(crate) fn choose(
     buckets: &[BucketFigures],
     reads: &[[u64; LEVELS]],
     options: &BucketOptions,
     oldest: Option<u64>,
 ) -> Option<Pick> {
-    let is_full: Vec<bool> = buckets.iter().map(|bucket| bucket.is_full(options, oldest)).collect();
+    let is_full: Vec<bool> = buckets
+        .iter()
+        .map(|bucket| bucket.bytes_to_merge() <= options.room && bucket.is_full(options, oldest))
+        .collect();
     let candidates = candidates(buckets, reads, options, &is_full);
     let level = best(&candidates, options);
     let pick = |c: &Candidate| Pick::Level { bucket: c.bucket, level: c.level };
@@ -89,6 +94,7 @@ fn candidates(
         let need = need(figures, level, progress, reads, options)?;
         // The whole bucket is merged next, and what is read of it with that.
         let goes = need == Need::Urgent || !is_full[bucket];
+        let goes = goes && figures.levels[level].bytes <= options.room;
         let sublevels = figures.levels[level].sublevels as f64;
         goes.then_some(Candidate { bucket, level, need, progress, sublevels, reads: reads as f64 })
     };
@@ -131,7 +137,7 @@ fn best<'c>(candidates: &'c [Candidate], options: &BucketOptions) -> Option<&'c 
     candidates.iter().max_by(|a, b| a.need.cmp(&b.need).then(rank(a).total_cmp(&rank(b))))
 }
 
-/// The largest bucket that is full and idle.
+/// The largest bucket that is full, has room to be merged, and is idle.
 fn fullest(buckets: &[BucketFigures], is_full: &[bool]) -> Option<usize> {
     let idle = (0..buckets.len()).filter(|i| is_full[*i] && !buckets[*i].is_busy);
     idle.max_by_key(|i| buckets[*i].bytes)

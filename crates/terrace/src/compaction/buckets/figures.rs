@@ -79,6 +79,8 @@ pub(crate) struct BucketFigures {
     hidden: u64,
     /// What its last merge of the whole left in it, if that did not cut it.
     merged: u64,
+    /// Bytes of tables that a merge of the whole leaves as they are.
+    kept: u64,
     droppable: Vec<Droppable>,
 }
 
@@ -108,8 +110,19 @@ impl BucketFigures {
             hidden,
             // One table of one key is what a merge would leave.
             merged: if is_settled && is_one_key(tables) { bytes } else { merged },
+            kept: 0,
             droppable: tables.iter().filter_map(|t| droppable(t, is_settled)).collect(),
         }
+    }
+
+    /// The same of a bucket of which a merge of the whole leaves tables of so many bytes as they are ([`kept`](super::kept)).
+    pub(crate) fn keeping(self, bytes: u64) -> Self {
+        BucketFigures { kept: bytes, ..self }
+    }
+
+    /// Bytes that a merge of the whole reads, and writes at most.
+    pub(crate) fn bytes_to_merge(&self) -> u64 {
+        self.bytes.saturating_sub(self.kept)
     }
 
     /// Bytes that merging all of it would leave, as an estimate. `oldest` is that of [`choose`](super::choose).

@@ -89,6 +89,8 @@ pub(crate) struct BucketOptions {
     pub(crate) read_aware: bool,
     /// Bytes that flushes write lately, on average.
     pub(crate) memtable_bytes: u64,
+    /// Bytes that the disk has room for a merge to write.
+    pub(crate) room: u64,
 }
 
 impl Default for BucketOptions {
@@ -102,6 +104,7 @@ impl Default for BucketOptions {
             read_weight: 10.0,
             read_aware: true,
             memtable_bytes: 2 << 20,
+            room: u64::MAX,
         }
     }
 }

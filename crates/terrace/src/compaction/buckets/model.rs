@@ -204,10 +204,12 @@ impl Model {
         match pick {
             Pick::Level { bucket, level } => {
                 assert!(level < LEVELS - 1, "the last level has none below");
+                assert!(figures[bucket].levels[level].bytes <= self.options.room);
                 self.start_job(lowers[bucket].clone(), Some(level as u32));
             }
             Pick::Whole { bucket } => {
                 assert!(!figures[bucket].is_busy && figures[bucket].is_full(&self.options, oldest));
+                assert!(figures[bucket].bytes_to_merge() <= self.options.room);
                 self.start_job(lowers[bucket].clone(), None);
             }
             Pick::Join { left } => {

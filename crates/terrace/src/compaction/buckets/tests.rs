@@ -154,6 +154,25 @@ fn a_full_bucket_goes_after_urgent_levels_and_before_others() {
 }
 
 #[test]
+fn what_there_is_no_room_for_is_in_no_others_way() {
+    let full = |bytes| bucket(&[table(1, 2, bytes, ("a", "z")), table(2, 0, 1, ("a", "z"))]);
+    let choice = |buckets: &[BucketFigures], room| {
+        let options = BucketOptions { room, ..options() };
+        choose(buckets, &[], &options, None)
+    };
+    let two = [full(600), full(800)];
+    let picks = [u64::MAX, 801, 800, 601, 600].map(|room| choice(&two, room));
+    let whole = |bucket| Some(Pick::Whole { bucket });
+    assert_eq!(picks, [whole(1), whole(1), whole(0), whole(0), None]);
+    assert_eq!(choice(&[full(800).keeping(790)], 11), whole(0), "what stays needs no room");
+    let mut tables = pile(0, 8);
+    tables.push(table(50, 2, 800, ("a", "z")));
+    let level = Some(Pick::Level { bucket: 0, level: 0 });
+    assert_eq!([808, 100, 7].map(|room| choice(&[bucket(&tables)], room)), [whole(0), level, None]);
+    assert_eq!(choice(&[bucket(&[]), bucket(&[])], 0), Some(Pick::Join { left: 0 }));
+}
+
+#[test]
 fn a_full_bucket_waits_until_it_is_idle_and_no_other_job_starts_in_it() {
     let mut tables = pile(0, 8);
     tables.push(table(50, 2, 512, ("a", "z")));

@@ -13,7 +13,7 @@ use super::bucket::{Bucket, Placed, newest_first};
 use super::buckets::Buckets;
 use super::memtable::BucketMemtable;
 use super::{Plan, Wip};
-use crate::compaction::buckets::{BucketFigures, BucketTable, KeyRange, sublevels};
+use crate::compaction::buckets::{BucketFigures, BucketTable, KeyRange, kept, sublevels};
 use crate::levels::output::Written;
 use crate::manifest::{Edit, State};
 use crate::tables::MadeFile;
@@ -210,7 +210,10 @@ impl Wip {
         let ranges: Vec<KeyRange<'_>> = uppermost.map(|table| (table.smallest, table.largest)).collect();
         bucket.depth.store(sublevels(&ranges), Ordering::Relaxed);
         let merged = bucket.merged.load(Ordering::Relaxed);
-        let mut figures = BucketFigures::new(&tables, bucket.overlap(), merged, bucket.seed());
+        let stays = kept(&tables, self.bytes_kept());
+        let stays = tables.iter().filter(|t| stays.contains(&t.number)).map(|t| t.bytes).sum();
+        let figures = BucketFigures::new(&tables, bucket.overlap(), merged, bucket.seed());
+        let mut figures = figures.keeping(stays);
         for (level, of_level) in figures.levels.iter_mut().enumerate() {
             // What a merge of the whole reads is older than what comes meanwhile, which is merged beside it.
             of_level.is_busy = tables

@@ -3,7 +3,6 @@
 //! Outputs go into the manifest in one group with the end of their inputs, so after a crash a compaction has happened or
 //! not. No two jobs read one table.
 
-use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -76,13 +75,14 @@ impl Drop for Claim<'_> {
 impl Wip {
     /// Does the most worthwhile compaction; false if there is none, or no time. The caller has a slot.
     pub(super) fn compact_next(&self) -> Result<bool> {
-        let Some(job) = self.next_job() else { return Ok(false) };
-        let outcome = match job {
-            Job::Level(bucket, level) => self.compact_level(&bucket, level, Patience::UntilClosing),
-            Job::Whole(bucket) => {
+        let outcome = match self.next_job() {
+            Ok(None) => return Ok(false),
+            Ok(Some(Job::Level(bucket, level))) => self.compact_level(&bucket, level, Patience::UntilClosing),
+            Ok(Some(Job::Whole(bucket))) => {
                 self.merge_whole(&bucket, Patience::UntilClosing).map(|ended| ended != Ended::NotBegun)
             }
-            Job::Join(left, right) => self.join(&left, &right),
+            Ok(Some(Job::Join(left, right))) => self.join(&left, &right),
+            Err(e) => Err(e),
         };
         if outcome.is_err() && self.jobs.is_closing() {
             return Ok(false);
@@ -97,11 +97,12 @@ impl Wip {
         if self.core.options.read_only || self.core.is_scratch || is_replaying {
             return;
         }
-        let is_due = |wip: &Wip| wip.next_job().is_some();
+        let is_due = |wip: &Wip| matches!(wip.next_job(), Ok(Some(_)));
         self.jobs.compact(&self.me, Compacting { next: Wip::compact_next, is_due, sweep: Wip::sweep });
     }
 
-    fn next_job(&self) -> Option<Job> {
+    /// What is to be done next; an error where there is room for none of it.
+    fn next_job(&self) -> Result<Option<Job>> {
         // As a merge has it: what nobody sees yet cannot be dropped, and would be merged again and again.
         let oldest = self.seen().first().copied();
         let plan = self.planning.lock();
@@ -117,12 +118,17 @@ impl Wip {
         };
         let figures: Vec<BucketFigures> = buckets.iter().map(figures).collect();
         let reads: Vec<[u64; LEVELS]> = buckets.iter().map(|bucket| bucket.reads()).collect();
-        let job = match choose(&figures, &reads, &self.bucket_options(), oldest)? {
+        let mut options = self.bucket_options();
+        if choose(&figures, &reads, &options, oldest).is_none() {
+            return Ok(None);
+        }
+        options.room = self.room_for_merges()?;
+        let pick = choose(&figures, &reads, &options, oldest).ok_or_else(|| self.no_room())?;
+        Ok(Some(match pick {
             Pick::Level { bucket, level } => Job::Level(buckets.at(bucket).clone(), level),
             Pick::Whole { bucket } => Job::Whole(buckets.at(bucket).clone()),
             Pick::Join { left } => Job::Join(buckets.at(left).clone(), buckets.at(left + 1).clone()),
-        };
-        Some(job)
+        }))
     }
 
     /// Merges all sublevels of `level` that are free into one of the next; false if there is nothing to merge any more.
@@ -161,34 +167,65 @@ impl Wip {
         self.runs.remove(&gone.into_iter().map(|(_, number)| number).collect::<Vec<_>>());
     }
 
-    /// Merges every bucket with keys of the range as a whole.
+    /// Merges every bucket with keys of the range as a whole. Those that there is no room for wait until the others have left
+    /// what they can.
     pub(super) fn compact_range(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<()> {
         if self.core.options.read_only {
             return Err(Error::ReadOnly);
         }
         // Nobody else compacts meanwhile.
         let _slots = self.jobs.all_slots();
+        let mut refused = self.merge_range(from, to)?;
+        loop {
+            let before = refused.len();
+            let mut why = None;
+            for lower in std::mem::take(&mut refused) {
+                if let Some(e) = self.merge_unless_full(&self.buckets().find(&lower).clone())? {
+                    refused.push(lower);
+                    why = Some(e);
+                }
+            }
+            match why {
+                None => return Ok(()),
+                Some(e) if refused.len() == before => return Err(e),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// One after the other; where those begin that there was no room for.
+    fn merge_range(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<Vec<Vec<u8>>> {
         let mut next = match from {
             Bound::Included(from) | Bound::Excluded(from) => Some(from.to_vec()),
             Bound::Unbounded => Some(Vec::new()),
         };
-        let mut done = BTreeSet::new();
+        let (mut is_first, mut refused) = (true, Vec::new());
         while let Some(key) = next.take() {
             let is_past = match to {
                 Bound::Included(to) => *key > *to,
-                Bound::Excluded(to) => *key >= *to && !done.is_empty(),
+                Bound::Excluded(to) => *key >= *to && !is_first,
                 Bound::Unbounded => false,
             };
             if is_past {
                 break;
             }
             let bucket = self.buckets().find(&key).clone();
-            let ended = self.merge_whole(&bucket, Patience::ToTheEnd);
-            self.sweep();
-            ended.inspect_err(|_| self.core.counters.background_errors.add(1))?;
-            done.insert(bucket.lower.clone());
+            if self.merge_unless_full(&bucket)?.is_some() {
+                refused.push(bucket.lower.clone());
+            }
+            is_first = false;
             next = bucket.upper.clone();
         }
-        Ok(())
+        Ok(refused)
+    }
+
+    /// Merges `bucket` as a whole; says so if there is no room for that.
+    fn merge_unless_full(&self, bucket: &Arc<Bucket>) -> Result<Option<Error>> {
+        let ended = self.merge_whole(bucket, Patience::ToTheEnd);
+        self.sweep();
+        match ended.inspect_err(|_| self.core.counters.background_errors.add(1)) {
+            Err(e) if e.is_out_of_space() => Ok(Some(e)),
+            ended => ended.map(|_| None),
+        }
     }
 }

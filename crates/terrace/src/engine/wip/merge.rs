@@ -51,9 +51,19 @@ impl Wip {
     /// what writers need until it fails.
     fn refuse_without_room(&self, inputs: &[Placed]) -> Result<()> {
         let bytes: u64 = inputs.iter().map(|table| table.run.meta().file_bytes).sum();
+        if bytes > self.room_for_merges()? { Err(self.no_room()) } else { Ok(()) }
+    }
+
+    /// Bytes of tables that the disk has room to merge.
+    pub(super) fn room_for_merges(&self) -> Result<u64> {
         let free = self.core.fs().free_bytes(&self.core.dir)?;
-        let needed = bytes + bytes / 16 + self.core.options.wip.log_bytes / LEFT_TO_WRITERS;
-        if free < needed { Err(Error::NoSpace { path: self.core.dir.clone() }) } else { Ok(()) }
+        let left = free.saturating_sub(self.core.options.wip.log_bytes / LEFT_TO_WRITERS);
+        // Of what is left a part is for what tables take beside their entries.
+        Ok(left - left / 16)
+    }
+
+    pub(super) fn no_room(&self) -> Error {
+        Error::NoSpace { path: self.core.dir.clone() }
     }
 }
 

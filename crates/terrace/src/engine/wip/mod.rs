@@ -246,6 +246,7 @@ impl Wip {
             read_weight: wip.read_weight,
             read_aware: wip.read_aware,
             memtable_bytes: if flushed == 0 { wip.memtable_bytes } else { flushed },
+            room: u64::MAX,
         }
     }
 
@@ -257,7 +258,14 @@ impl Wip {
             BucketMemtableKind::Skiplist => true,
             BucketMemtableKind::Adaptive => ranges_come,
         };
-        BucketMemtable::new(&self.memory, range, in_order.then_some(wip.memtable_bytes))
+        BucketMemtable::new(&self.memory, range, in_order.then(|| self.list_bytes()))
+    }
+
+    /// Bytes that a skiplist is made for. It takes its memory by parts of that, and where buckets are many the first parts of
+    /// all of them have to be little of what there is.
+    fn list_bytes(&self) -> u64 {
+        let share = self.memtables_budget() / self.buckets.load().len() as u64;
+        share.min(self.core.options.wip.memtable_bytes)
     }
 
     /// Removes what could not be removed before.

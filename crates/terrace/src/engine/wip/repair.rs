@@ -1,8 +1,13 @@
 //! Bringing back all that is not itself damaged.
 //!
 //! Tables are as they are found; of the bounds of buckets those stay that no table spans. The log is replayed as far as it
-//! is whole, and flushed: of each operation the tables are asked whether they have it or a newer one, since without the
-//! manifest nobody knows how far a bucket was flushed. Nothing old is removed before what replaces it is durable.
+//! is whole, and flushed. How far a bucket is in tables the manifest says, and it is believed where all of these are sound:
+//! a put of which they know nothing may have gone together with its tombstone, which a damaged log does not bring back.
+//! Of other buckets the tables are asked about each operation, whether they have it or a newer one. Nothing old is
+//! removed before what replaces it is durable.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Included, Unbounded};
 
 use terrace_base::{Error, Result};
 use terrace_table::TableMeta;
@@ -12,7 +17,7 @@ use super::open;
 use super::recover::Replaying;
 use crate::commit_log::{Gathered, first_beginning, gather_logs, log_files, rebuild};
 use crate::core::engine::Engine;
-use crate::leveled::gather_runs;
+use crate::leveled::{PlacedRun, gather_runs};
 use crate::manifest::{Edit, Identity, Manifest, State};
 use crate::options::EngineKind;
 use crate::salvage::Salvage;
@@ -28,9 +33,7 @@ pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {
     let runs = gather_runs(&mut base, known.as_ref())?;
     let on_pm = home.is_on_pm(&identity);
     let gathered = on_pm.then(|| gather_logs(&mut base, &identity, known.as_ref())).transpose()?;
-    let tables: Vec<(u32, TableMeta)> =
-        runs.into_iter().map(|(level, meta, _)| (level.min(LAST_LEVEL as u32), meta)).collect();
-    let state = new_state(&base, identity, tables, known, gathered.as_ref())?;
+    let state = new_state(&base, identity, runs, known, gathered.as_ref())?;
     let core = base.core.clone();
     rebuild(base, state, gathered.as_ref(), |opened, damaged| {
         let wip = open::assemble(core, opened, Replaying::Asked, gathered.as_ref(), damaged)?;
@@ -45,15 +48,19 @@ pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {
 fn new_state(
     base: &Salvage,
     identity: Identity,
-    tables: Vec<(u32, TableMeta)>,
+    runs: Vec<PlacedRun>,
     known: Option<State>,
     gathered: Option<&Gathered>,
 ) -> Result<State> {
+    let told = known.as_ref().filter(|_| base.left.is_none());
+    let flushed_of = told.map(|state| flushed_of(state, &runs)).unwrap_or_default();
+    let tables: Vec<(u32, TableMeta)> =
+        runs.into_iter().map(|(level, meta, _)| (level.min(LAST_LEVEL as u32), meta)).collect();
     let newest = tables.iter().map(|(_, meta)| meta.max_seq).max().unwrap_or(0);
     // What comes before the first log that is there is in tables, or was: those are as far as they are.
-    let flushed = match (&known, base.left.is_some()) {
-        (Some(known), false) => known.flushed_seq,
-        _ => match gathered {
+    let flushed = match told {
+        Some(told) => told.flushed_seq,
+        None => match gathered {
             Some(gathered) => first_beginning(gathered)?,
             None => first_beginning(&log_files(&base.core, identity.origin(), base.log_files()?))?,
         }
@@ -66,7 +73,8 @@ fn new_state(
     // In order: the first of all buckets begins at the empty key.
     let others = bounds.filter(|bound| !bound.is_empty() && !spans(bound));
     for lower in [Vec::new()].into_iter().chain(others) {
-        let fits = state.apply(&Edit::SetBucket { lower, flushed: 0 });
+        let flushed = flushed_of.get(&lower).copied().unwrap_or(0);
+        let fits = state.apply(&Edit::SetBucket { lower, flushed });
         fits.map_err(|why| Error::invalid(format!("a manifest edit does not fit: {why}")))?;
     }
     (state.log_number, state.log_end, state.last_log) =
@@ -74,4 +82,22 @@ fn new_state(
     // What a table's entries beside the newest of their key are for is not known: it is looked at again.
     state.candidates = std::sync::Arc::new(state.tables.keys().copied().collect());
     Ok(state)
+}
+
+/// How far the buckets of `known` are in tables, by their lower bounds: those all of whose tables are among `runs`, and
+/// sound. If there are others it is not known which buckets these come from.
+fn flushed_of(known: &State, runs: &[PlacedRun]) -> BTreeMap<Vec<u8>, u64> {
+    let sound: BTreeSet<u64> =
+        runs.iter().filter(|(_, _, is_sound)| *is_sound).map(|(_, meta, _)| meta.number).collect();
+    if sound.iter().any(|number| !known.tables.contains_key(number)) {
+        return BTreeMap::new();
+    }
+    let mut flushed: BTreeMap<Vec<u8>, u64> =
+        known.buckets.iter().map(|(lower, bucket)| (lower.clone(), bucket.flushed)).collect();
+    for (_, table) in known.tables.iter().filter(|(number, _)| !sound.contains(number)) {
+        let of_table =
+            flushed.range_mut::<[u8], _>((Unbounded, Included(&table.meta.smallest[..]))).next_back();
+        of_table.into_iter().for_each(|(_, flushed)| *flushed = 0);
+    }
+    flushed
 }

@@ -44,7 +44,7 @@ impl Wip {
         if !self.claim_both(left, right) {
             return Ok(true);
         }
-        let flushed = self.flushed_of(left).min(self.flushed_of(right));
+        let flushed = self.flushed_of_both(left, right);
         let edits = [
             Edit::RemoveBucket { lower: right.lower.clone() },
             Edit::SetBucket { lower: left.lower.clone(), flushed },
@@ -78,6 +78,15 @@ impl Wip {
             plan.ending.insert(bucket.lower.clone());
         }
         true
+    }
+
+    /// How far two buckets are in tables together. One of which no memtable holds anything is as far as the other, whatever the
+    /// manifest says of it: it was not written to since.
+    fn flushed_of_both(&self, left: &Bucket, right: &Bucket) -> u64 {
+        let least = |bucket: &Bucket| bucket.readable.load().memtables.iter().map(|m| m.min_seq()).min();
+        let held = least(left).into_iter().chain(least(right)).min().unwrap_or(u64::MAX);
+        let (left, right) = (self.flushed_of(left), self.flushed_of(right));
+        left.max(right).min(held.saturating_sub(1)).max(left.min(right))
     }
 
     fn flushed_of(&self, bucket: &Bucket) -> u64 {

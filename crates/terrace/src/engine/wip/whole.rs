@@ -5,6 +5,7 @@
 //! It is split if more than half of what it may hold lives; if not, it was full of what was dead, and stays one.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -85,8 +86,7 @@ impl Wip {
         let nothing = Default::default();
         let tables: Vec<BucketTable<'_>> =
             claim.tables.iter().map(|table| table.figures(&keeping, &nothing)).collect();
-        let piece = self.core.options.wip.bucket_bytes / self.core.options.wip.split_into as u64;
-        let kept = kept(&tables, piece / 4..=piece * 2);
+        let kept = kept(&tables, self.bytes_kept());
         let is_kept = |table: &&BucketTable<'_>| kept.contains(&table.number);
         let ranges: Vec<(&[u8], &[u8])> =
             tables.iter().filter(is_kept).map(|table| (table.smallest, table.largest)).collect();
@@ -95,6 +95,12 @@ impl Wip {
         drop(tables);
         *bucket.cuts.lock() = cuts;
         Some((Whole { wip: self, claim }, kept))
+    }
+
+    /// Bytes of tables that a merge of the whole may leave as they are.
+    pub(super) fn bytes_kept(&self) -> RangeInclusive<u64> {
+        let piece = self.core.options.wip.bucket_bytes / self.core.options.wip.split_into as u64;
+        piece / 4..=piece * 2
     }
 
     /// Has no other job begin in the bucket, and waits for those that run.

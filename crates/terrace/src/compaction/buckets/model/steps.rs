@@ -20,6 +20,8 @@ enum Step {
     Settle(u64),
     /// The database is closed and opened: what was noted in memory is gone.
     Reopen,
+    /// The disk has room for so many bytes.
+    Room(u64),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -36,6 +38,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => any::<usize>().prop_map(Step::Fail),
         1 => prop_oneof![Just(0), 1u64..1000].prop_map(Step::Settle),
         1 => Just(Step::Reopen),
+        1 => prop_oneof![0u64..1000, Just(u64::MAX)].prop_map(Step::Room),
     ];
     prop::collection::vec(step, 0..120)
 }
@@ -64,6 +67,7 @@ fn take(model: &mut Model, step: Step) {
         Step::Finish(at) => model.finish(at),
         Step::Fail(at) => model.fail(at),
         Step::Settle(reads) => model.settle(reads),
+        Step::Room(bytes) => model.options.room = bytes,
         Step::Reopen => {
             while !model.jobs.is_empty() {
                 model.fail(0);
@@ -99,6 +103,7 @@ proptest! {
             take(&mut model, step);
             model.check();
         }
+        model.options.room = u64::MAX;
         model.settle(0);
         model.visible = model.seq;
         model.settle(0);

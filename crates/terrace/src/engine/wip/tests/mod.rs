@@ -1,6 +1,9 @@
 //! What only a look inside can bring about.
 
+mod repairs;
+mod room;
 mod telling;
+mod walks;
 
 use std::ops::Bound;
 use std::path::Path;
@@ -87,6 +90,15 @@ fn insert(wip: &Wip, key: &[u8], value: &[u8]) -> u64 {
 fn put(wip: &Wip, key: &[u8], value: &[u8]) {
     let seq = insert(wip, key, value);
     wip.core.snapshots.advance(seq);
+}
+
+fn delete(wip: &Wip, key: &[u8]) {
+    let mut batch = WriteBatch::new();
+    batch.delete(key);
+    let request = Request { batch, condition: Condition::None, sync: false };
+    let first_seq = wip.core.snapshots.visible() + 1;
+    wip.apply(Group { requests: &[&request], first_seq, sync: false }).unwrap();
+    wip.core.snapshots.advance(first_seq);
 }
 
 fn flush(wip: &Wip) {
@@ -325,11 +337,7 @@ fn tombstones_go_with_the_snapshot_that_kept_them() {
     put(&wip, b"a", b"1");
     let snapshot = wip.core.snapshots.hold();
     put(&wip, b"b", b"1");
-    let mut batch = WriteBatch::new();
-    batch.delete(b"b");
-    let request = Request { batch, condition: Condition::None, sync: false };
-    wip.apply(Group { requests: &[&request], first_seq: 3, sync: false }).unwrap();
-    wip.core.snapshots.advance(3);
+    delete(&wip, b"b");
     flush(&wip);
     wip.compact(Bound::Unbounded, Bound::Unbounded).unwrap();
     let tombstones = || -> u64 {

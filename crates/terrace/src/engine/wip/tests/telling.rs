@@ -1,7 +1,8 @@
-//! A disk that says when a file is made or synced.
+//! A disk that says when a file is made or synced, and has so much room as it is told.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use terrace_base::Result;
@@ -15,12 +16,15 @@ pub(super) type Hook = (&'static str, Box<dyn FnOnce() + Send>);
 pub(super) struct Telling {
     fs: Arc<dyn Fs>,
     hook: Arc<Mutex<Option<Hook>>>,
+    /// Bytes that are free at most.
+    pub free: AtomicU64,
 }
 
 impl Telling {
     pub fn new(world: &World) -> (Arc<Telling>, Arc<Mutex<Option<Hook>>>) {
         let hook = Arc::new(Mutex::new(None));
-        (Arc::new(Telling { fs: Arc::new(world.fs()), hook: hook.clone() }), hook)
+        let (fs, free) = (Arc::new(world.fs()), AtomicU64::new(u64::MAX));
+        (Arc::new(Telling { fs, hook: hook.clone(), free }), hook)
     }
 
     fn tell(&self, path: &Path) {
@@ -83,7 +87,7 @@ impl Fs for Telling {
     }
 
     fn free_bytes(&self, path: &Path) -> Result<u64> {
-        self.fs.free_bytes(path)
+        Ok(self.fs.free_bytes(path)?.min(self.free.load(Ordering::Relaxed)))
     }
 
     fn epoch(&self, dir: &Path) -> u64 {

@@ -1,0 +1,83 @@
+//! Little room, on the disk and in memory.
+
+use std::sync::atomic::Ordering;
+
+use terrace_base::ErrorKind;
+use terrace_base::rng::Rng;
+
+use super::*;
+use crate::options::BucketMemtableKind;
+
+/// Two buckets that are full, one of 40 KB and one of 400 KB, on a disk that has room to merge the smaller one.
+fn narrow() -> (Arc<Telling>, Arc<Wip>) {
+    let world = world();
+    let (fs, _) = Telling::new(&world);
+    let mut options = options();
+    (options.wip.memtable_bytes, options.wip.bucket_bytes, options.wip.log_bytes) =
+        (4 << 10, 16 << 10, 16 << 10);
+    let wip = open_on(fs.clone(), options);
+    split(&wip, b"m");
+    let mut rng = Rng::new(1);
+    for _ in 0..4 {
+        for (key, bytes) in [(b"a", 100_000), (b"b", 1), (b"y", 10_000), (b"z", 1)] {
+            let mut value = vec![0; bytes];
+            rng.fill(&mut value);
+            put(&wip, key, &value);
+        }
+        flush(&wip);
+    }
+    fs.free.store(200_000, Ordering::Relaxed);
+    (fs, wip)
+}
+
+fn tables(wip: &Wip) -> [usize; 2] {
+    [b"a", b"z"].map(|key| bucket(wip, key).readable.load().tables.len())
+}
+
+/// The first bucket without room ended it.
+#[test]
+fn a_compaction_goes_on_behind_a_bucket_without_room() {
+    let (fs, wip) = narrow();
+    let before = tables(&wip)[0];
+    let refused = wip.compact(Bound::Unbounded, Bound::Unbounded).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    assert_eq!(tables(&wip), [before, 1]);
+    fs.free.store(u64::MAX, Ordering::Relaxed);
+    wip.compact(Bound::Unbounded, Bound::Unbounded).unwrap();
+    assert!(tables(&wip)[0] < before);
+    assert_eq!(wip.check().unwrap().problems, Vec::<String>::new());
+}
+
+/// The largest bucket was chosen again and again, and refused.
+#[test]
+fn a_full_bucket_without_room_is_in_no_others_way() {
+    let (fs, wip) = narrow();
+    let last = (0..20).map(|_| wip.compact_next()).find(|outcome| !matches!(outcome, Ok(true)));
+    assert_eq!(last.unwrap().unwrap_err().kind(), ErrorKind::NoSpace, "the larger one is full still");
+    assert_eq!(tables(&wip)[1], 1);
+    fs.free.store(u64::MAX, Ordering::Relaxed);
+    while wip.compact_next().unwrap() {}
+    assert_eq!(wip.get(b"a", None).unwrap().map(|value| value.len()), Some(100_000));
+    assert_eq!(wip.check().unwrap().problems, Vec::<String>::new());
+}
+
+/// Each took an eighth of a large memtable with its first key, and a few of them all that there was.
+#[test]
+fn many_skiplists_take_little_each() {
+    for memtable in [BucketMemtableKind::Skiplist, BucketMemtableKind::Hash] {
+        let world = world();
+        let mut options = Options { memory_budget: 4 << 20, ..options() };
+        options.wip.memtable = memtable;
+        let wip = open_on(Arc::new(world.fs()), options);
+        (1..=200).for_each(|i| split(&wip, &[i]));
+        for round in 0..5u8 {
+            (0..=200).for_each(|i| put(&wip, &[i, round], &[7; 100]));
+        }
+        let flushes = wip.core.counters.flushes.get();
+        assert!(
+            !wip.has_frozen() && flushes == 0,
+            "{memtable:?}: {flushes} flushes, {} bytes",
+            wip.memory.held()
+        );
+    }
+}
