@@ -78,7 +78,10 @@ impl Image {
                 let files = image.files();
                 image.older.push(files);
             }
+            // Draws of its own: what else is drawn of a seed stays as it was.
+            let mut of_deletes = rng.clone();
             image.import(session, rng);
+            image.delete(&mut of_deletes);
         }
         if image.killed {
             let files = image.files();
@@ -132,6 +135,26 @@ impl Image {
         }
         let run = finish(piped(&mut self.command("import", &["-"])), lines.as_bytes());
         assert_eq!(run.code, 0, "{run:?}");
+    }
+
+    /// Has some keys deleted, so that there is something that must not come back.
+    fn delete(&mut self, rng: &mut Rng) {
+        let one_in = 2 + rng.below(20);
+        let keys: Vec<String> = self.contents.keys().filter(|_| rng.one_in(one_in)).cloned().collect();
+        let names: Vec<&str> = keys.iter().map(String::as_str).collect();
+        if !names.is_empty() {
+            let run = finish(piped(&mut self.command("delete", &names)), b"");
+            assert_eq!(run.code, 0, "{run:?}");
+        }
+        keys.iter().for_each(|key| drop(self.contents.remove(key)));
+    }
+
+    /// The command `dump` on the database, or on a file of it.
+    pub fn dump(&self, file: Option<&str>) -> Command {
+        let mut bounded = Command::new("timeout");
+        bounded.args(["-s", "KILL", "120"]).arg(terrace().get_program()).arg("dump");
+        bounded.arg(file.map_or_else(|| self.dir.clone(), |file| self.dir.join(file)));
+        bounded
     }
 
     fn write_and_be_killed(&mut self) {

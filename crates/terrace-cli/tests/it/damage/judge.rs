@@ -101,6 +101,7 @@ impl Judge<'_> {
         self.tell_difference(shown.as_ref());
         readable.extend(shown.unwrap_or_default());
 
+        self.describe();
         let check = self.run("check", &[]);
         if check.code == 0 && !self.verdicts.contains(&Verdict::Harmless) {
             self.verdicts.push(Verdict::FalselySound);
@@ -227,11 +228,29 @@ impl Judge<'_> {
         Some(found)
     }
 
+    /// Whoever looks into a damaged database is told something, or why not.
+    fn describe(&mut self) {
+        self.run("stat", &[]);
+        let names: Vec<String> = self.image.files().into_keys().filter(|name| name != "LOCK").collect();
+        let some = names.iter().enumerate().filter(|(i, name)| i % 8 == name.len() % 8);
+        for name in [None].into_iter().chain(some.map(|(_, name)| Some(&name[..]))) {
+            let run = finish(piped(&mut self.image.dump(name)), b"");
+            let _ = writeln!(self.story, "$ dump {}: exit code {}", name.unwrap_or_default(), run.code);
+            self.ended("dump", &run);
+        }
+    }
+
     fn run(&mut self, name: &str, args: &[&str]) -> Run {
         let run = finish(piped(&mut self.image.bounded(name, args)), b"");
         let said = String::from_utf8_lossy(if name == "export" || name == "get" { b"" } else { &run.out });
         let _ =
             writeln!(self.story, "$ {name} {}: exit code {}\n{said}{}", args.join(" "), run.code, run.err);
+        self.ended(name, &run);
+        run
+    }
+
+    /// How the command came to its end.
+    fn ended(&mut self, name: &str, run: &Run) {
         match run.code {
             // The exit codes of `timeout`: it had to kill the process, or another signal did.
             137 => self.verdicts.push(Verdict::Hung),
@@ -242,7 +261,6 @@ impl Judge<'_> {
             101 | 128.. | ..0 => self.verdicts.push(Verdict::Panicked),
             _ => {}
         }
-        run
     }
 }
 

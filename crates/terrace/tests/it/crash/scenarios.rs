@@ -13,6 +13,7 @@ use super::env::{DEVICE, ENGINES, runs_on, share};
 use super::judge::{Shared, judge, options};
 use super::ops::{Mix, Op, draw};
 use super::run::{Errors, Session};
+use crate::harness::with_memtables_of;
 
 /// Carries operations out and judges every survivor.
 pub fn scenario(options: Options, errors: Errors) -> impl Scenario<Op = Op, Model = KvModel> {
@@ -59,7 +60,7 @@ impl Plan {
         // The others have fewer structures to catch in the middle of a change.
         let images = if engine == EngineKind::default() { self.images } else { self.images / 3 };
         explorer(engine, self.seed, granularity, images)
-            .must_pass(scenario(options(engine), Errors::Fail), ops.to_vec())
+            .must_pass(scenario(with_memtables_of(self.seed, options(engine)), Errors::Fail), ops.to_vec())
     }
 }
 
@@ -283,12 +284,14 @@ fn buckets_split_and_joined() {
     ops.extend((0..60).filter(|key| key % 7 != 0).map(Op::Delete));
     ops.extend(all.iter().cloned().chain(rest()));
     ops.extend(draw(32, 60, Mix { kill: 1, synced: 1, ..fill }));
-    for granularity in [Granularity::CacheLine, Granularity::Page] {
+    for (granularity, memtables) in
+        [Granularity::CacheLine, Granularity::Page, Granularity::Page].into_iter().zip(0..)
+    {
         if !runs_on(EngineKind::Wip, granularity) {
             continue;
         }
         let most = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
-        let (options, seen) = (options(EngineKind::Wip), most.clone());
+        let (options, seen) = (with_memtables_of(memtables, options(EngineKind::Wip)), most.clone());
         let for_judge = options.clone();
         let scenario = kv_scenario(
             move |world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]| {

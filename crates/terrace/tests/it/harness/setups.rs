@@ -121,6 +121,14 @@ pub fn tiny_wip() -> WipOptions {
     }
 }
 
+/// The same with another kind of memtable for each of three seeds, where there are several kinds.
+pub fn with_memtables_of(seed: u64, mut options: Options) -> Options {
+    let kinds = [BucketMemtableKind::Adaptive, BucketMemtableKind::Skiplist, BucketMemtableKind::Hash];
+    options.wip.memtable = kinds[(seed % 3) as usize];
+    options.wip.freeze_on_overflow = seed % 3 == 2;
+    options
+}
+
 /// Options of `turbo` with which few keys make shards grow.
 pub fn tiny_turbo() -> TurboOptions {
     TurboOptions { shards: 4, initial_buckets: 1, probing_scope: 4 }

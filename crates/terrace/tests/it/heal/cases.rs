@@ -6,7 +6,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use terrace::{EngineKind, Options};
+use terrace::{EngineKind, Options, Stats};
 use terrace_base::rng::Rng;
 use terrace_pmem::Granularity;
 use terrace_sim::{PmOptions, Refusal, Survival, Trouble, World, WorldOptions};
@@ -16,6 +16,7 @@ use super::space;
 use crate::crash::env::{runs_on, share, tiny};
 use crate::crash::judge::judge;
 use crate::crash::ops::Op;
+use crate::harness::with_memtables_of;
 
 /// Cases of a scenario of one engine on one medium; of more than that a sample is taken.
 const CASES: u64 = 40;
@@ -51,12 +52,22 @@ impl Subject {
     }
 }
 
-/// Every engine on every medium that it runs on.
-pub fn everywhere() -> impl Iterator<Item = Subject> {
+/// Every engine on every medium that it runs on, for cases of this seed.
+pub fn everywhere(seed: u64) -> impl Iterator<Item = Subject> {
     let media = [Granularity::CacheLine, Granularity::Page];
     let all = crate::crash::env::ENGINES.into_iter().flat_map(move |e| media.map(|g| (e, g)));
-    all.filter(|(engine, granularity)| runs_on(*engine, *granularity))
-        .map(|(engine, granularity)| Subject::new(engine, granularity))
+    all.filter(|(engine, granularity)| runs_on(*engine, *granularity)).map(move |(engine, granularity)| {
+        let subject = Subject::new(engine, granularity);
+        Subject { options: with_memtables_of(seed, subject.options.clone()), ..subject }
+    })
+}
+
+/// What a store has to say of itself after `ops`, with nothing refused.
+pub fn stats_after(subject: &Subject, seed: u64, ops: &[Op]) -> Verdict<Stats> {
+    let world = subject.world(seed);
+    let mut life = Life::open(&world, subject.options.clone())?;
+    ops.iter().try_for_each(|op| life.carry_out(op))?;
+    Ok(life.db().stats())
 }
 
 /// Runs the cases of `ops` on `subject`; the failures, each with its case.

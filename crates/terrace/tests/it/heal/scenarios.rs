@@ -1,11 +1,13 @@
 //! What a store does while something is refused.
 
-use super::cases::{everywhere, explore};
+use terrace::EngineKind;
+
+use super::cases::{everywhere, explore, stats_after};
 use crate::crash::ops::{Mix, Op, draw};
 
 fn explore_everywhere(seed: u64, ops: &[Op]) {
     let failures: Vec<String> =
-        everywhere().filter_map(|subject| explore(&subject, seed, ops).err()).collect();
+        everywhere(seed).filter_map(|subject| explore(&subject, seed, ops).err()).collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
@@ -127,6 +129,38 @@ fn groups_under_snapshots() {
     };
     for seed in 20..22 {
         explore_everywhere(seed, &draw(seed, 40, mix));
+    }
+}
+
+/// Buckets are split, emptied, joined and filled again, under snapshots and under walks in both directions.
+#[test]
+fn buckets_split_and_joined() {
+    let fill = Mix {
+        put: 12,
+        batch: 1,
+        delete: 1,
+        background: 3,
+        flush: 1,
+        snapshot: 1,
+        read: 1,
+        keys: 60,
+        len: 900,
+        ..Mix::default()
+    };
+    let all =
+        || [Op::Flush, Op::Compact(0, u16::MAX)].into_iter().chain(std::iter::repeat_n(Op::Background, 12));
+    for seed in 30..33 {
+        let mut ops: Vec<Op> = draw(seed, 90, fill).into_iter().chain(all()).collect();
+        ops.extend([Op::Snapshot, Op::ReadSnapshots]);
+        ops.extend((0..60).filter(|key| key % 7 != 0).map(Op::Delete).chain(all()));
+        ops.extend([Op::ReadSnapshots, Op::Release, Op::Release, Op::Release].into_iter().chain(all()));
+        ops.extend(draw(seed + 100, 40, fill));
+        for subject in everywhere(seed).filter(|subject| subject.engine == EngineKind::Wip) {
+            let buckets = stats_after(&subject, seed, &ops).unwrap().buckets;
+            let (splits, joins) = (buckets.splits, buckets.joins);
+            assert!(splits > 0 && joins > 0, "{splits} splits, {joins} joins, seed {seed}");
+            explore(&subject, seed, &ops).unwrap();
+        }
     }
 }
 

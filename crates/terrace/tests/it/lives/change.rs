@@ -8,6 +8,7 @@ use terrace_disk::Fault;
 use terrace_pmem::Granularity;
 
 use crate::damage::image::{Bed, Image};
+use crate::harness::with_memtables_of;
 
 const PAGE: usize = 4096;
 
@@ -20,7 +21,7 @@ pub enum Change {
     Boot,
     /// Another engine is asked for.
     Engine(EngineKind),
-    /// Buffers, tables and blocks of other sizes.
+    /// Buffers, tables and blocks of other sizes, and memtables of another kind.
     Sizes(u64),
     /// So little memory.
     Memory(u64),
@@ -131,6 +132,7 @@ impl Change {
                 image.options.wip.split_into = 2 + *times as usize % 5;
                 image.options.turbo.shards = 1 << times.ilog2();
                 image.options.sptree.leaf_entries = 4 + *times as usize;
+                image.options = with_memtables_of(*times, image.options);
             }
             Change::Memory(bytes) => image.options.memory_budget = *bytes,
             Change::Fails(_) => {}
