@@ -14,13 +14,20 @@
 //! 5. After a failed `append` the file is as it was before, or refuses every later `append` with the
 //!    same error. `NoSpace` is always the former: the append may be tried again.
 //! 6. A reader sees the file as it was when it was opened, for as long as it is held, whatever is
-//!    appended, renamed or removed meanwhile.
+//!    appended, renamed or removed meanwhile; of a file with room (7) so far as it had been appended to.
+//! 7. A file that was created with room ([`Fs::create_reserved`]) may be longer than what was appended to it: zeros
+//!    follow. Its length is then a multiple of [`ROOM_UNIT_BYTES`]; after a `cut` it is none, so that zeros at the end
+//!    of such a file are not taken for room. How long it is, is durable with its next `sync`; before it, any length that it had may survive. A
+//!    process that dies within an append leaves the first part of that, of whatever length, and zeros behind it.
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrace_base::{Error, Result};
+
+/// A file with room is a multiple of so many bytes long.
+pub const ROOM_UNIT_BYTES: u64 = 4096;
 
 /// How a file's reads go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +44,13 @@ pub enum Access {
 pub trait Fs: Send + Sync + Debug {
     /// Creates `path` for appending; an existing file is an error.
     fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>>;
+
+    /// Creates `path` as [`create`](Self::create) does, for many small appends: with room behind what is appended, where
+    /// that makes them cheaper. How much room there is, is for the file system to say. One that has no such files makes a
+    /// plain one.
+    fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        self.create(path)
+    }
 
     /// Opens `path` for reading.
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>>;
@@ -113,6 +127,10 @@ impl<F: Fs + ?Sized> Fs for Arc<F> {
         (**self).create(path)
     }
 
+    fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        (**self).create_reserved(path)
+    }
+
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
         (**self).open(path, access)
     }
@@ -186,8 +204,19 @@ pub trait WriteFile: Send + Debug {
     fn sync(&mut self) -> Result<()>;
 
     /// Takes back what was appended behind byte `len`, after a failure too: whoever opens the file from now on does not find
-    /// it. After a power cut it may be there again until a later `sync` has succeeded.
+    /// it. After a power cut it may be there again until a later `sync` has succeeded. A file that had room has at most one
+    /// byte of it left, a zero: where without that it would look as if it still had room.
     fn cut(&mut self, len: u64) -> Result<()>;
+
+    /// Gives back the room behind what was appended. What is appended from now on makes the file longer.
+    fn trim(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether there may be room behind what was appended, so that an append costs no call of the system.
+    fn has_room(&self) -> bool {
+        false
+    }
 
     /// Bytes appended so far, including what the file held when opened.
     fn len(&self) -> u64;

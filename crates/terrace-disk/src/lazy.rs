@@ -228,6 +228,10 @@ impl Fs for SparingFs {
         self.descriptors.sparing(|| self.inner.create(path))
     }
 
+    fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        self.descriptors.sparing(|| self.inner.create_reserved(path))
+    }
+
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
         self.descriptors.sparing(|| self.inner.open(path, access))
     }

@@ -18,7 +18,7 @@ pub mod real;
 pub mod scratch;
 pub mod sim;
 
-pub use fs::{Access, FileLock, Fs, ReadFile, WriteFile};
+pub use fs::{Access, FileLock, Fs, ROOM_UNIT_BYTES, ReadFile, WriteFile};
 pub use lazy::{Descriptors, LazyFile, SparingFs};
 pub use metered::{IoStats, MeteredFs};
 pub use real::{RealFs, descriptor_limit};

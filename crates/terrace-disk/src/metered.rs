@@ -100,6 +100,12 @@ impl MeteredFs {
         MeteredFs { inner, counters: Arc::default() }
     }
 
+    fn count_created(&self, inner: Box<dyn WriteFile>) -> Box<dyn WriteFile> {
+        self.counters.creates.fetch_add(1, Relaxed);
+        let synced = inner.len();
+        Box::new(MeteredWrite { inner, counters: self.counters.clone(), synced })
+    }
+
     /// The traffic since `new`.
     pub fn stats(&self) -> IoStats {
         let c = &self.counters;
@@ -120,10 +126,11 @@ impl MeteredFs {
 
 impl Fs for MeteredFs {
     fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
-        let inner = self.inner.create(path)?;
-        self.counters.creates.fetch_add(1, Relaxed);
-        let synced = inner.len();
-        Ok(Box::new(MeteredWrite { inner, counters: self.counters.clone(), synced }))
+        Ok(self.count_created(self.inner.create(path)?))
+    }
+
+    fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        Ok(self.count_created(self.inner.create_reserved(path)?))
     }
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
@@ -217,6 +224,14 @@ impl WriteFile for MeteredWrite {
 
     fn cut(&mut self, len: u64) -> Result<()> {
         self.inner.cut(len)
+    }
+
+    fn trim(&mut self) -> Result<()> {
+        self.inner.trim()
+    }
+
+    fn has_room(&self) -> bool {
+        self.inner.has_room()
     }
 
     fn len(&self) -> u64 {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use terrace_base::Result;
-use terrace_disk::Fs;
+use terrace_disk::{Fs, WriteFile};
 
 use crate::frame::Origin;
 use crate::segment::FileSegment;
@@ -17,8 +17,28 @@ use crate::writer::LogWriter;
 pub fn create_log_file(
     fs: &dyn Fs,
     path: &Path,
+    first: (u64, u64),
+    database: u64,
+) -> Result<LogWriter<FileSegment>> {
+    create_by(fs, path, first, database, |unfinished| fs.create(unfinished))
+}
+
+/// As [`create_log_file`], with room for many small records where the file system has that ([`Fs::create_reserved`]).
+pub fn create_reserved_log_file(
+    fs: &dyn Fs,
+    path: &Path,
+    first: (u64, u64),
+    database: u64,
+) -> Result<LogWriter<FileSegment>> {
+    create_by(fs, path, first, database, |unfinished| fs.create_reserved(unfinished))
+}
+
+fn create_by(
+    fs: &dyn Fs,
+    path: &Path,
     (id, first_lsn): (u64, u64),
     database: u64,
+    create: impl FnOnce(&Path) -> Result<Box<dyn WriteFile>>,
 ) -> Result<LogWriter<FileSegment>> {
     let dir = path.parent().unwrap_or(Path::new(""));
     let origin = Origin { epoch: fs.epoch(dir), database };
@@ -26,7 +46,7 @@ pub fn create_log_file(
     if fs.exists(&unfinished)? {
         fs.remove(&unfinished)?;
     }
-    let writer = LogWriter::create_of(FileSegment(fs.create(&unfinished)?), id, first_lsn, origin)?;
+    let writer = LogWriter::create_of(FileSegment(create(&unfinished)?), id, first_lsn, origin)?;
     fs.rename(&unfinished, path)?;
     fs.sync_dir(dir)?;
     Ok(writer)

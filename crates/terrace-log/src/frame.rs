@@ -54,6 +54,8 @@ pub(crate) struct SegmentHeader {
     pub(crate) id: u64,
     pub(crate) first_lsn: u64,
     pub(crate) origin: Origin,
+    /// Whether the segment may be longer than what was appended, with zeros behind.
+    pub(crate) has_room: bool,
 }
 
 impl SegmentHeader {
@@ -65,6 +67,7 @@ impl SegmentHeader {
         out[24..32].copy_from_slice(&self.first_lsn.to_le_bytes());
         out[32..40].copy_from_slice(&self.origin.epoch.to_le_bytes());
         out[40..48].copy_from_slice(&self.origin.database.to_le_bytes());
+        out[48] = u8::from(self.has_room);
         let check = header_check(&out);
         out[12..16].copy_from_slice(&check.to_le_bytes());
         out
@@ -80,11 +83,12 @@ impl SegmentHeader {
         if magic != SEGMENT_MAGIC || check != header_check(front) {
             return None;
         }
-        let mut origin = Origin::default();
+        let (mut origin, mut has_room) = (Origin::default(), false);
         if version != 1 {
             origin = Origin { epoch: fields.u64()?, database: fields.u64()? };
+            has_room = fields.u8()? != 0;
         }
-        Some((version, SegmentHeader { id, first_lsn, origin }))
+        Some((version, SegmentHeader { id, first_lsn, origin, has_room }))
     }
 }
 
@@ -198,8 +202,8 @@ mod tests {
 
     #[test]
     fn golden_segment_header() {
-        let header =
-            SegmentHeader { id: 7, first_lsn: 100, origin: Origin { epoch: 0x0201, database: 0x0403 } };
+        let origin = Origin { epoch: 0x0201, database: 0x0403 };
+        let header = SegmentHeader { id: 7, first_lsn: 100, origin, has_room: false };
         let bytes = header.encode();
         assert_eq!(&bytes[..12], b"TERRALOG\x02\0\0\0");
         assert_eq!(bytes[12..16], GOLDEN_SEGMENT_CHECK);
@@ -207,6 +211,9 @@ mod tests {
         assert_eq!(&bytes[32..48], b"\x01\x02\0\0\0\0\0\0\x03\x04\0\0\0\0\0\0");
         assert_eq!(bytes[48..], [0; 16]);
         assert_eq!(SegmentHeader::decode(&bytes), Some((VERSION, header)));
+        let with_room = SegmentHeader { has_room: true, ..header };
+        assert_eq!(with_room.encode()[48], 1);
+        assert_eq!(SegmentHeader::decode(&with_room.encode()), Some((VERSION, with_room)));
     }
 
     /// Nothing of version 1 is read but that it is version 1.

@@ -20,7 +20,7 @@ mod reader;
 mod segment;
 mod writer;
 
-pub use file::{create_log_file, unfinished_path};
+pub use file::{create_log_file, create_reserved_log_file, unfinished_path};
 pub use frame::Origin;
 pub use group::GroupLog;
 pub use pm::{LogPlaces, LogSet, MAX_SET_LOGS, PmLog, PmSegment, SetKinds, SetWords};

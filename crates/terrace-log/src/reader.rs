@@ -13,12 +13,15 @@
 //! While the page cache through which a file was written is still there, nothing of it was lost, synced or
 //! not. A process that is killed within a write leaves the first part of that. So whatever follows the
 //! whole records must be such a part, and everything else is damage.
+//!
+//! A file with room is longer than what was appended to it, and zeros follow. So there zeros at the end are nothing, and
+//! what a killed process had begun is the first part of a record before them: bytes that it had not stored are zeros.
 
 use std::ops::Range;
 use std::path::Path;
 
 use terrace_base::{Error, Result};
-use terrace_disk::{Access, Fs};
+use terrace_disk::{Access, Fs, ROOM_UNIT_BYTES};
 
 use crate::frame::{Origin, RECORD_HEADER_BYTES, Record, RecordHeader, decode_record, find_header, seed_of};
 use crate::frame::{RecordKind, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentHeader, VERSION};
@@ -88,14 +91,19 @@ impl LogReader {
             end += record.header.record_bytes();
             records += 1;
         }
-        if end < data.len() {
-            check_tail(data, path, end, records, seed)?;
-            if header.origin.epoch != 0 && header.origin.epoch == epoch {
-                check_unbroken_tail(data, path, end, (records, sealed), seed)?;
-            }
+        // In what follows no header lies behind the last byte that is not zero.
+        let written = &data[..end + without_zeros(&data[end..])];
+        if end < written.len() {
+            check_tail(written, path, end, records, seed)?;
+        }
+        // By its length a file that was cut has no room: zeros there are what was lost.
+        let has_room = header.has_room && (data.len() as u64).is_multiple_of(ROOM_UNIT_BYTES);
+        let filled = if has_room || (header.has_room && sealed) { written } else { data };
+        if end < filled.len() && header.origin.epoch != 0 && header.origin.epoch == epoch {
+            check_unbroken_tail(filled, path, end, (records, sealed), seed)?;
         }
         Ok(Outline {
-            tail: torn(data, end),
+            tail: torn(filled, end),
             first_lsn: Some(header.first_lsn),
             records,
             end: end as u64,
@@ -201,6 +209,17 @@ impl Outline {
         synced: 0,
         origin: Origin { epoch: 0, database: 0 },
     };
+}
+
+/// How many bytes `data` has without the zeros at its end.
+fn without_zeros(data: &[u8]) -> usize {
+    const STEP: usize = 64;
+    let mut len = data.len();
+    // A room of megabytes is passed in large steps.
+    while len >= STEP && data[len - STEP..len] == [0; STEP] {
+        len -= STEP;
+    }
+    data[..len].iter().rposition(|&byte| byte != 0).map_or(0, |at| at + 1)
 }
 
 fn torn(data: &[u8], at: usize) -> Tail {

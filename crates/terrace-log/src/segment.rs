@@ -18,6 +18,16 @@ pub trait Segment: Send + Debug {
     /// Makes everything appended durable.
     fn sync(&mut self) -> Result<()>;
 
+    /// Gives back the room behind what was appended.
+    fn trim(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether there may be room, which reads as zeros, behind what was appended.
+    fn has_room(&self) -> bool {
+        false
+    }
+
     /// Bytes appended.
     fn len(&self) -> u64;
 
@@ -37,6 +47,14 @@ impl<S: Segment + ?Sized> Segment for Box<S> {
 
     fn sync(&mut self) -> Result<()> {
         (**self).sync()
+    }
+
+    fn trim(&mut self) -> Result<()> {
+        (**self).trim()
+    }
+
+    fn has_room(&self) -> bool {
+        (**self).has_room()
     }
 
     fn len(&self) -> u64 {
@@ -59,6 +77,14 @@ impl Segment for FileSegment {
 
     fn sync(&mut self) -> Result<()> {
         self.0.sync()
+    }
+
+    fn trim(&mut self) -> Result<()> {
+        self.0.trim()
+    }
+
+    fn has_room(&self) -> bool {
+        self.0.has_room()
     }
 
     fn len(&self) -> u64 {

@@ -130,7 +130,7 @@ impl<S: Segment> LogWriter<S> {
         if !segment.is_empty() || !(1..1 << 63).contains(&first_lsn) {
             return Err(Error::invalid("a log starts in an empty segment, at an lsn from 1 to 2^63 - 1"));
         }
-        let header = SegmentHeader { id, first_lsn, origin };
+        let header = SegmentHeader { id, first_lsn, origin, has_room: segment.has_room() };
         segment.append(&header.encode())?;
         // Durable before any record: a damaged header is then never mistaken for an unfinished one.
         segment.sync()?;
@@ -181,14 +181,25 @@ impl<S: Segment> LogWriter<S> {
         Ok(())
     }
 
-    /// Syncs what is not durable yet and ends the log, durably. After this any damage to its records is known for damage;
+    /// Syncs what is not durable yet and ends the log, durably, without room behind its end. After this any damage to its records is known for damage;
     /// the last records of a log that was not sealed could also have been torn by a crash.
     pub fn seal(&mut self) -> Result<()> {
         if self.durable_lsn() + 1 < self.next_lsn() {
             self.sync()?;
         }
         self.put(RecordKind::End, [&[][..]])?;
+        self.segment.trim()?;
         self.sync()
+    }
+
+    /// Gives back the room behind what was appended, where there is some.
+    pub fn trim(&mut self) -> Result<()> {
+        self.segment.trim()
+    }
+
+    /// Whether there may be room behind what was appended: then an append is a copy.
+    pub fn has_room(&self) -> bool {
+        self.segment.has_room()
     }
 
     fn usable(&self) -> Result<()> {

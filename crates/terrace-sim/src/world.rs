@@ -60,11 +60,16 @@ pub(crate) struct Inner {
     refusals: Mutex<Refusals>,
 }
 
+/// In one of so many worlds no file has room behind what is appended to it.
+const PLAIN_ONE_IN: u64 = 4;
+
 impl World {
     /// A new world with empty media.
     pub fn new(seed: u64, options: WorldOptions) -> World {
         let origin = Origin { seed, boot_id: boot_id(mix(seed, 0)), lost_power: false };
-        World::assemble(origin, SimPm::new(options.pm), SimFs::new())
+        let fs = SimFs::new();
+        fs.set_room(!seed.is_multiple_of(PLAIN_ONE_IN));
+        World::assemble(origin, SimPm::new(options.pm), fs)
     }
 
     fn assemble(origin: Origin, pm: SimPm, fs: SimFs) -> World {

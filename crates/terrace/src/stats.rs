@@ -20,6 +20,8 @@ pub struct Stats {
     pub media: String,
     /// What an acknowledged write survives, in plain words.
     pub durability: String,
+    /// Where the commit log lies and how it is written, in plain words; empty where there is none.
+    pub log: String,
     /// The emulation's name, when persistent memory is emulated.
     pub emulated: Option<String>,
     /// What opening had to do.

@@ -53,6 +53,9 @@ pub fn render(stats: &Stats) -> String {
         heading("EMULATED", emulated);
     }
     heading("durability", &stats.durability);
+    if !stats.log.is_empty() {
+        heading("log", &stats.log);
+    }
     heading("opened", &stats.opened);
     if let Some(failure) = &stats.failure {
         heading("FAILURE", failure);
@@ -188,6 +191,7 @@ fn render_json(stats: &Stats) -> CommandResult<String> {
         "engine": stats.engine,
         "media": stats.media,
         "durability": stats.durability,
+        "log": stats.log,
         "emulated": stats.emulated,
         "opened": stats.opened,
         "failure": stats.failure,

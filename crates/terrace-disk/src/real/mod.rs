@@ -1,10 +1,20 @@
 //! The machine's own files.
 //!
-//! Nothing is kept in memory but open descriptors: every call goes to the system, and every error
-//! says which file and which operation.
+//! Nothing is kept in memory but open descriptors and mappings of files being written: every call goes to the system,
+//! and every error says which file and which operation.
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `read.rs`, `write.rs` | files being read, and appended to by calls |
+//! | `reserved.rs`, `window.rs` | files being appended to through a mapping |
+//! | `bus.rs` | faults of mappings |
+//! | `epoch.rs` | names of page caches |
 
+mod bus;
 mod epoch;
 mod read;
+mod reserved;
+mod window;
 mod write;
 
 use std::fs::{self, File, OpenOptions};
@@ -38,6 +48,10 @@ pub struct RealFs;
 impl Fs for RealFs {
     fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
         Ok(Box::new(write::RealWriteFile::create(path)?))
+    }
+
+    fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        reserved::create(path)
     }
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {

@@ -13,15 +13,17 @@ use crate::fs::WriteFile;
 /// the file's contents are no longer known, and sticks.
 #[derive(Debug)]
 pub(super) struct RealWriteFile {
-    file: File,
-    path: PathBuf,
-    len: u64,
-    failed: Option<Error>,
+    pub(super) file: File,
+    pub(super) path: PathBuf,
+    pub(super) len: u64,
+    pub(super) failed: Option<Error>,
 }
 
 impl RealWriteFile {
     pub(super) fn create(path: &Path) -> Result<Self> {
         let file = OpenOptions::new()
+            // A file that is mapped to be written must be open for reading, too.
+            .read(true)
             .append(true)
             .create_new(true)
             .open(path)
@@ -29,7 +31,7 @@ impl RealWriteFile {
         Ok(RealWriteFile { file, path: path.to_path_buf(), len: 0, failed: None })
     }
 
-    fn usable(&self) -> Result<()> {
+    pub(super) fn usable(&self) -> Result<()> {
         self.failed.clone().map_or(Ok(()), Err)
     }
 

@@ -40,6 +40,22 @@ impl Content {
         }
     }
 
+    /// Appends `count` zeros; whole chunks of them are all one.
+    pub(super) fn append_zeros(&mut self, count: u64) {
+        if count == 0 {
+            return;
+        }
+        let end = self.len + count;
+        let part = (CHUNK_BYTES - self.len as usize % CHUNK_BYTES) % CHUNK_BYTES;
+        self.append(&vec![0; part.min(count as usize)]);
+        let zeros = Arc::new(vec![0; if end - self.len < CHUNK_BYTES as u64 { 0 } else { CHUNK_BYTES }]);
+        while end - self.len >= CHUNK_BYTES as u64 {
+            self.chunks.push(zeros.clone());
+            self.len += CHUNK_BYTES as u64;
+        }
+        self.append(&vec![0; (end - self.len) as usize]);
+    }
+
     /// The first `len` bytes, sharing all whole chunks.
     pub(super) fn prefix(&self, len: u64) -> Self {
         let len = len.min(self.len);
@@ -95,6 +111,18 @@ mod tests {
             assert_eq!(content.to_vec(), all);
             for from in [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, 2 * CHUNK_BYTES + 7] {
                 assert_eq!(content.range(from as u64..all.len() as u64), all[from..]);
+            }
+        }
+    }
+
+    #[test]
+    fn zeros_are_appended_as_any_bytes_are() {
+        for before in [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 5] {
+            for count in [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, 3 * CHUNK_BYTES + 9] {
+                let mut content = Content::new(&bytes(before));
+                content.append_zeros(count as u64);
+                content.append(b"end");
+                assert_eq!(content.to_vec(), [&bytes(before)[..], &vec![0; count], b"end"].concat());
             }
         }
     }

@@ -5,7 +5,8 @@
 //!
 //! 1. A file's synced bytes are there, unchanged. What is left of the bytes after them is all, none, a
 //!    prefix, or pieces with holes of zeros or of old bytes between, up to the length that was written.
-//!    All that a file had before it was cut may be back.
+//!    All that a file had before it was cut may be back. Behind it may be zeros, up to what its longest
+//!    length was since one was durable.
 //! 2. Any of a directory's pending changes have happened: those of one name in their order.
 //!
 //! The survivor holds nothing pending: what it shows is what lies on its disk.
@@ -100,10 +101,11 @@ fn surviving_names(dir: &Dir, rng: &mut Rng, fate: Fate) -> Dir {
 
 fn surviving_bytes(inode: &Inode, rng: &mut Rng, fate: Fate, old: &Content) -> Inode {
     let uncut = inode.uncut.as_ref().filter(|_| fate == Fate::Any && rng.one_in(2));
-    let before = uncut.map(|content| Inode { content: content.clone(), synced: inode.synced, uncut: None });
+    let (synced, room) = (inode.synced, 0);
+    let before = uncut.map(|content| Inode { content: content.clone(), uncut: None, synced, room, ..*inode });
     let inode = before.as_ref().unwrap_or(inode);
     let pending = inode.synced..inode.content.len();
-    let content = match fate {
+    let mut content = match fate {
         Fate::Least => inode.content.prefix(pending.start),
         Fate::Most => inode.content.clone(),
         Fate::Any => match rng.below(5) {
@@ -113,7 +115,22 @@ fn surviving_bytes(inode: &Inode, rng: &mut Rng, fate: Fate, old: &Content) -> I
             _ => pieces(inode, rng, &pending, old),
         },
     };
-    Inode { synced: content.len(), content, uncut: None }
+    let len = surviving_len(inode, rng, fate, content.len());
+    content.append_zeros(len - content.len());
+    Inode::durable(content)
+}
+
+/// How long a file is of which `least` bytes survive, at least.
+fn surviving_len(inode: &Inode, rng: &mut Rng, fate: Fate, least: u64) -> u64 {
+    if inode.longest <= least.max(inode.content.len()) && inode.room == 0 {
+        return least;
+    }
+    match fate {
+        Fate::Least => least,
+        Fate::Most => inode.len().max(least),
+        Fate::Any if rng.one_in(2) => inode.longest.max(least),
+        Fate::Any => cut(rng, &(least..inode.longest.max(least))),
+    }
 }
 
 /// The file grew before its bytes arrived.

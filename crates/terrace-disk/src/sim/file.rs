@@ -10,7 +10,16 @@ use super::content::Content;
 use super::fault::FsEvent;
 use super::state::FileId;
 use super::{Disk, Shared};
-use crate::fs::{FileLock, ReadFile, WriteFile};
+use crate::fs::{FileLock, ROOM_UNIT_BYTES, ReadFile, WriteFile};
+
+/// The most room that is made at a time. Little, so that tests with small files see much of it.
+const MOST_ROOM_BYTES: u64 = 16 << 10;
+
+/// One in so many times that room is made the file is a plain one from then on, as where it cannot be mapped.
+const PLAIN_ONE_IN: u64 = 16;
+
+/// One in so many appends in place is seen half done.
+const HALF_DONE_ONE_IN: u64 = 4;
 
 /// A file being appended to. After a failed sync, and after an append that left a part of itself
 /// behind, `failed` refuses everything.
@@ -20,11 +29,22 @@ pub(super) struct SimWriteFile {
     path: PathBuf,
     len: u64,
     failed: Option<Error>,
+    /// Whether room is made behind what is appended.
+    has_room: bool,
+    had_room: bool,
 }
 
 impl SimWriteFile {
-    pub(super) fn new(shared: Arc<Shared>, id: FileId, path: &Path) -> Self {
-        SimWriteFile { shared, id, path: path.to_path_buf(), len: 0, failed: None }
+    pub(super) fn new(shared: Arc<Shared>, id: FileId, path: &Path, has_room: bool) -> Self {
+        SimWriteFile {
+            shared,
+            id,
+            path: path.to_path_buf(),
+            len: 0,
+            failed: None,
+            has_room,
+            had_room: has_room,
+        }
     }
 
     fn usable(&self) -> Result<()> {
@@ -43,18 +63,47 @@ impl SimWriteFile {
             self.extend(disk, &data[..data.len() / 2]);
         }
         planned?;
-        let room = disk.state.capacity.map_or(u64::MAX, |c| c.saturating_sub(disk.state.used(&disk.open)));
-        if data.len() as u64 > room {
+        self.make_room(disk, data.len() as u64)
+    }
+
+    /// Has room for `bytes` more behind what there is, or would have it when the file has become so much longer.
+    fn make_room(&mut self, disk: &mut Disk, bytes: u64) -> Result<()> {
+        let free = disk.state.capacity.map_or(u64::MAX, |c| c.saturating_sub(disk.state.used(&disk.open)));
+        let Some(inode) = disk.state.inode_mut(self.id) else { return Ok(()) };
+        let missing = bytes.saturating_sub(inode.room);
+        if missing == 0 {
+            return Ok(());
+        }
+        if missing > free {
             return Err(Error::NoSpace { path: self.path.clone() });
         }
-        self.extend(disk, data);
+        if !self.has_room {
+            return Ok(());
+        }
+        let (len, needed) = (inode.len(), (inode.len() + missing).next_multiple_of(ROOM_UNIT_BYTES));
+        let ample = needed + len.min(MOST_ROOM_BYTES) / ROOM_UNIT_BYTES * ROOM_UNIT_BYTES;
+        let fits = |end: &u64| end - len <= free;
+        let end = Some(ample).filter(fits).or(Some(needed).filter(fits));
+        match end.filter(|_| !draw(self.id, self.len, PLAIN_ONE_IN)) {
+            Some(end) => inode.set_room(end - inode.content.len()),
+            None => (self.has_room, inode.room) = (false, 0),
+        }
         Ok(())
     }
 
     fn extend(&mut self, disk: &mut Disk, data: &[u8]) {
         if let Some(inode) = disk.state.inode_mut(self.id) {
-            inode.content.append(data);
+            inode.append(data);
             self.len = inode.content.len();
+        }
+    }
+
+    /// How much of so many bytes is stored before somebody may look: a store in place takes its time.
+    fn first_part(&self, bytes: usize) -> usize {
+        if self.has_room && draw(self.id, self.len, HALF_DONE_ONE_IN) {
+            terrace_base::checksum::hash64(&self.len.to_le_bytes()) as usize % bytes
+        } else {
+            0
         }
     }
 }
@@ -68,8 +117,24 @@ impl WriteFile for SimWriteFile {
         let shared = self.shared.clone();
         shared.announce(FsEvent::Write { path: &self.path, bytes: data.len() as u64 });
         let refused = shared.refused(&self.path, "write");
+        let first = self.first_part(data.len());
+        {
+            let mut disk = shared.disk.lock();
+            self.try_append(&mut disk, data, refused)?;
+            self.extend(&mut disk, &data[..first]);
+        }
+        if first > 0 {
+            shared.announce(FsEvent::Write { path: &self.path, bytes: (data.len() - first) as u64 });
+        }
         let mut disk = shared.disk.lock();
-        self.try_append(&mut disk, data, refused)
+        if first > 0 {
+            // A store that faults leaves those before it.
+            let stored = disk.faults.step(&self.path, "write", true);
+            self.failed = stored.as_ref().err().cloned();
+            stored?;
+        }
+        self.extend(&mut disk, &data[first..]);
+        Ok(())
     }
 
     fn sync(&mut self) -> Result<()> {
@@ -88,12 +153,32 @@ impl WriteFile for SimWriteFile {
             |disk| {
                 if let Some(inode) = disk.state.inode_mut(self.id) {
                     inode.cut(len);
+                    // Or it would look as if it had room.
+                    inode.set_room(u64::from(self.had_room && len.is_multiple_of(ROOM_UNIT_BYTES)));
                 }
                 Ok(())
             },
         )?;
         self.len = len;
+        self.has_room = false;
         Ok(())
+    }
+
+    fn trim(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.has_room) {
+            return Ok(());
+        }
+        let event = FsEvent::Write { path: &self.path, bytes: 0 };
+        self.shared.change(event, &self.path, "truncate", |disk| {
+            if let Some(inode) = disk.state.inode_mut(self.id) {
+                inode.room = 0;
+            }
+            Ok(())
+        })
+    }
+
+    fn has_room(&self) -> bool {
+        self.has_room
     }
 
     fn len(&self) -> u64 {
@@ -103,6 +188,11 @@ impl WriteFile for SimWriteFile {
     fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// Whether something is to happen that does so once in `one_in` times; always the same of the same file at the same length.
+fn draw(id: FileId, len: u64, one_in: u64) -> bool {
+    terrace_base::checksum::hash64(&[id.to_le_bytes(), len.to_le_bytes()].concat()).is_multiple_of(one_in)
 }
 
 impl Drop for SimWriteFile {

@@ -158,6 +158,16 @@ impl SimFs {
         self.shared.disk.lock().state.capacity = bytes;
     }
 
+    /// Whether files that are created with room have it.
+    pub fn has_room(&self) -> bool {
+        !self.shared.disk.lock().state.without_room
+    }
+
+    /// Says whether files that are created with room have it; a disk where nobody has said so gives it.
+    pub fn set_room(&self, has_room: bool) {
+        self.shared.disk.lock().state.without_room = !has_room;
+    }
+
     /// Limits how many files the process may have open at a time; one more is refused as the system does it.
     pub fn set_descriptors(&self, most: Option<usize>) {
         self.shared.disk.lock().most_descriptors = most;
@@ -180,7 +190,7 @@ impl SimFs {
         let mut image = BTreeMap::new();
         for (path, dir) in &state.dirs {
             for (name, id) in &dir.now {
-                let bytes = state.files.get(id).map_or_else(Vec::new, |inode| inode.content.to_vec());
+                let bytes = state.files.get(id).map_or_else(Vec::new, |inode| inode.visible().to_vec());
                 image.insert(path.join(name), bytes);
             }
         }
@@ -195,8 +205,7 @@ impl SimFs {
         if disk.state.is_file(path) {
             disk.state.remove(path)?;
         }
-        let (content, synced) = (Content::new(data), data.len() as u64);
-        disk.state.create(path, Inode { content, synced, uncut: None })?;
+        disk.state.create(path, Inode::durable(Content::new(data)))?;
         disk.state.sync_dir(path.parent().unwrap_or(Path::new("")))
     }
 
@@ -205,7 +214,7 @@ impl SimFs {
         let mut data = {
             let disk = self.shared.disk.lock();
             let id = disk.state.lookup(path, "damage")?;
-            disk.state.files.get(&id).map_or_else(Vec::new, |inode| inode.content.to_vec())
+            disk.state.files.get(&id).map_or_else(Vec::new, |inode| inode.visible().to_vec())
         };
         change(&mut data);
         self.plant(path, &data)
@@ -288,16 +297,28 @@ impl Shared {
     }
 }
 
-impl Fs for SimFs {
-    fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
-        let id = self.shared.change(FsEvent::Create { path }, path, "create", |disk| {
+impl SimFs {
+    fn create_file(&self, path: &Path) -> Result<FileId> {
+        self.shared.change(FsEvent::Create { path }, path, "create", |disk| {
             disk.find_descriptor(path, "create")?;
             let id = disk.state.create(path, Inode::default())?;
             *disk.open.entry(id).or_default() += 1;
             disk.descriptors += 1;
             Ok(id)
-        })?;
-        Ok(Box::new(file::SimWriteFile::new(self.shared.clone(), id, path)))
+        })
+    }
+}
+
+impl Fs for SimFs {
+    fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        let id = self.create_file(path)?;
+        Ok(Box::new(file::SimWriteFile::new(self.shared.clone(), id, path, false)))
+    }
+
+    fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        let id = self.create_file(path)?;
+        let has_room = !self.shared.disk.lock().state.without_room;
+        Ok(Box::new(file::SimWriteFile::new(self.shared.clone(), id, path, has_room)))
     }
 
     fn open(&self, path: &Path, _access: Access) -> Result<Arc<dyn ReadFile>> {
@@ -305,7 +326,7 @@ impl Fs for SimFs {
             let id = disk.state.lookup(path, "open")?;
             disk.find_descriptor(path, "open")?;
             disk.descriptors += 1;
-            Ok(disk.state.files.get(&id).map(|inode| inode.content.clone()).unwrap_or_default())
+            Ok(disk.state.files.get(&id).map(|inode| inode.visible()).unwrap_or_default())
         })?;
         Ok(Arc::new(file::SimReadFile::new(self.shared.clone(), path, content)))
     }

@@ -1,7 +1,8 @@
 //! What the simulated disk holds: files by number, and directories that name them.
 //!
 //! Invariants:
-//! 1. The first `synced` bytes of a file are durable; what follows is not.
+//! 1. The first `synced` bytes of a file's content are durable; what follows is not. Behind the content may be room,
+//!    which reads as zeros.
 //! 2. A directory's `now` is its `durable` names with all of `pending` applied, in order.
 //! 3. Every number in a directory has its file.
 
@@ -26,12 +27,52 @@ pub(super) struct Inode {
     pub(super) synced: u64,
     /// What it held before it was cut, where that is not durable.
     pub(super) uncut: Option<Content>,
+    /// Bytes of room behind the content.
+    pub(super) room: u64,
+    /// The most that it was long since its length was durable, that length included.
+    pub(super) longest: u64,
 }
 
 impl Inode {
+    /// A file that holds `content`, durably.
+    pub(super) fn durable(content: Content) -> Inode {
+        Inode { synced: content.len(), longest: content.len(), content, uncut: None, room: 0 }
+    }
+
+    /// How long it is.
+    pub(super) fn len(&self) -> u64 {
+        self.content.len() + self.room
+    }
+
+    /// What whoever opens it sees.
+    pub(super) fn visible(&self) -> Content {
+        let mut content = self.content.clone();
+        content.append_zeros(self.room);
+        content
+    }
+
+    /// Appends `data`, first in the room behind what there is.
+    pub(super) fn append(&mut self, data: &[u8]) {
+        self.content.append(data);
+        self.set_room(self.room.saturating_sub(data.len() as u64));
+    }
+
+    /// Has so much room behind the content.
+    pub(super) fn set_room(&mut self, room: u64) {
+        self.room = room;
+        self.longest = self.longest.max(self.len());
+    }
+
+    /// All of it has become durable.
+    pub(super) fn sync(&mut self) {
+        self.synced = self.content.len();
+        self.uncut = None;
+        self.longest = self.len();
+    }
+
     /// Whether a power cut may leave another.
     pub(super) fn is_pending(&self) -> bool {
-        self.synced < self.content.len() || self.uncut.is_some()
+        self.synced < self.content.len() || self.uncut.is_some() || self.longest > self.synced
     }
 
     /// Cuts it to `len` bytes.
@@ -42,6 +83,7 @@ impl Inode {
             self.uncut.get_or_insert(before);
             self.synced = self.synced.min(len);
         }
+        self.room = 0;
     }
 
     /// Loses pages that were not durable, as a failed sync may: some, drawn by `rng`, and at least one. They read as
@@ -134,6 +176,8 @@ pub(super) struct State {
     pub(super) epoch: u64,
     /// A failed sync has dropped pages, since the machine was booted.
     pub(super) dropped_pages: bool,
+    /// No file has room.
+    pub(super) without_room: bool,
 }
 
 impl State {
@@ -184,7 +228,7 @@ impl State {
         let (dir, name) = State::split(path)?;
         self.dir_mut(dir, "remove")?.change(NameChange::Unlink(name.to_owned()));
         if let Some(inode) = self.files.get(&id) {
-            self.removed = inode.content.clone();
+            self.removed = inode.visible();
         }
         Ok(())
     }
@@ -221,8 +265,7 @@ impl State {
 
     pub(super) fn sync_file(&mut self, id: FileId) {
         if let Some(inode) = self.inode_mut(id) {
-            inode.synced = inode.content.len();
-            inode.uncut = None;
+            inode.sync();
         }
     }
 
@@ -266,7 +309,7 @@ impl State {
     pub(super) fn used(&self, open: &BTreeMap<FileId, usize>) -> u64 {
         let mut counted: BTreeSet<FileId> = open.keys().copied().collect();
         counted.extend(self.dirs.values().flat_map(|d| d.now.values().copied()));
-        counted.iter().filter_map(|id| self.files.get(id)).map(|inode| inode.content.len()).sum()
+        counted.iter().filter_map(|id| self.files.get(id)).map(|inode| inode.len()).sum()
     }
 
     /// Forgets files that nothing can name any more and that are not in `open`.

@@ -198,3 +198,50 @@ fn the_meter_counts() {
     assert_eq!((before, added), (expected_before, expected));
     assert_eq!(fs.clone().stats(), before.plus(&added));
 }
+
+/// The bytes of the file at `path`, behind which there are only zeros.
+fn assert_begins(fs: &dyn Fs, path: &Path, bytes: &[u8]) {
+    let found = fs.read(path).unwrap();
+    assert!(found.starts_with(bytes) && found[bytes.len()..].iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn a_file_with_room_holds_what_was_appended_and_zeros() {
+    everywhere(|fs, dir| {
+        let path = dir.join("f");
+        let mut file = fs.create_reserved(&path).unwrap();
+        assert!(fs.create_reserved(&path).is_err() && file.is_empty());
+        let mut all = Vec::new();
+        for i in 0..300usize {
+            let data = vec![i as u8 | 1; i * 7 % 900];
+            file.append(&data).unwrap();
+            all.extend_from_slice(&data);
+            assert_eq!(file.len(), all.len() as u64);
+            if i % 30 == 0 {
+                file.sync().unwrap();
+            }
+        }
+        assert_begins(fs, &path, &all);
+        file.trim().unwrap();
+        file.trim().unwrap();
+        assert!(!file.has_room());
+        assert_eq!(fs.read(&path).unwrap(), all);
+        file.append(b"and on").unwrap();
+        file.sync().unwrap();
+        assert_eq!(fs.read(&path).unwrap(), [&all[..], b"and on"].concat());
+    });
+}
+
+#[test]
+fn what_is_cut_off_a_file_with_room_is_gone() {
+    everywhere(|fs, dir| {
+        let path = dir.join("f");
+        let mut file = fs.create_reserved(&path).unwrap();
+        file.append(b"kept, refused").unwrap();
+        file.cut(4).unwrap();
+        file.cut(9).unwrap();
+        assert_eq!((fs.read(&path).unwrap(), file.len()), (b"kept".to_vec(), 4));
+        file.append(b", and on").unwrap();
+        assert_begins(fs, &path, b"kept, and on");
+    });
+}

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use terrace_base::rng::Rng;
-use terrace_disk::{Fs, SimFs, WriteFile};
+use terrace_disk::{Fs, FsEvent, Observer, SimFs, WriteFile};
 
 const DIR: &str = "/d";
 
@@ -41,6 +42,8 @@ struct Written {
     handle: Box<dyn WriteFile>,
     bytes: Vec<u8>,
     synced: usize,
+    /// Bytes of zeros that may lie behind.
+    room: usize,
 }
 
 /// What the contract says of the disk: every file ever made, the names that are durable, and what each name may stand
@@ -57,9 +60,12 @@ impl Model {
     fn apply(&mut self, fs: &SimFs, op: &Op) {
         match op {
             Op::Create(n) if !self.names.contains_key(&path(*n)) => {
-                let handle = fs.create(&path(*n)).unwrap();
+                let has_room = n % 2 == 1;
+                let create = if has_room { Fs::create_reserved } else { Fs::create };
+                let handle = create(fs, &path(*n)).unwrap();
                 self.names.insert(path(*n), self.files.len());
-                self.files.push(Written { handle, bytes: Vec::new(), synced: 0 });
+                let room = if has_room { 16 << 10 } else { 0 };
+                self.files.push(Written { handle, bytes: Vec::new(), synced: 0, room });
             }
             Op::Append(n, data) => {
                 if let Some(file) = self.named(*n) {
@@ -101,7 +107,7 @@ impl Model {
     fn allows(&self, image: &BTreeMap<PathBuf, Vec<u8>>) -> bool {
         let is = |file: usize, found: &[u8]| {
             let file = &self.files[file];
-            found.len() <= file.bytes.len() && found.starts_with(&file.bytes[..file.synced])
+            found.len() <= file.bytes.len() + file.room && found.starts_with(&file.bytes[..file.synced])
         };
         self.possible.iter().all(|(path, may)| match image.get(path) {
             Some(found) => may.iter().flatten().any(|&file| is(file, found)),
@@ -277,4 +283,58 @@ fn locks_stay_with_their_process() {
     fs.fork().lock(Path::new("/LOCK")).unwrap();
     fs.crash(&mut Rng::new(1)).lock(Path::new("/LOCK")).unwrap();
     drop(lock);
+}
+
+/// How long a file with room is, is durable with a sync; before it a power cut leaves any length that it had. A kill leaves
+/// it as it is, also within an append.
+#[test]
+fn room_may_survive_or_not() {
+    let fs = SimFs::new();
+    let path = Path::new("/f");
+    let mut file = fs.create_reserved(path).unwrap();
+    file.append(&[1; 100]).unwrap();
+    file.sync().unwrap();
+    fs.sync_dir(Path::new("/")).unwrap();
+    let len = fs.read(path).unwrap().len();
+    assert!(len > 100 && fs.used_bytes() == len as u64);
+    assert_eq!(fs.fork().read(path).unwrap(), [vec![1; 100], vec![0; len - 100]].concat());
+    file.append(&[2; 50]).unwrap();
+    file.trim().unwrap();
+    assert_eq!(fs.read(path).unwrap().len(), 150);
+    let mut rng = Rng::new(3);
+    let found: BTreeSet<usize> = (0..200).map(|_| fs.crash(&mut rng).read(path).unwrap().len()).collect();
+    assert!(found.contains(&100) && found.contains(&150) && found.contains(&len), "{found:?}");
+    file.sync().unwrap();
+    for _ in 0..20 {
+        assert_eq!(fs.crash(&mut rng).read(path).unwrap(), [[1; 100].as_slice(), &[2; 50]].concat());
+    }
+}
+
+/// Looks at the disk, as the next process would find it, before each change.
+#[derive(Debug)]
+struct Looking(SimFs, Mutex<Vec<Vec<u8>>>);
+
+impl Observer for Looking {
+    fn before(&self, _event: FsEvent<'_>) {
+        self.1.lock().unwrap().extend(self.0.fork().read(Path::new("/f")));
+    }
+}
+
+#[test]
+fn a_kill_may_come_within_an_append_to_a_file_with_room() {
+    let fs = SimFs::new();
+    let mut file = fs.create_reserved(Path::new("/f")).unwrap();
+    let looking = Arc::new(Looking(fs.clone(), Default::default()));
+    fs.observe(Some(looking.clone()));
+    for _ in 0..20 {
+        file.append(&[1; 100]).unwrap();
+    }
+    fs.observe(None);
+    let mut halves = 0;
+    for found in looking.1.lock().unwrap().iter() {
+        let stored = found.iter().position(|&byte| byte == 0).unwrap_or(found.len());
+        assert!(found[stored..].iter().all(|&byte| byte == 0));
+        halves += usize::from(!stored.is_multiple_of(100));
+    }
+    assert!((1..20).contains(&halves), "{halves}");
 }

@@ -61,7 +61,8 @@ impl PmLog {
             None => return Err(pool.corruption(head, "the header of a log segment", "none")),
         };
         segment.truncate(outline.end)?;
-        let header = SegmentHeader { id: segment.id(), first_lsn, origin: Origin::default() };
+        let header =
+            SegmentHeader { id: segment.id(), first_lsn, origin: Origin::default(), has_room: false };
         Ok(PmLog { writer: LogWriter::resume(segment, header, outline.records) })
     }
 

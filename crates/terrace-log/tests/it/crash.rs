@@ -5,7 +5,9 @@ use std::path::Path;
 use proptest::prelude::*;
 use terrace_base::rng::Rng;
 use terrace_disk::{Fs, SimFs};
-use terrace_log::{FileSegment, LogReader, LogWriter, Tail, create_log_file, unfinished_path};
+use terrace_log::{
+    FileSegment, LogReader, LogWriter, Tail, create_log_file, create_reserved_log_file, unfinished_path,
+};
 
 use crate::{Entry, ID, read};
 
@@ -99,9 +101,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
-    fn what_was_synced_is_read_back(ops in prop::collection::vec(op(), 1..40), seed: u64) {
+    fn what_was_synced_is_read_back(ops in prop::collection::vec(op(), 1..40), room: bool, seed: u64) {
         let fs = used_disk();
-        let mut log = create_log_file(&fs, Path::new(LOG), (ID, 1), 0).unwrap();
+        let create = if room { create_reserved_log_file } else { create_log_file };
+        let mut log = create(&fs, Path::new(LOG), (ID, 1), 0).unwrap();
         let (mut model, mut rng) = (Model::default(), Rng::new(seed));
         for op in &ops {
             model.apply(&mut log, op);
@@ -117,9 +120,10 @@ proptest! {
     }
 
     #[test]
-    fn what_was_recovered_stays(ops in prop::collection::vec(op(), 1..30), seed: u64) {
+    fn what_was_recovered_stays(ops in prop::collection::vec(op(), 1..30), room: bool, seed: u64) {
         let fs = used_disk();
-        let mut log = create_log_file(&fs, Path::new(LOG), (ID, 1), 0).unwrap();
+        let create = if room { create_reserved_log_file } else { create_log_file };
+        let mut log = create(&fs, Path::new(LOG), (ID, 1), 0).unwrap();
         let (mut model, mut rng) = (Model::default(), Rng::new(seed));
         ops.iter().for_each(|op| model.apply(&mut log, op));
         for next in [fs.fork(), fs.crash(&mut rng)] {

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use terrace_base::{Error, ErrorKind};
 use terrace_disk::{Fs, SimFs};
-use terrace_log::{FileSegment, LogReader, LogWriter, Origin, Tail, create_log_file};
+use terrace_log::{
+    FileSegment, LogReader, LogWriter, Origin, Tail, create_log_file, create_reserved_log_file,
+};
 
 use crate::{Entry, ID, read};
 
@@ -277,4 +279,67 @@ fn within_one_epoch_a_log_may_end_within_a_record_and_not_in_anything_else() {
     let whole = LogReader::look(&fs, Path::new(LOG), ID, &mut |_, _| Ok(()));
     // What was planted is another file than the one that is still written.
     assert_eq!(whole.unwrap().origin, origin);
+}
+
+/// A log with room, of three records, and where each ends. The last byte of the last one is not zero.
+fn log_with_room(fs: &SimFs) -> (LogWriter<FileSegment>, Vec<usize>) {
+    let mut log = create_reserved_log_file(fs, Path::new(LOG), (ID, 1), 9).unwrap();
+    let mut ends = vec![log.len() as usize];
+    for payload in [&b"one"[..], &[7; 100], b"three \0\0\0 and"] {
+        log.append(payload).unwrap();
+        ends.push(log.len() as usize);
+    }
+    (log, ends)
+}
+
+/// What a killed process leaves of a log with room is a first part of it, and zeros.
+#[test]
+fn within_one_epoch_a_log_with_room_ends_with_a_first_part_of_a_record_and_zeros() {
+    let fs = SimFs::new();
+    let (log, ends) = log_with_room(&fs);
+    let data = fs.read(Path::new(LOG)).unwrap();
+    let end = *ends.last().unwrap();
+    assert!(log.has_room() && data.len() > end && data[end..].iter().all(|&byte| byte == 0));
+    let look = |bytes: &[u8]| {
+        fs.plant(Path::new(LOG), bytes).unwrap();
+        LogReader::look(&fs, Path::new(LOG), ID, &mut |_, _| Ok(()))
+    };
+    for len in ends[0]..=end {
+        let outline = look(&[&data[..len], &vec![0; data.len() - len]].concat()).unwrap();
+        let whole = ends.iter().filter(|&&end| end <= len).count() - 1;
+        assert_eq!(outline.records as usize, whole, "{len} bytes");
+        let is_clean = ends.contains(&len) || data[ends[whole]..len].iter().all(|&byte| byte == 0);
+        assert_eq!(outline.tail == Tail::Clean, is_clean, "{len} bytes");
+    }
+    for tail in
+        [&b"TLGTLGTLGTLGTLGTLGTLGTLG"[..], &[1; 24], &data[ends[0]..end], &[&[0; 200][..], b"x"].concat()]
+    {
+        let error = look(&[&data[..end], tail, &[0; 1000]].concat()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption);
+    }
+    for bit in 0..end * 8 {
+        let mut bad = data.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        let error = look(&bad).unwrap_err();
+        assert!(
+            matches!(error.kind(), ErrorKind::Corruption | ErrorKind::InvalidFormat),
+            "bit {bit}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_log_that_is_sealed_has_no_room_and_zeros_behind_its_end_are_nothing() {
+    let fs = SimFs::new();
+    let (mut log, _) = log_with_room(&fs);
+    log.seal().unwrap();
+    assert!(!log.has_room());
+    let data = fs.crash_losing_all().read(Path::new(LOG)).unwrap();
+    assert_eq!(data.len() as u64, log.len());
+    fs.plant(Path::new(LOG), &[&data[..], &[0; 5000]].concat()).unwrap();
+    let outline = LogReader::look(&fs, Path::new(LOG), ID, &mut |_, _| Ok(())).unwrap();
+    assert_eq!((outline.end, outline.sealed, outline.tail), (data.len() as u64, true, Tail::Clean));
+    fs.plant(Path::new(LOG), &[&data[..], &[0; 5000], b"x"].concat()).unwrap();
+    let error = LogReader::look(&fs, Path::new(LOG), ID, &mut |_, _| Ok(())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
 }

@@ -7,10 +7,10 @@
 use std::path::{Path, PathBuf};
 
 use terrace_base::{Error, ErrorKind, Result};
-use terrace_disk::Fs;
-use terrace_log::{FIRST_LSN, FileSegment, LogWriter, create_log_file};
+use terrace_log::{FIRST_LSN, FileSegment, LogWriter, create_log_file, create_reserved_log_file};
 
 use super::record::Record;
+use crate::core::Core;
 use crate::manifest::FileName;
 
 /// What became of a log that could not do what it was asked.
@@ -57,9 +57,10 @@ fn written(outcome: Result<u64>) -> Result<(), Failure> {
 
 impl FileLog {
     /// Creates log file `number` of `database` with `first` as its first record, not yet synced.
-    pub fn create(fs: &dyn Fs, dir: &Path, number: u64, database: u64, first: &Record) -> Result<FileLog> {
-        let path = log_path(dir, number);
-        create_log_file(fs, &path, (number, FIRST_LSN), database).and_then(|mut writer| {
+    pub fn create(core: &Core, number: u64, database: u64, first: &Record) -> Result<FileLog> {
+        let path = log_path(&core.dir, number);
+        let create = if core.options.map_logs { create_reserved_log_file } else { create_log_file };
+        create(core.fs(), &path, (number, FIRST_LSN), database).and_then(|mut writer| {
             writer.append(&first.bytes())?;
             let good = writer.len();
             let (buffered, ends) = (Vec::new(), Vec::new());
@@ -70,6 +71,8 @@ impl FileLog {
     /// Appends `record`, keeping up to `buffer_bytes` back, and makes it durable if `sync`.
     pub fn append(&mut self, record: &[u8], buffer_bytes: usize, sync: bool) -> Result<(), Failure> {
         self.unsynced = true;
+        // Where an append is a copy there is nothing to be gained by another before it.
+        let buffer_bytes = if self.writer.has_room() { 0 } else { buffer_bytes };
         if self.buffered.is_empty() && record.len() > buffer_bytes {
             written(self.writer.append(record))?;
         } else {
@@ -120,6 +123,18 @@ impl FileLog {
         self.acknowledge();
         self.unsynced = false;
         Ok(())
+    }
+
+    /// Whether an append is a copy into a mapping.
+    pub fn is_mapped(&self) -> bool {
+        self.writer.has_room()
+    }
+
+    /// Gives back the room of a log that is complete. What stays does no harm but take it.
+    pub fn trim(&mut self) {
+        if let Err(error) = self.writer.trim() {
+            tracing::warn!(%error, "the room behind a commit log is given back with the log");
+        }
     }
 
     pub fn is_unsynced(&self) -> bool {

@@ -85,10 +85,9 @@ impl CommitLog {
 
     /// A log that begins with `records`, in order, and stands for all before it; durable.
     fn copy<E: Entry>(&self, number: u64, flushed: u64, records: &[E]) -> Result<FileLog> {
-        let (fs, dir) = (self.core.fs(), &self.core.dir);
         let copied = (|| {
             let first = Record::Restart { number, flushed };
-            let mut log = FileLog::create(fs, dir, number, self.database, &first)?;
+            let mut log = FileLog::create(&self.core, number, self.database, &first)?;
             let mut append = |record: Record, sync| {
                 log.append(&record.bytes(), 0, sync).map_err(|failure| failure.error().clone())
             };

@@ -293,7 +293,7 @@ impl CommitLog {
             Place::Pool { pool, log_bytes } => {
                 PoolLog::create_for(pool, *log_bytes, bytes, number, &first).map(Log::Pool)
             }
-            Place::Files => FileLog::create(self.core.fs(), &self.core.dir, number, self.database, &first)
+            Place::Files => FileLog::create(&self.core, number, self.database, &first)
                 .inspect_err(|_| self.remove_attempt(number))
                 .map(Log::File),
         }
@@ -346,9 +346,25 @@ impl CommitLog {
             let outcome = sync_all(&mut series);
             self.after(&mut series, outcome)?;
         }
-        let current = series.current.take();
+        let mut current = series.current.take();
+        if let Some(Log::File(log)) = &mut current {
+            log.trim();
+        }
         series.older.extend(current);
         Ok(())
+    }
+
+    /// Where logs lie and how they are written, in words.
+    pub fn describe(&self) -> &'static str {
+        let series = self.series.lock();
+        match (&series.place, &series.current) {
+            (Place::Pool { .. }, _) => "on persistent memory",
+            (Place::Files, Some(Log::File(log))) if log.is_mapped() => "in files, written through a mapping",
+            (Place::Files, None) if self.core.options.map_logs => {
+                "in files, written through a mapping where the file system suits that"
+            }
+            (Place::Files, _) => "in files, written by calls of the system",
+        }
     }
 
     /// The log from which on later memtables are logged, `known` if that is known. Otherwise a number is taken for it:

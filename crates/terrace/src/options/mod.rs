@@ -78,6 +78,9 @@ pub struct Options {
     /// the longest are closed for others. 0 stands for half of what the process may have open (`ulimit -n`), up to 65536:
     /// the rest is the program's own and that of logs, jobs and other databases.
     pub max_open_tables: usize,
+    /// Whether commit logs in files are written through a mapping, where the file system suits that: a write is then a
+    /// copy, and no call of the system. A write survives what it survives without it.
+    pub map_logs: bool,
     /// Compression of table blocks.
     pub compression: Compression,
     /// Refuses all writes, and writes nothing itself: a full disk, a file system mounted read-only or files that this user
@@ -110,6 +113,7 @@ impl Default for Options {
             sync: false,
             background_threads: 2,
             max_open_tables: 0,
+            map_logs: true,
             compression: Compression::None,
             read_only: false,
             create_if_missing: true,
@@ -182,6 +186,7 @@ impl Options {
             whole("pm_bytes", &mut self.pm_bytes, 64 * KIB..=16 * TIB),
             whole("background_threads", &mut self.background_threads, 1..=256),
             whole("max_open_tables", &mut self.max_open_tables, 0..=1_000_000),
+            Setting { name: "map_logs", slot: Slot::Flag(&mut self.map_logs) },
             whole("pool_extent_bytes", &mut self.pool_extent_bytes, 4 * KIB..=64 * MIB),
         ];
         all.extend(self.slm.settings());

@@ -221,16 +221,27 @@ impl BesideFs {
     }
 }
 
-impl Fs for BesideFs {
-    fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+impl BesideFs {
+    /// Has `create` make a file in the place of what is seen at `path`.
+    fn create_by<T>(&self, path: &Path, create: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
         self.stop.look(path)?;
-        let Some(name) = self.name(path) else { return self.fs.create(path) };
+        let Some(name) = self.name(path) else { return create(path) };
         if self.exists(path)? {
             return Err(Error::io(path, "create", std::io::ErrorKind::AlreadyExists.into()));
         }
-        let file = self.fs.create(&folder(&self.dir).join(name))?;
+        let file = create(&folder(&self.dir).join(name))?;
         self.changes.lock().made.insert(name.to_owned());
         Ok(file)
+    }
+}
+
+impl Fs for BesideFs {
+    fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        self.create_by(path, |place| self.fs.create(place))
+    }
+
+    fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        self.create_by(path, |place| self.fs.create_reserved(place))
     }
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {

@@ -13,6 +13,7 @@ mod limits;
 mod lives;
 mod log_damage;
 mod logs;
+mod mapped;
 mod memory_engines;
 mod opening;
 mod pools;

@@ -26,6 +26,10 @@ impl Fs for Booted {
         RealFs.create(path)
     }
 
+    fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        RealFs.create_reserved(path)
+    }
+
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
         RealFs.open(path, access)
     }

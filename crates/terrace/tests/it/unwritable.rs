@@ -73,6 +73,14 @@ impl WriteFile for File {
         self.file.cut(len)
     }
 
+    fn trim(&mut self) -> Result<()> {
+        self.file.trim()
+    }
+
+    fn has_room(&self) -> bool {
+        self.file.has_room()
+    }
+
     fn len(&self) -> u64 {
         self.file.len()
     }
@@ -86,6 +94,11 @@ impl Fs for Unwritable {
     fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
         self.grow(path)?;
         Ok(Box::new(File { disk: self.clone(), file: self.disk.create(path)? }))
+    }
+
+    fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        self.grow(path)?;
+        Ok(Box::new(File { disk: self.clone(), file: self.disk.create_reserved(path)? }))
     }
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {

@@ -205,6 +205,9 @@ fn pool_problems(slm: &Slm) -> Result<Vec<String>> {
 pub(super) fn fill_stats(slm: &Slm, stats: &mut Stats) {
     stats.media = slm.pool.describe();
     stats.durability = durability(slm.pool.granularity() != Granularity::Page, slm.core.options.sync).into();
+    if slm.logs_writes() {
+        stats.log = slm.log.describe().into();
+    }
     stats.emulated = slm.emulated.clone();
     stats.opened = slm.opened.lock().clone();
     let held = slm.dram();

@@ -141,6 +141,7 @@ fn check_log(wip: &Wip, report: &mut CheckReport) -> Result<()> {
 
 pub(super) fn fill_stats(wip: &Wip, stats: &mut Stats) {
     stats.durability = durability(wip.pool.is_some(), wip.core.options.sync).into();
+    stats.log = wip.log.describe().into();
     match &wip.pool {
         None => stats.media = "no persistent memory; the log lies in files".into(),
         Some(pool) => pool::fill_stats(pool, stats),

@@ -188,6 +188,7 @@ impl<S: Stage> WriteBuffer for LoggedMemtables<S> {
 
     fn fill_stats(tree: &LeveledTree<Self>, stats: &mut Stats) {
         stats.durability = durability(tree.pool.is_some(), tree.core.options.sync).into();
+        stats.log = tree.buffer.log.describe().into();
         if tree.pool.is_none() {
             stats.media = "no persistent memory; the log lies in files".into();
         }

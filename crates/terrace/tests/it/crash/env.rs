@@ -191,6 +191,10 @@ impl Fs for ProcessFs {
         self.fs.create(path)
     }
 
+    fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        self.fs.create_reserved(path)
+    }
+
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
         self.fs.open(path, access)
     }

@@ -86,6 +86,7 @@ impl Task {
             memory_budget: 1 << 20,
             pm_bytes: 8 << 20,
             pool_extent_bytes: 4096,
+            map_logs: !self.seed.wrapping_add(self.session).is_multiple_of(4),
             slm,
             wip: self.buckets(),
             ..Options::default()

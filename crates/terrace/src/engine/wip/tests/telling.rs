@@ -48,6 +48,12 @@ impl Fs for Telling {
         Ok(file)
     }
 
+    fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        let file = self.fs.create_reserved(path)?;
+        self.tell(path);
+        Ok(file)
+    }
+
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
         self.fs.open(path, access)
     }

@@ -1,0 +1,283 @@
+//! Faults of mapped files: what the system could not read or has no block for is a signal, `SIGBUS`, which would end the
+//! process. Here it becomes an error that whoever mapped the file asks for.
+//!
+//! A [`Guard`] stands for a mapping. Where a load or store in it faults, the handler puts an anonymous page of zeros in the
+//! place of the faulting one and marks the guard as failed. The instruction is then done again, and whoever made it asks
+//! [`Guard::has_failed`] before it relies on what was read, or says that anything was written. Every other `SIGBUS`
+//! goes to the handler that was there before, or ends the process as it would have without this.
+//!
+//! What remains: a program that sets a handler of its own afterwards, and does not pass on what is not its own, has
+//! none of this.
+//!
+//! The handler runs wherever a fault happens, so it takes no lock and allocates nothing: it reads atomics and makes a
+//! system call. Ranges lie in blocks of slots that are never freed and are found by walking a list that only grows.
+
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+
+use libc::{c_int, c_void, siginfo_t};
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// Slots of a block.
+const SLOTS: usize = 64;
+
+/// Bits of a slot's word that hold how many pages there are; the rest is the number of the first.
+const COUNT_BITS: u32 = 19;
+
+/// A range of addresses, if there is one, and whether a page of it was replaced.
+///
+/// Both ends lie in one word, so that the handler never sees the one of this range and the other of an earlier one.
+struct Slot {
+    /// Zero where the slot is free.
+    range: AtomicU64,
+    failed: AtomicBool,
+}
+
+struct Block {
+    slots: [Slot; SLOTS],
+    next: AtomicPtr<Block>,
+}
+
+impl Block {
+    const fn new() -> Block {
+        let slots = [const { Slot { range: AtomicU64::new(0), failed: AtomicBool::new(false) } }; SLOTS];
+        Block { slots, next: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// The block behind this one.
+    fn next(&self) -> Option<&'static Block> {
+        // SAFETY: the pointer is null or was leaked from a box, whole before it was stored, and is never freed.
+        unsafe { self.next.load(Ordering::Acquire).as_ref() }
+    }
+}
+
+static FIRST: Block = Block::new();
+
+/// The system's page size, known before a range is.
+static PAGE_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// What handled the signal before; a leaked box. Null until it is known.
+static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
+
+/// A mapping whose faults are caught, for as long as this lives.
+#[derive(Debug)]
+pub(super) struct Guard {
+    slot: &'static Slot,
+}
+
+impl std::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slot").field("failed", &self.failed).finish_non_exhaustive()
+    }
+}
+
+impl Guard {
+    /// Catches faults in the `len` bytes at `base`, whole pages, from now on. `None` if that is not to be had.
+    ///
+    /// # Safety
+    ///
+    /// The range is a mapping of the caller's, which stays until this is dropped. Nobody relies on any page of it holding
+    /// what it held once [`has_failed`](Self::has_failed) is true: pages of it may be others, of zeros.
+    pub(super) unsafe fn new(base: *mut u8, len: usize) -> Option<Guard> {
+        if !install() {
+            return None;
+        }
+        let page = PAGE_BYTES.load(Ordering::Relaxed);
+        let (first, count) = (base as usize / page, len / page);
+        if count == 0 || count >> COUNT_BITS != 0 || (first as u64) >> (64 - COUNT_BITS) != 0 {
+            return None;
+        }
+        Some(Guard { slot: claim((first as u64) << COUNT_BITS | count as u64) })
+    }
+
+    /// Whether a load or store in the range has faulted.
+    pub(super) fn has_failed(&self) -> bool {
+        self.slot.failed.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        // In this order: whoever claims the slot finds it unmarked.
+        self.slot.failed.store(false, Ordering::Relaxed);
+        self.slot.range.store(0, Ordering::Release);
+    }
+}
+
+/// A slot that holds `range`.
+fn claim(range: u64) -> &'static Slot {
+    let mut block = &FIRST;
+    loop {
+        let take =
+            |slot: &&Slot| slot.range.compare_exchange(0, range, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if let Some(slot) = block.slots.iter().find(take) {
+            return slot;
+        }
+        block = block.next().unwrap_or_else(|| add_behind(block));
+    }
+}
+
+/// A block behind `last`: a new one, or that of whoever was faster.
+fn add_behind(last: &'static Block) -> &'static Block {
+    let new = Box::into_raw(Box::new(Block::new()));
+    match last.next.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: it was leaked just now, and is never freed once it is in the list.
+        Ok(_) => unsafe { &*new },
+        Err(other) => {
+            // SAFETY: nobody but this call knows of `new`, which came from a box; `other` was leaked and stays.
+            unsafe {
+                drop(Box::from_raw(new));
+                &*other
+            }
+        }
+    }
+}
+
+/// The slot whose range has the page of number `page`.
+fn find(page: u64) -> Option<&'static Slot> {
+    let mut block = Some(&FIRST);
+    while let Some(here) = block {
+        let has_it = |slot: &&Slot| {
+            let range = slot.range.load(Ordering::Acquire);
+            let (first, count) = (range >> COUNT_BITS, range & ((1 << COUNT_BITS) - 1));
+            (first..first + count).contains(&page)
+        };
+        if let Some(slot) = here.slots.iter().find(has_it) {
+            return Some(slot);
+        }
+        block = here.next();
+    }
+    None
+}
+
+/// Has the handler be there; whether it is.
+fn install() -> bool {
+    static INSTALLED: OnceLock<bool> = OnceLock::new();
+    *INSTALLED.get_or_init(|| {
+        PAGE_BYTES.store(rustix::param::page_size(), Ordering::Relaxed);
+        set_handler()
+    })
+}
+
+fn set_handler() -> bool {
+    // SAFETY: `sigaction` is a struct of numbers, an optional function and a set of numbers, for which zero is a value.
+    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
+    ours.sa_sigaction = on_fault as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as *const () as usize;
+    // On the alternate stack where a thread has one, as the runtime's own handler has to be called there.
+    ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+    // SAFETY: both structs are valid for the call; the mask was just made. The handler keeps to what is allowed in one.
+    let is_set = unsafe {
+        libc::sigemptyset(&mut ours.sa_mask);
+        // Known before ours is there; and taken again, should somebody have set another in between.
+        libc::sigaction(libc::SIGBUS, ptr::null(), &mut before) == 0 && {
+            BEFORE.store(Box::into_raw(Box::new(before)), Ordering::Release);
+            libc::sigaction(libc::SIGBUS, &ours, &mut before) == 0
+        }
+    };
+    if is_set {
+        BEFORE.store(Box::into_raw(Box::new(before)), Ordering::Release);
+    }
+    is_set
+}
+
+extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the system hands a valid `info` to a handler set with SA_SIGINFO.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    // Positive where an instruction faulted, and not where somebody sent the signal.
+    if code > 0 && code != libc::BUS_MCEERR_AO && replace_page(address) {
+        return;
+    }
+    pass_on(signal, info, context);
+}
+
+/// Puts a page of zeros in the place of the one at `address`, if that is in a guarded range.
+fn replace_page(address: usize) -> bool {
+    let page = PAGE_BYTES.load(Ordering::Relaxed);
+    let Some(slot) = (page > 0).then(|| find((address / page) as u64)).flatten() else { return false };
+    slot.failed.store(true, Ordering::Release);
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
+    // SAFETY: the page lies in a range that is its owner's mapping for as long as it is in a slot, and the owner agreed
+    // that its pages be replaced. It is there still: this thread faulted in it, so it uses the range, and the
+    // owner may not drop the guard and unmap the range before that is over. The call is a bare system call.
+    unsafe {
+        rustix::mm::mmap_anonymous((address / page * page) as *mut c_void, page, protection, flags).is_ok()
+    }
+}
+
+/// Does what would have been done without this handler.
+fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: null, or a leaked box that was whole before it was stored.
+    let before = unsafe { BEFORE.load(Ordering::Acquire).as_ref() };
+    // SAFETY: as `on_fault`.
+    let was_sent = unsafe { (*info).si_code } <= 0;
+    match before {
+        Some(before) if before.sa_sigaction == libc::SIG_IGN && was_sent => {}
+        Some(before) if before.sa_sigaction != libc::SIG_DFL && before.sa_sigaction != libc::SIG_IGN => {
+            // SAFETY: neither of the special values, so it is the function that was set, of the type its flag says. It is
+            // called as the system would have, within a handler of the same signal.
+            unsafe {
+                if before.sa_flags & libc::SA_SIGINFO != 0 {
+                    let handle: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
+                        std::mem::transmute(before.sa_sigaction);
+                    handle(signal, info, context);
+                } else {
+                    let handle: extern "C" fn(c_int) = std::mem::transmute(before.sa_sigaction);
+                    handle(signal);
+                }
+            }
+        }
+        // SAFETY: both calls are allowed in a handler. The signal is blocked until that returns: then one that was sent
+        // is delivered, and an instruction that faulted does so again, and either ends the process.
+        _ => unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            if was_sent {
+                libc::raise(signal);
+            }
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_found_as_long_as_they_are_guarded() {
+        let page = rustix::param::page_size();
+        let map = |pages: usize| {
+            let (protection, flags) = (ProtFlags::READ, MapFlags::PRIVATE);
+            // SAFETY: a new mapping at an address of the kernel's choice.
+            unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), pages * page, protection, flags) }.unwrap()
+                as usize
+        };
+        // More than a block has slots; the mappings stay.
+        let bases: Vec<usize> = (0..3 * SLOTS).map(|i| map(1 + i % 3)).collect();
+        let guard = |(i, &base): (usize, &usize)| {
+            // SAFETY: the mapping was made here and stays; nothing relies on it.
+            unsafe { Guard::new(base as *mut u8, (1 + i % 3) * page) }.unwrap()
+        };
+        let guards: Vec<Guard> = bases.iter().enumerate().map(guard).collect();
+        for (i, base) in bases.iter().enumerate() {
+            for at in 0..1 + i % 3 {
+                let found = find((base / page + at) as u64).unwrap();
+                assert!(ptr::eq(found, guards[i].slot), "page {at} of range {i}");
+            }
+        }
+        let slot: *const Slot = guards[0].slot;
+        drop(guards);
+        assert!(bases.iter().all(|base| find((base / page) as u64).is_none()));
+        let again = guard((0, &bases[0]));
+        assert!(ptr::eq(again.slot, slot) && !again.has_failed());
+    }
+
+    #[test]
+    fn what_no_word_holds_is_not_guarded() {
+        // SAFETY: nothing is mapped there, and nothing is used.
+        assert!(unsafe { Guard::new(ptr::null_mut(), 0) }.is_none());
+        // SAFETY: as above.
+        assert!(unsafe { Guard::new(ptr::null_mut(), usize::MAX) }.is_none());
+    }
+}

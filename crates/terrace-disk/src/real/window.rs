@@ -1,0 +1,142 @@
+//! A stretch of a file, mapped to be written.
+//!
+//! 1. The window's bytes are the file's, from `from` on; all lie within the file and have blocks there.
+//! 2. Only the first `ready` bytes are stored to: the system has said that they can be.
+//! 3. What faults all the same is caught ([`Guard`]), and the window is of no use any more.
+
+use std::fs::File;
+use std::ops::Range;
+use std::ptr;
+use std::sync::atomic::{Ordering, compiler_fence};
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use super::bus::Guard;
+
+/// Bytes that are made ready at a time. Few, since whoever appends waits for it; each page costs a fault without it.
+const READY_BYTES: usize = 64 << 10;
+
+#[derive(Debug)]
+pub(super) struct Window {
+    base: *mut u8,
+    len: usize,
+    /// Where in the file it begins.
+    from: u64,
+    ready: usize,
+    /// Dropped before the mapping goes.
+    guard: Option<Guard>,
+}
+
+// SAFETY: the mapping is the value's own, and is used through `&mut self` alone.
+unsafe impl Send for Window {}
+
+impl Window {
+    /// Maps the bytes `range` of `file`, which has blocks for them; the whole pages that hold them.
+    pub(super) fn map(file: &File, range: Range<u64>) -> rustix::io::Result<Window> {
+        let page = rustix::param::page_size() as u64;
+        let from = range.start / page * page;
+        let len =
+            usize::try_from(range.end - from).map_err(|_| Errno::OVERFLOW)?.next_multiple_of(page as usize);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base =
+            unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, from)? };
+        let mut window = Window { base: base.cast(), len, from, ready: 0, guard: None };
+        // SAFETY: the range is this value's mapping, and stays until after the guard is dropped. Nothing is taken for
+        // stored once the guard has failed.
+        window.guard = Some(unsafe { Guard::new(window.base, len) }.ok_or(Errno::NOTSUP)?);
+        Ok(window)
+    }
+
+    /// Has the system find a page for each byte of the file up to `end`; false if the window does not reach so far.
+    pub(super) fn prepare(&mut self, end: u64) -> rustix::io::Result<bool> {
+        let end = (end - self.from) as usize;
+        if end <= self.ready {
+            return Ok(true);
+        }
+        if end > self.len {
+            return Ok(false);
+        }
+        let to = end.next_multiple_of(READY_BYTES).min(self.len);
+        loop {
+            // SAFETY: the range lies in this value's mapping, from the start of a page on.
+            let done = unsafe {
+                let at = self.base.add(self.ready).cast();
+                rustix::mm::madvise(at, to - self.ready, Advice::LinuxPopulateWrite)
+            };
+            match done {
+                Err(Errno::INTR) => {}
+                done => break done?,
+            }
+        }
+        self.ready = to;
+        Ok(true)
+    }
+
+    /// Stores `data` at byte `at` of the file, which was prepared; false if the window is of no use any more. A process
+    /// that dies within it has stored a first part.
+    pub(super) fn store(&mut self, at: u64, data: &[u8]) -> bool {
+        let start = (at - self.from) as usize;
+        assert!(data.len() <= self.ready.saturating_sub(start), "a store stays within what was prepared");
+        // SAFETY: the bytes from `start` on are within the mapping, by the assertion, and are used by this value alone.
+        unsafe { store_in_order(self.base.add(start), data) };
+        // The handler marks the guard within the stores.
+        compiler_fence(Ordering::SeqCst);
+        !self.has_failed()
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.guard.as_ref().is_none_or(Guard::has_failed)
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        self.guard = None;
+        // SAFETY: the mapping is the value's own, and nothing refers to it any more.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.cast(), self.len) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+/// Stores `data` at `to`, each byte after those before it, so that a thread which ends within it has stored a first part.
+/// Stores that the compiler may neither order anew nor merge do it: what one thread has done is seen in its order.
+///
+/// # Safety
+///
+/// As many bytes at `to` may be written, and nobody else uses them.
+unsafe fn store_in_order(to: *mut u8, data: &[u8]) {
+    const WORD: usize = size_of::<u64>();
+    let (head, rest) = data.split_at(to.align_offset(WORD).min(data.len()));
+    let (words, tail) = rest.as_chunks::<WORD>();
+    // SAFETY: `head`, `words` and `tail` are `data` in order, so all stores are to the bytes that may be written; those
+    // of words are aligned, since `head` ends where a word begins unless there is nothing behind it.
+    unsafe {
+        head.iter().enumerate().for_each(|(i, &byte)| to.add(i).write_volatile(byte));
+        let to = to.add(head.len());
+        let at = to.cast::<u64>();
+        words.iter().enumerate().for_each(|(i, &word)| at.add(i).write_volatile(u64::from_ne_bytes(word)));
+        let to = to.add(words.len() * WORD);
+        tail.iter().enumerate().for_each(|(i, &byte)| to.add(i).write_volatile(byte));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_in_order_are_stores() {
+        let data: Vec<u8> = (1..=60).collect();
+        for from in 0..10 {
+            for len in 0..=50 {
+                let mut to = vec![0u8; 70];
+                // SAFETY: `to` has more bytes than `from` and `len` together.
+                unsafe { store_in_order(to.as_mut_ptr().add(from), &data[..len]) };
+                assert_eq!(to[from..from + len], data[..len]);
+                assert!(to[..from].iter().chain(&to[from + len..]).all(|&byte| byte == 0), "{from}+{len}");
+            }
+        }
+    }
+}
