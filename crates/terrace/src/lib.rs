@@ -24,6 +24,7 @@ mod scratch;
 mod stats;
 mod sync;
 mod tables;
+mod versions;
 
 pub use batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES, WriteBatch};
 pub use bytes::Bytes;
@@ -31,11 +32,11 @@ pub use core::report::{CheckReport, RepairReport};
 pub use db::{Db, DbIter, Entries, Snapshot, lock_path};
 pub use env::{Env, PmSpace};
 pub use options::{
-    BucketMemtableKind, BufferPlace, Compression, EngineKind, LogPlace, LsmOptions, Options, PoolChoice,
-    SlmOptions, SptreeOptions, TurboOptions, WipOptions, WriteOptions,
+    BucketMemtableKind, BufferPlace, Compression, EngineKind, LabOptions, LogPlace, LsmOptions, Options,
+    PoolChoice, SlmOptions, SptreeOptions, TurboOptions, WipOptions, WriteOptions,
 };
 pub use repair::{RepairOptions, Whose};
-pub use stats::{BucketStats, COUNTED_LEVELS, Counts, DramStats, PmFloor, SsdStats, Stats};
+pub use stats::{BucketStats, COUNTED_LEVELS, Counts, DramStats, PmFloor, SsdStats, Stats, ValueStats};
 pub use terrace_base::{Error, ErrorKind, Result};
 pub use terrace_pmem::Profile;
 

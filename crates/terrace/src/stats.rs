@@ -38,6 +38,8 @@ pub struct Stats {
     pub counts: Counts,
     /// Buckets, of an engine that has them; else all zero.
     pub buckets: BucketStats,
+    /// The tree of values, of an engine that has one; else all zero.
+    pub values: ValueStats,
 }
 
 /// Ranges of keys with memtables and tables of their own.
@@ -56,6 +58,24 @@ pub struct BucketStats {
     pub log_bytes: u64,
     /// Who needs the oldest part of it, in words.
     pub log_held_by: String,
+}
+
+/// Newest values that are kept in the pool, above tables.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ValueStats {
+    /// Keys whose newest versions are kept.
+    pub keys: u64,
+    /// Bytes of the pool that they take.
+    pub bytes: u64,
+    /// Bytes that they may take.
+    pub bound: u64,
+    /// Keys that were let in since the database was opened.
+    pub admitted: u64,
+    /// Versions that were replaced there since then.
+    pub updated: u64,
+    /// Keys that left since then.
+    pub evicted: u64,
 }
 
 /// DRAM held, against the budget.

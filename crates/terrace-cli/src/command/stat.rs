@@ -65,6 +65,7 @@ pub fn render(stats: &Stats) -> String {
     pm(stats, &mut text);
     ssd(stats, &mut text);
     buckets(stats, &mut text);
+    values(stats, &mut text);
     counts(stats, &mut text);
     text
 }
@@ -121,6 +122,26 @@ fn ssd(stats: &Stats, text: &mut String) {
     ];
     let tables = if ssd.tables == 1 { "SSTable" } else { "SSTables" };
     floor(text, "SSD", &format!("{} in {} {tables}", human(ssd.table_bytes), grouped(ssd.tables)), &parts);
+}
+
+/// Newest values in the pool, of an engine that keeps some there.
+fn values(stats: &Stats, text: &mut String) {
+    let values = &stats.values;
+    if values.bound == 0 && values.keys == 0 {
+        return;
+    }
+    let parts = [
+        ("bytes", human(values.bytes)),
+        ("let in", grouped(values.admitted)),
+        ("replaced", grouped(values.updated)),
+        ("evicted", grouped(values.evicted)),
+    ];
+    floor(
+        text,
+        "VALUES",
+        &format!("of {} keys in the pool, of at most {}", grouped(values.keys), human(values.bound)),
+        &parts,
+    );
 }
 
 /// Of an engine that has them.

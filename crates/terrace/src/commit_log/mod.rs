@@ -57,7 +57,7 @@ use replay::{Files, Source};
 use sync::sync_all;
 
 pub(crate) use mend::Entry;
-pub(crate) use place::{Found, LogHome, Opened, durability};
+pub(crate) use place::{Beside, Found, LogHome, Opened, durability};
 pub(crate) use pool::{Gathered, LOG_ROOTS, number_of};
 pub(crate) use record::Record;
 pub(crate) use recover::unless_full;

@@ -40,6 +40,24 @@ pub(crate) struct LogHome {
     pub asked: LogPlace,
     /// What the manifest of a new database begins with.
     pub first: fn() -> Vec<Edit>,
+    /// What is in the pool beside logs.
+    pub beside: Beside,
+}
+
+/// What an engine has in the pool beside logs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Beside {
+    /// Whether there is to be a pool on persistent memory, and the log in it.
+    pub is_needed: bool,
+    /// The roots of it.
+    pub roots: &'static [&'static str],
+    /// Puts it into a new pool.
+    pub fill: fn(&Pool) -> Result<()>,
+}
+
+impl Beside {
+    /// There is nothing but logs.
+    pub const NOTHING: Beside = Beside { is_needed: false, roots: &[], fill: |_| Ok(()) };
 }
 
 impl LogHome {
@@ -71,9 +89,10 @@ impl LogHome {
     /// Finds out where the log is to lie and makes the pool for it, if that is where.
     fn choose(&self, core: &Core, identity: &mut Identity) -> Result<Option<Pool>> {
         let files = self.asked == LogPlace::Ssd;
-        let pool = if files { None } else { Some(pool::fresh(core, identity, &LOG_ROOTS)?) };
+        let pool = if files { None } else { Some(self.fresh(core, identity)?) };
         if let Some(pool) = pool {
             if pool.granularity() != Granularity::Page {
+                (self.beside.fill)(&pool)?;
                 self.note(identity, true);
                 return Ok(Some(pool));
             }
@@ -81,12 +100,22 @@ impl LogHome {
             // An ordinary file is no place for a log: files are.
             let (path, _) = pool::request(core, identity)?;
             core.env.pm.remove(&path)?;
+            if self.beside.is_needed {
+                let operation = "a pool in an ordinary file; give it persistent memory, or an emulated pool";
+                return Err(Error::Unsupported { engine: self.engine.name(), operation });
+            }
             if self.asked == LogPlace::Pm {
                 return Err(Error::invalid(format!("{} is not on persistent memory", path.display())));
             }
         }
         self.note(identity, false);
         Ok(None)
+    }
+
+    /// A pool without anything in it.
+    fn fresh(&self, core: &Core, identity: &Identity) -> Result<Pool> {
+        let roots = [&LOG_ROOTS[..], self.beside.roots].concat();
+        pool::fresh(core, identity, &roots)
     }
 
     /// Writes down whether the log lies in the pool; where it does not, there is none.
@@ -103,7 +132,7 @@ impl LogHome {
     /// Writes down where the log lies of a database whose manifest tells nothing any more: in the pool, if there is one.
     pub fn note_found(&self, core: &Core, identity: &mut Identity) -> Result<()> {
         let (path, _) = pool::request(core, identity)?;
-        self.note(identity, core.env.pm.exists(&path)?);
+        self.note(identity, self.beside.is_needed || core.env.pm.exists(&path)?);
         Ok(())
     }
 
@@ -141,7 +170,8 @@ impl LogHome {
             if on_pm {
                 pool::refuse_used(core, &identity, has_log)?;
             }
-            let pool = if on_pm { Some(pool::fresh(core, &identity, &LOG_ROOTS)?) } else { None };
+            let pool = if on_pm { Some(self.fresh(core, &identity)?) } else { None };
+            pool.as_ref().map_or(Ok(()), self.beside.fill)?;
             return self.begin(manifest, pool);
         }
         refuse_missing(core, &manifest)?;

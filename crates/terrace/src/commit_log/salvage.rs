@@ -4,7 +4,7 @@ use terrace_base::{Error, Result};
 use terrace_log::PmLog;
 use terrace_pmem::Opened as Condition;
 
-use super::{Found, Gathered, LOG_ROOTS, Opened, number_of};
+use super::{Beside, Found, Gathered, LOG_ROOTS, Opened, number_of};
 use crate::manifest::{Identity, Manifest, State};
 use crate::pool;
 use crate::salvage::Salvage;
@@ -57,11 +57,12 @@ pub(crate) fn gather_logs(
 }
 
 /// Makes a new manifest that says `state`, has `replay` bring what logs hold into tables, and makes the pool anew that
-/// `gathered` logs lay in. `replay` is given what it opens, and what is to become of damaged logs.
+/// `gathered` logs lay in, with what lay `beside` them. `replay` is given what it opens, and what is to become of damaged logs.
 pub(crate) fn rebuild(
     mut base: Salvage,
     state: State,
     gathered: Option<&Gathered>,
+    beside: Beside,
     replay: impl FnOnce(Opened, &mut dyn FnMut(Error) -> Result<()>) -> Result<()>,
 ) -> Result<Salvage> {
     let core = base.core.clone();
@@ -83,6 +84,7 @@ pub(crate) fn rebuild(
         let (path, media) = pool::request(&core, &identity)?;
         core.env.pm.remove(&path)?;
         let pool = core.env.pm.create(&path, &pool::pool_options(&core, media))?;
+        (beside.fill)(&pool)?;
         pool::set_owner(&pool, &identity)?;
         pool.close()?;
         base.did("made the pool anew");

@@ -1,6 +1,7 @@
 //! The designs, and the choice among them by name. Each engine is one folder that wires shared parts; what two need is a
 //! part.
 
+mod lab;
 mod lsm;
 mod pm;
 pub(crate) mod slm;
@@ -29,6 +30,7 @@ fn registered(engine: EngineKind) -> (Open, Repair) {
     match engine {
         EngineKind::Slm => (slm::open, slm::repair),
         EngineKind::Lsm => (lsm::open, lsm::repair),
+        EngineKind::Lab => (lab::open, lab::repair),
         EngineKind::Turbo => (pm::open::<TurboHash>, pm::repair::<TurboHash>),
         EngineKind::Wip => (wip::open, wip::repair),
         EngineKind::Sptree => (pm::open::<SpTree>, pm::repair::<SpTree>),

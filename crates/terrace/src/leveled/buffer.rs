@@ -11,7 +11,9 @@
 //! Every version of a key in a memtable is newer than every one in an older memtable, those are newer than any on the stage,
 //! and those newer than any on the levels.
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrace_base::Result;
 use terrace_pmem::Marks;
@@ -112,30 +114,103 @@ pub(crate) trait WriteBuffer: Debug + Send + Sync + Sized + 'static {
 
 /// What lies between memtables and level 0.
 ///
-/// A reader takes memtables and levels at one moment, and asks the stage later. So what leaves it must be on the levels
-/// first, in the manifest too, and must stay readable here for as long as somebody reads what was readable before that.
+/// Only flushes change it. What leaves it must be on the levels first, in the manifest too; and what a snapshot still needs
+/// of a version that is replaced here, before that. So a reader that has found `readable` unchanged after he looked here has
+/// missed nothing ([`Moment`]); one that has not looks again.
 pub(crate) trait Stage: Debug + Send + Sync + Sized + 'static {
+    /// Whether anything ever leaves it.
+    const CHANGES: bool;
+
     /// The newest version of `key` up to sequence number `at`.
     fn get(&self, key: &[u8], at: u64) -> Result<Option<Entry>>;
 
-    /// Cursors over its versions.
-    fn cursors(&self) -> Vec<Box<dyn Cursor>>;
+    /// Cursors over its versions, for a reader of `moment`.
+    fn cursors(&self, moment: &Arc<Moment>) -> Vec<Box<dyn Cursor>>;
+
+    /// A cursor over versions here with sequence numbers up to `seq`, whose values are not asked for: a compaction drops what
+    /// they hide.
+    fn hiding(&self, _seq: u64) -> Option<Box<dyn Cursor>> {
+        None
+    }
 
     /// Flushes `memtable`, the oldest: what is not kept here goes to level 0 ([`LeveledTree::to_level_0`]). What is kept is
     /// durable when this returns; the change is put into the manifest in one group with the end of what the memtable was logged in.
     fn flush<B: WriteBuffer<Stage = Self>>(tree: &LeveledTree<B>, memtable: &B::Memtable) -> Result<Change>;
 
+    /// Has what is to leave go to level 0. What the last flush made is there, and no other runs.
+    fn evict<B: WriteBuffer<Stage = Self>>(_tree: &LeveledTree<B>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Has all that may leave go to level 0: somebody wants everything merged. No flush runs.
+    fn clear<B: WriteBuffer<Stage = Self>>(_tree: &LeveledTree<B>) -> Result<()> {
+        Ok(())
+    }
+
     /// Marks what it has in the pool; nothing of that is freed before `then` has returned.
     fn with_marked<T>(&self, marks: Marks, then: impl FnOnce(Marks) -> Result<T>) -> Result<T>;
+
+    /// Proves what it has; `last` is the last sequence number that was written. No flush runs.
+    fn check(&self, _last: u64, _report: &mut CheckReport) -> Result<()> {
+        Ok(())
+    }
+
+    /// Says what it holds.
+    fn fill_stats(&self, _stats: &mut Stats) {}
+
+    /// Saves what makes the next opening faster. Nothing is written any more.
+    fn close(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// What a reader of a stage reads beside it, all from one moment. Once something else is readable he is told, by cursors that
+/// end, to go on from where he is with what there is then.
+pub(crate) struct Moment {
+    lasts: Box<dyn Fn() -> bool + Send + Sync>,
+    is_over: AtomicBool,
+}
+
+impl Moment {
+    /// A moment that is over when `lasts` says so.
+    pub fn new(lasts: impl Fn() -> bool + Send + Sync + 'static) -> Arc<Moment> {
+        Arc::new(Moment { lasts: Box::new(lasts), is_over: AtomicBool::new(false) })
+    }
+
+    /// A moment without an end, for who knows that nothing changes.
+    pub fn forever() -> Arc<Moment> {
+        Moment::new(|| true)
+    }
+
+    /// Whether it lasts, asked by who has just looked at the stage. Where not, all his cursors end.
+    pub fn lasts(&self) -> bool {
+        if !(self.lasts)() {
+            self.is_over.store(true, Ordering::Release);
+        }
+        !self.is_over()
+    }
+
+    /// Whether a cursor has ended because of that.
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+}
+
+impl Debug for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Moment").field("is_over", &self.is_over()).finish()
+    }
 }
 
 /// Nothing lies between.
 impl Stage for () {
+    const CHANGES: bool = false;
+
     fn get(&self, _key: &[u8], _at: u64) -> Result<Option<Entry>> {
         Ok(None)
     }
 
-    fn cursors(&self) -> Vec<Box<dyn Cursor>> {
+    fn cursors(&self, _moment: &Arc<Moment>) -> Vec<Box<dyn Cursor>> {
         Vec::new()
     }
 

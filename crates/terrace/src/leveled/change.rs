@@ -45,6 +45,11 @@ impl Change {
         self.edits.extend(numbers.map(|number| Edit::MoveTable { number, level }));
     }
 
+    /// Bytes of the runs added.
+    pub fn bytes(&self) -> u64 {
+        self.metas().map(|meta| meta.file_bytes).sum()
+    }
+
     /// The runs added.
     pub fn metas(&self) -> impl Iterator<Item = &TableMeta> {
         self.edits.iter().filter_map(|edit| match edit {

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use terrace_base::Result;
 use terrace_table::{Cursor, Kind, merge};
 
-use super::{LeveledTree, Memtable, Readable, WriteBuffer};
+use super::buffer::Moment;
+use super::{LeveledTree, Memtable, Readable, Stage, WriteBuffer};
 use crate::core::report::CheckReport;
 use crate::levels::Levels;
 use crate::pool;
@@ -55,7 +56,7 @@ fn check_versions<B: WriteBuffer>(
     report: &mut CheckReport,
 ) -> Result<()> {
     let levels = &readable.levels;
-    let mut children = tree.cursors_above(readable);
+    let mut children = tree.cursors_above(readable, &Moment::forever());
     let mut places = vec![0; children.len()];
     for level in 0..levels.depth() {
         for run in levels.level(level).iter() {
@@ -111,6 +112,7 @@ fn check_manifest<B: WriteBuffer>(tree: &LeveledTree<B>, report: &mut CheckRepor
 
 fn check_pool<B: WriteBuffer>(tree: &LeveledTree<B>, report: &mut CheckReport) -> Result<()> {
     tree.buffer.check(&tree.manifest, report)?;
+    tree.buffer.stage().check(tree.last_seq(), report)?;
     let Some(pool) = &tree.pool else { return Ok(()) };
     let problems = tree.with_marked(pool, |marks| Ok(pool.check(marks)))?;
     report.problems.extend(problems.into_iter().map(|p| format!("pool: {p}")));
@@ -123,6 +125,7 @@ pub(super) fn fill_stats<B: WriteBuffer>(tree: &LeveledTree<B>, stats: &mut Stat
     if let Some(pool) = &tree.pool {
         pool::fill_stats(pool, stats);
     }
+    tree.buffer.stage().fill_stats(stats);
     stats.emulated = tree.emulated.clone();
     stats.opened = tree.opened.get().cloned().unwrap_or_default();
     let readable = tree.readable();

@@ -13,7 +13,7 @@ use terrace_base::{Error, Result};
 
 use super::change::Change;
 use super::merge::Merge;
-use super::{LeveledTree, WriteBuffer};
+use super::{LeveledTree, Stage, WriteBuffer};
 use crate::background::{Compacting, Patience};
 use crate::compaction::leveled::{LevelsView, Pick, rewrite};
 use crate::levels::Levels;
@@ -158,6 +158,10 @@ impl<B: WriteBuffer> LeveledTree<B> {
         };
         // Nobody else compacts meanwhile.
         let _slots = self.jobs.all_slots();
+        {
+            let _no_flush = self.flushes.claim();
+            B::Stage::clear(self)?;
+        }
         let start = self.new_file_number();
         for level in 0..self.policy.levels() - 1 {
             self.compact_while(|view| {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use terrace_base::Result;
 use terrace_pmem::Pool;
 
-use super::{LeveledTree, Memtable, WriteBuffer, check};
+use super::{LeveledTree, Memtable, Stage, WriteBuffer, check};
 use crate::core::engine::{Direction, Engine, EngineIter};
 use crate::core::report::CheckReport;
 use crate::core::request::Group;
@@ -81,6 +81,7 @@ impl<B: WriteBuffer> Engine for LeveledTree<B> {
         }
         if !self.core.options.read_only {
             B::close(self)?;
+            self.buffer.stage().close()?;
             self.sweep();
         }
         pool::close(&self.core, &self.manifest, self.pool.as_ref())

@@ -27,12 +27,28 @@ impl<B: WriteBuffer> LeveledTree<B> {
 
     fn flush(&self, memtable: &Arc<B::Memtable>) -> Result<()> {
         let mut change = B::Stage::flush(self, memtable)?;
-        let bytes: u64 = change.metas().map(|meta| meta.file_bytes).sum();
+        let bytes = change.bytes();
         change.edits.push(Edit::FlushedSeq(memtable.max_seq()));
         change.edits.extend(B::forgotten(self, memtable));
         self.install(change, Some(memtable))?;
         self.core.counters.count_flush(1, 0, bytes);
-        self.buffer.forget(&self.manifest)
+        self.buffer.forget(&self.manifest)?;
+        if let Err(error) = B::Stage::evict(self) {
+            // The memtable is gone, and the stage is only fuller than it should be. The next flush tries again.
+            tracing::warn!(%error, "what was to leave the stage could not");
+            self.core.counters.background_errors.add(1);
+        }
+        Ok(())
+    }
+
+    /// Puts what a stage has written onto level 0, before anything that it replaces leaves the stage.
+    pub fn put(&self, change: Change) -> Result<()> {
+        let bytes = change.bytes();
+        if bytes > 0 {
+            self.install(change, None)?;
+            self.core.counters.count_flush(0, 0, bytes);
+        }
+        Ok(())
     }
 
     /// Writes what somebody may still see of some versions to level 0. `versions` is given where to add them, in order:

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
-use terrace_table::{Cursor, merge};
+use terrace_table::{Cursor, MergeCursor, merge};
 
-use super::{LeveledTree, WriteBuffer};
+use super::{LeveledTree, Stage, WriteBuffer};
 use crate::background::Patience;
 use crate::compaction::leveled::{Pick, split};
 use crate::levels::Levels;
@@ -26,6 +26,8 @@ pub(super) struct Merge {
     pick: Pick,
     /// Snapshots, listed after everything in the inputs had become visible.
     held: Vec<u64>,
+    /// What was visible before that: no later snapshot is older.
+    visible: u64,
     patience: Patience,
     /// What the parts read; let go of with the last part, so that no helper that comes too late keeps files from going.
     sources: Mutex<Option<Arc<Sources>>>,
@@ -64,10 +66,12 @@ impl Merge {
         inputs.sort_by(|a, b| a.meta().smallest.cmp(&b.meta().smallest));
         let part_bytes = tree.policy.outputs(pick.output).run_bytes;
         let todo = parts(tree, inputs.iter().chain(&next), part_bytes)?;
+        let visible = tree.core.snapshots.visible();
         let sources = Sources { levels: levels.clone(), inputs: Row::of(inputs), next: Row::of(next) };
         Ok(Merge {
             pick: pick.clone(),
             held: tree.core.snapshots.list(),
+            visible,
             patience,
             sources: Mutex::new(Some(Arc::new(sources))),
             parts: todo.len(),
@@ -94,7 +98,12 @@ impl Merge {
         sources: &Sources,
         part: &Part,
     ) -> Result<Vec<Written>> {
-        let mut cursor = merge(self.children(sources));
+        let mut children = self.children(sources);
+        let inputs = children.len();
+        // A version on the stage hides older ones in the inputs and stays where it is. Whoever holds no snapshot that was listed
+        // sees it, or a newer one.
+        children.extend(tree.buffer.stage().hiding(self.visible));
+        let mut cursor = merge(children);
         match &part.from {
             Some(from) => cursor.seek(from, u64::MAX)?,
             None => cursor.seek_first()?,
@@ -106,7 +115,8 @@ impl Merge {
         let options = tree.writer_options(limits.run_bytes);
         let mut outputs = Outputs::new(&tree.core, &tree.manifest, options, below);
         let look_up = || tree.jobs.look_up(self.patience);
-        outputs.add_survivors(&mut cursor, part.to.as_deref(), &mut survivors, look_up)?;
+        let is_input = |cursor: &MergeCursor| cursor.child().is_some_and(|child| child < inputs);
+        outputs.add_survivors(&mut cursor, part.to.as_deref(), &mut survivors, is_input, look_up)?;
         outputs.finish()
     }
 

@@ -14,6 +14,7 @@
 //! | `flush.rs` | memtables, oldest first, out of memory |
 //! | `compact.rs`, `merge.rs` | compaction jobs, and the merge that one does in parts |
 //! | `change.rs` | a change of the runs: into the manifest, and before readers |
+//! | `options.rs` | what options say to a tree |
 //! | `recover.rs`, `check.rs`, `repair.rs` | what opening has to do; proving everything; what a repair brings back |
 //! | `logged/` | a write buffer: memtables in DRAM and a commit log |
 //!
@@ -39,6 +40,7 @@ mod engine;
 mod flush;
 pub(crate) mod logged;
 mod merge;
+mod options;
 mod read;
 mod recover;
 mod repair;
@@ -66,7 +68,10 @@ use crate::manifest::Manifest;
 use crate::pool;
 use crate::tables::WriterOptions;
 
-pub(crate) use buffer::{Memtable, Stage, WriteBuffer};
+pub(crate) use buffer::{Memtable, Moment, Stage, WriteBuffer};
+pub(crate) use change::Change;
+pub(crate) use flush::Add;
+pub(crate) use options::{policy, settings, table_options};
 pub(crate) use repair::{PlacedRun, gather_runs, new_state};
 
 /// An open database of levels of runs under a write buffer.
@@ -197,6 +202,26 @@ impl<B: WriteBuffer> LeveledTree<B> {
 
     fn readable(&self) -> Arc<Readable<B::Memtable>> {
         self.readable.load_full()
+    }
+
+    /// What the engine shares with the store.
+    pub fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// What lies between memtables and level 0.
+    pub fn stage(&self) -> &B::Stage {
+        self.buffer.stage()
+    }
+
+    /// Bytes of all runs.
+    pub fn run_bytes(&self) -> u64 {
+        self.readable().levels.sizes(0).iter().sum()
+    }
+
+    /// Everything up to this sequence number has been flushed.
+    pub fn flushed_seq(&self) -> u64 {
+        self.manifest.state().flushed_seq
     }
 
     fn writer_options(&self, table_bytes: u64) -> WriterOptions {

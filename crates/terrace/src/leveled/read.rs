@@ -1,9 +1,13 @@
 //! Reads: memtables, newest first, the stage, then the levels, uppermost first. Nobody locks.
 
+use std::ops::Bound;
+use std::sync::{Arc, Weak};
+
 use bytes::Bytes;
-use terrace_base::Result;
+use terrace_base::{Error, Result};
 use terrace_table::{Cursor, Entry, Kind};
 
+use super::buffer::Moment;
 use super::{LeveledTree, Memtable, Readable, Stage, WriteBuffer};
 use crate::core::engine::{Direction, EngineIter};
 use crate::levels::walk::MergedIter;
@@ -11,42 +15,122 @@ use crate::levels::walk::MergedIter;
 impl<B: WriteBuffer> LeveledTree<B> {
     /// The value of `key` as a reader at `at` sees it, or now.
     pub(super) fn get_value(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
-        // In this order. Were it the other way round, a newer version could come in between, and a merge drop the
-        // one that this reader is to see.
-        let readable = self.readable.load();
-        let at = at.unwrap_or_else(|| self.core.snapshots.visible());
-        let found = self.newest(&readable, key, at)?;
-        Ok(found.filter(|entry| entry.kind == Kind::Put).map(|entry| entry.value))
-    }
-
-    /// The newest version of `key` up to `at`.
-    fn newest(&self, readable: &Readable<B::Memtable>, key: &[u8], at: u64) -> Result<Option<Entry>> {
-        for memtable in &readable.memtables {
-            if let Some(found) = memtable.get(key, at) {
-                return Ok(Some(found));
+        loop {
+            // In this order. Were it the other way round, a newer version could come in between, and a merge drop the
+            // one that this reader is to see.
+            let readable = self.readable.load();
+            let visible = at.unwrap_or_else(|| self.core.snapshots.visible());
+            let mut found = newest_in_memtables(&readable.memtables, key, visible);
+            if found.is_none() {
+                // What is on the stage was visible before it came there. A reader of now takes it: what it has replaced
+                // meanwhile is kept for snapshots only.
+                found = self.buffer.stage().get(key, at.unwrap_or(u64::MAX))?;
             }
-        }
-        match self.buffer.stage().get(key, at)? {
-            None => readable.levels.get(key, at),
-            found => Ok(found),
+            if found.is_none() {
+                if B::Stage::CHANGES && !Arc::ptr_eq(&readable, &self.readable.load()) {
+                    continue;
+                }
+                found = readable.levels.get(key, visible)?;
+            }
+            return Ok(found.filter(|entry| entry.kind == Kind::Put).map(|entry| entry.value));
         }
     }
 
-    /// A walk over what is readable now, which it keeps.
+    /// A walk over what is readable now, which it keeps; where a stage changes, over what is readable as it goes on.
     pub(super) fn merged_walk(&self, at: u64, direction: Direction) -> Box<dyn EngineIter> {
-        let readable = self.readable();
-        let mut cursors = self.cursors_above(&readable);
+        if !B::Stage::CHANGES {
+            return Box::new(self.walk_of(&self.readable(), &Moment::forever(), at, direction));
+        }
+        let tree = self.me.clone();
+        Box::new(StagedWalk { tree, at, direction, from: Bound::Unbounded, part: None })
+    }
+
+    fn walk_of(
+        &self,
+        readable: &Readable<B::Memtable>,
+        moment: &Arc<Moment>,
+        at: u64,
+        direction: Direction,
+    ) -> MergedIter {
+        let mut cursors = self.cursors_above(readable, moment);
         cursors.extend(readable.levels.cursors());
-        Box::new(MergedIter::new(cursors, at, direction))
+        MergedIter::new(cursors, at, direction)
+    }
+
+    /// A walk over what is readable now, for as long as nothing else is.
+    fn walk_of_now(&self, at: u64, direction: Direction) -> (MergedIter, Arc<Moment>) {
+        let readable = self.readable();
+        let (tree, then) = (self.me.clone(), readable.clone());
+        let is_now = move |tree: Arc<Self>| Arc::ptr_eq(&tree.readable.load(), &then);
+        let moment = Moment::new(move || tree.upgrade().is_some_and(&is_now));
+        (self.walk_of(&readable, &moment, at, direction), moment)
     }
 
     /// A cursor over each memtable, and those over the stage.
-    pub(super) fn cursors_above(&self, readable: &Readable<B::Memtable>) -> Vec<Box<dyn Cursor>> {
+    pub(super) fn cursors_above(
+        &self,
+        readable: &Readable<B::Memtable>,
+        moment: &Arc<Moment>,
+    ) -> Vec<Box<dyn Cursor>> {
         let mut cursors: Vec<Box<dyn Cursor>> = Vec::new();
         for memtable in &readable.memtables {
             cursors.push(Box::new(memtable.cursor()));
         }
-        cursors.extend(self.buffer.stage().cursors());
+        cursors.extend(self.buffer.stage().cursors(moment));
         cursors
+    }
+}
+
+/// The newest version of `key` up to `at` that memtables, newest first, hold.
+fn newest_in_memtables<M: Memtable>(memtables: &[Arc<M>], key: &[u8], at: u64) -> Option<Entry> {
+    memtables.iter().find_map(|memtable| memtable.get(key, at))
+}
+
+/// A walk beside which versions leave the stage. Whenever something else is readable than a part of it was begun with, the next
+/// part goes on from the last key that was given. Its snapshot is held throughout.
+struct StagedWalk<B: WriteBuffer> {
+    tree: Weak<LeveledTree<B>>,
+    at: u64,
+    direction: Direction,
+    /// Where the next part begins.
+    from: Bound<Vec<u8>>,
+    part: Option<(MergedIter, Arc<Moment>)>,
+}
+
+impl<B: WriteBuffer> StagedWalk<B> {
+    /// The part that the walk is in, begun if there is none.
+    fn part(&mut self) -> Result<&mut (MergedIter, Arc<Moment>)> {
+        if self.part.is_none() {
+            let closed = || Error::invalid("the database is closed");
+            let tree = self.tree.upgrade().ok_or_else(closed)?;
+            let (mut walk, moment) = tree.walk_of_now(self.at, self.direction);
+            walk.seek(self.from.as_ref().map(Vec::as_slice))?;
+            self.part = Some((walk, moment));
+        }
+        self.part.as_mut().ok_or_else(|| Error::invalid("a walk without a part"))
+    }
+}
+
+impl<B: WriteBuffer> EngineIter for StagedWalk<B> {
+    fn seek(&mut self, bound: Bound<&[u8]>) -> Result<()> {
+        self.from = bound.map(<[u8]>::to_vec);
+        self.part = None;
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+        loop {
+            let (walk, moment) = self.part()?;
+            let found = walk.next();
+            if moment.is_over() {
+                // The walk has gone on without the stage.
+                self.part = None;
+                continue;
+            }
+            if let Ok(Some((key, _))) = &found {
+                self.from = Bound::Excluded(key.to_vec());
+            }
+            return found;
+        }
     }
 }

@@ -16,6 +16,7 @@ use terrace_disk::SimFs;
 use terrace_pmem::{Granularity, Kind as PmKind, Marks, MemMedia, Pool, PoolOptions};
 use terrace_table::{Cursor, Entry, Kind, TableOptions};
 
+use super::buffer::Moment;
 use super::change::Change;
 use super::{LeveledTree, Memtable, Parts, Settings, Stage, WriteBuffer};
 use crate::batch::{Op, WriteBatch};
@@ -171,11 +172,13 @@ fn is_favourite(key: &[u8]) -> bool {
 }
 
 impl Stage for Favourites {
+    const CHANGES: bool = false;
+
     fn get(&self, key: &[u8], at: u64) -> Result<Option<Entry>> {
         Ok(self.kept.get(key, at))
     }
 
-    fn cursors(&self) -> Vec<Box<dyn Cursor>> {
+    fn cursors(&self, _moment: &Arc<Moment>) -> Vec<Box<dyn Cursor>> {
         vec![Box::new(self.kept.cursor())]
     }
 
@@ -204,11 +207,13 @@ struct InPool {
 }
 
 impl Stage for InPool {
+    const CHANGES: bool = false;
+
     fn get(&self, _key: &[u8], _at: u64) -> Result<Option<Entry>> {
         Ok(None)
     }
 
-    fn cursors(&self) -> Vec<Box<dyn Cursor>> {
+    fn cursors(&self, _moment: &Arc<Moment>) -> Vec<Box<dyn Cursor>> {
         Vec::new()
     }
 

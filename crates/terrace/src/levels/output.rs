@@ -92,13 +92,15 @@ impl<'a> Outputs<'a> {
         self.writer.add(key, seq, kind, value)
     }
 
-    /// Adds those of the versions that `cursor` comes by, up to the key `to`, which `survivors` keeps. Looks up now and then, and
-    /// ends where that is an error.
-    pub fn add_survivors<F: Fn(&[u8], u64) -> bool>(
+    /// Adds those of the versions that `cursor` comes by, up to the key `to`, which `survivors` keeps and which `is_input` says are
+    /// of the inputs: others lie elsewhere, and only hide what is older. Looks up now and then, and ends where that is an
+    /// error.
+    pub fn add_survivors<C: Cursor, F: Fn(&[u8], u64) -> bool>(
         &mut self,
-        cursor: &mut impl Cursor,
+        cursor: &mut C,
         to: Option<&[u8]>,
         survivors: &mut Survivors<'_, F>,
+        is_input: impl Fn(&C) -> bool,
         look_up: impl Fn() -> Result<()>,
     ) -> Result<()> {
         let mut entries = 0u32;
@@ -107,7 +109,7 @@ impl<'a> Outputs<'a> {
             if entries.is_multiple_of(ENTRIES_A_LOOK) {
                 look_up()?;
             }
-            if survivors.keeps(cursor.key(), cursor.seq(), cursor.kind()) {
+            if survivors.keeps(cursor.key(), cursor.seq(), cursor.kind()) && is_input(cursor) {
                 self.add(cursor.key(), cursor.seq(), cursor.kind(), &cursor.value()?)?;
             }
             cursor.next()?;

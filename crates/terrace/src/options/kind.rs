@@ -9,6 +9,8 @@ enum InPool {
     Logs,
     /// What cannot do without a pool, which may be an ordinary file.
     Index,
+    /// Logs, and values that are in no table, so that persistent memory is needed, real or emulated.
+    Newest,
     /// Everything, so that persistent memory is needed, real or emulated.
     Everything,
 }
@@ -73,6 +75,8 @@ engines! {
     Sptree: "sptree", 4, Everything, None, true;
     /// WipDB (Zhao's dissertation): the keys are cut into buckets, each with its own memtable and a small tiered LSM-tree.
     Wip: "wip", 5, Logs, DramShare, true;
+    /// LAB-DB, reconstructed from its abstract: a leveled LSM-tree with the newest values of busy keys in persistent memory.
+    Lab: "lab", 7, Newest, Dram, true;
 }
 
 impl EngineKind {
@@ -96,8 +100,13 @@ impl EngineKind {
         self.facts().is_ordered
     }
 
-    /// Whether it keeps everything in persistent memory and needs such, real or emulated.
+    /// Whether it needs persistent memory, real or emulated.
     pub fn needs_memory(self) -> bool {
+        matches!(self.facts().in_pool, InPool::Newest | InPool::Everything)
+    }
+
+    /// Whether it keeps everything there, and no tables.
+    pub fn keeps_all_in_memory(self) -> bool {
         self.facts().in_pool == InPool::Everything
     }
 
@@ -133,6 +142,8 @@ mod tests {
             assert_eq!(EngineKind::parse(kind.name()).unwrap(), kind);
             assert_eq!(EngineKind::of_origin(u64::from(kind.number()) << 56 | 7), Some(kind));
         }
-        assert!(EngineKind::parse("rocks").unwrap_err().to_string().contains("slm, lsm, turbo, sptree, wip"));
+        assert!(
+            EngineKind::parse("rocks").unwrap_err().to_string().contains("slm, lsm, turbo, sptree, wip, lab")
+        );
     }
 }

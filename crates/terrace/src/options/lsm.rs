@@ -2,6 +2,48 @@
 
 use super::settings::{BLOCK_BYTES, Choice, KIB, MANY, MEMTABLE_BYTES, Setting, Slot, TABLE_BYTES, TIB};
 
+/// The options of levels under memtables, by their names, which begin with the engine's.
+macro_rules! settings_of_levels {
+    ($engine:literal, $options:expr) => {{
+        let set = |name, slot| Setting { name, slot };
+        [
+            set(
+                concat!($engine, ".memtable_bytes"),
+                Slot::Whole(&mut $options.memtable_bytes, MEMTABLE_BYTES),
+            ),
+            // A log in the pool for each, and one more while a flush ends: there are roots for eight.
+            set(concat!($engine, ".memtables"), Slot::Whole(&mut $options.memtables, 2..=7)),
+            set(concat!($engine, ".levels"), Slot::Whole(&mut $options.levels, 2..=16)),
+            set(concat!($engine, ".l0_tables"), Slot::Whole(&mut $options.l0_tables, MANY)),
+            set(concat!($engine, ".l0_slowdown_tables"), Slot::Whole(&mut $options.l0_slowdown_tables, MANY)),
+            set(concat!($engine, ".l0_stop_tables"), Slot::Whole(&mut $options.l0_stop_tables, MANY)),
+            set(
+                concat!($engine, ".debt_slowdown_bytes"),
+                Slot::Whole(&mut $options.debt_slowdown_bytes, 1..=1024 * TIB),
+            ),
+            set(
+                concat!($engine, ".debt_stop_bytes"),
+                Slot::Whole(&mut $options.debt_stop_bytes, 1..=1024 * TIB),
+            ),
+            set(
+                concat!($engine, ".base_level_bytes"),
+                Slot::Whole(&mut $options.base_level_bytes, KIB..=16 * TIB),
+            ),
+            set(
+                concat!($engine, ".level_multiplier"),
+                Slot::Real(&mut $options.level_multiplier, 2.0..=100.0),
+            ),
+            set(concat!($engine, ".table_bytes"), Slot::Whole(&mut $options.table_bytes, TABLE_BYTES)),
+            set(concat!($engine, ".block_bytes"), Slot::Whole(&mut $options.block_bytes, BLOCK_BYTES)),
+            set(
+                concat!($engine, ".filter_bits_per_key"),
+                Slot::Whole(&mut $options.filter_bits_per_key, 0..=64),
+            ),
+        ]
+    }};
+}
+pub(super) use settings_of_levels;
+
 /// Where the commit log of an engine with its write buffer in DRAM lies; fixed when the database is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogPlace {
@@ -83,25 +125,10 @@ impl Default for LsmOptions {
 
 impl LsmOptions {
     /// Each of them by its name.
-    pub(super) fn settings(&mut self) -> [Setting<'_>; 14] {
-        let set = |name, slot| Setting { name, slot };
-        [
-            set("lsm.memtable_bytes", Slot::Whole(&mut self.memtable_bytes, MEMTABLE_BYTES)),
-            // A log in the pool for each, and one more while a flush ends: there are roots for eight.
-            set("lsm.memtables", Slot::Whole(&mut self.memtables, 2..=7)),
-            set("lsm.log", Slot::OneNamed(&mut self.log)),
-            set("lsm.levels", Slot::Whole(&mut self.levels, 2..=16)),
-            set("lsm.l0_tables", Slot::Whole(&mut self.l0_tables, MANY)),
-            set("lsm.l0_slowdown_tables", Slot::Whole(&mut self.l0_slowdown_tables, MANY)),
-            set("lsm.l0_stop_tables", Slot::Whole(&mut self.l0_stop_tables, MANY)),
-            set("lsm.debt_slowdown_bytes", Slot::Whole(&mut self.debt_slowdown_bytes, 1..=1024 * TIB)),
-            set("lsm.debt_stop_bytes", Slot::Whole(&mut self.debt_stop_bytes, 1..=1024 * TIB)),
-            set("lsm.base_level_bytes", Slot::Whole(&mut self.base_level_bytes, KIB..=16 * TIB)),
-            set("lsm.level_multiplier", Slot::Real(&mut self.level_multiplier, 2.0..=100.0)),
-            set("lsm.table_bytes", Slot::Whole(&mut self.table_bytes, TABLE_BYTES)),
-            set("lsm.block_bytes", Slot::Whole(&mut self.block_bytes, BLOCK_BYTES)),
-            set("lsm.filter_bits_per_key", Slot::Whole(&mut self.filter_bits_per_key, 0..=64)),
-        ]
+    pub(super) fn settings(&mut self) -> Vec<Setting<'_>> {
+        let mut all = vec![Setting { name: "lsm.log", slot: Slot::OneNamed(&mut self.log) }];
+        all.extend(settings_of_levels!("lsm", self));
+        all
     }
 
     /// What does not go together, in words.

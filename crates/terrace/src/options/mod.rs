@@ -3,10 +3,11 @@
 //! | file | what it owns |
 //! |---|---|
 //! | `kind.rs` | which engines there are |
-//! | `slm.rs`, `lsm.rs`, `turbo.rs`, `sptree.rs`, `wip.rs` | the options of one engine, and their names and ranges |
+//! | `slm.rs`, `lsm.rs`, `turbo.rs`, `sptree.rs`, `wip.rs`, `lab.rs` | the options of one engine, and their names and ranges |
 //! | `settings.rs` | what an option that has a name may be set to |
 
 mod kind;
+mod lab;
 mod lsm;
 mod settings;
 mod slm;
@@ -23,6 +24,7 @@ use terrace_pmem::Profile;
 pub use terrace_table::Compression;
 
 pub use self::kind::{BufferPlace, EngineKind};
+pub use self::lab::LabOptions;
 pub use self::lsm::{LogPlace, LsmOptions};
 use self::settings::{KIB, MIB, Setting, Slot, TIB};
 pub use self::slm::SlmOptions;
@@ -101,6 +103,8 @@ pub struct Options {
     pub sptree: SptreeOptions,
     /// The `wip` engine's own options.
     pub wip: WipOptions,
+    /// The `lab` engine's own options.
+    pub lab: LabOptions,
 }
 
 impl Default for Options {
@@ -123,6 +127,7 @@ impl Default for Options {
             turbo: TurboOptions::default(),
             sptree: SptreeOptions::default(),
             wip: WipOptions::default(),
+            lab: LabOptions::default(),
         }
     }
 }
@@ -194,6 +199,7 @@ impl Options {
         all.extend(self.turbo.settings());
         all.extend(self.sptree.settings());
         all.extend(self.wip.settings());
+        all.extend(self.lab.settings());
         all
     }
 
@@ -213,7 +219,7 @@ impl Options {
         if self.pm_bytes < 4 * self.slm.memtable_bytes.min(MIB) {
             return Some("pm_bytes must be at least 4 MiB, or four times a smaller slm.memtable_bytes");
         }
-        self.lsm.contradiction().or_else(|| self.wip.contradiction())
+        self.lsm.contradiction().or_else(|| self.wip.contradiction()).or_else(|| self.lab.contradiction())
     }
 }
 

@@ -338,7 +338,7 @@ fn refuse_wrong_place(env: &Env, dir: &Path, options: &Options, place: &Path) ->
 
 /// An error, before anything is written, where a new pool has certainly no room.
 fn need_room(env: &Env, options: &Options, place: &Path) -> Result<()> {
-    let holds_everything = options.engine.needs_memory() && env.pm.exists(place)?;
+    let holds_everything = options.engine.keeps_all_in_memory() && env.pm.exists(place)?;
     if env.pm.is_device(place) && env.pm.exists(place)? {
         return Err(Error::invalid(format!(
             "the pool is the device {}, beside which there is no room for the new one that a repair makes: copy the \

@@ -22,3 +22,4 @@ mod smoke;
 mod sparse;
 mod tables;
 mod unwritable;
+mod values;

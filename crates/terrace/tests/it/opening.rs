@@ -171,6 +171,7 @@ fn reading_only_writes_nothing_whatever_the_engine() {
     for (engine, buffered) in [
         (EngineKind::Lsm, false),
         (EngineKind::Wip, false),
+        (EngineKind::Lab, false),
         (EngineKind::Turbo, false),
         (EngineKind::Sptree, false),
         (EngineKind::Sptree, true),

@@ -403,7 +403,14 @@ fn a_repair_leaves_what_is_not_its_own() {
         let pool = PoolChoice::Emulated { path: Some(pool.into()), profile: Profile::parse("dram").unwrap() };
         Options { engine, pool, ..options() }
     };
-    let engines = [EngineKind::Slm, EngineKind::Lsm, EngineKind::Wip, EngineKind::Turbo, EngineKind::Sptree];
+    let engines = [
+        EngineKind::Slm,
+        EngineKind::Lsm,
+        EngineKind::Wip,
+        EngineKind::Turbo,
+        EngineKind::Sptree,
+        EngineKind::Lab,
+    ];
     let dbs = engines.map(|engine| (engine, at(&format!("{engine:?}")), at(&format!("{engine:?}.pool"))));
     for (engine, dir, pool) in &dbs {
         let db = Db::open(dir, with(*engine, pool)).unwrap();

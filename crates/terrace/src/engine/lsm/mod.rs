@@ -13,57 +13,11 @@
 mod open;
 mod repair;
 
-use terrace_table::TableOptions;
-
-use crate::compaction::leveled::{LeastOverlap, LevelPolicy, LeveledOptions, LeveledPolicy, Limits};
+use crate::leveled::LeveledTree;
 use crate::leveled::logged::LoggedMemtables;
-use crate::leveled::{LeveledTree, Settings};
-use crate::options::{LsmOptions, Options};
 
 pub(crate) use open::open;
 pub(crate) use repair::repair;
 
 /// An open database of the `lsm` engine.
 type Lsm = LeveledTree<LoggedMemtables>;
-
-/// The share of the active memtable that may be filled while the others wait for their flush before writers are
-/// slowed down.
-const MEMTABLE_FILL: f64 = 0.5;
-
-/// What the options say to the tree.
-fn settings(options: &Options) -> Settings {
-    let lsm = &options.lsm;
-    let limits = Limits {
-        l0_tables: (lsm.l0_slowdown_tables, lsm.l0_stop_tables),
-        debt: (lsm.debt_slowdown_bytes, lsm.debt_stop_bytes),
-        memtable_fill: MEMTABLE_FILL,
-    };
-    Settings {
-        memtable_bytes: lsm.memtable_bytes,
-        memtables: lsm.memtables,
-        limits,
-        table: table_options(options),
-    }
-}
-
-/// How tables are written.
-fn table_options(options: &Options) -> TableOptions {
-    TableOptions {
-        block_bytes: options.lsm.block_bytes,
-        compression: options.compression,
-        filter_bits_per_key: options.lsm.filter_bits_per_key,
-        ..TableOptions::default()
-    }
-}
-
-/// What the options say of compactions.
-fn policy(lsm: &LsmOptions) -> Box<dyn LevelPolicy> {
-    let options = LeveledOptions {
-        levels: lsm.levels,
-        l0_trigger: lsm.l0_tables,
-        base_bytes: lsm.base_level_bytes,
-        multiplier: lsm.level_multiplier,
-        max_merge_bytes: lsm.table_bytes.saturating_mul(25),
-    };
-    Box::new(LeveledPolicy::new(options, lsm.table_bytes, LeastOverlap))
-}

@@ -5,17 +5,19 @@ use std::sync::Arc;
 use terrace_base::{Error, Result};
 
 use super::Lsm;
-use crate::commit_log::{Gathered, LogHome, Opened};
+use crate::commit_log::{Beside, Gathered, LogHome, Opened};
+use crate::compaction::leveled::LeastOverlap;
 use crate::core::Core;
 use crate::core::engine::Engine;
 use crate::leveled::logged::LoggedMemtables;
-use crate::leveled::{LeveledTree, Parts};
+use crate::leveled::{LeveledTree, Parts, policy, settings};
 use crate::options::EngineKind;
 use crate::pool;
 
 /// Where the log lies.
 pub(super) fn log_home(core: &Core) -> LogHome {
-    LogHome { engine: EngineKind::Lsm, asked: core.options.lsm.log, first: Vec::new }
+    let beside = Beside::NOTHING;
+    LogHome { engine: EngineKind::Lsm, asked: core.options.lsm.log, first: Vec::new, beside }
 }
 
 /// Opens or creates the database in `core.dir`; returns it and the last sequence number in it.
@@ -40,7 +42,7 @@ pub(super) fn assemble(
     }
     let options = &core.options;
     let buffer = LoggedMemtables::open(&core, &manifest, pool.as_ref(), options.lsm.memtable_bytes, ())?;
-    let (settings, policy) = (super::settings(options), super::policy(&options.lsm));
+    let (settings, policy) = (settings(options, &options.lsm), policy(&options.lsm, LeastOverlap));
     let lsm = LeveledTree::new(core.clone(), Parts { settings, policy, manifest, pool, buffer })?;
     lsm.recover(found, gathered, damaged)?;
     Ok(lsm)

@@ -6,15 +6,15 @@
 use terrace_base::Result;
 
 use super::open;
-use crate::commit_log::{gather_logs, rebuild};
+use crate::commit_log::{Beside, gather_logs, rebuild};
 use crate::core::engine::Engine;
-use crate::leveled::{gather_runs, new_state};
+use crate::leveled::{gather_runs, new_state, table_options};
 use crate::options::EngineKind;
 use crate::salvage::Salvage;
 
 /// Repairs the database in the view that `base` works in.
 pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {
-    base.options = super::table_options(&base.core.options);
+    base.options = table_options(&base.core.options, &base.core.options.lsm);
     let (known, mut identity) = base.begin(EngineKind::Lsm)?;
     if known.is_none() {
         open::log_home(&base.core).note_found(&base.core, &mut identity)?;
@@ -24,7 +24,7 @@ pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {
     let gathered = on_pm.then(|| gather_logs(&mut base, &identity, known.as_ref())).transpose()?;
     let state = new_state(&base, identity, runs, known)?;
     let core = base.core.clone();
-    rebuild(base, state, gathered.as_ref(), |opened, damaged| {
+    rebuild(base, state, gathered.as_ref(), Beside::NOTHING, |opened, damaged| {
         let lsm = open::assemble(core, opened, gathered.as_ref(), damaged)?;
         lsm.rotate()?;
         lsm.wait_until_flushed()?;

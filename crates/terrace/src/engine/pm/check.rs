@@ -9,9 +9,9 @@ use terrace_pmem::{Granularity, Marks};
 
 use super::PmStore;
 use super::index::KeyIndex;
-use super::layout::RecordRef;
 use crate::core::report::{CheckReport, problem};
 use crate::stats::Stats;
+use crate::versions::RecordRef;
 
 pub(super) fn check<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
     store.jobs.wait_idle();

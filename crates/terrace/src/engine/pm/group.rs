@@ -21,13 +21,13 @@ use terrace_pmem::Claim;
 use terrace_table::Kind;
 
 use super::index::KeyIndex;
-use super::layout::{Change, RecordRef};
-use super::record::NewRecord;
+use super::layout::Change;
 use super::undo::{Armed, put_back};
 use super::write::Old;
 use super::{NO_GROUP, PmStore};
 use crate::batch::Op;
 use crate::core::request::Group;
+use crate::versions::{NewRecord, RecordRef};
 
 /// Attempts to change a key back for which there is no room, giving back what readers have left.
 const ATTEMPTS: usize = 10_000;

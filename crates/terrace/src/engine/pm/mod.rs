@@ -32,7 +32,6 @@ mod index;
 mod layout;
 mod open;
 mod read;
-mod record;
 mod recover;
 mod repair;
 mod sparse;
@@ -66,6 +65,7 @@ use crate::core::snapshots::{Held, Snapshots};
 use crate::manifest::Manifest;
 use crate::pool;
 use crate::stats::Stats;
+use crate::versions::RecordRef;
 
 pub(crate) use index::KeyIndex;
 pub(crate) use open::open;
@@ -73,7 +73,6 @@ pub(crate) use repair::repair;
 
 use gate::WriteGate;
 use group::Overlay;
-use layout::RecordRef;
 use sparse::Sparse;
 use versions::Kept;
 

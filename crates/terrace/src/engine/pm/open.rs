@@ -12,7 +12,7 @@ use terrace_index::pins::Pins;
 use terrace_pmem::{Granularity, POff, Pool};
 
 use super::index::KeyIndex;
-use super::layout::{self, HEADER_BYTES, HEADER_KIND, MARK_AT, RecordRef};
+use super::layout::{self, HEADER_BYTES, HEADER_KIND, MARK_AT};
 use super::sparse::Sparse;
 use super::{NO_GROUP, NUMBERS, PmStore, undo};
 use crate::background::Background;
@@ -20,6 +20,7 @@ use crate::core::Core;
 use crate::core::engine::Engine;
 use crate::manifest::{self, Identity, Manifest};
 use crate::pool::{self, MEDIA};
+use crate::versions::RecordRef;
 
 /// How the pool was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,9 +9,8 @@ use bytes::Bytes;
 use terrace_base::Result;
 
 use super::index::KeyIndex;
-use super::layout::RecordRef;
-use super::record::Record;
 use super::{NO_GROUP, PmStore};
+use crate::versions::{Record, RecordRef};
 
 /// What a reader without a snapshot is to see of a key.
 enum Newest<'p> {

@@ -8,9 +8,9 @@ use terrace_index::ScanBatch;
 use terrace_pmem::Marks;
 
 use super::index::KeyIndex;
-use super::layout::RecordRef;
 use super::open::Found;
 use super::{NO_GROUP, PmStore};
+use crate::versions::RecordRef;
 
 /// Keys that are looked at while the gate is held once.
 const CHUNK: usize = 256;

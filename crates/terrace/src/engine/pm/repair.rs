@@ -19,9 +19,7 @@ use terrace_pmem::{CLOSED_WITH, Opened, Pool, PoolOptions};
 use terrace_table::{Kind, TableMeta, TableOptions};
 
 use super::index::KeyIndex;
-use super::layout::{LINKED_KIND, RECORD_KIND, RecordRef};
 use super::open;
-use super::record::Record;
 use super::undo;
 use super::{PmStore, check};
 use crate::batch::Op;
@@ -31,6 +29,7 @@ use crate::core::request::Condition;
 use crate::manifest::{Identity, Manifest, State};
 use crate::pool::{self, MEDIA};
 use crate::salvage::{Runs, Salvage, each_newest};
+use crate::versions::{LINKED_KIND, RECORD_KIND, Record, RecordRef};
 
 /// A number, and a value or none for a deletion.
 type Found = (u64, Option<Vec<u8>>);

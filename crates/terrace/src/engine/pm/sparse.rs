@@ -21,9 +21,8 @@ use terrace_base::Result;
 use terrace_pmem::{Claim, Clearing, Kind as PmKind};
 
 use super::index::KeyIndex;
-use super::layout::{LINKED_KIND, RECORD_KIND, RecordRef};
-use super::record::{NewRecord, Record};
 use super::{NO_GROUP, PmStore};
+use crate::versions::{LINKED_KIND, NewRecord, RECORD_KIND, Record, RecordRef};
 
 /// Slots that are moved while the gate is held once.
 const CHUNK: usize = 32;

@@ -11,8 +11,8 @@ use terrace_base::checksum::{seal48, unseal48};
 use terrace_pmem::{POff, Pool, Slot};
 
 use super::index::KeyIndex;
-use super::layout::{self, CHANGE_BYTES, Change, RecordRef, UNDO_AT, UNDO_HEAD_BYTES, UNDO_KIND};
-use super::record::Record;
+use super::layout::{self, CHANGE_BYTES, Change, UNDO_AT, UNDO_HEAD_BYTES, UNDO_KIND};
+use crate::versions::{Record, RecordRef};
 
 /// A list that is durable, and that the header names.
 pub(super) struct Armed<'p> {

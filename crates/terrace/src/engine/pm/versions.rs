@@ -9,10 +9,9 @@ use terrace_base::Result;
 
 use super::PmStore;
 use super::index::KeyIndex;
-use super::layout::{LINKED_KIND, RecordRef};
-use super::record::Record;
 use crate::core::engine::Engine;
 use crate::core::snapshots::is_needed;
+use crate::versions::{LINKED_KIND, Record, RecordRef};
 
 /// Linked records whose keys are looked after while the gate is held once.
 const CHUNK: usize = 32;

@@ -14,10 +14,9 @@ use terrace_index::ScanBatch;
 
 use super::PmStore;
 use super::index::KeyIndex;
-use super::layout::RecordRef;
 use super::read::value;
-use super::record::Record;
 use crate::core::engine::{Direction, EngineIter};
+use crate::versions::{Record, RecordRef};
 
 /// Keys of the first batch, and of later ones.
 const FIRST_KEYS: usize = 32;

@@ -14,11 +14,10 @@ use terrace_table::Kind;
 
 use super::PmStore;
 use super::index::KeyIndex;
-use super::layout::RecordRef;
-use super::record::{NewRecord, Record, Version};
 use super::sparse::{FIRST_SLABS, MOST_TIMES};
 use crate::batch::Op;
 use crate::core::request::Condition;
+use crate::versions::{NewRecord, Record, RecordRef, Version};
 
 /// What is to become of the version that a write replaces, and of those under it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

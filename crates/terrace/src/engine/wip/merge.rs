@@ -43,7 +43,7 @@ impl Wip {
         let mut outputs = Outputs::new(&self.core, &self.manifest, self.writer_options(), Below::default());
         outputs.begin_part(cuts)?;
         cursor.seek_first()?;
-        outputs.add_survivors(&mut cursor, None, &mut survivors, || self.jobs.look_up(patience))?;
+        outputs.add_survivors(&mut cursor, None, &mut survivors, |_| true, || self.jobs.look_up(patience))?;
         outputs.finish()
     }
 

@@ -175,7 +175,7 @@ pub fn stats_tell_what_happened(engine: &Engine) {
     let stats = db.stats();
     assert_eq!(stats.counts.snapshots, 0);
     assert!(stats.dram.budget > 0);
-    if engine.kind.needs_memory() {
+    if engine.kind.keeps_all_in_memory() {
         assert_eq!((stats.counts.index_keys, stats.ssd.tables), (49, 0));
         return;
     }

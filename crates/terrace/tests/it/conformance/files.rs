@@ -13,7 +13,7 @@ fn table_files(machine: &Machine) -> usize {
 
 /// Overwriting the same keys for ever takes bounded room, and no file is left behind.
 pub fn compaction_frees_the_disk(engine: &Engine) {
-    if engine.kind.needs_memory() {
+    if engine.kind.keeps_all_in_memory() {
         return replacing_frees_the_pool(engine);
     }
     for setup in setups(engine) {
@@ -61,7 +61,7 @@ fn assert_holds(db: &Db, map: &Map) {
 }
 
 pub fn a_full_disk_refuses_and_recovers(engine: &Engine) {
-    if engine.kind.needs_memory() {
+    if engine.kind.keeps_all_in_memory() {
         return a_full_pool_refuses_and_recovers(engine);
     }
     let machine = Machine::new(&Setup::tiny("full disk", engine));

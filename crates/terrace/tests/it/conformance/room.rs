@@ -76,7 +76,7 @@ pub fn a_full_pool_is_left_by_deleting(engine: &Engine) {
         let db = machine.open_with(options.clone()).unwrap();
         let key = |i: u32| i.wrapping_mul(0x9e37_79b1).to_be_bytes().repeat(4);
         // Whoever keeps values on disk may never find the pool full.
-        let most = if engine.kind.needs_memory() { 20_000 } else { (8 << 20) / (bytes as u32 + 600) };
+        let most = if engine.kind.keeps_all_in_memory() { 20_000 } else { (8 << 20) / (bytes as u32 + 600) };
         let mut there = 0;
         while there < most && db.put(&key(there), &vec![1; bytes]).is_ok() {
             there += 1;
@@ -110,7 +110,7 @@ pub fn a_full_pool_is_left_by_deleting(engine: &Engine) {
 
 /// A log of which everything is in tables lay in the pool still, and what had room but for that was refused.
 pub fn a_flushed_log_is_in_nobodys_way(engine: &Engine) {
-    if engine.kind.needs_memory() || engine.kind == terrace::EngineKind::Slm {
+    if engine.kind.keeps_all_in_memory() || engine.kind == terrace::EngineKind::Slm {
         return;
     }
     let setup = Setup::roomy(engine, Granularity::CacheLine);

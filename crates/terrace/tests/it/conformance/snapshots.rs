@@ -81,7 +81,7 @@ pub fn snapshots_at_every_step_stand_still(engine: &Engine) {
 
 /// What only a snapshot needed is gone after it: from the disk, or from the pool where everything is in that.
 pub fn old_versions_go_with_their_snapshot(engine: &Engine) {
-    if engine.kind.needs_memory() {
+    if engine.kind.keeps_all_in_memory() {
         return old_versions_leave_the_pool(engine);
     }
     let machine = Machine::new(&Setup::tiny("old versions", engine));

@@ -52,8 +52,14 @@ impl Process {
 }
 
 /// The engines that every scenario is tried on.
-pub const ENGINES: [EngineKind; 5] =
-    [EngineKind::Slm, EngineKind::Lsm, EngineKind::Wip, EngineKind::Turbo, EngineKind::Sptree];
+pub const ENGINES: [EngineKind; 6] = [
+    EngineKind::Slm,
+    EngineKind::Lsm,
+    EngineKind::Wip,
+    EngineKind::Turbo,
+    EngineKind::Sptree,
+    EngineKind::Lab,
+];
 
 /// Whether `engine` is tried on such a pool. `TERRACE_CRASH_ENGINE` leaves one engine only, for work on that.
 pub fn runs_on(engine: EngineKind, granularity: Granularity) -> bool {
@@ -66,7 +72,7 @@ pub fn runs_on(engine: EngineKind, granularity: Granularity) -> bool {
 /// have few structures, and random histories with kills and power cuts in their conformance besides, and `batches` tries
 /// every event; all of it takes minutes, and is done if `TERRACE_CRASH_MEMORY` is set.
 pub fn share(engine: EngineKind) -> u64 {
-    let whole = !engine.needs_memory() || std::env::var_os("TERRACE_CRASH_MEMORY").is_some();
+    let whole = !engine.keeps_all_in_memory() || std::env::var_os("TERRACE_CRASH_MEMORY").is_some();
     if whole { 1 } else { 8 }
 }
 
@@ -76,6 +82,7 @@ pub fn tiny(engine: EngineKind) -> Options {
         engine,
         lsm: crate::harness::tiny_lsm(),
         wip: crate::harness::tiny_wip(),
+        lab: crate::harness::tiny_lab(),
         turbo: crate::harness::tiny_turbo(),
         sptree: crate::harness::tiny_sptree(),
         pool_extent_bytes: 4096,

@@ -44,7 +44,7 @@ fn emptying(engine: EngineKind, shrinks: Op) -> impl Scenario<Op = Op, Model = K
 }
 
 fn engines() -> impl Iterator<Item = EngineKind> {
-    ENGINES.into_iter().filter(|engine| engine.needs_memory())
+    ENGINES.into_iter().filter(|engine| engine.keeps_all_in_memory())
 }
 
 #[test]

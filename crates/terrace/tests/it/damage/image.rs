@@ -14,7 +14,7 @@ use terrace_disk::{Fs, SimFs};
 use terrace_index::kinds;
 use terrace_pmem::{Granularity, Media, MemMedia, Pool, PoolOptions};
 
-use crate::harness::{HASH_SEED, tiny_lsm, tiny_sptree, tiny_turbo, tiny_wip};
+use crate::harness::{HASH_SEED, tiny_lab, tiny_lsm, tiny_sptree, tiny_turbo, tiny_wip};
 
 /// The database directory.
 pub const DIR: &str = "/db";
@@ -234,8 +234,17 @@ pub fn options(engine: EngineKind) -> Options {
     let lsm = tiny_lsm();
     let (turbo, sptree) = (tiny_turbo(), tiny_sptree());
     let wip = WipOptions { bucket_bytes: 6 << 10, ..tiny_wip() };
-    let options =
-        Options { engine, slm, lsm, turbo, sptree, wip, pool_extent_bytes: 4096, ..Options::default() };
+    let options = Options {
+        engine,
+        slm,
+        lsm,
+        turbo,
+        sptree,
+        wip,
+        lab: tiny_lab(),
+        pool_extent_bytes: 4096,
+        ..Options::default()
+    };
     Options { memory_budget: 1 << 20, pm_bytes: PM_BYTES, ..options }
 }
 

@@ -56,7 +56,11 @@ pub fn samples_with_tables() -> Vec<Sample> {
     let file = build(EngineKind::Lsm, Granularity::Page);
     let buckets = build(EngineKind::Wip, Granularity::Page);
     let with_log_in_memory = build(EngineKind::Wip, Granularity::CacheLine);
+    let values = build(EngineKind::Lab, Granularity::CacheLine);
     samples.extend([
+        sample("a tree of values, closed", values.closed),
+        sample("a tree of values, killed in a flush", values.flush),
+        sample("a tree of values, killed in a compaction", values.compaction),
         sample("a log in persistent memory, closed", memory.closed),
         sample("a log in persistent memory, killed in a flush", memory.flush),
         sample("a log in persistent memory, killed in a compaction", memory.compaction),
@@ -274,7 +278,7 @@ struct Camera {
 impl Observer for Camera {
     fn before(&self, event: FsEvent<'_>) {
         match self.engine {
-            EngineKind::Lsm => self.before_of_lsm(event),
+            EngineKind::Lsm | EngineKind::Lab => self.before_of_lsm(event),
             EngineKind::Wip => self.before_of_wip(event),
             _ => self.before_of_slm(),
         }

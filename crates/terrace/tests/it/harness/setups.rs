@@ -1,8 +1,8 @@
 //! Sets of options under which the same operations must give the same answers.
 
 use terrace::{
-    BucketMemtableKind, Compression, EngineKind, LogPlace, LsmOptions, Options, SlmOptions, SptreeOptions,
-    TurboOptions, WipOptions,
+    BucketMemtableKind, Compression, EngineKind, LabOptions, LogPlace, LsmOptions, Options, SlmOptions,
+    SptreeOptions, TurboOptions, WipOptions,
 };
 use terrace_pmem::Granularity;
 
@@ -41,6 +41,7 @@ impl Setup {
         setup.granularity = granularity;
         setup.options.slm.memtable_bytes = 1 << 20;
         setup.options.lsm.memtable_bytes = 1 << 20;
+        setup.options.lab.levels.memtable_bytes = 1 << 20;
         setup.options.wip.memtable_bytes = 1 << 20;
         setup.options.wip.most_memtable_bytes = 1 << 20;
         setup.options.wip.bucket_bytes = 8 << 20;
@@ -69,6 +70,7 @@ impl Setup {
             turbo: tiny_turbo(),
             sptree: tiny_sptree(),
             wip: tiny_wip(),
+            lab: tiny_lab(),
             ..Options::default()
         };
         Setup { name, granularity: Granularity::CacheLine, background: Background::Inline, options }
@@ -103,6 +105,11 @@ pub fn tiny_lsm() -> LsmOptions {
         level_multiplier: 3.0,
         ..LsmOptions::default()
     }
+}
+
+/// Options of `lab` with which a few keys fill the tree of values, and tables on several levels.
+pub fn tiny_lab() -> LabOptions {
+    LabOptions { levels: tiny_lsm(), value_tree_bytes: 8 << 10, ..LabOptions::default() }
 }
 
 /// Options of `wip` with which a few keys fill levels, and buckets are split and joined.
@@ -144,6 +151,8 @@ pub fn setups(engine: &Engine) -> Vec<Setup> {
     let mut setups = common_setups(engine);
     if engine.kind.needs_memory() {
         setups.retain(|s| s.granularity != Granularity::Page);
+    }
+    if engine.kind.keeps_all_in_memory() {
         setups.retain(|s| !["always compacting", "one record a block, no cache"].contains(&s.name));
     }
     if engine.kind == EngineKind::Sptree {
@@ -165,6 +174,16 @@ pub fn setups(engine: &Engine) -> Vec<Setup> {
                     s.options.lsm.filter_bits_per_key = 0;
                 })
                 .threaded(4),
+        );
+    }
+    if engine.kind == EngineKind::Lab {
+        setups.push(Setup::tiny("no values in the pool", engine).with(|s| {
+            (s.options.lab.value_tree_bytes, s.options.lab.value_tree_share) = (0, 0.0);
+        }));
+        setups.push(
+            Setup::tiny("all values in the pool, threads", engine)
+                .with(|s| s.options.lab.value_tree_bytes = 1 << 20)
+                .threaded(3),
         );
     }
     if engine.kind == EngineKind::Wip {
@@ -213,10 +232,12 @@ fn common_setups(engine: &Engine) -> Vec<Setup> {
             s.options.lsm.l0_tables = 1;
             s.options.lsm.base_level_bytes = 1024;
             s.options.lsm.level_multiplier = 2.0;
+            s.options.lab.levels = s.options.lsm.clone();
         }),
         Setup::tiny("one record a block, no cache", engine).with(|s| {
             s.options.slm.block_bytes = 1;
             s.options.lsm.block_bytes = 1;
+            s.options.lab.levels.block_bytes = 1;
             s.options.memory_budget = 1024;
         }),
         Setup::roomy(engine, Granularity::CacheLine),

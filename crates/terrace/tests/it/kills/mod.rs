@@ -53,6 +53,11 @@ fn kills_take_nothing_from_emulated_memory() {
 }
 
 #[test]
+fn kills_take_nothing_from_a_tree_of_values() {
+    kill_often(EngineKind::Lab, &emulated());
+}
+
+#[test]
 fn kills_take_nothing_from_buckets() {
     kill_often(EngineKind::Wip, &PoolChoice::Auto);
 }

@@ -75,6 +75,11 @@ fn lsm_with_its_log_in_files() {
 }
 
 #[test]
+fn lab_on_persistent_memory() {
+    live(EngineKind::Lab, Granularity::CacheLine);
+}
+
+#[test]
 fn wip_with_its_log_on_persistent_memory() {
     live(EngineKind::Wip, Granularity::CacheLine);
 }

@@ -7,8 +7,14 @@ use terrace::{Db, EngineKind, ErrorKind, Options, PoolChoice, Profile, Result, W
 
 use crate::harness::{Contents, Map};
 
-const ENGINES: [EngineKind; 5] =
-    [EngineKind::Slm, EngineKind::Lsm, EngineKind::Wip, EngineKind::Turbo, EngineKind::Sptree];
+const ENGINES: [EngineKind; 6] = [
+    EngineKind::Slm,
+    EngineKind::Lsm,
+    EngineKind::Wip,
+    EngineKind::Lab,
+    EngineKind::Turbo,
+    EngineKind::Sptree,
+];
 
 fn emulated(path: &Path) -> PoolChoice {
     PoolChoice::Emulated { path: Some(path.into()), profile: Profile::parse("dram").unwrap() }

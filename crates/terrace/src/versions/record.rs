@@ -11,14 +11,14 @@ use std::sync::atomic::Ordering;
 use terrace_base::{Error, Result};
 use terrace_pmem::{POff, Pool, Slot};
 
-use super::layout::{HEAD_BYTES, Head, LINK_BYTES, RecordRef, record_crc};
+use super::layout::{HEAD_BYTES, Head, LINK_BYTES, LINKED_KIND, RECORD_KIND, RecordRef, record_crc};
 
 /// Values of at least this many bytes are copied past the caches.
 const STREAM_BYTES: usize = 512;
 
 /// A record that is written and flushed, not drained, and named by nobody. Dropped, it is given back.
 #[derive(Debug)]
-pub(super) struct NewRecord<'p> {
+pub(crate) struct NewRecord<'p> {
     pool: &'p Pool,
     slot: Option<Slot>,
     word: RecordRef,
@@ -26,7 +26,7 @@ pub(super) struct NewRecord<'p> {
 
 /// What a new record is to hold.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Version<'a> {
+pub(crate) struct Version<'a> {
     pub key: &'a [u8],
     /// `None`: the key is deleted.
     pub value: Option<&'a [u8]>,
@@ -52,7 +52,7 @@ impl<'p> NewRecord<'p> {
         let value_bytes = value.unwrap_or_default();
         let before_key = HEAD_BYTES + if linked { LINK_BYTES } else { 0 };
         let bytes = before_key + (key.len() + value_bytes.len()) as u64;
-        let kind = if linked { super::layout::LINKED_KIND } else { super::layout::RECORD_KIND };
+        let kind = if linked { LINKED_KIND } else { RECORD_KIND };
         let slot = pool.reserve(kind, bytes)?;
         let at = slot.offset;
         let (value_len, key_len) = (value_bytes.len() as u32, key.len() as u16);
@@ -97,7 +97,7 @@ impl Drop for NewRecord<'_> {
 
 /// A version of a key in the pool.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Record<'p> {
+pub(crate) struct Record<'p> {
     pub word: RecordRef,
     pub key: &'p [u8],
     pub value: &'p [u8],

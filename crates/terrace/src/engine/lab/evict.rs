@@ -1,0 +1,131 @@
+//! What leaves the value tree: keys whose words say "below", and victims of the clock.
+//!
+//! Victims are gathered in the order of their keys, from where the hand was left, and make one batch: a table of level 0 that
+//! covers a narrow range, and so overlaps little of what is below. They leave the tree once the manifest names the table. A
+//! crash before that leaves them in both places, which harms nothing: it is the same version.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use terrace_base::{ErrorKind, Result};
+use terrace_index::{OrderedIndex, PointIndex, ScanBatch};
+
+use super::clock::Round;
+use super::flush::count;
+use super::layout::Place;
+use super::tree::{CHUNK, LEAST_THRESHOLD, ValueTree, Work, kind};
+use crate::leveled::{LeveledTree, WriteBuffer};
+
+/// Where the tree holds more than this part of its bound, victims are looked for, until it holds no more than the lesser part.
+const FULL: (u64, u64) = (7, 8);
+const ENOUGH: (u64, u64) = (5, 8);
+
+/// Keys that leave, and what the index says of them.
+type Victims = BTreeMap<Vec<u8>, Place>;
+
+/// Has what is to leave go to level 0.
+pub(super) fn evict<B: WriteBuffer>(values: &ValueTree, tree: &LeveledTree<B>) -> Result<()> {
+    let mut work = values.work.lock();
+    for key in std::mem::take(&mut work.below) {
+        leave(values, &key, Place::Below)?;
+    }
+    if values.index.is_empty() {
+        return Ok(());
+    }
+    let bound = values.bound(tree.run_bytes());
+    let used = values.used();
+    if used <= bound / FULL.1 * FULL.0 {
+        work.threshold = work.threshold.saturating_sub(1).max(LEAST_THRESHOLD);
+        return Ok(());
+    }
+    let wanted = used - bound / ENOUGH.1 * ENOUGH.0;
+    let victims = gather(values, &mut work, wanted, tree.flushed_seq())?;
+    take_below(values, tree, &victims)
+}
+
+/// Has everything go to level 0 that may.
+pub(super) fn clear<B: WriteBuffer>(values: &ValueTree, tree: &LeveledTree<B>) -> Result<()> {
+    let _alone = values.work.lock();
+    let (mut victims, last) = (Victims::new(), tree.flushed_seq());
+    values.each_place(&mut |key, place| {
+        if bytes_of(values, key, place, last)?.is_some() {
+            victims.insert(key.to_vec(), place);
+        }
+        Ok(())
+    })?;
+    take_below(values, tree, &victims)
+}
+
+/// Writes victims to level 0, and takes them out of the tree. The caller holds `work`.
+fn take_below<B: WriteBuffer>(values: &ValueTree, tree: &LeveledTree<B>, victims: &Victims) -> Result<()> {
+    let change = tree.to_level_0(|add| {
+        for (key, place) in victims {
+            let Place::Here(word) = place else { continue };
+            let record = values.record(*word, key)?;
+            add(key, record.number, kind(*word), record.value)?;
+        }
+        Ok(())
+    })?;
+    tree.put(change)?;
+    for (key, place) in victims {
+        leave(values, key, *place)?;
+        count(&values.figures.evicted);
+    }
+    values.drain();
+    Ok(())
+}
+
+/// Takes `key` out, if the index still says `place` of it.
+fn leave(values: &ValueTree, key: &[u8], place: Place) -> Result<()> {
+    let left = values.index.compare_exchange(key, Some(place.bits()), None)?.is_ok();
+    if let (true, Place::Here(word)) = (left, place) {
+        values.limbo.retire(word);
+    }
+    Ok(())
+}
+
+/// Chooses keys that take `wanted` bytes, if there are so many; none with a number after `last`. Where most of them had been let
+/// in for nothing, fewer are let in from now on.
+fn gather(values: &ValueTree, work: &mut Work, wanted: u64, last: u64) -> Result<Victims> {
+    let (mut victims, mut round) = (Victims::new(), Round::new(wanted));
+    let (mut batch, mut from) = (ScanBatch::new(), Bound::Included(work.hand.clone()));
+    let (mut passed, mut kept) = (0u64, 0u64);
+    while !round.is_over() {
+        batch.clear();
+        values.index.scan(from.as_ref().map(Vec::as_slice), false, CHUNK, &mut batch)?;
+        for (key, bits) in batch.iter() {
+            let place = values.decode(bits)?;
+            let Some(bytes) = bytes_of(values, key, place, last)? else { continue };
+            if round.is_over() || victims.contains_key(key) {
+                continue;
+            }
+            passed += 1;
+            work.hand = key.to_vec();
+            match round.takes(values.touched.take(values.hash(key)), bytes) {
+                true => drop(victims.insert(key.to_vec(), place)),
+                false => kept += 1,
+            }
+        }
+        from = match batch.len().checked_sub(1) {
+            Some(end) if batch.len() == CHUNK => Bound::Excluded(batch.key(end).to_vec()),
+            _ => {
+                round.reaches_end();
+                Bound::Unbounded
+            }
+        };
+    }
+    if kept < passed / 2 {
+        work.threshold = work.threshold.saturating_add(1);
+    }
+    Ok(victims)
+}
+
+/// Bytes that come free when `key` leaves; `None` if it has to stay. What cannot be read stays where it is, for whoever asks for it.
+fn bytes_of(values: &ValueTree, key: &[u8], place: Place, last: u64) -> Result<Option<u64>> {
+    let Place::Here(word) = place else { return Ok(Some(ValueTree::cost(0, key, true))) };
+    match values.record(word, key) {
+        Ok(record) => Ok((record.number <= last).then(|| ValueTree::cost(record.range().1, key, true))),
+        Err(e) if e.kind() == ErrorKind::Corruption => Ok(None),
+        Err(e) => Err(e),
+    }
+}

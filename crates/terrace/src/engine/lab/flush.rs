@@ -1,0 +1,196 @@
+//! What a flush does with each key of a memtable.
+//!
+//! | the key | its newest version | its older ones, as far as snapshots need them |
+//! |---|---|---|
+//! | is in the tree, or is written often | replaces what is there | level 0 |
+//! | is in the tree, and there is no room | level 0; the tree says "below" | level 0 |
+//! | is neither | level 0 | level 0 |
+//!
+//! What a snapshot needs of versions that are replaced in the tree is put on level 0 first, in a change of its own: from then
+//! on readers find it there.
+//!
+//! A flush may be begun anew, after an error or a crash. A version that the tree has already, or a newer one, is left as it
+//! is: a log that is replayed may fill memtables otherwise than it was filled by them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use terrace_base::Result;
+use terrace_index::PointIndex;
+use terrace_table::Kind;
+
+use super::layout::Place;
+use super::tree::{ValueTree, Work, is_full};
+use crate::core::snapshots::is_needed;
+use crate::leveled::{Add, Change, LeveledTree, Memtable, WriteBuffer};
+use crate::versions::{NewRecord, RECORD_BYTES_BEFORE_KEY, Version};
+
+/// A record is at most this long: larger ones take whole extents, mostly of nothing.
+const MOST_RECORD_BYTES: u64 = 8 << 10;
+
+/// Slots are at most this share of an extent.
+const EXTENT_SHARE: u64 = 8;
+
+/// Sequence numbers that a record can have.
+const NUMBERS: u64 = 1 << 48;
+
+/// Flushes `memtable` into the value tree and to level 0.
+pub(super) fn flush<B: WriteBuffer>(
+    values: &ValueTree,
+    tree: &LeveledTree<B>,
+    memtable: &B::Memtable,
+) -> Result<Change> {
+    // Listed after all of the memtable became visible: later snapshots see nothing older.
+    let held = tree.core().snapshots.list();
+    let mut work = values.work.lock();
+    memtable.visit(|key, _, _, _| {
+        work.sketch.touch(values.hash(key));
+        Ok(())
+    })?;
+    if !held.is_empty() {
+        let change = tree.to_level_0(|add| replaced(values, memtable, &held, add))?;
+        tree.put(change)?;
+    }
+    let room = values.bound(tree.run_bytes()).saturating_sub(values.used());
+    let change = tree.to_level_0(|add| {
+        let mut flushing = Flushing { values, work: &mut work, held: &held, room, key: None, newer: None };
+        memtable.visit(|key, seq, kind, value| flushing.take((key, seq, kind, value), add))
+    })?;
+    values.drain();
+    Ok(change)
+}
+
+/// Adds the versions in the tree that `memtable` has newer ones of and that snapshots need all the same.
+fn replaced<M: Memtable>(values: &ValueTree, memtable: &M, held: &[u64], add: &mut Add<'_>) -> Result<()> {
+    // The key that was passed last, and the oldest version of it in the memtable.
+    let mut last: Option<(Vec<u8>, u64)> = None;
+    memtable.visit(|key, seq, _, _| {
+        match &mut last {
+            Some((passed, oldest)) if passed == key => *oldest = seq,
+            _ => {
+                add_if_needed(values, last.take(), held, add)?;
+                last = Some((key.to_vec(), seq));
+            }
+        }
+        Ok(())
+    })?;
+    add_if_needed(values, last, held, add)
+}
+
+/// Adds the version of a key in the tree if a snapshot sees it, although there is a newer one of the sequence number `until`.
+fn add_if_needed(
+    values: &ValueTree,
+    replaced: Option<(Vec<u8>, u64)>,
+    held: &[u64],
+    add: &mut Add<'_>,
+) -> Result<()> {
+    let Some((key, until)) = replaced else { return Ok(()) };
+    let Some(Place::Here(word)) = values.place(&key)? else { return Ok(()) };
+    let record = values.record(word, &key)?;
+    match is_needed(held, record.number, until) {
+        true => add(&key, record.number, super::tree::kind(word), record.value),
+        false => Ok(()),
+    }
+}
+
+/// A version in a memtable.
+type Taken<'a> = (&'a [u8], u64, Kind, &'a [u8]);
+
+/// A memtable on its way.
+struct Flushing<'a> {
+    values: &'a ValueTree,
+    work: &'a mut Work,
+    held: &'a [u64],
+    /// Bytes that the tree may still grow by.
+    room: u64,
+    /// The key that was passed last.
+    key: Option<Vec<u8>>,
+    /// The sequence number of its version before this one, if the newest of them is in the tree.
+    newer: Option<u64>,
+}
+
+impl Flushing<'_> {
+    fn take(&mut self, taken: Taken<'_>, add: &mut Add<'_>) -> Result<()> {
+        let (key, seq, kind, value) = taken;
+        if self.key.as_deref() != Some(key) {
+            self.key = Some(key.to_vec());
+            self.newer = self.keep(&taken)?.then_some(seq);
+            return if self.newer.is_some() { Ok(()) } else { add(key, seq, kind, value) };
+        }
+        let is_hidden = self.newer.is_some_and(|newer| !is_needed(self.held, seq, newer));
+        self.newer = self.newer.map(|_| seq);
+        if is_hidden { Ok(()) } else { add(key, seq, kind, value) }
+    }
+
+    /// Keeps the newest version of a key in the tree, if that is where it is to be; whether it is there.
+    fn keep(&mut self, taken: &Taken<'_>) -> Result<bool> {
+        let (key, seq, kind, _) = *taken;
+        let before = self.values.place(key)?;
+        let hash = self.values.hash(key);
+        match before {
+            None if kind == Kind::Delete || self.work.sketch.estimate(hash) < self.work.threshold => {
+                return Ok(false);
+            }
+            None => {}
+            Some(Place::Here(word)) => {
+                let there = self.values.record(word, key)?;
+                if there.number >= seq {
+                    return Ok(true);
+                }
+                let freed = there.range().1;
+                self.room += ValueTree::cost(freed, key, false);
+                self.values.touched.touch(hash);
+            }
+            Some(Place::Below) => {}
+        }
+        if self.put(taken, before.is_none())? {
+            let figures = &self.values.figures;
+            count(if before.is_none() { &figures.admitted } else { &figures.updated });
+            self.retire(before);
+            return Ok(true);
+        }
+        if let Some(Place::Here(_)) = before {
+            self.values.index.insert(key, Place::Below.bits())?;
+            self.retire(before);
+            self.work.below.push(key.to_vec());
+        }
+        Ok(false)
+    }
+
+    /// Puts a version into the tree; false if there is no room for it.
+    fn put(&mut self, taken: &Taken<'_>, is_new: bool) -> Result<bool> {
+        let (key, number, kind, value) = *taken;
+        let value = (kind == Kind::Put).then_some(value);
+        let bytes = RECORD_BYTES_BEFORE_KEY + (key.len() + value.unwrap_or_default().len()) as u64;
+        let cost = ValueTree::cost(bytes, key, is_new);
+        let most = MOST_RECORD_BYTES.min(self.values.pool.extent_bytes() / EXTENT_SHARE);
+        if bytes > most || cost > self.room || number >= NUMBERS {
+            return Ok(false);
+        }
+        let pool = &self.values.pool;
+        let outcome =
+            NewRecord::write(pool, &Version { key, value, number, older: None }).and_then(|record| {
+                pool.drain();
+                self.values.index.insert(key, record.word().bits())?;
+                Ok(record.keep())
+            });
+        match outcome {
+            Ok(_) => {
+                self.room -= cost;
+                Ok(true)
+            }
+            Err(e) if is_full(&e) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Lets go of what a key's word named.
+    fn retire(&self, before: Option<Place>) {
+        if let Some(Place::Here(word)) = before {
+            self.values.limbo.retire(word);
+        }
+    }
+}
+
+pub(super) fn count(figure: &AtomicU64) {
+    figure.fetch_add(1, Ordering::Relaxed);
+}

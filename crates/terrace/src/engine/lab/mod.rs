@@ -1,0 +1,46 @@
+//! LAB-DB, reconstructed from its abstract: an LSM-tree with a tree of values in persistent memory between its memtables and
+//! level 0.
+//!
+//! ```text
+//!   write ──▶ commit log (PM)
+//!         └─▶ memtable (DRAM) ──flush──┬─ keys written often ─▶ value tree (PM) ──CLOCK──┐
+//!                                      └─ the others ──────────▶ level 0 ◀───────────────┘ ──compaction──▶ level 1 ..
+//! ```
+//!
+//! Memtables, log and levels are the [leveled core](crate::leveled)'s. Here is what this design puts between them, as a
+//! [`Stage`](crate::leveled::Stage).
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `tree.rs` | the value tree: lookups, its size, proving it |
+//! | `layout.rs` | what its words say |
+//! | `sketch.rs` | how often a key was written lately |
+//! | `clock.rs` | which keys were asked for |
+//! | `flush.rs`, `evict.rs` | what comes into the tree, and what leaves it |
+//! | `cursor.rs` | moving over it |
+//! | `stage.rs` | the seam |
+//! | `open.rs`, `repair.rs` | opening; bringing back what is sound |
+//!
+//! `docs/engines/lab.md` tells the design, its parameters and what it is good and bad at.
+
+mod clock;
+mod cursor;
+mod evict;
+mod flush;
+mod layout;
+mod open;
+mod repair;
+mod sketch;
+mod stage;
+mod tree;
+
+use crate::leveled::LeveledTree;
+use crate::leveled::logged::LoggedMemtables;
+
+pub(crate) use open::open;
+pub(crate) use repair::repair;
+
+use stage::Values;
+
+/// An open database of the `lab` engine.
+type Lab = LeveledTree<LoggedMemtables<Values>>;

@@ -1,0 +1,57 @@
+//! Opening and creating: as for `lsm` with its log in the pool, where the value tree lies, too.
+
+use std::sync::Arc;
+
+use terrace_base::{Error, Result};
+
+use super::layout::ROOTS;
+use super::tree::ValueTree;
+use super::{Lab, Values};
+use crate::commit_log::{Beside, Gathered, LogHome, Opened};
+use crate::compaction::leveled::LeastOverlap;
+use crate::core::Core;
+use crate::core::engine::Engine;
+use crate::leveled::logged::LoggedMemtables;
+use crate::leveled::{LeveledTree, Parts, policy, settings};
+use crate::options::{EngineKind, LogPlace};
+use crate::pool;
+
+/// What lies in the pool beside logs.
+pub(super) const IN_POOL: Beside = Beside { is_needed: true, roots: &ROOTS, fill: ValueTree::create };
+
+/// Where the log lies: in the pool.
+pub(super) fn log_home() -> LogHome {
+    LogHome { engine: EngineKind::Lab, asked: LogPlace::Auto, first: Vec::new, beside: IN_POOL }
+}
+
+/// Opens or creates the database in `core.dir`; returns it and the last sequence number in it.
+pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
+    let opened = log_home().open(&core)?;
+    let lab = assemble(core, opened, None, &mut Err)?;
+    lab.verify_pool();
+    let last = lab.last_seq();
+    Ok((lab, last))
+}
+
+/// Wires the engine around what has been opened, and brings it to rest. In a repair there is no pool: logs lie elsewhere, and
+/// what was in the tree is in tables.
+pub(super) fn assemble(
+    core: Arc<Core>,
+    Opened { manifest, pool, found }: Opened,
+    gathered: Option<&Gathered>,
+    damaged: &mut dyn FnMut(Error) -> Result<()>,
+) -> Result<Arc<Lab>> {
+    let options = &core.options;
+    let mut values = None;
+    if let Some(pool) = &pool {
+        pool::note(&manifest, pool);
+        values = Some(ValueTree::open(&core, pool, &options.lab)?);
+    }
+    let levels = &options.lab.levels;
+    let buffer =
+        LoggedMemtables::open(&core, &manifest, pool.as_ref(), levels.memtable_bytes, Values(values))?;
+    let (settings, policy) = (settings(options, levels), policy(levels, LeastOverlap));
+    let lab = LeveledTree::new(core.clone(), Parts { settings, policy, manifest, pool, buffer })?;
+    lab.recover(found, gathered, damaged)?;
+    Ok(lab)
+}

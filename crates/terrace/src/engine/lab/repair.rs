@@ -1,0 +1,153 @@
+//! Bringing back all that is not itself damaged.
+//!
+//! As for `lsm`, tables are the ground truth and logs are replayed over them. What the value tree holds is brought into tables
+//! of level 0 before that: it is newer than what other tables have, and older than what only logs have. Where the tree's
+//! index cannot be read, records are taken wherever they lie, and all tables go to level 0, where every order of versions is
+//! right: a record may be one that had been replaced.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use terrace_base::Result;
+use terrace_index::{FastFair, OrderedIndex, ScanBatch};
+use terrace_pmem::{Opened as Condition, Pool};
+use terrace_table::Kind;
+
+use super::layout::{Place, VALUES_ROOT};
+use super::open::{self, IN_POOL};
+use super::tree::{CHUNK, kind};
+use crate::commit_log::{gather_logs, rebuild};
+use crate::core::engine::Engine;
+use crate::leveled::{PlacedRun, gather_runs, new_state, table_options};
+use crate::manifest::{Identity, State};
+use crate::options::EngineKind;
+use crate::pool;
+use crate::salvage::{Entries, Salvage};
+use crate::versions::{RECORD_KIND, Record, RecordRef};
+
+/// Repairs the database in the view that `base` works in.
+pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {
+    base.options = table_options(&base.core.options, &base.core.options.lab.levels);
+    let (known, mut identity) = base.begin(EngineKind::Lab)?;
+    if known.is_none() {
+        open::log_home().note_found(&base.core, &mut identity)?;
+    }
+    let mut runs = gather_runs(&mut base, known.as_ref())?;
+    let gathered = gather_logs(&mut base, &identity, known.as_ref())?;
+    gather_values(&mut base, &identity, known.as_ref(), &mut runs)?;
+    let state = new_state(&base, identity, runs, known)?;
+    let core = base.core.clone();
+    rebuild(base, state, Some(&gathered), IN_POOL, |opened, damaged| {
+        let lab = open::assemble(core, opened, Some(&gathered), damaged)?;
+        lab.rotate()?;
+        lab.wait_until_flushed()?;
+        lab.forget_logs()?;
+        lab.close()
+    })
+}
+
+/// Brings what the value tree holds into tables, beside `runs`.
+fn gather_values(
+    base: &mut Salvage,
+    identity: &Identity,
+    known: Option<&State>,
+    runs: &mut Vec<PlacedRun>,
+) -> Result<()> {
+    let Some(pool) = open_pool(base, identity, known)? else {
+        base.lost("the newest values of keys that are written often, where they were in the pool");
+        return Ok(());
+    };
+    let mut entries = Entries::new();
+    if let Err(e) = named(base, &pool, &mut entries) {
+        if e.is_of_another_version() || e.is_system_failure() {
+            return Err(e);
+        }
+        base.lost(format!("{e}: values whose records are damaged, too"));
+        base.report.doubts.push(
+            "which values in the pool were the newest of their keys: their index is damaged. What was deleted or \
+             replaced last may be back"
+                .into(),
+        );
+        base.pool_aside.get_or_insert(e.to_string());
+        entries = scattered(&pool);
+        runs.iter_mut().for_each(|(level, ..)| *level = 0);
+    }
+    drop(pool);
+    let tables = base.write_tables(entries, "the value tree")?;
+    // Beside what is here the log may hold older writes that are in no table yet: nothing follows of how far that is.
+    runs.extend(tables.into_iter().map(|meta| (0, meta, false)));
+    Ok(())
+}
+
+/// The pool, as it is; the logs in it have been looked at before, which has told what is wrong with it.
+fn open_pool(base: &mut Salvage, identity: &Identity, known: Option<&State>) -> Result<Option<Pool>> {
+    let core = base.core.clone();
+    let (path, media) = pool::request(&core, identity)?;
+    if !core.env.pm.exists(&path)? {
+        return Ok(None);
+    }
+    let (options, owner) = (pool::pool_options(&core, media), base.sought(identity));
+    let Ok(pool) = pool::open_to_repair(&core, &path, &options, owner)? else { return Ok(None) };
+    if pool.opened() == Condition::Torn {
+        return Ok(None);
+    }
+    let _told = pool::take_as_it_is(&pool, known.and_then(|state| state.pool));
+    Ok(Some(pool))
+}
+
+/// Takes what the index names. Records that are damaged are lost.
+fn named(base: &mut Salvage, pool: &Pool, entries: &mut Entries) -> Result<()> {
+    let index: FastFair = FastFair::open(pool, VALUES_ROOT)?;
+    let (mut batch, mut from) = (ScanBatch::new(), std::ops::Bound::Unbounded);
+    loop {
+        batch.clear();
+        index.scan(from.as_ref().map(Vec::as_slice), false, CHUNK, &mut batch)?;
+        for (key, bits) in batch.iter() {
+            match entry(pool, key, bits) {
+                Ok(found) => entries.extend(found),
+                Err(e) => {
+                    base.pool_aside.get_or_insert(e.to_string());
+                    base.lost(format!("{e}: the newest value of the key {}", key.escape_ascii()));
+                }
+            }
+        }
+        if batch.len() < CHUNK {
+            return Ok(());
+        }
+        from = std::ops::Bound::Excluded(batch.key(batch.len() - 1).to_vec());
+    }
+}
+
+/// A version of a key, for a new table.
+type Version = (Vec<u8>, u64, Kind, Bytes);
+
+/// What the word `bits` of `key` leads to; `None` where that is on the levels.
+fn entry(pool: &Pool, key: &[u8], bits: u64) -> Result<Option<Version>> {
+    match Place::decode(bits) {
+        Some(Place::Below) => Ok(None),
+        Some(Place::Here(word)) => {
+            // SAFETY: nobody but this repair has the pool, and it frees nothing.
+            let record = unsafe { Record::peek(pool, word)? }.of(pool, key)?;
+            Ok(Some(version(&record)))
+        }
+        None => Err(pool.corruption(0, "the word of a key in the value tree", format!("{bits:#018x}"))),
+    }
+}
+
+fn version(record: &Record<'_>) -> Version {
+    (record.key.to_vec(), record.number, kind(record.word), Bytes::copy_from_slice(record.value))
+}
+
+/// Takes every record there is, in order; of two copies of a version one.
+fn scattered(pool: &Pool) -> Entries {
+    let words =
+        pool.slots(RECORD_KIND).flat_map(|(at, _)| [false, true].map(|gone| RecordRef::new(at, gone, false)));
+    // SAFETY: nobody but this repair has the pool, and it frees nothing.
+    let records = words.filter_map(|word| unsafe { Record::peek(pool, word) }.ok());
+    let mut entries: Entries = records.map(|record| version(&record)).collect();
+    entries.sort_by(|a, b| a.0.cmp(&b.0).then(Reverse(a.1).cmp(&Reverse(b.1))));
+    let mut seen = BTreeSet::new();
+    entries.retain(|(key, seq, ..)| seen.insert((key.clone(), *seq)));
+    entries
+}

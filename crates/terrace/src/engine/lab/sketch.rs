@@ -1,0 +1,105 @@
+//! How often keys were written lately: a count-min sketch whose counters are halved as writes pass.
+//!
+//! An estimate is never too low but for the halving, and too high where other keys share all of a key's counters. It lies in
+//! DRAM and begins anew with each opening: what it decides is only where a value lies.
+
+/// Counters that each key has.
+const ROWS: usize = 4;
+
+/// So many writes pass for each counter of a row until all are halved.
+const WINDOW: u64 = 8;
+
+/// Counters by hashes of keys.
+#[derive(Debug)]
+pub(super) struct Sketch {
+    /// Row after row.
+    counters: Vec<u8>,
+    /// Counters of a row; a power of two.
+    width: usize,
+    /// Writes since the last halving.
+    written: u64,
+}
+
+impl Sketch {
+    /// A sketch of about `bytes`, at least a few.
+    pub fn new(bytes: usize) -> Sketch {
+        let width = (bytes / ROWS).max(16).next_power_of_two();
+        Sketch { counters: vec![0; ROWS * width], width, written: 0 }
+    }
+
+    /// Counts a write of the key with `hash`.
+    pub fn touch(&mut self, hash: u64) {
+        let least = self.estimate(hash);
+        // Only the least counters grow: the others are too high already.
+        for at in self.places(hash) {
+            let counter = &mut self.counters[at];
+            if *counter == least {
+                *counter = counter.saturating_add(1);
+            }
+        }
+        self.written += 1;
+        if self.written >= WINDOW * self.width as u64 {
+            self.written = 0;
+            self.counters.iter_mut().for_each(|counter| *counter /= 2);
+        }
+    }
+
+    /// How often the key with `hash` was written lately.
+    pub fn estimate(&self, hash: u64) -> u8 {
+        self.places(hash).map(|at| self.counters[at]).into_iter().min().unwrap_or(0)
+    }
+
+    fn places(&self, hash: u64) -> [usize; ROWS] {
+        let (step, mask) = ((hash >> 32) | 1, self.width as u64 - 1);
+        std::array::from_fn(|row| {
+            let place = hash.wrapping_add(step.wrapping_mul(row as u64)) & mask;
+            row * self.width + place as usize
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+    use terrace_base::checksum::hash64;
+
+    use super::*;
+
+    fn hash(key: u16) -> u64 {
+        hash64(&key.to_be_bytes())
+    }
+
+    proptest! {
+        /// As long as nothing has been halved no key is thought to be colder than it is.
+        #[test]
+        fn nothing_is_estimated_too_low(keys in prop::collection::vec(0u16..50, 1..200)) {
+            let mut sketch = Sketch::new(ROWS * 64);
+            let mut counted = BTreeMap::<u16, u8>::new();
+            for key in keys {
+                sketch.touch(hash(key));
+                *counted.entry(key).or_default() += 1;
+            }
+            for (key, count) in counted {
+                prop_assert!(sketch.estimate(hash(key)) >= count);
+            }
+        }
+    }
+
+    #[test]
+    fn hot_keys_are_told_from_cold_ones_and_cool_down() {
+        let mut sketch = Sketch::new(ROWS * 1024);
+        for round in 0..1000u16 {
+            sketch.touch(hash(7));
+            sketch.touch(hash(1000 + round));
+        }
+        assert_eq!(sketch.estimate(hash(7)), u8::MAX);
+        let warm = (1000..2000).filter(|key| sketch.estimate(hash(*key)) > 2).count();
+        assert!(warm < 20, "{warm} of a thousand keys that were written once");
+        for write in 0..8 * 8192u64 {
+            sketch.touch(hash(3000 + (write % 40_000) as u16));
+        }
+        assert!(sketch.estimate(hash(7)) < 100, "{}", sketch.estimate(hash(7)));
+    }
+}
