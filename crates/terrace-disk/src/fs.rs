@@ -26,6 +26,8 @@ use std::sync::Arc;
 
 use terrace_base::{Error, Result};
 
+use crate::block::BlockFile;
+
 /// A file with room is a multiple of so many bytes long.
 pub const ROOM_UNIT_BYTES: u64 = 4096;
 
@@ -50,6 +52,13 @@ pub trait Fs: Send + Sync + Debug {
     /// plain one.
     fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
         self.create(path)
+    }
+
+    /// Opens the file of sectors `path`, if it `is_new` after creating it; then an existing file is an error. A file system
+    /// that has no such files refuses.
+    fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {
+        let _ = is_new;
+        Err(Error::io(path, "open", std::io::ErrorKind::Unsupported.into()))
     }
 
     /// Opens `path` for reading.
@@ -129,6 +138,10 @@ impl<F: Fs + ?Sized> Fs for Arc<F> {
 
     fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
         (**self).create_reserved(path)
+    }
+
+    fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {
+        (**self).open_blocks(path, is_new)
     }
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {

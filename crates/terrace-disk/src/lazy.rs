@@ -19,6 +19,7 @@ use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 
+use crate::block::BlockFile;
 use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile};
 
 /// How often a call that finds no descriptor is made again, each time after an eighth of those here has been closed.
@@ -230,6 +231,10 @@ impl Fs for SparingFs {
 
     fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
         self.descriptors.sparing(|| self.inner.create_reserved(path))
+    }
+
+    fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {
+        self.descriptors.sparing(|| self.inner.open_blocks(path, is_new))
     }
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {

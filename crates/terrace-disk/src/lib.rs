@@ -8,19 +8,24 @@
 //! | [`SparingFs`] | any other, which has [`LazyFile`]s closed where the system has no descriptor left |
 //! | [`SimFs`] | a simulated disk that loses at a power cut whatever the contract lets it lose |
 //!
-//! [`fs`] states the contract. [`SimFs`] is as unkind as the contract allows, so that code which
-//! survives on it survives on any disk that keeps the contract.
+//! [`fs`] states the contract, and [`block`] that of files of sectors, which are written in place. [`SimFs`] is as unkind
+//! as the contract allows, so that code which survives on it survives on any disk that keeps the contract.
 
+pub mod block;
+mod extents;
 pub mod fs;
 pub mod lazy;
 pub mod metered;
 pub mod real;
 pub mod scratch;
 pub mod sim;
+pub mod slots;
 
+pub use block::{BLOCK_ALIGN_BYTES, BlockBuf, BlockFile, BlockWrite, Geometry};
 pub use fs::{Access, FileLock, Fs, ROOM_UNIT_BYTES, ReadFile, WriteFile};
 pub use lazy::{Descriptors, LazyFile, SparingFs};
 pub use metered::{IoStats, MeteredFs};
 pub use real::{RealFs, descriptor_limit};
 pub use scratch::ScratchFs;
 pub use sim::{Fault, FsEvent, Observer, SimFs};
+pub use slots::{Ahead, Slot, SlotStats, Slots};

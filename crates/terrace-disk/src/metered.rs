@@ -3,28 +3,30 @@
 //! Thread safety: counters are relaxed atomics; a snapshot taken while others write may hold one
 //! operation's bytes without its count. Counts are of what succeeded.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use terrace_base::Result;
 
+use crate::block::{BlockFile, BlockWrite, Geometry};
 use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile};
 
 /// Traffic so far, or between two moments.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct IoStats {
-    /// Bytes appended.
+    /// Bytes appended, and written to files of sectors.
     pub bytes_written: u64,
     /// Bytes read.
     pub bytes_read: u64,
     /// Bytes that a `sync` has covered.
     pub bytes_synced: u64,
-    /// Appends.
+    /// Appends, and writes to files of sectors; each of a batch counts.
     pub writes: u64,
     /// Reads; each of a batch counts.
     pub reads: u64,
-    /// Syncs of files.
+    /// Syncs of files for which a device had to be asked.
     pub syncs: u64,
     /// Syncs of directories.
     pub dir_syncs: u64,
@@ -34,6 +36,8 @@ pub struct IoStats {
     pub removes: u64,
     /// Files renamed.
     pub renames: u64,
+    /// Bytes of files of sectors that were given back.
+    pub bytes_discarded: u64,
 }
 
 impl IoStats {
@@ -59,6 +63,7 @@ impl IoStats {
             creates: f(self.creates, other.creates),
             removes: f(self.removes, other.removes),
             renames: f(self.renames, other.renames),
+            bytes_discarded: f(self.bytes_discarded, other.bytes_discarded),
         }
     }
 }
@@ -75,6 +80,7 @@ struct Counters {
     creates: AtomicU64,
     removes: AtomicU64,
     renames: AtomicU64,
+    bytes_discarded: AtomicU64,
 }
 
 /// A file system that counts what another one does. Clones share their counters.
@@ -120,6 +126,7 @@ impl MeteredFs {
             creates: c.creates.load(Relaxed),
             removes: c.removes.load(Relaxed),
             renames: c.renames.load(Relaxed),
+            bytes_discarded: c.bytes_discarded.load(Relaxed),
         }
     }
 }
@@ -131,6 +138,12 @@ impl Fs for MeteredFs {
 
     fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
         Ok(self.count_created(self.inner.create_reserved(path)?))
+    }
+
+    fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {
+        let inner = self.inner.open_blocks(path, is_new)?;
+        self.counters.creates.fetch_add(u64::from(is_new), Relaxed);
+        Ok(Arc::new(MeteredBlocks { inner, counters: self.counters.clone(), unsynced: AtomicU64::new(0) }))
     }
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
@@ -249,24 +262,82 @@ struct MeteredRead {
     counters: Arc<Counters>,
 }
 
-impl MeteredRead {
-    fn count(&self, reads: usize, bytes: usize) {
-        self.counters.reads.fetch_add(reads as u64, Relaxed);
-        self.counters.bytes_read.fetch_add(bytes as u64, Relaxed);
+impl Counters {
+    fn count_reads(&self, reads: usize, bytes: usize) {
+        self.reads.fetch_add(reads as u64, Relaxed);
+        self.bytes_read.fetch_add(bytes as u64, Relaxed);
     }
 }
 
 impl ReadFile for MeteredRead {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.inner.read_at(offset, buf)?;
-        self.count(1, buf.len());
+        self.counters.count_reads(1, buf.len());
         Ok(())
     }
 
     fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Result<()> {
         self.inner.read_many(reads)?;
-        self.count(reads.len(), reads.iter().map(|(_, buf)| buf.len()).sum());
+        self.counters.count_reads(reads.len(), reads.iter().map(|(_, buf)| buf.len()).sum());
         Ok(())
+    }
+
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn path(&self) -> &Path {
+        self.inner.path()
+    }
+}
+
+#[derive(Debug)]
+struct MeteredBlocks {
+    inner: Arc<dyn BlockFile>,
+    counters: Arc<Counters>,
+    /// Bytes written that no sync has covered.
+    unsynced: AtomicU64,
+}
+
+impl BlockFile for MeteredBlocks {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn write_many(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        self.inner.write_many(writes)?;
+        let bytes = writes.iter().map(BlockWrite::len).sum();
+        self.unsynced.fetch_add(bytes, Relaxed);
+        self.counters.bytes_written.fetch_add(bytes, Relaxed);
+        self.counters.writes.fetch_add(writes.len() as u64, Relaxed);
+        Ok(())
+    }
+
+    fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Result<()> {
+        self.inner.read_many(reads)?;
+        self.counters.count_reads(reads.len(), reads.iter().map(|(_, buf)| buf.len()).sum());
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<bool> {
+        let covered = self.unsynced.swap(0, Relaxed);
+        let was_asked = self.inner.sync().inspect_err(|_| {
+            self.unsynced.fetch_add(covered, Relaxed);
+        })?;
+        self.counters.bytes_synced.fetch_add(covered, Relaxed);
+        self.counters.syncs.fetch_add(u64::from(was_asked), Relaxed);
+        Ok(was_asked)
+    }
+
+    fn grow(&self, len: u64) -> Result<()> {
+        self.inner.grow(len)
+    }
+
+    fn discard(&self, range: Range<u64>) -> Result<bool> {
+        let bytes = range.end.saturating_sub(range.start);
+        let is_done = self.inner.discard(range)?;
+        self.counters.bytes_discarded.fetch_add(if is_done { bytes } else { 0 }, Relaxed);
+        Ok(is_done)
     }
 
     fn len(&self) -> u64 {

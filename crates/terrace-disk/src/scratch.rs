@@ -4,13 +4,17 @@
 //! Names that were made here are looked up first, then those below that were not removed here. Nothing is durable and
 //! nothing has to be, so syncs do nothing.
 
-use std::collections::BTreeSet;
+mod blocks;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 
+use self::blocks::ScratchBlocks;
+use crate::block::BlockFile;
 use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile};
 use crate::sim::SimFs;
 
@@ -36,12 +40,14 @@ pub struct ScratchFs {
     made: SimFs,
     /// Files below that were removed or replaced here. Locked while names change.
     gone: Mutex<BTreeSet<PathBuf>>,
+    /// Files of sectors below that were opened here, with their changes.
+    blocks: Mutex<BTreeMap<PathBuf, Arc<ScratchBlocks>>>,
 }
 
 impl ScratchFs {
     /// A file system that begins with what `below` holds.
     pub fn new(below: Arc<dyn Fs>) -> ScratchFs {
-        ScratchFs { below, made: SimFs::new(), gone: Mutex::default() }
+        ScratchFs { below, made: SimFs::new(), gone: Mutex::default(), blocks: Mutex::default() }
     }
 
     /// Whether there is such a name below that was not removed here.
@@ -72,6 +78,24 @@ impl Fs for ScratchFs {
         self.made.create(path)
     }
 
+    fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {
+        let gone = self.gone.lock();
+        if is_new && self.is_below(&gone, path)? {
+            return Err(Error::io(path, "create", std::io::ErrorKind::AlreadyExists.into()));
+        }
+        if is_new || self.made.exists(path)? || gone.contains(path) {
+            self.make_parent(path)?;
+            return self.made.open_blocks(path, is_new);
+        }
+        let mut blocks = self.blocks.lock();
+        if let Some(open) = blocks.get(path) {
+            return Ok(open.clone());
+        }
+        let opened = Arc::new(ScratchBlocks::new(self.below.open(path, Access::Direct)?));
+        blocks.insert(path.to_path_buf(), opened.clone());
+        Ok(opened)
+    }
+
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
         let gone = self.gone.lock();
         if self.made.exists(path)? {
@@ -94,6 +118,7 @@ impl Fs for ScratchFs {
         }
         self.make_parent(to)?;
         self.made.rename(from, to)?;
+        self.blocks.lock().retain(|path, _| path != from && path != to);
         gone.extend([from.to_path_buf(), to.to_path_buf()]);
         Ok(())
     }
@@ -106,6 +131,7 @@ impl Fs for ScratchFs {
         } else if !self.is_below(&gone, path)? {
             return Self::missing(path, "remove");
         }
+        self.blocks.lock().remove(path);
         gone.insert(path.to_path_buf());
         Ok(())
     }
@@ -153,6 +179,7 @@ impl Fs for ScratchFs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block::BlockWrite;
 
     fn disk() -> (SimFs, ScratchFs) {
         let disk = SimFs::new();
@@ -177,6 +204,32 @@ mod tests {
         scratch.remove(path("/b")).unwrap();
         assert!(scratch.list(path("/")).unwrap().is_empty());
         scratch.sync_dir(path("/")).unwrap();
+        assert_eq!(disk.image(), before);
+    }
+
+    #[test]
+    fn files_of_sectors_are_changed_here_alone() {
+        let (disk, path) = (SimFs::new(), Path::new("/blocks"));
+        disk.plant(path, &[1; 8192]).unwrap();
+        let before = disk.image();
+        let scratch = ScratchFs::new(Arc::new(disk.clone()));
+        assert!(
+            scratch.open_blocks(path, true).is_err() && scratch.open_blocks(Path::new("/c"), false).is_err()
+        );
+        let file = scratch.open_blocks(path, false).unwrap();
+        file.grow(16384).unwrap();
+        file.write_many(&[BlockWrite { offset: 7680, parts: vec![&[2; 1024]] }]).unwrap();
+        file.discard(0..4096).unwrap();
+        assert!(!file.sync().unwrap() && file.grow(4096).is_ok());
+        let again = scratch.open_blocks(path, false).unwrap();
+        let mut found = vec![9; 16384];
+        again.read_many(&mut [(0, &mut found)]).unwrap();
+        let expected = [vec![0; 4096], vec![1; 3584], vec![2; 1024], vec![0; 7680]].concat();
+        assert!(found == expected && again.len() == 16384);
+        assert!(again.write_many(&[BlockWrite { offset: 16384, parts: vec![&[2; 512]] }]).is_err());
+        scratch.remove(path).unwrap();
+        assert!(scratch.open_blocks(path, false).is_err());
+        scratch.open_blocks(path, true).unwrap().grow(4096).unwrap();
         assert_eq!(disk.image(), before);
     }
 

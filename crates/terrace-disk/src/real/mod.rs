@@ -7,13 +7,20 @@
 //! |---|---|
 //! | `read.rs`, `write.rs` | files being read, and appended to by calls |
 //! | `reserved.rs`, `window.rs` | files being appended to through a mapping |
+//! | `blocks.rs` | files of sectors |
+//! | `queue.rs`, `ring.rs` | many reads or writes of a file, one after the other and side by side |
+//! | `device.rs` | what drives say of themselves |
 //! | `bus.rs` | faults of mappings |
 //! | `epoch.rs` | names of page caches |
 
+mod blocks;
 mod bus;
+mod device;
 mod epoch;
+mod queue;
 mod read;
 mod reserved;
+mod ring;
 mod window;
 mod write;
 
@@ -27,6 +34,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use terrace_base::{Error, Result};
 
+use crate::block::BlockFile;
 use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile};
 
 /// The file system of the machine.
@@ -52,6 +60,10 @@ impl Fs for RealFs {
 
     fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
         reserved::create(path)
+    }
+
+    fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {
+        Ok(Arc::new(blocks::RealBlockFile::open(path, is_new)?))
     }
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {

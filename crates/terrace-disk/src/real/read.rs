@@ -38,9 +38,21 @@ pub(super) struct RealReadFile {
 
 /// A second descriptor that goes past the page cache, until it is refused.
 #[derive(Debug)]
-struct Direct {
-    file: File,
+pub(super) struct Direct {
+    pub(super) file: File,
     refused: AtomicBool,
+}
+
+impl Direct {
+    /// Whether it was not refused yet.
+    pub(super) fn is_usable(&self) -> bool {
+        !self.refused.load(Ordering::Relaxed)
+    }
+
+    /// The file system refuses it after all.
+    pub(super) fn refuse(&self) {
+        self.refused.store(true, Ordering::Relaxed);
+    }
 }
 
 impl RealReadFile {
@@ -50,7 +62,7 @@ impl RealReadFile {
         let advice = if access == Access::Sequential { Advice::Sequential } else { Advice::Random };
         // Advice only: a file system that has no use for it reads all the same.
         let _ = rustix::fs::fadvise(&file, 0, None, advice);
-        let direct = if access == Access::Direct { open_direct(path)? } else { None };
+        let direct = if access == Access::Direct { open_direct(path, false)? } else { None };
         Ok(RealReadFile { file, direct, path: path.to_path_buf(), len: stat.len() })
     }
 
@@ -74,13 +86,13 @@ impl RealReadFile {
 
     /// Whether all of `buf` was read past the page cache; false if that is not to be had.
     fn read_direct(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
-        let Some(direct) = self.direct.as_ref().filter(|d| !d.refused.load(Ordering::Relaxed)) else {
+        let Some(direct) = self.direct.as_ref().filter(|direct| direct.is_usable()) else {
             return Ok(false);
         };
         match BOUNCE.with_borrow_mut(|bounce| read_blocks(&direct.file, offset, buf, bounce)) {
             Ok(()) => Ok(true),
             Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
-                direct.refused.store(true, Ordering::Relaxed);
+                direct.refuse();
                 Ok(false)
             }
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {
@@ -119,9 +131,11 @@ impl ReadFile for RealReadFile {
     }
 }
 
-fn open_direct(path: &Path) -> Result<Option<Direct>> {
+/// Opens the file at `path` to go past the page cache, to write, too, if it `is_written`; `None` if the file system has no such
+/// way.
+pub(super) fn open_direct(path: &Path, is_written: bool) -> Result<Option<Direct>> {
     let flags = OFlags::DIRECT.bits() as i32;
-    match File::options().read(true).custom_flags(flags).open(path) {
+    match File::options().read(true).write(is_written).custom_flags(flags).open(path) {
         Ok(file) => Ok(Some(Direct { file, refused: AtomicBool::new(false) })),
         Err(e) if e.kind() == io::ErrorKind::InvalidInput => Ok(None),
         Err(e) => Err(Error::io(path, "open", e)),

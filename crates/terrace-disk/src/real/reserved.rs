@@ -237,7 +237,7 @@ impl From<Errno> for NoRoom {
 }
 
 /// How long a file of this process may be: to ask for more is a signal.
-fn length_limit() -> u64 {
+pub(super) fn length_limit() -> u64 {
     rustix::process::getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
 }
 

@@ -56,6 +56,17 @@ impl Content {
         self.append(&vec![0; (end - self.len) as usize]);
     }
 
+    /// Puts `data` at `offset`; all of it lies within the file.
+    pub(super) fn write(&mut self, offset: u64, mut data: &[u8]) {
+        let mut at = offset as usize;
+        while !data.is_empty() {
+            let chunk = &mut Arc::make_mut(&mut self.chunks[at / CHUNK_BYTES])[at % CHUNK_BYTES..];
+            let take = chunk.len().min(data.len());
+            chunk[..take].copy_from_slice(&data[..take]);
+            (at, data) = (at + take, &data[take..]);
+        }
+    }
+
     /// The first `len` bytes, sharing all whole chunks.
     pub(super) fn prefix(&self, len: u64) -> Self {
         let len = len.min(self.len);
@@ -125,6 +136,20 @@ mod tests {
                 assert_eq!(content.to_vec(), [&bytes(before)[..], &vec![0; count], b"end"].concat());
             }
         }
+    }
+
+    #[test]
+    fn bytes_are_written_over_chunk_borders() {
+        let mut all = bytes(3 * CHUNK_BYTES + 100);
+        let mut content = Content::new(&all);
+        let before = content.clone();
+        for (from, len) in [(0, 1), (CHUNK_BYTES - 1, 2), (100, 2 * CHUNK_BYTES), (3 * CHUNK_BYTES + 90, 10)]
+        {
+            all[from..from + len].fill(from as u8 | 1);
+            content.write(from as u64, &vec![from as u8 | 1; len]);
+            assert_eq!(content.to_vec(), all);
+        }
+        assert_eq!(before.to_vec(), bytes(3 * CHUNK_BYTES + 100));
     }
 
     #[test]

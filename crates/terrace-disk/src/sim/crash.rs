@@ -7,7 +7,9 @@
 //!    prefix, or pieces with holes of zeros or of old bytes between, up to the length that was written.
 //!    All that a file had before it was cut may be back. Behind it may be zeros, up to what its longest
 //!    length was since one was durable.
-//! 2. Any of a directory's pending changes have happened: those of one name in their order.
+//! 2. Of a file of sectors, of what is synced, each sector is as it was at any time since the sync; and of a block that was
+//!    written to since, there may be nothing left.
+//! 3. Any of a directory's pending changes have happened: those of one name in their order.
 //!
 //! The survivor holds nothing pending: what it shows is what lies on its disk.
 
@@ -21,7 +23,7 @@ use super::state::{Dir, Inode, State};
 
 /// How unkind a power cut is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+pub(super) enum Fate {
     /// Nothing that was not synced survives.
     Least,
     /// Everything survives.
@@ -101,9 +103,13 @@ fn surviving_names(dir: &Dir, rng: &mut Rng, fate: Fate) -> Dir {
 
 fn surviving_bytes(inode: &Inode, rng: &mut Rng, fate: Fate, old: &Content) -> Inode {
     let uncut = inode.uncut.as_ref().filter(|_| fate == Fate::Any && rng.one_in(2));
-    let (synced, room) = (inode.synced, 0);
-    let before = uncut.map(|content| Inode { content: content.clone(), uncut: None, synced, room, ..*inode });
-    let inode = before.as_ref().unwrap_or(inode);
+    let (synced, longest) = (inode.synced, inode.longest);
+    let before = uncut.map(|content| Inode { content: content.clone(), synced, longest, ..Inode::default() });
+    let settled = inode.blocks.as_ref().map(|blocks| {
+        let (content, blocks) = blocks.survivor(inode, rng, fate);
+        Inode { content, synced, longest, blocks: Some(blocks), ..Inode::default() }
+    });
+    let inode = settled.as_ref().or(before.as_ref()).unwrap_or(inode);
     let pending = inode.synced..inode.content.len();
     let mut content = match fate {
         Fate::Least => inode.content.prefix(pending.start),
@@ -117,7 +123,7 @@ fn surviving_bytes(inode: &Inode, rng: &mut Rng, fate: Fate, old: &Content) -> I
     };
     let len = surviving_len(inode, rng, fate, content.len());
     content.append_zeros(len - content.len());
-    Inode::durable(content)
+    Inode { blocks: inode.blocks.clone(), ..Inode::durable(content) }
 }
 
 /// How long a file is of which `least` bytes survive, at least.

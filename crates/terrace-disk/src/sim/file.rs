@@ -68,7 +68,7 @@ impl SimWriteFile {
 
     /// Has room for `bytes` more behind what there is, or would have it when the file has become so much longer.
     fn make_room(&mut self, disk: &mut Disk, bytes: u64) -> Result<()> {
-        let free = disk.state.capacity.map_or(u64::MAX, |c| c.saturating_sub(disk.state.used(&disk.open)));
+        let free = disk.free();
         let Some(inode) = disk.state.inode_mut(self.id) else { return Ok(()) };
         let missing = bytes.saturating_sub(inode.room);
         if missing == 0 {
@@ -190,21 +190,14 @@ impl WriteFile for SimWriteFile {
     }
 }
 
-/// Whether something is to happen that does so once in `one_in` times; always the same of the same file at the same length.
-fn draw(id: FileId, len: u64, one_in: u64) -> bool {
-    terrace_base::checksum::hash64(&[id.to_le_bytes(), len.to_le_bytes()].concat()).is_multiple_of(one_in)
+/// Whether something is to happen that does so once in `one_in` times; always the same of the same two numbers.
+pub(super) fn draw(one: u64, other: u64, one_in: u64) -> bool {
+    terrace_base::checksum::hash64(&[one.to_le_bytes(), other.to_le_bytes()].concat()).is_multiple_of(one_in)
 }
 
 impl Drop for SimWriteFile {
     fn drop(&mut self) {
-        let mut disk = self.shared.disk.lock();
-        disk.descriptors -= 1;
-        if let Some(count) = disk.open.get_mut(&self.id) {
-            *count -= 1;
-            if *count == 0 {
-                disk.open.remove(&self.id);
-            }
-        }
+        self.shared.disk.lock().let_go(self.id);
     }
 }
 

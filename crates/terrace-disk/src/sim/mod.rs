@@ -7,13 +7,15 @@
 //! Thread safety: every operation takes effect at once, under one lock; observers run outside it.
 //! The same calls and the same generator give the same disk.
 
+mod blocks;
 mod content;
 mod crash;
 mod fault;
 mod file;
+mod process;
 mod state;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,9 +25,10 @@ use terrace_base::rng::Rng;
 use terrace_base::{Error, Result};
 
 use self::content::Content;
-use self::fault::Faults;
 pub use self::fault::{Fault, FsEvent, Observer};
+use self::process::Disk;
 use self::state::{FileId, Inode, State};
+use crate::block::BlockFile;
 use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile};
 
 /// A simulated disk. Clones are handles of the same disk; [`fork`](Self::fork) copies it.
@@ -53,31 +56,6 @@ pub struct SimFs {
 struct Shared {
     disk: Mutex<Disk>,
     observer: Mutex<Option<Arc<dyn Observer>>>,
-}
-
-/// `open` counts the write handles of each file; locks and faults belong to the process.
-#[derive(Default)]
-struct Disk {
-    state: State,
-    open: BTreeMap<FileId, usize>,
-    locks: BTreeSet<PathBuf>,
-    faults: Faults,
-    /// Open handles, and how many there may be.
-    descriptors: usize,
-    most_descriptors: Option<usize>,
-}
-
-/// The system's number for too many open files.
-const EMFILE: i32 = 24;
-
-impl Disk {
-    /// Refuses where there is no descriptor left for `operation`.
-    fn find_descriptor(&self, path: &Path, operation: &'static str) -> Result<()> {
-        match self.most_descriptors.is_some_and(|most| self.descriptors >= most) {
-            true => Err(Error::io(path, operation, std::io::Error::from_raw_os_error(EMFILE))),
-            false => Ok(()),
-        }
-    }
 }
 
 /// What a disk offers when nobody set a capacity.
@@ -153,7 +131,7 @@ impl SimFs {
         (disk.faults.operations, disk.faults.changes)
     }
 
-    /// Limits the sum of all files' lengths; what does not fit is `NoSpace`.
+    /// Limits the sum of all files' lengths, less what was given back of them; what does not fit is `NoSpace`.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.shared.disk.lock().state.capacity = bytes;
     }
@@ -168,6 +146,11 @@ impl SimFs {
         self.shared.disk.lock().state.without_room = !has_room;
     }
 
+    /// Says how many bytes a sector and a block have, of files that are opened from now on; 512 and 4096 where nobody has.
+    pub fn set_sectors(&self, sector_bytes: u32, block_bytes: u32) {
+        self.shared.disk.lock().state.sectors = (sector_bytes, block_bytes);
+    }
+
     /// Limits how many files the process may have open at a time; one more is refused as the system does it.
     pub fn set_descriptors(&self, most: Option<usize>) {
         self.shared.disk.lock().most_descriptors = most;
@@ -178,7 +161,7 @@ impl SimFs {
         self.shared.disk.lock().descriptors
     }
 
-    /// The sum of all files' lengths, those removed but still open included.
+    /// The sum of all files' lengths, less what was given back of them, those removed but still open included.
     pub fn used_bytes(&self) -> u64 {
         let disk = self.shared.disk.lock();
         disk.state.used(&disk.open)
@@ -302,8 +285,7 @@ impl SimFs {
         self.shared.change(FsEvent::Create { path }, path, "create", |disk| {
             disk.find_descriptor(path, "create")?;
             let id = disk.state.create(path, Inode::default())?;
-            *disk.open.entry(id).or_default() += 1;
-            disk.descriptors += 1;
+            disk.hold(id);
             Ok(id)
         })
     }
@@ -319,6 +301,19 @@ impl Fs for SimFs {
         let id = self.create_file(path)?;
         let has_room = !self.shared.disk.lock().state.without_room;
         Ok(Box::new(file::SimWriteFile::new(self.shared.clone(), id, path, has_room)))
+    }
+
+    fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {
+        let id = match is_new {
+            true => self.create_file(path)?,
+            false => self.shared.look(path, "open", |disk| {
+                let id = disk.state.lookup(path, "open")?;
+                disk.find_descriptor(path, "open")?;
+                disk.hold(id);
+                Ok(id)
+            })?,
+        };
+        Ok(Arc::new(blocks::SimBlockFile::open(self.shared.clone(), id, path)))
     }
 
     fn open(&self, path: &Path, _access: Access) -> Result<Arc<dyn ReadFile>> {

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use terrace_base::rng::Rng;
 use terrace_base::{Error, Result};
 
+use super::blocks::Blocks;
 use super::content::Content;
 
 /// Number of a file, as an inode number is.
@@ -31,17 +32,25 @@ pub(super) struct Inode {
     pub(super) room: u64,
     /// The most that it was long since its length was durable, that length included.
     pub(super) longest: u64,
+    /// What it is beyond that, as a file of sectors.
+    pub(super) blocks: Option<Blocks>,
 }
 
 impl Inode {
     /// A file that holds `content`, durably.
     pub(super) fn durable(content: Content) -> Inode {
-        Inode { synced: content.len(), longest: content.len(), content, uncut: None, room: 0 }
+        let (synced, longest) = (content.len(), content.len());
+        Inode { synced, longest, content, ..Inode::default() }
     }
 
     /// How long it is.
     pub(super) fn len(&self) -> u64 {
         self.content.len() + self.room
+    }
+
+    /// Bytes that it takes of the disk.
+    pub(super) fn space(&self) -> u64 {
+        self.len() - self.blocks.as_ref().map_or(0, |blocks| blocks.holes.total())
     }
 
     /// What whoever opens it sees.
@@ -68,11 +77,20 @@ impl Inode {
         self.synced = self.content.len();
         self.uncut = None;
         self.longest = self.len();
+        if let Some(blocks) = &mut self.blocks {
+            blocks.before.clear();
+        }
     }
 
     /// Whether a power cut may leave another.
     pub(super) fn is_pending(&self) -> bool {
-        self.synced < self.content.len() || self.uncut.is_some() || self.longest > self.synced
+        self.has_unsynced() || self.uncut.is_some() || self.longest > self.synced
+    }
+
+    /// Whether a failed sync may lose any of it.
+    fn has_unsynced(&self) -> bool {
+        let is_written = self.blocks.as_ref().is_some_and(|blocks| !blocks.before.is_empty());
+        self.synced < self.content.len() || is_written
     }
 
     /// Cuts it to `len` bytes.
@@ -89,6 +107,9 @@ impl Inode {
     /// Loses pages that were not durable, as a failed sync may: some, drawn by `rng`, and at least one. They read as
     /// they lie on the disk, as zeros where nothing was.
     pub(super) fn drop_pages(&mut self, rng: &mut Rng) {
+        if let Some(blocks) = &mut self.blocks {
+            blocks.drop_writes(&mut self.content, rng);
+        }
         let pending = self.synced..self.content.len();
         let pages: Vec<u64> = (pending.start / PAGE_BYTES..pending.end.div_ceil(PAGE_BYTES)).collect();
         if pending.is_empty() {
@@ -178,12 +199,14 @@ pub(super) struct State {
     pub(super) dropped_pages: bool,
     /// No file has room.
     pub(super) without_room: bool,
+    /// Bytes of a sector and of a block.
+    pub(super) sectors: (u32, u32),
 }
 
 impl State {
     pub(super) fn new() -> Self {
         let roots = ["", "/"].map(|root| (PathBuf::from(root), Arc::default()));
-        State { dirs: roots.into(), epoch: 1, ..State::default() }
+        State { dirs: roots.into(), epoch: 1, sectors: (512, 4096), ..State::default() }
     }
 
     /// The directory and the last component of `path`.
@@ -271,7 +294,7 @@ impl State {
 
     /// The sync of a file fails.
     pub(super) fn fail_sync(&mut self, id: FileId, seed: u64) {
-        let pending = self.files.get(&id).is_some_and(|inode| inode.synced < inode.content.len());
+        let pending = self.files.get(&id).is_some_and(|inode| inode.has_unsynced());
         if let Some(inode) = self.inode_mut(id).filter(|_| pending) {
             inode.drop_pages(&mut Rng::new(seed));
             self.dropped_pages = true;
@@ -309,7 +332,7 @@ impl State {
     pub(super) fn used(&self, open: &BTreeMap<FileId, usize>) -> u64 {
         let mut counted: BTreeSet<FileId> = open.keys().copied().collect();
         counted.extend(self.dirs.values().flat_map(|d| d.now.values().copied()));
-        counted.iter().filter_map(|id| self.files.get(id)).map(|inode| inode.len()).sum()
+        counted.iter().filter_map(|id| self.files.get(id)).map(|inode| inode.space()).sum()
     }
 
     /// Forgets files that nothing can name any more and that are not in `open`.

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod blocks;
 mod contract;
 mod real;
 mod sim_crash;
 mod sim_faults;
+mod slots;

@@ -1,0 +1,155 @@
+//! Files of sectors: written and read in place, past the page cache where that can be.
+//!
+//! The contract, in addition to that of [`crate::fs`], which the simulated file system enforces to the letter:
+//!
+//! 1. A *sector* is what is written and read, a *block* what may tear together: a drive with sectors of 512 bytes may
+//!    keep them in physical blocks of 4 KiB, and writes such a block whole. Offsets and lengths are multiples of a sector;
+//!    lengths of files and what is given back are multiples of a block.
+//! 2. What a write has written is there for every reader when the write returns, and durable after the next `sync`. Until
+//!    then a power cut leaves each sector as it was at any time since the last `sync`, each for itself; and of a block
+//!    that any write since then has touched it may leave nothing at all, the sectors next to those written included. So who
+//!    wants to keep a block does not write to it.
+//! 3. A write that fails leaves each of its sectors old or new, and touches nothing else but as (2) says. All other
+//!    writes of one call may have been done or not. It may be tried again. Nothing is being written any more when
+//!    the call returns.
+//! 4. After a failed `sync` nothing may be assumed of what was written since the last that succeeded, by whomever: not even a
+//!    reader finds it. The file can be used: what is written from then on is as good as ever. A `sync` that another
+//!    makes meanwhile says nothing of what was lost; so one thread at a time writes and syncs, or nobody relies on another's.
+//! 5. What the file was grown by holds anything until it is written. Space for it is reserved where the file system can do
+//!    that. What was given back reads as zeros, and a power cut may bring back what was there until the next `sync`. A write to
+//!    it may find no space. To write to the one or the other costs a `sync` more than to write where something was before.
+//! 6. Length and contents survive a process that dies; a write it was within is half done, as in (3).
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `buf.rs` | memory that goes to a drive as it is |
+
+mod buf;
+
+use std::fmt::Debug;
+use std::ops::Range;
+use std::path::Path;
+
+use terrace_base::{Error, Result};
+
+pub use self::buf::{BLOCK_ALIGN_BYTES, BlockBuf};
+
+/// How a file of sectors is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes of a sector: what is written and read.
+    pub sector_bytes: u32,
+    /// Bytes of a block: what tears together, and what is given back.
+    pub block_bytes: u32,
+    /// Whether what was written may be in a cache that a power cut empties. If not, a `sync` costs nothing where something
+    /// was before.
+    pub is_volatile: bool,
+}
+
+impl Geometry {
+    /// Refuses `bytes` at `offset` of a file of `len` bytes, unless these are sectors of it.
+    pub fn check(&self, path: &Path, offset: u64, bytes: u64, len: u64) -> Result<()> {
+        let sector = u64::from(self.sector_bytes);
+        if !offset.is_multiple_of(sector) || !bytes.is_multiple_of(sector) {
+            let path = path.display();
+            return Err(Error::invalid(format!(
+                "{bytes} bytes at {offset} of {path} are not sectors of {sector}"
+            )));
+        }
+        match offset.checked_add(bytes) {
+            Some(end) if end <= len => Ok(()),
+            _ => Err(Error::corruption(
+                path,
+                offset,
+                format!("{bytes} bytes"),
+                format!("the file's end at {len}"),
+            )),
+        }
+    }
+
+    /// Refuses `range`, unless it is blocks of a file of `len` bytes.
+    pub fn check_blocks(&self, path: &Path, range: &Range<u64>, len: u64) -> Result<()> {
+        let blocks = Geometry { sector_bytes: self.block_bytes, ..*self };
+        let Some(bytes) = range.end.checked_sub(range.start) else {
+            return Err(Error::invalid(format!("{range:?} of {} is no range", path.display())));
+        };
+        blocks.check(path, range.start, bytes, len)
+    }
+}
+
+/// A write of consecutive sectors.
+#[derive(Debug, Clone)]
+pub struct BlockWrite<'a> {
+    /// Where they begin.
+    pub offset: u64,
+    /// What they will hold, each part a number of sectors. Memory on multiples of [`BLOCK_ALIGN_BYTES`], as that of a
+    /// [`BlockBuf`], is not copied.
+    pub parts: Vec<&'a [u8]>,
+}
+
+impl BlockWrite<'_> {
+    /// Bytes of all parts.
+    pub fn len(&self) -> u64 {
+        self.parts.iter().map(|part| part.len() as u64).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Refuses it for a file of `len` bytes, unless each part is sectors of that.
+    pub(crate) fn check(&self, geometry: &Geometry, path: &Path, len: u64) -> Result<()> {
+        self.parts.iter().try_for_each(|part| geometry.check(path, 0, part.len() as u64, u64::MAX))?;
+        geometry.check(path, self.offset, self.len(), len)
+    }
+}
+
+/// A file of sectors. The module's head says what it promises.
+///
+/// ```
+/// use std::path::Path;
+/// use terrace_disk::{BlockBuf, BlockWrite, Fs, SimFs};
+/// let disk = SimFs::new();
+/// let file = disk.open_blocks(Path::new("/slots"), true)?;
+/// file.grow(1 << 20)?;
+/// let item = BlockBuf::holding(b"an item", 512);
+/// file.write_many(&[BlockWrite { offset: 4096, parts: vec![&item] }])?;
+/// file.sync()?;                            // durable; the name is with `sync_dir`
+/// let mut found = BlockBuf::zeroed(512);
+/// file.read_many(&mut [(4096, &mut found)])?;
+/// assert!(found.starts_with(b"an item"));
+/// file.discard(4096..8192)?;               // the space is given back
+/// # Ok::<(), terrace_base::Error>(())
+/// ```
+pub trait BlockFile: Send + Sync + Debug {
+    /// How it is written.
+    fn geometry(&self) -> Geometry;
+
+    /// Writes all, which do not overlap, submitted together where the system can.
+    fn write_many(&self, writes: &[BlockWrite<'_>]) -> Result<()>;
+
+    /// Fills each buffer, a number of sectors, from its offset, all submitted together where the system can. Reading past the
+    /// end is `Error::Corruption`.
+    fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Result<()>;
+
+    /// Makes durable what was written, grown and discarded before. Says whether the device had to be asked.
+    fn sync(&self) -> Result<bool>;
+
+    /// Makes the file `len` bytes long, if it is shorter. After a failure it is as it was.
+    fn grow(&self, len: u64) -> Result<()>;
+
+    /// Gives back the space of `range`. Says whether that can be done; if not, nothing has changed.
+    fn discard(&self, range: Range<u64>) -> Result<bool>;
+
+    /// Its length in bytes.
+    fn len(&self) -> u64;
+
+    /// Whether it was never grown.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The file's path.
+    fn path(&self) -> &Path;
+}

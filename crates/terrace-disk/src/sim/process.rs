@@ -1,0 +1,58 @@
+//! The simulated disk and what a process has of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use terrace_base::{Error, Result};
+
+use super::fault::Faults;
+use super::state::{FileId, State};
+
+/// `open` counts the write handles of each file; locks and faults belong to the process.
+#[derive(Default)]
+pub(super) struct Disk {
+    pub(super) state: State,
+    pub(super) open: BTreeMap<FileId, usize>,
+    pub(super) locks: BTreeSet<PathBuf>,
+    pub(super) faults: Faults,
+    /// Open handles, and how many there may be.
+    pub(super) descriptors: usize,
+    pub(super) most_descriptors: Option<usize>,
+}
+
+/// The system's number for too many open files.
+const EMFILE: i32 = 24;
+
+impl Disk {
+    /// Refuses where there is no descriptor left for `operation`.
+    pub(super) fn find_descriptor(&self, path: &Path, operation: &'static str) -> Result<()> {
+        match self.most_descriptors.is_some_and(|most| self.descriptors >= most) {
+            true => Err(Error::io(path, operation, std::io::Error::from_raw_os_error(EMFILE))),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Disk {
+    /// A handle of the file is made.
+    pub(super) fn hold(&mut self, id: FileId) {
+        *self.open.entry(id).or_default() += 1;
+        self.descriptors += 1;
+    }
+
+    /// A handle of the file is gone.
+    pub(super) fn let_go(&mut self, id: FileId) {
+        self.descriptors -= 1;
+        if let Some(count) = self.open.get_mut(&id) {
+            *count -= 1;
+            if *count == 0 {
+                self.open.remove(&id);
+            }
+        }
+    }
+
+    /// Bytes that fit on the disk still.
+    pub(super) fn free(&self) -> u64 {
+        self.state.capacity.map_or(u64::MAX, |c| c.saturating_sub(self.state.used(&self.open)))
+    }
+}
