@@ -154,7 +154,10 @@ pub(super) fn drive(
             let piece = &mut pieces[token];
             match moved {
                 Ok(moved) if moved >= piece.left => {}
-                Ok(0) if way == Way::Read => failed = Some(io::ErrorKind::UnexpectedEof.into()),
+                // Less than a sector is what a file ends with.
+                Ok(moved) if way == Way::Read && moved < sector => {
+                    failed = Some(io::ErrorKind::UnexpectedEof.into());
+                }
                 Ok(0) => failed = Some(io::ErrorKind::WriteZero.into()),
                 Ok(moved) if moved >= sector => {
                     piece.advance(moved - moved % sector);
