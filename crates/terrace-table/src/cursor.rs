@@ -6,7 +6,7 @@ use bytes::Bytes;
 use terrace_base::Result;
 
 use crate::entry::Kind;
-use crate::nested::{IndexCursor, Nested};
+use crate::nested::{IndexCursor, Nested, PassedBlocks};
 use crate::position::Position;
 use crate::table::Table;
 
@@ -96,8 +96,13 @@ pub struct TableCursor {
 }
 
 impl TableCursor {
-    pub(crate) fn new(table: &Arc<Table>, fill_cache: bool, readahead: usize) -> Self {
-        TableCursor { entries: Nested::data(table, fill_cache, readahead), number: table.number() }
+    pub(crate) fn new(
+        table: &Arc<Table>,
+        fill_cache: bool,
+        readahead: usize,
+        passed: Option<PassedBlocks>,
+    ) -> Self {
+        TableCursor { entries: Nested::data(table, fill_cache, readahead, passed), number: table.number() }
     }
 }
 

@@ -61,6 +61,7 @@ pub use entry::{Entry, Kind, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 pub use footer::FORMAT_VERSION;
 pub use merge::{MergeCursor, merge};
 pub use meta::TableMeta;
+pub use nested::PassedBlocks;
 pub use options::{Compression, TableOptions};
 pub use position::Position;
 

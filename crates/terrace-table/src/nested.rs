@@ -3,6 +3,7 @@
 //! A table is two such levels: the root's entries find index blocks, whose entries find data blocks.
 //! Each level is the same walk, written once: [`Nested`] over [`RootCursor`], and over that again.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use terrace_base::Result;
@@ -97,27 +98,37 @@ impl Handles for RootCursor {
     }
 }
 
+/// Blocks, by their offsets, that a cursor goes past as if they were empty.
+pub type PassedBlocks = Arc<BTreeSet<u64>>;
+
 /// A cursor over the entries of the blocks that `outer` finds.
 ///
-/// Invariant: the inner cursor is in the block that `outer` is at, or in none; after an error in none.
+/// Invariant: the inner cursor is in the block that `outer` is at, or in none; after an error in none. It is in none of
+/// `passed`.
 #[derive(Debug)]
 pub(crate) struct Nested<O> {
     outer: O,
     inner: BlockCursor,
     source: Source,
+    passed: Option<PassedBlocks>,
 }
 
 impl IndexCursor {
     pub fn index(table: &Arc<Table>, fill_cache: bool) -> Self {
         let source = Source::new(table, BlockKind::Index, fill_cache, 0);
-        Nested { outer: RootCursor::new(table), inner: BlockCursor::default(), source }
+        Nested { outer: RootCursor::new(table), inner: BlockCursor::default(), source, passed: None }
     }
 }
 
 impl Nested<IndexCursor> {
-    pub fn data(table: &Arc<Table>, fill_cache: bool, readahead: usize) -> Self {
+    pub fn data(
+        table: &Arc<Table>,
+        fill_cache: bool,
+        readahead: usize,
+        passed: Option<PassedBlocks>,
+    ) -> Self {
         let source = Source::new(table, BlockKind::Data, fill_cache, readahead);
-        Nested { outer: IndexCursor::index(table, fill_cache), inner: BlockCursor::default(), source }
+        Nested { outer: IndexCursor::index(table, fill_cache), inner: BlockCursor::default(), source, passed }
     }
 }
 
@@ -152,6 +163,23 @@ impl<O: Handles> Nested<O> {
         located(self.source.table(), self.inner.block(), moved)
     }
 
+    /// Has `outer` go on while it is at a block that is to be passed.
+    fn pass(&mut self, way: Way) -> Result<()> {
+        let Some(passed) = self.passed.clone() else { return Ok(()) };
+        while let Some(handle) = self.outer.handle()?.filter(|handle| passed.contains(&handle.offset)) {
+            self.source.pass(handle);
+            self.step(way)?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, way: Way) -> Result<()> {
+        match way {
+            Way::Forward => self.outer.next(),
+            Way::Back => self.outer.prev(),
+        }
+    }
+
     /// Enters the block that `outer` is at; false if it is at none.
     fn enter(&mut self) -> Result<bool> {
         self.inner.set(None);
@@ -164,10 +192,8 @@ impl<O: Handles> Nested<O> {
     /// Goes on to the next block with an entry while there is none here.
     fn skip_empty(&mut self, way: Way) -> Result<()> {
         while !self.inner.valid() && self.inner.block().is_some() {
-            match way {
-                Way::Forward => self.outer.next()?,
-                Way::Back => self.outer.prev()?,
-            }
+            self.step(way)?;
+            self.pass(way)?;
             if self.enter()? {
                 match way {
                     Way::Forward => self.in_block(BlockCursor::first)?,
@@ -180,6 +206,7 @@ impl<O: Handles> Nested<O> {
 
     fn enter_last(&mut self) -> Result<()> {
         self.outer.last()?;
+        self.pass(Way::Back)?;
         if self.enter()? {
             self.in_block(BlockCursor::last)?;
         }
@@ -190,6 +217,7 @@ impl<O: Handles> Nested<O> {
         self.guard(|this| {
             this.source.begin_scan();
             this.outer.first()?;
+            this.pass(Way::Forward)?;
             if this.enter()? {
                 this.in_block(BlockCursor::first)?;
             }
@@ -208,6 +236,7 @@ impl<O: Handles> Nested<O> {
         self.guard(|this| {
             this.source.jump();
             this.outer.seek(key, seq)?;
+            this.pass(Way::Forward)?;
             if this.enter()? {
                 this.in_block(|inner| inner.seek(key, seq))?;
             }
@@ -218,11 +247,15 @@ impl<O: Handles> Nested<O> {
     pub fn seek_back(&mut self, key: &[u8], seq: u64) -> Result<()> {
         self.guard(|this| {
             this.source.jump();
+            this.inner.set(None);
             this.outer.seek(key, seq)?;
-            if !this.enter()? {
+            if this.outer.handle()?.is_none() {
                 return this.enter_last();
             }
-            this.in_block(|inner| inner.seek_back(key, seq))?;
+            this.pass(Way::Back)?;
+            if this.enter()? {
+                this.in_block(|inner| inner.seek_back(key, seq))?;
+            }
             this.skip_empty(Way::Back)
         })
     }

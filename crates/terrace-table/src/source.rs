@@ -58,6 +58,13 @@ impl Source {
         self.next_window = 0;
     }
 
+    /// Says that the block at `handle` is gone past: who reads on behind it reads in sequence.
+    pub fn pass(&mut self, handle: Handle) {
+        if self.last.is_some() {
+            self.last = Some(handle);
+        }
+    }
+
     pub fn fetch(&mut self, handle: Handle) -> Result<Arc<Block>> {
         let before = self.last.replace(handle);
         if let Some(block) = self.cached(handle) {

@@ -17,7 +17,7 @@ use crate::footer::{FOOTER_BYTES, Footer, HEAD_BYTES};
 use crate::frame::{BlockKind, Handle, Header, Malformed};
 use crate::index::decode_handle;
 use crate::meta::TableMeta;
-use crate::nested::{Handles, RootCursor};
+use crate::nested::{Handles, PassedBlocks, RootCursor};
 use crate::position::Position;
 use crate::scratch::with_scratch;
 use crate::tail::{Tail, decode_block, open_payload};
@@ -199,7 +199,18 @@ impl Table {
     /// they were read in, so holding one holds up to `readahead` bytes. A scan reads ahead up to
     /// `readahead` bytes at once, more the longer it goes on; 0 reads block by block.
     pub fn cursor(self: &Arc<Self>, fill_cache: bool, readahead: usize) -> TableCursor {
-        TableCursor::new(self, fill_cache, readahead)
+        TableCursor::new(self, fill_cache, readahead, None)
+    }
+
+    /// A [`cursor`](Self::cursor) that goes past some blocks as if they were empty. No read begins with one of them; those
+    /// that lie among others may be read along with these, which costs less than one more read.
+    pub fn cursor_past(
+        self: &Arc<Self>,
+        passed: Option<PassedBlocks>,
+        fill_cache: bool,
+        readahead: usize,
+    ) -> TableCursor {
+        TableCursor::new(self, fill_cache, readahead, passed)
     }
 
     /// Keys of the table in order, each with the bytes of data from the one before it, of about equal shares:

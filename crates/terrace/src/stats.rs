@@ -40,6 +40,8 @@ pub struct Stats {
     pub buckets: BucketStats,
     /// The tree of values, of an engine that has one; else all zero.
     pub values: ValueStats,
+    /// The tree of hints, of an engine that has one; else all zero.
+    pub hints: HintStats,
 }
 
 /// Ranges of keys with memtables and tables of their own.
@@ -76,6 +78,24 @@ pub struct ValueStats {
     pub updated: u64,
     /// Keys that left since then.
     pub evicted: u64,
+}
+
+/// What is known of where outdated values lie in tables.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HintStats {
+    /// Keys of which it is known where they lie.
+    pub keys: u64,
+    /// Bytes of the pool that this takes.
+    pub bytes: u64,
+    /// Bytes that it may take.
+    pub bound: u64,
+    /// Bytes of tables that are known to be outdated.
+    pub stale_bytes: u64,
+    /// Values that became outdated where they lie since the database was opened.
+    pub outdated: u64,
+    /// Blocks of tables that compactions have left out unread since then.
+    pub passed_blocks: u64,
 }
 
 /// DRAM held, against the budget.

@@ -66,6 +66,7 @@ pub fn render(stats: &Stats) -> String {
     ssd(stats, &mut text);
     buckets(stats, &mut text);
     values(stats, &mut text);
+    hints(stats, &mut text);
     counts(stats, &mut text);
     text
 }
@@ -140,6 +141,26 @@ fn values(stats: &Stats, text: &mut String) {
         text,
         "VALUES",
         &format!("of {} keys in the pool, of at most {}", grouped(values.keys), human(values.bound)),
+        &parts,
+    );
+}
+
+/// What is known of outdated values in tables, of an engine that knows such things.
+fn hints(stats: &Stats, text: &mut String) {
+    let hints = &stats.hints;
+    if hints.bound == 0 && hints.keys == 0 {
+        return;
+    }
+    let parts = [
+        ("bytes", human(hints.bytes)),
+        ("outdated in SSTables", human(hints.stale_bytes)),
+        ("found outdated", grouped(hints.outdated)),
+        ("blocks not read", grouped(hints.passed_blocks)),
+    ];
+    floor(
+        text,
+        "HINTS",
+        &format!("to {} keys in SSTables, of at most {}", grouped(hints.keys), human(hints.bound)),
         &parts,
     );
 }

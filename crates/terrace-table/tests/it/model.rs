@@ -1,5 +1,8 @@
 //! Tables of any shape against a sorted list.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use terrace_table::*;
 
@@ -54,6 +57,30 @@ proptest! {
         let (forward, back) = both_ways(&mut cursor).unwrap();
         prop_assert_eq!(&forward, &items);
         prop_assert_eq!(&back, &items);
+    }
+
+    /// Blocks that are passed are as if they were empty, and are not read: here they are damaged.
+    #[test]
+    fn cursors_go_past_blocks(
+        items in any_items(80),
+        options in any_options(),
+        moves in any_moves(),
+        passed in prop::collection::vec(any::<bool>(), 80),
+        readahead in prop_oneof![Just(0usize), 1..2000usize, Just(1 << 20)],
+    ) {
+        let (fs, built, table) = table(3, &options, &items);
+        let spans = built.blocks.iter().zip(&passed).filter(|(_, passed)| **passed);
+        let offsets: BTreeSet<u64> = spans.map(|(span, _)| span.position.offset()).collect();
+        let stays = |(i, _): &(usize, &Item)| !offsets.contains(&position_of(&built, *i).offset());
+        let left: Vec<Item> = items.iter().enumerate().filter(stays).map(|(_, item)| item.clone()).collect();
+        for offset in &offsets {
+            fs.change(path(), |bytes| bytes[*offset as usize] ^= 0xff);
+        }
+        let mut cursor = table.cursor_past(Some(Arc::new(offsets)), false, readahead);
+        follow(&mut cursor, &left, &moves);
+        let (forward, back) = both_ways(&mut cursor).unwrap();
+        prop_assert_eq!(&forward, &left);
+        prop_assert_eq!(&back, &left);
     }
 
     #[test]

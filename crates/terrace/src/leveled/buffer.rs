@@ -11,6 +11,7 @@
 //! Every version of a key in a memtable is newer than every one in an older memtable, those are newer than any on the stage,
 //! and those newer than any on the levels.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Debug};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,10 +21,13 @@ use terrace_pmem::Marks;
 use terrace_table::{Cursor, Entry, Kind};
 
 use super::LeveledTree;
-use super::change::Change;
+use super::change::{Change, Lie};
 use crate::batch::Op;
 use crate::core::report::CheckReport;
 use crate::core::request::Group;
+use crate::levels::Stale;
+use crate::levels::output::Wanted;
+use crate::levels::run::Passed;
 use crate::manifest::{Edit, Manifest};
 use crate::stats::Stats;
 
@@ -133,6 +137,19 @@ pub(crate) trait Stage: Debug + Send + Sync + Sized + 'static {
         None
     }
 
+    /// What it has to do with a part of a merge, if anything.
+    fn watch<'a>(&'a self, _part: &MergePart<'a>) -> Result<Option<Watched<'a>>> {
+        Ok(None)
+    }
+
+    /// Is told where versions have come to lie that it asked about. The manifest says so, and readers see it.
+    fn placed<B: WriteBuffer<Stage = Self>>(_tree: &LeveledTree<B>, _lie: &Lie) {}
+
+    /// Bytes of runs that are known to be outdated.
+    fn stale(&self) -> Arc<Stale> {
+        Arc::default()
+    }
+
     /// Flushes `memtable`, the oldest: what is not kept here goes to level 0 ([`LeveledTree::to_level_0`]). What is kept is
     /// durable when this returns; the change is put into the manifest in one group with the end of what the memtable was logged in.
     fn flush<B: WriteBuffer<Stage = Self>>(tree: &LeveledTree<B>, memtable: &B::Memtable) -> Result<Change>;
@@ -150,9 +167,14 @@ pub(crate) trait Stage: Debug + Send + Sync + Sized + 'static {
     /// Marks what it has in the pool; nothing of that is freed before `then` has returned.
     fn with_marked<T>(&self, marks: Marks, then: impl FnOnce(Marks) -> Result<T>) -> Result<T>;
 
-    /// Proves what it has; `last` is the last sequence number that was written. No flush runs.
-    fn check(&self, _last: u64, _report: &mut CheckReport) -> Result<()> {
+    /// Proves what it has. Neither flush nor compaction runs.
+    fn check<B: WriteBuffer<Stage = Self>>(_tree: &LeveledTree<B>, _report: &mut CheckReport) -> Result<()> {
         Ok(())
+    }
+
+    /// Bytes of DRAM held.
+    fn dram_bytes(&self) -> u64 {
+        0
     }
 
     /// Says what it holds.
@@ -162,6 +184,28 @@ pub(crate) trait Stage: Debug + Send + Sync + Sized + 'static {
     fn close(&self) -> Result<()> {
         Ok(())
     }
+}
+
+/// A part of a merge: keys from one to another, the last excluded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MergePart<'a> {
+    pub from: Option<&'a [u8]>,
+    pub to: Option<&'a [u8]>,
+    /// The numbers of the runs that are merged.
+    pub inputs: &'a BTreeSet<u64>,
+    /// Snapshots, listed after `visible` was asked for: no later one is older than that.
+    pub held: &'a [u64],
+    pub visible: u64,
+}
+
+/// What a stage has to do with a part of a merge.
+pub(crate) struct Watched<'a> {
+    /// Of which keys it is to be told where they come to lie.
+    pub wanted: Box<Wanted<'a>>,
+    /// Blocks of the inputs that need not be read: nobody can see anything in them.
+    pub passed: Passed,
+    /// Keys of which it was told that they lie in the inputs.
+    pub named: Vec<Vec<u8>>,
 }
 
 /// What a reader of a stage reads beside it, all from one moment. Once something else is readable he is told, by cursors that

@@ -2,14 +2,15 @@
 //!
 //! It goes into the manifest as one group, so after a crash it has been made or not; readers are shown it after that.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use terrace_base::Result;
 use terrace_table::TableMeta;
 
-use super::{LeveledTree, Readable, WriteBuffer};
+use super::{LeveledTree, Readable, Stage, WriteBuffer};
 use crate::levels::Levels;
-use crate::levels::output::Written;
+use crate::levels::output::{Noted, Written};
 use crate::levels::run::Run;
 use crate::manifest::Edit;
 use crate::tables::MadeFile;
@@ -22,6 +23,17 @@ pub(crate) struct Change {
     keeping: Vec<u64>,
     /// The files of those added.
     made: Vec<MadeFile>,
+    pub lie: Lie,
+}
+
+/// Where versions have come to lie that the stage asked about.
+#[derive(Debug, Default)]
+pub(crate) struct Lie {
+    pub noted: Vec<Noted>,
+    /// Keys that lay in runs which were taken away.
+    pub moved: Vec<Vec<u8>>,
+    /// Runs that were taken away.
+    pub gone: BTreeSet<u64>,
 }
 
 impl Change {
@@ -31,12 +43,16 @@ impl Change {
             self.keeping.extend(run.keeps_old.then_some(run.meta.number));
             self.edits.push(Edit::AddTable { level: level as u32, job: 0, meta: run.meta });
             self.made.push(run.file);
+            self.lie.noted.extend(run.noted);
         }
     }
 
     /// Takes the runs `numbers` away.
     pub fn remove(&mut self, numbers: impl Iterator<Item = u64>) {
-        self.edits.extend(numbers.map(|number| Edit::RemoveTable { number }));
+        for number in numbers {
+            self.edits.push(Edit::RemoveTable { number });
+            self.lie.gone.insert(number);
+        }
     }
 
     /// Puts the runs `numbers` on `level`.
@@ -63,6 +79,13 @@ impl<B: WriteBuffer> LeveledTree<B> {
     /// Applies `change` and shows its runs to readers; `leaves` is the memtable whose contents they are. The new
     /// runs, which are whole and durable, are looked at first, so that nothing fails once they are in the manifest.
     pub(super) fn install(&self, mut change: Change, leaves: Option<&Arc<B::Memtable>>) -> Result<()> {
+        let lie = std::mem::take(&mut change.lie);
+        self.install_runs(change, leaves)?;
+        B::Stage::placed(self, &lie);
+        Ok(())
+    }
+
+    fn install_runs(&self, mut change: Change, leaves: Option<&Arc<B::Memtable>>) -> Result<()> {
         let made: Vec<Run> = change.metas().map(|m| self.runs.made(m)).collect::<Result<_>>()?;
         let _alone = self.changing.lock();
         let files = std::mem::take(&mut change.made);

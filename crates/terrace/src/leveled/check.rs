@@ -112,7 +112,7 @@ fn check_manifest<B: WriteBuffer>(tree: &LeveledTree<B>, report: &mut CheckRepor
 
 fn check_pool<B: WriteBuffer>(tree: &LeveledTree<B>, report: &mut CheckReport) -> Result<()> {
     tree.buffer.check(&tree.manifest, report)?;
-    tree.buffer.stage().check(tree.last_seq(), report)?;
+    B::Stage::check(tree, report)?;
     let Some(pool) = &tree.pool else { return Ok(()) };
     let problems = tree.with_marked(pool, |marks| Ok(pool.check(marks)))?;
     report.problems.extend(problems.into_iter().map(|p| format!("pool: {p}")));

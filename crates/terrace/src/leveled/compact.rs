@@ -12,12 +12,11 @@ use terrace_base::exec::Lane;
 use terrace_base::{Error, Result};
 
 use super::change::Change;
-use super::merge::Merge;
+use super::merge::{Merge, Merged};
 use super::{LeveledTree, Stage, WriteBuffer};
 use crate::background::{Compacting, Patience};
 use crate::compaction::leveled::{LevelsView, Pick, rewrite};
 use crate::levels::Levels;
-use crate::levels::output::Written;
 
 /// A choice whose runs are busy until it is dropped.
 struct Claim<'a, B: WriteBuffer> {
@@ -92,7 +91,8 @@ impl<B: WriteBuffer> LeveledTree<B> {
         choose: impl FnOnce(&LevelsView<'_>) -> Option<Pick>,
     ) -> Option<Pick> {
         let state = self.manifest.state();
-        let view = levels.view(self.policy.levels(), busy, &state.candidates);
+        let stale = self.buffer.stage().stale();
+        let view = levels.view(self.policy.levels(), busy, &state.candidates, &stale);
         let pick = choose(&view)?;
         debug_assert_eq!(pick.breach(&view), None, "{pick:?} of {:?}", self.policy);
         Some(pick)
@@ -104,8 +104,9 @@ impl<B: WriteBuffer> LeveledTree<B> {
             change.move_to(pick.output, pick.inputs.iter().copied());
             return self.install(change, None);
         }
-        let written = self.merge_runs(pick, levels, patience)?;
+        let (written, moved) = self.merge_runs(pick, levels, patience)?;
         let bytes = written.iter().map(|t| t.meta.file_bytes).sum();
+        change.lie.moved = moved;
         change.remove(pick.tables());
         change.add(pick.output, written);
         self.install(change, None)?;
@@ -124,7 +125,8 @@ impl<B: WriteBuffer> LeveledTree<B> {
         self.runs.remove(&gone);
     }
 
-    fn merge_runs(&self, pick: &Pick, levels: &Arc<Levels>, patience: Patience) -> Result<Vec<Written>> {
+    /// What was written, and which keys the stage was told of that lay in the inputs.
+    fn merge_runs(&self, pick: &Pick, levels: &Arc<Levels>, patience: Patience) -> Result<Merged> {
         let merge = Arc::new(Merge::new(self, pick, levels, patience)?);
         for _ in 1..merge.parts {
             // A patient caller has all slots.

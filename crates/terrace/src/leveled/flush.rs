@@ -11,7 +11,7 @@ use terrace_table::Kind;
 use super::change::Change;
 use super::{LeveledTree, Memtable, Stage, WriteBuffer};
 use crate::levels::merge::Survivors;
-use crate::levels::output::{Below, Outputs};
+use crate::levels::output::{Below, Outputs, Wanted};
 use crate::manifest::Edit;
 
 impl<B: WriteBuffer> LeveledTree<B> {
@@ -54,13 +54,22 @@ impl<B: WriteBuffer> LeveledTree<B> {
     /// Writes what somebody may still see of some versions to level 0. `versions` is given where to add them, in order:
     /// keys ascending, of one key the newest first. Nothing that is older than any of them lies above level 0.
     pub fn to_level_0(&self, versions: impl FnOnce(&mut Add<'_>) -> Result<()>) -> Result<Change> {
+        self.to_level_0_noting(None, versions)
+    }
+
+    /// The same, noting where the keys come to lie that are `wanted`.
+    pub fn to_level_0_noting<'a>(
+        &'a self,
+        wanted: Option<Box<Wanted<'a>>>,
+        versions: impl FnOnce(&mut Add<'_>) -> Result<()>,
+    ) -> Result<Change> {
         // Listed after all of them became visible: a later snapshot needs nothing older.
         let held = self.core.snapshots.list();
         let levels = self.readable().levels.clone();
         // Older versions may lie in any run; those of older memtables are in runs by now.
         let mut survivors = Survivors::new(&held, |key: &[u8], _| levels.lacks(0, key));
         let options = self.writer_options(self.policy.outputs(0).run_bytes);
-        let mut outputs = Outputs::new(&self.core, &self.manifest, options, Below::default());
+        let mut outputs = Outputs::new(&self.core, &self.manifest, options, Below::default()).noting(wanted);
         versions(&mut |key, seq, kind, value| match survivors.keeps(key, seq, kind) {
             true => outputs.add(key, seq, kind, value),
             false => Ok(()),

@@ -1,6 +1,6 @@
 //! The merge of one compaction, cut into parts that run side by side where threads are free.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 use terrace_table::{Cursor, MergeCursor, merge};
 
-use super::{LeveledTree, Stage, WriteBuffer};
+use super::{LeveledTree, MergePart, Stage, WriteBuffer};
 use crate::background::Patience;
 use crate::compaction::leveled::{Pick, split};
 use crate::levels::Levels;
@@ -16,10 +16,13 @@ use crate::levels::cursor::LevelCursor;
 use crate::levels::merge::Survivors;
 use crate::levels::output::{Below, Outputs, Written};
 use crate::levels::row::Row;
-use crate::levels::run::Run;
+use crate::levels::run::{Passed, Run};
 
 /// Bytes read ahead from each input.
 const READAHEAD_BYTES: usize = 512 << 10;
+
+/// What a merge has written, in order, and the keys that the stage was told of before as lying in the inputs.
+pub(super) type Merged = (Vec<Written>, Vec<Vec<u8>>);
 
 /// One compaction's merge, cut into parts; each is done by whoever comes for it first.
 pub(super) struct Merge {
@@ -33,7 +36,7 @@ pub(super) struct Merge {
     sources: Mutex<Option<Arc<Sources>>>,
     pub parts: usize,
     todo: Mutex<VecDeque<Part>>,
-    done: Mutex<Vec<(usize, Result<Vec<Written>>)>>,
+    done: Mutex<Vec<(usize, Result<Merged>)>>,
     /// Parts that are not done.
     left: AtomicUsize,
 }
@@ -97,12 +100,20 @@ impl Merge {
         tree: &LeveledTree<B>,
         sources: &Sources,
         part: &Part,
-    ) -> Result<Vec<Written>> {
-        let mut children = self.children(sources);
+    ) -> Result<Merged> {
+        let stage = tree.buffer.stage();
+        let numbers: BTreeSet<u64> = self.pick.tables().collect();
+        let (from, to) = (part.from.as_deref(), part.to.as_deref());
+        let (held, visible) = (&self.held[..], self.visible);
+        let watched = stage.watch(&MergePart { from, to, inputs: &numbers, held, visible })?;
+        let (wanted, passed, moved) =
+            watched.map_or_else(Default::default, |w| (Some(w.wanted), w.passed, w.named));
+        let mut children = self.children(sources, &passed);
         let inputs = children.len();
         // A version on the stage hides older ones in the inputs and stays where it is. Whoever holds no snapshot that was listed
-        // sees it, or a newer one.
-        children.extend(tree.buffer.stage().hiding(self.visible));
+        // sees it, or a newer one. It comes after the inputs, and so hides no copy of itself: that is what it leaves behind on
+        // level 0, and it may be about to go.
+        children.extend(stage.hiding(self.visible));
         let mut cursor = merge(children);
         match &part.from {
             Some(from) => cursor.seek(from, u64::MAX)?,
@@ -113,24 +124,26 @@ impl Merge {
         let limits = tree.policy.outputs(self.pick.output);
         let below = self.below(sources, part, limits.overlap_bytes);
         let options = tree.writer_options(limits.run_bytes);
-        let mut outputs = Outputs::new(&tree.core, &tree.manifest, options, below);
+        let mut outputs = Outputs::new(&tree.core, &tree.manifest, options, below).noting(wanted);
         let look_up = || tree.jobs.look_up(self.patience);
         let is_input = |cursor: &MergeCursor| cursor.child().is_some_and(|child| child < inputs);
         outputs.add_survivors(&mut cursor, part.to.as_deref(), &mut survivors, is_input, look_up)?;
-        outputs.finish()
+        Ok((outputs.finish()?, moved))
     }
 
-    fn children(&self, sources: &Sources) -> Vec<Box<dyn Cursor>> {
+    fn children(&self, sources: &Sources, passed: &Passed) -> Vec<Box<dyn Cursor>> {
         let mut children: Vec<Box<dyn Cursor>> = Vec::new();
         if self.pick.level == 0 {
             for run in sources.inputs.iter() {
-                children.push(Box::new(run.cursor(false, READAHEAD_BYTES)));
+                children.push(Box::new(run.cursor_past(passed, false, READAHEAD_BYTES)));
             }
         } else {
-            children.push(Box::new(LevelCursor::new(sources.inputs.clone(), false, READAHEAD_BYTES)));
+            let level = LevelCursor::new(sources.inputs.clone(), false, READAHEAD_BYTES);
+            children.push(Box::new(level.past(passed)));
         }
         if !sources.next.is_empty() {
-            children.push(Box::new(LevelCursor::new(sources.next.clone(), false, READAHEAD_BYTES)));
+            let level = LevelCursor::new(sources.next.clone(), false, READAHEAD_BYTES);
+            children.push(Box::new(level.past(passed)));
         }
         children
     }
@@ -148,12 +161,13 @@ impl Merge {
     }
 
     /// The outputs of all parts in order, or what went wrong in one of them: then all of them go.
-    pub fn finish(&self) -> Result<Vec<Written>> {
+    pub fn finish(&self) -> Result<Merged> {
         drop(self.sources.lock().take());
         let mut done = std::mem::take(&mut *self.done.lock());
         done.sort_by_key(|(ordinal, _)| *ordinal);
-        let parts: Vec<Vec<Written>> = done.into_iter().map(|(_, outcome)| outcome).collect::<Result<_>>()?;
-        Ok(parts.into_iter().flatten().collect())
+        let parts: Vec<Merged> = done.into_iter().map(|(_, outcome)| outcome).collect::<Result<_>>()?;
+        let (written, moved): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+        Ok((written.into_iter().flatten().collect(), moved.into_iter().flatten().collect()))
     }
 }
 
@@ -161,7 +175,7 @@ impl Merge {
 struct Ending<'a> {
     merge: &'a Merge,
     ordinal: usize,
-    outcome: Option<Result<Vec<Written>>>,
+    outcome: Option<Result<Merged>>,
 }
 
 impl Drop for Ending<'_> {

@@ -57,7 +57,7 @@ use parking_lot::Mutex;
 use terrace_base::Result;
 use terrace_base::exec::Lane;
 use terrace_pmem::Pool;
-use terrace_table::TableOptions;
+use terrace_table::{Cursor, TableOptions};
 
 use crate::background::{Background, Flushes};
 use crate::compaction::leveled::{LevelPolicy, Limits};
@@ -68,8 +68,8 @@ use crate::manifest::Manifest;
 use crate::pool;
 use crate::tables::WriterOptions;
 
-pub(crate) use buffer::{Memtable, Moment, Stage, WriteBuffer};
-pub(crate) use change::Change;
+pub(crate) use buffer::{Memtable, MergePart, Moment, Stage, Watched, WriteBuffer};
+pub(crate) use change::{Change, Lie};
 pub(crate) use flush::Add;
 pub(crate) use options::{policy, settings, table_options};
 pub(crate) use repair::{PlacedRun, gather_runs, new_state};
@@ -219,6 +219,24 @@ impl<B: WriteBuffer> LeveledTree<B> {
         self.readable().levels.sizes(0).iter().sum()
     }
 
+    /// Bytes of an entry of run `number`, on average, if there is such a run.
+    pub fn entry_bytes(&self, number: u64) -> Option<u64> {
+        let state = self.manifest.state();
+        state.tables.get(&number).map(|table| table.meta.file_bytes / table.meta.entries.max(1))
+    }
+
+    /// The offset of the block of run `number` in which the newest version of `key` there lies, if it has one; nothing if there
+    /// is no such run.
+    pub fn block_of(&self, number: u64, key: &[u8]) -> Result<Option<Option<u64>>> {
+        if !self.manifest.state().tables.contains_key(&number) {
+            return Ok(None);
+        }
+        let mut cursor = self.runs.get(number)?.cursor(false, 0);
+        cursor.seek(key, u64::MAX)?;
+        let is_there = cursor.valid() && cursor.key() == key;
+        Ok(Some(cursor.position().filter(|_| is_there).map(|block| block.offset())))
+    }
+
     /// Everything up to this sequence number has been flushed.
     pub fn flushed_seq(&self) -> u64 {
         self.manifest.state().flushed_seq
@@ -239,12 +257,13 @@ impl<B: WriteBuffer> LeveledTree<B> {
         self.core.files.sweep(&self.manifest);
     }
 
-    /// Gives the cache what memtables, each at its full size, and tables leave of the budget.
+    /// Gives the cache what memtables, each at its full size, the stage and tables leave of the budget.
     fn fit_cache(&self) {
         let readable = self.readable();
         let memtable = |m: &Arc<B::Memtable>| m.dram_bytes().max(self.settings.memtable_bytes);
         let memtables: u64 = readable.memtables.iter().map(memtable).sum();
-        self.core.memory.fit_cache(self.core.cache().table_bytes() + memtables);
+        let others = memtables + self.buffer.stage().dram_bytes();
+        self.core.memory.fit_cache(self.core.cache().table_bytes() + others);
     }
 
     /// Notes what writers are slowed down by.
@@ -260,6 +279,11 @@ impl<B: WriteBuffer> LeveledTree<B> {
         let state = self.manifest.state();
         let is_there = |number| state.tables.get(number).is_some_and(|table| table.level as usize == last);
         levels.level(last).has_deletes() || state.candidates.iter().any(is_there)
+    }
+
+    /// Has `job` tidy up in the background. Its failure is the database's.
+    pub fn tidy(&self, job: impl FnOnce(&Self) -> Result<()> + Send + 'static) {
+        self.jobs.tidy(&self.me, job);
     }
 
     fn spawn(&self, lane: Lane, job: impl FnOnce(&Self) + Send + 'static) -> bool {

@@ -5,7 +5,7 @@ use terrace_base::Result;
 use terrace_table::{Cursor, Kind, Position};
 
 use super::row::{Place, Row};
-use super::run::RunCursor;
+use super::run::{Passed, RunCursor};
 
 /// A cursor over runs that do not overlap, in order. Only the run it is in has a cursor of its own.
 ///
@@ -17,19 +17,25 @@ pub(crate) struct LevelCursor {
     inner: Option<RunCursor>,
     fill_cache: bool,
     readahead: usize,
+    passed: Passed,
 }
 
 impl LevelCursor {
     /// A cursor at no entry yet; the rest is as for [`Run::cursor`](super::run::Run::cursor).
     pub fn new(runs: Row, fill_cache: bool, readahead: usize) -> Self {
-        LevelCursor { at: runs.first(), runs, inner: None, fill_cache, readahead }
+        LevelCursor { at: runs.first(), runs, inner: None, fill_cache, readahead, passed: Passed::default() }
+    }
+
+    /// The same, which goes past what is `passed`.
+    pub fn past(self, passed: &Passed) -> Self {
+        LevelCursor { passed: passed.clone(), ..self }
     }
 
     /// Goes to run `at` and has `moves` place its cursor; nowhere if there is no such run.
     fn enter(&mut self, at: Place, moves: impl FnOnce(&mut RunCursor) -> Result<()>) -> Result<()> {
         if self.inner.is_none() || self.at != at {
             let (fill_cache, readahead) = (self.fill_cache, self.readahead);
-            self.inner = self.runs.get(at).map(|run| run.cursor(fill_cache, readahead));
+            self.inner = self.runs.get(at).map(|run| run.cursor_past(&self.passed, fill_cache, readahead));
             self.at = at;
         }
         self.inner.as_mut().map_or(Ok(()), moves)

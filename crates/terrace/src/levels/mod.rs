@@ -23,7 +23,7 @@ pub(crate) mod row;
 pub(crate) mod run;
 pub(crate) mod walk;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use terrace_base::Result;
 use terrace_table::{Cursor, Entry, TableMeta};
@@ -140,11 +140,18 @@ impl Levels {
         })
     }
 
-    /// The figures of all runs, on `levels` levels: those in `busy` are, those in `keeping` keep old versions.
-    pub fn view(&self, levels: usize, busy: &BTreeSet<u64>, keeping: &BTreeSet<u64>) -> LevelsView<'_> {
+    /// The figures of all runs, on `levels` levels: those in `busy` are, those in `keeping` keep old versions, and so much of
+    /// them is `stale`.
+    pub fn view(
+        &self,
+        levels: usize,
+        busy: &BTreeSet<u64>,
+        keeping: &BTreeSet<u64>,
+        stale: &Stale,
+    ) -> LevelsView<'_> {
         let mut view: Vec<Vec<TableFigures<'_>>> = Vec::with_capacity(levels.max(self.depth()));
         for runs in &self.levels {
-            view.push(runs.iter().map(|t| figures(t.meta(), busy, keeping)).collect());
+            view.push(runs.iter().map(|t| figures(t.meta(), busy, keeping, stale)).collect());
         }
         view.resize_with(levels.max(self.depth()), Vec::new);
         LevelsView { levels: view }
@@ -164,7 +171,19 @@ impl Levels {
     }
 }
 
-fn figures<'a>(meta: &'a TableMeta, busy: &BTreeSet<u64>, keeping: &BTreeSet<u64>) -> TableFigures<'a> {
+/// Bytes of each run that are known to be outdated; of runs that it does not name, none are.
+pub(crate) type Stale = BTreeMap<u64, u64>;
+
+fn stale_of(meta: &TableMeta, stale: &Stale) -> u64 {
+    stale.get(&meta.number).map_or(0, |&bytes| bytes.min(meta.file_bytes))
+}
+
+fn figures<'a>(
+    meta: &'a TableMeta,
+    busy: &BTreeSet<u64>,
+    keeping: &BTreeSet<u64>,
+    stale: &Stale,
+) -> TableFigures<'a> {
     TableFigures {
         number: meta.number,
         bytes: meta.file_bytes,
@@ -176,6 +195,7 @@ fn figures<'a>(meta: &'a TableMeta, busy: &BTreeSet<u64>, keeping: &BTreeSet<u64
         max_seq: meta.max_seq,
         busy: busy.contains(&meta.number),
         keeps_old: keeping.contains(&meta.number),
+        stale: stale_of(meta, stale),
     }
 }
 

@@ -4,12 +4,12 @@
 //! makes the names durable, the rest is the caller's.
 
 use terrace_base::Result;
-use terrace_table::{Cursor, Kind, TableMeta};
+use terrace_table::{BlockSpan, Cursor, Kind, Position, TableMeta};
 
 use super::merge::Survivors;
 use crate::core::Core;
 use crate::manifest::Manifest;
-use crate::tables::{MadeFile, TableWriter, WriterOptions};
+use crate::tables::{MadeFile, MadeTable, TableWriter, WriterOptions};
 
 /// Entries merged between two looks at what else there is to do.
 const ENTRIES_A_LOOK: u32 = 4096;
@@ -21,7 +21,21 @@ pub(crate) struct Written {
     pub file: MadeFile,
     /// It holds versions beside the newest of their key, which only snapshots keep.
     pub keeps_old: bool,
+    /// Where keys that somebody asked about have come to lie.
+    pub noted: Vec<Noted>,
 }
+
+/// The block that the newest version of a key in a table lies in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Noted {
+    pub key: Vec<u8>,
+    pub block: Position,
+    /// Entries of the block.
+    pub entries: u64,
+}
+
+/// Says of keys, which ascend, whether it is to be noted where they come to lie.
+pub(crate) type Wanted<'a> = dyn FnMut(&[u8]) -> bool + 'a;
 
 /// Writes a series of tables. All versions of a key go into the same one.
 pub(crate) struct Outputs<'a> {
@@ -32,6 +46,11 @@ pub(crate) struct Outputs<'a> {
     below: Below,
     /// Keys before which a table ends, ascending, the next one last.
     cuts: Vec<Vec<u8>>,
+    wanted: Option<Box<Wanted<'a>>>,
+    /// Keys in the table being written that are wanted, each with the ordinal of its newest version there.
+    noted: Vec<(Vec<u8>, u64)>,
+    /// Entries of the table being written.
+    entries: u64,
     done: Vec<Written>,
 }
 
@@ -71,7 +90,22 @@ impl<'a> Outputs<'a> {
     /// Tables with numbers from `manifest`, cut and written as `options` say.
     pub fn new(core: &'a Core, manifest: &'a Manifest, options: WriterOptions, below: Below) -> Self {
         let writer = TableWriter::new(&core.files, manifest, options);
-        Outputs { core, writer, keeps_old: false, below, cuts: Vec::new(), done: Vec::new() }
+        Outputs {
+            core,
+            writer,
+            keeps_old: false,
+            below,
+            cuts: Vec::new(),
+            wanted: None,
+            noted: Vec::new(),
+            entries: 0,
+            done: Vec::new(),
+        }
+    }
+
+    /// The same, noting where the keys come to lie that are `wanted`.
+    pub fn noting(self, wanted: Option<Box<Wanted<'a>>>) -> Self {
+        Outputs { wanted, ..self }
     }
 
     /// Ends the table being written, and has those that follow end before each of `cuts`, which ascend. Keys may begin anew.
@@ -86,9 +120,13 @@ impl<'a> Outputs<'a> {
     pub fn add(&mut self, key: &[u8], seq: u64, kind: Kind, value: &[u8]) -> Result<()> {
         if self.writer.may_cut(key) {
             self.cut(key)?;
+            if self.wanted.as_mut().is_some_and(|wanted| wanted(key)) {
+                self.noted.push((key.to_vec(), self.entries));
+            }
         } else {
             self.keeps_old = true;
         }
+        self.entries += 1;
         self.writer.add(key, seq, kind, value)
     }
 
@@ -141,8 +179,10 @@ impl<'a> Outputs<'a> {
 
     fn close(&mut self) -> Result<()> {
         if let Some(made) = self.writer.finish()? {
-            let keeps_old = std::mem::take(&mut self.keeps_old);
-            self.done.push(Written { meta: made.meta, file: made.file, keeps_old });
+            let (keeps_old, noted) = (std::mem::take(&mut self.keeps_old), std::mem::take(&mut self.noted));
+            let noted = placed(noted, &made);
+            self.done.push(Written { meta: made.meta, file: made.file, keeps_old, noted });
+            self.entries = 0;
             self.core.counters.tables_written.add(1);
         }
         Ok(())
@@ -156,4 +196,19 @@ impl<'a> Outputs<'a> {
         }
         Ok(self.done)
     }
+}
+
+/// In which block of a table each of some keys lies, given by the ordinals of its entries, which ascend.
+fn placed(keys: Vec<(Vec<u8>, u64)>, made: &MadeTable) -> Vec<Noted> {
+    let mut at = 0;
+    let first_of = |at: usize| made.blocks.get(at).map(|span: &BlockSpan| span.first_entry);
+    let noted = keys.into_iter().filter_map(|(key, ordinal)| {
+        while first_of(at + 1).is_some_and(|first| first <= ordinal) {
+            at += 1;
+        }
+        let span = made.blocks.get(at)?;
+        let end = first_of(at + 1).unwrap_or(made.meta.entries);
+        Some(Noted { key, block: span.position, entries: end - span.first_entry })
+    });
+    noted.collect()
 }

@@ -21,10 +21,11 @@
 //! (`LeveledTree::with_marked`). The policy will say of which kind an output is, with the other limits for its level
 //! ([`OutputLimits`](crate::compaction::leveled::LevelPolicy::outputs)), and `output.rs` will write it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use terrace_base::Result;
-use terrace_table::{Entry, Table, TableCursor, TableMeta};
+use terrace_table::{Entry, PassedBlocks, Table, TableCursor, TableMeta};
 
 use crate::core::Core;
 use crate::manifest::Manifest;
@@ -39,6 +40,9 @@ pub(crate) enum Run {
 
 /// A place in a run, which it keeps.
 pub(crate) type RunCursor = TableCursor;
+
+/// Blocks of runs, by their numbers, that need not be read.
+pub(crate) type Passed = BTreeMap<u64, PassedBlocks>;
 
 impl Run {
     /// Its number.
@@ -71,6 +75,15 @@ impl Run {
     pub fn cursor(&self, fill_cache: bool, readahead: usize) -> RunCursor {
         match self {
             Run::Table(table) => table.cursor(fill_cache, readahead),
+        }
+    }
+
+    /// The same, which goes past what is `passed` of it.
+    pub fn cursor_past(&self, passed: &Passed, fill_cache: bool, readahead: usize) -> RunCursor {
+        match self {
+            Run::Table(table) => {
+                table.cursor_past(passed.get(&self.number()).cloned(), fill_cache, readahead)
+            }
         }
     }
 

@@ -1,24 +1,72 @@
 //! Options of the engine `lab`.
 
 use super::lsm::{LsmOptions, settings_of_levels};
-use super::settings::{BLOCK_BYTES, KIB, MANY, MEMTABLE_BYTES, Setting, Slot, TABLE_BYTES, TIB};
+use super::settings::{BLOCK_BYTES, Choice, KIB, MANY, MEMTABLE_BYTES, Setting, Slot, TABLE_BYTES, TIB};
+
+/// Which of the trees an engine `lab` uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LabTrees {
+    /// None: what is in them leaves, and writes and compactions are those of `lsm`.
+    None,
+    /// The tree of values.
+    Values,
+    /// The tree of values, and the tree of hints.
+    #[default]
+    Both,
+}
+
+impl LabTrees {
+    pub(crate) fn has_values(self) -> bool {
+        self != LabTrees::None
+    }
+
+    pub(crate) fn has_hints(self) -> bool {
+        self == LabTrees::Both
+    }
+}
+
+impl Choice for LabTrees {
+    const NAMES: &'static [&'static str] = &["none", "values", "both"];
+
+    fn number(&self) -> usize {
+        *self as usize
+    }
+
+    fn take(&mut self, number: usize) {
+        *self = [Self::None, Self::Values, Self::Both][number];
+    }
+}
 
 /// Options of the `lab` engine.
 #[derive(Debug, Clone)]
 pub struct LabOptions {
     /// Memtables and levels, as those of `lsm`; the log lies on persistent memory whatever is said here.
     pub levels: LsmOptions,
+    /// Which of the trees are used.
+    pub trees: LabTrees,
     /// Bytes of persistent memory that the tree of values may take, a quarter of the pool at most. 0 stands for
     /// `value_tree_share`.
     pub value_tree_bytes: u64,
     /// What the tree of values may take for each byte of tables, where `value_tree_bytes` is 0. With 0 there is nothing in it:
     /// what is there leaves it.
     pub value_tree_share: f64,
+    /// Bytes of persistent memory that the tree of hints may take, a sixteenth of the pool at most. 0 stands for
+    /// `hint_tree_share`.
+    pub hint_tree_bytes: u64,
+    /// What the tree of hints may take for each byte of tables, where `hint_tree_bytes` is 0.
+    pub hint_tree_share: f64,
 }
 
 impl Default for LabOptions {
     fn default() -> Self {
-        LabOptions { levels: LsmOptions::default(), value_tree_bytes: 0, value_tree_share: 0.006 }
+        LabOptions {
+            levels: LsmOptions::default(),
+            trees: LabTrees::default(),
+            value_tree_bytes: 0,
+            value_tree_share: 0.005,
+            hint_tree_bytes: 0,
+            hint_tree_share: 0.001,
+        }
     }
 }
 
@@ -31,6 +79,12 @@ impl LabOptions {
                 slot: Slot::Whole(&mut self.value_tree_bytes, 0..=16 * TIB),
             },
             Setting { name: "lab.value_tree_share", slot: Slot::Share(&mut self.value_tree_share) },
+            Setting {
+                name: "lab.hint_tree_bytes",
+                slot: Slot::Whole(&mut self.hint_tree_bytes, 0..=16 * TIB),
+            },
+            Setting { name: "lab.hint_tree_share", slot: Slot::Share(&mut self.hint_tree_share) },
+            Setting { name: "lab.trees", slot: Slot::OneNamed(&mut self.trees) },
         ];
         all.extend(settings_of_levels!("lab", self.levels));
         all

@@ -24,7 +24,7 @@ use terrace_pmem::Profile;
 pub use terrace_table::Compression;
 
 pub use self::kind::{BufferPlace, EngineKind};
-pub use self::lab::LabOptions;
+pub use self::lab::{LabOptions, LabTrees};
 pub use self::lsm::{LogPlace, LsmOptions};
 use self::settings::{KIB, MIB, Setting, Slot, TIB};
 pub use self::slm::SlmOptions;

@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use terrace::{Db, EngineKind, ErrorKind, Options, PoolChoice, Profile, Snapshot};
+use terrace::{Db, EngineKind, ErrorKind, Options, PoolChoice, Profile, Snapshot, Stats};
 use terrace_base::rng::Rng;
 
 use crate::harness::assert_clean;
@@ -54,7 +54,7 @@ struct Load {
 
 /// The loads: records of 1 KB with small memtables and tables, and of 100 bytes, whose keys take most of the memory,
 /// with the usual ones, for which the budget is small.
-fn loads() -> [Load; 4] {
+fn loads() -> [Load; 5] {
     let mut small = Options { memory_budget: (96 << 20) * scale(), ..Options::default() };
     small.slm.memtable_bytes = 4 << 20;
     small.slm.table_bytes = 4 << 20;
@@ -63,10 +63,13 @@ fn loads() -> [Load; 4] {
     levels.lsm.memtable_bytes = 4 << 20;
     levels.lsm.table_bytes = 4 << 20;
     levels.lsm.base_level_bytes = 16 << 20;
+    let mut values = Options { engine: EngineKind::Lab, ..emulated(levels.clone()) };
+    values.lab.levels = levels.lsm.clone();
     let buckets = Options { engine: EngineKind::Wip, ..small.clone() };
     [
         Load { budget: buckets.memory_budget, value_bytes: VALUE_BYTES, options: buckets },
         Load { budget: levels.memory_budget, value_bytes: VALUE_BYTES, options: levels },
+        Load { budget: values.memory_budget, value_bytes: VALUE_BYTES, options: values },
         Load { budget: small.memory_budget, value_bytes: VALUE_BYTES, options: small },
         Load { budget: usual.memory_budget, value_bytes: 100, options: usual },
     ]
@@ -137,8 +140,26 @@ fn small_pool() -> Options {
 /// Overwriting goes on for ever in a pool of a fraction (a sixtieth, in long runs) of what is written: writers are slowed, none is refused.
 #[test]
 fn a_small_pool_carries_many_overwrites() {
+    many_overwrites(small_pool());
+}
+
+/// The same where the pool holds logs and trees.
+#[test]
+fn a_small_pool_with_logs_and_trees_carries_many_overwrites() {
+    let mut options = Options { engine: EngineKind::Lab, ..small_pool() };
+    options.lab.value_tree_bytes = options.pm_bytes;
+    options.lab.hint_tree_bytes = options.pm_bytes;
+    options.lab.levels.memtable_bytes = options.pm_bytes / 16;
+    options.lab.levels.table_bytes = options.pm_bytes / 8;
+    options.lab.levels.base_level_bytes = options.pm_bytes / 2;
+    let pm_bytes = options.pm_bytes;
+    let stats = many_overwrites(options);
+    assert!(stats.values.evicted > 0 && stats.values.bytes < pm_bytes / 3, "{:?}", stats.values);
+    assert!(stats.hints.bytes <= pm_bytes / 16, "{:?}", stats.hints);
+}
+
+fn many_overwrites(options: Options) -> Stats {
     let dir = tempfile::tempdir().unwrap();
-    let options = small_pool();
     let rounds = (6 * scale()).min(60);
     let (writes, records) = (options.pm_bytes * rounds / VALUE_BYTES as u64, options.pm_bytes / 128);
     let db = Db::open(dir.path(), options).unwrap();
@@ -157,6 +178,7 @@ fn a_small_pool_carries_many_overwrites() {
         let found = db.get(&key(k as u64)).unwrap();
         assert_eq!(found.map(|v| u64::from_le_bytes(v[..8].try_into().unwrap())), *wanted);
     }
+    stats
 }
 
 /// The index over all keys bounds the data: a pool is full at so much, says so, and reads go on.
@@ -231,6 +253,11 @@ fn space_behind_a_snapshot_is_reclaimed_on_levels() {
 }
 
 #[test]
+fn space_behind_a_snapshot_is_reclaimed_under_a_tree_of_values() {
+    behind_a_snapshot(EngineKind::Lab);
+}
+
+#[test]
 fn space_behind_a_snapshot_is_reclaimed_in_buckets() {
     behind_a_snapshot(EngineKind::Wip);
 }
@@ -251,6 +278,7 @@ fn behind_a_snapshot(engine: EngineKind) {
     options.lsm.memtable_bytes = 1 << 20;
     options.lsm.table_bytes = 1 << 20;
     options.lsm.base_level_bytes = 4 << 20;
+    options.lab.levels = options.lsm.clone();
     (options.wip.memtable_bytes, options.wip.most_memtable_bytes) = (64 << 10, 1 << 20);
     (options.wip.bucket_bytes, options.wip.log_bytes) = (4 << 20, 4 << 20);
     options.slm.memtable_bytes = 1 << 20;

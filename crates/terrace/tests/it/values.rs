@@ -1,6 +1,6 @@
 //! The tree of values of the engine `lab`: what comes into it, what it hides, and what leaves it.
 
-use terrace::{Db, EngineKind, ErrorKind, LabOptions, Options};
+use terrace::{Db, EngineKind, ErrorKind, LabOptions, LabTrees, Options, PoolChoice, Profile, Stats};
 use terrace_base::rng::Rng;
 use terrace_pmem::Granularity;
 
@@ -162,4 +162,92 @@ fn without_persistent_memory_it_is_refused_and_told_how_to_go_on() {
     let error = machine.open().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("lab") && error.to_string().contains("emulated"), "{error}");
+}
+
+/// Writes keys in turns, so that they leave the tree of values and come back; what was written then.
+fn write_in_turns(db: &Db, map: &mut Map) {
+    let mut rng = Rng::new(3);
+    for i in 0..12_000u32 {
+        // A hundred keys are written often for a while, and then another hundred.
+        let turn = i / 1500 % 3 * 100;
+        let key = if rng.one_in(4) { 1000 + rng.below(3000) } else { u64::from(turn) + rng.below(100) };
+        let (key, value) = ((key as u32).to_be_bytes(), i.to_le_bytes().repeat(20));
+        db.put(&key, &value).unwrap();
+        map.insert(key.to_vec(), value);
+    }
+    db.flush().unwrap();
+}
+
+/// Every set of trees holds the same; hints know what is stale, and blocks are left out.
+#[test]
+fn hints_tell_what_is_stale() {
+    let with = |trees: LabTrees| -> Stats {
+        let machine = Machine::new(&setup());
+        let mut options = machine.options();
+        options.lab.trees = trees;
+        (options.lab.value_tree_bytes, options.lab.hint_tree_bytes) = (16 << 10, 64 << 10);
+        let (db, mut map) = (machine.open_with(options.clone()).unwrap(), Map::new());
+        write_in_turns(&db, &mut map);
+        let stats = db.stats();
+        assert_holds(&db, &map);
+        let after = machine.kill().open_with(options).unwrap();
+        assert_holds(&after, &map);
+        stats
+    };
+    let [none, values, both] = [LabTrees::None, LabTrees::Values, LabTrees::Both].map(with);
+    let written = |stats: &Stats| (stats.counts.flush_bytes, stats.counts.compaction_bytes);
+    println!("none {:?}\nvalues {:?}\nboth {:?}", written(&none), written(&values), written(&both));
+    println!("{:?} {:?}", both.values, both.hints);
+    assert_eq!((none.values.keys, values.hints.keys), (0, 0));
+    assert!(values.values.evicted > 100, "{:?}", values.values);
+    let hints = both.hints;
+    assert!(hints.keys > 50 && hints.outdated > 100 && hints.passed_blocks > 0, "{hints:?}");
+    assert!(hints.bytes <= hints.bound, "{hints:?}");
+}
+
+/// Trees that are not wanted any more empty, and fill again.
+#[test]
+fn hints_that_are_not_wanted_go() {
+    let machine = Machine::new(&setup());
+    let mut map = Map::new();
+    for trees in [LabTrees::Both, LabTrees::Values, LabTrees::Both, LabTrees::None, LabTrees::Both] {
+        let mut options = machine.options();
+        options.lab.trees = trees;
+        options.lab.hint_tree_bytes = 64 << 10;
+        let db = machine.open_with(options).unwrap();
+        write_in_turns(&db, &mut map);
+        assert_eq!(db.stats().hints.keys > 0, trees == LabTrees::Both, "{trees:?}: {:?}", db.stats().hints);
+        assert_eq!(db.stats().values.keys > 0, trees != LabTrees::None, "{trees:?}: {:?}", db.stats().values);
+        assert_holds(&db, &map);
+        db.close().unwrap();
+    }
+}
+
+/// A get of a key that the tree does not have looks into it seldom, and so costs hardly a read of persistent memory.
+#[test]
+fn a_get_of_an_absent_key_walks_through_no_tree() {
+    let dir = tempfile::tempdir().unwrap();
+    let profile = Profile::parse("read=1").unwrap();
+    let mut options = Options {
+        engine: EngineKind::Lab,
+        pool: PoolChoice::Emulated { path: None, profile },
+        ..Options::default()
+    };
+    options.lab.value_tree_bytes = 16 << 20;
+    options.lab.levels.memtable_bytes = 64 << 10;
+    let db = Db::open(dir.path(), options).unwrap();
+    let key = |i: u32| format!("key {i:06}").into_bytes();
+    for _ in 0..3 {
+        (0..4000).for_each(|i| db.put(&key(2 * i), &[1; 40]).unwrap());
+    }
+    db.flush().unwrap();
+    assert!(db.stats().values.keys > 3000, "{:?}", db.stats().values);
+    let reads = |wanted: &dyn Fn(u32) -> Vec<u8>| {
+        let before = db.stats().pm.traffic.xpline_reads;
+        (0..4000).for_each(|i| drop(db.get(&wanted(i)).unwrap()));
+        db.stats().pm.traffic.xpline_reads - before
+    };
+    let (there, absent) = (reads(&|i| key(2 * i)), reads(&|i| key(2 * i + 1)));
+    println!("{there} reads for keys that are there, {absent} for others");
+    assert!(there > 4000 && absent * 10 < there, "{there} and {absent}");
 }

@@ -95,11 +95,13 @@ fn score(view: &LevelsView<'_>, targets: &Targets, options: &LeveledOptions, lev
     let tables = &view.levels[level];
     let idle: u64 = tables.iter().filter(|t| !t.busy).map(|t| t.bytes).sum();
     if level > 0 {
-        // A level above the base is left from when there was more.
+        // A level above the base is left from when there was more. What is stale is no burden on the others: it goes when
+        // it is merged, and is not worth a merge of its own.
+        let live: u64 = tables.iter().filter(|t| !t.busy).map(TableFigures::live).sum();
         return if level < targets.base && idle > 0 {
             2.0
         } else {
-            idle as f64 / targets.bytes[level] as f64
+            live as f64 / targets.bytes[level] as f64
         };
     }
     let count = tables.len() as f64 / options.l0_trigger.max(1) as f64;

@@ -73,7 +73,7 @@ pub trait Victims: Debug + Send + Sync {
 }
 
 /// The table that overlaps the least for its size: RocksDB's `kMinOverlappingRatio`. A tombstone counts as much as
-/// it may free, so that deletions reach what they delete.
+/// it may free, so that deletions reach what they delete, and what is known to be outdated as much again.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LeastOverlap;
 
@@ -82,6 +82,8 @@ impl Victims for LeastOverlap {
         let average = table.bytes as f64 / table.entries.max(1) as f64;
         // As RocksDB compensates: only where tombstones are the majority of what was written.
         let surplus = (2 * table.deletes).saturating_sub(table.entries) as f64;
-        overlap as f64 / (table.bytes as f64 + 2.0 * surplus * average).max(1.0)
+        // What is stale goes for nothing, and counts twice beside what is live.
+        let worth = table.live() as f64 + 2.0 * table.stale as f64;
+        overlap as f64 / (worth + 2.0 * surplus * average).max(1.0)
     }
 }

@@ -66,6 +66,7 @@ fn figures(number: u64, seqs: (u64, u64)) -> TableFigures<'static> {
         max_seq: seqs.1,
         busy: false,
         keeps_old: false,
+        stale: 0,
     }
 }
 
@@ -247,6 +248,8 @@ impl Model {
                 max_seq: seqs().max().unwrap_or(0),
                 busy: false,
                 keeps_old: self.noted.contains(number),
+                // Whatever is said of that: all that it bears on is which tables go first, and when.
+                stale: number % 4 * 10,
             });
         }
         for (level, tables) in levels.iter_mut().enumerate() {

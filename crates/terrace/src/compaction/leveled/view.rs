@@ -25,12 +25,19 @@ pub struct TableFigures<'a> {
     pub busy: bool,
     /// It holds versions beside the newest of their key, which were kept for snapshots.
     pub keeps_old: bool,
+    /// Bytes of it that are known to be outdated: what replaces them lies above.
+    pub stale: u64,
 }
 
 impl<'a> TableFigures<'a> {
     /// Whether it holds what could go were there no snapshots, if it is on the last level.
     pub fn holds_garbage(&self) -> bool {
         self.deletes > 0 || self.keeps_old
+    }
+
+    /// Bytes of it that are not known to be outdated.
+    pub fn live(&self) -> u64 {
+        self.bytes.saturating_sub(self.stale)
     }
 
     /// Its range of keys.

@@ -12,9 +12,10 @@ use terrace_index::{OrderedIndex, PointIndex, ScanBatch};
 
 use super::clock::Round;
 use super::flush::count;
-use super::layout::Place;
+use super::layout::{Hint, Place};
 use super::tree::{CHUNK, LEAST_THRESHOLD, ValueTree, Work, kind};
 use crate::leveled::{LeveledTree, WriteBuffer};
+use crate::levels::output::Wanted;
 
 /// Where the tree holds more than this part of its bound, victims are looked for, until it holds no more than the lesser part.
 const FULL: (u64, u64) = (7, 8);
@@ -25,9 +26,14 @@ type Victims = BTreeMap<Vec<u8>, Place>;
 
 /// Has what is to leave go to level 0.
 pub(super) fn evict<B: WriteBuffer>(values: &ValueTree, tree: &LeveledTree<B>) -> Result<()> {
+    values.fit_filter();
     let mut work = values.work.lock();
+    values.hints.outdate(&std::mem::take(&mut work.outdated), &|run| tree.entry_bytes(run));
+    let is_hot = |key: &[u8]| values.sketch.estimate(values.hash(key)) >= LEAST_THRESHOLD;
+    let leads_on = |hint: Option<Hint>| hint.is_some_and(|hint| tree.entry_bytes(hint.run).is_some());
+    values.hints.trim(tree.run_bytes(), &|key, hint| leads_on(hint) && is_hot(key));
     for key in std::mem::take(&mut work.below) {
-        leave(values, &key, Place::Below)?;
+        values.leave(&key, Place::Below)?;
     }
     if values.index.is_empty() {
         return Ok(());
@@ -58,7 +64,9 @@ pub(super) fn clear<B: WriteBuffer>(values: &ValueTree, tree: &LeveledTree<B>) -
 
 /// Writes victims to level 0, and takes them out of the tree. The caller holds `work`.
 fn take_below<B: WriteBuffer>(values: &ValueTree, tree: &LeveledTree<B>, victims: &Victims) -> Result<()> {
-    let change = tree.to_level_0(|add| {
+    // Who was hot may be so again: then what is written now is stale.
+    let wanted = values.hints.is_on().then(|| Box::new(|_: &[u8]| true) as Box<Wanted<'_>>);
+    let change = tree.to_level_0_noting(wanted, |add| {
         for (key, place) in victims {
             let Place::Here(word) = place else { continue };
             let record = values.record(*word, key)?;
@@ -68,19 +76,10 @@ fn take_below<B: WriteBuffer>(values: &ValueTree, tree: &LeveledTree<B>, victims
     })?;
     tree.put(change)?;
     for (key, place) in victims {
-        leave(values, key, *place)?;
+        values.leave(key, *place)?;
         count(&values.figures.evicted);
     }
     values.drain();
-    Ok(())
-}
-
-/// Takes `key` out, if the index still says `place` of it.
-fn leave(values: &ValueTree, key: &[u8], place: Place) -> Result<()> {
-    let left = values.index.compare_exchange(key, Some(place.bits()), None)?.is_ok();
-    if let (true, Place::Here(word)) = (left, place) {
-        values.limbo.retire(word);
-    }
     Ok(())
 }
 

@@ -12,17 +12,19 @@
 //! A flush may be begun anew, after an error or a crash. A version that the tree has already, or a newer one, is left as it
 //! is: a log that is replayed may fill memtables otherwise than it was filled by them.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrace_base::Result;
-use terrace_index::PointIndex;
 use terrace_table::Kind;
 
+use super::hints::Walk;
 use super::layout::Place;
 use super::tree::{ValueTree, Work, is_full};
 use crate::core::snapshots::is_needed;
 use crate::leveled::{Add, Change, LeveledTree, Memtable, WriteBuffer};
-use crate::versions::{NewRecord, RECORD_BYTES_BEFORE_KEY, Version};
+use crate::versions::{RECORD_BYTES_BEFORE_KEY, Version};
 
 /// A record is at most this long: larger ones take whole extents, mostly of nothing.
 const MOST_RECORD_BYTES: u64 = 8 << 10;
@@ -42,8 +44,9 @@ pub(super) fn flush<B: WriteBuffer>(
     // Listed after all of the memtable became visible: later snapshots see nothing older.
     let held = tree.core().snapshots.list();
     let mut work = values.work.lock();
+    work.outdated.clear();
     memtable.visit(|key, _, _, _| {
-        work.sketch.touch(values.hash(key));
+        values.sketch.touch(values.hash(key));
         Ok(())
     })?;
     if !held.is_empty() {
@@ -51,8 +54,13 @@ pub(super) fn flush<B: WriteBuffer>(
         tree.put(change)?;
     }
     let room = values.bound(tree.run_bytes()).saturating_sub(values.used());
-    let change = tree.to_level_0(|add| {
-        let mut flushing = Flushing { values, work: &mut work, held: &held, room, key: None, newer: None };
+    // Whether there is a hint of the key that goes to level 0: then it is to lead there.
+    let has_hint = Rc::new(Cell::new(false));
+    let wanted = has_hint.clone();
+    let change = tree.to_level_0_noting(Some(Box::new(move |_: &[u8]| wanted.get())), |add| {
+        let (held, hints) = (&held[..], values.hints.walk());
+        let work = &mut *work;
+        let mut flushing = Flushing { values, work, hints, has_hint, held, room, key: None, newer: None };
         memtable.visit(|key, seq, kind, value| flushing.take((key, seq, kind, value), add))
     })?;
     values.drain();
@@ -99,6 +107,9 @@ type Taken<'a> = (&'a [u8], u64, Kind, &'a [u8]);
 struct Flushing<'a> {
     values: &'a ValueTree,
     work: &'a mut Work,
+    /// The hints beside the keys.
+    hints: Walk<'a>,
+    has_hint: Rc<Cell<bool>>,
     held: &'a [u64],
     /// Bytes that the tree may still grow by.
     room: u64,
@@ -113,7 +124,14 @@ impl Flushing<'_> {
         let (key, seq, kind, value) = taken;
         if self.key.as_deref() != Some(key) {
             self.key = Some(key.to_vec());
+            let hint = self.hints.find(key);
+            self.has_hint.set(hint.is_some());
             self.newer = self.keep(&taken)?.then_some(seq);
+            if let (Some(_), Some((hint, word))) = (self.newer, hint)
+                && !hint.is_stale
+            {
+                self.work.outdated.push((key.to_vec(), word));
+            }
             return if self.newer.is_some() { Ok(()) } else { add(key, seq, kind, value) };
         }
         let is_hidden = self.newer.is_some_and(|newer| !is_needed(self.held, seq, newer));
@@ -124,10 +142,10 @@ impl Flushing<'_> {
     /// Keeps the newest version of a key in the tree, if that is where it is to be; whether it is there.
     fn keep(&mut self, taken: &Taken<'_>) -> Result<bool> {
         let (key, seq, kind, _) = *taken;
-        let before = self.values.place(key)?;
         let hash = self.values.hash(key);
+        let before = if self.values.may_hold(hash) { self.values.place(key)? } else { None };
         match before {
-            None if kind == Kind::Delete || self.work.sketch.estimate(hash) < self.work.threshold => {
+            None if kind == Kind::Delete || self.values.sketch.estimate(hash) < self.work.threshold => {
                 return Ok(false);
             }
             None => {}
@@ -142,51 +160,36 @@ impl Flushing<'_> {
             }
             Some(Place::Below) => {}
         }
-        if self.put(taken, before.is_none())? {
+        if self.put(taken, before)? {
             let figures = &self.values.figures;
             count(if before.is_none() { &figures.admitted } else { &figures.updated });
-            self.retire(before);
             return Ok(true);
         }
         if let Some(Place::Here(_)) = before {
-            self.values.index.insert(key, Place::Below.bits())?;
-            self.retire(before);
+            self.values.set(key, Place::Below, false)?;
+            self.values.retire(before);
             self.work.below.push(key.to_vec());
         }
         Ok(false)
     }
 
-    /// Puts a version into the tree; false if there is no room for it.
-    fn put(&mut self, taken: &Taken<'_>, is_new: bool) -> Result<bool> {
+    /// Puts a version into the tree instead of what is there; false if there is no room for it.
+    fn put(&mut self, taken: &Taken<'_>, before: Option<Place>) -> Result<bool> {
         let (key, number, kind, value) = *taken;
         let value = (kind == Kind::Put).then_some(value);
         let bytes = RECORD_BYTES_BEFORE_KEY + (key.len() + value.unwrap_or_default().len()) as u64;
-        let cost = ValueTree::cost(bytes, key, is_new);
+        let cost = ValueTree::cost(bytes, key, before.is_none());
         let most = MOST_RECORD_BYTES.min(self.values.pool.extent_bytes() / EXTENT_SHARE);
         if bytes > most || cost > self.room || number >= NUMBERS {
             return Ok(false);
         }
-        let pool = &self.values.pool;
-        let outcome =
-            NewRecord::write(pool, &Version { key, value, number, older: None }).and_then(|record| {
-                pool.drain();
-                self.values.index.insert(key, record.word().bits())?;
-                Ok(record.keep())
-            });
-        match outcome {
-            Ok(_) => {
+        match self.values.keep(&Version { key, value, number, older: None }, before) {
+            Ok(()) => {
                 self.room -= cost;
                 Ok(true)
             }
             Err(e) if is_full(&e) => Ok(false),
             Err(e) => Err(e),
-        }
-    }
-
-    /// Lets go of what a key's word named.
-    fn retire(&self, before: Option<Place>) {
-        if let Some(Place::Here(word)) = before {
-            self.values.limbo.retire(word);
         }
     }
 }

@@ -1,12 +1,18 @@
 //! What the trees' words say. `docs/formats/lab.md` tells it.
 
+use terrace_base::checksum::hash64;
+use terrace_table::Position;
+
 use crate::versions::RecordRef;
 
 /// The root of the value tree.
 pub(super) const VALUES_ROOT: &str = "lab.values";
 
+/// The root of the tree of hints.
+pub(super) const HINTS_ROOT: &str = "lab.hints";
+
 /// The roots that a pool of this engine has beside those of logs.
-pub(super) const ROOTS: [&str; 1] = [VALUES_ROOT];
+pub(super) const ROOTS: [&str; 2] = [VALUES_ROOT, HINTS_ROOT];
 
 /// The word that says "below"; no record's word has this bit.
 const BELOW: u64 = 1 << 63;
@@ -38,9 +44,86 @@ impl Place {
     }
 }
 
+/// Entries of a block from which on a hint does not say how many there are.
+pub(super) const MANY_ENTRIES: u64 = 16;
+
+/// Bits of a hint's word that are bound to the key and to the others.
+const CHECK_BITS: u32 = 5;
+
+/// Where on the levels a copy of a key lies.
+///
+/// ```text
+///   63..38 number of the run   37..10 offset of the block / 16
+///   9..6   entries of the block, 0 for many   5  whether the copy is stale   4..0 check
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Hint {
+    pub run: u64,
+    /// The offset of its block.
+    pub block: u64,
+    /// Entries of the block; 0 if there are many.
+    pub entries: u64,
+    pub is_stale: bool,
+}
+
+impl Hint {
+    /// Of a copy that is not stale, in a block with so many entries.
+    pub fn new(block: Position, entries: u64) -> Hint {
+        let entries = if entries < MANY_ENTRIES { entries } else { 0 };
+        Hint { run: block.number(), block: block.offset(), entries, is_stale: false }
+    }
+
+    /// The word of `key` that says so.
+    pub fn bits(self, key: &[u8]) -> u64 {
+        let stale = u64::from(self.is_stale) << 5;
+        let rest = self.run << 38 | (self.block / 16) << 10 | self.entries << 6 | stale;
+        rest | check(key, rest)
+    }
+
+    /// What the word `bits` of `key` says, if it is one.
+    pub fn decode(bits: u64, key: &[u8]) -> Option<Hint> {
+        let rest = bits >> CHECK_BITS << CHECK_BITS;
+        let hint = Hint {
+            run: bits >> 38,
+            block: (bits >> 10 & 0xfff_ffff) * 16,
+            entries: bits >> 6 & 15,
+            is_stale: bits >> 5 & 1 == 1,
+        };
+        (rest | check(key, rest) == bits && hint.block > 0).then_some(hint)
+    }
+}
+
+fn check(key: &[u8], rest: u64) -> u64 {
+    hash64(&(hash64(key) ^ rest).to_le_bytes()) >> (64 - CHECK_BITS)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hints_are_bound_to_their_keys() {
+        for (run, offset, entries) in [(1, 16, 1), (7, 4096, 15), ((1 << 26) - 1, (1 << 32) - 16, 16)] {
+            let mut hint = Hint::new(Position::new(run, offset, 1).unwrap(), entries);
+            assert_eq!((hint.run, hint.block, hint.entries), (run, offset, entries % 16));
+            for is_stale in [false, true] {
+                hint.is_stale = is_stale;
+                assert_eq!(Hint::decode(hint.bits(b"key"), b"key"), Some(hint));
+            }
+        }
+        let word = Hint::new(Position::new(7, 4096, 1).unwrap(), 3).bits(b"key");
+        let other = (0..64u8).filter(|key| Hint::decode(word, &[*key]).is_some()).count();
+        let flipped = (0..64).filter(|bit| Hint::decode(word ^ 1 << bit, b"key").is_some()).count();
+        assert!(other < 8 && flipped < 8, "{other} other keys, {flipped} other words");
+        assert_eq!(Hint::decode(0, b"key"), None);
+    }
+
+    /// What is in pools must be read by every later version.
+    #[test]
+    fn golden_hint() {
+        let hint = Hint { run: 7, block: 4096, entries: 3, is_stale: true };
+        assert_eq!(hint.bits(b"key"), 0x0000_01c0_0004_00fa);
+    }
 
     #[test]
     fn words_lead_back_to_places() {

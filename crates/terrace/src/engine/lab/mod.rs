@@ -12,26 +12,33 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `tree.rs` | the value tree: lookups, its size, proving it |
-//! | `layout.rs` | what its words say |
+//! | `tree.rs`, `filter.rs` | the value tree: lookups, its size; which keys may be there |
+//! | `hints.rs`, `passed.rs` | the tree of hints: what is stale of which run; what a merge need not read |
+//! | `layout.rs` | what the trees' words say |
 //! | `sketch.rs` | how often a key was written lately |
 //! | `clock.rs` | which keys were asked for |
 //! | `flush.rs`, `evict.rs` | what comes into the tree, and what leaves it |
 //! | `cursor.rs` | moving over it |
 //! | `stage.rs` | the seam |
-//! | `open.rs`, `repair.rs` | opening; bringing back what is sound |
+//! | `open.rs`, `check.rs`, `repair.rs` | opening; proving it; bringing back what is sound |
 //!
 //! `docs/engines/lab.md` tells the design, its parameters and what it is good and bad at.
 
+mod check;
 mod clock;
 mod cursor;
 mod evict;
+mod filter;
 mod flush;
+mod hints;
 mod layout;
 mod open;
+mod passed;
 mod repair;
 mod sketch;
 mod stage;
+#[cfg(test)]
+mod tests;
 mod tree;
 
 use crate::leveled::LeveledTree;

@@ -29,8 +29,21 @@ pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
     let opened = log_home().open(&core)?;
     let lab = assemble(core, opened, None, &mut Err)?;
     lab.verify_pool();
+    prepare(&lab);
     let last = lab.last_seq();
     Ok((lab, last))
+}
+
+/// Has what only lies in DRAM made behind the first answers: the filter, and what is stale of which run.
+fn prepare(lab: &Lab) {
+    lab.tidy(|lab| {
+        let Some(values) = &lab.stage().0 else { return Ok(()) };
+        values.fit_filter();
+        if !lab.core().options.read_only {
+            values.hints.gather(&|run| lab.entry_bytes(run));
+        }
+        Ok(())
+    });
 }
 
 /// Wires the engine around what has been opened, and brings it to rest. In a repair there is no pool: logs lie elsewhere, and

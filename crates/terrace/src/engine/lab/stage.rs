@@ -8,9 +8,10 @@ use terrace_table::{Cursor, Entry};
 
 use super::cursor::{Purpose, TreeCursor};
 use super::tree::ValueTree;
-use super::{evict, flush};
+use super::{check, evict, flush, passed};
 use crate::core::report::CheckReport;
-use crate::leveled::{Change, LeveledTree, Memtable, Moment, Stage, WriteBuffer};
+use crate::leveled::{Change, LeveledTree, Lie, Memtable, MergePart, Moment, Stage, Watched, WriteBuffer};
+use crate::levels::Stale;
 use crate::stats::Stats;
 
 /// The value tree, or none: where the options want none, and in a repair.
@@ -35,6 +36,20 @@ impl Stage for Values {
         self.0.as_ref().map(cursor)
     }
 
+    fn watch<'a>(&'a self, part: &MergePart<'a>) -> Result<Option<Watched<'a>>> {
+        Ok(self.0.as_ref().and_then(|values| passed::watch(values, part)))
+    }
+
+    fn placed<B: WriteBuffer<Stage = Self>>(tree: &LeveledTree<B>, lie: &Lie) {
+        if let Some(values) = &tree.stage().0 {
+            values.hints.placed(lie, tree.run_bytes(), &|run| tree.entry_bytes(run));
+        }
+    }
+
+    fn stale(&self) -> Arc<Stale> {
+        self.0.as_ref().map_or_else(Arc::default, |values| values.hints.stale())
+    }
+
     fn flush<B: WriteBuffer<Stage = Self>>(tree: &LeveledTree<B>, memtable: &B::Memtable) -> Result<Change> {
         match &tree.stage().0 {
             Some(values) => flush::flush(values, tree, memtable),
@@ -57,8 +72,12 @@ impl Stage for Values {
         }
     }
 
-    fn check(&self, last: u64, report: &mut CheckReport) -> Result<()> {
-        self.0.as_ref().map_or(Ok(()), |values| values.check(last, report))
+    fn check<B: WriteBuffer<Stage = Self>>(tree: &LeveledTree<B>, report: &mut CheckReport) -> Result<()> {
+        tree.stage().0.as_ref().map_or(Ok(()), |values| check::check(values, tree, report))
+    }
+
+    fn dram_bytes(&self) -> u64 {
+        self.0.as_ref().map_or(0, |values| values.dram_bytes())
     }
 
     fn fill_stats(&self, stats: &mut Stats) {

@@ -20,6 +20,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use terrace_base::rng::Rng;
@@ -31,28 +32,39 @@ use terrace_pmem::{Marks, Pool};
 use terrace_table::{Entry, Kind};
 
 use super::clock::Touched;
+use super::filter::Filter;
+use super::hints::Hints;
 use super::layout::{Place, VALUES_ROOT};
 use super::sketch::Sketch;
 use crate::core::Core;
-use crate::core::report::CheckReport;
 use crate::options::LabOptions;
-use crate::stats::{Stats, ValueStats};
-use crate::versions::{RECORD_KIND, Record, RecordRef};
+use crate::stats::{HintStats, Stats, ValueStats};
+use crate::versions::{NewRecord, RECORD_KIND, Record, RecordRef, Version};
 
 /// Keys that are looked at together.
 pub(super) const CHUNK: usize = 256;
 
-/// Bytes of the index for each key, beside the key: its share of nodes, and the record of its word.
-const INDEX_BYTES: u64 = 64;
+/// Bytes of an index for each key, beside the key: its share of nodes, and the record of its word.
+pub(super) const INDEX_BYTES: u64 = 64;
 
 /// Bytes of an entry for which there is one bit that says whether it was asked for.
 const BYTES_A_BIT: u64 = 64;
 
-/// DRAM of the sketch.
-const SKETCH_BYTES: usize = 1 << 20;
+/// DRAM of the sketch at most: it looks back over a quarter as many writes.
+const SKETCH_BYTES: usize = 4 << 20;
 
 /// The share of the pool that the tree takes at most: the rest is the log's.
 const POOL_SHARE: u64 = 4;
+
+/// The shares of the budget of memory that the sketch, the bits of the clock, the filter and shortcuts to leaves take at most,
+/// each.
+const BUDGET_SHARE: u64 = 64;
+
+/// The filter is made for so many times as many keys as there are.
+const FILTER_ROOM: u64 = 2;
+
+/// Keys that the smallest filter is for.
+const LEAST_FILTER_KEYS: u64 = 1 << 10;
 
 /// The value tree of an open database.
 #[derive(Debug)]
@@ -62,11 +74,18 @@ pub(super) struct ValueTree {
     /// Records that nothing names any more, until their readers have left.
     pub limbo: Limbo<RecordRef, Pins>,
     pub touched: Touched,
+    /// How often keys were written lately.
+    pub sketch: Sketch,
+    /// Which keys may be here; none until it is made.
+    filter: ArcSwapOption<Filter>,
+    /// The other tree.
+    pub hints: Hints,
     /// Held by whoever changes the tree, or wants it not to change.
     pub work: Mutex<Work>,
     pub figures: Figures,
     seed: u64,
-    sketch_bytes: u64,
+    /// Bytes that the filter takes at most.
+    most_filter_bytes: u64,
     /// What the options say of its size: bytes, or none and a share of the data.
     bytes: u64,
     share: f64,
@@ -75,13 +94,14 @@ pub(super) struct ValueTree {
 /// What is known to who changes the tree.
 #[derive(Debug)]
 pub(super) struct Work {
-    pub sketch: Sketch,
     /// A key is let in whose estimate is at least this.
     pub threshold: u8,
     /// The key from which on the next victims are looked for.
     pub hand: Vec<u8>,
     /// Keys whose words the running flush has made say "below".
     pub below: Vec<Vec<u8>>,
+    /// Keys of which the running flush has brought newer versions than those that their hints lead to, with the words of these.
+    pub outdated: Vec<(Vec<u8>, u64)>,
 }
 
 /// What has happened since the opening.
@@ -98,38 +118,40 @@ pub(super) struct Figures {
 pub(super) const LEAST_THRESHOLD: u8 = 2;
 
 impl ValueTree {
-    /// Makes an empty tree in a new pool.
+    /// Makes both trees, empty, in a new pool.
     pub fn create(pool: &Pool) -> Result<()> {
-        FastFair::<{ terrace_index::fastfair::FANOUT }>::create(pool, VALUES_ROOT).map(drop)
+        FastFair::<{ terrace_index::fastfair::FANOUT }>::create(pool, VALUES_ROOT)?;
+        Hints::create(pool)
     }
 
-    /// Attaches to the tree in `pool`.
+    /// Attaches to both trees in `pool`.
     pub fn open(core: &Core, pool: &Pool, options: &LabOptions) -> Result<Arc<ValueTree>> {
         let index = FastFair::open(pool, VALUES_ROOT)?;
+        index.set_shortcut_limit(core.options.memory_budget / BUDGET_SHARE);
         let free = pool.clone();
         // What cannot be freed is unreachable, and found by the pool's check.
         let limbo =
             Limbo::with(Pins::default(), move |word: RecordRef| drop(free.free(word.offset(), word.kind())));
-        let sketch_bytes = SKETCH_BYTES.min((core.options.memory_budget / 16) as usize);
-        let work = Work {
-            sketch: Sketch::new(sketch_bytes),
-            threshold: LEAST_THRESHOLD,
-            hand: Vec::new(),
-            below: Vec::new(),
-        };
+        let share = core.options.memory_budget / BUDGET_SHARE;
+        let work =
+            Work { threshold: LEAST_THRESHOLD, hand: Vec::new(), below: Vec::new(), outdated: Vec::new() };
         let most = pool.max_size() / POOL_SHARE;
         let expected = if options.value_tree_bytes > 0 { options.value_tree_bytes } else { most }.min(most);
+        let has_values = options.trees.has_values();
         Ok(Arc::new(ValueTree {
-            touched: Touched::new((expected / BYTES_A_BIT).min(core.options.memory_budget)),
+            touched: Touched::new((expected / BYTES_A_BIT).min(8 * share)),
+            sketch: Sketch::new(SKETCH_BYTES.min(share as usize)),
+            filter: ArcSwapOption::default(),
+            hints: Hints::open(pool, options)?,
             pool: pool.clone(),
             index,
             limbo,
             work: Mutex::new(work),
             figures: Figures::default(),
             seed: core.env.hash_seed.unwrap_or_else(Rng::fresh_seed),
-            sketch_bytes: sketch_bytes as u64,
-            bytes: options.value_tree_bytes,
-            share: options.value_tree_share,
+            most_filter_bytes: share,
+            bytes: if has_values { options.value_tree_bytes } else { 0 },
+            share: if has_values { options.value_tree_share } else { 0.0 },
         }))
     }
 
@@ -178,14 +200,84 @@ impl ValueTree {
 
     /// The newest version of `key` here up to sequence number `at`.
     pub fn get(&self, key: &[u8], at: u64) -> Result<Option<Entry>> {
+        let hash = self.hash(key);
+        if !self.may_hold(hash) {
+            return Ok(None);
+        }
         let _here = self.limbo.enter();
         let Some(Place::Here(word)) = self.place(key)? else { return Ok(None) };
         let record = self.record(word, key)?;
         if record.number > at {
             return Ok(None);
         }
-        self.touched.touch(self.hash(key));
+        self.touched.touch(hash);
         Ok(Some(Entry { seq: record.number, kind: kind(word), value: Bytes::copy_from_slice(record.value) }))
+    }
+
+    /// Whether the index may have the key with `hash`.
+    pub fn may_hold(&self, hash: u64) -> bool {
+        self.filter.load().as_ref().is_none_or(|filter| filter.may_hold(hash))
+    }
+
+    /// Lets the index say `place` of `key`, which `is_new` there or not. Durable when this returns. The caller holds `work`.
+    pub fn set(&self, key: &[u8], place: Place, is_new: bool) -> Result<()> {
+        if is_new {
+            // Before anybody can find the key in the index. Should it not come to that, it is looked for in vain.
+            self.filter.load().iter().for_each(|filter| filter.add(self.hash(key)));
+        }
+        self.index.insert(key, place.bits()).map(drop)
+    }
+
+    /// Keeps a version of a key instead of what the index says of it, which is `before`. Durable when this returns; where it fails,
+    /// nothing has changed. The caller holds `work`.
+    pub fn keep(&self, version: &Version<'_>, before: Option<Place>) -> Result<()> {
+        let record = NewRecord::write(&self.pool, version)?;
+        self.pool.drain();
+        self.set(version.key, Place::Here(record.word()), before.is_none())?;
+        record.keep();
+        self.retire(before);
+        Ok(())
+    }
+
+    /// Lets go of what a key's word named.
+    pub fn retire(&self, before: Option<Place>) {
+        if let Some(Place::Here(word)) = before {
+            self.limbo.retire(word);
+        }
+    }
+
+    /// Takes `key` out, if the index still says `place` of it. The caller holds `work`.
+    pub fn leave(&self, key: &[u8], place: Place) -> Result<()> {
+        if self.index.compare_exchange(key, Some(place.bits()), None)?.is_ok() {
+            self.filter.load().iter().for_each(|filter| filter.remove(self.hash(key)));
+            self.retire(Some(place));
+        }
+        Ok(())
+    }
+
+    /// Makes the filter, where there is none or it is too small for what is there. Where the index is damaged there is none: whoever
+    /// comes by the damage tells of it.
+    pub fn fit_filter(&self) {
+        if let Err(error) = self.try_to_fit_filter() {
+            tracing::warn!(%error, "the value tree has no filter");
+        }
+    }
+
+    fn try_to_fit_filter(&self) -> Result<()> {
+        let _still = self.work.lock();
+        let keys = self.index.len();
+        let is_enough =
+            |filter: &Filter| keys <= filter.capacity() || filter.is_as_large_as(self.most_filter_bytes);
+        if self.filter.load().as_ref().is_some_and(|filter| is_enough(filter)) {
+            return Ok(());
+        }
+        let filter = Filter::new((FILTER_ROOM * keys).max(LEAST_FILTER_KEYS), self.most_filter_bytes);
+        self.each_place(&mut |key, _| {
+            filter.add(self.hash(key));
+            Ok(())
+        })?;
+        self.filter.store(Some(Arc::new(filter)));
+        Ok(())
     }
 
     /// Calls `each` with every key and what the index says of it. Nothing is changed meanwhile.
@@ -207,7 +299,8 @@ impl ValueTree {
     /// Frees what nobody sees any more; says whether that is everything.
     pub fn drain(&self) -> bool {
         self.limbo.drain();
-        self.index.drain() && self.limbo.is_empty()
+        let is_all = self.index.drain() && self.limbo.is_empty();
+        self.hints.drain() && is_all
     }
 
     /// Waits until everything that was unlinked is freed: readers look for a moment, and leave. The caller holds `work`.
@@ -219,9 +312,10 @@ impl ValueTree {
 
     /// Marks what it has in the pool; nothing of that is freed, and nothing added, before `then` has returned.
     pub fn with_marked<T>(&self, mut marks: Marks, then: impl FnOnce(Marks) -> Result<T>) -> Result<T> {
-        let _still = self.work.lock();
+        let (_still, _hints_still) = (self.work.lock(), self.hints.still());
         self.drain_all();
         self.index.mark(&mut marks)?;
+        self.hints.mark(&mut marks)?;
         self.each_place(&mut |_, place| match place {
             Place::Here(word) => marks.slot(word.offset()),
             Place::Below => Ok(()),
@@ -229,38 +323,11 @@ impl ValueTree {
         then(marks)
     }
 
-    /// Proves index and records; `last` is the last sequence number that was written.
-    pub fn check(&self, last: u64, report: &mut CheckReport) -> Result<()> {
-        let _still = self.work.lock();
-        let (mut keys, mut problems) = (0, Vec::new());
-        let walked = self.each_place(&mut |key, place| {
-            keys += 1;
-            let Place::Here(word) = place else { return Ok(()) };
-            match self.record(word, key) {
-                Ok(record) if record.number > last => {
-                    let number = record.number;
-                    problems
-                        .push(format!("value tree: {} has number {number} after {last}", key.escape_ascii()));
-                }
-                Ok(_) => {}
-                Err(e) => problems.push(format!("value tree: {}", crate::core::report::problem(e)?)),
-            }
-            Ok(())
-        });
-        report.note(walked)?;
-        if keys != self.index.len() {
-            problems.push(format!("value tree: {keys} keys are found, {} were counted", self.index.len()));
-        }
-        report.problems.extend(problems);
-        report.problems.extend(self.index.check()?.into_iter().map(|p| format!("value tree: {p}")));
-        Ok(())
-    }
-
     pub fn fill_stats(&self, stats: &mut Stats) {
         let figure = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
-        stats.pm.index = self.index.pm_bytes();
-        stats.counts.index_keys = self.index.len();
-        stats.dram.index = self.index.dram_bytes() + self.touched.dram_bytes() + self.sketch_bytes;
+        stats.pm.index = self.index.pm_bytes() + self.hints.used();
+        stats.counts.index_keys = self.index.len() + self.hints.len();
+        stats.dram.index = self.dram_bytes();
         stats.dram.allocator = self.pool.dram_bytes();
         stats.values = ValueStats {
             keys: self.index.len(),
@@ -270,6 +337,22 @@ impl ValueTree {
             updated: figure(&self.figures.updated),
             evicted: figure(&self.figures.evicted),
         };
+        let hints = &self.hints;
+        stats.hints = HintStats {
+            keys: hints.len(),
+            bytes: hints.used(),
+            bound: figure(&hints.figures.bound),
+            stale_bytes: hints.stale().values().sum(),
+            outdated: figure(&hints.figures.outdated),
+            passed_blocks: figure(&hints.figures.passed),
+        };
+    }
+
+    /// Bytes of DRAM held.
+    pub fn dram_bytes(&self) -> u64 {
+        let filter = self.filter.load().as_ref().map_or(0, |filter| filter.dram_bytes());
+        let indexes = self.index.dram_bytes() + self.hints.dram_bytes();
+        indexes + filter + self.touched.dram_bytes() + self.sketch.dram_bytes()
     }
 
     /// Saves what makes the next opening faster.
@@ -278,7 +361,8 @@ impl ValueTree {
             // What readers keep is theirs until they let go, and nobody's if the process ends before.
             self.pool.leave_unreclaimed();
         }
-        self.index.close()
+        self.index.close()?;
+        self.hints.close()
     }
 }
 

@@ -14,4 +14,5 @@ mod room;
 pub mod run;
 mod scenarios;
 mod sparse;
+mod trees;
 mod writers;

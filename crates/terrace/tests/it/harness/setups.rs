@@ -1,8 +1,8 @@
 //! Sets of options under which the same operations must give the same answers.
 
 use terrace::{
-    BucketMemtableKind, Compression, EngineKind, LabOptions, LogPlace, LsmOptions, Options, SlmOptions,
-    SptreeOptions, TurboOptions, WipOptions,
+    BucketMemtableKind, Compression, EngineKind, LabOptions, LabTrees, LogPlace, LsmOptions, Options,
+    SlmOptions, SptreeOptions, TurboOptions, WipOptions,
 };
 use terrace_pmem::Granularity;
 
@@ -109,7 +109,12 @@ pub fn tiny_lsm() -> LsmOptions {
 
 /// Options of `lab` with which a few keys fill the tree of values, and tables on several levels.
 pub fn tiny_lab() -> LabOptions {
-    LabOptions { levels: tiny_lsm(), value_tree_bytes: 8 << 10, ..LabOptions::default() }
+    LabOptions {
+        levels: tiny_lsm(),
+        value_tree_bytes: 8 << 10,
+        hint_tree_bytes: 4 << 10,
+        ..LabOptions::default()
+    }
 }
 
 /// Options of `wip` with which a few keys fill levels, and buckets are split and joined.
@@ -177,12 +182,13 @@ pub fn setups(engine: &Engine) -> Vec<Setup> {
         );
     }
     if engine.kind == EngineKind::Lab {
-        setups.push(Setup::tiny("no values in the pool", engine).with(|s| {
-            (s.options.lab.value_tree_bytes, s.options.lab.value_tree_share) = (0, 0.0);
-        }));
+        setups.push(Setup::tiny("no trees", engine).with(|s| s.options.lab.trees = LabTrees::None));
+        setups.push(Setup::tiny("no hints", engine).with(|s| s.options.lab.trees = LabTrees::Values));
         setups.push(
             Setup::tiny("all values in the pool, threads", engine)
-                .with(|s| s.options.lab.value_tree_bytes = 1 << 20)
+                .with(|s| {
+                    (s.options.lab.value_tree_bytes, s.options.lab.hint_tree_bytes) = (1 << 20, 1 << 20);
+                })
                 .threaded(3),
         );
     }

@@ -1,0 +1,83 @@
+//! Which blocks of its inputs a merge need not read: those in which every entry is of a key whose newest version the value
+//! tree holds.
+//!
+//! A hint says in which block a key lies and how many entries are there. Where there are hints of as many keys as a block has
+//! entries, every key in it is known; each has one version there. The value tree says whether it has all of them. Nobody
+//! reads any of the block's entries then: not who holds a snapshot, since all of those see the tree's versions, and not who
+//! takes one later, since those versions were visible before snapshots were listed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use terrace_base::Result;
+
+use super::layout::{Hint, Place};
+use super::tree::{LEAST_THRESHOLD, ValueTree};
+use crate::leveled::{MergePart, Watched};
+use crate::levels::run::Passed;
+
+/// What the trees have to do with a part of a merge.
+pub(super) fn watch<'a>(values: &'a ValueTree, part: &MergePart<'a>) -> Option<Watched<'a>> {
+    let hints = &values.hints;
+    if !hints.is_on() {
+        return None;
+    }
+    let (mut named, mut blocks) = (Vec::new(), BTreeMap::<(u64, u64), Block>::new());
+    let walked = hints.each(part.from, part.to, &mut |key, bits| {
+        if let Some(hint) = Hint::decode(bits, key).filter(|hint| part.inputs.contains(&hint.run)) {
+            blocks.entry((hint.run, hint.block)).or_default().add(key, hint);
+            named.push(key.to_vec());
+        }
+        Ok(true)
+    });
+    let passed = hints.soft(walked).map_or_else(Passed::default, |()| passed(values, part, &blocks));
+    let count = passed.values().map(|blocks| blocks.len() as u64).sum();
+    hints.figures.passed.fetch_add(count, Ordering::Relaxed);
+    let (mut walk, inputs) = (hints.walk(), part.inputs);
+    let wanted = move |key: &[u8]| match walk.find(key) {
+        // What is written is the copy that was known, or another below it.
+        Some((hint, _)) => inputs.contains(&hint.run),
+        None => values.sketch.estimate(values.hash(key)) >= LEAST_THRESHOLD,
+    };
+    Some(Watched { wanted: Box::new(wanted), passed, named })
+}
+
+/// What hints say of a block.
+#[derive(Debug, Default)]
+struct Block {
+    /// Its entries; 0 if hints do not agree.
+    entries: u64,
+    keys: Vec<Vec<u8>>,
+}
+
+impl Block {
+    fn add(&mut self, key: &[u8], hint: Hint) {
+        let agrees = self.keys.is_empty() || self.entries == hint.entries;
+        self.entries = if agrees { hint.entries } else { 0 };
+        self.keys.push(key.to_vec());
+    }
+
+    fn is_known(&self) -> bool {
+        self.entries > 0 && self.keys.len() as u64 == self.entries
+    }
+}
+
+/// The blocks that are known and hidden. What cannot be read of the value tree hides nothing.
+fn passed(values: &ValueTree, part: &MergePart<'_>, blocks: &BTreeMap<(u64, u64), Block>) -> Passed {
+    let mut passed = BTreeMap::<u64, BTreeSet<u64>>::new();
+    for ((run, offset), block) in blocks.iter().filter(|(_, block)| block.is_known()) {
+        if block.keys.iter().all(|key| hides(values, part, key).unwrap_or(false)) {
+            passed.entry(*run).or_default().insert(*offset);
+        }
+    }
+    passed.into_iter().map(|(run, blocks)| (run, Arc::new(blocks))).collect()
+}
+
+/// Whether nobody sees anything of `key` below the value tree.
+fn hides(values: &ValueTree, part: &MergePart<'_>, key: &[u8]) -> Result<bool> {
+    let _here = values.limbo.enter();
+    let Some(Place::Here(word)) = values.place(key)? else { return Ok(false) };
+    let number = values.record(word, key)?.number;
+    Ok(number <= part.visible && part.held.iter().all(|&held| held >= number))
+}

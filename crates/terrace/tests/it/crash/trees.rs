@@ -1,0 +1,165 @@
+//! The engine `lab`, crashed at every event of what changes its trees: flushes, evictions, compactions, openings.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use terrace::{EngineKind, Options};
+use terrace_pmem::Granularity;
+use terrace_sim::{KvModel, PmOptions, Snapshot, Survival, World, WorldOptions};
+
+use super::env::runs_on;
+use super::judge::{Shared, judge, options};
+use super::ops::Op;
+use super::run::{Errors, Ledger, Session};
+
+/// Of so many events of an opening one is looked at, from another one in each survivor.
+const OPENING_SHARE: u64 = 7;
+
+/// Keys that are written again and again.
+const HOT: u16 = 24;
+
+/// Small trees, which fill up.
+fn small() -> Options {
+    let mut options = options(EngineKind::Lab);
+    (options.lab.value_tree_bytes, options.lab.hint_tree_bytes) = (6 << 10, 4 << 10);
+    options
+}
+
+/// Writes a few keys often, which fills the value tree, and many once, which go to the levels.
+fn fill() -> Vec<Op> {
+    let mut ops = Vec::new();
+    for round in 0..10u16 {
+        ops.extend((0..HOT).filter(|k| (k + round) % 3 != 0).map(|k| Op::Put(k, 60 + u32::from(k))));
+        ops.extend((0..8).map(|i| Op::Put(HOT + 8 * round + i, 120)));
+        ops.extend([Op::Flush, Op::Background, Op::Background]);
+    }
+    ops
+}
+
+/// What a flush meets: hot keys that are replaced, deleted and too large for the tree, new ones, and a snapshot that needs what
+/// they replace.
+fn writes() -> Vec<Op> {
+    let mut ops = vec![Op::Snapshot];
+    ops.extend((0..HOT).map(|k| match k % 5 {
+        0 => Op::Delete(k),
+        1 => Op::Put(k, 2000),
+        _ => Op::Put(k, 90),
+    }));
+    ops.extend((0..HOT).filter(|k| k % 4 == 0).map(|k| Op::Put(k, 70)));
+    ops.extend((150..160).map(|k| Op::Put(k, 100)));
+    ops
+}
+
+/// A moment, and what must be there.
+type Shot = (Snapshot, KvModel);
+
+/// Has `session` carry out `ops`, and takes what there is at every event.
+fn at_every_event(session: &mut Session<'_>, world: &World, ops: &[Op], ledger: &Shared) -> Vec<Shot> {
+    let shots: Arc<Mutex<Vec<Shot>>> = Arc::default();
+    let (taken, model) = (shots.clone(), ledger.clone());
+    world.on_event(Box::new(move |_, world| taken.lock().push((world.capture(), model.model()))));
+    let mut ledger = ledger.clone();
+    ops.iter().for_each(|op| session.carry_out(op, &mut ledger).unwrap());
+    session.rest();
+    world.ignore_events();
+    std::mem::take(&mut *shots.lock())
+}
+
+/// What is left of a moment by a power cut, or by a kill.
+fn survivors((i, shot): (usize, &Shot)) -> Vec<World> {
+    let snapshot = &shot.0;
+    match i % 3 {
+        0 => vec![snapshot.power_cut(Survival::Seeded(i as u64)), snapshot.kill()],
+        1 => vec![snapshot.power_cut(Survival::Nothing)],
+        _ => vec![snapshot.power_cut(Survival::Seeded(i as u64))],
+    }
+}
+
+fn judge_all(shots: &[Shot], what: &str) {
+    for (i, shot) in shots.iter().enumerate() {
+        for (n, world) in survivors((i, shot)).iter().enumerate() {
+            judge(&small(), world, &shot.1)
+                .unwrap_or_else(|e| panic!("{what}, event {i} of {}, survivor {n}: {e}", shots.len()));
+        }
+    }
+}
+
+/// Crashes at every event of `ops`, carried out after what fills the trees and `before`.
+fn crash_in(what: &str, before: &[Op], ops: &[Op]) -> Vec<Shot> {
+    let pm = PmOptions { bytes: 1280 << 10, capacity: 4 << 20, granularity: Granularity::CacheLine };
+    let world = World::new(5, WorldOptions { pm });
+    let mut session = Session::open(&world, &small(), Errors::Fail).unwrap();
+    let mut ledger = Shared::over(Default::default());
+    for op in fill().iter().chain(before) {
+        session.carry_out(op, &mut ledger).unwrap();
+    }
+    let first = session.db().stats();
+    let shots = at_every_event(&mut session, &world, ops, &ledger);
+    let then = session.db().stats();
+    println!(
+        "{what}: {} events; from {:?} {:?}\n  to {:?} {:?}",
+        shots.len(),
+        first.values,
+        first.hints,
+        then.values,
+        then.hints
+    );
+    assert!(first.values.keys > 5 && first.hints.keys > 0, "the trees are empty: {first:?}");
+    judge_all(&shots, what);
+    shots
+}
+
+#[test]
+fn crashes_in_a_flush_with_an_eviction() {
+    if runs_on(EngineKind::Lab, Granularity::CacheLine) {
+        crash_in("flush", &writes(), &[Op::Flush]);
+    }
+}
+
+#[test]
+fn crashes_in_flushes_without_a_snapshot() {
+    if runs_on(EngineKind::Lab, Granularity::CacheLine) {
+        let ops: Vec<Op> = writes().into_iter().skip(1).chain([Op::Release, Op::Flush]).collect();
+        crash_in("writes and flushes", &[], &ops);
+    }
+}
+
+#[test]
+fn crashes_in_compactions() {
+    if runs_on(EngineKind::Lab, Granularity::CacheLine) {
+        let before: Vec<Op> = writes().into_iter().chain([Op::Flush]).collect();
+        crash_in("compaction", &before, &[Op::Compact(0, u16::MAX)]);
+    }
+}
+
+/// What a flush has left half done is opened, and that is cut short in its turn.
+#[test]
+fn crashes_in_openings() {
+    if !runs_on(EngineKind::Lab, Granularity::CacheLine) {
+        return;
+    }
+    let shots = crash_in("flush", &writes(), &[Op::Flush]);
+    let mut looks = 0;
+    for (i, (snapshot, model)) in shots.iter().enumerate().step_by(5) {
+        let world = snapshot.power_cut(Survival::Seeded(i as u64));
+        let caught: Arc<Mutex<Vec<Snapshot>>> = Arc::default();
+        let (taken, mut seen) = (caught.clone(), i as u64);
+        world.on_event(Box::new(move |_, world| {
+            seen += 1;
+            if seen % OPENING_SHARE == 0 {
+                taken.lock().push(world.capture());
+            }
+        }));
+        let session = Session::open(&world, &small(), Errors::Fail).unwrap();
+        session.rest();
+        world.ignore_events();
+        for (n, snapshot) in caught.lock().iter().enumerate() {
+            for world in [snapshot.power_cut(Survival::Seeded(n as u64)), snapshot.kill()] {
+                judge(&small(), &world, model).unwrap_or_else(|e| panic!("event {i}, then look {n}: {e}"));
+                looks += 1;
+            }
+        }
+    }
+    println!("{looks} openings that were cut short");
+    assert!(looks > 50);
+}
