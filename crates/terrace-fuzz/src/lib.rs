@@ -34,6 +34,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("filter", table::filter),
     ("manifest", manifest::manifest),
     ("pm_log", log::pm),
+    ("pmlist", index::pmlist),
     ("pool", pool::pool),
     ("repair_note", words::repair_note),
     ("repair_record", words::repair_record),

@@ -60,6 +60,10 @@ registry! {
     VERSION_LINKED = 22, "linked version";
     /// Undo lists of groups that are being applied.
     VERSION_UNDO = 23, "undo list";
+    /// Sorted lists of places of records (`pmlist`).
+    PM_LIST = 24, "list";
+    /// Buffers of records that such lists lead to.
+    PM_BUFFER = 25, "list buffer";
 }
 
 /// What a kind is called, if it is known.

@@ -4,6 +4,8 @@
 //! * [`skiplist`]: SLM-DB's persistent skiplist in an arena, a memtable that needs no log; also as an index.
 //! * [`fastfair`]: the FAST&FAIR B+-tree over byte strings.
 //! * [`point`]: the trait that all of them share; on it those of ordered ([`ordered`]) and of hash indexes ([`hashed`]).
+//! * [`pmlist`]: TLSM's persistent skiplists that are built in one go: lists of places of records, and the buffers that hold
+//!   them.
 //! * `btree`: a B-tree in DRAM that says where things are, and keeps the search for a place off PM.
 //! * `pair`: the records of what does not fit into a slot of a hash table.
 //! * [`sptree`]: the SPTree: inner nodes in DRAM, leaves and a copy of the top layer in PM.
@@ -25,6 +27,7 @@ pub mod ordered;
 mod overflow;
 mod pair;
 pub mod pins;
+pub mod pmlist;
 pub mod point;
 mod reserved;
 mod scan_batch;

@@ -7,6 +7,7 @@ mod cceh;
 mod fastfair;
 mod hashed;
 mod ordered;
+mod pmlist;
 mod skiplist;
 mod spot_on;
 mod sptree;
@@ -14,6 +15,7 @@ mod turbohash;
 
 pub use cceh::cceh;
 pub use fastfair::fastfair;
+pub use pmlist::pmlist;
 pub use skiplist::skiplist;
 pub use spot_on::spot_on;
 pub use sptree::sptree;

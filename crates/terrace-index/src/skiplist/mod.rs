@@ -258,7 +258,7 @@ impl Inner {
 
 /// An identity that no earlier list at the same place had, nor one in another pool: two processes may make their lists at
 /// the same offset, in the same generation, in the same turn.
-fn identity(pool: &Pool, offset: u64) -> u64 {
+pub(crate) fn identity(pool: &Pool, offset: u64) -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     identity_of(pool.place(offset), pool.generation(), NEXT.fetch_add(1, Ordering::Relaxed))
 }

@@ -11,6 +11,7 @@ mod create;
 mod displaced;
 mod displacing;
 mod fastfair;
+mod pmlist;
 mod skiplist;
 mod skiplist_crashes;
 mod skiplist_salvage;
