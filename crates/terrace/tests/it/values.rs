@@ -202,7 +202,8 @@ fn hints_tell_what_is_stale() {
     assert!(values.values.evicted > 100, "{:?}", values.values);
     let hints = both.hints;
     assert!(hints.keys > 50 && hints.outdated > 100 && hints.passed_blocks > 0, "{hints:?}");
-    assert!(hints.bytes <= hints.bound, "{hints:?}");
+    // A node may be split by the last one that there is room for.
+    assert!(hints.bytes <= hints.bound + (2 << 10), "{hints:?}");
 }
 
 /// Trees that are not wanted any more empty, and fill again.
