@@ -50,11 +50,20 @@ struct Load {
     budget: u64,
     value_bytes: usize,
     options: Options,
+    /// Partitions there must be at the end.
+    partitions: usize,
+}
+
+impl Load {
+    fn new(options: Options, value_bytes: usize) -> Load {
+        Load { budget: options.memory_budget, value_bytes, options, partitions: 0 }
+    }
 }
 
 /// The loads: records of 1 KB with small memtables and tables, and of 100 bytes, whose keys take most of the memory,
-/// with the usual ones, for which the budget is small.
-fn loads() -> [Load; 5] {
+/// with the usual ones, for which the budget is small. Buckets of which there are few, and of which there are a
+/// thousand and more.
+fn loads() -> [Load; 6] {
     let mut small = Options { memory_budget: (96 << 20) * scale(), ..Options::default() };
     small.slm.memtable_bytes = 4 << 20;
     small.slm.table_bytes = 4 << 20;
@@ -66,12 +75,15 @@ fn loads() -> [Load; 5] {
     let mut values = Options { engine: EngineKind::Lab, ..emulated(levels.clone()) };
     values.lab.levels = levels.lsm.clone();
     let buckets = Options { engine: EngineKind::Wip, ..small.clone() };
+    let mut thousand = buckets.clone();
+    (thousand.wip.bucket_bytes, thousand.wip.memtable_bytes) = ((64 << 10) * scale(), (32 << 10) * scale());
     [
-        Load { budget: buckets.memory_budget, value_bytes: VALUE_BYTES, options: buckets },
-        Load { budget: levels.memory_budget, value_bytes: VALUE_BYTES, options: levels },
-        Load { budget: values.memory_budget, value_bytes: VALUE_BYTES, options: values },
-        Load { budget: small.memory_budget, value_bytes: VALUE_BYTES, options: small },
-        Load { budget: usual.memory_budget, value_bytes: 100, options: usual },
+        Load { partitions: 1000, ..Load::new(thousand, VALUE_BYTES) },
+        Load::new(buckets, VALUE_BYTES),
+        Load::new(levels, VALUE_BYTES),
+        Load::new(values, VALUE_BYTES),
+        Load::new(small, VALUE_BYTES),
+        Load::new(usual, 100),
     ]
 }
 
@@ -101,7 +113,9 @@ fn memory_under_load(load: Load) -> u64 {
         see(i as u64);
     });
     let dram = db.stats().dram;
-    println!("budget {}: at most {most}, in the end {dram:?}", load.budget);
+    let partitions = db.partitions().len();
+    println!("budget {}: at most {most}, in the end {dram:?}, partitions {partitions}", load.budget);
+    assert!(partitions >= load.partitions, "{partitions} of {}", load.partitions);
     // Without a pool there is no allocator of one.
     let allocates = db.stats().pm.size > 0;
     assert!((dram.allocator > 0) == allocates && dram.total() <= load.budget, "{dram:?}");
