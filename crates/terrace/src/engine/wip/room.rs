@@ -33,7 +33,7 @@ const SLOW_TIMES: usize = 3;
 const STOP_TIMES: usize = 10;
 
 /// The same of how many times as much as it should a bucket holds, in thousandths.
-const SLOW_EXCESS: u64 = 1500;
+const SLOW_EXCESS: u64 = 2000;
 const STOP_EXCESS: u64 = 3000;
 
 /// Ranges that have met a memtable, after which the next one is a skiplist.
