@@ -44,6 +44,10 @@ pub trait Cursor: Send + Sync {
     fn position(&self) -> Option<Position> {
         None
     }
+    /// Where the entry's record lies in a pool, where it does.
+    fn record(&self) -> Option<u64> {
+        None
+    }
 }
 
 impl<C: Cursor + ?Sized> Cursor for Box<C> {
@@ -85,6 +89,9 @@ impl<C: Cursor + ?Sized> Cursor for Box<C> {
     }
     fn position(&self) -> Option<Position> {
         (**self).position()
+    }
+    fn record(&self) -> Option<u64> {
+        (**self).record()
     }
 }
 

@@ -34,11 +34,12 @@ fn word(block: &[u8], i: usize) -> u32 {
 
 /// Gathers the hashes of a table's distinct keys and builds the filter when their number is known.
 #[derive(Debug, Default)]
-pub(crate) struct FilterBuilder {
+pub struct FilterBuilder {
     hashes: Vec<u64>,
 }
 
 impl FilterBuilder {
+    /// Adds a key.
     pub fn add(&mut self, key: &[u8]) {
         self.hashes.push(hash64(key));
     }
@@ -62,16 +63,21 @@ impl FilterBuilder {
 
 /// A filter read from a table.
 #[derive(Debug)]
-pub(crate) struct Filter {
+pub struct Filter {
     data: Bytes,
 }
 
 impl Filter {
-    pub fn new(data: Bytes) -> Result<Filter, Malformed> {
+    pub(crate) fn new(data: Bytes) -> Result<Filter, Malformed> {
         if data.is_empty() || !data.len().is_multiple_of(BLOCK_BYTES) {
             return Err(Malformed::new("a filter of whole 32-byte blocks", format!("{} bytes", data.len())));
         }
         Ok(Filter { data })
+    }
+
+    /// The filter of which `data` are the bytes; `None` if they are none of one.
+    pub fn of(data: Bytes) -> Option<Filter> {
+        Filter::new(data).ok()
     }
 
     /// False only if `key` was not added.
@@ -82,6 +88,7 @@ impl Filter {
         bits(hash).into_iter().enumerate().all(|(i, bit)| word(block, i) & bit != 0)
     }
 
+    /// Bytes of DRAM.
     pub fn memory_bytes(&self) -> usize {
         self.data.len()
     }

@@ -58,6 +58,7 @@ pub use builder::{BlockSpan, Built, TableBuilder};
 pub use cache::{BlockCache, CacheStats};
 pub use cursor::{Cursor, TableCursor};
 pub use entry::{Entry, Kind, MAX_KEY_BYTES, MAX_VALUE_BYTES};
+pub use filter::{Filter, FilterBuilder};
 pub use footer::FORMAT_VERSION;
 pub use merge::{MergeCursor, merge};
 pub use meta::TableMeta;

@@ -172,4 +172,7 @@ impl Cursor for MergeCursor {
     fn position(&self) -> Option<Position> {
         self.current().and_then(|c| c.position())
     }
+    fn record(&self) -> Option<u64> {
+        self.current().and_then(|c| c.record())
+    }
 }

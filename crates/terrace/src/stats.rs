@@ -42,6 +42,8 @@ pub struct Stats {
     pub values: ValueStats,
     /// The tree of hints, of an engine that has one; else all zero.
     pub hints: HintStats,
+    /// Runs that lie in the pool, of an engine that has such; else all zero.
+    pub lists: ListStats,
 }
 
 /// Ranges of keys with memtables and tables of their own.
@@ -96,6 +98,30 @@ pub struct HintStats {
     pub outdated: u64,
     /// Blocks of tables that compactions have left out unread since then.
     pub passed_blocks: u64,
+}
+
+/// Runs that lie in the pool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ListStats {
+    /// Lists there are.
+    pub lists: u64,
+    /// Records that they lead to.
+    pub entries: u64,
+    /// Bytes of the pool that they and their buffers take.
+    pub bytes: u64,
+    /// Bytes that would be left if buffers held nothing that no list leads to.
+    pub live_bytes: u64,
+    /// Bytes that they may take.
+    pub bound: u64,
+    /// Lists that became tables since the database was opened, to make room.
+    pub evicted: u64,
+    /// Lists that were written anew since then, to empty buffers that were mostly dead.
+    pub emptied: u64,
+    /// Merges that were gone on with after a crash.
+    pub resumed: u64,
+    /// Bytes of records that flushes and merges copied into buffers since then.
+    pub copied_bytes: u64,
 }
 
 /// DRAM held, against the budget.

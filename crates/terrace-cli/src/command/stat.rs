@@ -67,6 +67,7 @@ pub fn render(stats: &Stats) -> String {
     buckets(stats, &mut text);
     values(stats, &mut text);
     hints(stats, &mut text);
+    lists(stats, &mut text);
     counts(stats, &mut text);
     text
 }
@@ -163,6 +164,25 @@ fn hints(stats: &Stats, text: &mut String) {
         &format!("to {} keys in SSTables, of at most {}", grouped(hints.keys), human(hints.bound)),
         &parts,
     );
+}
+
+/// Runs that lie in the pool, of an engine that has such.
+fn lists(stats: &Stats, text: &mut String) {
+    let lists = &stats.lists;
+    if lists.bound == 0 {
+        return;
+    }
+    let parts = [
+        ("records", grouped(lists.entries)),
+        ("bytes", human(lists.bytes)),
+        ("bytes that live", human(lists.live_bytes)),
+        ("evicted", grouped(lists.evicted)),
+        ("emptied", grouped(lists.emptied)),
+        ("merges gone on with", grouped(lists.resumed)),
+        ("records copied", human(lists.copied_bytes)),
+    ];
+    let total = format!("{} in the pool, of at most {}", grouped(lists.lists), human(lists.bound));
+    floor(text, "LISTS", &total, &parts);
 }
 
 /// Of an engine that has them.

@@ -6,6 +6,7 @@ mod lsm;
 mod pm;
 pub(crate) mod slm;
 mod sptree;
+mod tlsm;
 mod turbo;
 mod wip;
 
@@ -31,6 +32,7 @@ fn registered(engine: EngineKind) -> (Open, Repair) {
         EngineKind::Slm => (slm::open, slm::repair),
         EngineKind::Lsm => (lsm::open, lsm::repair),
         EngineKind::Lab => (lab::open, lab::repair),
+        EngineKind::Tlsm => (tlsm::open, tlsm::repair),
         EngineKind::Turbo => (pm::open::<TurboHash>, pm::repair::<TurboHash>),
         EngineKind::Wip => (wip::open, wip::repair),
         EngineKind::Sptree => (pm::open::<SpTree>, pm::repair::<SpTree>),

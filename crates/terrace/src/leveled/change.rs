@@ -11,9 +11,8 @@ use terrace_table::TableMeta;
 use super::{LeveledTree, Readable, Stage, WriteBuffer};
 use crate::levels::Levels;
 use crate::levels::output::{Noted, Written};
-use crate::levels::run::Run;
+use crate::levels::run::{Made, Run};
 use crate::manifest::Edit;
-use crate::tables::MadeFile;
 
 /// A change, as it is put together.
 #[derive(Debug, Default)]
@@ -21,8 +20,9 @@ pub(crate) struct Change {
     pub edits: Vec<Edit>,
     /// Runs among those added that hold versions which only snapshots keep.
     keeping: Vec<u64>,
-    /// The files of those added.
-    made: Vec<MadeFile>,
+    /// What holds those added.
+    made: Vec<Made>,
+    written_bytes: u64,
     pub lie: Lie,
 }
 
@@ -41,8 +41,13 @@ impl Change {
     pub fn add(&mut self, level: usize, runs: Vec<Written>) {
         for run in runs {
             self.keeping.extend(run.keeps_old.then_some(run.meta.number));
-            self.edits.push(Edit::AddTable { level: level as u32, job: 0, meta: run.meta });
-            self.made.push(run.file);
+            let (level, meta) = (level as u32, run.meta);
+            self.edits.push(match &run.made {
+                Made::File(_) => Edit::AddTable { level, job: 0, meta },
+                Made::List(list) => Edit::AddList { level, place: list.place(), meta },
+            });
+            self.made.push(run.made);
+            self.written_bytes += run.written_bytes;
             self.lie.noted.extend(run.noted);
         }
     }
@@ -61,15 +66,15 @@ impl Change {
         self.edits.extend(numbers.map(|number| Edit::MoveTable { number, level }));
     }
 
-    /// Bytes of the runs added.
+    /// Bytes that were written for the runs added.
     pub fn bytes(&self) -> u64 {
-        self.metas().map(|meta| meta.file_bytes).sum()
+        self.written_bytes
     }
 
     /// The runs added.
     pub fn metas(&self) -> impl Iterator<Item = &TableMeta> {
         self.edits.iter().filter_map(|edit| match edit {
-            Edit::AddTable { meta, .. } => Some(meta),
+            Edit::AddTable { meta, .. } | Edit::AddList { meta, .. } => Some(meta),
             _ => None,
         })
     }
@@ -86,16 +91,20 @@ impl<B: WriteBuffer> LeveledTree<B> {
     }
 
     fn install_runs(&self, mut change: Change, leaves: Option<&Arc<B::Memtable>>) -> Result<()> {
-        let made: Vec<Run> = change.metas().map(|m| self.runs.made(m)).collect::<Result<_>>()?;
+        let run = |(made, meta): (&Made, &TableMeta)| match made {
+            Made::File(_) => self.runs.made(meta),
+            Made::List(list) => Ok(Run::List(list.run.clone())),
+        };
+        let made: Vec<Run> = change.made.iter().zip(change.metas()).map(run).collect::<Result<_>>()?;
         let _alone = self.changing.lock();
-        let files = std::mem::take(&mut change.made);
+        let holders = std::mem::take(&mut change.made);
         let levels = self.levels_after(&change, &made)?;
         if let Err(e) = self.manifest.apply(&self.with_candidates(&change)) {
             // Whether they are in it a crash would decide: they stay until that is settled.
-            files.into_iter().for_each(MadeFile::keep_until_decided);
+            holders.into_iter().for_each(Made::keep_until_decided);
             return Err(e);
         }
-        files.into_iter().for_each(MadeFile::keep);
+        holders.into_iter().for_each(Made::keep);
         self.runs.insert(made);
         let levels = Arc::new(levels);
         self.note_load(&levels);
@@ -126,7 +135,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
             }
         }
         let added = change.edits.iter().filter_map(|edit| match edit {
-            Edit::AddTable { level, .. } => Some(*level as usize),
+            Edit::AddTable { level, .. } | Edit::AddList { level, .. } => Some(*level as usize),
             _ => None,
         });
         added.zip(made).for_each(|(level, run)| levels.insert(level, run.clone()));

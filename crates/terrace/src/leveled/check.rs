@@ -114,7 +114,11 @@ fn check_pool<B: WriteBuffer>(tree: &LeveledTree<B>, report: &mut CheckReport) -
     tree.buffer.check(&tree.manifest, report)?;
     B::Stage::check(tree, report)?;
     let Some(pool) = &tree.pool else { return Ok(()) };
-    let problems = tree.with_marked(pool, |marks| Ok(pool.check(marks)))?;
+    // Where a list is damaged, which is said already, nobody knows what of the pool is in use.
+    let problems = match tree.with_marked(pool, |marks| Ok(pool.check(marks))) {
+        Ok(problems) => problems,
+        Err(e) => return report.note::<()>(Err(e)).map(drop),
+    };
     report.problems.extend(problems.into_iter().map(|p| format!("pool: {p}")));
     report.pm_bytes = pool.used_bytes();
     Ok(())
@@ -126,6 +130,7 @@ pub(super) fn fill_stats<B: WriteBuffer>(tree: &LeveledTree<B>, stats: &mut Stat
         pool::fill_stats(pool, stats);
     }
     tree.buffer.stage().fill_stats(stats);
+    tree.runs.lists().iter().for_each(|lists| lists.fill_stats(stats));
     stats.emulated = tree.emulated.clone();
     stats.opened = tree.opened.get().cloned().unwrap_or_default();
     let readable = tree.readable();

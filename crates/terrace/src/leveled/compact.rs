@@ -4,24 +4,24 @@
 //! happened or not. What a policy must keep so that no two of them meet stands at the head of
 //! [`compaction::leveled`](crate::compaction::leveled).
 
-use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use terrace_base::exec::Lane;
-use terrace_base::{Error, Result};
+use terrace_base::{Error, ErrorKind, Result};
 
 use super::change::Change;
 use super::merge::{Merge, Merged};
+use super::task::Task;
 use super::{LeveledTree, Stage, WriteBuffer};
 use crate::background::{Compacting, Patience};
-use crate::compaction::leveled::{LevelsView, Pick, rewrite};
+use crate::compaction::leveled::{LevelsView, Pick, RunKind, Tiering, rewrite};
 use crate::levels::Levels;
 
 /// A choice whose runs are busy until it is dropped.
 struct Claim<'a, B: WriteBuffer> {
     tree: &'a LeveledTree<B>,
-    pick: Pick,
+    task: Task,
     levels: Arc<Levels>,
 }
 
@@ -30,17 +30,17 @@ impl<'a, B: WriteBuffer> Claim<'a, B> {
         let oldest = tree.oldest_snapshot();
         // The choice and the claim are one step, so that no two compactions read one run.
         let mut busy = tree.choosing.lock();
-        let (pick, levels) = tree.choose(&busy, oldest)?;
-        busy.extend(pick.tables());
+        let (task, levels) = tree.resume(&busy).or_else(|| tree.choose(&busy, oldest))?;
+        busy.extend(task.pick.tables());
         drop(busy);
-        Some(Claim { tree, pick, levels })
+        Some(Claim { tree, task, levels })
     }
 }
 
 impl<B: WriteBuffer> Drop for Claim<'_, B> {
     fn drop(&mut self) {
         let mut busy = self.tree.choosing.lock();
-        for number in self.pick.tables() {
+        for number in self.task.pick.tables() {
             busy.remove(&number);
         }
     }
@@ -50,9 +50,16 @@ impl<B: WriteBuffer> LeveledTree<B> {
     /// Does the most worthwhile compaction; false if there is none, or no time. The caller has a slot.
     pub(super) fn compact_next(&self) -> Result<bool> {
         let Some(claim) = Claim::next(self) else { return Ok(false) };
-        let outcome = self.run_pick(&claim.pick, &claim.levels, Patience::UntilClosing);
+        let outcome = self.run_task(&claim.task, &claim.levels, Patience::UntilClosing);
         if outcome.is_err() && self.jobs.is_closing() {
             return Ok(false);
+        }
+        if let (Err(e), Some(lists)) = (&outcome, self.runs.lists())
+            && claim.task.may_wait()
+            && e.kind() == ErrorKind::PoolFull
+        {
+            lists.note_refusal();
+            return Ok(true);
         }
         outcome.inspect_err(|_| self.core.counters.background_errors.add(1))?;
         Ok(true)
@@ -70,49 +77,42 @@ impl<B: WriteBuffer> LeveledTree<B> {
     /// Makes nothing busy, not for a moment: the caller has no slot, and whoever has all of them finds everything free.
     fn is_due(&self) -> bool {
         let oldest = self.oldest_snapshot();
-        self.choose(&self.choosing.lock(), oldest).is_some()
+        let is_cut_short = self.runs.lists().is_some_and(|lists| lists.has_unfinished());
+        is_cut_short || self.choose(&self.choosing.lock(), oldest).is_some()
     }
 
     fn oldest_snapshot(&self) -> Option<u64> {
         self.core.snapshots.list().first().copied()
     }
 
-    fn choose(&self, busy: &BTreeSet<u64>, oldest: Option<u64>) -> Option<(Pick, Arc<Levels>)> {
-        let levels = self.readable().levels.clone();
-        let pick = self.pick_of(&levels, busy, |view| self.policy.choose(view, oldest))?;
-        Some((pick, levels))
-    }
-
-    /// What `choose` says to `levels`, held against the rules that every choice keeps.
-    fn pick_of(
-        &self,
-        levels: &Levels,
-        busy: &BTreeSet<u64>,
-        choose: impl FnOnce(&LevelsView<'_>) -> Option<Pick>,
-    ) -> Option<Pick> {
-        let state = self.manifest.state();
-        let stale = self.buffer.stage().stale();
-        let view = levels.view(self.policy.levels(), busy, &state.candidates, &stale);
-        let pick = choose(&view)?;
-        debug_assert_eq!(pick.breach(&view), None, "{pick:?} of {:?}", self.policy);
-        Some(pick)
-    }
-
-    fn run_pick(&self, pick: &Pick, levels: &Arc<Levels>, patience: Patience) -> Result<()> {
-        let mut change = Change::default();
+    fn run_task(&self, task: &Task, levels: &Arc<Levels>, patience: Patience) -> Result<()> {
+        let (pick, mut change) = (&task.pick, Change::default());
         if pick.is_move {
             change.move_to(pick.output, pick.inputs.iter().copied());
             return self.install(change, None);
         }
-        let (written, moved) = self.merge_runs(pick, levels, patience)?;
-        let bytes = written.iter().map(|t| t.meta.file_bytes).sum();
+        let (written, moved) = match self.merge_runs(task, levels, patience) {
+            Err(e) if e.kind() == ErrorKind::PoolFull && self.falls_back(task) => {
+                // What finds no room in persistent memory becomes a table.
+                let task = Task { kind: RunKind::Table, done: Vec::new(), ..task.clone() };
+                self.merge_runs(&task, levels, patience)?
+            }
+            outcome => outcome?,
+        };
         change.lie.moved = moved;
         change.remove(pick.tables());
         change.add(pick.output, written);
+        let bytes = change.bytes();
         self.install(change, None)?;
         self.core.counters.count_compaction(pick.output, bytes);
+        task.count(self.runs.lists());
         self.remove_merged(pick);
         Ok(())
+    }
+
+    fn falls_back(&self, task: &Task) -> bool {
+        let tiering = self.runs.lists().map(|lists| lists.options.tiering);
+        task.kind == RunKind::List && !task.may_wait() && tiering.is_some_and(Tiering::falls_back)
     }
 
     /// Removes the inputs, what is oldest first: should only some of them be gone after a crash, and the
@@ -126,8 +126,8 @@ impl<B: WriteBuffer> LeveledTree<B> {
     }
 
     /// What was written, and which keys the stage was told of that lay in the inputs.
-    fn merge_runs(&self, pick: &Pick, levels: &Arc<Levels>, patience: Patience) -> Result<Merged> {
-        let merge = Arc::new(Merge::new(self, pick, levels, patience)?);
+    fn merge_runs(&self, task: &Task, levels: &Arc<Levels>, patience: Patience) -> Result<Merged> {
+        let merge = Arc::new(Merge::new(self, task, levels, patience)?);
         for _ in 1..merge.parts {
             // A patient caller has all slots.
             let slot = self.jobs.free_slot();
@@ -180,7 +180,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
             let levels = self.readable().levels.clone();
             let pick = self.pick_of(&levels, &self.choosing.lock(), &choose);
             let Some(pick) = pick else { return Ok(()) };
-            let outcome = self.run_pick(&pick, &levels, Patience::ToTheEnd);
+            let outcome = self.run_task(&self.task(&levels, pick), &levels, Patience::ToTheEnd);
             self.sweep();
             outcome.inspect_err(|_| self.core.counters.background_errors.add(1))?;
         }

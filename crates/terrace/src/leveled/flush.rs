@@ -5,11 +5,13 @@
 
 use std::sync::Arc;
 
-use terrace_base::Result;
+use terrace_base::{ErrorKind, Result};
 use terrace_table::Kind;
 
 use super::change::Change;
 use super::{LeveledTree, Memtable, Stage, WriteBuffer};
+use crate::compaction::leveled::RunKind;
+use crate::levels::list_writer::ListJob;
 use crate::levels::merge::Survivors;
 use crate::levels::output::{Below, Outputs, Wanted};
 use crate::manifest::Edit;
@@ -53,13 +55,30 @@ impl<B: WriteBuffer> LeveledTree<B> {
 
     /// Writes what somebody may still see of some versions to level 0. `versions` is given where to add them, in order:
     /// keys ascending, of one key the newest first. Nothing that is older than any of them lies above level 0.
-    pub fn to_level_0(&self, versions: impl FnOnce(&mut Add<'_>) -> Result<()>) -> Result<Change> {
-        self.to_level_0_noting(None, versions)
+    /// It may be asked for them twice.
+    pub fn to_level_0(&self, mut versions: impl FnMut(&mut Add<'_>) -> Result<()>) -> Result<Change> {
+        let Some(lists) = self.runs.lists() else { return self.to_level_0_noting(None, versions) };
+        match self.write_level_0(RunKind::List, None, &mut versions) {
+            // What finds no room in persistent memory becomes a table.
+            Err(e) if e.kind() == ErrorKind::PoolFull && lists.options.tiering.falls_back() => {
+                self.write_level_0(RunKind::Table, None, versions)
+            }
+            outcome => outcome,
+        }
     }
 
-    /// The same, noting where the keys come to lie that are `wanted`.
+    /// The same into tables, noting where the keys come to lie that are `wanted`.
     pub fn to_level_0_noting<'a>(
         &'a self,
+        wanted: Option<Box<Wanted<'a>>>,
+        versions: impl FnOnce(&mut Add<'_>) -> Result<()>,
+    ) -> Result<Change> {
+        self.write_level_0(RunKind::Table, wanted, versions)
+    }
+
+    fn write_level_0<'a>(
+        &'a self,
+        kind: RunKind,
         wanted: Option<Box<Wanted<'a>>>,
         versions: impl FnOnce(&mut Add<'_>) -> Result<()>,
     ) -> Result<Change> {
@@ -68,8 +87,15 @@ impl<B: WriteBuffer> LeveledTree<B> {
         let levels = self.readable().levels.clone();
         // Older versions may lie in any run; those of older memtables are in runs by now.
         let mut survivors = Survivors::new(&held, |key: &[u8], _| levels.lacks(0, key));
-        let options = self.writer_options(self.policy.outputs(0).run_bytes);
-        let mut outputs = Outputs::new(&self.core, &self.manifest, options, Below::default()).noting(wanted);
+        let run_bytes = self.policy.outputs(0).run_bytes;
+        let (core, manifest, below) = (&self.core, &self.manifest, Below::default());
+        let outputs = match self.runs.lists().filter(|_| kind == RunKind::List) {
+            Some(store) => {
+                Outputs::lists(core, manifest, store, ListJob { run_bytes, ..ListJob::default() }, below)
+            }
+            None => Outputs::new(core, manifest, self.writer_options(run_bytes), below),
+        };
+        let mut outputs = outputs.noting(wanted);
         versions(&mut |key, seq, kind, value| match survivors.keeps(key, seq, kind) {
             true => outputs.add(key, seq, kind, value),
             false => Ok(()),

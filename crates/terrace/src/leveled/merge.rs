@@ -6,17 +6,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
+use terrace_index::pmlist::{Cover, PmList};
 use terrace_table::{Cursor, MergeCursor, merge};
 
+use super::task::Task;
 use super::{LeveledTree, MergePart, Stage, WriteBuffer};
 use crate::background::Patience;
-use crate::compaction::leveled::{Pick, split};
+use crate::compaction::leveled::{Pick, RunKind, split};
 use crate::levels::Levels;
 use crate::levels::cursor::LevelCursor;
+use crate::levels::list_writer::ListJob;
+use crate::levels::lists::{ListStore, meta_of};
 use crate::levels::merge::Survivors;
 use crate::levels::output::{Below, Outputs, Written};
 use crate::levels::row::Row;
-use crate::levels::run::{Passed, Run};
+use crate::levels::run::{Made, Passed, Run};
 
 /// Bytes read ahead from each input.
 const READAHEAD_BYTES: usize = 512 << 10;
@@ -27,6 +31,8 @@ pub(super) type Merged = (Vec<Written>, Vec<Vec<u8>>);
 /// One compaction's merge, cut into parts; each is done by whoever comes for it first.
 pub(super) struct Merge {
     pick: Pick,
+    /// What the outputs are.
+    kind: RunKind,
     /// Snapshots, listed after everything in the inputs had become visible.
     held: Vec<u64>,
     /// What was visible before that: no later snapshot is older.
@@ -59,20 +65,26 @@ struct Part {
 impl Merge {
     pub fn new<B: WriteBuffer>(
         tree: &LeveledTree<B>,
-        pick: &Pick,
+        task: &Task,
         levels: &Arc<Levels>,
         patience: Patience,
     ) -> Result<Merge> {
+        let pick = &task.pick;
         let find = |number: &u64| tree.runs.get(*number);
         let mut inputs: Vec<Run> = pick.inputs.iter().map(find).collect::<Result<_>>()?;
         let next: Vec<Run> = pick.next.iter().map(find).collect::<Result<_>>()?;
         inputs.sort_by(|a, b| a.meta().smallest.cmp(&b.meta().smallest));
         let part_bytes = tree.policy.outputs(pick.output).run_bytes;
-        let todo = parts(tree, inputs.iter().chain(&next), part_bytes)?;
+        let todo = match &task.done[..] {
+            [] => parts(tree, inputs.iter().chain(&next), part_bytes)?,
+            done => between(done),
+        };
+        let resumed = tree.runs.lists().map(|store| resumed(store, tree, &task.done)).unwrap_or_default();
         let visible = tree.core.snapshots.visible();
         let sources = Sources { levels: levels.clone(), inputs: Row::of(inputs), next: Row::of(next) };
         Ok(Merge {
             pick: pick.clone(),
+            kind: task.kind,
             held: tree.core.snapshots.list(),
             visible,
             patience,
@@ -80,7 +92,8 @@ impl Merge {
             parts: todo.len(),
             left: AtomicUsize::new(todo.len()),
             todo: Mutex::new(todo),
-            done: Mutex::default(),
+            // Behind all parts.
+            done: Mutex::new(vec![(usize::MAX, Ok((resumed, Vec::new())))]),
         })
     }
 
@@ -119,16 +132,33 @@ impl Merge {
             Some(from) => cursor.seek(from, u64::MAX)?,
             None => cursor.seek_first()?,
         }
-        let lacks_older = |key: &[u8], _| sources.levels.lacks(self.pick.output + 1, key);
+        // What stays on level 0 may hide what lies in other runs there.
+        let lacks_older =
+            |key: &[u8], _| self.pick.output > 0 && sources.levels.lacks(self.pick.output + 1, key);
         let mut survivors = Survivors::new(&self.held, lacks_older);
         let limits = tree.policy.outputs(self.pick.output);
         let below = self.below(sources, part, limits.overlap_bytes);
-        let options = tree.writer_options(limits.run_bytes);
-        let mut outputs = Outputs::new(&tree.core, &tree.manifest, options, below).noting(wanted);
+        let outputs = match tree.runs.lists().filter(|_| self.kind == RunKind::List) {
+            Some(store) => {
+                let job = self.list_job(part, limits.run_bytes);
+                Outputs::lists(&tree.core, &tree.manifest, store, job, below)
+            }
+            None => Outputs::new(&tree.core, &tree.manifest, tree.writer_options(limits.run_bytes), below),
+        };
+        let mut outputs = outputs.noting(wanted);
         let look_up = || tree.jobs.look_up(self.patience);
         let is_input = |cursor: &MergeCursor| cursor.child().is_some_and(|child| child < inputs);
         outputs.add_survivors(&mut cursor, part.to.as_deref(), &mut survivors, is_input, look_up)?;
         Ok((outputs.finish()?, moved))
+    }
+
+    fn list_job(&self, part: &Part, run_bytes: u64) -> ListJob {
+        ListJob {
+            level: self.pick.output as u32,
+            inputs: self.pick.tables().collect(),
+            cover: Cover { from: part.from.clone(), to: part.to.clone() },
+            run_bytes,
+        }
     }
 
     fn children(&self, sources: &Sources, passed: &Passed) -> Vec<Box<dyn Cursor>> {
@@ -207,4 +237,31 @@ fn parts<'a, B: WriteBuffer>(
     let tos = cuts.iter().cloned().map(Some).chain(std::iter::once(None));
     let part = |(ordinal, (from, to))| Part { ordinal, from, to };
     Ok(froms.zip(tos).enumerate().map(part).collect())
+}
+
+/// What is left to be merged between lists, in order, that stand for some of the keys.
+fn between(done: &[PmList]) -> VecDeque<Part> {
+    let (mut todo, mut from) = (VecDeque::new(), Some(None));
+    for list in done {
+        let cover = &list.about().cover;
+        if let Some(from) = from.take().filter(|from| *from != cover.from) {
+            todo.push_back(Part { ordinal: todo.len(), from, to: cover.from.clone() });
+        }
+        // Behind one that goes to the end there is nothing.
+        from = cover.to.clone().map(Some);
+    }
+    if let Some(from) = from {
+        todo.push_back(Part { ordinal: todo.len(), from, to: None });
+    }
+    todo
+}
+
+/// Lists that were whole when a crash cut their merge short, as outputs of it.
+fn resumed<B: WriteBuffer>(store: &Arc<ListStore>, tree: &LeveledTree<B>, done: &[PmList]) -> Vec<Written> {
+    let written = |list: &PmList| {
+        let (number, keeps_old) = (tree.new_file_number(), list.about().keeps_old);
+        let made = Made::List(store.adopted(number, list.clone()));
+        Written { meta: meta_of(number, list), made, keeps_old, written_bytes: 0, noted: Vec::new() }
+    };
+    done.iter().map(written).collect()
 }

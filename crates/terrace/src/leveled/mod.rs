@@ -12,6 +12,7 @@
 //! | `engine.rs` | the tree as an engine |
 //! | `write.rs`, `read.rs` | groups and lookups; how writers are slowed down |
 //! | `flush.rs` | memtables, oldest first, out of memory |
+//! | `task.rs` | what is compacted next, and into what |
 //! | `compact.rs`, `merge.rs` | compaction jobs, and the merge that one does in parts |
 //! | `change.rs` | a change of the runs: into the manifest, and before readers |
 //! | `options.rs` | what options say to a tree |
@@ -44,6 +45,7 @@ mod options;
 mod read;
 mod recover;
 mod repair;
+mod task;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -63,6 +65,7 @@ use crate::background::{Background, Flushes};
 use crate::compaction::leveled::{LevelPolicy, Limits};
 use crate::core::Core;
 use crate::levels::Levels;
+use crate::levels::lists::ListStore;
 use crate::levels::run::Runs;
 use crate::manifest::Manifest;
 use crate::pool;
@@ -128,6 +131,8 @@ pub(crate) struct Parts<B> {
     pub manifest: Manifest,
     pub pool: Option<Pool>,
     pub buffer: B,
+    /// Where runs may lie in persistent memory, those that do.
+    pub lists: Option<Arc<ListStore>>,
 }
 
 /// Everything that may be read at one moment, but for the stage.
@@ -162,8 +167,8 @@ impl<M> Readable<M> {
 impl<B: WriteBuffer> LeveledTree<B> {
     /// Wires the tree around what has been opened, with an empty memtable.
     pub fn new(core: Arc<Core>, parts: Parts<B>) -> Result<Arc<Self>> {
-        let Parts { settings, policy, manifest, pool, buffer } = parts;
-        let runs = Runs::new(&core, &manifest)?;
+        let Parts { settings, policy, manifest, pool, buffer, lists } = parts;
+        let runs = Runs::new(&core, &manifest, lists)?;
         let levels = Levels::new(&manifest.state(), |number| runs.get(number))?;
         let emulated = match &pool {
             Some(_) => pool::emulated(&core, &manifest.state().identity)?,
@@ -255,6 +260,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
     /// Removes what could not be removed before.
     fn sweep(&self) {
         self.core.files.sweep(&self.manifest);
+        self.runs.lists().iter().for_each(|lists| lists.sweep(&self.manifest));
     }
 
     /// Gives the cache what memtables, each at its full size, the stage and tables leave of the budget.
@@ -262,7 +268,8 @@ impl<B: WriteBuffer> LeveledTree<B> {
         let readable = self.readable();
         let memtable = |m: &Arc<B::Memtable>| m.dram_bytes().max(self.settings.memtable_bytes);
         let memtables: u64 = readable.memtables.iter().map(memtable).sum();
-        let others = memtables + self.buffer.stage().dram_bytes();
+        let lists = self.runs.lists().map_or(0, |lists| lists.dram_bytes());
+        let others = memtables + self.buffer.stage().dram_bytes() + lists;
         self.core.memory.fit_cache(self.core.cache().table_bytes() + others);
     }
 

@@ -44,10 +44,14 @@ impl<B: WriteBuffer> LeveledTree<B> {
 
     /// Marks everything that the tree has in the pool; nothing of that is freed before `then` has returned.
     ///
-    /// What is not marked is reclaimed after a crash, and `check` calls it leaked. Every run is a file: one that lies in the pool
-    /// is to be marked here, too.
+    /// What is not marked is reclaimed after a crash, and `check` calls it leaked.
     pub(super) fn with_marked<T>(&self, pool: &Pool, then: impl FnOnce(&Marks) -> Result<T>) -> Result<T> {
-        self.buffer.stage().with_marked(pool.marks(), |marks| self.buffer.with_marked(marks, then))
+        let above =
+            |marks| self.buffer.stage().with_marked(marks, |marks| self.buffer.with_marked(marks, then));
+        match self.runs.lists() {
+            Some(lists) => lists.with_marked(pool.marks(), above),
+            None => above(pool.marks()),
+        }
     }
 
     /// Has what the pool was closed with verified in the background.

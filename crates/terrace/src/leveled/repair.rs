@@ -18,7 +18,7 @@ pub(crate) type PlacedRun = (u32, TableMeta, bool);
 pub(crate) fn gather_runs(base: &mut Salvage, known: Option<&State>) -> Result<Vec<PlacedRun>> {
     let present = base.present_tables();
     let whole =
-        base.left.is_none() && known.is_some_and(|s| s.tables.keys().all(|number| present.contains(number)));
+        base.left.is_none() && known.is_some_and(|s| s.files().all(|number| present.contains(&number)));
     let wanted = base.wanted_tables(known);
     // A manifest that names what is not there has lost its end: what replaced it is there and not named.
     let wanted = if whole { wanted } else { &present - &base.left.clone().unwrap_or_default() };

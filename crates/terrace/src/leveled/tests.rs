@@ -257,7 +257,7 @@ impl<S: Stage> Pair<S> {
         let limits = Limits { l0_tables: (20, 36), debt: (1 << 30, 1 << 31), memtable_fill: 0.5 };
         let settings =
             Settings { memtable_bytes: 2 << 10, memtables: 3, limits, table: TableOptions::default() };
-        let parts = Parts { settings, policy, manifest, pool, buffer: Forgetful { stage } };
+        let parts = Parts { settings, policy, manifest, pool, buffer: Forgetful { stage }, lists: None };
         let tree = LeveledTree::new(core, parts).unwrap();
         Pair { tree, history: BTreeMap::new(), held: Vec::new(), rng: Rng::new(seed) }
     }

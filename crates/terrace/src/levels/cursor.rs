@@ -123,4 +123,8 @@ impl Cursor for LevelCursor {
     fn position(&self) -> Option<Position> {
         self.inner.as_ref().and_then(|inner| inner.position())
     }
+
+    fn record(&self) -> Option<u64> {
+        self.inner.as_ref().and_then(|inner| inner.record())
+    }
 }

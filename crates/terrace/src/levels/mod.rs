@@ -5,9 +5,9 @@
 //! | `mod.rs` | which runs there are: lookups, and figures for [`compaction::leveled`](crate::compaction::leveled) |
 //! | `cursor.rs` | moving over a level |
 //! | `merge.rs` | which versions a merge keeps |
-//! | `run.rs` | what a level consists of: an SSTable |
+//! | `run.rs`, `lists.rs` | what a level consists of: SSTables, and lists in persistent memory |
 //! | `row.rs` | the runs of one level in order |
-//! | `output.rs` | writing the runs of a flush or a compaction |
+//! | `output.rs`, `list_writer.rs` | writing the runs of a flush or a compaction |
 //! | `walk.rs` | what a reader sees of merged versions |
 //!
 //! What always holds of the runs:
@@ -17,6 +17,8 @@
 //! 2. Of two versions of a key on different levels, the newer is on the upper one.
 
 pub(crate) mod cursor;
+pub(crate) mod list_writer;
+pub(crate) mod lists;
 pub(crate) mod merge;
 pub(crate) mod output;
 pub(crate) mod row;
@@ -89,6 +91,11 @@ impl Levels {
     /// The runs of `level`, in its order.
     pub fn level(&self, level: usize) -> Row {
         self.levels.get(level).cloned().unwrap_or_default()
+    }
+
+    /// The level that the run `number` is on.
+    pub fn level_of(&self, number: u64) -> Option<usize> {
+        self.levels.iter().position(|row| row.iter().any(|run| run.number() == number))
     }
 
     /// Levels down to the last that holds a run.

@@ -1,24 +1,31 @@
-//! Writing the tables of a flush or a compaction, one after the other as each fills up.
+//! Writing the runs of a flush or a compaction, one after the other as each fills up: tables, or lists in persistent memory.
 //!
 //! A finished table is synced, though neither its name nor any word of it is in the manifest: [`Outputs::finish`]
 //! makes the names durable, the rest is the caller's.
 
+use std::sync::Arc;
+
 use terrace_base::Result;
 use terrace_table::{BlockSpan, Cursor, Kind, Position, TableMeta};
 
+use super::list_writer::{ListJob, ListWriter};
+use super::lists::ListStore;
 use super::merge::Survivors;
+use super::run::Made;
 use crate::core::Core;
 use crate::manifest::Manifest;
-use crate::tables::{MadeFile, MadeTable, TableWriter, WriterOptions};
+use crate::tables::{MadeTable, TableWriter, WriterOptions};
 
 /// Entries merged between two looks at what else there is to do.
 const ENTRIES_A_LOOK: u32 = 4096;
 
-/// A table that was written. Its file goes with this unless somebody keeps it.
+/// A run that was written. It goes with this unless somebody keeps it.
 #[derive(Debug)]
 pub(crate) struct Written {
     pub meta: TableMeta,
-    pub file: MadeFile,
+    pub made: Made,
+    /// Bytes that were written for it.
+    pub written_bytes: u64,
     /// It holds versions beside the newest of their key, which only snapshots keep.
     pub keeps_old: bool,
     /// Where keys that somebody asked about have come to lie.
@@ -37,10 +44,20 @@ pub(crate) struct Noted {
 /// Says of keys, which ascend, whether it is to be noted where they come to lie.
 pub(crate) type Wanted<'a> = dyn FnMut(&[u8]) -> bool + 'a;
 
-/// Writes a series of tables. All versions of a key go into the same one.
+/// Whatever is written.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a job has one, and a box would stand in the way of each entry"
+)]
+enum Writer<'a> {
+    Tables(TableWriter<'a>),
+    Lists(ListWriter<'a>),
+}
+
+/// Writes a series of runs. All versions of a key go into the same one.
 pub(crate) struct Outputs<'a> {
     core: &'a Core,
-    writer: TableWriter<'a>,
+    writer: Writer<'a>,
     keeps_old: bool,
     /// Tables of the level below the output's: none of the outputs is to overlap too much of them.
     below: Below,
@@ -89,7 +106,22 @@ impl Below {
 impl<'a> Outputs<'a> {
     /// Tables with numbers from `manifest`, cut and written as `options` say.
     pub fn new(core: &'a Core, manifest: &'a Manifest, options: WriterOptions, below: Below) -> Self {
-        let writer = TableWriter::new(&core.files, manifest, options);
+        let writer = Writer::Tables(TableWriter::new(&core.files, manifest, options));
+        Outputs::with(core, writer, below)
+    }
+
+    /// The same with lists of `store`.
+    pub fn lists(
+        core: &'a Core,
+        manifest: &'a Manifest,
+        store: &'a Arc<ListStore>,
+        job: ListJob,
+        below: Below,
+    ) -> Self {
+        Outputs::with(core, Writer::Lists(ListWriter::new(store, manifest, job)), below)
+    }
+
+    fn with(core: &'a Core, writer: Writer<'a>, below: Below) -> Self {
         Outputs {
             core,
             writer,
@@ -110,7 +142,7 @@ impl<'a> Outputs<'a> {
 
     /// Ends the table being written, and has those that follow end before each of `cuts`, which ascend. Keys may begin anew.
     pub fn begin_part(&mut self, mut cuts: Vec<Vec<u8>>) -> Result<()> {
-        self.close()?;
+        self.close(None)?;
         cuts.reverse();
         self.cuts = cuts;
         Ok(())
@@ -118,7 +150,31 @@ impl<'a> Outputs<'a> {
 
     /// Adds a version; keys ascend, and the sequence numbers of a key descend.
     pub fn add(&mut self, key: &[u8], seq: u64, kind: Kind, value: &[u8]) -> Result<()> {
-        if self.writer.may_cut(key) {
+        self.before(key)?;
+        match &mut self.writer {
+            Writer::Tables(writer) => writer.add(key, seq, kind, value),
+            Writer::Lists(writer) => writer.add((key, seq, kind, value.len()), None, || Ok(value)),
+        }
+    }
+
+    /// Adds the version that `cursor` is at: into a list by the place of its record, if it has one.
+    fn add_at<C: Cursor>(&mut self, cursor: &C) -> Result<()> {
+        let (key, seq, kind) = (cursor.key(), cursor.seq(), cursor.kind());
+        self.before(key)?;
+        match &mut self.writer {
+            Writer::Tables(writer) => writer.add(key, seq, kind, &cursor.value()?),
+            Writer::Lists(writer) => {
+                writer.add((key, seq, kind, cursor.value_len()), cursor.record(), || cursor.value())
+            }
+        }
+    }
+
+    fn before(&mut self, key: &[u8]) -> Result<()> {
+        let may_cut = match &self.writer {
+            Writer::Tables(writer) => writer.may_cut(key),
+            Writer::Lists(writer) => writer.may_cut(key),
+        };
+        if may_cut {
             self.cut(key)?;
             if self.wanted.as_mut().is_some_and(|wanted| wanted(key)) {
                 self.noted.push((key.to_vec(), self.entries));
@@ -127,7 +183,21 @@ impl<'a> Outputs<'a> {
             self.keeps_old = true;
         }
         self.entries += 1;
-        self.writer.add(key, seq, kind, value)
+        Ok(())
+    }
+
+    fn is_open(&self) -> bool {
+        match &self.writer {
+            Writer::Tables(writer) => writer.number().is_some(),
+            Writer::Lists(writer) => writer.is_open(),
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        match &self.writer {
+            Writer::Tables(writer) => writer.is_full(),
+            Writer::Lists(writer) => writer.is_full(),
+        }
     }
 
     /// Adds those of the versions that `cursor` comes by, up to the key `to`, which `survivors` keeps and which `is_input` says are
@@ -148,7 +218,7 @@ impl<'a> Outputs<'a> {
                 look_up()?;
             }
             if survivors.keeps(cursor.key(), cursor.seq(), cursor.kind()) && is_input(cursor) {
-                self.add(cursor.key(), cursor.seq(), cursor.kind(), &cursor.value()?)?;
+                self.add_at(cursor)?;
             }
             cursor.next()?;
         }
@@ -157,12 +227,12 @@ impl<'a> Outputs<'a> {
 
     /// Ends the table being written where it is full.
     fn cut(&mut self, key: &[u8]) -> Result<()> {
-        let enough = self.below.is_enough(key, self.writer.number().is_some());
+        let enough = self.below.is_enough(key, self.is_open());
         let passes = self.passes_cut(key);
-        if enough || passes || self.writer.is_full() {
-            self.close()?;
+        if enough || passes || self.is_full() {
+            self.close(Some(key))?;
         }
-        if self.writer.number().is_none() {
+        if !self.is_open() {
             self.below.overlapped = 0;
         }
         Ok(())
@@ -177,21 +247,33 @@ impl<'a> Outputs<'a> {
         self.cuts.len() < before
     }
 
-    fn close(&mut self) -> Result<()> {
-        if let Some(made) = self.writer.finish()? {
-            let (keeps_old, noted) = (std::mem::take(&mut self.keeps_old), std::mem::take(&mut self.noted));
-            let noted = placed(noted, &made);
-            self.done.push(Written { meta: made.meta, file: made.file, keeps_old, noted });
-            self.entries = 0;
-            self.core.counters.tables_written.add(1);
+    /// Ends the run being written; `next` is the key that begins the following one, if one is known to.
+    fn close(&mut self, next: Option<&[u8]>) -> Result<()> {
+        let (keeps_old, noted) = (self.keeps_old, &mut self.noted);
+        let written = match &mut self.writer {
+            Writer::Tables(writer) => writer.finish()?.map(|made| {
+                self.core.counters.tables_written.add(1);
+                let noted = placed(std::mem::take(noted), &made);
+                let written_bytes = made.meta.file_bytes;
+                Written { meta: made.meta, made: Made::File(made.file), keeps_old, written_bytes, noted }
+            }),
+            Writer::Lists(writer) => writer.finish(keeps_old, next)?.map(|made| {
+                let (written_bytes, noted) = (made.written_bytes, Vec::new());
+                Written { meta: made.meta, made: Made::List(made.list), keeps_old, written_bytes, noted }
+            }),
+        };
+        if let Some(written) = written {
+            (self.keeps_old, self.entries) = (false, 0);
+            self.noted.clear();
+            self.done.push(written);
         }
         Ok(())
     }
 
     /// Ends the last table and makes the names of all durable; the tables, in order.
     pub fn finish(mut self) -> Result<Vec<Written>> {
-        self.close()?;
-        if !self.done.is_empty() {
+        self.close(None)?;
+        if self.done.iter().any(|written| matches!(written.made, Made::File(_))) {
             self.core.files.sync_names()?;
         }
         Ok(self.done)

@@ -1,4 +1,4 @@
-//! A run: what levels consist of. Every run is an SSTable today.
+//! A run: what levels consist of. A run is an SSTable, or a list in persistent memory ([`lists`](super::lists)).
 //!
 //! Whatever is asked of a run is asked here: its figures, a version, a cursor, what is wrong with it; and of [`Runs`] which
 //! there are, that one comes, that one goes. So another kind of run is another case of [`Run`] and of [`RunCursor`], with
@@ -10,36 +10,27 @@
 //! 2. Its figures are in memory: its number, its first and last key, its size. Asking for them reads nothing.
 //! 3. The holder of a run may read it. It is removed when the manifest does not name it any more and nobody holds it.
 //! 4. One number is one run, whatever its kind: all take theirs from the manifest's file numbers.
-//!
-//! # Runs in persistent memory
-//!
-//! None are there yet. One that comes will be named in the manifest by an edit of a kind of its own: the level, the same
-//! [`TableMeta`] as a table's, with the bytes it takes in the pool for those of a file, and the place of its head in the
-//! pool. An earlier version refuses that edit by its name. The edits that move and remove a table do the same
-//! for it, since its number is like theirs. What is read by [`Manifest::listing`] is about files: such a number is not
-//! missing from the directory. What it takes of the pool is marked with what write buffer and stage have there
-//! (`LeveledTree::with_marked`). The policy will say of which kind an output is, with the other limits for its level
-//! ([`OutputLimits`](crate::compaction::leveled::LevelPolicy::outputs)), and `output.rs` will write it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use terrace_base::Result;
-use terrace_table::{Entry, PassedBlocks, Table, TableCursor, TableMeta};
+use terrace_table::{Cursor, Entry, Kind, PassedBlocks, Position, Table, TableCursor, TableMeta};
 
+use super::lists::{ListCursor, ListRun, ListStore, MadeList};
 use crate::core::Core;
 use crate::manifest::Manifest;
-use crate::tables::TableStore;
+use crate::tables::{MadeFile, TableStore};
 
 /// One run; a copy is a handle of the same.
 #[derive(Debug, Clone)]
 pub(crate) enum Run {
     /// A file.
     Table(Arc<Table>),
+    /// In persistent memory.
+    List(Arc<ListRun>),
 }
-
-/// A place in a run, which it keeps.
-pub(crate) type RunCursor = TableCursor;
 
 /// Blocks of runs, by their numbers, that need not be read.
 pub(crate) type Passed = BTreeMap<u64, PassedBlocks>;
@@ -54,13 +45,20 @@ impl Run {
     pub fn meta(&self) -> &TableMeta {
         match self {
             Run::Table(table) => table.meta(),
+            Run::List(list) => list.meta(),
         }
+    }
+
+    /// Whether it lies in persistent memory.
+    pub fn is_list(&self) -> bool {
+        matches!(self, Run::List(_))
     }
 
     /// The newest version of `key` up to sequence number `at`.
     pub fn get(&self, key: &[u8], at: u64) -> Result<Option<Entry>> {
         match self {
             Run::Table(table) => table.get(key, at),
+            Run::List(list) => list.get(key, at),
         }
     }
 
@@ -68,13 +66,16 @@ impl Run {
     pub fn may_contain(&self, key: &[u8]) -> Result<bool> {
         match self {
             Run::Table(table) => table.may_contain(key),
+            Run::List(list) => list.may_contain(key),
         }
     }
 
-    /// A cursor at no entry yet; what it reads is kept in the cache if asked, and so many bytes are read ahead at most.
+    /// A cursor at no entry yet; what it reads of a file is kept in the cache if asked, and so many bytes are read ahead at
+    /// most.
     pub fn cursor(&self, fill_cache: bool, readahead: usize) -> RunCursor {
         match self {
-            Run::Table(table) => table.cursor(fill_cache, readahead),
+            Run::Table(table) => RunCursor::Table(table.cursor(fill_cache, readahead)),
+            Run::List(list) => RunCursor::List(ListCursor::new(list)),
         }
     }
 
@@ -82,8 +83,10 @@ impl Run {
     pub fn cursor_past(&self, passed: &Passed, fill_cache: bool, readahead: usize) -> RunCursor {
         match self {
             Run::Table(table) => {
-                table.cursor_past(passed.get(&self.number()).cloned(), fill_cache, readahead)
+                let passed = passed.get(&self.number()).cloned();
+                RunCursor::Table(table.cursor_past(passed, fill_cache, readahead))
             }
+            Run::List(_) => self.cursor(fill_cache, readahead),
         }
     }
 
@@ -91,6 +94,7 @@ impl Run {
     pub fn anchors(&self) -> Result<Vec<(Vec<u8>, u64)>> {
         match self {
             Run::Table(table) => table.anchors(),
+            Run::List(list) => list.anchors(),
         }
     }
 
@@ -98,6 +102,32 @@ impl Run {
     pub fn verify(&self) -> Result<()> {
         match self {
             Run::Table(table) => table.verify(),
+            Run::List(list) => list.list()?.verify(),
+        }
+    }
+}
+
+/// What holds a run that was made, and that the manifest does not name yet. It goes with this unless it is kept.
+#[derive(Debug)]
+pub(crate) enum Made {
+    File(MadeFile),
+    List(MadeList),
+}
+
+impl Made {
+    /// It stays: the manifest has it.
+    pub fn keep(self) {
+        match self {
+            Made::File(file) => file.keep(),
+            Made::List(list) => list.keep(),
+        }
+    }
+
+    /// It stays until the manifest has decided about a group that has failed and names it.
+    pub fn keep_until_decided(self) {
+        match self {
+            Made::File(file) => file.keep_until_decided(),
+            Made::List(list) => list.keep_until_decided(),
         }
     }
 }
@@ -106,31 +136,115 @@ impl Run {
 #[derive(Debug)]
 pub(crate) struct Runs {
     tables: TableStore,
+    lists: Option<Arc<ListStore>>,
 }
 
 impl Runs {
-    /// The runs that the manifest names, none of which is looked at yet.
-    pub fn new(core: &Core, manifest: &Manifest) -> Result<Runs> {
-        Ok(Runs { tables: TableStore::new(core, manifest)? })
+    /// The runs that the manifest names; none of the tables is looked at yet.
+    pub fn new(core: &Core, manifest: &Manifest, lists: Option<Arc<ListStore>>) -> Result<Runs> {
+        Ok(Runs { tables: TableStore::new(core, manifest)?, lists })
+    }
+
+    /// Those in persistent memory, where there may be any.
+    pub fn lists(&self) -> Option<&Arc<ListStore>> {
+        self.lists.as_ref()
     }
 
     /// A run of the manifest.
     pub fn get(&self, number: u64) -> Result<Run> {
+        if let Some(run) = self.lists.as_ref().and_then(|lists| lists.get(number)) {
+            return Ok(Run::List(run));
+        }
         self.tables.get(number).map(Run::Table)
     }
 
-    /// A run that has just been written, which is looked at now: nothing is to fail once the manifest names it.
+    /// A table that has just been written, which is looked at now: nothing is to fail once the manifest names it.
     pub fn made(&self, meta: &TableMeta) -> Result<Run> {
         self.tables.made(meta).map(Run::Table)
     }
 
     /// Adds runs that the manifest names.
     pub fn insert(&self, runs: impl IntoIterator<Item = Run>) {
-        self.tables.insert(runs.into_iter().map(|Run::Table(table)| table));
+        let mut tables = Vec::new();
+        for run in runs {
+            match run {
+                Run::Table(table) => tables.push(table),
+                Run::List(list) => self.lists.iter().for_each(|lists| lists.insert(list.clone())),
+            }
+        }
+        self.tables.insert(tables);
     }
 
     /// Takes out runs that the manifest does not name any more. They go in this order once nobody reads them.
     pub fn remove(&self, numbers: &[u64]) {
-        self.tables.remove(numbers);
+        let is_list = |number: &u64| self.lists.as_ref().is_some_and(|lists| lists.remove(*number));
+        let files: Vec<u64> = numbers.iter().copied().filter(|number| !is_list(number)).collect();
+        self.tables.remove(&files);
+    }
+}
+
+/// A place in a run, which it keeps.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "cursors are few, and a box would stand in the way of each move"
+)]
+pub(crate) enum RunCursor {
+    Table(TableCursor),
+    List(ListCursor),
+}
+
+/// Asks whichever cursor it is.
+macro_rules! either {
+    ($cursor:expr, $each:ident => $what:expr) => {
+        match $cursor {
+            RunCursor::Table($each) => $what,
+            RunCursor::List($each) => $what,
+        }
+    };
+}
+
+impl Cursor for RunCursor {
+    fn valid(&self) -> bool {
+        either!(self, cursor => cursor.valid())
+    }
+    fn seek_first(&mut self) -> Result<()> {
+        either!(self, cursor => cursor.seek_first())
+    }
+    fn seek_last(&mut self) -> Result<()> {
+        either!(self, cursor => cursor.seek_last())
+    }
+    fn seek(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        either!(self, cursor => cursor.seek(key, seq))
+    }
+    fn seek_back(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        either!(self, cursor => cursor.seek_back(key, seq))
+    }
+    fn next(&mut self) -> Result<()> {
+        either!(self, cursor => cursor.next())
+    }
+    fn prev(&mut self) -> Result<()> {
+        either!(self, cursor => cursor.prev())
+    }
+    fn key(&self) -> &[u8] {
+        either!(self, cursor => cursor.key())
+    }
+    fn seq(&self) -> u64 {
+        either!(self, cursor => cursor.seq())
+    }
+    fn kind(&self) -> Kind {
+        either!(self, cursor => cursor.kind())
+    }
+    fn value(&self) -> Result<Bytes> {
+        either!(self, cursor => cursor.value())
+    }
+    fn value_len(&self) -> usize {
+        either!(self, cursor => cursor.value_len())
+    }
+    fn position(&self) -> Option<Position> {
+        either!(self, cursor => cursor.position())
+    }
+    fn record(&self) -> Option<u64> {
+        either!(self, cursor => cursor.record())
     }
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use terrace_base::codec::{Reader, put_bytes, put_varint};
 use terrace_table::{MAX_KEY_BYTES, TableMeta};
 
-use super::edit::{BegunLog, Edit, FORMAT_VERSION, Identity, JobKind, KnownPool};
+use super::edit::{BegunLog, Edit, FORMAT_VERSION, Identity, JobKind, KnownPool, ListPlace};
 
 /// Why a record could not be decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +53,7 @@ mod tag {
     pub const LOG_BEGUN: u8 = 15;
     pub const SET_BUCKET: u8 = 16;
     pub const REMOVE_BUCKET: u8 = 17;
+    pub const ADD_LIST: u8 = 18;
 }
 
 /// The payload of the record that holds `edits`.
@@ -98,6 +99,13 @@ impl Edit {
                 put_varint(out, *job);
                 meta.encode(out);
                 tag::ADD_TABLE
+            }
+            Edit::AddList { level, place, meta } => {
+                put_varint(out, u64::from(*level));
+                put_varint(out, place.head);
+                out.extend_from_slice(&place.id.to_le_bytes());
+                meta.encode(out);
+                tag::ADD_LIST
             }
             Edit::RemoveTable { number } => number_body(out, *number, tag::REMOVE_TABLE),
             Edit::MoveTable { number, level } => {
@@ -173,6 +181,7 @@ fn decode_body(tag: u8, mut body: Reader<'_>) -> Result<Edit, FaultKind> {
     let edit = match tag {
         tag::IDENTITY => return decode_identity(body),
         tag::ADD_TABLE => return decode_add_table(body),
+        tag::ADD_LIST => return decode_add_list(body),
         tag::REMOVE_TABLE => Edit::RemoveTable { number: number(&mut body)? },
         tag::MOVE_TABLE => Edit::MoveTable { number: number(&mut body)?, level: level(&mut body)? },
         tag::COUNTS => {
@@ -202,7 +211,7 @@ fn decode_body(tag: u8, mut body: Reader<'_>) -> Result<Edit, FaultKind> {
         tag::SNAPSHOT_END => Edit::SnapshotEnd,
         tag::SET_BUCKET => Edit::SetBucket { lower: key(&mut body)?, flushed: number(&mut body)? },
         tag::REMOVE_BUCKET => Edit::RemoveBucket { lower: key(&mut body)? },
-        other => return Err(foreign(format!("edit tag {other}"), "edit tags 1 to 17")),
+        other => return Err(foreign(format!("edit tag {other}"), "edit tags 1 to 18")),
     };
     if !body.is_empty() {
         return Err(FaultKind::Malformed("the end of the edit's body"));
@@ -233,6 +242,17 @@ fn decode_add_table(mut body: Reader<'_>) -> Result<Edit, FaultKind> {
         return Err(FaultKind::Malformed("the end of the table's description"));
     }
     Ok(Edit::AddTable { level, job, meta })
+}
+
+fn decode_add_list(mut body: Reader<'_>) -> Result<Edit, FaultKind> {
+    let level = level(&mut body)?;
+    let head = number(&mut body)?;
+    let id = body.u64().ok_or(FaultKind::Malformed("the identity of a list"))?;
+    let meta = TableMeta::decode(&mut body).ok_or(FaultKind::Malformed("a list's description"))?;
+    if !body.is_empty() {
+        return Err(FaultKind::Malformed("the end of the list's description"));
+    }
+    Ok(Edit::AddList { level, place: ListPlace { head, id }, meta })
 }
 
 fn foreign(found: impl Into<String>, supported: impl Into<String>) -> FaultKind {
@@ -315,10 +335,10 @@ mod tests {
     #[test]
     fn an_unknown_tag_and_job_kind_are_foreign() {
         let good = encode_group(&[Edit::NextFile(5)]);
-        let payload = [&good[..], &[18, 0]].concat();
+        let payload = [&good[..], &[19, 0]].concat();
         let fault = decode_group(&payload).unwrap_err();
         assert_eq!(fault.at, good.len());
-        assert!(matches!(fault.kind, FaultKind::Foreign { found, .. } if found == "edit tag 18"));
+        assert!(matches!(fault.kind, FaultKind::Foreign { found, .. } if found == "edit tag 19"));
         let fault = decode_group(&[tag::JOB_STARTED, 2, 1, 9]).unwrap_err();
         assert!(matches!(fault.kind, FaultKind::Foreign { .. }));
     }

@@ -44,7 +44,8 @@ fn describe_end(text: &mut String, state: &State, tail: &Tail) {
         let _ = writeln!(text, "  bucket from \"{}\": flushed {}", lower.escape_ascii(), bucket.flushed);
     }
     for (number, table) in &state.tables {
-        let _ = write!(text, "  table {number}: level {}, {} live of ", table.level, table.live());
+        let what = if table.list.is_some() { "list" } else { "table" };
+        let _ = write!(text, "  {what} {number}: level {}, {} live of ", table.level, table.live());
         let _ = edit::describe(text, &table.meta);
         text.push('\n');
     }

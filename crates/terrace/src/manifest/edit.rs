@@ -63,6 +63,16 @@ pub enum Edit {
         /// The table.
         meta: TableMeta,
     },
+    /// A list in the pool joins: a run as a table is, with the bytes that it takes in the pool for those of a file. Tables'
+    /// edits move and remove it, too.
+    AddList {
+        /// The level it belongs to.
+        level: u32,
+        /// Where it is.
+        place: ListPlace,
+        /// Its figures.
+        meta: TableMeta,
+    },
     /// A table leaves, and with it its place among the candidates.
     RemoveTable {
         /// The table's file number.
@@ -135,6 +145,15 @@ pub enum Edit {
     SnapshotEnd,
 }
 
+/// Where a list is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListPlace {
+    /// Its head in the pool.
+    pub head: u64,
+    /// Tells it from every other that has been there.
+    pub id: u64,
+}
+
 /// The log in a file that was begun last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BegunLog {
@@ -174,6 +193,10 @@ impl fmt::Display for Edit {
             Edit::Identity(identity) => write!(f, "identity {identity}"),
             Edit::AddTable { level, job, meta } => {
                 write!(f, "add table {} level {level} by job {job}: ", meta.number)?;
+                describe(f, meta)
+            }
+            Edit::AddList { level, place, meta } => {
+                write!(f, "add list {} level {level} at {:#x}: ", meta.number, place.head)?;
                 describe(f, meta)
             }
             Edit::RemoveTable { number } => write!(f, "remove table {number}"),

@@ -48,10 +48,8 @@ impl Listing {
             }
         }
         listing.logs.sort_unstable();
-        listing.dead_tables =
-            present.iter().copied().filter(|number| !state.tables.contains_key(number)).collect();
-        listing.missing_tables =
-            state.tables.keys().copied().filter(|number| !present.contains(number)).collect();
+        listing.dead_tables = present.iter().copied().filter(|number| !state.has_file(*number)).collect();
+        listing.missing_tables = state.files().filter(|number| !present.contains(number)).collect();
         Ok(listing)
     }
 }

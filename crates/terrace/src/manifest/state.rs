@@ -21,7 +21,7 @@ use std::sync::Arc;
 use rpds::RedBlackTreeMapSync;
 use terrace_table::{MAX_KEY_BYTES, TableMeta};
 
-use super::edit::{BegunLog, Edit, Identity, JobKind, KnownPool};
+use super::edit::{BegunLog, Edit, Identity, JobKind, KnownPool, ListPlace};
 use crate::stats::SsdStats;
 
 /// The most entries of a table, and the furthest that a running count goes: a snapshot writes their
@@ -35,6 +35,8 @@ pub struct TableState {
     pub level: u32,
     /// The job that wrote it.
     pub job: u64,
+    /// Where it is, if it is no file but a list in the pool.
+    pub list: Option<ListPlace>,
     /// The table.
     pub meta: Arc<TableMeta>,
     /// The running count of live keys. Deltas may pass below zero or above the entries for a while;
@@ -120,7 +122,8 @@ impl State {
         let changed = match edit {
             Edit::Identity(_) => return Err("a second identity".into()),
             Edit::SnapshotEnd => return Err("a snapshot's end outside of a snapshot".into()),
-            Edit::AddTable { level, job, meta } => self.add_table(*level, *job, meta)?,
+            Edit::AddTable { level, job, meta } => self.add_table(*level, *job, None, meta)?,
+            Edit::AddList { level, place, meta } => self.add_table(*level, 0, Some(*place), meta)?,
             Edit::RemoveTable { number } => {
                 self.table(*number, "remove")?;
                 if self.candidates.contains(number) {
@@ -160,10 +163,20 @@ impl State {
         Ok(changed)
     }
 
+    /// The numbers of tables that are files.
+    pub fn files(&self) -> impl Iterator<Item = u64> + '_ {
+        self.tables.iter().filter(|(_, table)| table.list.is_none()).map(|(number, _)| *number)
+    }
+
+    /// Whether table `number` is a file.
+    pub fn has_file(&self, number: u64) -> bool {
+        self.tables.get(&number).is_some_and(|table| table.list.is_none())
+    }
+
     /// Counts tables, and what they hold.
     pub(crate) fn fill_stats(&self, ssd: &mut SsdStats) {
-        ssd.tables = self.tables.size() as u64;
-        for table in self.tables.values() {
+        for table in self.tables.values().filter(|table| table.list.is_none()) {
+            ssd.tables += 1;
             ssd.table_bytes += table.meta.file_bytes;
             ssd.table_entries += table.meta.entries;
             ssd.live_entries += table.live();
@@ -193,7 +206,13 @@ impl State {
         Ok(changed)
     }
 
-    fn add_table(&mut self, level: u32, job: u64, meta: &TableMeta) -> Result<bool, String> {
+    fn add_table(
+        &mut self,
+        level: u32,
+        job: u64,
+        list: Option<ListPlace>,
+        meta: &TableMeta,
+    ) -> Result<bool, String> {
         if self.tables.contains_key(&meta.number) {
             return Err(format!("table {} is there already", meta.number));
         }
@@ -204,7 +223,7 @@ impl State {
             return Err(format!("table {} contradicts itself", meta.number));
         }
         let live_raw = (meta.entries - meta.deletes) as i64;
-        let table = TableState { level, job, meta: Arc::new(meta.clone()), live_raw };
+        let table = TableState { level, job, list, meta: Arc::new(meta.clone()), live_raw };
         self.tables.insert_mut(meta.number, table);
         self.next_file = self.next_file.max(meta.number + 1);
         Ok(true)
@@ -260,7 +279,11 @@ impl State {
         let mut edits = Vec::new();
         for table in self.tables.values() {
             let meta = &table.meta;
-            edits.push(Edit::AddTable { level: table.level, job: table.job, meta: (**meta).clone() });
+            let (level, job, meta_of) = (table.level, table.job, (**meta).clone());
+            edits.push(match table.list {
+                None => Edit::AddTable { level, job, meta: meta_of },
+                Some(place) => Edit::AddList { level, place, meta: meta_of },
+            });
             let live_delta = table.live_raw - (meta.entries - meta.deletes) as i64;
             if live_delta != 0 {
                 edits.push(Edit::Counts { number: meta.number, live_delta });

@@ -9,7 +9,7 @@ enum InPool {
     Logs,
     /// What cannot do without a pool, which may be an ordinary file.
     Index,
-    /// Logs, and values that are in no table, so that persistent memory is needed, real or emulated.
+    /// Logs, and runs or values that are in no table, so that persistent memory is needed, real or emulated.
     Newest,
     /// Everything, so that persistent memory is needed, real or emulated.
     Everything,
@@ -77,6 +77,8 @@ engines! {
     Wip: "wip", 5, Logs, DramShare, true;
     /// LAB-DB, reconstructed from its abstract: a leveled LSM-tree with the newest values of busy keys in persistent memory.
     Lab: "lab", 7, Newest, Dram, true;
+    /// TLSM: a leveled LSM-tree whose upper runs lie in persistent memory and are merged by places of records.
+    Tlsm: "tlsm", 6, Newest, Dram, true;
 }
 
 impl EngineKind {
@@ -143,7 +145,10 @@ mod tests {
             assert_eq!(EngineKind::of_origin(u64::from(kind.number()) << 56 | 7), Some(kind));
         }
         assert!(
-            EngineKind::parse("rocks").unwrap_err().to_string().contains("slm, lsm, turbo, sptree, wip, lab")
+            EngineKind::parse("rocks")
+                .unwrap_err()
+                .to_string()
+                .contains("slm, lsm, turbo, sptree, wip, lab, tlsm")
         );
     }
 }

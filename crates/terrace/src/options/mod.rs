@@ -3,7 +3,7 @@
 //! | file | what it owns |
 //! |---|---|
 //! | `kind.rs` | which engines there are |
-//! | `slm.rs`, `lsm.rs`, `turbo.rs`, `sptree.rs`, `wip.rs`, `lab.rs` | the options of one engine, and their names and ranges |
+//! | `slm.rs`, `lsm.rs`, `turbo.rs`, `sptree.rs`, `wip.rs`, `lab.rs`, `tlsm.rs` | the options of one engine, and their names and ranges |
 //! | `settings.rs` | what an option that has a name may be set to |
 
 mod kind;
@@ -14,6 +14,7 @@ mod slm;
 mod sptree;
 #[cfg(test)]
 mod tests;
+mod tlsm;
 mod turbo;
 mod wip;
 
@@ -29,6 +30,7 @@ pub use self::lsm::{LogPlace, LsmOptions};
 use self::settings::{KIB, MIB, Setting, Slot, TIB};
 pub use self::slm::SlmOptions;
 pub use self::sptree::SptreeOptions;
+pub use self::tlsm::{ListDesign, TieringKind, TlsmOptions};
 pub use self::turbo::TurboOptions;
 pub use self::wip::{BucketMemtableKind, WipOptions};
 
@@ -105,6 +107,8 @@ pub struct Options {
     pub wip: WipOptions,
     /// The `lab` engine's own options.
     pub lab: LabOptions,
+    /// The `tlsm` engine's own options.
+    pub tlsm: TlsmOptions,
 }
 
 impl Default for Options {
@@ -128,6 +132,7 @@ impl Default for Options {
             sptree: SptreeOptions::default(),
             wip: WipOptions::default(),
             lab: LabOptions::default(),
+            tlsm: TlsmOptions::default(),
         }
     }
 }
@@ -200,6 +205,7 @@ impl Options {
         all.extend(self.sptree.settings());
         all.extend(self.wip.settings());
         all.extend(self.lab.settings());
+        all.extend(self.tlsm.settings());
         all
     }
 
@@ -219,7 +225,8 @@ impl Options {
         if self.pm_bytes < 4 * self.slm.memtable_bytes.min(MIB) {
             return Some("pm_bytes must be at least 4 MiB, or four times a smaller slm.memtable_bytes");
         }
-        self.lsm.contradiction().or_else(|| self.wip.contradiction()).or_else(|| self.lab.contradiction())
+        let of_levels = self.lab.contradiction().or_else(|| self.tlsm.contradiction());
+        self.lsm.contradiction().or_else(|| self.wip.contradiction()).or(of_levels)
     }
 }
 

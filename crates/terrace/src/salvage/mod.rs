@@ -14,6 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use terrace_base::{Error, Result};
 use terrace_disk::Access;
+use terrace_pmem::{Opened as Condition, Pool};
 use terrace_table::{Kind, Table, TableMeta, TableOptions, salvage};
 
 use crate::core::Core;
@@ -129,6 +130,23 @@ impl Salvage {
         pool::Sought { identity, is_known: self.is_known, is_recorded: self.is_recorded }
     }
 
+    /// The pool, as it is, for what an engine has in it beside logs; these have been looked at before, which has told what is
+    /// wrong with it.
+    pub fn open_pool(&mut self, identity: &Identity, known: Option<&State>) -> Result<Option<Pool>> {
+        let core = self.core.clone();
+        let (path, media) = pool::request(&core, identity)?;
+        if !core.env.pm.exists(&path)? {
+            return Ok(None);
+        }
+        let (options, owner) = (pool::pool_options(&core, media), self.sought(identity));
+        let Ok(pool) = pool::open_to_repair(&core, &path, &options, owner)? else { return Ok(None) };
+        if pool.opened() == Condition::Torn {
+            return Ok(None);
+        }
+        let _told = pool::take_as_it_is(&pool, known.and_then(|state| state.pool));
+        Ok(Some(pool))
+    }
+
     /// The manifest's state, or what can still be read of it, and the identity; new files are numbered past all others.
     pub fn begin(&mut self, engine: EngineKind) -> Result<(Option<State>, Identity)> {
         let known = self.known_state()?;
@@ -235,7 +253,7 @@ impl Salvage {
             let name = FileName::Table(number).to_string();
             if origin != identity.origin() {
                 self.set_aside(&name, "it is a table of another database");
-                if known.is_none_or(|state| state.tables.contains_key(&number)) {
+                if known.is_none_or(|state| state.has_file(number)) {
                     self.lost(format!("{name} is another database's: what was in this one's table {number}, if there was one"));
                 }
             } else if let Entry::Vacant(entry) = self.tables.entry(own) {
@@ -255,7 +273,7 @@ impl Salvage {
     /// The tables that hold what the database held, of those that are there. The report tells of the rest.
     pub fn wanted_tables(&mut self, known: Option<&State>) -> BTreeSet<u64> {
         let present = self.present_tables();
-        let named: BTreeSet<u64> = known.iter().flat_map(|s| s.tables.keys().copied()).collect();
+        let named: BTreeSet<u64> = known.iter().flat_map(|s| s.files()).collect();
         let Some(left) = self.left.clone() else {
             for number in named.difference(&present) {
                 self.lost(format!("{number:06}.sst is missing, with everything in it"));
@@ -334,7 +352,7 @@ impl Salvage {
         Ok(self.brought(made, source))
     }
 
-    fn brought(&mut self, made: Vec<TableMeta>, source: &str) -> Vec<TableMeta> {
+    pub fn brought(&mut self, made: Vec<TableMeta>, source: &str) -> Vec<TableMeta> {
         for meta in &made {
             self.did(format!("brought {} entries of {source} into {:06}.sst", meta.entries, meta.number));
         }

@@ -52,7 +52,8 @@ impl TableStore {
             map: ArcSwap::from_pointee(TableMap::new_sync()),
             changing: Mutex::default(),
         };
-        let named = state.tables.iter().map(|(number, table)| match missing.contains(number) {
+        let files = state.tables.iter().filter(|(_, table)| table.list.is_none());
+        let named = files.map(|(number, table)| match missing.contains(number) {
             true => (*number, store.missing(&table.meta)),
             false => (*number, store.of(&table.meta)),
         });

@@ -63,7 +63,7 @@ impl Load {
 /// The loads: records of 1 KB with small memtables and tables, and of 100 bytes, whose keys take most of the memory,
 /// with the usual ones, for which the budget is small. Buckets of which there are few, and of which there are a
 /// thousand and more.
-fn loads() -> [Load; 6] {
+fn loads() -> [Load; 7] {
     let mut small = Options { memory_budget: (96 << 20) * scale(), ..Options::default() };
     small.slm.memtable_bytes = 4 << 20;
     small.slm.table_bytes = 4 << 20;
@@ -77,7 +77,10 @@ fn loads() -> [Load; 6] {
     let buckets = Options { engine: EngineKind::Wip, ..small.clone() };
     let mut thousand = buckets.clone();
     (thousand.wip.bucket_bytes, thousand.wip.memtable_bytes) = ((64 << 10) * scale(), (32 << 10) * scale());
+    let mut lists = emulated(Options { engine: EngineKind::Tlsm, ..small.clone() });
+    lists.pm_bytes = lists.memory_budget * 2;
     [
+        Load::new(lists, VALUE_BYTES),
         Load { partitions: 1000, ..Load::new(thousand, VALUE_BYTES) },
         Load::new(buckets, VALUE_BYTES),
         Load::new(levels, VALUE_BYTES),
@@ -252,7 +255,8 @@ fn ten_thousand_iterators_and_snapshots() {
     db.compact_range::<&[u8]>(..).unwrap();
     assert_clean(&db);
     let stats = db.stats();
-    assert_eq!((stats.counts.snapshots, stats.ssd.table_entries, stats.pm.chains), (0, 500, 0));
+    let entries = stats.ssd.table_entries + stats.lists.entries;
+    assert_eq!((stats.counts.snapshots, entries, stats.pm.chains), (0, 500, 0));
 }
 
 /// What lies between a held snapshot and now is nobody's, and goes.
@@ -269,6 +273,11 @@ fn space_behind_a_snapshot_is_reclaimed_on_levels() {
 #[test]
 fn space_behind_a_snapshot_is_reclaimed_under_a_tree_of_values() {
     behind_a_snapshot(EngineKind::Lab);
+}
+
+#[test]
+fn space_behind_a_snapshot_is_reclaimed_on_levels_in_the_pool() {
+    behind_a_snapshot(EngineKind::Tlsm);
 }
 
 #[test]
@@ -324,5 +333,6 @@ fn behind_a_snapshot(engine: EngineKind) {
     assert_clean(&db);
     let after = db.stats();
     assert!(after.ssd.table_bytes < data * 5 / 4, "{} after {}", after.ssd.table_bytes, held.ssd.table_bytes);
+    assert!(after.lists.bytes < data * 2, "{:?} after {:?}", after.lists, held.lists);
     assert_eq!(after.pm.chains, 0);
 }

@@ -10,6 +10,7 @@ mod heal;
 mod histories;
 mod kills;
 mod limits;
+mod lists;
 mod lives;
 mod log_damage;
 mod logs;

@@ -172,6 +172,7 @@ fn reading_only_writes_nothing_whatever_the_engine() {
         (EngineKind::Lsm, false),
         (EngineKind::Wip, false),
         (EngineKind::Lab, false),
+        (EngineKind::Tlsm, false),
         (EngineKind::Turbo, false),
         (EngineKind::Sptree, false),
         (EngineKind::Sptree, true),

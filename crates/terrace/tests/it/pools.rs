@@ -410,6 +410,7 @@ fn a_repair_leaves_what_is_not_its_own() {
         EngineKind::Turbo,
         EngineKind::Sptree,
         EngineKind::Lab,
+        EngineKind::Tlsm,
     ];
     let dbs = engines.map(|engine| (engine, at(&format!("{engine:?}")), at(&format!("{engine:?}.pool"))));
     for (engine, dir, pool) in &dbs {

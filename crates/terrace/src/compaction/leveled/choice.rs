@@ -53,7 +53,10 @@ impl Pick {
             (inputs.iter().chain(&next).any(|t| t.busy), "a table that is being compacted"),
             (self.is_move && !next.is_empty(), "a move on top of other tables"),
             (self.is_move && !are_apart(&inputs), "a move of tables that overlap"),
-            (self.level == 0 && left.iter().any(|t| t.min_seq <= reach), "an older table left on level 0"),
+            (
+                below && self.level == 0 && left.iter().any(|t| t.min_seq <= reach),
+                "an older table left on level 0",
+            ),
             ((self.level + 1..self.output).any(passed), "a level passed over that holds older versions"),
             (
                 below && view.overlapping(self.output, span(&inputs)).iter().any(not_merged),

@@ -26,6 +26,7 @@ mod targets;
 #[cfg(test)]
 pub mod tests;
 mod throttle;
+mod tiering;
 mod view;
 
 use std::fmt::Debug;
@@ -37,6 +38,7 @@ pub use policy::{LevelPolicy, LeveledPolicy, Range};
 pub use split::split;
 use targets::Targets;
 pub use throttle::{Limits, Load, delay};
+pub use tiering::{ListFigures, Relief, Room, RunKind, Tiering};
 pub use view::{LevelsView, TableFigures};
 
 /// What [`LeveledPolicy`] goes by; the defaults are RocksDB's.

@@ -26,6 +26,11 @@ pub trait LevelPolicy: Debug + Send + Sync {
     /// How what is written for `level` is cut into runs.
     fn outputs(&self, level: usize) -> OutputLimits;
 
+    /// Where levels hold `sizes` bytes, the how-manyth in use below level 0 `level` is; 0 for level 0.
+    fn depth(&self, _sizes: &[u64], level: usize) -> usize {
+        level
+    }
+
     /// Bytes that compactions will read and write until nothing is due, where levels hold `sizes` bytes, and level 0 so
     /// many runs.
     fn debt(&self, sizes: &[u64], l0_runs: usize) -> u64;
@@ -82,6 +87,14 @@ impl<V: Victims> LevelPolicy for LeveledPolicy<V> {
                 run_bytes: self.table_bytes,
                 overlap_bytes: self.table_bytes.saturating_mul(OVERLAP_FACTOR),
             },
+        }
+    }
+
+    fn depth(&self, sizes: &[u64], level: usize) -> usize {
+        if level == 0 {
+            0
+        } else {
+            (level + 1).saturating_sub(Targets::new(sizes, &self.options).base).max(1)
         }
     }
 

@@ -64,7 +64,8 @@ pub(super) fn assemble(
     let buffer =
         LoggedMemtables::open(&core, &manifest, pool.as_ref(), levels.memtable_bytes, Values(values))?;
     let (settings, policy) = (settings(options, levels), policy(levels, LeastOverlap));
-    let lab = LeveledTree::new(core.clone(), Parts { settings, policy, manifest, pool, buffer })?;
+    let lab =
+        LeveledTree::new(core.clone(), Parts { settings, policy, manifest, pool, buffer, lists: None })?;
     lab.recover(found, gathered, damaged)?;
     Ok(lab)
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use terrace_base::Result;
 use terrace_index::{FastFair, OrderedIndex, ScanBatch};
-use terrace_pmem::{Opened as Condition, Pool};
+use terrace_pmem::Pool;
 use terrace_table::Kind;
 
 use super::layout::{Place, VALUES_ROOT};
@@ -22,7 +22,6 @@ use crate::core::engine::Engine;
 use crate::leveled::{PlacedRun, gather_runs, new_state, table_options};
 use crate::manifest::{Identity, State};
 use crate::options::EngineKind;
-use crate::pool;
 use crate::salvage::{Entries, Salvage};
 use crate::versions::{RECORD_KIND, Record, RecordRef};
 
@@ -54,7 +53,7 @@ fn gather_values(
     known: Option<&State>,
     runs: &mut Vec<PlacedRun>,
 ) -> Result<()> {
-    let Some(pool) = open_pool(base, identity, known)? else {
+    let Some(pool) = base.open_pool(identity, known)? else {
         base.lost("the newest values of keys that are written often, where they were in the pool");
         return Ok(());
     };
@@ -78,22 +77,6 @@ fn gather_values(
     // Beside what is here the log may hold older writes that are in no table yet: nothing follows of how far that is.
     runs.extend(tables.into_iter().map(|meta| (0, meta, false)));
     Ok(())
-}
-
-/// The pool, as it is; the logs in it have been looked at before, which has told what is wrong with it.
-fn open_pool(base: &mut Salvage, identity: &Identity, known: Option<&State>) -> Result<Option<Pool>> {
-    let core = base.core.clone();
-    let (path, media) = pool::request(&core, identity)?;
-    if !core.env.pm.exists(&path)? {
-        return Ok(None);
-    }
-    let (options, owner) = (pool::pool_options(&core, media), base.sought(identity));
-    let Ok(pool) = pool::open_to_repair(&core, &path, &options, owner)? else { return Ok(None) };
-    if pool.opened() == Condition::Torn {
-        return Ok(None);
-    }
-    let _told = pool::take_as_it_is(&pool, known.and_then(|state| state.pool));
-    Ok(Some(pool))
 }
 
 /// Takes what the index names. Records that are damaged are lost.

@@ -43,7 +43,8 @@ pub(super) fn assemble(
     let options = &core.options;
     let buffer = LoggedMemtables::open(&core, &manifest, pool.as_ref(), options.lsm.memtable_bytes, ())?;
     let (settings, policy) = (settings(options, &options.lsm), policy(&options.lsm, LeastOverlap));
-    let lsm = LeveledTree::new(core.clone(), Parts { settings, policy, manifest, pool, buffer })?;
+    let lsm =
+        LeveledTree::new(core.clone(), Parts { settings, policy, manifest, pool, buffer, lists: None })?;
     lsm.recover(found, gathered, damaged)?;
     Ok(lsm)
 }

@@ -15,8 +15,8 @@ use super::memtable::BucketMemtable;
 use super::{Plan, Wip};
 use crate::compaction::buckets::{BucketFigures, BucketTable, KeyRange, kept, sublevels};
 use crate::levels::output::Written;
+use crate::levels::run::Made;
 use crate::manifest::{Edit, State};
-use crate::tables::MadeFile;
 
 /// A change, as it is put together.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ pub(super) struct Change {
     /// Tables among those added that hold versions which only snapshots keep.
     keeping: Vec<u64>,
     /// The files of those added.
-    made: Vec<MadeFile>,
+    made: Vec<Made>,
 }
 
 impl Change {
@@ -38,7 +38,7 @@ impl Change {
         for table in written {
             self.keeping.extend(table.keeps_old.then_some(table.meta.number));
             self.added.push((level, table.meta));
-            self.made.push(table.file);
+            self.made.push(table.made);
         }
     }
 
@@ -105,10 +105,10 @@ impl Wip {
         edits.extend(self.flushed_edits(&state, &buckets, leaving));
         if let Err(e) = self.manifest.apply(&edits) {
             // Whether they are in it a crash would decide: they stay until that is settled.
-            files.into_iter().for_each(MadeFile::keep_until_decided);
+            files.into_iter().for_each(Made::keep_until_decided);
             return Err(e);
         }
-        files.into_iter().for_each(MadeFile::keep);
+        files.into_iter().for_each(Made::keep);
         self.runs.insert(made.iter().map(|table| table.run.clone()));
         self.show(&buckets, &change, &state, &made, leaving);
         self.forget_logs();

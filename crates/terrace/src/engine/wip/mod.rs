@@ -177,7 +177,7 @@ impl Wip {
     /// Wires the engine around what has been opened, with empty memtables.
     fn new(core: Arc<Core>, parts: Parts) -> Result<Arc<Wip>> {
         let Parts { manifest, pool, log } = parts;
-        let runs = Runs::new(&core, &manifest)?;
+        let runs = Runs::new(&core, &manifest, None)?;
         let emulated = match &pool {
             Some(_) => pool::emulated(&core, &manifest.state().identity)?,
             None => None,

@@ -2,7 +2,7 @@
 
 use super::super::codec::{decode_group, encode_group};
 use super::super::roll::snapshot_records;
-use super::super::{BegunLog, KnownPool, dump};
+use super::super::{BegunLog, KnownPool, ListPlace, dump};
 use super::*;
 
 /// A flush's last group: table 7 joins, one key of table 5 has died.
@@ -59,7 +59,14 @@ fn a_new_store_is_golden() {
 #[test]
 fn every_other_edit_is_golden() {
     let pool = KnownPool { uuid: *b"0123456789abcdef", generation: 300 };
-    let golden: [(Edit, &[u8]); 13] = [
+    let meta =
+        TableMeta { number: 7, smallest: b"a".to_vec(), largest: b"b".to_vec(), ..TableMeta::default() };
+    let place = ListPlace { head: 300, id: 5 };
+    let golden: [(Edit, &[u8]); 14] = [
+        (
+            Edit::AddList { level: 2, place, meta },
+            b"\x12\x1d\x02\xac\x02\x05\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x07\0\0\0\0\0\x01a\x01b",
+        ),
         (Edit::RemoveTable { number: 300 }, &[0x03, 0x02, 0xac, 0x02]),
         (Edit::Candidates(vec![1, 300]), &[0x05, 0x03, 0x01, 0xac, 0x02]),
         (Edit::JobStarted { id: 4, kind: JobKind::Flush, inputs: vec![] }, &[0x06, 0x02, 0x04, 0x00]),

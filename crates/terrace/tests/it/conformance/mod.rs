@@ -72,6 +72,7 @@ conformance! {
     lsm: super::Engine { kind: terrace::EngineKind::Lsm, drains_per_group: Some(1) },
     wip: super::Engine { kind: terrace::EngineKind::Wip, drains_per_group: Some(1) },
     lab: super::Engine { kind: terrace::EngineKind::Lab, drains_per_group: Some(1) },
+    tlsm: super::Engine { kind: terrace::EngineKind::Tlsm, drains_per_group: Some(1) },
     turbo: super::Engine { kind: terrace::EngineKind::Turbo, drains_per_group: None },
     sptree: super::Engine { kind: terrace::EngineKind::Sptree, drains_per_group: None },
 }

@@ -52,13 +52,14 @@ impl Process {
 }
 
 /// The engines that every scenario is tried on.
-pub const ENGINES: [EngineKind; 6] = [
+pub const ENGINES: [EngineKind; 7] = [
     EngineKind::Slm,
     EngineKind::Lsm,
     EngineKind::Wip,
     EngineKind::Turbo,
     EngineKind::Sptree,
     EngineKind::Lab,
+    EngineKind::Tlsm,
 ];
 
 /// Whether `engine` is tried on such a pool. `TERRACE_CRASH_ENGINE` leaves one engine only, for work on that.
@@ -83,6 +84,7 @@ pub fn tiny(engine: EngineKind) -> Options {
         lsm: crate::harness::tiny_lsm(),
         wip: crate::harness::tiny_wip(),
         lab: crate::harness::tiny_lab(),
+        tlsm: crate::harness::tiny_tlsm(),
         turbo: crate::harness::tiny_turbo(),
         sptree: crate::harness::tiny_sptree(),
         pool_extent_bytes: 4096,

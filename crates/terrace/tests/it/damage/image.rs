@@ -14,7 +14,7 @@ use terrace_disk::{Fs, SimFs};
 use terrace_index::kinds;
 use terrace_pmem::{Granularity, Media, MemMedia, Pool, PoolOptions};
 
-use crate::harness::{HASH_SEED, tiny_lab, tiny_lsm, tiny_sptree, tiny_turbo, tiny_wip};
+use crate::harness::{HASH_SEED, tiny_lab, tiny_lsm, tiny_sptree, tiny_tlsm, tiny_turbo, tiny_wip};
 
 /// The database directory.
 pub const DIR: &str = "/db";
@@ -242,6 +242,7 @@ pub fn options(engine: EngineKind) -> Options {
         sptree,
         wip,
         lab: tiny_lab(),
+        tlsm: tiny_tlsm(),
         pool_extent_bytes: 4096,
         ..Options::default()
     };

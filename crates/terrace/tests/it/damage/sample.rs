@@ -57,7 +57,11 @@ pub fn samples_with_tables() -> Vec<Sample> {
     let buckets = build(EngineKind::Wip, Granularity::Page);
     let with_log_in_memory = build(EngineKind::Wip, Granularity::CacheLine);
     let values = build(EngineKind::Lab, Granularity::CacheLine);
+    let lists = build(EngineKind::Tlsm, Granularity::CacheLine);
     samples.extend([
+        sample("lists, closed", lists.closed),
+        sample("lists, killed in a flush", lists.flush),
+        sample("lists, killed in a compaction", lists.compaction),
         sample("a tree of values, closed", values.closed),
         sample("a tree of values, killed in a flush", values.flush),
         sample("a tree of values, killed in a compaction", values.compaction),
@@ -278,7 +282,9 @@ struct Camera {
 impl Observer for Camera {
     fn before(&self, event: FsEvent<'_>) {
         match self.engine {
-            EngineKind::Lsm | EngineKind::Lab => self.before_of_lsm(event),
+            EngineKind::Lsm | EngineKind::Lab => self.before_of_lsm(event, "sst"),
+            // What is in lists by then is in no manifest yet.
+            EngineKind::Tlsm => self.before_of_lsm(event, ""),
             EngineKind::Wip => self.before_of_wip(event),
             _ => self.before_of_slm(),
         }
@@ -286,10 +292,10 @@ impl Observer for Camera {
 }
 
 impl Camera {
-    /// While tables are written: with two logs it is a flush, else a compaction.
-    fn before_of_lsm(&self, event: FsEvent<'_>) {
+    /// While tables, or files without an extension, are written: with two logs it is a flush, else a compaction.
+    fn before_of_lsm(&self, event: FsEvent<'_>, extension: &str) {
         let (FsEvent::Write { path, .. } | FsEvent::Sync { path }) = event else { return };
-        if path.extension().is_none_or(|e| e != "sst") {
+        if path.extension().unwrap_or_default() != extension {
             return;
         }
         let image = self.bed.image();

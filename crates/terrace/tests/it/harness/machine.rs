@@ -44,6 +44,11 @@ impl Machine {
         Machine { world: self.world.crash(seed), setup: self.setup.clone() }
     }
 
+    /// The same machine in another world.
+    pub fn on(&self, world: World) -> Machine {
+        Machine { world, setup: self.setup.clone() }
+    }
+
     /// The world it is in, to be told of its events.
     pub fn world(&self) -> &World {
         &self.world

@@ -1,8 +1,8 @@
 //! Sets of options under which the same operations must give the same answers.
 
 use terrace::{
-    BucketMemtableKind, Compression, EngineKind, LabOptions, LabTrees, LogPlace, LsmOptions, Options,
-    SlmOptions, SptreeOptions, TurboOptions, WipOptions,
+    BucketMemtableKind, Compression, EngineKind, LabOptions, LabTrees, ListDesign, LogPlace, LsmOptions,
+    Options, SlmOptions, SptreeOptions, TieringKind, TlsmOptions, TurboOptions, WipOptions,
 };
 use terrace_pmem::Granularity;
 
@@ -42,6 +42,7 @@ impl Setup {
         setup.options.slm.memtable_bytes = 1 << 20;
         setup.options.lsm.memtable_bytes = 1 << 20;
         setup.options.lab.levels.memtable_bytes = 1 << 20;
+        setup.options.tlsm.levels.memtable_bytes = 1 << 20;
         setup.options.wip.memtable_bytes = 1 << 20;
         setup.options.wip.most_memtable_bytes = 1 << 20;
         setup.options.wip.bucket_bytes = 8 << 20;
@@ -71,6 +72,7 @@ impl Setup {
             sptree: tiny_sptree(),
             wip: tiny_wip(),
             lab: tiny_lab(),
+            tlsm: tiny_tlsm(),
             ..Options::default()
         };
         Setup { name, granularity: Granularity::CacheLine, background: Background::Inline, options }
@@ -115,6 +117,11 @@ pub fn tiny_lab() -> LabOptions {
         hint_tree_bytes: 4 << 10,
         ..LabOptions::default()
     }
+}
+
+/// Options of `tlsm` with which a few keys fill lists on several levels, and tables below them.
+pub fn tiny_tlsm() -> TlsmOptions {
+    TlsmOptions { levels: tiny_lsm(), tiering: TieringKind::Leveled, pm_levels: 1, ..TlsmOptions::default() }
 }
 
 /// Options of `wip` with which a few keys fill levels, and buckets are split and joined.
@@ -192,6 +199,21 @@ pub fn setups(engine: &Engine) -> Vec<Setup> {
                 .threaded(3),
         );
     }
+    if engine.kind == EngineKind::Tlsm {
+        let tiers = |name, tiering, list_bytes| {
+            Setup::tiny(name, engine)
+                .with(|s| (s.options.tlsm.tiering, s.options.tlsm.list_bytes) = (tiering, list_bytes))
+        };
+        setups.push(tiers("all in the pool", TieringKind::None, 0));
+        setups.push(tiers("the oldest lists leave", TieringKind::Lru, 160 << 10));
+        setups.push(tiers("hardly any room for lists, threads", TieringKind::Lru, 24 << 10).threaded(3));
+        for design in [ListDesign::Ps, ListDesign::Bac] {
+            setups.push(tiers("each record by itself", TieringKind::Lru, 0).with(|s| {
+                s.options.tlsm.design = design;
+                s.options.tlsm.levels.filter_bits_per_key = 0;
+            }));
+        }
+    }
     if engine.kind == EngineKind::Wip {
         setups.push(Setup::tiny("log in files, synced", engine).with(|s| {
             s.options.wip.log = LogPlace::Ssd;
@@ -239,11 +261,13 @@ fn common_setups(engine: &Engine) -> Vec<Setup> {
             s.options.lsm.base_level_bytes = 1024;
             s.options.lsm.level_multiplier = 2.0;
             s.options.lab.levels = s.options.lsm.clone();
+            s.options.tlsm.levels = s.options.lsm.clone();
         }),
         Setup::tiny("one record a block, no cache", engine).with(|s| {
             s.options.slm.block_bytes = 1;
             s.options.lsm.block_bytes = 1;
             s.options.lab.levels.block_bytes = 1;
+            s.options.tlsm.levels.block_bytes = 1;
             s.options.memory_budget = 1024;
         }),
         Setup::roomy(engine, Granularity::CacheLine),

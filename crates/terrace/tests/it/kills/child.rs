@@ -14,7 +14,10 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use terrace::{BucketMemtableKind, Db, EngineKind, Options, PoolChoice, Profile, SlmOptions, WipOptions};
+use terrace::{
+    BucketMemtableKind, Db, EngineKind, Options, PoolChoice, Profile, SlmOptions, TieringKind, TlsmOptions,
+    WipOptions,
+};
 use terrace_base::rng::Rng;
 
 use super::ops::{Op, Ops, THREADS};
@@ -89,7 +92,19 @@ impl Task {
             map_logs: !self.seed.wrapping_add(self.session).is_multiple_of(4),
             slm,
             wip: self.buckets(),
+            tlsm: self.lists(),
             ..Options::default()
+        }
+    }
+
+    /// Runs lie elsewhere in the next process.
+    fn lists(&self) -> TlsmOptions {
+        let mut rng = Rng::new(self.seed ^ self.session.wrapping_mul(0x2545_f491_4f6c_dd1d));
+        let tiering = [TieringKind::None, TieringKind::Leveled, TieringKind::Lru, TieringKind::Lru];
+        TlsmOptions {
+            tiering: tiering[rng.below(4) as usize],
+            list_bytes: [0, 256 << 10][rng.below(2) as usize],
+            ..crate::harness::tiny_tlsm()
         }
     }
 

@@ -58,6 +58,11 @@ fn kills_take_nothing_from_a_tree_of_values() {
 }
 
 #[test]
+fn kills_take_nothing_from_lists() {
+    kill_often(EngineKind::Tlsm, &emulated());
+}
+
+#[test]
 fn kills_take_nothing_from_buckets() {
     kill_often(EngineKind::Wip, &PoolChoice::Auto);
 }

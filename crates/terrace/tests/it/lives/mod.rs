@@ -75,6 +75,11 @@ fn lsm_with_its_log_in_files() {
 }
 
 #[test]
+fn tlsm_on_persistent_memory() {
+    live(EngineKind::Tlsm, Granularity::CacheLine);
+}
+
+#[test]
 fn lab_on_persistent_memory() {
     live(EngineKind::Lab, Granularity::CacheLine);
 }

@@ -7,11 +7,12 @@ use terrace::{Db, EngineKind, ErrorKind, Options, PoolChoice, Profile, Result, W
 
 use crate::harness::{Contents, Map};
 
-const ENGINES: [EngineKind; 6] = [
+const ENGINES: [EngineKind; 7] = [
     EngineKind::Slm,
     EngineKind::Lsm,
     EngineKind::Wip,
     EngineKind::Lab,
+    EngineKind::Tlsm,
     EngineKind::Turbo,
     EngineKind::Sptree,
 ];

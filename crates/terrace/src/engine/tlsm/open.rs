@@ -1,0 +1,85 @@
+//! Opening and creating: as for `lsm` with its log in the pool, where lists lie, too.
+
+use std::sync::Arc;
+
+use terrace_base::{Error, Result};
+use terrace_index::pmlist::Style;
+use terrace_pmem::Pool;
+
+use super::Tlsm;
+use crate::commit_log::{Beside, Gathered, LogHome, Opened};
+use crate::compaction::leveled::{LeastOverlap, Tiering};
+use crate::core::Core;
+use crate::core::engine::Engine;
+use crate::leveled::logged::LoggedMemtables;
+use crate::leveled::{LeveledTree, Parts, policy, settings};
+use crate::levels::lists::{ListOptions, ListStore};
+use crate::options::{EngineKind, ListDesign, LogPlace, LsmOptions, TieringKind, TlsmOptions};
+use crate::pool;
+
+/// What lies in the pool beside logs: lists, which the manifest names.
+pub(super) const IN_POOL: Beside = Beside { is_needed: true, roots: &[], fill: |_| Ok(()) };
+
+/// The share of the pool that is neither for lists nor for logs.
+const SPARE_SHARE: u64 = 16;
+
+/// Where the log lies: in the pool.
+pub(super) fn log_home() -> LogHome {
+    LogHome { engine: EngineKind::Tlsm, asked: LogPlace::Auto, first: Vec::new, beside: IN_POOL }
+}
+
+/// Opens or creates the database in `core.dir`; returns it and the last sequence number in it.
+pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
+    let opened = log_home().open(&core)?;
+    let tlsm = assemble(core, opened, None, &mut Err)?;
+    tlsm.verify_pool();
+    let last = tlsm.last_seq();
+    Ok((tlsm, last))
+}
+
+/// Wires the engine around what has been opened, and brings it to rest. In a repair there is no pool: logs lie elsewhere, and
+/// what was in lists is in tables.
+pub(super) fn assemble(
+    core: Arc<Core>,
+    Opened { manifest, pool, found }: Opened,
+    gathered: Option<&Gathered>,
+    damaged: &mut dyn FnMut(Error) -> Result<()>,
+) -> Result<Arc<Tlsm>> {
+    let options = &core.options;
+    let levels = &options.tlsm.levels;
+    let mut lists = None;
+    if let Some(pool) = &pool {
+        pool::note(&manifest, pool);
+        lists = Some(ListStore::open(pool, &manifest.state(), list_options(&options.tlsm, pool))?);
+    }
+    let buffer = LoggedMemtables::open(&core, &manifest, pool.as_ref(), levels.memtable_bytes, ())?;
+    let (settings, policy) = (settings(options, levels), policy(levels, LeastOverlap));
+    let parts = Parts { settings, policy, manifest, pool, buffer, lists };
+    let tlsm = LeveledTree::new(core.clone(), parts)?;
+    tlsm.recover(found, gathered, damaged)?;
+    Ok(tlsm)
+}
+
+/// What options say of lists in `pool`.
+fn list_options(options: &TlsmOptions, pool: &Pool) -> ListOptions {
+    let style = match options.design {
+        ListDesign::Ps => Style { each: true, copies: true },
+        ListDesign::Bac => Style { each: true, copies: false },
+        ListDesign::Seqcopy => Style { each: false, copies: false },
+    };
+    let tiering = match options.tiering {
+        TieringKind::None => Tiering::None,
+        TieringKind::Leveled => Tiering::Leveled(options.pm_levels),
+        TieringKind::Lru => Tiering::Lru,
+    };
+    let room = list_room(pool.max_size(), pool.extent_bytes(), &options.levels);
+    let limit = if options.list_bytes > 0 { options.list_bytes.min(room) } else { room };
+    ListOptions { style, tiering, filter_bits: options.levels.filter_bits_per_key, limit }
+}
+
+/// What of a pool of `bytes` lists may take: logs of all memtables, twice, find room beside them.
+fn list_room(bytes: u64, extent_bytes: u64, levels: &LsmOptions) -> u64 {
+    let log = levels.memtable_bytes + levels.memtable_bytes / 16 + 2 * extent_bytes;
+    let logs = 2 * (levels.memtables as u64 + 1) * log;
+    bytes - (bytes / SPARE_SHARE + logs).min(bytes / 2)
+}

@@ -1,0 +1,183 @@
+//! Bringing back all that is not itself damaged.
+//!
+//! As for `lsm`, tables are the ground truth and logs are replayed over them. What lists hold is brought into tables before
+//! that, of the same level where the manifest can be believed. Where a list is damaged, its records are taken wherever they
+//! lie in buffers; and where the manifest does not tell which lists there were, all are taken that are whole. Then all tables
+//! go to level 0, where every order of versions is right: a record may be one that had been replaced.
+
+use bytes::Bytes;
+use terrace_base::{Error, Result};
+use terrace_index::pmlist::{Lists, PmList, salvage_buffer};
+use terrace_pmem::Pool;
+use terrace_table::TableMeta;
+
+use super::open::{self, IN_POOL};
+use crate::commit_log::{gather_logs, rebuild};
+use crate::core::engine::Engine;
+use crate::leveled::{PlacedRun, gather_runs, new_state, table_options};
+use crate::manifest::{Identity, State};
+use crate::options::EngineKind;
+use crate::salvage::{Runs, Salvage};
+
+/// Repairs the database in the view that `base` works in.
+pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {
+    base.options = table_options(&base.core.options, &base.core.options.tlsm.levels);
+    let (known, mut identity) = base.begin(EngineKind::Tlsm)?;
+    if known.is_none() {
+        open::log_home().note_found(&base.core, &mut identity)?;
+    }
+    let mut runs = gather_runs(&mut base, known.as_ref())?;
+    let gathered = gather_logs(&mut base, &identity, known.as_ref())?;
+    gather_lists(&mut base, &identity, known.as_ref(), &mut runs)?;
+    let state = new_state(&base, identity, runs, known)?;
+    let core = base.core.clone();
+    rebuild(base, state, Some(&gathered), IN_POOL, |opened, damaged| {
+        let tlsm = open::assemble(core, opened, Some(&gathered), damaged)?;
+        tlsm.rotate()?;
+        tlsm.wait_until_flushed()?;
+        tlsm.forget_logs()?;
+        tlsm.close()
+    })
+}
+
+/// A list that is to be brought back: its level and its keys, where the manifest tells of it, and where it is.
+struct Wanted {
+    head: u64,
+    named: Option<(u32, TableMeta)>,
+}
+
+/// Brings what lists hold into tables, beside `runs`.
+fn gather_lists(
+    base: &mut Salvage,
+    identity: &Identity,
+    known: Option<&State>,
+    runs: &mut Vec<PlacedRun>,
+) -> Result<()> {
+    let Some(pool) = base.open_pool(identity, known)? else {
+        base.lost("everything that was in lists in the pool");
+        return Ok(());
+    };
+    let lists = Lists::new(&pool, u64::MAX);
+    lists.keep_all(true);
+    let believed = known.filter(|_| base.left.is_none());
+    let wanted = wanted(&lists, believed);
+    if believed.is_none() && !wanted.is_empty() {
+        base.report.doubts.push(
+            "which lists in the pool were the newest: the manifest knew. What was deleted or replaced last may be back".into(),
+        );
+    }
+    let (mut damaged, is_placed) = (Vec::new(), believed.is_some());
+    for list in &wanted {
+        match open_list(&lists, list) {
+            Ok(Some(found)) => {
+                let level = list.named.as_ref().filter(|_| is_placed).map_or(0, |(level, _)| *level);
+                let tables = bring(base, &found, list.head)?;
+                runs.extend(tables.into_iter().map(|meta| (level, meta, false)));
+            }
+            Ok(None) => {}
+            Err(e) if e.is_of_another_version() || e.is_system_failure() => return Err(e),
+            Err(e) => {
+                base.pool_aside.get_or_insert(e.to_string());
+                base.lost(format!("{e}: what of a list is damaged, too"));
+                damaged
+                    .push(list.named.as_ref().map(|(_, meta)| (meta.smallest.clone(), meta.largest.clone())));
+            }
+        }
+    }
+    if !damaged.is_empty() {
+        base.report.doubts.push(
+            "which records of damaged lists were the newest: all of their keys are taken that buffers hold. What was \
+             deleted or replaced last may be back"
+                .into(),
+        );
+        let tables = bring_scattered(base, &pool, &lists, &damaged)?;
+        runs.extend(tables.into_iter().map(|meta| (0, meta, false)));
+    }
+    if !damaged.is_empty() || !is_placed {
+        runs.iter_mut().for_each(|(level, ..)| *level = 0);
+    }
+    Ok(())
+}
+
+/// The lists that the manifest names, or where it cannot be believed all that there are.
+fn wanted(lists: &Lists, believed: Option<&State>) -> Vec<Wanted> {
+    let Some(state) = believed else {
+        return lists.heads().into_iter().map(|head| Wanted { head, named: None }).collect();
+    };
+    let named = state.tables.values().filter_map(|table| {
+        let named = Some((table.level, (*table.meta).clone()));
+        Some(Wanted { head: table.list?.head, named })
+    });
+    named.collect()
+}
+
+/// The list, proved; none where one that nobody names is not whole.
+fn open_list(lists: &Lists, wanted: &Wanted) -> Result<Option<PmList>> {
+    let opened = lists.open(wanted.head).and_then(|list| {
+        let pool = lists.pool();
+        let told = wanted.named.as_ref().map(|(_, meta)| (meta.entries, meta.max_seq, &meta.smallest));
+        let (figures, about) = (list.figures(), list.about());
+        if told.is_some_and(|told| told != (figures.entries, figures.max_seq, &about.smallest)) {
+            return Err(pool.corruption(wanted.head, "the list that the manifest names", "another list"));
+        }
+        list.verify().map(|()| list)
+    });
+    match opened {
+        Err(Error::Corruption { .. }) if wanted.named.is_none() && !looks_whole(lists, wanted.head) => {
+            Ok(None)
+        }
+        opened => opened.map(Some),
+    }
+}
+
+/// Whether a list of which nobody knows says that it is whole.
+fn looks_whole(lists: &Lists, head: u64) -> bool {
+    lists.open(head).is_ok()
+}
+
+fn bring(base: &mut Salvage, list: &PmList, head: u64) -> Result<Vec<TableMeta>> {
+    let (core, options) = (base.core.clone(), base.options.clone());
+    let mut runs = Runs::new(&core, &options, &mut base.next);
+    let mut cursor = list.cursor();
+    cursor.seek_first()?;
+    while cursor.valid() {
+        runs.add(cursor.key(), cursor.seq(), cursor.kind(), Bytes::copy_from_slice(cursor.value()?))?;
+        cursor.next()?;
+    }
+    let made = runs.finish()?;
+    Ok(base.brought(made, &format!("the list at {head:#x} of the pool")))
+}
+
+/// Brings the records of all buffers whose keys are in one of the `ranges`, or all where it is not known which.
+fn bring_scattered(
+    base: &mut Salvage,
+    pool: &Pool,
+    lists: &Lists,
+    ranges: &[Option<(Vec<u8>, Vec<u8>)>],
+) -> Result<Vec<TableMeta>> {
+    let is_wanted = |key: &[u8]| {
+        let holds = |range: &Option<(Vec<u8>, Vec<u8>)>| {
+            range.as_ref().is_none_or(|(smallest, largest)| **smallest <= *key && *key <= **largest)
+        };
+        ranges.iter().any(holds)
+    };
+    let (core, options) = (base.core.clone(), base.options.clone());
+    let (mut unread, mut runs) = (Vec::new(), Runs::new(&core, &options, &mut base.next));
+    for buffer in lists.buffers() {
+        let salvaged = salvage_buffer(pool, buffer, &mut |key, seq, kind, value| match is_wanted(key) {
+            true => runs.add(key, seq, kind, Bytes::copy_from_slice(value)),
+            false => Ok(()),
+        });
+        match salvaged {
+            Ok(0) => {}
+            Ok(places) => {
+                unread.push(format!("the buffer at {buffer:#x} of the pool is damaged at {places} places"))
+            }
+            Err(e @ Error::Corruption { .. }) => unread.push(format!("{e}: everything that was in it")),
+            Err(e) => return Err(e),
+        }
+    }
+    let made = runs.finish()?;
+    unread.into_iter().for_each(|what| base.lost(what));
+    Ok(base.brought(made, "damaged lists"))
+}

@@ -1,0 +1,431 @@
+//! Runs in persistent memory: lists of places of records ([`terrace_index::pmlist`]) with their figures and filters.
+//!
+//! 1. A list that the manifest names is named in the pool's book-keeping, too, from the moment on in which the manifest has
+//!    it until it has it no more. So what it leads to stays as long as it may be found again after a crash.
+//! 2. Opening reads the headers of lists and nothing else. Of one that is damaged every read is an error that says so, and
+//!    nothing is given back to the pool until it is repaired: nobody knows what it led to.
+//! 3. Lists that a merge had finished when the process died are kept until the merge has gone on.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use terrace_base::{Error, Result};
+use terrace_index::pmlist::{Figures, ListUse, Lists, PmCursor, PmList, Style};
+use terrace_pmem::{Marks, Pool};
+use terrace_table::{Cursor, Entry, Filter, Kind, TableMeta};
+
+use crate::compaction::leveled::{ListFigures, Tiering};
+use crate::manifest::{ListPlace, Manifest, State};
+use crate::stats::Stats;
+
+/// Pieces that a list may be cut into.
+const ANCHORS: u64 = 16;
+
+/// What a store of lists goes by.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ListOptions {
+    /// How records come into lists.
+    pub style: Style,
+    /// Which runs are lists.
+    pub tiering: Tiering,
+    /// Bits of filter for each key.
+    pub filter_bits: u32,
+    /// Bytes that lists may take of the pool.
+    pub limit: u64,
+}
+
+/// The lists of an open database.
+#[derive(Debug)]
+pub(crate) struct ListStore {
+    lists: Lists,
+    pub options: ListOptions,
+    runs: Mutex<BTreeMap<u64, Arc<ListRun>>>,
+    /// Lists that a failed group of edits names: they stay until the manifest has decided about it.
+    undecided: Mutex<Vec<Arc<ListRun>>>,
+    unfinished: Mutex<Vec<Unfinished>>,
+    /// The bytes of lists when the last attempt to empty buffers found no room.
+    refused_at: AtomicU64,
+    pub counts: ListCounts,
+}
+
+/// What was done since the opening.
+#[derive(Debug, Default)]
+pub(crate) struct ListCounts {
+    pub evicted: AtomicU64,
+    pub emptied: AtomicU64,
+    pub resumed: AtomicU64,
+    pub copied_bytes: AtomicU64,
+}
+
+/// A merge that a crash has cut short, and what of it is done.
+#[derive(Debug, Clone)]
+pub(crate) struct Unfinished {
+    pub level: u32,
+    pub inputs: Vec<u64>,
+    pub outputs: Vec<PmList>,
+}
+
+/// A list as a run.
+pub(crate) struct ListRun {
+    meta: TableMeta,
+    list: Result<PmList>,
+    filter: OnceLock<Option<Filter>>,
+}
+
+impl ListRun {
+    /// A run of a list, of the number `number`.
+    pub fn new(number: u64, list: PmList) -> Arc<ListRun> {
+        let meta = meta_of(number, &list);
+        Arc::new(ListRun { meta, list: Ok(list), filter: OnceLock::new() })
+    }
+
+    fn with_filter(self: Arc<Self>, filter: Vec<u8>) -> Arc<ListRun> {
+        // It is none where there are to be no filters.
+        let _ = self.filter.set(Filter::of(Bytes::from(filter)));
+        self
+    }
+
+    pub fn meta(&self) -> &TableMeta {
+        &self.meta
+    }
+
+    /// The list, or why there is none.
+    pub fn list(&self) -> Result<&PmList> {
+        self.list.as_ref().map_err(Error::clone)
+    }
+
+    pub fn may_contain(&self, key: &[u8]) -> Result<bool> {
+        let filter = match self.filter.get() {
+            Some(filter) => filter,
+            None => {
+                let bytes = self.list()?.filter()?;
+                self.filter.get_or_init(|| Filter::of(Bytes::from(bytes)))
+            }
+        };
+        Ok(filter.as_ref().is_none_or(|filter| filter.may_contain(key)))
+    }
+
+    pub fn get(&self, key: &[u8], at: u64) -> Result<Option<Entry>> {
+        if !self.may_contain(key)? {
+            return Ok(None);
+        }
+        let found = self.list()?.get(key, at)?;
+        Ok(found.map(|found| Entry {
+            seq: found.seq,
+            kind: found.kind,
+            value: Bytes::copy_from_slice(found.value),
+        }))
+    }
+
+    pub fn anchors(&self) -> Result<Vec<(Vec<u8>, u64)>> {
+        self.list()?.anchors((self.meta.entries / ANCHORS).max(1))
+    }
+
+    pub fn dram_bytes(&self) -> u64 {
+        let filter = self.filter.get().and_then(Option::as_ref).map_or(0, |f| f.memory_bytes() as u64);
+        filter + self.list.as_ref().map_or(0, PmList::dram_bytes)
+    }
+}
+
+impl fmt::Debug for ListRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ListRun").field("meta", &self.meta).field("list", &self.list).finish()
+    }
+}
+
+/// The figures of a list as those of a table: the bytes of the file are what it stands for in the pool.
+pub(crate) fn meta_of(number: u64, list: &PmList) -> TableMeta {
+    let Figures { entries, deletes, min_seq, max_seq, raw_bytes, record_bytes } = *list.figures();
+    TableMeta {
+        number,
+        file_bytes: list.list_bytes() + record_bytes,
+        entries,
+        deletes,
+        smallest: list.about().smallest.clone(),
+        largest: list.about().largest.clone(),
+        min_seq,
+        max_seq,
+        raw_bytes,
+    }
+}
+
+impl ListStore {
+    /// The lists in `pool` that `state` names, and those of merges that were cut short.
+    ///
+    /// # Errors
+    /// `InvalidFormat` if another version wrote one of them.
+    pub fn open(pool: &Pool, state: &State, options: ListOptions) -> Result<Arc<ListStore>> {
+        let lists = Lists::new(pool, options.limit);
+        // What a list leads to is known when all of them are open.
+        lists.keep_all(true);
+        let (mut runs, mut is_damaged) = (BTreeMap::new(), false);
+        let named = state.tables.iter().filter_map(|(number, table)| Some((*number, table, table.list?)));
+        for (number, table, place) in named {
+            let list = open_named(&lists, place, &table.meta);
+            match &list {
+                Ok(list) => list.name(),
+                Err(e) if e.is_of_another_version() => return Err(e.clone()),
+                Err(error) => {
+                    tracing::warn!(%error, "a list cannot be read");
+                    is_damaged = true;
+                }
+            }
+            let meta = (*table.meta).clone();
+            runs.insert(number, Arc::new(ListRun { meta, list, filter: OnceLock::new() }));
+        }
+        lists.keep_all(is_damaged);
+        let unfinished = if is_damaged { Vec::new() } else { unfinished(&lists, state) };
+        Ok(Arc::new(ListStore {
+            lists,
+            options,
+            runs: Mutex::new(runs),
+            undecided: Mutex::default(),
+            unfinished: Mutex::new(unfinished),
+            refused_at: AtomicU64::new(u64::MAX),
+            counts: ListCounts::default(),
+        }))
+    }
+
+    pub fn lists(&self) -> &Lists {
+        &self.lists
+    }
+
+    pub fn get(&self, number: u64) -> Option<Arc<ListRun>> {
+        self.runs.lock().get(&number).cloned()
+    }
+
+    /// Adds a run that the manifest names.
+    pub fn insert(&self, run: Arc<ListRun>) {
+        self.runs.lock().insert(run.meta.number, run);
+    }
+
+    /// Takes out what of `numbers` is a list and that the manifest does not name any more; says whether it was one.
+    pub fn remove(&self, number: u64) -> bool {
+        let Some(run) = self.runs.lock().remove(&number) else { return false };
+        if let Ok(list) = &run.list {
+            list.unname();
+        }
+        true
+    }
+
+    /// Whether there is a merge to go on with, or something to let go of.
+    pub fn has_unfinished(&self) -> bool {
+        !self.unfinished.lock().is_empty()
+    }
+
+    /// A merge that was cut short.
+    pub fn take_unfinished(&self) -> Option<Unfinished> {
+        self.unfinished.lock().pop()
+    }
+
+    /// Lets go of what a failed group of edits has left, once the manifest has decided.
+    pub fn sweep(&self, manifest: &Manifest) {
+        let waiting = std::mem::take(&mut *self.undecided.lock());
+        if waiting.is_empty() {
+            return;
+        }
+        if let Err(error) = manifest.decide() {
+            tracing::warn!(%error, "what a failed job made stays for now");
+            return self.undecided.lock().extend(waiting);
+        }
+        let state = manifest.state();
+        for run in waiting.iter().filter(|run| !state.tables.contains_key(&run.meta.number)) {
+            run.list.iter().for_each(PmList::unname);
+        }
+    }
+
+    /// Notes that there was no room to empty buffers: it is not tried again before something else has changed that.
+    pub fn note_refusal(&self) {
+        self.refused_at.store(self.lists.bytes(), Ordering::Relaxed);
+    }
+
+    /// Whether emptying buffers was refused, with as much there as now.
+    pub fn was_refused(&self) -> bool {
+        self.refused_at.load(Ordering::Relaxed) == self.lists.bytes()
+    }
+
+    /// What lists take of the pool.
+    pub fn usage(&self) -> ListUse {
+        self.lists.usage()
+    }
+
+    /// The figures of each list of the manifest, as far as tiering asks for them.
+    pub fn figures(&self) -> Vec<ListFigures> {
+        let runs = self.runs.lock();
+        let figures = |run: &Arc<ListRun>| {
+            let list = run.list.as_ref().ok()?;
+            Some(ListFigures {
+                number: run.meta.number,
+                sparse_bytes: list.sparse_bytes(),
+                list_bytes: list.list_bytes(),
+            })
+        };
+        runs.values().filter_map(figures).collect()
+    }
+
+    /// Bytes of DRAM for finding records.
+    pub fn dram_bytes(&self) -> u64 {
+        self.runs.lock().values().map(|run| run.dram_bytes()).sum()
+    }
+
+    /// Marks what lists have in the pool; nothing of that is freed before `then` has returned.
+    pub fn with_marked<T>(&self, marks: Marks, then: impl FnOnce(Marks) -> Result<T>) -> Result<T> {
+        self.lists.with_marked(marks, then)
+    }
+
+    pub fn fill_stats(&self, stats: &mut Stats) {
+        let (usage, count) = (self.usage(), |count: &AtomicU64| count.load(Ordering::Relaxed));
+        let runs = self.runs.lock();
+        stats.lists.lists = runs.len() as u64;
+        stats.lists.entries = runs.values().map(|run| run.meta.entries).sum();
+        stats.lists.bytes = usage.bytes;
+        stats.lists.live_bytes = usage.live;
+        stats.lists.bound = usage.limit;
+        stats.lists.evicted = count(&self.counts.evicted);
+        stats.lists.emptied = count(&self.counts.emptied);
+        stats.lists.resumed = count(&self.counts.resumed);
+        stats.lists.copied_bytes = count(&self.counts.copied_bytes);
+        stats.dram.index = runs.values().map(|run| run.dram_bytes()).sum();
+        stats.dram.allocator = self.lists.pool().dram_bytes();
+    }
+
+    /// A list that was made, as a run that is not in the manifest yet.
+    pub fn made(self: &Arc<Self>, number: u64, list: PmList, filter: Vec<u8>) -> MadeList {
+        MadeList { run: ListRun::new(number, list).with_filter(filter), store: self.clone() }
+    }
+
+    /// The same of one that was found whole.
+    pub fn adopted(self: &Arc<Self>, number: u64, list: PmList) -> MadeList {
+        MadeList { run: ListRun::new(number, list), store: self.clone() }
+    }
+}
+
+/// A list that is whole, and that the manifest does not name yet. It goes with this unless it is kept.
+#[derive(Debug)]
+pub(crate) struct MadeList {
+    pub run: Arc<ListRun>,
+    store: Arc<ListStore>,
+}
+
+impl MadeList {
+    /// Where it is.
+    pub fn place(&self) -> ListPlace {
+        let list = self.run.list.as_ref();
+        list.map_or(ListPlace { head: 0, id: 0 }, |list| ListPlace { head: list.head(), id: list.id() })
+    }
+
+    /// It stays: the manifest has it.
+    pub fn keep(self) {
+        self.run.list.iter().for_each(PmList::name);
+    }
+
+    /// It stays until the manifest has decided about a group that has failed and names it.
+    pub fn keep_until_decided(self) {
+        // A crash would find it, or this process again: it is as good as named until then.
+        self.run.list.iter().for_each(PmList::name);
+        self.store.undecided.lock().push(self.run);
+    }
+}
+
+fn open_named(lists: &Lists, place: ListPlace, meta: &TableMeta) -> Result<PmList> {
+    let list = lists.open(place.head)?;
+    if list.id() != place.id || meta_of(meta.number, &list) != *meta {
+        let pool = lists.pool();
+        return Err(pool.corruption(place.head, "the list that the manifest names", "another list"));
+    }
+    Ok(list)
+}
+
+/// The merges whose inputs are all there, with the lists that they had finished. Other lists that nobody names go.
+fn unfinished(lists: &Lists, state: &State) -> Vec<Unfinished> {
+    let named: Vec<u64> = state.tables.values().filter_map(|table| Some(table.list?.head)).collect();
+    let mut found: BTreeMap<(u32, Vec<u64>), Vec<PmList>> = BTreeMap::new();
+    for head in lists.heads().into_iter().filter(|head| !named.contains(head)) {
+        let Ok(list) = lists.open(head) else { continue };
+        let about = list.about();
+        let is_there = !about.inputs.is_empty() && about.inputs.iter().all(|n| state.tables.contains_key(n));
+        if is_there {
+            found.entry((about.level, about.inputs.clone())).or_default().push(list);
+        }
+    }
+    let unfinished = |((level, inputs), outputs)| Unfinished { level, inputs, outputs };
+    found.into_iter().map(unfinished).collect()
+}
+
+/// A place in a list.
+#[derive(Debug)]
+pub(crate) enum ListCursor {
+    /// In a list.
+    At(PmCursor),
+    /// In one that cannot be read: every move is this error.
+    Damaged(Error),
+}
+
+impl ListCursor {
+    pub fn new(run: &ListRun) -> ListCursor {
+        match &run.list {
+            Ok(list) => ListCursor::At(list.cursor()),
+            Err(e) => ListCursor::Damaged(e.clone()),
+        }
+    }
+
+    fn moved(&mut self, moves: impl FnOnce(&mut PmCursor) -> Result<()>) -> Result<()> {
+        match self {
+            ListCursor::At(cursor) => moves(cursor),
+            ListCursor::Damaged(e) => Err(e.clone()),
+        }
+    }
+
+    fn at(&self) -> Option<&PmCursor> {
+        match self {
+            ListCursor::At(cursor) if cursor.valid() => Some(cursor),
+            _ => None,
+        }
+    }
+}
+
+impl Cursor for ListCursor {
+    fn valid(&self) -> bool {
+        self.at().is_some()
+    }
+    fn seek_first(&mut self) -> Result<()> {
+        self.moved(PmCursor::seek_first)
+    }
+    fn seek_last(&mut self) -> Result<()> {
+        self.moved(PmCursor::seek_last)
+    }
+    fn seek(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        self.moved(|cursor| cursor.seek(key, seq))
+    }
+    fn seek_back(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        self.moved(|cursor| cursor.seek_back(key, seq))
+    }
+    fn next(&mut self) -> Result<()> {
+        self.moved(PmCursor::next)
+    }
+    fn prev(&mut self) -> Result<()> {
+        self.moved(PmCursor::prev)
+    }
+    fn key(&self) -> &[u8] {
+        self.at().map_or(&[], PmCursor::key)
+    }
+    fn seq(&self) -> u64 {
+        self.at().map_or(0, PmCursor::seq)
+    }
+    fn kind(&self) -> Kind {
+        self.at().map_or(Kind::Delete, PmCursor::kind)
+    }
+    fn value(&self) -> Result<Bytes> {
+        self.at().map_or(Ok(Bytes::new()), |cursor| cursor.value().map(Bytes::copy_from_slice))
+    }
+    fn value_len(&self) -> usize {
+        self.at().map_or(0, PmCursor::value_len)
+    }
+    fn record(&self) -> Option<u64> {
+        self.at().map(PmCursor::offset)
+    }
+}
