@@ -100,10 +100,12 @@ impl Task {
     /// Runs lie elsewhere in the next process.
     fn lists(&self) -> TlsmOptions {
         let mut rng = Rng::new(self.seed ^ self.session.wrapping_mul(0x2545_f491_4f6c_dd1d));
-        let tiering = [TieringKind::None, TieringKind::Leveled, TieringKind::Lru, TieringKind::Lru];
+        let tierings = [TieringKind::None, TieringKind::Leveled, TieringKind::Lru, TieringKind::Lru];
+        let tiering = tierings[rng.below(4) as usize];
         TlsmOptions {
-            tiering: tiering[rng.below(4) as usize],
-            list_bytes: [0, 256 << 10][rng.below(2) as usize],
+            tiering,
+            // Where nothing may become a table there is to be room.
+            list_bytes: if tiering == TieringKind::None { 0 } else { [0, 256 << 10][rng.below(2) as usize] },
             ..crate::harness::tiny_tlsm()
         }
     }
