@@ -281,6 +281,9 @@ impl Pool {
                     // must not take them out of what is digested.
                     self.flush_uncounted(unit * self.extent_bytes(), self.extent_bytes());
                     self.put_digest(unit, if is_used { self.digest_now(unit) } else { 0 });
+                } else if !is_used && state & DAMAGED == 0 {
+                    // It was given back. Whoever takes it in another session need not write all of it.
+                    self.put_digest(unit, 0);
                 } else if is_used && state == 0 && self.digest_of(unit) != 0 {
                     debug_assert_eq!(
                         self.digest_now(unit),
