@@ -1,10 +1,13 @@
 //! Which blocks of its inputs a merge need not read: those in which every entry is of a key whose newest version the value
 //! tree holds.
 //!
-//! A hint says in which block a key lies and how many entries are there. Where there are hints of as many keys as a block has
-//! entries, every key in it is known; each has one version there. The value tree says whether it has all of them. Nobody
-//! reads any of the block's entries then: not who holds a snapshot, since all of those see the tree's versions, and not who
-//! takes one later, since those versions were visible before snapshots were listed.
+//! A hint says in which block a key lies, how many entries are there, and whether a newer version has come since. Where there
+//! are hints of as many keys as a block has entries, every key in it is known; each has one version there. The value tree says
+//! whether it has all of them. Nobody reads any of the block's entries then: not who holds a snapshot, since all of those see
+//! the tree's versions, and not who takes one later, since those versions were visible before snapshots were listed.
+//!
+//! A copy that is not stale hides nothing, although the tree has its key: an eviction may have just written it, and be about
+//! to take that very version out of the tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,7 +29,9 @@ pub(super) fn watch<'a>(values: &'a ValueTree, part: &MergePart<'a>) -> Option<W
     let (mut named, mut blocks) = (Vec::new(), BTreeMap::<(u64, u64), Block>::new());
     let walked = hints.each(part.from, part.to, &mut |key, bits| {
         if let Some(hint) = Hint::decode(bits, key).filter(|hint| part.inputs.contains(&hint.run)) {
-            blocks.entry((hint.run, hint.block)).or_default().add(key, hint);
+            if hint.is_stale {
+                blocks.entry((hint.run, hint.block)).or_default().add(key, hint);
+            }
             named.push(key.to_vec());
         }
         Ok(true)

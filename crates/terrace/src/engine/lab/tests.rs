@@ -311,7 +311,8 @@ fn lab(dir: &Path) -> Arc<Lab> {
     };
     let pool = PoolChoice::Emulated { path: None, profile: Profile::parse("dram").unwrap() };
     let mut options = Options { engine: EngineKind::Lab, pool, pm_bytes: 8 << 20, ..Options::default() };
-    (options.lab.value_tree_bytes, options.lab.levels.l0_tables) = (1 << 20, 1);
+    (options.lab.value_tree_bytes, options.lab.hint_tree_bytes) = (1 << 20, 64 << 10);
+    options.lab.levels.l0_tables = 1;
     let core = Core::new(dir.into(), options, env).unwrap();
     let opened = log_home().open(&core).unwrap();
     assemble(core, opened, None, &mut Err).unwrap()
@@ -347,7 +348,8 @@ fn a_version_that_is_about_to_leave_is_not_dropped_from_where_it_goes() {
     }
     let place = values.place(b"hot").unwrap().expect("it is written often");
     let Place::Here(word) = place else { panic!("{place:?}") };
-    let change = lab.to_level_0(|add| {
+    // With a hint that leads there, to a block of nothing else.
+    let change = lab.to_level_0_noting(Some(Box::new(|_: &[u8]| true)), |add| {
         let record = values.record(word, b"hot")?;
         add(b"hot", record.number, kind(word), record.value)
     });
