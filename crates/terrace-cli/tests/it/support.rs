@@ -83,6 +83,17 @@ impl Bed {
     }
 }
 
+/// A copy of the binary in `folder`, for users who may not read where it was built.
+///
+/// Another process writes it: a descriptor that this one held to write could pass to a child that another test starts
+/// at the same moment, and a program that is open to be written cannot be run.
+pub fn copy_of_terrace(folder: &Path) -> PathBuf {
+    let copy = folder.join("terrace");
+    let status = Command::new("cp").arg(env!("CARGO_BIN_EXE_terrace")).arg(&copy).status().unwrap();
+    assert!(status.success(), "{status}");
+    copy
+}
+
 /// The binary. Small limits keep many of them from crowding a machine.
 pub fn terrace() -> Command {
     Command::new(env!("CARGO_BIN_EXE_terrace"))

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Bed, Run, finish, piped};
+use crate::support::{Bed, Run, copy_of_terrace, finish, piped};
 
 /// The user whom the database belongs to where the tests are run by root, who may read everything.
 const NOBODY: u32 = 65_534;
@@ -19,8 +19,7 @@ struct Everyones {
 impl Everyones {
     fn make(engine: &str, pool: &str) -> Everyones {
         let bed = Bed::new();
-        let program = bed.path("terrace");
-        std::fs::copy(env!("CARGO_BIN_EXE_terrace"), &program).unwrap();
+        let program = copy_of_terrace(bed.root.path());
         std::fs::set_permissions(bed.root.path(), PermissionsExt::from_mode(0o777)).unwrap();
         let it = Everyones { bed, program };
         let lines: Vec<u8> = (0..500).flat_map(|i| format!("key/{i:05}\tvalue {i}\n").into_bytes()).collect();

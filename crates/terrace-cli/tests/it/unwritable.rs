@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{Bed, finish, piped};
+use crate::support::{Bed, copy_of_terrace, finish, piped};
 
 /// The user whom nothing belongs to.
 const NOBODY: u32 = 65_534;
@@ -43,8 +43,7 @@ fn without_permission_to_write() {
     // A copy that anybody may run.
     let everyones = tempfile::tempdir().unwrap();
     std::fs::set_permissions(everyones.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    let program = everyones.path().join("terrace");
-    std::fs::copy(env!("CARGO_BIN_EXE_terrace"), &program).unwrap();
+    let program = copy_of_terrace(everyones.path());
     for (engine, pool) in [
         ("slm", "auto"),
         ("lsm", "auto"),
