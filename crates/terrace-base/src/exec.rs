@@ -6,9 +6,10 @@
 //! threaded one says that somebody else is at it. Jobs report their failures themselves; one that
 //! panics takes its worker's current job with it and nothing else.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
@@ -57,11 +58,17 @@ pub trait Executor: Send + Sync + std::fmt::Debug {
     fn join(&self, first: &mut (dyn FnMut() + Send), second: &mut (dyn FnMut() + Send));
 }
 
-/// A pool of worker threads. Dropping it runs what is queued and joins the threads.
+/// A pool of worker threads. None is started before there is work for it. Dropping the pool runs what is queued and joins
+/// the threads.
+///
+/// 1. A thread is started for a job only if no thread is free and there are fewer than the pool may have.
+/// 2. A queued job has a thread that will come for it. Where the system refuses the first thread that is whoever waits for
+///    the job.
 #[derive(Debug)]
 pub struct ThreadPool {
     shared: Arc<Shared>,
-    workers: Vec<JoinHandle<()>>,
+    name: String,
+    threads: usize,
 }
 
 #[derive(Debug, Default)]
@@ -76,6 +83,9 @@ struct Shared {
 struct Queue {
     lanes: [VecDeque<Job>; LANES],
     closed: bool,
+    workers: Vec<JoinHandle<()>>,
+    /// Workers that wait for a job.
+    free: usize,
 }
 
 impl Queue {
@@ -92,24 +102,43 @@ impl Queue {
 
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Queue").field("jobs", &self.len()).field("closed", &self.closed).finish()
+        let mut queue = f.debug_struct("Queue");
+        queue.field("jobs", &self.len()).field("threads", &self.workers.len()).field("free", &self.free);
+        queue.field("closed", &self.closed).finish()
     }
 }
 
+/// Pools that are shared, by the threads that they may have.
+static SHARED: Mutex<BTreeMap<usize, Weak<ThreadPool>>> = Mutex::new(BTreeMap::new());
+
 impl ThreadPool {
-    /// A pool of `threads` workers named `name`; at least one.
+    /// A pool of at most `threads` workers named `name`; at least one.
     pub fn new(name: &str, threads: usize) -> Self {
-        let shared = Arc::<Shared>::default();
-        let workers = (0..threads.max(1))
-            .map(|i| {
-                let shared = shared.clone();
-                std::thread::Builder::new()
-                    .name(format!("{name}-{i}"))
-                    .spawn(move || shared.work())
-                    .expect("the system can start a thread")
-            })
-            .collect();
-        ThreadPool { shared, workers }
+        ThreadPool { shared: Arc::default(), name: name.to_owned(), threads: threads.max(1) }
+    }
+
+    /// The pool of `threads` workers that whoever asks for as many shares in this process. It ends with its last handle.
+    pub fn shared(threads: usize) -> Arc<Self> {
+        let mut pools = SHARED.lock();
+        pools.retain(|_, pool| pool.strong_count() > 0);
+        if let Some(pool) = pools.get(&threads).and_then(Weak::upgrade) {
+            return pool;
+        }
+        let pool = Arc::new(ThreadPool::new("terrace", threads));
+        pools.insert(threads, Arc::downgrade(&pool));
+        pool
+    }
+
+    /// Has one more worker if `queue`, just added to, has none that is free.
+    fn start(&self, queue: &mut Queue) -> io::Result<()> {
+        if queue.free >= queue.len() || queue.workers.len() >= self.threads {
+            return Ok(());
+        }
+        let shared = self.shared.clone();
+        let name = format!("{}-{}", self.name, queue.workers.len());
+        let worker = std::thread::Builder::new().name(name).spawn(move || shared.work())?;
+        queue.workers.push(worker);
+        Ok(())
     }
 }
 
@@ -135,7 +164,9 @@ impl Shared {
             if queue.closed {
                 return None;
             }
+            queue.free += 1;
             self.ready.wait(&mut queue);
+            queue.free -= 1;
         }
     }
 }
@@ -150,6 +181,8 @@ impl Executor for ThreadPool {
         let mut queue = self.shared.queue.lock();
         queue.lanes[lane as usize].push_back(job);
         self.shared.waiting[lane as usize].fetch_add(1, Ordering::Relaxed);
+        // If the system refuses a thread, one that there is comes for the job, or whoever waits for it (`help`).
+        let _ = self.start(&mut queue);
         drop(queue);
         self.shared.ready.notify_one();
     }
@@ -164,7 +197,13 @@ impl Executor for ThreadPool {
     }
 
     fn help(&self) -> bool {
-        false
+        let mut queue = self.shared.queue.lock();
+        if queue.len() == 0 || !queue.workers.is_empty() || self.start(&mut queue).is_ok() {
+            return false;
+        }
+        let job = self.shared.pop(&mut queue, LANES);
+        drop(queue);
+        job.map(run).is_some()
     }
 
     fn join(&self, first: &mut (dyn FnMut() + Send), second: &mut (dyn FnMut() + Send)) {
@@ -177,9 +216,13 @@ impl Executor for ThreadPool {
 
 impl Drop for ThreadPool {
     fn drop(&mut self) {
-        self.shared.queue.lock().closed = true;
+        let workers = {
+            let mut queue = self.shared.queue.lock();
+            queue.closed = true;
+            std::mem::take(&mut queue.workers)
+        };
         self.shared.ready.notify_all();
-        for worker in self.workers.drain(..) {
+        for worker in workers {
             // The last handle may be dropped by a job; a thread cannot join itself.
             if worker.thread().id() != std::thread::current().id() {
                 let _ = worker.join();
@@ -235,6 +278,32 @@ mod tests {
         }
         drop(pool);
         assert_eq!(done.load(Ordering::SeqCst), 100);
+    }
+
+    #[test]
+    fn no_thread_is_started_before_there_is_work() {
+        let pool = ThreadPool::new("t", 3);
+        let started = || pool.shared.queue.lock().workers.len();
+        assert_eq!(started(), 0);
+        let together = Arc::new(Barrier::new(3));
+        for _ in 0..2 {
+            let together = together.clone();
+            pool.spawn(Box::new(move || {
+                together.wait();
+            }));
+        }
+        assert_eq!(started(), 2);
+        together.wait();
+    }
+
+    #[test]
+    fn who_asks_for_as_many_threads_shares_them() {
+        let (one, other) = (ThreadPool::shared(251), ThreadPool::shared(251));
+        assert!(Arc::ptr_eq(&one, &other));
+        assert!(!Arc::ptr_eq(&one, &ThreadPool::shared(252)));
+        let old = Arc::downgrade(&one);
+        drop((one, other));
+        assert_eq!(old.strong_count(), 0, "the pool ends with its last handle");
     }
 
     #[test]

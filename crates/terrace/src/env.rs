@@ -120,12 +120,13 @@ pub struct Env {
 }
 
 impl Env {
-    /// This machine, with `threads` background threads.
+    /// This machine, with `threads` background threads: those that all share in this process who ask for as many. None is
+    /// started before there is work.
     pub fn real(threads: usize) -> Self {
         Env {
             fs: Arc::new(RealFs),
             pm: Arc::new(RealPm::default()),
-            executor: Arc::new(ThreadPool::new("terrace", threads)),
+            executor: ThreadPool::shared(threads),
             clock: Arc::new(SystemClock::new()),
             hash_seed: None,
         }

@@ -75,7 +75,7 @@ pub(crate) use buffer::{Memtable, MergePart, Moment, Stage, Watched, WriteBuffer
 pub(crate) use change::{Change, Lie};
 pub(crate) use flush::Add;
 pub(crate) use options::{policy, settings, table_options};
-pub(crate) use repair::{PlacedRun, gather_runs, new_state};
+pub(crate) use repair::{PlacedRun, gather_runs};
 
 /// An open database of levels of runs under a write buffer.
 #[derive(Debug)]

@@ -118,10 +118,7 @@ impl Edit {
                 put_varint(out, zigzag(*live_delta));
                 tag::COUNTS
             }
-            Edit::Candidates(numbers) => {
-                numbers.iter().for_each(|n| put_varint(out, *n));
-                tag::CANDIDATES
-            }
+            Edit::Candidates(numbers) => numbers_body(out, numbers, tag::CANDIDATES),
             Edit::JobStarted { id, kind, inputs } => {
                 put_varint(out, *id);
                 out.push(*kind as u8);
@@ -152,13 +149,20 @@ impl Edit {
                 put_varint(out, *flushed);
                 tag::SET_BUCKET
             }
-            Edit::RemoveBucket { lower } => {
-                put_bytes(out, lower);
-                tag::REMOVE_BUCKET
-            }
+            Edit::RemoveBucket { lower } => bytes_body(out, lower, tag::REMOVE_BUCKET),
             Edit::SnapshotEnd => tag::SNAPSHOT_END,
         }
     }
+}
+
+fn bytes_body(out: &mut Vec<u8>, bytes: &[u8], tag: u8) -> u8 {
+    put_bytes(out, bytes);
+    tag
+}
+
+fn numbers_body<'a>(out: &mut Vec<u8>, numbers: impl IntoIterator<Item = &'a u64>, tag: u8) -> u8 {
+    numbers.into_iter().for_each(|n| put_varint(out, *n));
+    tag
 }
 
 fn number_body(out: &mut Vec<u8>, number: u64, tag: u8) -> u8 {

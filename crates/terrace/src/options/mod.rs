@@ -76,7 +76,8 @@ pub struct Options {
     pub pm_bytes: u64,
     /// Whether every write waits until it is power-safe (on media where that is not free).
     pub sync: bool,
-    /// Threads for flush and compaction.
+    /// Threads for flush and compaction. Databases of one process that ask for as many share them; none is started before
+    /// there is work.
     pub background_threads: usize,
     /// Tables whose files are open at a time, at most; a table is opened when it is read, and those that were not read for
     /// the longest are closed for others. 0 stands for half of what the process may have open (`ulimit -n`), up to 65536:

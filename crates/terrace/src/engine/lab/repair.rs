@@ -15,35 +15,17 @@ use terrace_pmem::Pool;
 use terrace_table::Kind;
 
 use super::layout::{Place, VALUES_ROOT};
-use super::open::{self, IN_POOL};
+use super::open;
 use super::tree::{CHUNK, kind};
-use crate::commit_log::{gather_logs, rebuild};
-use crate::core::engine::Engine;
-use crate::leveled::{PlacedRun, gather_runs, new_state, table_options};
+use crate::leveled::{PlacedRun, logged};
 use crate::manifest::{Identity, State};
-use crate::options::EngineKind;
 use crate::salvage::{Entries, Salvage};
 use crate::versions::{RECORD_KIND, Record, RecordRef};
 
 /// Repairs the database in the view that `base` works in.
-pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {
-    base.options = table_options(&base.core.options, &base.core.options.lab.levels);
-    let (known, mut identity) = base.begin(EngineKind::Lab)?;
-    if known.is_none() {
-        open::log_home().note_found(&base.core, &mut identity)?;
-    }
-    let mut runs = gather_runs(&mut base, known.as_ref())?;
-    let gathered = gather_logs(&mut base, &identity, known.as_ref())?;
-    gather_values(&mut base, &identity, known.as_ref(), &mut runs)?;
-    let state = new_state(&base, identity, runs, known)?;
+pub(crate) fn repair(base: Salvage) -> Result<Salvage> {
     let core = base.core.clone();
-    rebuild(base, state, Some(&gathered), IN_POOL, |opened, damaged| {
-        let lab = open::assemble(core, opened, Some(&gathered), damaged)?;
-        lab.rotate()?;
-        lab.wait_until_flushed()?;
-        lab.forget_logs()?;
-        lab.close()
-    })
+    logged::repair(base, open::log_home(), &core.options.lab.levels, gather_values, open::assemble)
 }
 
 /// Brings what the value tree holds into tables, beside `runs`.

@@ -18,7 +18,7 @@ use crate::options::{EngineKind, ListDesign, LogPlace, LsmOptions, TieringKind, 
 use crate::pool;
 
 /// What lies in the pool beside logs: lists, which the manifest names.
-pub(super) const IN_POOL: Beside = Beside { is_needed: true, roots: &[], fill: |_| Ok(()) };
+const IN_POOL: Beside = Beside { is_needed: true, roots: &[], fill: |_| Ok(()) };
 
 /// The share of the pool that is neither for lists nor for logs.
 const SPARE_SHARE: u64 = 16;

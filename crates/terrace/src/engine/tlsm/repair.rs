@@ -11,33 +11,15 @@ use terrace_index::pmlist::{Lists, PmList, salvage_buffer};
 use terrace_pmem::Pool;
 use terrace_table::TableMeta;
 
-use super::open::{self, IN_POOL};
-use crate::commit_log::{gather_logs, rebuild};
-use crate::core::engine::Engine;
-use crate::leveled::{PlacedRun, gather_runs, new_state, table_options};
+use super::open;
+use crate::leveled::{PlacedRun, logged};
 use crate::manifest::{Identity, State};
-use crate::options::EngineKind;
 use crate::salvage::{Runs, Salvage};
 
 /// Repairs the database in the view that `base` works in.
-pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {
-    base.options = table_options(&base.core.options, &base.core.options.tlsm.levels);
-    let (known, mut identity) = base.begin(EngineKind::Tlsm)?;
-    if known.is_none() {
-        open::log_home().note_found(&base.core, &mut identity)?;
-    }
-    let mut runs = gather_runs(&mut base, known.as_ref())?;
-    let gathered = gather_logs(&mut base, &identity, known.as_ref())?;
-    gather_lists(&mut base, &identity, known.as_ref(), &mut runs)?;
-    let state = new_state(&base, identity, runs, known)?;
+pub(crate) fn repair(base: Salvage) -> Result<Salvage> {
     let core = base.core.clone();
-    rebuild(base, state, Some(&gathered), IN_POOL, |opened, damaged| {
-        let tlsm = open::assemble(core, opened, Some(&gathered), damaged)?;
-        tlsm.rotate()?;
-        tlsm.wait_until_flushed()?;
-        tlsm.forget_logs()?;
-        tlsm.close()
-    })
+    logged::repair(base, open::log_home(), &core.options.tlsm.levels, gather_lists, open::assemble)
 }
 
 /// A list that is to be brought back: its level and its keys, where the manifest tells of it, and where it is.

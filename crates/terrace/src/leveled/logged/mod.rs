@@ -7,6 +7,7 @@
 //! What a flush makes, and what lies below the memtables, is the [`Stage`]'s, which this knows nothing of.
 
 mod recover;
+mod repair;
 mod write;
 
 use std::sync::Arc;
@@ -16,6 +17,8 @@ use bytes::Bytes;
 use terrace_base::Result;
 use terrace_pmem::{Marks, Pool};
 use terrace_table::{Cursor, Entry, Kind};
+
+pub(crate) use repair::repair;
 
 use super::{LeveledTree, Memtable, Stage, WriteBuffer};
 use crate::batch::Op;
