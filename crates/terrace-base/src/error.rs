@@ -18,14 +18,14 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused a file operation.
-    #[error("{operation} {}: {source}", path.display())]
+    #[error("{operation} {}: {cause}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
         /// What was being done to it, as a verb: `open`, `write`, `sync`.
         operation: &'static str,
-        /// The system's own error.
-        source: Arc<io::Error>,
+        /// The system's own error. It is told once, in this error's own words, and is no `source` of it.
+        cause: Arc<io::Error>,
     },
     /// Stored bytes are not what was written.
     #[error("corruption in {} at byte {offset}: expected {expected}, found {found}", file.display())]
@@ -49,12 +49,23 @@ pub enum Error {
         /// What this build reads.
         supported: String,
     },
-    /// Another process has the database or pool open.
-    #[error("{} is in use by another process; close it there first", path.display())]
+    /// Somebody has the database or pool open.
+    #[error("{} is in use by {}; close it there first", path.display(), if *here { "this process" } else { "another process" })]
     Locked {
         /// The lock file or pool.
         path: PathBuf,
+        /// Whether this process itself is known to have it open.
+        here: bool,
     },
+    /// There is no database, and none is to be made.
+    #[error("there is no database in {}", dir.display())]
+    NotFound {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The database was closed through this handle or another one.
+    #[error("the database is closed")]
+    Closed,
     /// A background failure put the store into read-only service; reads go on.
     #[error("writes are refused after a background failure: {cause}")]
     Poisoned {
@@ -111,6 +122,10 @@ pub enum ErrorKind {
     InvalidFormat,
     /// See [`Error::Locked`].
     Locked,
+    /// See [`Error::NotFound`].
+    NotFound,
+    /// See [`Error::Closed`].
+    Closed,
     /// See [`Error::Poisoned`].
     Poisoned,
     /// See [`Error::NoSpace`].
@@ -135,6 +150,8 @@ impl Error {
             Error::Corruption { .. } => ErrorKind::Corruption,
             Error::InvalidFormat { .. } => ErrorKind::InvalidFormat,
             Error::Locked { .. } => ErrorKind::Locked,
+            Error::NotFound { .. } => ErrorKind::NotFound,
+            Error::Closed => ErrorKind::Closed,
             Error::Poisoned { .. } => ErrorKind::Poisoned,
             Error::NoSpace { .. } => ErrorKind::NoSpace,
             Error::PoolFull { .. } => ErrorKind::PoolFull,
@@ -170,7 +187,7 @@ impl Error {
     /// Whether this process, or the system, has as many files open as it may.
     pub fn is_out_of_descriptors(&self) -> bool {
         let code = match self {
-            Error::Io { source, .. } => source.raw_os_error(),
+            Error::Io { cause, .. } => cause.raw_os_error(),
             _ => None,
         };
         matches!(code, Some(ENFILE | EMFILE))
@@ -182,8 +199,13 @@ impl Error {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 Error::NoSpace { path: path.to_path_buf() }
             }
-            _ => Error::Io { path: path.to_path_buf(), operation, source: Arc::new(source) },
+            _ => Error::Io { path: path.to_path_buf(), operation, cause: Arc::new(source) },
         }
+    }
+
+    /// What the file `path` is whose lock another process holds.
+    pub fn locked(path: &Path) -> Self {
+        Error::Locked { path: path.to_path_buf(), here: false }
     }
 
     /// A [`Error::Corruption`] at `offset` of `file`.
@@ -221,6 +243,23 @@ mod tests {
             assert!(e.to_string().starts_with("open /x: Too many open files"), "{e}");
         }
         assert!(!Error::io(Path::new("/x"), "open", io::Error::from_raw_os_error(5)).is_retryable());
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let e = Error::io(Path::new("/x"), "open", io::Error::from(io::ErrorKind::PermissionDenied));
+        assert_eq!(e.to_string(), "open /x: permission denied");
+        assert!(std::error::Error::source(&e).is_none(), "whoever prints a chain would print it again");
+    }
+
+    #[test]
+    fn a_lock_tells_this_process_from_another() {
+        let e = Error::Locked { path: "/x".into(), here: true };
+        assert_eq!(e.to_string(), "/x is in use by this process; close it there first");
+        assert_eq!(
+            Error::locked(Path::new("/x")).to_string(),
+            "/x is in use by another process; close it there first"
+        );
     }
 
     #[test]

@@ -41,8 +41,8 @@ impl Store for TerraceStore {
     ) -> StoreResult<()> {
         let from = from.map_or(Bound::Unbounded, Bound::Included);
         let mut records = match direction {
-            Direction::Forward => self.db.range::<&[u8]>((from, Bound::Unbounded))?,
-            Direction::Backward => self.db.range::<&[u8]>((Bound::Unbounded, from))?,
+            Direction::Forward => self.db.range((from, Bound::Unbounded))?,
+            Direction::Backward => self.db.range((Bound::Unbounded, from))?,
         };
         loop {
             let next = match direction {
@@ -73,7 +73,7 @@ impl Store for TerraceStore {
     }
 
     fn compact(&self) -> StoreResult<()> {
-        Ok(self.db.compact_range::<&[u8]>(..)?)
+        Ok(self.db.compact_range(..)?)
     }
 
     fn partitions(&self) -> Vec<Vec<u8>> {

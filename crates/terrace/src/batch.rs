@@ -20,6 +20,7 @@ pub const MAX_VALUE_BYTES: usize = 1 << 30;
 /// batch.put(b"a", b"1");
 /// batch.delete(b"b");
 /// assert_eq!(batch.len(), 2);
+/// assert!(batch.bytes() > 3);
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct WriteBatch {
@@ -43,7 +44,8 @@ impl WriteBatch {
     }
 
     /// Adds a put. A key or value over its limit makes the whole batch fail when it is written.
-    pub fn put(&mut self, key: &[u8], value: &[u8]) {
+    pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
+        let (key, value) = (key.as_ref(), value.as_ref());
         if value.len() > MAX_VALUE_BYTES {
             self.refuse(format!("a value of {} bytes is over the limit of {MAX_VALUE_BYTES}", value.len()));
         } else {
@@ -54,13 +56,18 @@ impl WriteBatch {
     }
 
     /// Adds a delete. A key over its limit makes the whole batch fail when it is written.
-    pub fn delete(&mut self, key: &[u8]) {
-        self.push(Kind::Delete, key);
+    pub fn delete(&mut self, key: impl AsRef<[u8]>) {
+        self.push(Kind::Delete, key.as_ref());
     }
 
     /// Operations in the batch.
     pub fn len(&self) -> usize {
         self.len as usize
+    }
+
+    /// Bytes that the batch takes, as it is in memory and in the log: keys and values, and a few for each operation.
+    pub fn bytes(&self) -> usize {
+        self.encoded.len()
     }
 
     /// Whether the batch does nothing.

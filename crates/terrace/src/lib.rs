@@ -29,7 +29,7 @@ mod versions;
 pub use batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES, WriteBatch};
 pub use bytes::Bytes;
 pub use core::report::{CheckReport, RepairReport};
-pub use db::{Db, DbIter, Entries, Snapshot, lock_path};
+pub use db::{Db, DbIter, Entries, KeyRange, Snapshot, lock_path};
 pub use env::{Env, PmSpace};
 pub use options::{
     BucketMemtableKind, BufferPlace, Compression, EngineKind, LabOptions, LabTrees, ListDesign, LogPlace,

@@ -11,12 +11,14 @@
 //! | `queue.rs`, `ring.rs` | many reads or writes of a file, one after the other and side by side |
 //! | `device.rs` | what drives say of themselves |
 //! | `bus.rs` | faults of mappings |
+//! | `lock.rs` | locks of files |
 //! | `epoch.rs` | names of page caches |
 
 mod blocks;
 mod bus;
 mod device;
 mod epoch;
+mod lock;
 mod queue;
 mod read;
 mod reserved;
@@ -26,7 +28,7 @@ mod write;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -138,7 +140,7 @@ impl Fs for RealFs {
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
         let open = || make_or_open(path).map_err(|e| Error::io(path, "open", e));
-        lock_file(path, FlockOperation::NonBlockingLockExclusive, open)
+        lock::lock_file(path, FlockOperation::NonBlockingLockExclusive, open)
     }
 
     fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
@@ -148,8 +150,8 @@ impl Fs for RealFs {
             }
             opened => opened.map_err(|e| Error::io(path, "open", e)),
         };
-        match lock_file(path, FlockOperation::NonBlockingLockShared, open) {
-            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(None),
+        match lock::lock_file(path, FlockOperation::NonBlockingLockShared, open) {
+            Err(Error::Io { cause, .. }) if cause.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(None),
             locked => locked.map(Some),
         }
     }
@@ -175,7 +177,7 @@ impl RealFs {
     /// A parent that this user may not read was not made by it either.
     fn sync_existing_parent(&self, path: &Path) -> Result<()> {
         match self.sync_dir(parent_of(path).unwrap_or(Path::new("."))) {
-            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            Err(Error::Io { cause, .. }) if cause.kind() == io::ErrorKind::PermissionDenied => Ok(()),
             other => other,
         }
     }
@@ -208,31 +210,6 @@ fn regular(file: File) -> io::Result<File> {
     }
 }
 
-/// Locks the file that `open` gives as `how` says; `path` must name it then.
-fn lock_file(path: &Path, how: FlockOperation, open: impl Fn() -> Result<File>) -> Result<Box<dyn FileLock>> {
-    loop {
-        let file = open()?;
-        match retry(|| rustix::fs::flock(&file, how)) {
-            Ok(()) if is_at(&file, path)? => return Ok(Box::new(RealLock { file })),
-            // Whoever held the lock has removed the file in between: another one counts.
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(Error::Locked { path: path.to_path_buf() }),
-            Err(e) => return Err(Error::io(path, "lock", e.into())),
-        }
-    }
-}
-
-/// Whether `path` names `file`.
-fn is_at(file: &File, path: &Path) -> Result<bool> {
-    let stat = |e| Error::io(path, "stat", e);
-    let own = file.metadata().map_err(stat)?;
-    match fs::metadata(path) {
-        Ok(named) => Ok((named.dev(), named.ino()) == (own.dev(), own.ino())),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(e) => Err(stat(e)),
-    }
-}
-
 /// The directory that holds `path`'s name; the current one for a bare name, none for a root.
 fn parent_of(path: &Path) -> Option<&Path> {
     let parent = path.parent()?;
@@ -251,54 +228,5 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Resu
             Err(Errno::INTR) => {}
             other => return other,
         }
-    }
-}
-
-/// A locked file, unlocked when this goes.
-#[derive(Debug)]
-struct RealLock {
-    file: File,
-}
-
-impl FileLock for RealLock {}
-
-impl Drop for RealLock {
-    fn drop(&mut self) {
-        // Closing would do, if it were the only descriptor: a process that another thread is just starting has it
-        // too until it runs its own program.
-        let _ = retry(|| rustix::fs::flock(&self.file, FlockOperation::Unlock));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn readers_lock_beside_each_other_and_not_beside_a_writer() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("LOCK");
-        let readers =
-            [RealFs.lock_to_read(&path).unwrap().unwrap(), RealFs.lock_to_read(&path).unwrap().unwrap()];
-        assert!(matches!(RealFs.lock(&path), Err(Error::Locked { .. })));
-        drop(readers);
-        let writer = RealFs.lock(&path).unwrap();
-        assert!(matches!(RealFs.lock_to_read(&path), Err(Error::Locked { .. })));
-        drop(writer);
-        drop(RealFs.lock_to_read(&path).unwrap());
-    }
-
-    #[test]
-    fn a_descriptor_that_a_starting_process_has_holds_no_lock() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("LOCK");
-        let file = File::create(&path).unwrap();
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
-        let inherited = file.try_clone().unwrap();
-        let lock = RealLock { file };
-        assert!(matches!(RealFs.lock(&path), Err(Error::Locked { .. })));
-        drop(lock);
-        RealFs.lock(&path).unwrap();
-        drop(inherited);
     }
 }

@@ -375,7 +375,7 @@ impl Fs for SimFs {
                 disk.state.create(path, Inode::default())?;
             }
             if !disk.locks.insert(path.to_path_buf()) {
-                return Err(Error::Locked { path: path.to_path_buf() });
+                return Err(Error::locked(path));
             }
             Ok(())
         })?;
@@ -389,7 +389,7 @@ impl Fs for SimFs {
         }
         self.shared.look(path, "lock", |disk| match disk.locks.insert(path.to_path_buf()) {
             true => Ok(()),
-            false => Err(Error::Locked { path: path.to_path_buf() }),
+            false => Err(Error::locked(path)),
         })?;
         Ok(Some(Box::new(file::SimLock::new(self.shared.clone(), path))))
     }

@@ -39,7 +39,7 @@ fn a_lock_ends_with_its_process_not_with_its_file() {
     let held = RealFs.lock(&path).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), b"kept");
     let error = RealFs.lock(&path).unwrap_err();
-    assert!(matches!(error, Error::Locked { path: p } if p == path));
+    assert!(matches!(error, Error::Locked { path: p, .. } if p == path));
     drop(held);
     RealFs.lock(&path).unwrap();
 }

@@ -374,7 +374,7 @@ pub(super) fn reserve_range(len: u64, align: u64) -> rustix::io::Result<*mut u8>
 fn lock(file: &File, name: &Path, how: FlockOperation) -> Result<()> {
     match rustix::fs::flock(file, how) {
         Ok(()) => Ok(()),
-        Err(Errno::WOULDBLOCK) => Err(Error::Locked { path: name.to_path_buf() }),
+        Err(Errno::WOULDBLOCK) => Err(Error::locked(name)),
         Err(e) => Err(Error::io(name, "lock", e.into())),
     }
 }

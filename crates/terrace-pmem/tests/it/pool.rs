@@ -69,7 +69,7 @@ fn one_process_at_a_time() {
     let dir = dir();
     let path = dir.path().join("pool");
     let pool = Pool::create(&path, &options()).unwrap();
-    assert!(matches!(Pool::open(&path, &options()), Err(Error::Locked { path: p }) if p == path));
+    assert!(matches!(Pool::open(&path, &options()), Err(Error::Locked { path: p, .. }) if p == path));
     assert_eq!(Pool::recreate(&path, &options()).unwrap_err().kind(), ErrorKind::Locked);
     drop(pool);
     Pool::open(&path, &options()).unwrap();

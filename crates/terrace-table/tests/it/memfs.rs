@@ -97,7 +97,7 @@ impl Fs for MemFs {
         Ok(())
     }
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        Err(Error::Locked { path: path.to_path_buf() })
+        Err(Error::locked(path))
     }
     fn free_bytes(&self, _: &Path) -> Result<u64> {
         Ok(u64::MAX)

@@ -83,7 +83,7 @@ impl Background {
     pub fn hold_open(self: &Arc<Self>) -> Result<JobGuard> {
         match self.begin() {
             true => Ok(JobGuard { jobs: self.clone() }),
-            false => Err(Error::invalid("the database is closed")),
+            false => Err(Error::Closed),
         }
     }
 

@@ -78,7 +78,7 @@ impl LogHome {
     /// number. Cut short anywhere it is begun again: there is nothing in it yet.
     fn create(&self, core: &Core) -> Result<Opened> {
         if !core.options.create_if_missing || core.options.read_only {
-            return Err(Error::invalid(format!("there is no database in {}", core.dir.display())));
+            return Err(Error::NotFound { dir: core.dir.clone() });
         }
         let mut identity = pool::new_identity(&core.options, self.engine);
         let pool = self.choose(core, &mut identity)?;

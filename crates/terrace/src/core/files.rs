@@ -210,7 +210,7 @@ impl Files {
 }
 
 fn is_gone(error: &Error) -> bool {
-    matches!(error, Error::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    matches!(error, Error::Io { cause, .. } if cause.kind() == io::ErrorKind::NotFound)
 }
 
 impl fmt::Debug for Files {

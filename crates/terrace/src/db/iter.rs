@@ -44,7 +44,8 @@ impl DbIter {
     }
 
     /// Goes to `key`: `next` gives the first entry at or after it, and never one before the range.
-    pub fn seek(&mut self, key: &[u8]) {
+    pub fn seek(&mut self, key: impl AsRef<[u8]>) {
+        let key = key.as_ref();
         let inside = above(key, &self.range.0);
         self.lower = if inside { Bound::Included(Bytes::copy_from_slice(key)) } else { self.range.0.clone() };
         self.front = None;
@@ -52,7 +53,8 @@ impl DbIter {
 
     /// Goes to `key` from behind: `next_back` gives the last entry at or before it, and never one after
     /// the range.
-    pub fn seek_for_prev(&mut self, key: &[u8]) {
+    pub fn seek_for_prev(&mut self, key: impl AsRef<[u8]>) {
+        let key = key.as_ref();
         let inside = below(key, &self.range.1);
         self.upper = if inside { Bound::Included(Bytes::copy_from_slice(key)) } else { self.range.1.clone() };
         self.back = None;

@@ -2,13 +2,13 @@
 
 mod commit;
 mod iter;
+mod range;
 mod read;
 mod traces;
 mod write;
 
 use std::cell::Cell;
 use std::fmt::Debug;
-use std::ops::{Bound, RangeBounds};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -33,6 +33,7 @@ use crate::scratch;
 use crate::stats::Stats;
 
 pub use iter::{DbIter, Entries};
+pub use range::KeyRange;
 pub use read::Snapshot;
 
 /// The file whose lock says that a process has the database open.
@@ -155,7 +156,7 @@ impl Db {
     ) -> Result<RepairReport> {
         let dir = lasting(path.as_ref())?;
         if !env.fs.exists(&dir)? {
-            return Err(Error::invalid(format!("there is no database in {}", dir.display())));
+            return Err(Error::NotFound { dir: dir.to_path_buf() });
         }
         repair::admit_repair(&env, &dir, &options.pool)?;
         let path = dir.join(LOCK_FILE);
@@ -174,7 +175,8 @@ impl Db {
     /// # Errors
     ///
     /// `Corruption` if what holds it is damaged; `InvalidArgument` for an over-long key.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
+        let key = key.as_ref();
         check_key(key)?;
         self.inner.core.counters.gets.add(1);
         let found = self.inner.engine.get(key, None)?;
@@ -183,7 +185,8 @@ impl Db {
     }
 
     /// Whether `key` exists; its value is not read.
-    pub fn contains_key(&self, key: &[u8]) -> Result<bool> {
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        let key = key.as_ref();
         check_key(key)?;
         self.inner.core.counters.gets.add(1);
         let found = self.inner.engine.contains(key)?;
@@ -192,13 +195,13 @@ impl Db {
     }
 
     /// The values of `keys`, all as of one moment.
-    pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Bytes>>> {
         self.snapshot().multi_get(keys)
     }
 
     /// All entries, in key order.
     pub fn iter(&self) -> Result<DbIter> {
-        self.range::<&[u8]>(..)
+        self.range(..)
     }
 
     /// All entries, as of now, in key order where the engine has one: the one walk that every engine offers.
@@ -206,13 +209,13 @@ impl Db {
         self.snapshot().entries()
     }
 
-    /// The entries whose keys lie in `range`, as of now.
-    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<DbIter> {
+    /// The entries whose keys lie in `range`, as of now: `..`, `"a".."b"`, `key..`, bounds in a pair.
+    pub fn range(&self, range: impl KeyRange) -> Result<DbIter> {
         self.snapshot().range(range)
     }
 
     /// The entries whose keys begin with `prefix`, as of now.
-    pub fn prefix(&self, prefix: &[u8]) -> Result<DbIter> {
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Result<DbIter> {
         self.snapshot().prefix(prefix)
     }
 
@@ -237,9 +240,9 @@ impl Db {
     }
 
     /// Flushes, and merges all tables with keys in `range`: what is dead there is dropped.
-    pub fn compact_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<()> {
+    pub fn compact_range(&self, range: impl KeyRange) -> Result<()> {
         self.flush()?;
-        let (from, to) = (borrow(range.start_bound()), borrow(range.end_bound()));
+        let (from, to) = range.bounds();
         self.inner.engine.compact(from, to)
     }
 
@@ -333,7 +336,7 @@ impl Inner {
 
     fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(Error::invalid("the database is closed"));
+            return Err(Error::Closed);
         }
         Ok(())
     }
@@ -408,8 +411,4 @@ fn check_key(key: &[u8]) -> Result<()> {
         )));
     }
     Ok(())
-}
-
-pub(crate) fn borrow<K: AsRef<[u8]>>(bound: Bound<&K>) -> Bound<&[u8]> {
-    bound.map(AsRef::as_ref)
 }

@@ -1,6 +1,6 @@
 //! Snapshots: the database as of one moment.
 
-use std::ops::{Bound, RangeBounds};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,7 +10,8 @@ use crate::core::Core;
 use crate::core::engine::Engine;
 use crate::core::snapshots::Held;
 use crate::db::iter::{DbIter, Entries};
-use crate::db::{DirectoryLock, borrow, check_key};
+use crate::db::range::KeyRange;
+use crate::db::{DirectoryLock, check_key};
 
 /// The database as it was when the snapshot was taken, whatever is written, flushed or compacted
 /// meanwhile. Space that only old versions take is kept until it is dropped.
@@ -66,7 +67,8 @@ impl Snapshot {
     }
 
     /// The value of `key` at that moment.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
+        let key = key.as_ref();
         check_key(key)?;
         self.hold.core.counters.gets.add(1);
         let found = self.hold.engine.get(key, Some(self.hold.seq))?;
@@ -75,27 +77,29 @@ impl Snapshot {
     }
 
     /// Whether `key` existed at that moment.
-    pub fn contains_key(&self, key: &[u8]) -> Result<bool> {
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         self.get(key).map(|value| value.is_some())
     }
 
     /// The values of `keys` at that moment.
-    pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
-        keys.iter().map(|key| self.get(key)).collect()
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Bytes>>> {
+        keys.into_iter().map(|key| self.get(key)).collect()
     }
 
     /// All entries, in key order.
     pub fn iter(&self) -> Result<DbIter> {
-        self.range::<&[u8]>(..)
+        self.range(..)
     }
 
     /// The entries whose keys lie in `range`.
-    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<DbIter> {
-        self.bounded(borrow(range.start_bound()), borrow(range.end_bound()))
+    pub fn range(&self, range: impl KeyRange) -> Result<DbIter> {
+        let (from, to) = range.bounds();
+        self.bounded(from, to)
     }
 
     /// The entries whose keys begin with `prefix`.
-    pub fn prefix(&self, prefix: &[u8]) -> Result<DbIter> {
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Result<DbIter> {
+        let prefix = prefix.as_ref();
         match after_prefix(prefix) {
             Some(end) => self.bounded(Bound::Included(prefix), Bound::Excluded(&end)),
             None => self.bounded(Bound::Included(prefix), Bound::Unbounded),

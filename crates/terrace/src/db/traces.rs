@@ -36,7 +36,7 @@ impl Traces {
             return Ok(Traces { lock, dirs: Vec::new(), was_empty });
         }
         if !options.create_if_missing || options.read_only {
-            return Err(Error::invalid(format!("there is no database in {}", dir.display())));
+            return Err(Error::NotFound { dir: dir.to_path_buf() });
         }
         let mut dirs = Vec::new();
         for dir in dir.ancestors().filter(|dir| !dir.as_os_str().is_empty()) {

@@ -15,23 +15,29 @@ impl Db {
     ///
     /// `InvalidArgument` for a key over 65,535 bytes or a value over 1 GiB; `NoSpace` or `PoolFull` when
     /// there is no room: nothing is lost, and writing goes on when there is. `Poisoned` after damage.
-    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.put_with(key, value, WriteOptions::default())
     }
 
     /// [`put`](Self::put), as `options` say.
-    pub fn put_with(&self, key: &[u8], value: &[u8], options: WriteOptions) -> Result<()> {
-        self.write_one(Op { kind: Kind::Put, key, value }, Condition::None, options).map(drop)
+    pub fn put_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        options: WriteOptions,
+    ) -> Result<()> {
+        self.put_if(key.as_ref(), value.as_ref(), Condition::None, options).map(drop)
     }
 
     /// Removes `key`, whether it exists or not.
-    pub fn delete(&self, key: &[u8]) -> Result<()> {
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
         self.delete_with(key, WriteOptions::default())
     }
 
     /// [`delete`](Self::delete), as `options` say.
-    pub fn delete_with(&self, key: &[u8], options: WriteOptions) -> Result<()> {
-        self.write_one(Op { kind: Kind::Delete, key, value: &[] }, Condition::None, options).map(drop)
+    pub fn delete_with(&self, key: impl AsRef<[u8]>, options: WriteOptions) -> Result<()> {
+        let op = Op { kind: Kind::Delete, key: key.as_ref(), value: &[] };
+        self.write_one(op, Condition::None, options).map(drop)
     }
 
     /// Applies all of `batch`, in order, or nothing of it.
@@ -55,23 +61,33 @@ impl Db {
     }
 
     /// Sets `key` to `value` if it does not exist; says whether it did so.
-    pub fn put_if_absent(&self, key: &[u8], value: &[u8]) -> Result<bool> {
-        self.put_if(key, value, Condition::IfAbsent, WriteOptions::default())
+    pub fn put_if_absent(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<bool> {
+        self.put_if(key.as_ref(), value.as_ref(), Condition::IfAbsent, WriteOptions::default())
     }
 
     /// [`put_if_absent`](Self::put_if_absent), as `options` say.
-    pub fn put_if_absent_with(&self, key: &[u8], value: &[u8], options: WriteOptions) -> Result<bool> {
-        self.put_if(key, value, Condition::IfAbsent, options)
+    pub fn put_if_absent_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        options: WriteOptions,
+    ) -> Result<bool> {
+        self.put_if(key.as_ref(), value.as_ref(), Condition::IfAbsent, options)
     }
 
     /// Sets `key` to `value` if it exists; says whether it did so.
-    pub fn update_if_exists(&self, key: &[u8], value: &[u8]) -> Result<bool> {
-        self.put_if(key, value, Condition::IfExists, WriteOptions::default())
+    pub fn update_if_exists(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<bool> {
+        self.put_if(key.as_ref(), value.as_ref(), Condition::IfExists, WriteOptions::default())
     }
 
     /// [`update_if_exists`](Self::update_if_exists), as `options` say.
-    pub fn update_if_exists_with(&self, key: &[u8], value: &[u8], options: WriteOptions) -> Result<bool> {
-        self.put_if(key, value, Condition::IfExists, options)
+    pub fn update_if_exists_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        options: WriteOptions,
+    ) -> Result<bool> {
+        self.put_if(key.as_ref(), value.as_ref(), Condition::IfExists, options)
     }
 
     fn put_if(&self, key: &[u8], value: &[u8], condition: Condition, options: WriteOptions) -> Result<bool> {

@@ -101,7 +101,7 @@ impl<B: WriteBuffer> StagedWalk<B> {
     /// The part that the walk is in, begun if there is none.
     fn part(&mut self) -> Result<&mut (MergedIter, Arc<Moment>)> {
         if self.part.is_none() {
-            let closed = || Error::invalid("the database is closed");
+            let closed = || Error::Closed;
             let tree = self.tree.upgrade().ok_or_else(closed)?;
             let (mut walk, moment) = tree.walk_of_now(self.at, self.direction);
             walk.seek(self.from.as_ref().map(Vec::as_slice))?;

@@ -14,7 +14,7 @@ use super::{FileName, State, edit, locate, replay};
 /// they add up to. Damage ends the text and is returned.
 pub fn dump(fs: &dyn Fs, dir: &Path, out: &mut dyn io::Write) -> Result<()> {
     let Some(number) = locate(fs, dir)? else {
-        return Err(Error::invalid(format!("there is no database in {}", dir.display())));
+        return Err(Error::NotFound { dir: dir.to_path_buf() });
     };
     let mut text = format!("{}\n", FileName::Manifest(number));
     let read = replay::read_seeing(fs, dir, number, &mut |at, edit| {

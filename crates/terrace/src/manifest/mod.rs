@@ -132,7 +132,7 @@ impl Manifest {
     /// it is damaged; `InvalidFormat` if another version wrote it.
     pub fn open(fs: Arc<dyn Fs>, dir: &Path) -> Result<Self> {
         let Some(number) = locate(&*fs, dir)? else {
-            return Err(Error::invalid(format!("there is no database in {}", dir.display())));
+            return Err(Error::NotFound { dir: dir.to_path_buf() });
         };
         // A switch of `CURRENT` by a process that then died may not be durable yet.
         fs.sync_dir(dir)?;

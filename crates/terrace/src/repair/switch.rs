@@ -169,7 +169,7 @@ fn cannot_take(error: Error, place: &Path, why: &str) -> Error {
         matches!(kind, ErrorKind::CrossesDevices | ErrorKind::AlreadyExists | ErrorKind::NotADirectory)
     };
     match error {
-        Error::Io { ref source, .. } if is_the_place(source.kind()) => {
+        Error::Io { ref cause, .. } if is_the_place(cause.kind()) => {
             Error::invalid(format!("{} {why} ({error}): move it away; nothing was changed", place.display()))
         }
         error => error,
@@ -302,8 +302,8 @@ fn apply(env: &Env, dir: &Path, record: &Journal) -> Result<()> {
 /// Gives a file a second name, or the other name where the file system cannot.
 fn link(fs: &dyn Fs, from: &Path, to: &Path) -> Result<()> {
     match fs.link(from, to) {
-        Err(Error::Io { source, .. })
-            if matches!(source.kind(), ErrorKind::Unsupported | ErrorKind::PermissionDenied) =>
+        Err(Error::Io { cause, .. })
+            if matches!(cause.kind(), ErrorKind::Unsupported | ErrorKind::PermissionDenied) =>
         {
             fs.rename(from, to)
         }

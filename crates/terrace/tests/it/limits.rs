@@ -252,7 +252,7 @@ fn ten_thousand_iterators_and_snapshots() {
     }
     assert_eq!(db.stats().counts.snapshots, 10_000);
     drop(held);
-    db.compact_range::<&[u8]>(..).unwrap();
+    db.compact_range(..).unwrap();
     assert_clean(&db);
     let stats = db.stats();
     let entries = stats.ssd.table_entries + stats.lists.entries;
@@ -329,7 +329,7 @@ fn behind_a_snapshot(engine: EngineKind) {
     assert!(most_disk < most * data, "{most_disk} bytes of tables for {data}");
     assert_eq!(snapshot.entries().unwrap().count() as u64, records);
     drop(snapshot);
-    db.compact_range::<&[u8]>(..).unwrap();
+    db.compact_range(..).unwrap();
     assert_clean(&db);
     let after = db.stats();
     assert!(after.ssd.table_bytes < data * 5 / 4, "{} after {}", after.ssd.table_bytes, held.ssd.table_bytes);

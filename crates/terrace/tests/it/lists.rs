@@ -55,7 +55,7 @@ fn compactions_move_places_and_copy_no_records() {
             map.insert(key, value);
         }
         db.flush().unwrap();
-        db.compact_range::<&[u8]>(..).unwrap();
+        db.compact_range(..).unwrap();
         assert_holds(&db, &map);
         let stats = db.stats();
         assert!(stats.counts.compactions > 3 && stats.ssd.tables == 0, "{:?}", stats.counts);
@@ -134,7 +134,7 @@ fn levels_lie_where_they_are_asked_to() {
         db.close().unwrap();
     }
     let db = machine.open_with(options(&machine, TieringKind::None, 0)).unwrap();
-    db.compact_range::<&[u8]>(..).unwrap();
+    db.compact_range(..).unwrap();
     assert_holds(&db, &map);
 }
 
@@ -149,12 +149,12 @@ fn walks_and_snapshots_keep_what_they_read() {
     for seed in 2..12 {
         write_some(&db, &mut map, seed, (300, 200, 300));
     }
-    db.compact_range::<&[u8]>(..).unwrap();
+    db.compact_range(..).unwrap();
     seen.extend(walk.map(Result::unwrap));
     assert!(seen.iter().map(|(k, v)| (&k[..], &v[..])).eq(right.iter().map(|(k, v)| (&k[..], &v[..]))));
     assert!(snapshot.all().into_iter().collect::<Map>() == right);
     drop(snapshot);
-    db.compact_range::<&[u8]>(..).unwrap();
+    db.compact_range(..).unwrap();
     assert_holds(&db, &map);
     let lists = db.stats().lists;
     assert!(lists.bytes <= lists.live_bytes + lists.live_bytes / 2 + 32 * 4096, "{lists:?}");
@@ -182,7 +182,7 @@ fn a_merge_that_is_cut_short_goes_on() {
             kept.lock().unwrap().push(world.capture());
         }
     }));
-    db.compact_range::<&[u8]>(..).unwrap();
+    db.compact_range(..).unwrap();
     machine.world().ignore_events();
     drop(db);
     let shots = std::mem::take(&mut *shots.lock().unwrap());
@@ -198,7 +198,7 @@ fn a_merge_that_is_cut_short_goes_on() {
         db.flush().unwrap();
         resumed += db.stats().lists.resumed;
         db.delete(b"zz").unwrap();
-        db.compact_range::<&[u8]>(..).unwrap();
+        db.compact_range(..).unwrap();
         assert_holds(&db, &map);
     }
     assert!(resumed > 10, "{resumed} merges went on");

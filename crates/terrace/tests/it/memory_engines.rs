@@ -122,7 +122,7 @@ fn what_a_dead_process_kept_for_snapshots_goes() {
         (40..60).for_each(|i| db.put(&key(i), &[3; 300]).unwrap());
         assert_eq!((get(&before, &key(45)), get(&before, &key(55))), (None, Some(vec![2; 300])));
         drop(before);
-        db.compact_range::<&[u8]>(..).unwrap();
+        db.compact_range(..).unwrap();
         assert_clean(&db);
         let stats = db.stats();
         assert_eq!((stats.pm.chains, stats.counts.index_keys), (0, 60));

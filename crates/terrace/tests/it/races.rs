@@ -88,7 +88,7 @@ fn closing_waits_for_what_other_threads_have_begun() {
                     (0..200).for_each(|_| std::thread::yield_now());
                 }
             }));
-            db.compact_range::<&[u8]>(..)
+            db.compact_range(..)
         });
         while !started.load(Ordering::Relaxed) && !compaction.is_finished() {
             std::thread::yield_now();

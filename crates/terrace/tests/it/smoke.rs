@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use terrace::{Db, EngineKind, Options, PoolChoice, Profile, SlmOptions};
+use terrace::{Db, EngineKind, Options, PoolChoice, Profile, SlmOptions, WriteBatch};
 use terrace_base::rng::Rng;
 
 fn tiny() -> Options {
@@ -19,6 +19,32 @@ fn tiny() -> Options {
         wip: crate::harness::tiny_wip(),
         ..Options::default()
     }
+}
+
+/// Whatever can be read as bytes is a key or a value.
+#[test]
+fn keys_and_values_of_many_types() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path(), tiny()).unwrap();
+    db.put("text", String::from("owned")).unwrap();
+    db.put(7u32.to_be_bytes(), [1, 2, 3]).unwrap();
+    db.put(bytes::Bytes::from("counted"), vec![4u8; 2]).unwrap();
+    assert_eq!(db.get(String::from("text")).unwrap().unwrap(), "owned");
+    assert_eq!(
+        db.multi_get([&b"counted"[..], &[0, 0, 0, 7]]).unwrap(),
+        [Some(vec![4, 4].into()), Some(vec![1, 2, 3].into())]
+    );
+    assert_eq!(db.range(.."text").unwrap().count(), 2);
+    assert!(db.put_if_absent("new", "value").unwrap() && !db.update_if_exists("none", "value").unwrap());
+    let mut batch = WriteBatch::new();
+    batch.put("a", [0; 100]);
+    batch.delete(&"text".to_string());
+    assert!((102..120).contains(&batch.bytes()), "{}", batch.bytes());
+    db.write(batch).unwrap();
+    assert_eq!(db.prefix("t").unwrap().count(), 0);
+    let mut all = db.iter().unwrap();
+    all.seek("b");
+    assert_eq!(all.next().unwrap().unwrap().0, "counted");
 }
 
 fn run(options: Options, seed: u64) {

@@ -140,7 +140,7 @@ fn much_that_is_free_in_slabs_comes_back_in_the_background() {
         assert_eq!(drains(), 0, "work without need");
         // Nothing more is to be had by looking for it.
         let before = db.stats().pm.traffic.drains;
-        db.compact_range::<&[u8]>(..).unwrap();
+        db.compact_range(..).unwrap();
         let more = db.stats().pm.traffic.drains - before;
         assert!(more * 2 < first, "{more} drains after {first}");
         assert!(db.all().into_iter().collect::<Map>() == map);
@@ -187,7 +187,7 @@ fn slabs_are_emptied_beside_readers_and_writers() {
                 while !done.load(Ordering::Relaxed) {
                     let snapshot = db.snapshot();
                     let seen: Map = snapshot.all().into_iter().collect();
-                    db.compact_range::<&[u8]>(..).unwrap();
+                    db.compact_range(..).unwrap();
                     assert!(snapshot.all().into_iter().collect::<Map>() == seen);
                     assert_clean(db);
                 }
@@ -199,7 +199,7 @@ fn slabs_are_emptied_beside_readers_and_writers() {
         let all: Map = maps.into_iter().flatten().collect();
         assert!(db.all().into_iter().collect::<Map>() == all);
         assert_clean(&db);
-        db.compact_range::<&[u8]>(..).unwrap();
+        db.compact_range(..).unwrap();
         assert_clean(&db);
     }
 }

@@ -99,7 +99,7 @@ impl Bed {
     fn compact(&self) {
         self.db().flush().unwrap();
         self.rest();
-        self.db().compact_range::<&[u8]>(..).unwrap();
+        self.db().compact_range(..).unwrap();
         self.rest();
     }
 
@@ -284,7 +284,7 @@ fn an_opening_that_fails_passes() {
             );
             let _ = bed.db().flush();
             bed.rest();
-            let _ = bed.db().compact_range::<&[u8]>(..);
+            let _ = bed.db().compact_range(..);
             bed.rest();
             bed.world.heal();
             refused = bed.world.refused();

@@ -76,7 +76,7 @@ fn what_is_too_much_leaves() {
     assert!(values.evicted > 50 && values.bound == 8 << 10, "{values:?}");
     assert!(values.bytes <= values.bound + (values.bound >> 3), "{values:?}");
     assert_holds(&db, &map);
-    db.compact_range::<&[u8]>(..).unwrap();
+    db.compact_range(..).unwrap();
     assert_eq!(db.stats().values.keys, 0, "whoever wants all merged gets it");
     assert_holds(&db, &map);
 }
@@ -141,7 +141,7 @@ fn snapshots_and_walks_see_what_was_replaced_and_what_has_left() {
         let first: Vec<_> = walk.by_ref().take(10).map(|entry| entry.unwrap().0.to_vec()).collect();
         held.push((db.snapshot(), map.clone(), walk, first));
         if round % 3 == 2 {
-            db.compact_range::<&[u8]>(..).unwrap();
+            db.compact_range(..).unwrap();
         }
     }
     for (snapshot, right, walk, mut keys) in held {

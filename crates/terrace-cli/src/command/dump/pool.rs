@@ -25,7 +25,7 @@ pub(super) fn dump(path: &Path, out: &mut dyn Write) -> CommandResult {
         Pool::copy_device(path, copy.as_file()).map_err(|e| renamed(e, path))?;
     } else {
         if flock(&original, FlockOperation::NonBlockingLockShared).is_err() {
-            return Err(Error::Locked { path: path.to_path_buf() }.into());
+            return Err(Error::locked(path).into());
         }
         std::fs::copy(path, copy.path()).map_err(|e| renamed(Error::io(path, "copy", e), path))?;
     }

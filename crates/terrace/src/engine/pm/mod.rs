@@ -133,7 +133,7 @@ impl<I: KeyIndex> PmStore<I> {
     /// An error unless writes are welcome. The caller holds the gate, so that nothing changes about it.
     fn admit(&self) -> Result<()> {
         if self.closed.load(Ordering::Relaxed) {
-            return Err(Error::invalid("the database is closed"));
+            return Err(Error::Closed);
         }
         if self.core.options.read_only {
             return Err(Error::ReadOnly);

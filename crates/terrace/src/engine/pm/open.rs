@@ -48,7 +48,7 @@ pub(crate) fn open<I: KeyIndex>(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64
 /// short anywhere it is begun again: there is nothing in it yet.
 fn create<I: KeyIndex>(core: &Core) -> Result<(Manifest, Pool, Found)> {
     if !core.options.create_if_missing || core.options.read_only {
-        return Err(Error::invalid(format!("there is no database in {}", core.dir.display())));
+        return Err(Error::NotFound { dir: core.dir.clone() });
     }
     let mut identity = pool::new_identity(&core.options, I::KIND);
     let pool = fresh_pool::<I>(core, &identity)?;

@@ -96,7 +96,7 @@ impl Attached {
 /// short anywhere it is begun again: there is nothing in it yet.
 fn create(core: &Core) -> Result<(Manifest, Pool, Attached)> {
     if !core.options.create_if_missing {
-        return Err(Error::invalid(format!("there is no database in {}", core.dir.display())));
+        return Err(Error::NotFound { dir: core.dir.clone() });
     }
     refuse_to_create(core)?;
     let mut identity = pool::new_identity(&core.options, EngineKind::Slm);
@@ -108,7 +108,7 @@ fn create(core: &Core) -> Result<(Manifest, Pool, Attached)> {
 
 fn refuse_to_create(core: &Core) -> Result<()> {
     if core.options.read_only {
-        return Err(Error::invalid(format!("there is no database in {}", core.dir.display())));
+        return Err(Error::NotFound { dir: core.dir.clone() });
     }
     Ok(())
 }

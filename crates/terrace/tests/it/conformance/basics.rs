@@ -14,7 +14,7 @@ pub fn an_empty_database_is_empty(engine: &Engine) {
         db.delete(b"nothing").unwrap();
         db.write(terrace::WriteBatch::new()).unwrap();
         db.flush().unwrap();
-        db.compact_range::<&[u8]>(..).unwrap();
+        db.compact_range(..).unwrap();
         assert_clean(&db);
         db.close().unwrap();
         let again = machine.kill().open().unwrap();
@@ -85,7 +85,7 @@ pub fn values_of_every_size(engine: &Engine) {
     for round in ["written", "flushed", "compacted", "reopened"] {
         match round {
             "flushed" => db.flush().unwrap(),
-            "compacted" => db.compact_range::<&[u8]>(..).unwrap(),
+            "compacted" => db.compact_range(..).unwrap(),
             "reopened" => db.close().unwrap(),
             _ => (),
         }
@@ -108,7 +108,7 @@ pub fn deleted_keys_are_gone(engine: &Engine) {
         for round in 0..4 {
             match round {
                 1 => db.flush().unwrap(),
-                2 => db.compact_range::<&[u8]>(..).unwrap(),
+                2 => db.compact_range(..).unwrap(),
                 3 => db.compact_range(&key(10)[..]..&key(20)[..]).unwrap(),
                 _ => (),
             }
@@ -125,7 +125,7 @@ pub fn deleted_keys_are_gone(engine: &Engine) {
         (0..300).for_each(|i| db.put(&key(i), b"back").unwrap());
         assert_eq!(db.all().len(), 300);
         (0..300).for_each(|i| db.delete(&key(i)).unwrap());
-        db.compact_range::<&[u8]>(..).unwrap();
+        db.compact_range(..).unwrap();
         assert!(db.all().is_empty());
         assert_clean(&db);
     }
@@ -145,7 +145,7 @@ pub fn multi_get_is_of_one_moment(engine: &Engine) {
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| (1..2000).for_each(write));
         while !writer.is_finished() {
-            let values = db.multi_get(&[b"z", b"a", b"missing", b"m"]).unwrap();
+            let values = db.multi_get(["z", "a", "missing", "m"]).unwrap();
             assert_eq!(values[2], None);
             assert!(values[0].is_some() && values[0] == values[1] && values[1] == values[3], "{values:?}");
         }

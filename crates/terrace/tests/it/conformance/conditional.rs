@@ -36,7 +36,7 @@ pub fn conditions_see_through_every_floor(engine: &Engine) {
         for round in 0..3 {
             match round {
                 1 => db.flush().unwrap(),
-                2 => db.compact_range::<&[u8]>(..).unwrap(),
+                2 => db.compact_range(..).unwrap(),
                 _ => (),
             }
             for i in 0..60 {

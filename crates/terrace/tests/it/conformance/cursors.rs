@@ -16,7 +16,7 @@ fn every_floor(machine: &Machine) -> Db {
             }
         }
         match n {
-            0 => db.compact_range::<&[u8]>(..).unwrap(),
+            0 => db.compact_range(..).unwrap(),
             1 => db.flush().unwrap(),
             _ => (),
         }
@@ -29,7 +29,7 @@ fn every_floor(machine: &Machine) -> Db {
 }
 
 fn keys(db: &Db, span: Span) -> String {
-    entries(db.range::<Vec<u8>>(span).unwrap()).into_iter().map(|(key, _)| key[0] as char).collect()
+    entries(db.range(span).unwrap()).into_iter().map(|(key, _)| key[0] as char).collect()
 }
 
 /// A key written so often that passing its versions one by one would take long, between two others.
@@ -88,16 +88,12 @@ pub fn bounds_and_directions(engine: &Engine) {
             ((Included(vec![]), Included(key('b'))), "b"),
         ] {
             assert_eq!(keys(&db, span.clone()), expected, "{span:?} under {}", setup.name);
-            let back: String = db
-                .range::<Vec<u8>>(span.clone())
-                .unwrap()
-                .rev()
-                .map(|item| item.unwrap().0[0] as char)
-                .collect();
+            let back: String =
+                db.range(span.clone()).unwrap().rev().map(|item| item.unwrap().0[0] as char).collect();
             assert_eq!(back, expected.chars().rev().collect::<String>(), "{span:?} backwards");
         }
         assert_eq!(db.range(&b"d"[..]..&b"h"[..]).unwrap().count(), 2);
-        assert_eq!(db.range::<&str>("x"..).unwrap().count(), 2);
+        assert_eq!(db.range("x"..).unwrap().count(), 2);
     }
 }
 
@@ -178,7 +174,7 @@ pub fn an_iterator_outlives_everything(engine: &Engine) {
         }
         db.flush().unwrap();
         assert_eq!(iter.next().unwrap().unwrap().0, "d");
-        db.compact_range::<&[u8]>(..).unwrap();
+        db.compact_range(..).unwrap();
         assert_eq!(iter.next_back().unwrap().unwrap().1, [b'z'; 60][..]);
         drop(db);
         let rest: Vec<(Vec<u8>, Vec<u8>)> = entries(iter);

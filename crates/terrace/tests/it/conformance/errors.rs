@@ -1,6 +1,6 @@
 //! What goes wrong says so, and does no harm.
 
-use terrace::{Db, Options, PoolChoice, Profile};
+use terrace::{Db, Options, PoolChoice, Profile, WriteBatch};
 use terrace_base::{Error, ErrorKind};
 use terrace_disk::Fs;
 
@@ -22,7 +22,7 @@ pub fn over_long_keys_and_values_are_refused(engine: &Engine) {
     assert_eq!(kind(db.delete(&long)), ErrorKind::InvalidArgument);
     assert_eq!(kind(db.get(&long)), ErrorKind::InvalidArgument);
     assert_eq!(kind(db.contains_key(&long)), ErrorKind::InvalidArgument);
-    assert_eq!(kind(db.multi_get(&[b"k", &long])), ErrorKind::InvalidArgument);
+    assert_eq!(kind(db.multi_get([b"k", &long[..]])), ErrorKind::InvalidArgument);
     assert_eq!(kind(db.put_if_absent(&long, b"")), ErrorKind::InvalidArgument);
     assert_eq!(kind(db.update_if_exists(&long, b"")), ErrorKind::InvalidArgument);
     // The pages of this value are never touched.
@@ -49,7 +49,8 @@ pub fn a_second_handle_is_locked_out(engine: &Engine) {
         options.pool = PoolChoice::Emulated { path: None, profile: Profile::parse("dram").unwrap() };
     }
     let db = Db::open(temp.path(), options.clone()).unwrap();
-    assert_eq!(kind(Db::open(temp.path(), options.clone())), ErrorKind::Locked);
+    let refused = Db::open(temp.path(), options.clone()).unwrap_err();
+    assert!(matches!(refused, Error::Locked { here: true, .. }), "{refused}");
     assert!(kind(Db::repair(temp.path(), options.clone())) == ErrorKind::Locked);
     drop(db);
     Db::open(temp.path(), options).unwrap();
@@ -75,7 +76,7 @@ pub fn read_only_reads(engine: &Engine) {
         db.delete(&[7]),
         db.write(terrace::WriteBatch::new()).and_then(|()| db.flush()),
         db.put_if_absent(b"k", b"v").map(drop),
-        db.compact_range::<&[u8]>(..),
+        db.compact_range(..),
     ] {
         assert_eq!(kind(refused), ErrorKind::ReadOnly);
     }
@@ -118,7 +119,7 @@ pub fn foreign_files_stay(engine: &Engine) {
     for i in 0..300u32 {
         db.put(&i.to_be_bytes(), &[0; 100]).unwrap();
     }
-    db.compact_range::<&[u8]>(..).unwrap();
+    db.compact_range(..).unwrap();
     db.close().unwrap();
     drop(db);
     assert_eq!(machine.open().unwrap().get(b"k").unwrap().unwrap(), "v");
@@ -137,12 +138,17 @@ pub fn a_closed_database_refuses(engine: &Engine) {
     db.flush().unwrap();
     db.close().unwrap();
     db.close().unwrap();
-    assert!(db.put(b"k", b"w").is_err());
-    assert!(db.flush().is_err());
+    assert_eq!(kind(db.put(b"k", b"w")), ErrorKind::Closed);
+    assert_eq!(kind(db.put_if_absent(b"l", b"w")), ErrorKind::Closed);
+    let mut batch = WriteBatch::new();
+    batch.put(b"k", b"w");
+    batch.delete(b"l");
+    assert_eq!(kind(db.write(batch)), ErrorKind::Closed);
+    assert_eq!(kind(db.flush()), ErrorKind::Closed);
     // What readers keep of the pool when it is closed is given back by the next open.
     drop(entries);
     let checked = db.check().map(|report| report.problems);
-    assert_eq!(kind(checked), ErrorKind::InvalidArgument);
+    assert_eq!(kind(checked), ErrorKind::Closed);
     drop((db, snapshot));
     let db = machine.open().unwrap();
     assert_eq!(db.get(b"k").unwrap().unwrap(), "v");

@@ -25,7 +25,7 @@ pub fn compaction_frees_the_disk(engine: &Engine) {
             }
         }
         db.flush().unwrap();
-        db.compact_range::<&[u8]>(..).unwrap();
+        db.compact_range(..).unwrap();
         let stats = db.stats();
         assert_eq!(stats.ssd.live_entries + stats.lists.entries, 100);
         assert_eq!(
@@ -38,7 +38,7 @@ pub fn compaction_frees_the_disk(engine: &Engine) {
         assert_clean(&db);
         assert_eq!(table_files(&machine), stats.ssd.tables as usize, "no table is left behind");
         (0..100u32).for_each(|i| db.delete(&i.to_be_bytes()).unwrap());
-        db.compact_range::<&[u8]>(..).unwrap();
+        db.compact_range(..).unwrap();
         let stats = db.stats();
         assert_eq!(stats.ssd.table_entries + stats.lists.entries, 0, "tombstones go too");
         assert_clean(&db);
@@ -132,11 +132,11 @@ fn replacing_frees_the_pool(engine: &Engine) {
         fill(0);
         let once = db.stats().pm.used;
         (1..30).for_each(fill);
-        db.compact_range::<&[u8]>(..).unwrap();
+        db.compact_range(..).unwrap();
         let often = db.stats().pm.used;
         assert!(often < once * 3 / 2, "{once} bytes once, {often} in the end, under {}", setup.name);
         (0..100u32).for_each(|i| db.delete(&i.to_be_bytes()).unwrap());
-        db.compact_range::<&[u8]>(..).unwrap();
+        db.compact_range(..).unwrap();
         let gone = db.stats().pm.used;
         assert!(gone + 300_000 < once, "{once} bytes once, {gone} without any, under {}", setup.name);
         assert_clean(&db);

@@ -51,7 +51,7 @@ pub fn keys_chosen_by_an_enemy(engine: &Engine) {
             holds(&db, &map);
             match grows {
                 5 => db.flush().unwrap(),
-                8 => db.compact_range::<&[u8]>(..).unwrap(),
+                8 => db.compact_range(..).unwrap(),
                 _ => {}
             }
             db.sync().unwrap();
@@ -152,7 +152,7 @@ pub fn most_is_deleted_and_other_sizes_come(engine: &Engine) {
             map.remove(&key);
         }
         db.flush().unwrap();
-        db.compact_range::<&[u8]>(..).unwrap();
+        db.compact_range(..).unwrap();
         assert!(db.all().into_iter().collect::<Map>() == map);
         assert_clean(&db);
     }

@@ -141,7 +141,7 @@ impl Run {
                 self.unsynced = vec![self.map.clone()];
             }
             Op::Compact(span) => {
-                self.db.compact_range::<Vec<u8>>(span.clone()).expect("a compaction");
+                self.db.compact_range(span.clone()).expect("a compaction");
                 self.unsynced = vec![self.map.clone()];
             }
             Op::Sync => {
@@ -246,7 +246,7 @@ impl Run {
 
     /// An iterator, of an engine that has such.
     fn range(&self, span: &Span) -> Option<DbIter> {
-        let iter = self.db.range::<Vec<u8>>(span.clone());
+        let iter = self.db.range(span.clone());
         assert_eq!(iter.is_ok(), self.is_ordered());
         iter.ok()
     }

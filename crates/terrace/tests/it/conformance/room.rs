@@ -101,7 +101,7 @@ pub fn a_full_pool_is_left_by_deleting(engine: &Engine) {
         }
         drop(held);
         db.flush().unwrap();
-        db.compact_range::<&[u8]>(..).unwrap();
+        db.compact_range(..).unwrap();
         assert_eq!(db.all().len() as u32, there - there / 2, "{told}");
         (0..there / 8).for_each(|i| db.put(&key(i), &vec![2; bytes]).unwrap());
         assert_clean(&db);

@@ -22,10 +22,10 @@ pub fn a_snapshot_stands_still(engine: &Engine) {
         for round in 0..4 {
             match round {
                 1 => db.flush().unwrap(),
-                2 => db.compact_range::<&[u8]>(..).unwrap(),
+                2 => db.compact_range(..).unwrap(),
                 3 => {
                     (0..300).for_each(|i| db.put(&key(i), b"newest").unwrap());
-                    db.compact_range::<&[u8]>(..).unwrap();
+                    db.compact_range(..).unwrap();
                 }
                 _ => (),
             }
@@ -60,7 +60,7 @@ pub fn snapshots_at_every_step_stand_still(engine: &Engine) {
             held.push((db.snapshot(), value));
             match n % 10 {
                 4 => db.flush().unwrap(),
-                9 => db.compact_range::<&[u8]>(..).unwrap(),
+                9 => db.compact_range(..).unwrap(),
                 _ => (),
             }
             if n % 4 == 0 {
@@ -73,7 +73,7 @@ pub fn snapshots_at_every_step_stand_still(engine: &Engine) {
         }
         assert_clean(&db);
         held.truncate(1);
-        db.compact_range::<&[u8]>(..).unwrap();
+        db.compact_range(..).unwrap();
         assert_eq!(get(&held[0].0, b"k"), held[0].1);
         assert_clean(&db);
     }
@@ -90,7 +90,7 @@ pub fn old_versions_go_with_their_snapshot(engine: &Engine) {
     fill(0);
     let snapshot = db.snapshot();
     fill(1);
-    db.compact_range::<&[u8]>(..).unwrap();
+    db.compact_range(..).unwrap();
     // Entries of all runs, wherever they lie, and the bytes that they take there.
     let held = || {
         let (ssd, lists) = (db.stats().ssd, db.stats().lists);
@@ -100,7 +100,7 @@ pub fn old_versions_go_with_their_snapshot(engine: &Engine) {
     assert!(entries >= 400, "the snapshot needs 200 of {entries}");
     assert_eq!(get(&snapshot, &7u32.to_be_bytes()).unwrap(), [0; 100]);
     drop(snapshot);
-    db.compact_range::<&[u8]>(..).unwrap();
+    db.compact_range(..).unwrap();
     let (left, left_bytes) = held();
     let live = db.stats().ssd.live_entries + db.stats().lists.entries;
     assert_eq!((left, live), (200, 200));
@@ -128,7 +128,7 @@ pub fn snapshots_hold_under_threads(engine: &Engine) {
                                     .unwrap(),
                             }
                             if n % 200 == 199 {
-                                db.compact_range::<&[u8]>(..).unwrap();
+                                db.compact_range(..).unwrap();
                             }
                         }
                     })
@@ -241,7 +241,7 @@ fn old_versions_leave_the_pool(engine: &Engine) {
     assert_eq!(get(&snapshot, &7u32.to_be_bytes()).unwrap(), [0; 1000]);
     assert_clean(&db);
     drop(snapshot);
-    db.compact_range::<&[u8]>(..).unwrap();
+    db.compact_range(..).unwrap();
     let after = db.stats();
     assert_eq!((after.pm.chains, after.counts.index_keys), (0, 150));
     assert!(after.pm.used < one + (64 << 10), "{one} bytes before, {} after", after.pm.used);

@@ -299,7 +299,7 @@ fn of_reads() {
             }
         }
         world.fs().inject(None);
-        db.compact_range::<&[u8]>(..).unwrap_or_else(|e| panic!("{after}: {e}"));
+        db.compact_range(..).unwrap_or_else(|e| panic!("{after}: {e}"));
         let mut found: Map = db.all().into_iter().collect();
         for key in &undecided {
             found.remove(key);

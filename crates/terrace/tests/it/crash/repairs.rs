@@ -334,7 +334,7 @@ fn cut_off(engine: EngineKind, granularity: Granularity, doing: CutOff, share: u
             let db = opened(&world);
             db.flush().unwrap();
             world.on_event(catch);
-            db.compact_range::<&[u8]>(..).unwrap();
+            db.compact_range(..).unwrap();
         }
         CutOff::Opening => {
             world.on_event(catch);

@@ -147,7 +147,7 @@ impl<'a> Session<'a> {
                 let (from, to) = (key(*from), key(*to));
                 let last: &[u8] = if from <= to { &to } else { b"\xff" };
                 let range = (Bound::Included(&from[..]), Bound::Included(last));
-                let outcome = self.db().compact_range::<&[u8]>(range);
+                let outcome = self.db().compact_range(range);
                 self.settle("compact", outcome).map(drop)
             }
             Op::Background => {

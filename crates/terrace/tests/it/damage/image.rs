@@ -254,7 +254,7 @@ impl PlainMemory {
     fn lock(&self, path: &Path, memory: Arc<MemMedia>) -> Result<Arc<Watched>> {
         let mut open = self.open.lock().unwrap();
         if open.get(path).is_some_and(|watched| watched.strong_count() > 0) {
-            return Err(Error::Locked { path: path.to_path_buf() });
+            return Err(Error::locked(path));
         }
         let watched = Arc::new(Watched { memory, film: self.film.clone() });
         open.insert(path.to_path_buf(), Arc::downgrade(&watched));

@@ -270,7 +270,7 @@ fn go_on(db: &Db, right: &mut Map) -> Judged<Option<Error>> {
             right.remove(&super::sample::key(i));
         }
         db.flush()?;
-        db.compact_range::<&[u8]>(..)
+        db.compact_range(..)
     };
     let outcome = work();
     if let Err(e) = &outcome {

@@ -260,7 +260,7 @@ impl Writer {
     }
 
     fn compact(&mut self) {
-        self.db.compact_range::<&[u8]>(..).unwrap();
+        self.db.compact_range(..).unwrap();
         self.keep();
     }
 

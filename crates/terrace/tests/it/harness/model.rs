@@ -94,7 +94,7 @@ impl Contents for Snapshot {
     }
 
     fn within(&self, span: &Span) -> Entries {
-        match self.range::<Vec<u8>>(span.clone()) {
+        match self.range(span.clone()) {
             Ok(iter) => entries(iter),
             Err(e) if e.kind() == ErrorKind::Unsupported => {
                 self.all().into_iter().filter(|(key, _)| in_span(key, span)).collect()

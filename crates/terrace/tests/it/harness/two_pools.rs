@@ -57,7 +57,7 @@ impl TwoPools {
     fn lock(&self, half: u64, path: &Path) -> Result<Arc<Part>> {
         let mut open = self.open.lock().unwrap();
         if open.get(&half).is_some_and(|part| part.strong_count() > 0) {
-            return Err(Error::Locked { path: path.to_path_buf() });
+            return Err(Error::locked(path));
         }
         let capacity = self.media.capacity() / 2;
         let part = Arc::new(Part { media: self.media.clone(), at: half * capacity, capacity });

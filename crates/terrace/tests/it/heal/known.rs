@@ -97,7 +97,7 @@ fn refused_writes_leave_no_files() {
     assert_eq!(tables(&world).len() as u64, db.stats().ssd.tables, "files that no manifest has");
     fs.set_capacity(None);
     put(&db, written, 1, 100).unwrap();
-    db.compact_range::<&[u8]>(..).unwrap();
+    db.compact_range(..).unwrap();
     assert_eq!(contents(&db).unwrap().len() as u32, written + 1);
     assert_clean(&db);
     assert_eq!(tables(&world).len() as u64, db.stats().ssd.tables);

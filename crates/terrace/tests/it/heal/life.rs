@@ -252,7 +252,7 @@ impl<'a> Life<'a> {
         let (from, to) = (key(from), key(to));
         let last: &[u8] = if from <= to { &to } else { b"\xff" };
         let range = (Bound::Included(&from[..]), Bound::Included(last));
-        self.call("compact", || self.db().compact_range::<&[u8]>(range)).map(drop)
+        self.call("compact", || self.db().compact_range(range)).map(drop)
     }
 
     fn reopen(&mut self) -> Verdict {

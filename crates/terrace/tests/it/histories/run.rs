@@ -110,7 +110,7 @@ impl Asker<'_> {
             82..87 => self.take_view(),
             87..97 => self.look_at_view(),
             97 => self.tidy(Db::flush),
-            98 if self.rng.one_in(4) => self.tidy(|db| db.compact_range::<&[u8]>(..)),
+            98 if self.rng.one_in(4) => self.tidy(|db| db.compact_range(..)),
             _ if self.rng.one_in(8) => assert_clean(self.db),
             _ => self.db.sync().unwrap(),
         }
