@@ -46,8 +46,10 @@ pub(crate) const POOL_NAME: &str = "pool";
 /// What a link is in a pool's place whose target is not there.
 pub(crate) const LEADS_NOWHERE: &str = "a link that leads nowhere: the medium with the pool may not be there; where it is gone for good, remove the link";
 
-/// Initial size of a pool file; it grows by itself.
-const INITIAL_POOL_BYTES: u64 = 16 << 20;
+/// Initial size of a pool file; it grows by itself. One that may not become much larger, or that takes memory which is to be
+/// touched ahead of its use, begins with more.
+const INITIAL_POOL_BYTES: u64 = 256 << 10;
+const INITIAL_MEMORY_BYTES: u64 = 16 << 20;
 
 /// The share of a pool that is kept back for what makes room, and its bounds.
 const KEPT_SHARE: u64 = 64;
@@ -134,13 +136,18 @@ pub(crate) fn recorded_path(identity: &Identity) -> Option<PathBuf> {
 pub(crate) fn pool_options(core: &Core, media: MediaRequest) -> PoolOptions {
     let max_size = core.options.pm_bytes;
     PoolOptions {
-        size: INITIAL_POOL_BYTES.min(max_size),
+        size: initial_bytes(max_size, &media),
         max_size,
         extent_bytes: core.options.pool_extent_bytes,
         media,
         read_only: core.options.read_only,
         ..PoolOptions::default()
     }
+}
+
+fn initial_bytes(max_size: u64, media: &MediaRequest) -> u64 {
+    let begins_small = matches!(media, MediaRequest::Auto) && max_size > INITIAL_MEMORY_BYTES;
+    if begins_small { INITIAL_POOL_BYTES } else { INITIAL_MEMORY_BYTES.min(max_size) }
 }
 
 /// A pool with nothing in it; `roots` are those that a creation which was cut off may have set. What lies in the

@@ -43,6 +43,9 @@ pub(super) struct Extents {
     pub is_cut: bool,
 }
 
+/// An extent after the first is half as large as all before it, within the list's step and this.
+const MOST_STEP_BYTES: u64 = 8 << 20;
+
 /// Where an extent names the next one.
 const NEXT_AT: u64 = 16;
 
@@ -59,7 +62,7 @@ impl Arena {
     pub fn create(pool: &Pool, kind: Kind, bytes: u64) -> Result<(Arena, u64)> {
         let extent = pool.reserve_extent(kind, bytes.max(FIRST_DATA + 64))?;
         let list = super::identity(pool, extent.offset);
-        // Later extents are smaller: a list that outgrows its arena does so by little.
+        // Later extents are smaller at first: a list that outgrows its arena does so by little.
         let step = (extent.bytes / 4).max(pool.extent_bytes());
         let place = pool.place(extent.offset);
         pool.write(extent.offset, &ExtentHeader::encode(place, list, extent.bytes, step, 0));
@@ -254,8 +257,9 @@ impl Arena {
         if let Some(offset) = tail.take(bytes) {
             return Ok(offset);
         }
-        let own = bytes + EXTENT_HEADER_BYTES > self.step;
-        let extent = self.pool.reserve_extent(self.kind, self.step.max(bytes + EXTENT_HEADER_BYTES))?;
+        let regular = self.step.max((self.extents_bytes() / 2).min(MOST_STEP_BYTES));
+        let own = bytes + EXTENT_HEADER_BYTES > regular;
+        let extent = self.pool.reserve_extent(self.kind, regular.max(bytes + EXTENT_HEADER_BYTES))?;
         let place = self.pool.place(extent.offset);
         let header = ExtentHeader::encode(place, self.list, extent.bytes, self.step, tail.count);
         self.pool.write(extent.offset, &header);

@@ -12,10 +12,13 @@ use std::time::Duration;
 
 use terrace_base::Result;
 use terrace_index::{SkipList, kinds};
-use terrace_pmem::{Kind as PmKind, Pool};
+use terrace_pmem::{Granularity, Kind as PmKind, Pool};
 
 /// Extents of this kind hold memtables.
 pub(super) const MEMTABLE_KIND: PmKind = kinds::SLM_MEMTABLE;
+
+/// What the first memtable of a database in an ordinary file begins with.
+const FIRST_MEMTABLE_BYTES: u64 = 64 << 10;
 
 /// Memtables at any time.
 pub(super) const MEMTABLES: usize = 2;
@@ -30,6 +33,16 @@ const INDEX_OVERHEAD_BYTES: u64 = 128;
 /// What the index takes for `keys` keys of `bytes` in all, at most and on average.
 pub(super) fn index_room(keys: u64, bytes: u64) -> u64 {
     keys * INDEX_OVERHEAD_BYTES + bytes + bytes / 2
+}
+
+/// What a memtable that may hold `most_bytes` begins with, where the one `before` it came to so much. In an ordinary file it
+/// grows as it is written to, so that a small database is a small file. On persistent memory it has all of it at once:
+/// growing takes drains.
+pub(super) fn first_bytes(pool: &Pool, before: u64, most_bytes: u64) -> u64 {
+    match pool.granularity() {
+        Granularity::Page => before.max(FIRST_MEMTABLE_BYTES).min(most_bytes),
+        _ => most_bytes,
+    }
 }
 
 /// One memtable.

@@ -13,7 +13,7 @@ use terrace_base::{Error, Result};
 use terrace_pmem::Pool;
 
 use super::behind::note_flushed;
-use super::memtable::{MEMTABLES, MemSet, MemTable, root};
+use super::memtable::{MEMTABLES, MemSet, MemTable, first_bytes, root};
 use super::{JOB_ROOTS, MEMTABLE_LOGS, NAME, SHORT_LOG_BYTES, Slm};
 use crate::background::Background;
 use crate::commit_log::{CommitLog, Policy};
@@ -262,7 +262,7 @@ fn open_memtables(core: &Core, pool: &Pool, memtable_bytes: u64) -> Result<MemSe
             // What a creation that was cut off has left.
             return Err(Error::NotClosed { path: core.dir.clone() });
         }
-        found.push(Arc::new(MemTable::create(pool, 0, memtable_bytes)?));
+        found.push(Arc::new(MemTable::create(pool, 0, first_bytes(pool, 0, memtable_bytes))?));
     }
     // Only the newest may be empty, and the empty one is the newest.
     found.sort_by_key(|m| std::cmp::Reverse(if m.is_empty() { u64::MAX } else { m.list().max_seq() }));

@@ -19,7 +19,7 @@ use terrace_index::{ListCursor, Record, Staged, Staging};
 use terrace_pmem::{Claim, Granularity};
 use terrace_table::Kind;
 
-use super::memtable::{MemSet, MemTable, NODE_OVERHEAD_BYTES, index_room};
+use super::memtable::{MemSet, MemTable, NODE_OVERHEAD_BYTES, first_bytes, index_room};
 use super::{Slm, flush};
 use crate::batch::WriteBatch;
 use crate::commit_log::{Entry, Logged};
@@ -194,10 +194,11 @@ impl Slm {
         Ok(())
     }
 
-    /// A memtable of the usual size, or of as much as the pool has: with the smallest one the other can be flushed,
-    /// which makes room. The smallest may be of the room that is kept back.
+    /// A memtable of the usual size to begin with, or of as much as the pool has: with the smallest one the other can be
+    /// flushed, which makes room. The smallest may be of the room that is kept back.
     fn new_memtable(&self, slot: usize) -> Result<MemTable> {
-        let mut bytes = self.memtable_bytes;
+        let before = self.mem.load().active().list().bytes_used();
+        let mut bytes = first_bytes(&self.pool, before, self.memtable_bytes);
         loop {
             match MemTable::create(&self.pool, slot, bytes) {
                 Err(e) if e.is_out_of_space() && bytes > self.pool.extent_bytes() => bytes /= 2,

@@ -59,7 +59,7 @@ pub fn a_second_handle_is_locked_out(engine: &Engine) {
 pub fn read_only_reads(engine: &Engine) {
     let machine = machine(engine);
     let read_only = Options { read_only: true, ..machine.options() };
-    assert_eq!(kind(machine.open_with(read_only.clone())), ErrorKind::InvalidArgument);
+    assert_eq!(kind(machine.open_with(read_only.clone())), ErrorKind::NotFound);
     assert!(!machine.fs().exists(machine.dir()).unwrap(), "nothing was made");
     let db = machine.open().unwrap();
     (0..200u8).for_each(|i| db.put(&[i], &[i; 50]).unwrap());
@@ -92,7 +92,7 @@ pub fn a_missing_database_is_not_made(engine: &Engine) {
     let options = Options { create_if_missing: false, ..machine.options() };
     let error = machine.open_with(options.clone()).map(drop).unwrap_err();
     assert!(error.to_string().contains("no database"), "{error}");
-    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    assert_eq!(error.kind(), ErrorKind::NotFound);
     machine.open().unwrap().put(b"k", b"v").unwrap();
     assert_eq!(machine.open_with(options).unwrap().get(b"k").unwrap().unwrap(), "v");
 }
