@@ -13,6 +13,7 @@
 //! | `bus.rs` | faults of mappings |
 //! | `epoch.rs` | names of page caches |
 
+mod begun;
 mod blocks;
 mod bus;
 mod device;

@@ -105,7 +105,7 @@ fn submit(slots: &Slots, group: &[Waiting]) -> Vec<Result<Vec<Slot>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::{BlockFile, BlockWrite, Geometry};
+    use crate::block::{BlockFile, BlockReads, BlockWrite, Geometry};
     use crate::{Fs, SimFs};
     use parking_lot::RwLock;
     use std::ops::Range;
@@ -128,6 +128,10 @@ mod tests {
 
         fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Result<()> {
             self.0.read_many(reads)
+        }
+
+        fn begin_reads(self: Arc<Self>, reads: Vec<(u64, BlockBuf)>) -> Box<dyn BlockReads> {
+            self.0.clone().begin_reads(reads)
         }
 
         fn sync(&self) -> Result<bool> {
