@@ -28,10 +28,20 @@ enum Op {
     Sync,
 }
 
+/// What a store does wrong that must be found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Bug {
+    /// A word leads to an item that is not durable.
+    NotDurable,
+    /// An item is freed before the word that leads to it is another.
+    FreedFirst,
+}
+
 struct Store {
     world: World,
     slots: Arc<Slots>,
     writes: u64,
+    bug: Option<Bug>,
 }
 
 /// An item that says which it is: its key, its number and its length fill it.
@@ -64,7 +74,8 @@ impl Store {
         let file = fs.open_blocks(path, !fs.exists(path)?)?;
         // Before anything leads into it.
         fs.sync_dir(Path::new("/db"))?;
-        let store = Store { world: world.clone(), slots: Arc::new(Slots::open(file, 512)?), writes: 0 };
+        let store =
+            Store { world: world.clone(), slots: Arc::new(Slots::open(file, 512)?), writes: 0, bug: None };
         store.slots.adopt(store.words().into_iter().map(|(_, slot)| slot))?;
         Ok(store)
     }
@@ -92,9 +103,17 @@ impl Store {
     /// Writes two items at once; the second one's word is left for later, so nothing leads to it.
     fn put(&mut self, key: u64, sectors: usize, beside: usize) -> Result<()> {
         self.writes += 1;
+        let old = self.word(key).filter(|_| self.bug == Some(Bug::FreedFirst));
+        if let Some(old) = old {
+            self.slots.retire(old)?;
+            self.slots.free(old)?;
+        }
         let items = vec![item(key, self.writes, sectors), item(KEYS, 0, beside)];
-        let written = self.slots.write_all(items, true)?;
-        self.publish(key, Some(written[0]))?;
+        let written = self.slots.write_all(items, self.bug != Some(Bug::NotDurable))?;
+        match old {
+            Some(_) => store_persist(&self.world.media(), key * 64, written[0].to_bits()),
+            None => self.publish(key, Some(written[0]))?,
+        }
         self.slots.retire(written[1])?;
         self.slots.free(written[1])
     }
@@ -148,13 +167,14 @@ fn judge(world: &World, model: &KvModel) -> Result<(), String> {
 }
 
 /// `bears` errors, which are then no failure of the scenario, or has them end it.
-fn scenario(bears: bool) -> impl Scenario<Op = Op, Model = KvModel> {
+fn scenario(bears: bool, bug: Option<Bug>) -> impl Scenario<Op = Op, Model = KvModel> {
     kv_scenario(
         move |world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]| {
             let mut store = match Store::open(world) {
                 Err(_) if bears => return Ok(()),
                 opened => opened.map_err(|e| e.to_string())?,
             };
+            store.bug = bug;
             for op in ops {
                 match store.apply(recorder, op) {
                     Err(e) if !bears => return Err(e.to_string()),
@@ -186,15 +206,23 @@ fn explorer(seed: u64) -> Explorer {
 #[test]
 fn crashes_at_every_event_leave_every_item() {
     for seed in 0..4 {
-        let summary = explorer(seed).must_pass(scenario(false), ops(seed, 30));
+        let summary = explorer(seed).must_pass(scenario(false, None), ops(seed, 30));
         assert!(summary.images > 500, "{summary:?}");
+    }
+}
+
+#[test]
+fn what_a_store_does_wrong_is_found() {
+    for bug in [Bug::NotDurable, Bug::FreedFirst] {
+        let failure = explorer(1).shrink_runs(0).explore(scenario(false, Some(bug)), ops(1, 30));
+        assert!(failure.is_err(), "{bug:?}");
     }
 }
 
 #[test]
 fn operations_that_fail_leave_every_item() {
     for seed in 0..4 {
-        let faults = explorer(seed).explore_faults(scenario(true), ops(seed, 20));
+        let faults = explorer(seed).explore_faults(scenario(true, None), ops(seed, 20));
         let summary = faults.unwrap_or_else(|failure| panic!("{failure}"));
         assert!(summary.images > 300, "{summary:?}");
     }
