@@ -109,7 +109,7 @@ fn row(
     while now - begin < spec.time {
         write()?;
         let then = clock.now();
-        latencies.saturating_record((then - now).as_nanos() as u64);
+        latencies.record((then - now).as_nanos() as u64)?;
         now = then;
     }
     let rate = latencies.len() as f64 * depth as f64 / (now - begin).as_secs_f64();
@@ -134,7 +134,8 @@ pub fn memory(spec: &Spec, path: &Path) -> StoreResult<Vec<Row>> {
     for (order, name) in [(Order::InOrder, "in order"), (Order::AtRandom, "at random")] {
         for bytes in SIZES {
             let mut places = Places::new(order, bytes as u64, spec.bytes);
-            let what = format!("persistent memory ({}), {name}", pool.describe());
+            let emulated = if spec.profile.is_some() { "emulated " } else { "" };
+            let what = format!("{emulated}persistent memory, {name}");
             rows.push(row(spec, (what, bytes, 1), || {
                 pool.copy_persist(extent.offset + places.next(), &data[..bytes]);
                 Ok(())
@@ -242,7 +243,8 @@ fn writers_of(spec: &Spec, path: &Path, bytes: usize, writers: usize) -> StoreRe
     let work = || -> StoreResult<Histogram<u64>> {
         let mut latencies = Histogram::<u64>::new(3)?;
         let (mut kept, mut now) = (std::collections::VecDeque::new(), clock.now());
-        while now - begin < spec.time {
+        // Once at least, however late a thread begins.
+        loop {
             kept.push_back(slots.write(BlockBuf::zeroed(bytes), true)?);
             if kept.len() > KEPT
                 && let Some(old) = kept.pop_front()
@@ -251,8 +253,11 @@ fn writers_of(spec: &Spec, path: &Path, bytes: usize, writers: usize) -> StoreRe
                 slots.free(old)?;
             }
             let then = clock.now();
-            latencies.saturating_record((then - now).as_nanos() as u64);
+            latencies.record((then - now).as_nanos() as u64)?;
             now = then;
+            if now - begin >= spec.time {
+                break;
+            }
         }
         total.fetch_add(latencies.len(), Ordering::Relaxed);
         Ok(latencies)

@@ -168,6 +168,8 @@ fn bare_media_are_measured() {
     let rows = report["runs"].as_array().unwrap();
     assert_eq!((rows.len(), text.lines().count()), (12 + 12 + 48 + 15, 1 + 12 + 12 + 48 + 15));
     assert!(rows.iter().all(|row| row["rate"].as_f64().unwrap() > 0.0));
+    // None takes less than the calls of the system that it is made of.
+    assert!(rows[12..].iter().all(|row| numbers(&serde_json::json!([row["p50"], row["p99"]]))[0] > 50));
     assert!(text.contains("emulated") && text.contains("one by one, unsynced"));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "what was measured");
     let refused = bench(dir.path(), &["media", "--memory", "emulated:nonsense"]);
