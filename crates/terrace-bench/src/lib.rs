@@ -21,6 +21,7 @@
 //! | `compare` | engines and peers side by side, and the report: the `terrace-bench compare` command |
 //! | `chart` | charts as SVG |
 //! | `index` | bare indexes instead of stores: the `terrace-bench index` command |
+//! | `media` | bare persistent memory, drives and slots: the `terrace-bench media` command |
 //! | `memtables` | bare memtables: the `terrace-bench memtables` command |
 //! | `regions` | keys whose distribution changes: the `terrace-bench regions` command |
 //! | `reads_while_writing` | reads beside writes at a rate: the `terrace-bench reads-while-writing` command |
@@ -28,7 +29,7 @@
 //! | `file_sizes` | how large a store's tables are |
 //! | `rest` | when a store is at rest |
 //!
-//! The last nine, and the command, are there with the feature `compare`, which is on by default.
+//! The last ten, and the command, are there with the feature `compare`, which is on by default.
 //!
 //! A run is repeatable up to the interleaving of threads: the same seed draws the same operations.
 
@@ -45,6 +46,8 @@ pub mod file_sizes;
 #[cfg(feature = "compare")]
 pub mod index;
 pub mod keys;
+#[cfg(feature = "compare")]
+pub mod media;
 #[cfg(feature = "compare")]
 pub mod memtables;
 pub mod outcome;

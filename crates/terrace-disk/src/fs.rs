@@ -54,12 +54,9 @@ pub trait Fs: Send + Sync + Debug {
         self.create(path)
     }
 
-    /// Opens the file of sectors `path`, if it `is_new` after creating it; then an existing file is an error. A file system
-    /// that has no such files refuses.
-    fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {
-        let _ = is_new;
-        Err(Error::io(path, "open", std::io::ErrorKind::Unsupported.into()))
-    }
+    /// Opens the file of sectors `path`, if it `is_new` after creating it; then an existing file is an error. Opening one
+    /// changes nothing.
+    fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>>;
 
     /// Opens `path` for reading.
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>>;

@@ -21,11 +21,11 @@ pub mod scratch;
 pub mod sim;
 pub mod slots;
 
-pub use block::{BLOCK_ALIGN_BYTES, BlockBuf, BlockFile, BlockWrite, Geometry};
+pub use block::{BLOCK_ALIGN_BYTES, BlockBuf, BlockFile, BlockReads, BlockWrite, Geometry};
 pub use fs::{Access, FileLock, Fs, ROOM_UNIT_BYTES, ReadFile, WriteFile};
 pub use lazy::{Descriptors, LazyFile, SparingFs};
 pub use metered::{IoStats, MeteredFs};
 pub use real::{RealFs, descriptor_limit};
 pub use scratch::ScratchFs;
 pub use sim::{Fault, FsEvent, Observer, SimFs};
-pub use slots::{Ahead, Slot, SlotStats, Slots};
+pub use slots::{Ahead, Slot, SlotReads, SlotStats, Slots};

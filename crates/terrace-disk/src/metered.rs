@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use terrace_base::Result;
 
-use crate::block::{BlockFile, BlockWrite, Geometry};
+use crate::block::{BlockBuf, BlockFile, BlockReads, BlockWrite, Geometry};
 use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile};
 
 /// Traffic so far, or between two moments.
@@ -319,6 +319,11 @@ impl BlockFile for MeteredBlocks {
         Ok(())
     }
 
+    fn begin_reads(self: Arc<Self>, reads: Vec<(u64, BlockBuf)>) -> Box<dyn BlockReads> {
+        let inner = self.inner.clone().begin_reads(reads);
+        Box::new(MeteredReads { inner, counters: self.counters.clone() })
+    }
+
     fn sync(&self) -> Result<bool> {
         let covered = self.unsynced.swap(0, Relaxed);
         let was_asked = self.inner.sync().inspect_err(|_| {
@@ -346,5 +351,19 @@ impl BlockFile for MeteredBlocks {
 
     fn path(&self) -> &Path {
         self.inner.path()
+    }
+}
+
+#[derive(Debug)]
+struct MeteredReads {
+    inner: Box<dyn BlockReads>,
+    counters: Arc<Counters>,
+}
+
+impl BlockReads for MeteredReads {
+    fn finish(self: Box<Self>) -> Result<Vec<BlockBuf>> {
+        let found = self.inner.finish()?;
+        self.counters.count_reads(found.len(), found.iter().map(|buf| buf.len()).sum());
+        Ok(found)
     }
 }

@@ -3,6 +3,9 @@
 //!
 //! Names that were made here are looked up first, then those below that were not removed here. Nothing is durable and
 //! nothing has to be, so syncs do nothing.
+//!
+//! 1. A name is in `blocks`, or in `made`, or, unless it is `gone`, below.
+//! 2. Locks are taken in the order `gone`, `blocks`.
 
 mod blocks;
 
@@ -40,7 +43,7 @@ pub struct ScratchFs {
     made: SimFs,
     /// Files below that were removed or replaced here. Locked while names change.
     gone: Mutex<BTreeSet<PathBuf>>,
-    /// Files of sectors below that were opened here, with their changes.
+    /// Files of sectors below that were opened here, with their changes, by the names that they have here.
     blocks: Mutex<BTreeMap<PathBuf, Arc<ScratchBlocks>>>,
 }
 
@@ -50,9 +53,10 @@ impl ScratchFs {
         ScratchFs { below, made: SimFs::new(), gone: Mutex::default(), blocks: Mutex::default() }
     }
 
-    /// Whether there is such a name below that was not removed here.
+    /// Whether there is such a name that is not of a file which was made here.
     fn is_below(&self, gone: &BTreeSet<PathBuf>, path: &Path) -> Result<bool> {
-        Ok(!gone.contains(path) && self.below.exists(path)?)
+        let is_changed = self.blocks.lock().contains_key(path);
+        Ok(is_changed || !gone.contains(path) && self.below.exists(path)?)
     }
 
     fn missing<T>(path: &Path, operation: &'static str) -> Result<T> {
@@ -83,13 +87,13 @@ impl Fs for ScratchFs {
         if is_new && self.is_below(&gone, path)? {
             return Err(Error::io(path, "create", std::io::ErrorKind::AlreadyExists.into()));
         }
-        if is_new || self.made.exists(path)? || gone.contains(path) {
-            self.make_parent(path)?;
-            return self.made.open_blocks(path, is_new);
-        }
         let mut blocks = self.blocks.lock();
         if let Some(open) = blocks.get(path) {
             return Ok(open.clone());
+        }
+        if is_new || self.made.exists(path)? || gone.contains(path) {
+            self.make_parent(path)?;
+            return self.made.open_blocks(path, is_new);
         }
         let opened = Arc::new(ScratchBlocks::new(self.below.open(path, Access::Direct)?));
         blocks.insert(path.to_path_buf(), opened.clone());
@@ -98,6 +102,9 @@ impl Fs for ScratchFs {
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
         let gone = self.gone.lock();
+        if let Some(blocks) = self.blocks.lock().get(path) {
+            return Ok(Arc::new(blocks.view(path)));
+        }
         if self.made.exists(path)? {
             return self.made.open(path, access);
         }
@@ -109,16 +116,29 @@ impl Fs for ScratchFs {
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         let mut gone = self.gone.lock();
-        if !self.made.exists(from)? {
-            if !self.is_below(&gone, from)? {
-                return Self::missing(from, "rename");
-            }
-            self.make_parent(from)?;
-            self.made.plant(from, &self.below.read(from)?)?;
+        if from == to && (self.made.exists(from)? || self.is_below(&gone, from)?) {
+            return Ok(());
         }
-        self.make_parent(to)?;
-        self.made.rename(from, to)?;
-        self.blocks.lock().retain(|path, _| path != from && path != to);
+        let changed = self.blocks.lock().get(from).cloned();
+        if let Some(changed) = changed {
+            if self.made.exists(to)? {
+                self.made.remove(to)?;
+            }
+            let mut blocks = self.blocks.lock();
+            blocks.remove(from);
+            blocks.insert(to.to_path_buf(), changed);
+        } else {
+            if !self.made.exists(from)? {
+                if !self.is_below(&gone, from)? {
+                    return Self::missing(from, "rename");
+                }
+                self.make_parent(from)?;
+                self.made.plant(from, &self.below.read(from)?)?;
+            }
+            self.make_parent(to)?;
+            self.made.rename(from, to)?;
+            self.blocks.lock().remove(to);
+        }
         gone.extend([from.to_path_buf(), to.to_path_buf()]);
         Ok(())
     }
@@ -151,6 +171,7 @@ impl Fs for ScratchFs {
         if self.made.exists(path)? {
             files.extend(self.made.list(path)?);
         }
+        files.extend(self.blocks.lock().keys().filter(|file| file.parent() == Some(path)).cloned());
         Ok(files.into_iter().collect())
     }
 
@@ -227,8 +248,25 @@ mod tests {
         let expected = [vec![0; 4096], vec![1; 3584], vec![2; 1024], vec![0; 7680]].concat();
         assert!(found == expected && again.len() == 16384);
         assert!(again.write_many(&[BlockWrite { offset: 16384, parts: vec![&[2; 512]] }]).is_err());
+        // Whoever reads it finds it so, under the name that it gets.
+        assert!(scratch.read(path).unwrap() == expected);
+        let mut part = vec![9; 700];
+        scratch.open(path, Access::Random).unwrap().read_at(7700, &mut part).unwrap();
+        assert!(part == expected[7700..8400]);
+        let moved = Path::new("/moved");
+        scratch.rename(path, moved).unwrap();
+        assert!(!scratch.exists(path).unwrap() && scratch.create(moved).is_err());
+        assert_eq!(scratch.list(Path::new("/")).unwrap(), [moved]);
+        file.write_many(&[BlockWrite { offset: 0, parts: vec![&[3; 512]] }]).unwrap();
+        assert!(scratch.read(moved).unwrap()[..512] == [3; 512]);
+        assert!(scratch.open(moved, Access::Random).unwrap().read_at(16384, &mut [0]).is_err());
+        scratch.open_blocks(path, true).unwrap().grow(4096).unwrap();
+        scratch.rename(moved, path).unwrap();
+        assert!(scratch.read(path).unwrap().len() == 16384 && !scratch.exists(moved).unwrap());
         scratch.remove(path).unwrap();
-        assert!(scratch.open_blocks(path, false).is_err());
+        assert!(
+            scratch.open_blocks(path, false).is_err() && scratch.list(Path::new("/")).unwrap().is_empty()
+        );
         scratch.open_blocks(path, true).unwrap().grow(4096).unwrap();
         assert_eq!(disk.image(), before);
     }

@@ -60,8 +60,12 @@ pub(crate) struct Inner {
     refusals: Mutex<Refusals>,
 }
 
-/// In one of so many worlds no file has room behind what is appended to it.
+/// In one of so many worlds no file has room behind what is appended to it, in one of so many nothing of a file can be given
+/// back.
 const PLAIN_ONE_IN: u64 = 4;
+
+/// Bytes of sectors and blocks in worlds: those of most drives more often.
+const SECTORS: [(u32, u32); 4] = [(512, 4096), (512, 4096), (512, 512), (4096, 4096)];
 
 impl World {
     /// A new world with empty media.
@@ -69,6 +73,10 @@ impl World {
         let origin = Origin { seed, boot_id: boot_id(mix(seed, 0)), lost_power: false };
         let fs = SimFs::new();
         fs.set_room(!seed.is_multiple_of(PLAIN_ONE_IN));
+        let drawn = mix(seed, 8);
+        let (sector_bytes, block_bytes) = SECTORS[(drawn % SECTORS.len() as u64) as usize];
+        fs.set_sectors(sector_bytes, block_bytes);
+        fs.set_holes(!(drawn >> 32).is_multiple_of(PLAIN_ONE_IN));
         World::assemble(origin, SimPm::new(options.pm), fs)
     }
 

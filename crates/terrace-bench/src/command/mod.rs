@@ -2,6 +2,7 @@
 
 pub mod compare;
 pub mod index;
+pub mod media;
 pub mod memtables;
 pub mod plot;
 pub mod reads_while_writing;

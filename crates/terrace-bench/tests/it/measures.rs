@@ -150,3 +150,28 @@ fn what_cannot_be_measured_is_told_plainly() {
         }
     }
 }
+
+/// Every size and depth is measured on both media, and nothing is left behind.
+#[test]
+fn bare_media_are_measured() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = dir.path().join("pool");
+    let memory = format!("emulated:dram@{}", pool.display());
+    let output = bench(
+        dir.path(),
+        &["media", "--memory", &memory, "--bytes", "8M", "--time", "1", "--json", "runs.json"],
+    );
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value =
+        serde_json::from_slice(&std::fs::read(dir.path().join("runs.json")).unwrap()).unwrap();
+    let rows = report["runs"].as_array().unwrap();
+    assert_eq!((rows.len(), text.lines().count()), (12 + 12 + 48 + 15, 1 + 12 + 12 + 48 + 15));
+    assert!(rows.iter().all(|row| row["rate"].as_f64().unwrap() > 0.0));
+    // None takes less than the calls of the system that it is made of.
+    assert!(rows[12..].iter().all(|row| numbers(&serde_json::json!([row["p50"], row["p99"]]))[0] > 50));
+    assert!(text.contains("emulated") && text.contains("one by one, unsynced"));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "what was measured");
+    let refused = bench(dir.path(), &["media", "--memory", "emulated:nonsense"]);
+    assert!(!refused.status.success());
+}

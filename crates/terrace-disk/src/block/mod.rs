@@ -4,7 +4,8 @@
 //!
 //! 1. A *sector* is what is written and read, a *block* what may tear together: a drive with sectors of 512 bytes may
 //!    keep them in physical blocks of 4 KiB, and writes such a block whole. Offsets and lengths are multiples of a sector;
-//!    lengths of files and what is given back are multiples of a block.
+//!    what a file is grown to and what is given back are multiples of a block. A file that was made on another drive may end
+//!    within a block; what is no whole sector at its end is not there.
 //! 2. What a write has written is there for every reader when the write returns, and durable after the next `sync`. Until
 //!    then a power cut leaves each sector as it was at any time since the last `sync`, each for itself; and of a block
 //!    that any write since then has touched it may leave nothing at all, the sectors next to those written included. So who
@@ -19,20 +20,26 @@
 //!    that. What was given back reads as zeros, and a power cut may bring back what was there until the next `sync`. A write to
 //!    it may find no space. To write to the one or the other costs a `sync` more than to write where something was before.
 //! 6. Length and contents survive a process that dies; a write it was within is half done, as in (3).
+//! 7. Reads that were begun see what was there at some moment between that and their end.
 //!
 //! | file | what it owns |
 //! |---|---|
 //! | `buf.rs` | memory that goes to a drive as it is |
+//! | `reads.rs` | reads that were begun |
 
 mod buf;
+mod reads;
 
 use std::fmt::Debug;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use terrace_base::{Error, Result};
 
 pub use self::buf::{BLOCK_ALIGN_BYTES, BlockBuf};
+pub use self::reads::BlockReads;
+pub(crate) use self::reads::read_later;
 
 /// How a file of sectors is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,6 +139,10 @@ pub trait BlockFile: Send + Sync + Debug {
     /// Fills each buffer, a number of sectors, from its offset, all submitted together where the system can. Reading past the
     /// end is `Error::Corruption`.
     fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Result<()>;
+
+    /// Begins to read, from each offset as much as the memory beside it has, and returns at once where the system can do
+    /// that; else it is read when it is waited for.
+    fn begin_reads(self: Arc<Self>, reads: Vec<(u64, BlockBuf)>) -> Box<dyn BlockReads>;
 
     /// Makes durable what was written, grown and discarded before. Says whether the device had to be asked.
     fn sync(&self) -> Result<bool>;

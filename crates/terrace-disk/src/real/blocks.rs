@@ -18,6 +18,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -25,11 +26,12 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 use terrace_base::{Error, Result};
 
+use super::begun::BegunReads;
 use super::queue::{Calls, Pieces, Way, drive};
 use super::read::{Direct, open_direct};
-use super::ring::Rings;
+use super::ring::{Ring, Rings};
 use super::{device, retry};
-use crate::block::{BlockBuf, BlockFile, BlockWrite, Geometry};
+use crate::block::{BlockBuf, BlockFile, BlockReads, BlockWrite, Geometry, read_later};
 use crate::extents::Extents;
 
 /// What the alignment of direct reads and writes is asked by (`STATX_DIOALIGN`, Linux 6.1).
@@ -81,7 +83,7 @@ impl RealBlockFile {
             direct,
             path: path.to_path_buf(),
             geometry,
-            len: AtomicU64::new(len / u64::from(geometry.block_bytes) * u64::from(geometry.block_bytes)),
+            len: AtomicU64::new(len / u64::from(geometry.sector_bytes) * u64::from(geometry.sector_bytes)),
             growing: Mutex::default(),
             syncing: Mutex::default(),
             state: Mutex::default(),
@@ -209,6 +211,21 @@ impl RealBlockFile {
         self.direct.as_ref().is_some_and(Direct::is_usable)
     }
 
+    /// The file past the page cache, if there is such a way.
+    pub(super) fn direct_file(&self) -> Option<&File> {
+        self.direct.as_ref().map(|direct| &direct.file)
+    }
+
+    pub(super) fn rings(&self) -> &Rings {
+        &self.rings
+    }
+
+    /// What calls can be begun with without waiting for them.
+    pub(super) fn direct_with_ring(&self) -> Option<(&File, Ring)> {
+        let file = self.direct_file().filter(|_| self.is_direct())?;
+        Some((file, self.rings.take()?))
+    }
+
     /// How to write `writes`: durably, where that costs nothing.
     fn way(&self, writes: &[BlockWrite<'_>]) -> Way {
         if self.geometry.is_volatile || !self.is_direct() {
@@ -278,6 +295,18 @@ impl BlockFile for RealBlockFile {
             }
             _ => self.error("read", e),
         })
+    }
+
+    fn begin_reads(self: Arc<Self>, reads: Vec<(u64, BlockBuf)>) -> Box<dyn BlockReads> {
+        let len = self.len();
+        let are_there = |(offset, buf): &(u64, BlockBuf)| {
+            self.geometry.check(&self.path, *offset, buf.len() as u64, len).is_ok()
+        };
+        match reads.iter().all(are_there) {
+            true => Box::new(BegunReads::begin(self, reads)),
+            // It is told when it is waited for.
+            false => read_later(self, reads),
+        }
     }
 
     fn sync(&self) -> Result<bool> {

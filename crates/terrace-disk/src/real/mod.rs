@@ -14,6 +14,7 @@
 //! | `lock.rs` | locks of files |
 //! | `epoch.rs` | names of page caches |
 
+mod begun;
 mod blocks;
 mod bus;
 mod device;

@@ -1,7 +1,7 @@
 //! Many reads or writes of one file, by calls of the system that may do a part of what they were asked.
 //!
-//! [`drive`] keeps a [`Queue`] full and goes on with what was done in part, until all is done or something has failed and
-//! nothing is under way any more. [`Calls`] is the queue that makes a call for each; `ring.rs` has another.
+//! A [`Flight`] keeps a [`Queue`] full and goes on with what was done in part, until all is done or something has failed and
+//! nothing is under way any more; [`drive`] waits for that. [`Calls`] is the queue that makes a call for each; `ring.rs` has another.
 
 use std::fs::File;
 use std::io;
@@ -134,45 +134,94 @@ pub(super) fn drive(
     pieces: Pieces<'_>,
     sector: usize,
 ) -> io::Result<()> {
-    let mut pieces = pieces.0;
-    let mut waiting: Vec<usize> = (0..pieces.len()).rev().collect();
-    let (mut under_way, mut attempts, mut failed, mut done) = (0, ATTEMPTS, None, Vec::new());
-    loop {
-        while failed.is_none() && under_way < queue.room() {
-            let Some(token) = waiting.pop() else { break };
-            // SAFETY: `pieces` holds the borrow of all memory, and neither moves nor is changed before the token is told
-            // of; this does not return before.
-            unsafe { queue.submit(token, file.as_raw_fd(), way, &pieces[token]) };
-            under_way += 1;
+    let mut flight = Flight::new(way, pieces, sector);
+    while flight.begin(queue, file) {
+        flight.wait(queue);
+    }
+    flight.outcome()
+}
+
+/// Pieces of which some are under way.
+#[derive(Debug)]
+pub(super) struct Flight<'a> {
+    pieces: Vec<Piece<'a>>,
+    /// Those that are not, the next one last.
+    waiting: Vec<usize>,
+    under_way: usize,
+    attempts: usize,
+    failed: Option<io::Error>,
+    way: Way,
+    sector: usize,
+    done: Vec<(usize, io::Result<usize>)>,
+}
+
+impl<'a> Flight<'a> {
+    pub(super) fn new(way: Way, pieces: Pieces<'a>, sector: usize) -> Flight<'a> {
+        let pieces = pieces.0;
+        let waiting = (0..pieces.len()).rev().collect();
+        let (failed, done) = (None, Vec::new());
+        Flight { pieces, waiting, under_way: 0, attempts: ATTEMPTS, failed, way, sector, done }
+    }
+
+    /// Has as much under way as the queue has room for, unless something has failed; whether anything is.
+    pub(super) fn begin(&mut self, queue: &mut dyn Queue, file: &File) -> bool {
+        while self.failed.is_none() && self.under_way < queue.room() {
+            let Some(token) = self.waiting.pop() else { break };
+            // SAFETY: `pieces` stands for the borrow of all memory, and neither moves nor is changed before the token is
+            // told of; whoever has the flight waits until nothing is under way before that borrow ends.
+            unsafe { queue.submit(token, file.as_raw_fd(), self.way, &self.pieces[token]) };
+            self.under_way += 1;
         }
-        if under_way == 0 {
-            return failed.map_or(Ok(()), Err);
-        }
+        self.under_way > 0
+    }
+
+    /// Waits until something that is under way is done.
+    pub(super) fn wait(&mut self, queue: &mut dyn Queue) {
+        let mut done = std::mem::take(&mut self.done);
         queue.complete(&mut done);
         for (token, moved) in done.drain(..) {
-            under_way -= 1;
-            let piece = &mut pieces[token];
-            match moved {
-                Ok(moved) if moved >= piece.left => {}
-                // Less than a sector is what a file ends with.
-                Ok(moved) if way == Way::Read && moved < sector => {
-                    failed = Some(io::ErrorKind::UnexpectedEof.into());
-                }
-                Ok(0) => failed = Some(io::ErrorKind::WriteZero.into()),
-                Ok(moved) if moved >= sector => {
-                    piece.advance(moved - moved % sector);
-                    waiting.push(token);
-                }
-                Err(e) if !is_passing(&e) => failed = failed.or(Some(e)),
-                again if attempts == 0 => {
-                    failed = Some(again.err().unwrap_or_else(|| io::ErrorKind::WriteZero.into()));
-                }
-                _ => {
-                    attempts -= 1;
-                    waiting.push(token);
-                }
+            self.under_way -= 1;
+            self.settle(token, moved);
+        }
+        self.done = done;
+    }
+
+    fn settle(&mut self, token: usize, moved: io::Result<usize>) {
+        let piece = &mut self.pieces[token];
+        match moved {
+            Ok(moved) if moved >= piece.left => {}
+            // Less than a sector is what a file ends with.
+            Ok(moved) if self.way == Way::Read && moved < self.sector => {
+                self.failed = Some(io::ErrorKind::UnexpectedEof.into());
+            }
+            Ok(0) => self.failed = Some(io::ErrorKind::WriteZero.into()),
+            Ok(moved) if moved >= self.sector => {
+                piece.advance(moved - moved % self.sector);
+                self.waiting.push(token);
+            }
+            Err(e) if !is_passing(&e) => self.failed = self.failed.take().or(Some(e)),
+            again if self.attempts == 0 => {
+                self.failed = Some(again.err().unwrap_or_else(|| io::ErrorKind::WriteZero.into()));
+            }
+            _ => {
+                self.attempts -= 1;
+                self.waiting.push(token);
             }
         }
+    }
+
+    pub(super) fn is_under_way(&self) -> bool {
+        self.under_way > 0
+    }
+
+    /// Whether all has been done.
+    pub(super) fn is_done(&self) -> bool {
+        self.waiting.is_empty() && self.under_way == 0 && self.failed.is_none()
+    }
+
+    /// What has failed, when nothing is under way any more.
+    pub(super) fn outcome(&mut self) -> io::Result<()> {
+        self.failed.take().map_or(Ok(()), Err)
     }
 }
 

@@ -35,15 +35,21 @@ impl Rings {
     pub(super) fn with<T>(&self, run: impl FnOnce(&mut dyn Queue) -> T) -> T {
         let Some(mut ring) = self.take() else { return run(&mut Calls::default()) };
         let outcome = run(&mut ring);
+        self.put_back(ring);
+        outcome
+    }
+
+    /// Nothing is under way in `ring` any more.
+    pub(super) fn put_back(&self, ring: Ring) {
         if ring.is_broken {
             self.is_refused.store(true, Ordering::Relaxed);
         } else {
             self.idle.lock().push(ring);
         }
-        outcome
     }
 
-    fn take(&self) -> Option<Ring> {
+    /// A ring to begin calls with, to be given [back](Self::put_back).
+    pub(super) fn take(&self) -> Option<Ring> {
         if !self.are_usable() {
             return None;
         }
@@ -68,7 +74,7 @@ impl Rings {
     }
 }
 
-struct Ring {
+pub(super) struct Ring {
     ring: IoUring,
     unsent: VecDeque<usize>,
     /// Given and not taken, to be told so.
@@ -83,9 +89,14 @@ impl std::fmt::Debug for Ring {
 }
 
 impl Ring {
-    /// Sends what is unsent and waits for something to be done.
-    fn enter(&mut self) {
-        let sent = self.ring.submit_and_wait(1);
+    /// Sends what is unsent and waits for nothing.
+    pub(super) fn send(&mut self) {
+        self.enter(0);
+    }
+
+    /// Sends what is unsent and waits for so many to be done.
+    fn enter(&mut self, count: usize) {
+        let sent = self.ring.submit_and_wait(count);
         let left = self.ring.submission().len();
         self.unsent.drain(..self.unsent.len().saturating_sub(left));
         match sent {
@@ -134,7 +145,7 @@ impl Queue for Ring {
                 done.extend(self.unsent.drain(..).map(|token| (token, Err(refused()))));
                 std::thread::yield_now();
             } else {
-                self.enter();
+                self.enter(1);
             }
             let moved = |moved: i32| usize::try_from(moved).map_err(|_| io::Error::from_raw_os_error(-moved));
             done.extend(

@@ -18,7 +18,7 @@ use super::fault::FsEvent;
 use super::file::draw;
 use super::state::{FileId, Inode};
 use super::{Disk, Shared};
-use crate::block::{BlockFile, BlockWrite, Geometry};
+use crate::block::{BlockBuf, BlockFile, BlockReads, BlockWrite, Geometry, read_later};
 use crate::extents::Extents;
 
 /// One in so many blocks that were written to is lost whole at a power cut.
@@ -107,13 +107,13 @@ pub(super) struct SimBlockFile {
 }
 
 impl SimBlockFile {
-    /// A handle of the file `id`, which is held. What is no whole block at its end is cut off.
+    /// A handle of the file `id`, which is held.
     pub(super) fn open(shared: Arc<Shared>, id: FileId, path: &Path) -> Self {
         let mut disk = shared.disk.lock();
         let (sector_bytes, block_bytes) = disk.state.sectors;
         let (sector, block) = (u64::from(sector_bytes), u64::from(block_bytes));
         if let Some(inode) = disk.state.inode_mut(id) {
-            inode.cut_to_blocks(block);
+            inode.end_room();
             let blocks = inode.blocks.get_or_insert_default();
             // Sectors of another size would be others.
             assert!(blocks.before.is_empty() || blocks.sector_bytes == sector);
@@ -139,12 +139,17 @@ impl SimBlockFile {
         outcome
     }
 
-    /// Writes some of what was submitted with a write that failed.
+    /// Writes some of what was submitted with a write that failed, of some of that a part.
     fn write_some(&self, disk: &mut Disk, others: &[&BlockWrite<'_>], seed: u64) {
+        let sector = self.geometry.sector_bytes as usize;
         for other in others.iter().filter(|other| draw(seed, other.offset, 2)) {
             let fits = self.find_space(disk, other.offset, other.len()).is_ok();
-            if let Some(inode) = disk.state.inode_mut(self.id).filter(|_| fits) {
-                inode.write_sectors(other.offset, &other.parts.concat());
+            let (data, is_whole) = (other.parts.concat(), draw(seed, other.offset + 1, 2));
+            let some = (other.offset..).step_by(sector).zip(data.chunks(sector));
+            for (at, data) in some.filter(|(at, _)| fits && (is_whole || draw(seed, at + 2, 2))) {
+                if let Some(inode) = disk.state.inode_mut(self.id) {
+                    inode.write_sectors(at, data);
+                }
             }
         }
     }
@@ -174,13 +179,9 @@ impl Blocks {
 }
 
 impl Inode {
-    fn cut_to_blocks(&mut self, block: u64) {
-        let len = self.content.len() / block * block;
-        if len < self.content.len() {
-            self.content = self.content.prefix(len);
-        }
-        self.synced = self.synced.min(len);
-        (self.room, self.longest) = (0, self.longest.max(len));
+    /// Room behind what was appended is content like any other, from now on.
+    fn end_room(&mut self) {
+        self.content.append_zeros(std::mem::take(&mut self.room));
     }
 
     /// Puts `data`, whole sectors, at `offset`.
@@ -249,6 +250,10 @@ impl BlockFile for SimBlockFile {
         Ok(())
     }
 
+    fn begin_reads(self: Arc<Self>, reads: Vec<(u64, BlockBuf)>) -> Box<dyn BlockReads> {
+        read_later(self, reads)
+    }
+
     fn sync(&self) -> Result<bool> {
         self.shared.sync(&self.path, true, |_| Ok(self.id)).map(|()| true)
     }
@@ -265,7 +270,8 @@ impl BlockFile for SimBlockFile {
                 return Err(Error::NoSpace { path: self.path.clone() });
             }
             if let Some(inode) = disk.state.inode_mut(self.id) {
-                inode.content.append_zeros(more);
+                // What was no whole sector at its end is the beginning of one now.
+                inode.content.append_zeros(len.saturating_sub(inode.content.len()));
                 inode.longest = inode.longest.max(len);
             }
             Ok(())
@@ -276,6 +282,9 @@ impl BlockFile for SimBlockFile {
         self.geometry.check_blocks(&self.path, &range, self.len())?;
         let event = FsEvent::Write { path: &self.path, bytes: 0 };
         self.shared.change(event, &self.path, "discard", |disk| {
+            if disk.state.without_holes {
+                return Ok(false);
+            }
             if let Some(inode) = disk.state.inode_mut(self.id) {
                 inode.discard(range);
             }
@@ -284,8 +293,9 @@ impl BlockFile for SimBlockFile {
     }
 
     fn len(&self) -> u64 {
+        let sector = u64::from(self.geometry.sector_bytes);
         let disk = self.shared.disk.lock();
-        disk.state.files.get(&self.id).map_or(0, |inode| inode.content.len())
+        disk.state.files.get(&self.id).map_or(0, |inode| inode.content.len() / sector * sector)
     }
 
     fn path(&self) -> &Path {

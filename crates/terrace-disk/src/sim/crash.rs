@@ -123,7 +123,12 @@ fn surviving_bytes(inode: &Inode, rng: &mut Rng, fate: Fate, old: &Content) -> I
     };
     let len = surviving_len(inode, rng, fate, content.len());
     content.append_zeros(len - content.len());
-    Inode { blocks: inode.blocks.clone(), ..Inode::durable(content) }
+    let mut blocks = inode.blocks.clone();
+    if let Some(blocks) = &mut blocks {
+        // What is not there takes no space, given back or not.
+        blocks.holes.remove(&(content.len()..u64::MAX));
+    }
+    Inode { blocks, ..Inode::durable(content) }
 }
 
 /// How long a file is of which `least` bytes survive, at least.

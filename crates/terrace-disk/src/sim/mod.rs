@@ -151,6 +151,11 @@ impl SimFs {
         self.shared.disk.lock().state.sectors = (sector_bytes, block_bytes);
     }
 
+    /// Says whether parts of files of sectors can be given back; on a disk where nobody has said so they can.
+    pub fn set_holes(&self, can_be_made: bool) {
+        self.shared.disk.lock().state.without_holes = !can_be_made;
+    }
+
     /// Limits how many files the process may have open at a time; one more is refused as the system does it.
     pub fn set_descriptors(&self, most: Option<usize>) {
         self.shared.disk.lock().most_descriptors = most;

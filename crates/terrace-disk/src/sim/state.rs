@@ -199,6 +199,8 @@ pub(super) struct State {
     pub(super) dropped_pages: bool,
     /// No file has room.
     pub(super) without_room: bool,
+    /// Nothing of a file of sectors can be given back.
+    pub(super) without_holes: bool,
     /// Bytes of a sector and of a block.
     pub(super) sectors: (u32, u32),
 }

@@ -1,52 +1,78 @@
-//! Items that are read in order, several at once.
+//! Items that are read in order, several at once, and the next ones while those are used.
 //!
 //! The first is read alone, the next two together, then four, and so on, as many as have [`WINDOW_BYTES`] and no more than
-//! [`WINDOW_ITEMS`]: whoever stops early has had little read for nothing.
+//! [`WINDOW_ITEMS`]: whoever stops early has had little read for nothing. When a window is read the next one is begun.
+//!
+//! Memory: two windows, or one item that is larger and a window. An item that is larger than a window is not begun before
+//! it is asked for.
 
 use std::collections::VecDeque;
 use std::iter::Peekable;
+use std::sync::Arc;
 
 use terrace_base::Result;
 
-use super::{Slot, Slots};
+use super::{Slot, SlotReads, Slots};
 use crate::block::BlockBuf;
 
 /// What is read at once, at most, unless one item has more.
-const WINDOW_BYTES: u64 = 8 << 20;
+pub const WINDOW_BYTES: u64 = 4 << 20;
 const WINDOW_ITEMS: usize = 64;
 
 /// Items in the order of their slots; it ends with the first that cannot be read.
 #[derive(Debug)]
-pub struct Ahead<'a, I: Iterator<Item = Slot>> {
-    slots: &'a Slots,
+pub struct Ahead<I: Iterator<Item = Slot>> {
+    slots: Arc<Slots>,
     left: Peekable<I>,
     ready: VecDeque<BlockBuf>,
+    /// The next window, begun, or what is wrong with it, which is told when it is asked for.
+    coming: Option<Result<SlotReads>>,
     count: usize,
     has_failed: bool,
 }
 
-impl<'a, I: Iterator<Item = Slot>> Ahead<'a, I> {
-    pub(super) fn new(slots: &'a Slots, left: I) -> Self {
-        Ahead { slots, left: left.peekable(), ready: VecDeque::new(), count: 1, has_failed: false }
+impl<I: Iterator<Item = Slot>> Ahead<I> {
+    pub(super) fn new(slots: Arc<Slots>, left: I) -> Self {
+        Ahead {
+            slots,
+            left: left.peekable(),
+            ready: VecDeque::new(),
+            coming: None,
+            count: 1,
+            has_failed: false,
+        }
     }
 
-    fn read(&mut self) -> Result<()> {
+    /// Begins the next window; no large item, unless it is asked for now.
+    fn begin(&mut self, is_asked_for: bool) {
         let (mut window, mut bytes) = (Vec::new(), 0);
         while window.len() < self.count {
             let Some(next) = self.left.peek() else { break };
             bytes += next.sectors() * self.slots.sector_bytes;
-            if bytes > WINDOW_BYTES && !window.is_empty() {
+            if bytes > WINDOW_BYTES && !(window.is_empty() && is_asked_for) {
                 break;
             }
             window.extend(self.left.next());
         }
-        self.count = (2 * self.count).min(WINDOW_ITEMS);
-        self.ready.extend(self.slots.read_many(&window)?);
+        if !window.is_empty() {
+            self.count = (2 * self.count).min(WINDOW_ITEMS);
+            self.coming = Some(self.slots.begin_reads(&window));
+        }
+    }
+
+    fn read(&mut self) -> Result<()> {
+        if self.coming.is_none() {
+            self.begin(true);
+        }
+        if let Some(coming) = self.coming.take() {
+            self.ready.extend(coming?.finish()?);
+            self.begin(false);
+        }
         Ok(())
     }
 }
 
-impl<I: Iterator<Item = Slot>> Iterator for Ahead<'_, I> {
+impl<I: Iterator<Item = Slot>> Iterator for Ahead<I> {
     type Item = Result<BlockBuf>;
 
     fn next(&mut self) -> Option<Result<BlockBuf>> {

@@ -1,7 +1,8 @@
 //! Items of several writers, written together.
 //!
 //! Whoever finds nobody leading leads: takes what waits, in the order in which it came, as much as is worth one submission,
-//! writes it and tells the others. Meanwhile more comes to wait.
+//! writes it and tells the others. Meanwhile more comes to wait. Two who lead at a time would write smaller submissions,
+//! with a sync for each and fewer items that share blocks: measured, that is slower (`docs/results/media.md`).
 //!
 //! 1. What waits is led by somebody: whoever waits leads when nobody does.
 //! 2. A submission that fails for want of space is made again for each writer alone: so a large item that does not fit
@@ -105,7 +106,7 @@ fn submit(slots: &Slots, group: &[Waiting]) -> Vec<Result<Vec<Slot>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::block::{BlockFile, BlockWrite, Geometry};
+    use crate::block::{BlockFile, BlockReads, BlockWrite, Geometry};
     use crate::{Fs, SimFs};
     use parking_lot::RwLock;
     use std::ops::Range;
@@ -128,6 +129,10 @@ mod tests {
 
         fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Result<()> {
             self.0.read_many(reads)
+        }
+
+        fn begin_reads(self: Arc<Self>, reads: Vec<(u64, BlockBuf)>) -> Box<dyn BlockReads> {
+            self.0.clone().begin_reads(reads)
         }
 
         fn sync(&self) -> Result<bool> {

@@ -5,7 +5,7 @@
 //! 2. A block that holds parts of `n` slots has `n - 1` in `shared`, if that is not zero.
 //! 3. `retired` are slots that nothing leads to any more and that somebody may still read. They hold their blocks.
 //! 4. Until it was adopted, nothing below `unknown` is given out. What was retired there meanwhile stays retired, also
-//!    what is freed, until then.
+//!    what is freed, until then; and `early` has all that was given out since.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -19,6 +19,7 @@ pub(super) struct Map {
     /// How many blocks the file has.
     end: u64,
     unknown: u64,
+    is_known: bool,
     free: Extents,
     holes: Extents,
     busy: Extents,
@@ -26,6 +27,8 @@ pub(super) struct Map {
     retired: BTreeMap<u64, Slot>,
     /// Retired, and freed before it was known what lies around them.
     freed_early: BTreeSet<Slot>,
+    /// Given out before it was known what lives.
+    early: BTreeSet<Slot>,
     /// Items that are given out, those retired included, and their sectors.
     items: u64,
     sectors: u64,
@@ -66,12 +69,14 @@ impl Map {
             sectors_per_block,
             end,
             unknown: end,
+            is_known: false,
             free: Extents::default(),
             holes: Extents::default(),
             busy: Extents::default(),
             shared: BTreeMap::new(),
             retired: BTreeMap::new(),
             freed_early: BTreeSet::new(),
+            early: BTreeSet::new(),
             items: 0,
             sectors: 0,
             retired_sectors: 0,
@@ -103,9 +108,12 @@ impl Map {
         Ok(laid)
     }
 
-    /// What lies below where nothing was known is `live` and what was retired since; all else there is free. What lies above
-    /// may be in `live`, too.
+    /// What lies below where nothing was known is `live` and what was retired since; all else there is free. What was given out
+    /// since may be in `live`, too.
     pub(super) fn adopt(&mut self, live: &BTreeSet<Slot>) -> Result<(), Wrong> {
+        if self.is_known {
+            return Ok(());
+        }
         let border = self.unknown;
         let is_below = |slot: &Slot, map: &Map| map.blocks(*slot).start < border;
         let mut old: BTreeSet<Slot> = live.iter().filter(|slot| is_below(slot, self)).copied().collect();
@@ -115,6 +123,9 @@ impl Map {
         if let Some(&slot) = live.iter().find(|slot| self.blocks(**slot).end > self.end) {
             return Err((slot, "it ends behind the end of the file"));
         }
+        if let Some(&slot) = live.iter().find(|slot| !is_below(slot, self) && !self.early.contains(slot)) {
+            return Err((slot, "the file ended before it when it was opened"));
+        }
         if let Some(&slot) = old.iter().find(|slot| self.blocks(**slot).end > border) {
             return Err((slot, "it ends where the file ended when it was opened"));
         }
@@ -122,7 +133,7 @@ impl Map {
         let added: Vec<Slot> = old.iter().filter(|slot| !is_counted(slot)).copied().collect();
         self.items += added.len() as u64;
         self.sectors += added.iter().map(|slot| slot.sectors()).sum::<u64>();
-        self.unknown = 0;
+        (self.unknown, self.is_known, self.early) = (0, true, BTreeSet::new());
         self.free.insert(0..border);
         laid.owned.iter().for_each(|blocks| self.free.remove(&blocks));
         self.shared.extend(laid.shared);
@@ -133,7 +144,7 @@ impl Map {
     }
 
     pub(super) fn is_known(&self) -> bool {
-        self.unknown == 0
+        self.is_known
     }
 
     /// The file has become `end` blocks long.
@@ -146,8 +157,9 @@ impl Map {
     /// file needs, if it has none. The runs' blocks are busy.
     pub(super) fn place(&mut self, sizes: &[u64]) -> Result<Vec<Run>, u64> {
         let (mut runs, mut at): (Vec<Run>, _) = (Vec::new(), 0);
+        let mut sectors: u64 = sizes.iter().sum();
         while at < sizes.len() {
-            let rest = self.blocks_for(&sizes[at..]);
+            let rest = sectors.div_ceil(self.sectors_per_block);
             let (blocks, count) = if let Some(blocks) = self.free.take(rest) {
                 (blocks, sizes.len() - at)
             } else if let Some(found) = self.take_part(&sizes[at..]) {
@@ -160,14 +172,11 @@ impl Map {
                 runs.iter().for_each(|run| self.put_back(run));
                 return Err(rest - tail.map_or(0, |tail| tail.end - tail.start));
             };
+            sectors -= sizes[at..at + count].iter().sum::<u64>();
             runs.push(self.run(blocks, &sizes[at..at + count]));
             at += count;
         }
         Ok(runs)
-    }
-
-    fn blocks_for(&self, sizes: &[u64]) -> u64 {
-        sizes.iter().sum::<u64>().div_ceil(self.sectors_per_block)
     }
 
     /// The longest free range, for as many items as it has room for.
@@ -183,7 +192,8 @@ impl Map {
         if count == 0 {
             return None;
         }
-        let blocks = longest.start..longest.start + self.blocks_for(&sizes[..count]);
+        let sectors: u64 = sizes[..count].iter().sum();
+        let blocks = longest.start..longest.start + sectors.div_ceil(self.sectors_per_block);
         self.free.remove(&blocks);
         Some((blocks, count))
     }
@@ -218,6 +228,18 @@ impl Map {
             self.items += 1;
             self.sectors += slot.sectors();
         }
+        if !self.is_known {
+            self.early.extend(&run.slots);
+        }
+    }
+
+    /// Blocks that `slot` alone is in.
+    pub(super) fn held_alone(&self, slot: Slot) -> u64 {
+        let blocks = self.blocks(slot);
+        let edges = [blocks.start, blocks.end - 1];
+        let count = if edges[0] == edges[1] { 1 } else { 2 };
+        let shared = edges[..count].iter().filter(|block| self.shared.contains_key(block)).count() as u64;
+        blocks.end - blocks.start - shared
     }
 
     fn is_retired(&self, slot: Slot) -> bool {
@@ -347,3 +369,6 @@ impl Map {
         self.unknown - owned.count_in(&(0..self.unknown))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,11 +19,25 @@
 //! free beyond that is given back to the file system. Where that has no way to take it, all that was free once
 //! is used again, and the file is at most as long as it had to be when most was held and free ranges fitted worst.
 //!
+//! **Finding room** costs the logarithm of how many free ranges there are, whatever the file has: these are kept by place and by
+//! length (`extents.rs`). Blocks of which only some sectors live are in no list: nothing is written to them before they are
+//! free. Whoever wants their space moves what lives in them ([`Slots::held_alone`] says of which items that is worth it).
+//!
 //! Thread safety: everything may be called from any thread. Nothing reads or writes the file under the lock of the map.
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `map.rs` | which blocks are whose |
+//! | `gather.rs` | who waits, and who writes for them |
+//! | `submit.rs`, `syncs.rs` | writing a submission, and having it be durable |
+//! | `read.rs`, `ahead.rs` | reading, at once, begun, and in order ahead |
 
 mod ahead;
 mod gather;
 mod map;
+mod read;
+mod submit;
+mod syncs;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,10 +45,15 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 
-pub use self::ahead::Ahead;
+pub use self::ahead::{Ahead, WINDOW_BYTES};
 use self::gather::Gather;
-use self::map::{Map, Run, Wrong};
-use crate::block::{BlockBuf, BlockFile, BlockWrite};
+use self::map::{Map, Wrong};
+pub use self::read::SlotReads;
+use self::syncs::Syncs;
+use crate::block::{BlockBuf, BlockFile};
+
+/// No drive has smaller sectors.
+const LEAST_SECTOR_BYTES: u32 = 512;
 
 /// Bits of a word that a slot takes.
 pub const SLOT_BITS: u32 = 60;
@@ -144,34 +163,48 @@ pub struct SlotStats {
 pub struct Slots {
     file: Arc<dyn BlockFile>,
     sector_bytes: u64,
+    /// What the drive reads and writes: a sector of it, if that is larger.
+    unit_bytes: u64,
     block_bytes: u64,
     map: Mutex<Map>,
     gather: Gather,
-    /// Submissions, items in them, and syncs that asked the device.
-    counts: Mutex<(u64, u64, u64)>,
+    syncs: Syncs,
+    /// Submissions, and items in them.
+    counts: Mutex<(u64, u64)>,
 }
 
 impl Slots {
-    /// The slots of `file`, in sectors of so many bytes, always the same for one file. A drive whose sectors are larger cannot
-    /// have it.
+    /// The slots of `file`, in sectors of so many bytes, always the same for one file. On a drive whose sectors are larger it is
+    /// read and written in those, which costs copies.
     pub fn open(file: Arc<dyn BlockFile>, sector_bytes: u32) -> Result<Slots> {
         let geometry = file.geometry();
-        if !sector_bytes.is_power_of_two() || !sector_bytes.is_multiple_of(geometry.sector_bytes) {
-            let (path, found) = (file.path().display(), geometry.sector_bytes);
+        if !sector_bytes.is_power_of_two() || sector_bytes < LEAST_SECTOR_BYTES {
             return Err(Error::invalid(format!(
-                "{path} has sectors of {sector_bytes} bytes, and the drive it is on has sectors of {found}"
+                "{}: sectors of {sector_bytes} bytes",
+                file.path().display()
             )));
         }
-        let block_bytes = u64::from(geometry.block_bytes.max(sector_bytes));
+        let unit_bytes = u64::from(geometry.sector_bytes.max(sector_bytes));
+        let block_bytes = u64::from(geometry.block_bytes).max(unit_bytes);
         let sector_bytes = u64::from(sector_bytes);
-        let map = Map::unknown(block_bytes / sector_bytes, file.len() / block_bytes);
-        let (map, gather) = (Mutex::new(map), Gather::default());
-        Ok(Slots { file, sector_bytes, block_bytes, map, gather, counts: Mutex::default() })
+        // The last block may be there in part.
+        let map = Map::unknown(block_bytes / sector_bytes, file.len().div_ceil(block_bytes));
+        Ok(Slots {
+            file,
+            sector_bytes,
+            unit_bytes,
+            block_bytes,
+            map: Mutex::new(map),
+            gather: Gather::default(),
+            syncs: Syncs::default(),
+            counts: Mutex::default(),
+        })
     }
 
     /// Has all space that the file had when it was opened be free, but for the slots that are `live`. These are all that
     /// anything leads to or has led to since; those may be missing that were retired in this life. A slot that cannot be is
-    /// `Error::Corruption`; nothing has changed then. Once is enough.
+    /// `Error::Corruption`; nothing has changed then. Once is enough. One that lies where the file had nothing when it was
+    /// opened, because somebody has cut it, is told as such, unless an item was written to the very same place since.
     pub fn adopt(&self, live: impl IntoIterator<Item = Slot>) -> Result<()> {
         let live: BTreeSet<Slot> = live.into_iter().collect();
         self.map.lock().adopt(&live).map_err(|wrong| self.wrong(wrong))
@@ -204,77 +237,10 @@ impl Slots {
         self.gather.write(self, items, is_durable)
     }
 
-    /// Writes items of several who wait, at once; tells the slots in order.
-    fn submit(&self, items: &[&BlockBuf], is_durable: bool) -> Result<Vec<Slot>> {
-        let outcome = match self.try_submit(items, is_durable) {
-            // What is free is of no use where it does not fit; the file system can use it elsewhere.
-            Err(e) if e.is_out_of_space() && self.give_back(0)? > 0 => self.try_submit(items, is_durable),
-            outcome => outcome,
-        };
-        if outcome.is_ok() {
-            let mut counts = self.counts.lock();
-            (counts.0, counts.1) = (counts.0 + 1, counts.1 + items.len() as u64);
-        }
-        outcome
-    }
-
-    fn try_submit(&self, items: &[&BlockBuf], is_durable: bool) -> Result<Vec<Slot>> {
-        let runs = self.place(items)?;
-        let mut left = items.iter();
-        let write = |run: &Run| {
-            let parts = left.by_ref().take(run.slots.len()).map(|item| &***item).collect();
-            BlockWrite { offset: run.blocks.start * self.block_bytes, parts }
-        };
-        let writes: Vec<BlockWrite<'_>> = runs.iter().map(write).collect();
-        let written = self.file.write_many(&writes).and_then(|()| match is_durable {
-            true => self.sync(),
-            false => Ok(()),
-        });
-        let mut map = self.map.lock();
-        match written {
-            Ok(()) => runs.iter().for_each(|run| map.give_out(run)),
-            Err(_) => runs.iter().for_each(|run| map.put_back(run)),
-        }
-        written.map(|()| runs.into_iter().flat_map(|run| run.slots).collect())
-    }
-
-    /// Has places for `items`, in a file that is grown for them if it has to be.
-    fn place(&self, items: &[&BlockBuf]) -> Result<Vec<Run>> {
-        let sizes: Vec<u64> = items.iter().map(|item| item.len() as u64 / self.sector_bytes).collect();
-        loop {
-            let (missing, end) = {
-                let mut map = self.map.lock();
-                match map.place(&sizes) {
-                    Ok(runs) => return Ok(runs),
-                    Err(missing) => (missing, map.counts().end),
-                }
-            };
-            self.grow(end, missing.max(1))?;
-        }
-    }
-
-    fn grow(&self, end: u64, missing: u64) -> Result<()> {
-        let most = (1 << (SLOT_BITS - COUNT_BITS)) / (self.block_bytes / self.sector_bytes);
-        if end + missing > most {
-            return Err(Error::NoSpace { path: self.file.path().to_path_buf() });
-        }
-        let piece = (end * self.block_bytes / SPARE_PART).clamp(LEAST_GROWTH_BYTES, MOST_GROWTH_BYTES);
-        let ample = (end + missing.max(piece / self.block_bytes)).min(most);
-        let grown = match self.file.grow(ample * self.block_bytes) {
-            Err(e) if e.is_out_of_space() && ample > end + missing => {
-                self.file.grow((end + missing) * self.block_bytes).map(|()| end + missing)
-            }
-            done => done.map(|()| ample),
-        };
-        self.map.lock().grown(grown?);
-        Ok(())
-    }
-
-    /// Makes durable all items that were written before.
+    /// Makes durable all items that were written before. Once a sync has failed that some of these needed, whoever it was for,
+    /// they may be lost, and this fails from then on; what is written durably does not suffer from it.
     pub fn sync(&self) -> Result<()> {
-        let was_asked = self.file.sync()?;
-        self.counts.lock().2 += u64::from(was_asked);
-        Ok(())
+        self.syncs.sync(&*self.file)
     }
 
     /// Nothing leads to `slot` any more, but somebody may still read it. It stays as it is. A slot that cannot be, because
@@ -302,7 +268,8 @@ impl Slots {
         loop {
             let blocks = self.map.lock().take_spare(spare, DISCARD_BYTES / self.block_bytes);
             let Some(blocks) = blocks else { return Ok(given_back) };
-            let done = self.file.discard(blocks.start * self.block_bytes..blocks.end * self.block_bytes);
+            let range = blocks.start * self.block_bytes..blocks.end * self.block_bytes;
+            let done = self.reach(blocks.end).and_then(|()| self.file.discard(range));
             let are_holes = *done.as_ref().unwrap_or(&false);
             let bytes = (blocks.end - blocks.start) * self.block_bytes;
             self.map.lock().end_spare(blocks, are_holes);
@@ -313,31 +280,15 @@ impl Slots {
         }
     }
 
-    /// Reads the item at `slot`: exactly its sectors.
-    pub fn read(&self, slot: Slot) -> Result<BlockBuf> {
-        let mut items = self.read_many(&[slot])?;
-        items.pop().ok_or_else(|| Error::invalid("no slot"))
-    }
-
-    /// Reads the items at `slots`, all at once.
-    pub fn read_many(&self, slots: &[Slot]) -> Result<Vec<BlockBuf>> {
-        let end = self.file.len() / self.sector_bytes;
-        // Before memory is taken for what may be no slot.
-        if let Some(slot) = slots.iter().find(|slot| slot.end() > end) {
-            return Err(self.wrong((*slot, "it ends behind the end of the file")));
-        }
-        let bytes = |slot: &Slot| (slot.sectors() * self.sector_bytes) as usize;
-        let mut items: Vec<BlockBuf> = slots.iter().map(|slot| BlockBuf::zeroed(bytes(slot))).collect();
-        let offsets = slots.iter().map(|slot| slot.first() * self.sector_bytes);
-        let mut reads: Vec<(u64, &mut [u8])> =
-            offsets.zip(items.iter_mut().map(|item| &mut **item)).collect();
-        self.file.read_many(&mut reads)?;
-        Ok(items)
-    }
-
     /// Reads the items at `slots` in order, several at once and before they are asked for.
-    pub fn ahead<I: Iterator<Item = Slot>>(&self, slots: I) -> Ahead<'_, I> {
-        Ahead::new(self, slots)
+    pub fn ahead<I: Iterator<Item = Slot>>(self: &Arc<Self>, slots: I) -> Ahead<I> {
+        Ahead::new(self.clone(), slots)
+    }
+
+    /// Bytes of blocks that would be free if the item at `slot` lay elsewhere: less than its own where it shares its blocks, more
+    /// where it has them alone. Whoever wants the space that sparse blocks take moves those of which this is most.
+    pub fn held_alone(&self, slot: Slot) -> u64 {
+        self.map.lock().held_alone(slot) * self.block_bytes
     }
 
     /// Whether each slot has one owner: those that are `live` are all that something leads to. Says how many bytes of blocks
@@ -356,7 +307,7 @@ impl Slots {
     /// How full the file is.
     pub fn stats(&self) -> SlotStats {
         let counts = self.map.lock().counts();
-        let (submissions, submitted, syncs) = *self.counts.lock();
+        let (submissions, submitted) = *self.counts.lock();
         SlotStats {
             items: counts.items,
             item_bytes: counts.sectors * self.sector_bytes,
@@ -367,7 +318,7 @@ impl Slots {
             file_bytes: counts.end * self.block_bytes,
             submissions,
             submitted,
-            syncs,
+            syncs: self.syncs.asked(),
         }
     }
 

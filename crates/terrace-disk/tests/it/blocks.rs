@@ -267,7 +267,7 @@ fn every_kind_of_loss_is_met() {
         neighbours |= !whole;
         short |= found.len() < 6 * BLOCK as usize;
         tail |= found.len() == 6 * BLOCK as usize && found[4 * BLOCK as usize..] == [3; 8192];
-        assert_eq!(image.open_blocks(&path(), false).unwrap().len() % BLOCK, 0);
+        assert_eq!(image.open_blocks(&path(), false).unwrap().len() % 512, 0);
     }
     let kinds: [bool; 6] = [old, new, torn, neighbours, short, tail];
     assert_eq!(kinds, [true; 6]);
@@ -351,4 +351,92 @@ fn a_full_disk_takes_what_has_its_space_and_what_is_given_back_is_free() {
     let after = fs.crash_losing_all();
     assert_eq!((after.used_bytes(), after.free_bytes(Path::new("/")).unwrap()), (7 * BLOCK, BLOCK));
     assert_eq!(fs.descriptors(), 1);
+}
+
+/// What was given back of what the file was grown by is gone with that, if nobody synced it.
+#[test]
+fn a_power_cut_takes_what_was_grown_and_what_was_given_back_of_it() {
+    let (fs, file) = simulated(2);
+    file.grow(16 * BLOCK).unwrap();
+    file.discard(4 * BLOCK..10 * BLOCK).unwrap();
+    assert_eq!(fs.used_bytes(), 10 * BLOCK);
+    let mut lengths = BTreeSet::new();
+    for seed in 0..40 {
+        let image = fs.crash(&mut Rng::new(seed));
+        let len = image.read(&path()).unwrap().len() as u64;
+        assert!(image.used_bytes() <= len && (2 * BLOCK..=16 * BLOCK).contains(&len));
+        let again = image.open_blocks(&path(), false).unwrap();
+        again.grow(20 * BLOCK).unwrap();
+        again.write_many(&[BlockWrite { offset: 5 * BLOCK, parts: vec![&filled(1, 4096)] }]).unwrap();
+        lengths.insert(len);
+    }
+    assert!(lengths.len() > 2 && fs.crash_losing_all().used_bytes() == 2 * BLOCK);
+}
+
+/// Whoever opens a file changes nothing of it, whatever it holds and however long it is.
+#[test]
+fn to_open_a_file_changes_nothing() {
+    let real = tempfile::tempdir().unwrap();
+    let sim = SimFs::new();
+    let places: [(&dyn Fs, &Path); 2] = [(&RealFs, real.path()), (&sim, Path::new("/"))];
+    for (fs, dir) in places {
+        let path = dir.join("file");
+        let mut file = fs.create_reserved(&path).unwrap();
+        file.append(&[7; 5000]).unwrap();
+        file.sync().unwrap();
+        drop(file);
+        let before = fs.read(&path).unwrap();
+        let blocks = fs.open_blocks(&path, false).unwrap();
+        let sector = u64::from(blocks.geometry().sector_bytes);
+        assert_eq!(blocks.len(), before.len() as u64 / sector * sector);
+        assert_eq!(read(&*blocks, 0, 4096), [7; 4096]);
+        drop(blocks);
+        assert!(fs.read(&path).unwrap() == before);
+    }
+}
+
+/// Discards that a file system refuses, and faults of every operation: what was there stays, and all goes on.
+#[test]
+fn any_operation_of_a_file_may_fail() {
+    for after in 0..40 {
+        let (fs, file) = simulated(8);
+        fs.set_holes(after % 2 == 0);
+        let mut model = vec![0u8; 8 * BLOCK as usize];
+        fs.inject(Some(Fault { after, only_changes: false, sticky: false }));
+        let mut failed = 0;
+        for step in 1..12u64 {
+            let at = step % 8 * BLOCK;
+            let range = at as usize..(at + BLOCK) as usize;
+            let data = filled(step as u8, 4096);
+            let write = || file.write_many(&[BlockWrite { offset: at, parts: vec![&data] }]);
+            failed += u32::from(write().is_err() && write().is_ok());
+            model[range.clone()].fill(step as u8);
+            if file.sync().is_err() {
+                failed += 1;
+                // What it covered may be lost, and is written again.
+                write().unwrap();
+                file.sync().unwrap();
+            }
+            match file.discard(at..at + BLOCK) {
+                Ok(true) => model[range].fill(0),
+                Ok(false) => assert!(after % 2 == 1),
+                Err(_) => failed += 1,
+            }
+            let longer = (8 + step) * BLOCK;
+            if file.grow(longer).is_err() {
+                failed += 1;
+                assert!(file.len() < longer);
+                file.grow(longer).unwrap();
+            }
+            let mut found = BlockBuf::zeroed(8 * BLOCK as usize);
+            if file.read_many(&mut [(0, &mut found)]).is_err() {
+                failed += 1;
+                file.read_many(&mut [(0, &mut found)]).unwrap();
+            }
+            assert!(*found == model, "step {step}");
+        }
+        assert_eq!(failed, 1, "after {after}");
+        file.sync().unwrap();
+        assert!(fs.crash_losing_all().read(&path()).unwrap()[..model.len()] == model);
+    }
 }

@@ -6,4 +6,5 @@ mod explore;
 mod planted;
 mod pool;
 mod raw;
+mod slots;
 mod world;

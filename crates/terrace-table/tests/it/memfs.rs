@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use terrace_base::{Error, Result};
-use terrace_disk::{Access, FileLock, Fs, ReadFile, WriteFile};
+use terrace_disk::{Access, BlockFile, FileLock, Fs, ReadFile, WriteFile};
 
 type Shared = Arc<RwLock<Vec<u8>>>;
 
@@ -73,6 +73,9 @@ impl Fs for MemFs {
     fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
         self.set(path, Vec::new());
         Ok(Box::new(self.handle(path, self.file(path)?)))
+    }
+    fn open_blocks(&self, path: &Path, _: bool) -> Result<Arc<dyn BlockFile>> {
+        Err(Error::io(path, "open", io::ErrorKind::Unsupported.into()))
     }
     fn open(&self, path: &Path, _: Access) -> Result<Arc<dyn ReadFile>> {
         Ok(Arc::new(self.handle(path, self.file(path)?)))

@@ -1,7 +1,8 @@
 //! A database's directory and pool as they are and as a repair would leave them: what is written goes beside.
 //!
 //! 1. The directory's own files and the pool that lies in its place are never changed: a file that is made lies in the
-//!    folder `repair` of the directory, one that is removed is only hidden, and the pool is opened as a private copy.
+//!    folder `repair` of the directory, one that is removed is only hidden, and the pool is opened as a private copy. A
+//!    file of sectors is read, and refuses to be written to.
 //! 2. Whoever works through this sees one directory: hidden files are not there, new ones are.
 //! 3. A new pool lies beside the old one, under its name with `.repair` behind it.
 //!
@@ -15,9 +16,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
-use terrace_disk::{Access, FileLock, Fs, ReadFile, WriteFile};
+use terrace_disk::{Access, BlockFile, FileLock, Fs, ReadFile, WriteFile};
 use terrace_pmem::{Pool, PoolOptions};
 
+use super::kept::KeptBlocks;
 use super::note::{self, Note};
 use crate::env::{Env, PmSpace};
 use crate::manifest::REPAIR_FOLDER;
@@ -244,6 +246,17 @@ impl Fs for BesideFs {
         self.create_by(path, |place| self.fs.create_reserved(place))
     }
 
+    fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {
+        if is_new {
+            return self.create_by(path, |place| self.fs.open_blocks(place, true));
+        }
+        self.stop.look(path)?;
+        let place = self.found(path, "open")?;
+        let file = self.fs.open_blocks(&place, false)?;
+        let is_own = place != path || self.name(path).is_none();
+        Ok(if is_own { file } else { Arc::new(KeptBlocks(file)) })
+    }
+
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
         self.stop.look(path)?;
         self.fs.open(&self.found(path, "open")?, access)
@@ -402,5 +415,52 @@ impl PmSpace for BesidePm {
 
     fn home(&self, path: &Path) -> Option<PathBuf> {
         self.pm.home(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_disk::{BlockWrite, SimFs};
+
+    #[test]
+    fn files_of_sectors_that_were_there_are_kept_as_they_are_and_new_ones_lie_beside() {
+        let (disk, dir) = (SimFs::new(), Path::new("/db"));
+        disk.create_dir_all(&folder(dir)).unwrap();
+        let (old, new) = (dir.join("old"), dir.join("new"));
+        disk.plant(&old, &[1; 8192]).unwrap();
+        let before = disk.image();
+        let fs = BesideFs {
+            fs: Arc::new(disk.clone()),
+            stop: Stop(None),
+            dir: dir.to_path_buf(),
+            changes: Mutex::default(),
+        };
+        let write = |file: &dyn BlockFile, byte: u8| {
+            file.write_many(&[BlockWrite { offset: 4096, parts: vec![&[byte; 512]] }])
+        };
+        let byte = |file: &dyn BlockFile| {
+            let mut found = [0; 512];
+            file.read_many(&mut [(4096, &mut found)]).map(|()| found[0])
+        };
+        let kept = fs.open_blocks(&old, false).unwrap();
+        assert!(write(&*kept, 2).is_err() && kept.grow(12288).is_err() && !kept.discard(0..4096).unwrap());
+        assert!(kept.grow(8192).is_ok() && kept.sync().is_ok() && kept.write_many(&[]).is_ok());
+        assert_eq!((byte(&*kept).unwrap(), kept.len()), (1, 8192));
+        assert!(fs.open_blocks(&old, true).is_err() && fs.open_blocks(&new, false).is_err());
+        assert_eq!(disk.image(), before);
+
+        let made = fs.open_blocks(&new, true).unwrap();
+        made.grow(8192).unwrap();
+        write(&*made, 3).unwrap();
+        assert_eq!(byte(&*fs.open_blocks(&new, false).unwrap()).unwrap(), 3);
+        assert!(made.discard(4096..8192).unwrap() && fs.exists(&new).unwrap() && !disk.exists(&new).unwrap());
+        fs.remove(&old).unwrap();
+        assert!(fs.open_blocks(&old, false).is_err());
+        write(&*fs.open_blocks(&old, true).unwrap(), 4).unwrap_err();
+        assert_eq!(disk.read(&old).unwrap(), [1; 8192]);
+        static STOP: AtomicBool = AtomicBool::new(true);
+        let stopped = BesideFs { stop: Stop(Some(&STOP)), ..fs };
+        assert!(stopped.open_blocks(&new, false).is_err() && stopped.open_blocks(&old, true).is_err());
     }
 }

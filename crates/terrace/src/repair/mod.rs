@@ -8,6 +8,7 @@
 mod beside;
 mod evidence;
 mod journal;
+mod kept;
 mod note;
 mod sealed;
 mod switch;

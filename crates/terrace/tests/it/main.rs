@@ -19,6 +19,7 @@ mod memory_engines;
 mod opening;
 mod pools;
 mod races;
+mod sectors;
 mod smoke;
 mod sparse;
 mod tables;

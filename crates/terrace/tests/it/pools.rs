@@ -10,7 +10,7 @@ use terrace_base::checksum::hash64;
 use terrace_base::clock::ManualClock;
 use terrace_base::exec::Inline;
 use terrace_base::rng::Rng;
-use terrace_disk::{Access, FileLock, Fs, ReadFile, RealFs, WriteFile};
+use terrace_disk::{Access, BlockFile, FileLock, Fs, ReadFile, RealFs, WriteFile};
 
 use crate::harness::{Contents, Map, assert_clean};
 
@@ -28,6 +28,10 @@ impl Fs for Booted {
 
     fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
         RealFs.create_reserved(path)
+    }
+
+    fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {
+        RealFs.open_blocks(path, is_new)
     }
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
@@ -83,7 +87,7 @@ impl Fs for Booted {
     }
 }
 
-fn env(boot: &'static str) -> Env {
+pub fn env(boot: &'static str) -> Env {
     Env {
         fs: Arc::new(Booted(boot)),
         pm: Arc::new(RealPm { boot_id: Some(boot.into()) }),

@@ -4,6 +4,7 @@
 //! Histories are cut off at an event drawn at random, as a kill does it, or closed in order. `UNWRITABLE_CASES` draws
 //! more of them.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,10 @@ use parking_lot::Mutex;
 use terrace::{Db, EngineKind, Env, ErrorKind, Options, Result, WriteBatch};
 use terrace_base::Error;
 use terrace_base::rng::Rng;
-use terrace_disk::{Access, FileLock, Fs, ReadFile, SimFs, WriteFile};
+use terrace_disk::{
+    Access, BlockBuf, BlockFile, BlockReads, BlockWrite, FileLock, Fs, Geometry, ReadFile, ScratchFs, SimFs,
+    Slots, WriteFile,
+};
 
 use crate::harness::{Contents, Engine, Machine, Map, Setup, assert_clean, setups};
 
@@ -90,6 +94,63 @@ impl WriteFile for File {
     }
 }
 
+#[derive(Debug)]
+struct Blocks {
+    disk: Unwritable,
+    file: Arc<dyn BlockFile>,
+}
+
+impl BlockFile for Blocks {
+    fn geometry(&self) -> Geometry {
+        self.file.geometry()
+    }
+
+    fn write_many(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
+        self.disk.change(self.path())?;
+        if self.disk.has_room.load(Ordering::SeqCst) {
+            return self.file.write_many(writes);
+        }
+        // What has its space is written; what was given back finds none.
+        self.disk.disk.set_capacity(Some(self.disk.disk.used_bytes()));
+        let done = self.file.write_many(writes);
+        self.disk.disk.set_capacity(None);
+        done
+    }
+
+    fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Result<()> {
+        self.file.read_many(reads)
+    }
+
+    fn begin_reads(self: Arc<Self>, reads: Vec<(u64, BlockBuf)>) -> Box<dyn BlockReads> {
+        self.file.clone().begin_reads(reads)
+    }
+
+    fn sync(&self) -> Result<bool> {
+        self.disk.change(self.path())?;
+        self.file.sync()
+    }
+
+    fn grow(&self, len: u64) -> Result<()> {
+        if len > self.len() {
+            self.disk.grow(self.path())?;
+        }
+        self.file.grow(len)
+    }
+
+    fn discard(&self, range: Range<u64>) -> Result<bool> {
+        self.disk.change(self.path())?;
+        self.file.discard(range)
+    }
+
+    fn len(&self) -> u64 {
+        self.file.len()
+    }
+
+    fn path(&self) -> &Path {
+        self.file.path()
+    }
+}
+
 impl Fs for Unwritable {
     fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
         self.grow(path)?;
@@ -99,6 +160,15 @@ impl Fs for Unwritable {
     fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
         self.grow(path)?;
         Ok(Box::new(File { disk: self.clone(), file: self.disk.create_reserved(path)? }))
+    }
+
+    fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {
+        if is_new {
+            self.grow(path)?;
+        } else {
+            self.change(path)?;
+        }
+        Ok(Arc::new(Blocks { disk: self.clone(), file: self.disk.open_blocks(path, is_new)? }))
     }
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
@@ -334,4 +404,39 @@ fn turbo() {
 #[test]
 fn sptree() {
     explore(EngineKind::Sptree);
+}
+
+/// Slots on a disk without room: what has its space is used, nothing is lost, and with room all goes on; and one that
+/// refuses changes has none opened for them.
+#[test]
+fn slots_without_room() {
+    let machine = Machine::new(&setups(&Engine { kind: EngineKind::Slm, drains_per_group: None })[0]);
+    let (path, item) = (machine.dir().join("items"), |byte| BlockBuf::holding(&[byte; 100_000], 4096));
+    let (env_of_it, has_room) = env(&machine, Refuses::Growth);
+    machine.fs().create_dir_all(machine.dir()).unwrap();
+    assert!(env_of_it.fs.open_blocks(&path, true).unwrap_err().is_out_of_space());
+    has_room.store(true, Ordering::SeqCst);
+    let slots = Arc::new(Slots::open(env_of_it.fs.open_blocks(&path, true).unwrap(), 4096).unwrap());
+    slots.adopt([]).unwrap();
+    let mut live = vec![slots.write(item(0), true).unwrap()];
+    has_room.store(false, Ordering::SeqCst);
+    let refused = loop {
+        match slots.write(item(live.len() as u8), true) {
+            Ok(slot) => live.push(slot),
+            Err(e) => break e,
+        }
+    };
+    assert!(refused.is_out_of_space() && live.len() > 5, "{refused}");
+    has_room.store(true, Ordering::SeqCst);
+    live.push(slots.write(item(live.len() as u8), true).unwrap());
+    assert_eq!(slots.check(live.iter().copied()).unwrap(), 0);
+    for (byte, found) in (0..).zip(slots.ahead(live.iter().copied())) {
+        assert!(*found.unwrap() == *item(byte));
+    }
+    let (read_only, _) = env(&machine, Refuses::Changes);
+    assert!(read_only.fs.open_blocks(&path, false).is_err());
+    let scratch = ScratchFs::new(read_only.fs.clone());
+    let slots = Slots::open(scratch.open_blocks(&path, false).unwrap(), 4096).unwrap();
+    slots.adopt(live.iter().copied()).unwrap();
+    assert!(*slots.read(slots.write(item(9), true).unwrap()).unwrap() == *item(9));
 }

@@ -1,5 +1,6 @@
 //! Slots: against a model, on real files, beside each other; and in trouble.
 
+mod drives;
 mod trouble;
 
 use std::collections::BTreeMap;
@@ -25,14 +26,14 @@ fn item(id: u64, sectors: u64) -> BlockBuf {
     data
 }
 
-fn open(fs: &dyn Fs) -> Slots {
+fn open(fs: &dyn Fs) -> Arc<Slots> {
     let path = Path::new(PATH);
     let is_new = !fs.exists(path).unwrap();
     let file = fs.open_blocks(path, is_new).unwrap();
     if is_new {
         fs.sync_dir(Path::new("/")).unwrap();
     }
-    Slots::open(file, SECTOR as u32).unwrap()
+    Arc::new(Slots::open(file, SECTOR as u32).unwrap())
 }
 
 /// What an index holds: a slot and what was written there.
@@ -51,7 +52,7 @@ fn assert_holds(slots: &Slots, index: &Index, what: &str) {
 
 /// Slots with the index that leads to them, and what was retired.
 struct Store {
-    slots: Slots,
+    slots: Arc<Slots>,
     index: Index,
     retired: Index,
     ids: u64,
@@ -175,7 +176,7 @@ fn on_real_files_too() {
     let dir = tempfile::tempdir().unwrap();
     let fs = MeteredFs::new(Arc::new(RealFs));
     let file = fs.open_blocks(&dir.path().join("slots"), true).unwrap();
-    let slots = Slots::open(file, 4096).unwrap();
+    let slots = Arc::new(Slots::open(file, 4096).unwrap());
     let items = |from: u64| (from..from + 40).map(|id| item(id, 8 * (1 + id % 30)));
     let mut index: Index = Index::new();
     for round in 0..4 {
@@ -298,6 +299,9 @@ fn lists_that_cannot_be_are_told() {
     assert_eq!(slots.check([two]).unwrap(), 0);
     let file = fs.open_blocks(Path::new(PATH), false).unwrap();
     assert!(Slots::open(file.clone(), 256).is_err() && Slots::open(file, 1000).is_err());
+    // Nothing lies in a file that was cut to nothing, or made anew.
+    fs.damage(Path::new(PATH), Vec::clear).unwrap();
+    assert_eq!(open(&fs).adopt([two]).unwrap_err().kind(), ErrorKind::Corruption);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use terrace::env::PmSpace;
 use terrace::{EngineKind, Env, Error, Options, Result, SlmOptions};
 use terrace_base::clock::ManualClock;
 use terrace_base::exec::{Executor, Inline};
-use terrace_disk::{Access, FileLock, Fs, ReadFile, SimFs, WriteFile};
+use terrace_disk::{Access, BlockFile, FileLock, Fs, ReadFile, SimFs, WriteFile};
 use terrace_pmem::{Granularity, Pool, PoolOptions};
 use terrace_sim::World;
 
@@ -202,6 +202,10 @@ impl Fs for ProcessFs {
 
     fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
         self.fs.create_reserved(path)
+    }
+
+    fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {
+        self.fs.open_blocks(path, is_new)
     }
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {

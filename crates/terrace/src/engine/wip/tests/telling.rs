@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use terrace_base::Result;
-use terrace_disk::{Access, FileLock, Fs, ReadFile, WriteFile};
+use terrace_disk::{Access, BlockFile, FileLock, Fs, ReadFile, WriteFile};
 use terrace_sim::World;
 
 /// What is to happen when a file of the named kind has just been made, or synced by its name.
@@ -52,6 +52,10 @@ impl Fs for Telling {
         let file = self.fs.create_reserved(path)?;
         self.tell(path);
         Ok(file)
+    }
+
+    fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {
+        self.fs.open_blocks(path, is_new)
     }
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
