@@ -63,12 +63,16 @@ pub(crate) struct Inner {
 /// In one of so many worlds no file has room behind what is appended to it.
 const PLAIN_ONE_IN: u64 = 4;
 
+/// In one of so many worlds no file can be mapped.
+const UNMAPPED_ONE_IN: u64 = 5;
+
 impl World {
     /// A new world with empty media.
     pub fn new(seed: u64, options: WorldOptions) -> World {
         let origin = Origin { seed, boot_id: boot_id(mix(seed, 0)), lost_power: false };
         let fs = SimFs::new();
         fs.set_room(!seed.is_multiple_of(PLAIN_ONE_IN));
+        fs.set_maps(!seed.wrapping_add(2).is_multiple_of(UNMAPPED_ONE_IN));
         World::assemble(origin, SimPm::new(options.pm), fs)
     }
 

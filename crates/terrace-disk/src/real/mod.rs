@@ -10,15 +10,19 @@
 //! | `blocks.rs` | files of sectors |
 //! | `queue.rs`, `ring.rs` | many reads or writes of a file, one after the other and side by side |
 //! | `device.rs` | what drives say of themselves |
+//! | `region.rs` | mappings that whole files are read through |
 //! | `bus.rs` | faults of mappings |
+//! | `memory.rs` | how much memory there is for what is read |
 //! | `epoch.rs` | names of page caches |
 
 mod blocks;
 mod bus;
 mod device;
 mod epoch;
+mod memory;
 mod queue;
 mod read;
+pub(crate) mod region;
 mod reserved;
 mod ring;
 mod window;
@@ -167,6 +171,10 @@ impl Fs for RealFs {
 
     fn epoch(&self, dir: &Path) -> u64 {
         epoch::of(dir)
+    }
+
+    fn available_memory(&self) -> Option<u64> {
+        memory::available()
     }
 }
 

@@ -199,6 +199,10 @@ pub(super) struct State {
     pub(super) dropped_pages: bool,
     /// No file has room.
     pub(super) without_room: bool,
+    /// No file can be mapped.
+    pub(super) without_maps: bool,
+    /// What the system says of its memory.
+    pub(super) available_memory: Option<u64>,
     /// Bytes of a sector and of a block.
     pub(super) sectors: (u32, u32),
 }
