@@ -113,6 +113,12 @@ pub struct MapFigures {
     pub failed: u64,
 }
 
+/// Pages of mappings that the system could not read, in this process until now.
+#[inline]
+pub fn faults() -> u64 {
+    crate::real::bus::faults()
+}
+
 /// The mappings of one user.
 #[derive(Debug)]
 pub struct Maps {
@@ -178,6 +184,21 @@ impl Maps {
         Some(mapping)
     }
 
+    /// Whether one of these mappings has failed where some have failed in this process since there had been `seen`
+    /// [faults](faults): who keeps bytes of several for a while asks this before they are given on.
+    #[inline]
+    pub fn have_failed_since(&self, seen: &mut u64) -> bool {
+        let now = faults();
+        now != std::mem::replace(seen, now) && self.have_failed()
+    }
+
+    #[cold]
+    fn have_failed(&self) -> bool {
+        let regions: Vec<Arc<Region>> =
+            self.regions.lock().all.iter().filter_map(|(region, _)| region.upgrade()).collect();
+        regions.iter().any(|region| region.has_failed())
+    }
+
     /// Counts a mapping that has failed.
     pub fn count_failed(&self) {
         self.failed.fetch_add(1, Ordering::Relaxed);
@@ -231,12 +252,14 @@ mod tests {
     fn what_a_simulated_disk_cannot_read_is_zeros_and_told() {
         let (fs, maps) = (SimFs::new(), Maps::new(1 << 20));
         let file = file(&fs, "/one", 5000);
-        let mapping = maps.map(&*file).unwrap();
+        let (mapping, mut seen) = (maps.map(&*file).unwrap(), faults());
+        assert!(!maps.have_failed_since(&mut seen));
         fs.inject(Some(Fault { after: 1, only_changes: false, sticky: false }));
         mapping.touch(0..10);
         assert!(mapping.bytes().iter().all(|&b| b == 5) && !mapping.has_failed());
         mapping.touch(4500..4600);
         assert!(mapping.has_failed() && mapping.bytes()[4500] == 0 && mapping.bytes()[0] == 5);
+        assert!(maps.have_failed_since(&mut seen) && !Maps::new(1).have_failed_since(&mut 0));
         let mut read = [0; 1];
         file.read_at(4500, &mut read).unwrap();
         assert_eq!(read, [5]);

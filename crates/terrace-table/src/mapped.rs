@@ -338,7 +338,8 @@ impl Table {
         map.search(handle.offset, key, max_seq)
     }
 
-    /// [`get_many`](Table::get_many) through the mapping, each of what is found there; the others are `None`.
+    /// [`get_many`](Table::get_many) through the mapping, each of what is found there; the others are `None`. All are if the
+    /// mapping fails meanwhile: what was sound when it was found may be zeros by now.
     pub(crate) fn get_many_mapped(
         &self,
         map: &TableMap,
@@ -346,7 +347,12 @@ impl Table {
         max_seq: u64,
     ) -> Vec<Option<Result<Option<Entry>>>> {
         self.announce(map, requests);
-        requests.iter().map(|&(position, key)| self.get_at_mapped(map, position, key, max_seq)).collect()
+        let each = requests.iter().map(|&(position, key)| self.get_at_mapped(map, position, key, max_seq));
+        let mut found: Vec<_> = each.collect();
+        if !map.is_sound() {
+            found.iter_mut().for_each(|found| *found = None);
+        }
+        found
     }
 
     /// Has the system read at once what of `requests` was not read before. One alone is read as it is met.

@@ -58,6 +58,17 @@ static FIRST: Block = Block::new();
 /// The system's page size, known before a range is.
 static PAGE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
+/// Pages that were replaced in this process.
+static FAULTS: AtomicU64 = AtomicU64::new(0);
+
+/// How many pages of mappings were replaced in this process until now.
+#[inline]
+pub(crate) fn faults() -> u64 {
+    // As in `Guard::has_failed`.
+    fence(Ordering::Acquire);
+    FAULTS.load(Ordering::Acquire)
+}
+
 /// What handled the signal before; a leaked box. Null until it is known.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
@@ -239,6 +250,7 @@ fn replace_page(address: usize) -> bool {
 /// Where the process may have no more mappings, all of the range becomes zeros, which makes fewer of them.
 fn replace_in(slot: &Slot, start: usize, page: usize) -> bool {
     slot.failed.store(true, Ordering::Release);
+    FAULTS.fetch_add(1, Ordering::AcqRel);
     let (first, count) = slot.pages();
     put_zeros(start, page) || put_zeros(first as usize * page, count as usize * page)
 }

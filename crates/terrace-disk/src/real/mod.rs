@@ -16,7 +16,7 @@
 //! | `epoch.rs` | names of page caches |
 
 mod blocks;
-mod bus;
+pub(crate) mod bus;
 mod device;
 mod epoch;
 mod memory;

@@ -178,7 +178,7 @@ fn a_read_that_fails_is_told_or_made_good() {
                 break;
             }
         }
-        assert!(failed_maps > 100 && told > 0, "{failed_maps} mappings failed, {told} errors");
+        assert!(failed_maps > 50 && told > 0, "{failed_maps} mappings failed, {told} errors");
     }
 }
 

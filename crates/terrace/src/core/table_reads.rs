@@ -6,10 +6,13 @@
 //!
 //! Deciding is apart from asking the system, which is done in one place (`Fs::available_memory`).
 
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use terrace_base::{Error, Result};
 use terrace_disk::{Fs, MapFigures, Maps};
 
 use crate::options::TableReads;
@@ -74,6 +77,17 @@ impl TableReader {
         if were_mapped != are_mapped {
             tracing::info!(are_mapped, bytes, available = asked.available, "how tables are read");
         }
+    }
+
+    /// Refuses what was read of several tables since there had been `seen` faults of mappings, if one of these tables' has
+    /// failed: what was sound when it was read may be zeros by now.
+    #[inline]
+    pub fn intact_since(&self, seen: &mut u64, dir: &Path) -> Result<()> {
+        if !self.maps.have_failed_since(seen) {
+            return Ok(());
+        }
+        let why = "a mapped table could not be read: an I/O error, or a file was cut";
+        Err(Error::io(dir, "read", io::Error::other(why)))
     }
 
     /// How it is done and why, in words, and what there is of mappings.

@@ -26,6 +26,8 @@ pub struct DbIter {
     front: Option<Box<dyn EngineIter>>,
     back: Option<Box<dyn EngineIter>>,
     failed: bool,
+    /// Faults of mappings that there had been when the last entry was given.
+    faults: u64,
     /// Last, as the walks read what it keeps.
     hold: Arc<Hold>,
 }
@@ -40,7 +42,8 @@ impl DbIter {
     pub(crate) fn new(hold: Arc<Hold>, from: Bound<&[u8]>, to: Bound<&[u8]>) -> DbIter {
         let (lower, upper) = (from.map(Bytes::copy_from_slice), to.map(Bytes::copy_from_slice));
         let range = (lower.clone(), upper.clone());
-        DbIter { hold, range, lower, upper, front: None, back: None, failed: false }
+        let faults = terrace_disk::maps::faults();
+        DbIter { hold, range, lower, upper, front: None, back: None, failed: false, faults }
     }
 
     /// Goes to `key`: `next` gives the first entry at or after it, and never one before the range.
@@ -70,7 +73,8 @@ impl DbIter {
         }
         let Some(walk) = walk else { return Ok(None) };
         let entry = walk.next()?;
-        self.hold.engine().intact()?;
+        // What the walk had read ahead, too, is what was written.
+        self.hold.intact_since(&mut self.faults)?;
         let Some((key, value)) = entry else { return Ok(None) };
         let inside = match direction {
             Direction::Forward => below(&key, &self.upper),
@@ -137,6 +141,7 @@ impl DoubleEndedIterator for DbIter {
 pub struct Entries {
     walk: Box<dyn EngineIter>,
     failed: bool,
+    faults: u64,
     /// Last, as the walk reads what it keeps.
     hold: Arc<Hold>,
 }
@@ -149,8 +154,9 @@ impl std::fmt::Debug for Entries {
 
 impl Entries {
     pub(crate) fn new(hold: Arc<Hold>) -> Result<Entries> {
+        let faults = terrace_disk::maps::faults();
         let walk = hold.engine().clone().walk_all(hold.seq())?;
-        Ok(Entries { walk, failed: false, hold })
+        Ok(Entries { walk, failed: false, faults, hold })
     }
 }
 
@@ -161,7 +167,8 @@ impl Iterator for Entries {
         if self.failed {
             return None;
         }
-        let entry = self.walk.next().and_then(|entry| self.hold.engine().intact().map(|()| entry));
+        let entry =
+            self.walk.next().and_then(|entry| self.hold.intact_since(&mut self.faults).map(|()| entry));
         let item = entry.transpose();
         self.failed = matches!(item, Some(Err(_)));
         item

@@ -49,6 +49,13 @@ impl Hold {
     pub fn engine(&self) -> &Arc<dyn Engine> {
         &self.engine
     }
+
+    /// Refuses what was read since there had been `faults` of mappings, if it may rest on what is not what was written.
+    #[inline]
+    pub fn intact_since(&self, faults: &mut u64) -> Result<()> {
+        self.engine.intact()?;
+        self.core.table_reader.intact_since(faults, &self.core.dir)
+    }
 }
 
 impl Drop for Hold {
@@ -81,7 +88,10 @@ impl Snapshot {
 
     /// The values of `keys` at that moment.
     pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
-        keys.iter().map(|key| self.get(key)).collect()
+        let mut faults = terrace_disk::maps::faults();
+        let found = keys.iter().map(|key| self.get(key)).collect();
+        self.hold.intact_since(&mut faults)?;
+        found
     }
 
     /// All entries, in key order.
