@@ -19,6 +19,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::fs::ReadFile;
+use crate::real::bus;
 use crate::real::region::Region;
 
 /// All bytes of an immutable file; see the module's head.
@@ -113,33 +114,37 @@ pub struct MapFigures {
     pub failed: u64,
 }
 
-/// Pages of mappings that the system could not read, in this process until now.
-#[inline]
-pub fn faults() -> u64 {
-    crate::real::bus::faults()
-}
-
 /// The mappings of one user.
 #[derive(Debug)]
 pub struct Maps {
     is_wanted: AtomicBool,
     most_bytes: u64,
     failed: AtomicU64,
+    /// Faults that there had been in the process when those that have failed were counted.
+    counted_at: AtomicU64,
     regions: Mutex<Regions>,
 }
 
 /// Regions, of which some may be gone.
 #[derive(Debug, Default)]
 struct Regions {
-    all: Vec<(Weak<Region>, u64)>,
+    all: Vec<Held>,
     bytes: u64,
+}
+
+#[derive(Debug)]
+struct Held {
+    region: Weak<Region>,
+    bytes: u64,
+    /// It has failed, and was counted.
+    is_counted: bool,
 }
 
 impl Regions {
     /// Forgets those that are gone.
     fn tidy(&mut self) {
-        self.all.retain(|(region, _)| region.strong_count() > 0);
-        self.bytes = self.all.iter().map(|(_, bytes)| bytes).sum();
+        self.all.retain(|held| held.region.strong_count() > 0);
+        self.bytes = self.all.iter().map(|held| held.bytes).sum();
     }
 }
 
@@ -147,7 +152,8 @@ impl Maps {
     /// None yet, and none wanted; at most `most_bytes` of addresses.
     pub fn new(most_bytes: u64) -> Arc<Maps> {
         let (is_wanted, failed) = (AtomicBool::new(false), AtomicU64::new(0));
-        Arc::new(Maps { is_wanted, most_bytes, failed, regions: Mutex::default() })
+        let counted_at = AtomicU64::new(bus::faults());
+        Arc::new(Maps { is_wanted, most_bytes, failed, counted_at, regions: Mutex::default() })
     }
 
     /// Whether files are to be read through mappings now.
@@ -179,29 +185,31 @@ impl Maps {
         if regions.all.len() >= 64 && regions.all.len().is_power_of_two() {
             regions.tidy();
         }
-        regions.all.push((Arc::downgrade(&mapping.region), bytes));
+        regions.all.push(Held { region: Arc::downgrade(&mapping.region), bytes, is_counted: false });
         regions.bytes += bytes;
         Some(mapping)
     }
 
-    /// Whether one of these mappings has failed where some have failed in this process since there had been `seen`
-    /// [faults](faults): who keeps bytes of several for a while asks this before they are given on.
+    /// How many of these mappings have failed until now. Who keeps bytes of several for a while asks before the first is read and
+    /// before they are given on: if that is the same, all of them are the files'.
     #[inline]
-    pub fn have_failed_since(&self, seen: &mut u64) -> bool {
-        let now = faults();
-        now != std::mem::replace(seen, now) && self.have_failed()
+    pub fn failures(&self) -> u64 {
+        let faults = bus::faults();
+        if faults != self.counted_at.load(Ordering::Acquire) {
+            self.count_failures(faults);
+        }
+        self.failed.load(Ordering::Acquire)
     }
 
+    /// Counts those that have failed since this was done last; there had been `faults` in the process before.
     #[cold]
-    fn have_failed(&self) -> bool {
-        let regions: Vec<Arc<Region>> =
-            self.regions.lock().all.iter().filter_map(|(region, _)| region.upgrade()).collect();
-        regions.iter().any(|region| region.has_failed())
-    }
-
-    /// Counts a mapping that has failed.
-    pub fn count_failed(&self) {
-        self.failed.fetch_add(1, Ordering::Relaxed);
+    fn count_failures(&self, faults: u64) {
+        let mut regions = self.regions.lock();
+        for held in regions.all.iter_mut().filter(|held| !held.is_counted) {
+            held.is_counted = held.region.upgrade().is_some_and(|region| region.has_failed());
+            self.failed.fetch_add(u64::from(held.is_counted), Ordering::AcqRel);
+        }
+        self.counted_at.store(faults, Ordering::Release);
     }
 
     /// What there is now.
@@ -209,14 +217,14 @@ impl Maps {
         let regions: Vec<Arc<Region>> = {
             let mut regions = self.regions.lock();
             regions.tidy();
-            regions.all.iter().filter_map(|(region, _)| region.upgrade()).collect()
+            regions.all.iter().filter_map(|held| held.region.upgrade()).collect()
         };
         let bytes = |region: &Arc<Region>| (**region).as_ref().len() as u64;
         MapFigures {
             count: regions.len() as u64,
             bytes: regions.iter().map(bytes).sum(),
             resident: regions.iter().map(|region| region.resident_bytes()).sum(),
-            failed: self.failed.load(Ordering::Relaxed),
+            failed: self.failures(),
         }
     }
 }
@@ -252,14 +260,16 @@ mod tests {
     fn what_a_simulated_disk_cannot_read_is_zeros_and_told() {
         let (fs, maps) = (SimFs::new(), Maps::new(1 << 20));
         let file = file(&fs, "/one", 5000);
-        let (mapping, mut seen) = (maps.map(&*file).unwrap(), faults());
-        assert!(!maps.have_failed_since(&mut seen));
+        let (mapping, others) = (maps.map(&*file).unwrap(), Maps::new(1));
+        assert_eq!(maps.failures(), 0);
         fs.inject(Some(Fault { after: 1, only_changes: false, sticky: false }));
         mapping.touch(0..10);
         assert!(mapping.bytes().iter().all(|&b| b == 5) && !mapping.has_failed());
         mapping.touch(4500..4600);
         assert!(mapping.has_failed() && mapping.bytes()[4500] == 0 && mapping.bytes()[0] == 5);
-        assert!(maps.have_failed_since(&mut seen) && !Maps::new(1).have_failed_since(&mut 0));
+        assert_eq!((maps.failures(), others.failures()), (1, 0));
+        mapping.touch(0..10);
+        assert_eq!((maps.failures(), maps.figures().failed), (1, 1), "each is counted once");
         let mut read = [0; 1];
         file.read_at(4500, &mut read).unwrap();
         assert_eq!(read, [5]);

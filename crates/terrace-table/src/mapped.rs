@@ -52,8 +52,6 @@ pub(crate) struct TableMap {
     end: usize,
     /// A compressed block was met: then the cache is asked first.
     has_compressed: AtomicBool,
-    /// Its failure was counted.
-    is_counted: AtomicBool,
 }
 
 impl TableMap {
@@ -67,7 +65,6 @@ impl TableMap {
             end: footer.file_bytes as usize - FOOTER_BYTES,
             mapping,
             has_compressed: AtomicBool::new(false),
-            is_counted: AtomicBool::new(false),
         }
     }
 
@@ -265,18 +262,9 @@ impl Table {
             return None;
         }
         match self.map.get() {
-            Some(map) if map.is_sound() => Some(map),
-            Some(map) => self.count_failed(map),
+            Some(map) => map.is_sound().then_some(map),
             None => self.make_map(),
         }
-    }
-
-    #[cold]
-    fn count_failed(&self, map: &TableMap) -> Option<&TableMap> {
-        if !map.is_counted.swap(true, Ordering::Relaxed) {
-            self.maps.iter().for_each(|maps| maps.count_failed());
-        }
-        None
     }
 
     #[cold]

@@ -79,11 +79,11 @@ impl TableReader {
         }
     }
 
-    /// Refuses what was read of several tables since there had been `seen` faults of mappings, if one of these tables' has
-    /// failed: what was sound when it was read may be zeros by now.
+    /// Refuses what was read of several tables since as many mappings had failed as in `before`, if more have by now: what was
+    /// sound when it was read may be zeros.
     #[inline]
-    pub fn intact_since(&self, seen: &mut u64, dir: &Path) -> Result<()> {
-        if !self.maps.have_failed_since(seen) {
+    pub fn intact_since(&self, before: u64, dir: &Path) -> Result<()> {
+        if self.maps.failures() == before {
             return Ok(());
         }
         let why = "a mapped table could not be read: an I/O error, or a file was cut";

@@ -26,8 +26,8 @@ pub struct DbIter {
     front: Option<Box<dyn EngineIter>>,
     back: Option<Box<dyn EngineIter>>,
     failed: bool,
-    /// Faults of mappings that there had been when the last entry was given.
-    faults: u64,
+    /// Mappings of tables that had failed when its walks were made.
+    failed_maps: u64,
     /// Last, as the walks read what it keeps.
     hold: Arc<Hold>,
 }
@@ -42,8 +42,8 @@ impl DbIter {
     pub(crate) fn new(hold: Arc<Hold>, from: Bound<&[u8]>, to: Bound<&[u8]>) -> DbIter {
         let (lower, upper) = (from.map(Bytes::copy_from_slice), to.map(Bytes::copy_from_slice));
         let range = (lower.clone(), upper.clone());
-        let faults = terrace_disk::maps::faults();
-        DbIter { hold, range, lower, upper, front: None, back: None, failed: false, faults }
+        let failed_maps = hold.failed_maps();
+        DbIter { hold, range, lower, upper, front: None, back: None, failed: false, failed_maps }
     }
 
     /// Goes to `key`: `next` gives the first entry at or after it, and never one before the range.
@@ -61,7 +61,8 @@ impl DbIter {
         self.back = None;
     }
 
-    fn step(&mut self, direction: Direction) -> Result<Option<(Bytes, Bytes)>> {
+    /// What the walk in `direction` comes to next, wherever that lies.
+    fn advance(&mut self, direction: Direction) -> Result<Option<(Bytes, Bytes)>> {
         let (walk, bound) = match direction {
             Direction::Forward => (&mut self.front, &self.lower),
             Direction::Backward => (&mut self.back, &self.upper),
@@ -71,10 +72,27 @@ impl DbIter {
             made.seek(bound.as_ref().map(|b| &b[..]))?;
             *walk = Some(made);
         }
-        let Some(walk) = walk else { return Ok(None) };
-        let entry = walk.next()?;
-        // What the walk had read ahead, too, is what was written.
-        self.hold.intact_since(&mut self.faults)?;
+        let entry = walk.as_mut().map_or(Ok(None), |walk| walk.next())?;
+        self.hold.engine().intact()?;
+        Ok(entry)
+    }
+
+    /// The same, of which all is what was written. A walk keeps what it has read ahead; should a mapping of a table fail
+    /// meanwhile, walks go on anew, and read that table by calls.
+    fn advance_soundly(&mut self, direction: Direction) -> Result<Option<(Bytes, Bytes)>> {
+        loop {
+            let entry = self.advance(direction);
+            let failed_maps = self.hold.failed_maps();
+            if failed_maps == self.failed_maps {
+                return entry;
+            }
+            self.failed_maps = failed_maps;
+            (self.front, self.back) = (None, None);
+        }
+    }
+
+    fn step(&mut self, direction: Direction) -> Result<Option<(Bytes, Bytes)>> {
+        let entry = self.advance_soundly(direction)?;
         let Some((key, value)) = entry else { return Ok(None) };
         let inside = match direction {
             Direction::Forward => below(&key, &self.upper),
@@ -141,7 +159,7 @@ impl DoubleEndedIterator for DbIter {
 pub struct Entries {
     walk: Box<dyn EngineIter>,
     failed: bool,
-    faults: u64,
+    failed_maps: u64,
     /// Last, as the walk reads what it keeps.
     hold: Arc<Hold>,
 }
@@ -154,9 +172,9 @@ impl std::fmt::Debug for Entries {
 
 impl Entries {
     pub(crate) fn new(hold: Arc<Hold>) -> Result<Entries> {
-        let faults = terrace_disk::maps::faults();
+        let failed_maps = hold.failed_maps();
         let walk = hold.engine().clone().walk_all(hold.seq())?;
-        Ok(Entries { walk, failed: false, faults, hold })
+        Ok(Entries { walk, failed: false, failed_maps, hold })
     }
 }
 
@@ -168,7 +186,7 @@ impl Iterator for Entries {
             return None;
         }
         let entry =
-            self.walk.next().and_then(|entry| self.hold.intact_since(&mut self.faults).map(|()| entry));
+            self.walk.next().and_then(|entry| self.hold.intact_since(self.failed_maps).map(|()| entry));
         let item = entry.transpose();
         self.failed = matches!(item, Some(Err(_)));
         item

@@ -50,11 +50,16 @@ impl Hold {
         &self.engine
     }
 
-    /// Refuses what was read since there had been `faults` of mappings, if it may rest on what is not what was written.
+    /// How many mappings of tables have failed until now.
+    pub fn failed_maps(&self) -> u64 {
+        self.core.table_reader.maps().failures()
+    }
+
+    /// Refuses what was read since `failed_maps` mappings had failed, if it may rest on what is not what was written.
     #[inline]
-    pub fn intact_since(&self, faults: &mut u64) -> Result<()> {
+    pub fn intact_since(&self, failed_maps: u64) -> Result<()> {
         self.engine.intact()?;
-        self.core.table_reader.intact_since(faults, &self.core.dir)
+        self.core.table_reader.intact_since(failed_maps, &self.core.dir)
     }
 }
 
@@ -88,10 +93,14 @@ impl Snapshot {
 
     /// The values of `keys` at that moment.
     pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
-        let mut faults = terrace_disk::maps::faults();
-        let found = keys.iter().map(|key| self.get(key)).collect();
-        self.hold.intact_since(&mut faults)?;
-        found
+        loop {
+            let failed_maps = self.hold.failed_maps();
+            let found = keys.iter().map(|key| self.get(key)).collect();
+            // Should a mapping fail meanwhile, what was read of it before is read again, by calls.
+            if self.hold.failed_maps() == failed_maps {
+                return found;
+            }
+        }
     }
 
     /// All entries, in key order.

@@ -4,10 +4,10 @@ use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use terrace::{Db, EngineKind, ErrorKind, Options, TableReads};
-use terrace_disk::{Fault, Fs};
+use terrace_disk::Fault;
 use terrace_pmem::Granularity;
 
-use crate::harness::{Contents, Engine, Machine, Map, Setup, assert_clean};
+use crate::harness::{Engine, Machine, Map, Setup, assert_clean};
 use crate::logs::{all, put};
 
 const ENGINES: [EngineKind; 3] = [EngineKind::Lsm, EngineKind::Slm, EngineKind::Wip];
