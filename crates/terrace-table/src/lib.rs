@@ -40,6 +40,7 @@ mod filter;
 mod footer;
 mod frame;
 mod index;
+mod many;
 mod mapped;
 mod merge;
 mod meta;
