@@ -14,7 +14,9 @@
 //! 5. After a failed `append` the file is as it was before, or refuses every later `append` with the
 //!    same error. `NoSpace` is always the former: the append may be tried again.
 //! 6. A reader sees the file as it was when it was opened, for as long as it is held, whatever is
-//!    appended, renamed or removed meanwhile; of a file with room (7) so far as it had been appended to.
+//!    appended, renamed or removed meanwhile; of a file with room (7) so far as it had been appended to. So does a
+//!    [`Mapping`], which is held apart from the reader. What the system cannot read of one is zeros, and the mapping says
+//!    that it has failed.
 //! 7. A file that was created with room ([`Fs::create_reserved`]) may be longer than what was appended to it: zeros
 //!    follow. Its length is then a multiple of [`ROOM_UNIT_BYTES`]; after a `cut` it is none, so that zeros at the end
 //!    of such a file are not taken for room. How long it is, is durable with its next `sync`; before it, any length that it had may survive. A
@@ -27,6 +29,7 @@ use std::sync::Arc;
 use terrace_base::{Error, Result};
 
 use crate::block::BlockFile;
+use crate::maps::Mapping;
 
 /// A file with room is a multiple of so many bytes long.
 pub const ROOM_UNIT_BYTES: u64 = 4096;
@@ -125,6 +128,12 @@ pub trait Fs: Send + Sync + Debug {
         let _ = dir;
         0
     }
+
+    /// Bytes of memory that what is read from files may come to take now, the page cache's included, within all bounds
+    /// that are set for this process. `None` where that is not known.
+    fn available_memory(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// An `Arc` of a file system is one.
@@ -200,6 +209,10 @@ impl<F: Fs + ?Sized> Fs for Arc<F> {
     fn epoch(&self, dir: &Path) -> u64 {
         (**self).epoch(dir)
     }
+
+    fn available_memory(&self) -> Option<u64> {
+        (**self).available_memory()
+    }
 }
 
 /// A held lock.
@@ -248,6 +261,17 @@ pub trait ReadFile: Send + Sync + Debug {
     /// Fills each buffer from its offset, all submitted together where the system can.
     fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Result<()> {
         reads.iter_mut().try_for_each(|(offset, buf)| self.read_at(*offset, buf))
+    }
+
+    /// All of the file, to be read without calls of the system; `None` where that is not to be had, for whatever reason.
+    fn map(&self) -> Option<Mapping> {
+        None
+    }
+
+    /// The same file, to be read past the page cache where the file system allows that; `None` for one that is read in only
+    /// one way.
+    fn past_cache(&self) -> Result<Option<Arc<dyn ReadFile>>> {
+        Ok(None)
     }
 
     /// The file's length in bytes.

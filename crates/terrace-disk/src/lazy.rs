@@ -21,6 +21,7 @@ use terrace_base::{Error, Result};
 
 use crate::block::BlockFile;
 use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile};
+use crate::maps::Mapping;
 
 /// How often a call that finds no descriptor is made again, each time after an eighth of those here has been closed.
 const ATTEMPTS: usize = 32;
@@ -196,6 +197,18 @@ impl ReadFile for LazyFile {
         self.with(|file| file.read_many(reads))
     }
 
+    /// Needs no descriptor once it is made.
+    fn map(&self) -> Option<Mapping> {
+        self.with(|file| Ok(file.map())).ok().flatten()
+    }
+
+    /// Opened beside those that are counted, for whoever reads all of it and is done.
+    fn past_cache(&self) -> Result<Option<Arc<dyn ReadFile>>> {
+        self.with(|_| Ok(()))?;
+        let file = self.fs.open(&self.path, Access::Direct)?;
+        Ok(Some(file).filter(|file| file.len() == self.len))
+    }
+
     fn len(&self) -> u64 {
         self.len
     }
@@ -295,6 +308,10 @@ impl Fs for SparingFs {
 
     fn epoch(&self, dir: &Path) -> u64 {
         self.inner.epoch(dir)
+    }
+
+    fn available_memory(&self) -> Option<u64> {
+        self.inner.available_memory()
     }
 }
 

@@ -12,6 +12,7 @@ use terrace_base::Result;
 
 use crate::block::{BlockBuf, BlockFile, BlockReads, BlockWrite, Geometry};
 use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile};
+use crate::maps::Mapping;
 
 /// Traffic so far, or between two moments.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -210,6 +211,10 @@ impl Fs for MeteredFs {
     fn epoch(&self, dir: &Path) -> u64 {
         self.inner.epoch(dir)
     }
+
+    fn available_memory(&self) -> Option<u64> {
+        self.inner.available_memory()
+    }
 }
 
 #[derive(Debug)]
@@ -280,6 +285,11 @@ impl ReadFile for MeteredRead {
         self.inner.read_many(reads)?;
         self.counters.count_reads(reads.len(), reads.iter().map(|(_, buf)| buf.len()).sum());
         Ok(())
+    }
+
+    /// What is read through it is not counted.
+    fn map(&self) -> Option<Mapping> {
+        self.inner.map()
     }
 
     fn len(&self) -> u64 {

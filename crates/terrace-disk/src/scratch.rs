@@ -195,6 +195,10 @@ impl Fs for ScratchFs {
     fn epoch(&self, dir: &Path) -> u64 {
         self.below.epoch(dir)
     }
+
+    fn available_memory(&self) -> Option<u64> {
+        self.below.available_memory()
+    }
 }
 
 #[cfg(test)]

@@ -66,6 +66,8 @@ const PLAIN_ONE_IN: u64 = 4;
 
 /// Bytes of sectors and blocks in worlds: those of most drives more often.
 const SECTORS: [(u32, u32); 4] = [(512, 4096), (512, 4096), (512, 512), (4096, 4096)];
+/// In one of so many worlds no file can be mapped.
+const UNMAPPED_ONE_IN: u64 = 5;
 
 impl World {
     /// A new world with empty media.
@@ -77,6 +79,7 @@ impl World {
         let (sector_bytes, block_bytes) = SECTORS[(drawn % SECTORS.len() as u64) as usize];
         fs.set_sectors(sector_bytes, block_bytes);
         fs.set_holes(!(drawn >> 32).is_multiple_of(PLAIN_ONE_IN));
+        fs.set_maps(!seed.wrapping_add(2).is_multiple_of(UNMAPPED_ONE_IN));
         World::assemble(origin, SimPm::new(options.pm), fs)
     }
 

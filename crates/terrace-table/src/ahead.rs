@@ -3,13 +3,10 @@
 //! What is read here does not go into the cache, which is left to point reads: a long scan would displace all that
 //! they profit from.
 
-use std::ops::Deref;
-use std::sync::Arc;
-
 use bytes::{Bytes, BytesMut};
 use terrace_base::Result;
 
-use crate::block::Block;
+use crate::block::{Block, Held};
 use crate::entry::Entry;
 use crate::frame::{BlockKind, Handle, Header};
 use crate::position::Position;
@@ -67,28 +64,22 @@ struct Window {
     block: Option<Held>,
 }
 
-/// A block of the cache, or one that nobody else has.
-enum Held {
-    Cached(Arc<Block>),
-    Own(Block),
-}
-
-impl Deref for Held {
-    type Target = Block;
-
-    fn deref(&self) -> &Block {
-        match self {
-            Held::Cached(block) => block,
-            Held::Own(block) => block,
-        }
-    }
-}
-
 impl Table {
     /// As [`get_many`](Table::get_many), for positions in ascending order whose entries are wanted soon but perhaps
     /// not at all: what cannot be read now is left out, and whoever then asks for it hears why. Values
-    /// share up to 64 KiB that were read with them, in one of `buffers`.
+    /// share up to 64 KiB that were read with them, in one of `buffers`, or the mapping.
     pub fn get_ahead(
+        &self,
+        requests: &[(Position, &[u8])],
+        max_seq: u64,
+        buffers: &mut ReadBuffers,
+    ) -> Vec<Option<Entry>> {
+        let Some(map) = self.map() else { return self.get_ahead_by_calls(requests, max_seq, buffers) };
+        let found = self.get_many_mapped(map, requests, max_seq);
+        found.into_iter().map(|found| found.and_then(|found| found.ok().flatten())).collect()
+    }
+
+    fn get_ahead_by_calls(
         &self,
         requests: &[(Position, &[u8])],
         max_seq: u64,

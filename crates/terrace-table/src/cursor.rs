@@ -145,8 +145,7 @@ impl Cursor for TableCursor {
         self.entries.inner().kind()
     }
     fn value(&self) -> Result<Bytes> {
-        let inner = self.entries.inner();
-        Ok(inner.block().map(|block| block.share(inner.value())).unwrap_or_default())
+        self.entries.value()
     }
     fn value_len(&self) -> usize {
         self.entries.inner().value().len()

@@ -1,12 +1,11 @@
 //! Describing a table to a human.
 
 use std::io::{self, Write};
-use std::sync::Arc;
 
 use bytes::Bytes;
 use terrace_base::{Error, Result};
 
-use crate::block::{Block, BlockCursor};
+use crate::block::{Block, BlockCursor, Held};
 use crate::footer::Footer;
 use crate::frame::{BlockKind, Handle, Header, Malformed};
 use crate::scan::walk;
@@ -68,7 +67,7 @@ impl Table {
 
 fn describe(block: Block) -> Result<String, Malformed> {
     let mut cursor = BlockCursor::default();
-    cursor.set(Some(Arc::new(block)));
+    cursor.set(Some(Held::Own(block)));
     cursor.first()?;
     if !cursor.valid() {
         return Ok("no entries".to_string());

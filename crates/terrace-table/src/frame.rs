@@ -135,6 +135,24 @@ impl Header {
         out
     }
 
+    /// The first eight bytes of a header, as a number.
+    #[inline]
+    pub fn first_word(kind: BlockKind, compression: Compression, number: u32) -> u64 {
+        u64::from(MAGIC) | (kind as u64) << 16 | (compression as u64) << 24 | u64::from(number) << 32
+    }
+
+    /// Those of the header `head`.
+    #[inline]
+    pub fn word_of(head: &[u8; HEADER_BYTES]) -> u64 {
+        head.first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
+    }
+
+    /// Bytes of the payload as it is stored, as `head` says.
+    #[inline]
+    pub fn stored_of(head: &[u8; HEADER_BYTES]) -> usize {
+        u32::from_le_bytes([head[8], head[9], head[10], head[11]]) as usize
+    }
+
     /// Whether `data` may start with a header; a quick test for searches.
     pub fn starts_at(data: &[u8]) -> bool {
         data.starts_with(&MAGIC.to_le_bytes())
@@ -242,6 +260,8 @@ mod tests {
         assert_eq!(bytes[..16], [0x0c, 0xb1, 1, 0, 7, 0, 0, 0, 3, 0, 0, 0, 3, 0, 0, 0]);
         assert_eq!(bytes[16..20], 0x364b_3fb7u32.to_le_bytes());
         assert_eq!(Header::decode(&bytes, 16, ORIGIN), Ok(header()));
+        let word = Header::first_word(BlockKind::Data, Compression::None, 7);
+        assert_eq!((Header::word_of(&bytes), Header::stored_of(&bytes)), (word, 3));
     }
 
     #[test]

@@ -1,8 +1,6 @@
-use std::sync::Arc;
-
 use bytes::Bytes;
 
-use crate::block::{Block, BlockCursor, Lookup};
+use crate::block::{Block, BlockCursor, Held, Lookup};
 use crate::filter::Filter;
 use crate::frame::Malformed;
 
@@ -10,18 +8,17 @@ use crate::frame::Malformed;
 /// order of entries is the checksum's business.
 pub fn block(data: &[u8]) {
     let Ok(block) = Block::new(Bytes::copy_from_slice(data), 0, 0) else { return };
-    let block = Arc::new(block);
     for key in [&b""[..], b"a", b"common/011", &data[..data.len().min(9)]] {
         if let Ok(Lookup::Found(found)) = block.find(key, 500) {
             assert!(found.seq <= 500, "a version too new");
             let value = found.value.clone();
             assert_eq!(block.entry_of(found).value, block.bytes(value));
         }
-        let _ = block.value_at_or_after(key, 500);
+        let _ = block.view().value_at_or_after(key, 500);
         let _ = block.restart_before(key, 500);
     }
     let mut cursor = BlockCursor::default();
-    cursor.set(Some(block));
+    cursor.set(Some(Held::Own(block)));
     let most = data.len();
     walk(&mut cursor, BlockCursor::first, BlockCursor::next, most);
     walk(&mut cursor, BlockCursor::last, BlockCursor::prev, most);

@@ -5,7 +5,8 @@
 //! bytes. What always holds:
 //!
 //! 1. A block is checked (checksum, table number, origin, offset) before any of its bytes is believed, once,
-//!    when it enters memory. Lengths and offsets from disk are bounded before use and allocation.
+//!    when it enters memory; of a table that is read through a mapping, when it is first read from that.
+//!    Lengths and offsets from disk are bounded before use and allocation.
 //! 2. A [`Position`] alone finds, reads and checks a block; no index is needed.
 //! 3. A table is immutable once built, so everything here but the builder and the cursors is
 //!    `Send + Sync` and takes `&self`.
@@ -39,6 +40,8 @@ mod filter;
 mod footer;
 mod frame;
 mod index;
+mod many;
+mod mapped;
 mod merge;
 mod meta;
 mod missing;

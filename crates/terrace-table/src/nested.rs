@@ -6,9 +6,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use terrace_base::Result;
 
-use crate::block::{Block, BlockCursor};
+use crate::block::{Block, BlockCursor, Held};
 use crate::frame::{BlockKind, Handle, Malformed};
 use crate::index::decode_handle;
 use crate::source::Source;
@@ -36,7 +37,7 @@ pub(crate) struct RootCursor {
 /// The handles of all data blocks.
 pub(crate) type IndexCursor = Nested<RootCursor>;
 
-fn located(table: &Table, block: Option<&Arc<Block>>, moved: Result<(), Malformed>) -> Result<()> {
+fn located(table: &Table, block: Option<&Block>, moved: Result<(), Malformed>) -> Result<()> {
     moved.map_err(|m| m.at(table.path(), block.map_or(0, |b| b.offset)))
 }
 
@@ -54,7 +55,7 @@ impl RootCursor {
 
     fn enter(&mut self) -> Result<()> {
         if self.inner.block().is_none() {
-            self.inner.set(Some(self.table.root()?.clone()));
+            self.inner.set(Some(Held::Cached(self.table.root()?.clone())));
         }
         Ok(())
     }
@@ -160,7 +161,24 @@ impl<O: Handles> Nested<O> {
 
     fn in_block(&mut self, moves: impl FnOnce(&mut BlockCursor) -> Result<(), Malformed>) -> Result<()> {
         let moved = moves(&mut self.inner);
+        self.check_map()?;
         located(self.source.table(), self.inner.block(), moved)
+    }
+
+    /// Refuses what was read by now if it comes from a mapping that has failed.
+    fn check_map(&self) -> Result<()> {
+        if self.inner.is_mapped() { self.source.table().check_map() } else { Ok(()) }
+    }
+
+    /// The value of the entry here; empty where there is none.
+    pub fn value(&self) -> Result<Bytes> {
+        match self.inner.block() {
+            Some(block) if self.inner.is_mapped() => {
+                self.source.table().value_of_mapped(block, self.inner.value())
+            }
+            Some(block) => Ok(block.share(self.inner.value())),
+            None => Ok(Bytes::new()),
+        }
     }
 
     /// Has `outer` go on while it is at a block that is to be passed.
@@ -298,6 +316,8 @@ impl Handles for IndexCursor {
         Nested::prev(self)
     }
     fn handle(&self) -> Result<Option<Handle>> {
-        handle_in(self.source.table(), &self.inner, BlockKind::Data)
+        let handle = handle_in(self.source.table(), &self.inner, BlockKind::Data);
+        self.check_map()?;
+        handle
     }
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use terrace_base::{Error, Result};
 use terrace_disk::{Access, Fs, ReadFile};
 
-use crate::block::{Block, BlockCursor};
+use crate::block::{Block, BlockCursor, Held};
 use crate::cache::BlockCache;
 use crate::entry::Kind;
 use crate::footer::{HEAD_BYTES, may_be_table};
@@ -178,7 +178,7 @@ impl Work<'_> {
         let block = Arc::new(decode_block(self.file, bytes, handle, BlockKind::Data, self.owner)?);
         // A block is given wholly or not at all, so all of it is decoded before.
         let mut cursor = BlockCursor::default();
-        cursor.set(Some(block.clone()));
+        cursor.set(Some(Held::Cached(block.clone())));
         let mut moved = cursor.first();
         while moved.is_ok() && cursor.valid() {
             moved = cursor.next();
@@ -190,7 +190,7 @@ impl Work<'_> {
     /// Gives the entries of a sound block.
     fn give(&mut self, block: Arc<Block>) -> Result<()> {
         let mut cursor = BlockCursor::default();
-        cursor.set(Some(block.clone()));
+        cursor.set(Some(Held::Cached(block.clone())));
         let at = |m: Malformed| m.at(self.file.path(), block.offset);
         cursor.first().map_err(at)?;
         self.found(block.offset, cursor.valid().then(|| cursor.key().to_vec()));

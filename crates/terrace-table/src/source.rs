@@ -1,11 +1,12 @@
-//! Where a cursor gets its blocks: the cache, or the file with read-ahead.
+//! Where a cursor gets its blocks: a mapping, the cache, or the file with read-ahead.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use terrace_base::Result;
 
-use crate::block::Block;
+use crate::block::{Block, Held};
 use crate::frame::{BlockKind, Handle};
 use crate::table::Table;
 
@@ -25,6 +26,8 @@ pub(crate) struct Source {
     window: Bytes,
     window_start: u64,
     last: Option<Handle>,
+    /// What of a mapping the system was asked to read.
+    announced: Range<u64>,
 }
 
 impl Source {
@@ -38,6 +41,7 @@ impl Source {
             window: Bytes::new(),
             window_start: 0,
             last: None,
+            announced: 0..0,
         }
     }
 
@@ -65,10 +69,15 @@ impl Source {
         }
     }
 
-    pub fn fetch(&mut self, handle: Handle) -> Result<Arc<Block>> {
+    /// The block at `handle`. A scan that does not fill the cache, as a compaction's, reads by calls: it verifies every block,
+    /// so that what has been damaged since it was verified is not written anew.
+    pub fn fetch(&mut self, handle: Handle) -> Result<Held> {
         let before = self.last.replace(handle);
+        if let Some(block) = self.mapped(handle, before)? {
+            return Ok(Held::Mapped(block));
+        }
         if let Some(block) = self.cached(handle) {
-            return Ok(block);
+            return Ok(Held::Cached(block));
         }
         if !self.in_window(handle) {
             self.read_window(handle, before)?;
@@ -76,13 +85,26 @@ impl Source {
         let start = (handle.offset - self.window_start) as usize;
         let bytes = self.window.slice(start..start + handle.len as usize);
         if !self.fill_cache {
-            return self.table.decode_block(bytes, handle, self.kind).map(Arc::new);
+            return self.table.decode_block(bytes, handle, self.kind).map(Held::Own);
         }
         // A cached block must not keep the whole window in memory.
         let own = if bytes.len() == self.window.len() { bytes } else { Bytes::copy_from_slice(&bytes) };
         let block = Arc::new(self.table.decode_block(own, handle, self.kind)?);
         self.table.keep(&block);
-        Ok(block)
+        Ok(Held::Cached(block))
+    }
+
+    /// The block from the table's mapping, if it is read through one. What was not read before is announced to the system
+    /// together with what will follow.
+    fn mapped(&mut self, handle: Handle, before: Option<Handle>) -> Result<Option<Block>> {
+        let Some(map) = self.table.map().filter(|_| self.fill_cache) else { return Ok(None) };
+        let is_announced = self.announced.contains(&handle.offset) || map.is_verified(handle.offset);
+        if before.is_some() && !is_announced {
+            let (from, to) = self.range_to_read(handle, before)?;
+            self.table.map().into_iter().for_each(|map| map.will_need(from, to));
+            self.announced = from..to;
+        }
+        Ok(self.table.map().and_then(|map| map.block(handle.offset, self.kind)))
     }
 
     fn cached(&self, handle: Handle) -> Option<Arc<Block>> {
@@ -96,6 +118,15 @@ impl Source {
 
     /// Reads `handle`, and if the fetches go on in sequence also what will follow.
     fn read_window(&mut self, handle: Handle, before: Option<Handle>) -> Result<()> {
+        let (from, to) = self.range_to_read(handle, before)?;
+        self.window = Bytes::new();
+        self.window = Bytes::from(self.table.read(from, (to - from) as usize)?);
+        self.window_start = from;
+        Ok(())
+    }
+
+    /// What to read for `handle`, from where to where.
+    fn range_to_read(&mut self, handle: Handle, before: Option<Handle>) -> Result<(u64, u64)> {
         let forward = before.is_none_or(|b| b.end() == handle.offset);
         let backward = before.is_some_and(|b| handle.end() == b.offset);
         if before.is_some() {
@@ -105,14 +136,10 @@ impl Source {
         let end = handle.offset + handle.len;
         let window = (self.next_window as u64).max(handle.len);
         let (low, high) = self.table.region(self.kind)?;
-        let (from, to) = if backward {
+        Ok(if backward {
             (end.saturating_sub(window).max(low), end)
         } else {
             (handle.offset, (handle.offset + window).min(high).max(end))
-        };
-        self.window = Bytes::new();
-        self.window = Bytes::from(self.table.read(from, (to - from) as usize)?);
-        self.window_start = from;
-        Ok(())
+        })
     }
 }

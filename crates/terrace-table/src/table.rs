@@ -1,11 +1,12 @@
 //! A table: lookups by position and by key.
 
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use terrace_base::{Error, Result};
-use terrace_disk::{Access, Fs, ReadFile};
+use terrace_disk::{Access, Fs, Maps, ReadFile};
 
 use crate::block::{Block, Lookup};
 use crate::cache::BlockCache;
@@ -16,6 +17,7 @@ use crate::filter::Filter;
 use crate::footer::{FOOTER_BYTES, Footer, HEAD_BYTES};
 use crate::frame::{BlockKind, Handle, Header, Malformed};
 use crate::index::decode_handle;
+use crate::mapped::TableMap;
 use crate::meta::TableMeta;
 use crate::nested::{Handles, PassedBlocks, RootCursor};
 use crate::position::Position;
@@ -32,6 +34,11 @@ pub struct Table {
     origin: u64,
     ends: OnceLock<Ends>,
     filter: OnceLock<Filter>,
+    /// Says whether it is read through a mapping; without, it never is.
+    pub(crate) maps: Option<Arc<Maps>>,
+    pub(crate) map: OnceLock<TableMap>,
+    /// Reads while it could not be mapped.
+    pub(crate) reads_unmapped: AtomicU64,
     /// Whether it only stands for a table that is not there.
     missing: bool,
 }
@@ -61,6 +68,19 @@ impl Table {
         Arc::new(Table::of_parts(file, cache, meta, Err(origin)))
     }
 
+    /// The same, read through one of `maps` while these are wanted.
+    pub fn mapped(
+        file: Arc<dyn ReadFile>,
+        meta: TableMeta,
+        origin: u64,
+        cache: Arc<BlockCache>,
+        maps: &Arc<Maps>,
+    ) -> Arc<Table> {
+        let mut table = Table::of_parts(file, cache, meta, Err(origin));
+        table.maps = Some(maps.clone());
+        Arc::new(table)
+    }
+
     /// With its ends, or with the origin that these must have.
     fn of_parts(
         file: Arc<dyn ReadFile>,
@@ -72,7 +92,10 @@ impl Table {
             Ok(ends) => (ends.footer.origin, OnceLock::from(ends)),
             Err(origin) => (origin, OnceLock::new()),
         };
-        let table = Table { file, cache, meta, origin, ends, filter: OnceLock::new(), missing: false };
+        let (filter, map, reads_unmapped) = (OnceLock::new(), OnceLock::new(), AtomicU64::new(0));
+        let missing = false;
+        let table =
+            Table { file, cache, meta, origin, ends, filter, maps: None, map, reads_unmapped, missing };
         table.cache.table_grew(table.memory_bytes());
         table
     }
@@ -144,7 +167,8 @@ impl Table {
     pub fn memory_bytes(&self) -> usize {
         let keys = self.meta.smallest.len() + self.meta.largest.len();
         let root = self.ends.get().map_or(0, |ends| ends.root.held_bytes());
-        size_of::<Self>() + keys + root + self.filter.get().map_or(0, Filter::memory_bytes)
+        let map = self.map.get().map_or(0, TableMap::memory_bytes);
+        size_of::<Self>() + keys + root + map + self.filter.get().map_or(0, Filter::memory_bytes)
     }
 
     /// The newest version of `key` with a sequence number up to `max_seq`, given the position of a block
@@ -153,28 +177,26 @@ impl Table {
     ///
     /// Costs one read where the block is not in the cache, two if it is over 127 KiB.
     pub fn get_at(&self, position: Position, key: &[u8], max_seq: u64) -> Result<Option<Entry>> {
+        if let Some(map) = self.map()
+            && let Some(found) = self.get_at_mapped(map, position, key, max_seq)
+        {
+            return found;
+        }
+        self.get_at_by_calls(position, key, max_seq)
+    }
+
+    pub(crate) fn get_at_by_calls(
+        &self,
+        position: Position,
+        key: &[u8],
+        max_seq: u64,
+    ) -> Result<Option<Entry>> {
         self.check_position(position)?;
         let block = match self.cached(position.offset()) {
             Some(block) => block,
             None => self.load_at(position)?,
         };
         self.find_or_follow(&block, key, max_seq)
-    }
-
-    /// As [`get_at`](Self::get_at) for several positions, in their order; blocks that are not in the
-    /// cache are read together.
-    pub fn get_many(&self, requests: &[(Position, &[u8])], max_seq: u64) -> Result<Vec<Option<Entry>>> {
-        let mut blocks: Vec<Option<Arc<Block>>> = Vec::with_capacity(requests.len());
-        for (position, _) in requests {
-            self.check_position(*position)?;
-            blocks.push(self.cached(position.offset()));
-        }
-        self.load_missing(requests, &mut blocks)?;
-        let found = requests.iter().zip(&blocks).map(|((_, key), block)| match block {
-            Some(block) => self.find_or_follow(block, key, max_seq),
-            None => Ok(None),
-        });
-        found.collect()
     }
 
     /// The newest version of `key` with a sequence number up to `max_seq`, by filter and index.
@@ -253,7 +275,10 @@ impl Table {
 
     /// One index block and one data block tell: a separator is at the block's last entry, or shorter than
     /// the next block's first key, so no version of a key up to it lies behind it.
-    fn get_by_index(&self, key: &[u8], max_seq: u64) -> Result<Option<Entry>> {
+    pub(crate) fn get_by_index(&self, key: &[u8], max_seq: u64) -> Result<Option<Entry>> {
+        if let Some(found) = self.search_mapped(key, max_seq) {
+            return Ok(found);
+        }
         let Some(handle) = self.handle_for(self.root()?, BlockKind::Index, key, max_seq)? else {
             return Ok(None);
         };
@@ -272,7 +297,7 @@ impl Table {
     /// The handle, of a block of `kind`, whose separator in `index` is the first at or after (`key`, `seq`).
     fn handle_for(&self, index: &Block, kind: BlockKind, key: &[u8], seq: u64) -> Result<Option<Handle>> {
         let limit = self.region(kind)?.1;
-        let value = index.value_at_or_after(key, seq);
+        let value = index.view().value_at_or_after(key, seq);
         let handle = value.and_then(|value| value.map(|value| decode_handle(value, limit)).transpose());
         handle.map_err(|m| m.at(self.path(), index.offset))
     }
@@ -301,6 +326,10 @@ impl Table {
 
     pub(crate) fn file(&self) -> &dyn ReadFile {
         &*self.file
+    }
+
+    pub(crate) fn cache(&self) -> &BlockCache {
+        &self.cache
     }
 
     pub(crate) fn root(&self) -> Result<&Arc<Block>> {
@@ -345,6 +374,9 @@ impl Table {
         if let Some(block) = self.cached(handle.offset) {
             return Ok(block);
         }
+        if let Some(block) = self.decompressed(handle.offset, kind) {
+            return Ok(block);
+        }
         let bytes = Bytes::from(self.read(handle.offset, handle.len as usize)?);
         let block = Arc::new(self.decode_block(bytes, handle, kind)?);
         self.keep(&block);
@@ -357,12 +389,22 @@ impl Table {
     }
 
     /// Bytes of the first read for a block at `position`, which is within the data.
-    fn first_read(&self, position: Position) -> Result<usize> {
+    pub(crate) fn first_read(&self, position: Position) -> Result<usize> {
         let rest = self.footer()?.data_end - position.offset();
         Ok((position.read_len() as u64).min(rest) as usize)
     }
 
+    /// A compressed block of a table that is mapped, kept in the cache.
+    fn decompressed(&self, offset: u64, kind: BlockKind) -> Option<Arc<Block>> {
+        let block = Arc::new(self.decompress_mapped(offset, kind)?);
+        self.keep(&block);
+        Some(block)
+    }
+
     pub(crate) fn load_at(&self, position: Position) -> Result<Arc<Block>> {
+        if let Some(block) = self.decompressed(position.offset(), BlockKind::Data) {
+            return Ok(block);
+        }
         with_scratch(self.first_read(position)?, |first| {
             self.file.read_at(position.offset(), first)?;
             self.complete(position, first)
@@ -370,7 +412,7 @@ impl Table {
     }
 
     /// The block of which `first` is the first read: reads the rest of a long one, checks and keeps it.
-    fn complete(&self, position: Position, first: &[u8]) -> Result<Arc<Block>> {
+    pub(crate) fn complete(&self, position: Position, first: &[u8]) -> Result<Arc<Block>> {
         let (offset, footer) = (position.offset(), self.footer()?);
         let at = |m: Malformed| m.at(self.path(), offset);
         let header = Header::decode(first, offset, footer.origin).map_err(at)?;
@@ -394,39 +436,6 @@ impl Table {
         let block = Arc::new(block);
         self.keep(&block);
         Ok(block)
-    }
-
-    /// Reads the blocks of `requests` that `blocks` lacks, each once and all together.
-    fn load_missing(&self, requests: &[(Position, &[u8])], blocks: &mut [Option<Arc<Block>>]) -> Result<()> {
-        let mut missing: Vec<usize> = (0..requests.len()).filter(|&i| blocks[i].is_none()).collect();
-        missing.sort_by_key(|&i| requests[i].0);
-        let mut firsts = missing.clone();
-        firsts.dedup_by_key(|&mut i| requests[i].0.offset());
-        if firsts.is_empty() {
-            return Ok(());
-        }
-        let lens: Vec<usize> =
-            firsts.iter().map(|&i| self.first_read(requests[i].0)).collect::<Result<_>>()?;
-        with_scratch(lens.iter().sum(), |mut rest| -> Result<()> {
-            let mut reads: Vec<(u64, &mut [u8])> = Vec::with_capacity(lens.len());
-            for (&i, &len) in firsts.iter().zip(&lens) {
-                let (buf, behind) = std::mem::take(&mut rest).split_at_mut(len);
-                reads.push((requests[i].0.offset(), buf));
-                rest = behind;
-            }
-            self.file.read_many(&mut reads)?;
-            for (&i, (_, buf)) in firsts.iter().zip(&reads) {
-                blocks[i] = Some(self.complete(requests[i].0, buf)?);
-            }
-            Ok(())
-        })?;
-        // The sort is stable: the first of equal positions, which was read, comes before the others.
-        for pair in missing.windows(2) {
-            if blocks[pair[1]].is_none() {
-                blocks[pair[1]] = blocks[pair[0]].clone();
-            }
-        }
-        Ok(())
     }
 }
 

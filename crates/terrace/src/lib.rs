@@ -33,8 +33,8 @@ pub use db::{Db, DbIter, Entries, KeyRange, Snapshot, lock_path};
 pub use env::{Env, PmSpace};
 pub use options::{
     BucketMemtableKind, BufferPlace, Compression, EngineKind, LabOptions, LabTrees, ListDesign, LogPlace,
-    LsmOptions, Options, PoolChoice, SlmOptions, SptreeOptions, TieringKind, TlsmOptions, TurboOptions,
-    WipOptions, WriteOptions,
+    LsmOptions, Options, PoolChoice, SlmOptions, SptreeOptions, TableReads, TieringKind, TlsmOptions,
+    TurboOptions, WipOptions, WriteOptions,
 };
 pub use repair::{RepairOptions, Whose};
 pub use stats::{

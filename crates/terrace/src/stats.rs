@@ -22,6 +22,8 @@ pub struct Stats {
     pub durability: String,
     /// Where the commit log lies and how it is written, in plain words; empty where there is none.
     pub log: String,
+    /// How tables are read, and why, in plain words.
+    pub table_reads: String,
     /// The emulation's name, when persistent memory is emulated.
     pub emulated: Option<String>,
     /// What opening had to do.
@@ -183,6 +185,14 @@ pub struct SsdStats {
     pub tables: u64,
     /// Tables whose files are open now; see `Options::max_open_tables`.
     pub open_tables: u64,
+    /// Tables that are mapped, those included that are gone and of which somebody still holds a value.
+    pub mapped_tables: u64,
+    /// Bytes of them. They count to no budget: the system takes their memory back when it is needed.
+    pub mapped_bytes: u64,
+    /// Bytes of these that are in memory, as the system counts them.
+    pub mapped_resident: u64,
+    /// Mappings that the system could not read since the database was opened; their tables are read by calls.
+    pub failed_maps: u64,
     /// Files that nobody needs any more and that are still there: somebody still reads them, or they could not be removed
     /// yet.
     pub obsolete_files: u64,
@@ -194,9 +204,9 @@ pub struct SsdStats {
     pub live_entries: u64,
     /// Bytes written to files.
     pub bytes_written: u64,
-    /// Bytes read from files.
+    /// Bytes read from files by calls; what is read through mappings nobody counts.
     pub bytes_read: u64,
-    /// Read operations.
+    /// Read operations, likewise.
     pub reads: u64,
     /// Durability waits.
     pub syncs: u64,

@@ -56,6 +56,9 @@ pub fn render(stats: &Stats) -> String {
     if !stats.log.is_empty() {
         heading("log", &stats.log);
     }
+    if stats.ssd.tables > 0 {
+        heading("tables read", &stats.table_reads);
+    }
     heading("opened", &stats.opened);
     if let Some(failure) = &stats.failure {
         heading("FAILURE", failure);
@@ -115,6 +118,8 @@ fn ssd(stats: &Stats, text: &mut String) {
     let parts = [
         ("entries in SSTables", grouped(ssd.table_entries)),
         ("files of SSTables open", grouped(ssd.open_tables)),
+        ("mapped", mapped(stats)),
+        ("mappings that failed", if ssd.failed_maps > 0 { grouped(ssd.failed_maps) } else { String::new() }),
         ("files to be removed", grouped(ssd.obsolete_files)),
         ("written", human(ssd.bytes_written)),
         ("read", human(ssd.bytes_read)),
@@ -124,6 +129,15 @@ fn ssd(stats: &Stats, text: &mut String) {
     ];
     let tables = if ssd.tables == 1 { "SSTable" } else { "SSTables" };
     floor(text, "SSD", &format!("{} in {} {tables}", human(ssd.table_bytes), grouped(ssd.tables)), &parts);
+}
+
+/// What is mapped and how much of it is in memory, if anything is.
+fn mapped(stats: &Stats) -> String {
+    let ssd = &stats.ssd;
+    match ssd.mapped_tables {
+        0 => String::new(),
+        _ => format!("{}, {} in memory", human(ssd.mapped_bytes), human(ssd.mapped_resident)),
+    }
 }
 
 /// Newest values in the pool, of an engine that keeps some there.
@@ -254,6 +268,7 @@ fn render_json(stats: &Stats) -> CommandResult<String> {
         "media": stats.media,
         "durability": stats.durability,
         "log": stats.log,
+        "table_reads": stats.table_reads,
         "emulated": stats.emulated,
         "opened": stats.opened,
         "failure": stats.failure,
@@ -310,6 +325,10 @@ fn ssd_json(stats: &Stats) -> Value {
         "live_entries": ssd.live_entries,
         "bytes_written": ssd.bytes_written,
         "open_tables": ssd.open_tables,
+        "mapped_tables": ssd.mapped_tables,
+        "mapped_bytes": ssd.mapped_bytes,
+        "mapped_resident": ssd.mapped_resident,
+        "failed_maps": ssd.failed_maps,
         "obsolete_files": ssd.obsolete_files,
         "bytes_read": ssd.bytes_read,
         "reads": ssd.reads,

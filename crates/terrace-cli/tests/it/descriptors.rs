@@ -48,6 +48,14 @@ fn hundreds_of_tables_in_a_process_with_few_descriptors() {
             stat["ssd"]["tables"].as_u64().unwrap()
         };
         assert!(tables() > 100, "{engine}: {} tables", tables());
+        for (reads, told) in
+            [("auto", "through mappings"), ("mapped", "as asked"), ("calls", "by calls, as asked")]
+        {
+            let set = format!("table_reads={reads}");
+            let stat = run(&bed, "stat", &["--set", &set]).text();
+            assert!(stat.contains("tables read") && stat.contains(told), "{stat}");
+            assert_eq!(run(&bed, "export", &["--set", &set]).text(), text, "{engine}");
+        }
         // However many the database is told that it may have.
         for more in [&[][..], &["--set", "max_open_tables=1000000"], &["--set", "max_open_tables=1"]] {
             assert_eq!(run(&bed, "export", more).text(), text, "{engine}");

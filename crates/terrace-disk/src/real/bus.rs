@@ -7,14 +7,15 @@
 //! goes to the handler that was there before, or ends the process as it would have without this.
 //!
 //! What remains: a program that sets a handler of its own afterwards, and does not pass on what is not its own, has
-//! none of this.
+//! none of this; nor has a thread that blocks the signal. And bytes that were given out of a mapping and are looked at
+//! later, when nobody asks any more: these are zeros then.
 //!
 //! The handler runs wherever a fault happens, so it takes no lock and allocates nothing: it reads atomics and makes a
 //! system call. Ranges lie in blocks of slots that are never freed and are found by walking a list that only grows.
 
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 
 use libc::{c_int, c_void, siginfo_t};
 use rustix::mm::{MapFlags, ProtFlags};
@@ -57,6 +58,17 @@ static FIRST: Block = Block::new();
 /// The system's page size, known before a range is.
 static PAGE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
+/// Pages that were replaced in this process.
+static FAULTS: AtomicU64 = AtomicU64::new(0);
+
+/// How many pages of mappings were replaced in this process until now.
+#[inline]
+pub(crate) fn faults() -> u64 {
+    // As in `Guard::has_failed`.
+    fence(Ordering::Acquire);
+    FAULTS.load(Ordering::Acquire)
+}
+
 /// What handled the signal before; a leaked box. Null until it is known.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
 
@@ -91,9 +103,43 @@ impl Guard {
         Some(Guard { slot: claim((first as u64) << COUNT_BITS | count as u64) })
     }
 
-    /// Whether a load or store in the range has faulted.
+    /// Whether a load or store in the range has faulted: of those that were made before this is asked, by whomever.
+    #[inline]
     pub(super) fn has_failed(&self) -> bool {
+        // Whoever has seen a page of zeros sees the mark, which was set before. Loads of bytes are not atomic, so it takes a
+        // fence to keep them before this one.
+        fence(Ordering::Acquire);
         self.slot.failed.load(Ordering::Acquire)
+    }
+
+    /// Does what is done where a load of the byte at `address`, which is in the range, faults.
+    pub(super) fn fail(&self, address: usize) {
+        let page = PAGE_BYTES.load(Ordering::Relaxed);
+        if self.slot.has((address / page) as u64) {
+            replace_in(self.slot, address / page * page, page);
+        }
+    }
+
+    /// Does that for the whole range.
+    pub(super) fn fail_all(&self) {
+        let page = PAGE_BYTES.load(Ordering::Relaxed);
+        let (first, count) = self.slot.pages();
+        self.slot.failed.store(true, Ordering::Release);
+        put_zeros(first as usize * page, count as usize * page);
+    }
+}
+
+impl Slot {
+    /// The number of the first page, and how many there are.
+    fn pages(&self) -> (u64, u64) {
+        let range = self.range.load(Ordering::Acquire);
+        (range >> COUNT_BITS, range & ((1 << COUNT_BITS) - 1))
+    }
+
+    /// Whether the page of number `page` is in the range.
+    fn has(&self, page: u64) -> bool {
+        let (first, count) = self.pages();
+        (first..first + count).contains(&page)
     }
 }
 
@@ -109,8 +155,11 @@ impl Drop for Guard {
 fn claim(range: u64) -> &'static Slot {
     let mut block = &FIRST;
     loop {
-        let take =
-            |slot: &&Slot| slot.range.compare_exchange(0, range, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        // Looked at first: there may be thousands that are taken, and to try one costs more than to look.
+        let take = |slot: &&Slot| {
+            slot.range.load(Ordering::Relaxed) == 0
+                && slot.range.compare_exchange(0, range, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
         if let Some(slot) = block.slots.iter().find(take) {
             return slot;
         }
@@ -138,12 +187,7 @@ fn add_behind(last: &'static Block) -> &'static Block {
 fn find(page: u64) -> Option<&'static Slot> {
     let mut block = Some(&FIRST);
     while let Some(here) = block {
-        let has_it = |slot: &&Slot| {
-            let range = slot.range.load(Ordering::Acquire);
-            let (first, count) = (range >> COUNT_BITS, range & ((1 << COUNT_BITS) - 1));
-            (first..first + count).contains(&page)
-        };
-        if let Some(slot) = here.slots.iter().find(has_it) {
+        if let Some(slot) = here.slots.iter().find(|slot| slot.has(page)) {
             return Some(slot);
         }
         block = here.next();
@@ -197,14 +241,26 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
 fn replace_page(address: usize) -> bool {
     let page = PAGE_BYTES.load(Ordering::Relaxed);
     let Some(slot) = (page > 0).then(|| find((address / page) as u64)).flatten() else { return false };
+    // The page is there still: this thread faulted in it, so it uses the range, and the owner may not drop the guard and
+    // unmap the range before that is over.
+    replace_in(slot, address / page * page, page)
+}
+
+/// Puts a page of zeros in the place of the one that begins at `start` of the range of `slot`, whose owner keeps it meanwhile.
+/// Where the process may have no more mappings, all of the range becomes zeros, which makes fewer of them.
+fn replace_in(slot: &Slot, start: usize, page: usize) -> bool {
     slot.failed.store(true, Ordering::Release);
+    FAULTS.fetch_add(1, Ordering::AcqRel);
+    let (first, count) = slot.pages();
+    put_zeros(start, page) || put_zeros(first as usize * page, count as usize * page)
+}
+
+/// Puts pages of zeros in the place of those in the `len` bytes at `start`, which a slot has; whether that was done.
+fn put_zeros(start: usize, len: usize) -> bool {
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
-    // SAFETY: the page lies in a range that is its owner's mapping for as long as it is in a slot, and the owner agreed
-    // that its pages be replaced. It is there still: this thread faulted in it, so it uses the range, and the
-    // owner may not drop the guard and unmap the range before that is over. The call is a bare system call.
-    unsafe {
-        rustix::mm::mmap_anonymous((address / page * page) as *mut c_void, page, protection, flags).is_ok()
-    }
+    // SAFETY: the pages lie in a range that is its owner's mapping for as long as it is in a slot, and the owner agreed
+    // that its pages be replaced. The call is a bare system call.
+    unsafe { rustix::mm::mmap_anonymous(start as *mut c_void, len, protection, flags).is_ok() }
 }
 
 /// Does what would have been done without this handler.

@@ -10,18 +10,22 @@
 //! | `blocks.rs` | files of sectors |
 //! | `queue.rs`, `ring.rs` | many reads or writes of a file, one after the other and side by side |
 //! | `device.rs` | what drives say of themselves |
+//! | `region.rs` | mappings that whole files are read through |
 //! | `bus.rs` | faults of mappings |
 //! | `lock.rs` | locks of files |
+//! | `memory.rs` | how much memory there is for what is read |
 //! | `epoch.rs` | names of page caches |
 
 mod begun;
 mod blocks;
-mod bus;
+pub(crate) mod bus;
 mod device;
 mod epoch;
 mod lock;
+mod memory;
 mod queue;
 mod read;
+pub(crate) mod region;
 mod reserved;
 mod ring;
 mod window;
@@ -170,6 +174,10 @@ impl Fs for RealFs {
 
     fn epoch(&self, dir: &Path) -> u64 {
         epoch::of(dir)
+    }
+
+    fn available_memory(&self) -> Option<u64> {
+        memory::available()
     }
 }
 

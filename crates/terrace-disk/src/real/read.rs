@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{Advice, OFlags};
 use terrace_base::{Error, Result};
 
+use super::region::Region;
 use crate::fs::{Access, ReadFile};
+use crate::maps::Mapping;
 
 /// What direct reads are aligned to: a multiple of every sector size in use.
 const ALIGN_BYTES: usize = 4096;
@@ -120,6 +122,12 @@ impl ReadFile for RealReadFile {
             }
         }
         reads.iter_mut().try_for_each(|(offset, buf)| self.read_at(*offset, buf))
+    }
+
+    /// The length is looked at anew: what was cut off meanwhile would be a fault.
+    fn map(&self) -> Option<Mapping> {
+        let is_whole = self.file.metadata().is_ok_and(|stat| stat.len() == self.len);
+        is_whole.then(|| Region::of_file(&self.file, self.len)).flatten().map(Mapping::of_region)
     }
 
     fn len(&self) -> u64 {

@@ -1,8 +1,9 @@
 //! Handles of simulated files.
 
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use terrace_base::{Error, ErrorKind, Result};
 
@@ -11,12 +12,17 @@ use super::fault::FsEvent;
 use super::state::FileId;
 use super::{Disk, Shared};
 use crate::fs::{FileLock, ROOM_UNIT_BYTES, ReadFile, WriteFile};
+use crate::maps::{Mapping, Trial};
+use crate::real::region::Region;
 
 /// The most room that is made at a time. Little, so that tests with small files see much of it.
 const MOST_ROOM_BYTES: u64 = 16 << 10;
 
 /// One in so many times that room is made the file is a plain one from then on, as where it cannot be mapped.
 const PLAIN_ONE_IN: u64 = 16;
+
+/// About a page: reads of several that fail do so in one of them.
+const PAGE_BYTES: usize = 4099;
 
 /// One in so many appends in place is seen half done.
 const HALF_DONE_ONE_IN: u64 = 4;
@@ -233,12 +239,43 @@ impl ReadFile for SimReadFile {
         Err(Error::corruption(&self.path, offset, expected, format!("the file's end at {found}")))
     }
 
+    /// A copy. A read through it that is made to fail is a page of zeros.
+    fn map(&self) -> Option<Mapping> {
+        let mut disk = self.shared.disk.lock();
+        if disk.state.without_maps || self.content.len() == 0 {
+            return None;
+        }
+        let fill = |bytes: &mut [u8]| {
+            let _ = self.content.read(0, bytes);
+        };
+        let mapping = Mapping::of_region(Region::of_bytes(self.content.len() as usize, fill)?);
+        disk.hold_map(&mapping);
+        let trial = MapTrial { shared: Arc::downgrade(&self.shared), path: self.path.clone() };
+        Some(mapping.with_trial(Arc::new(trial)))
+    }
+
     fn len(&self) -> u64 {
         self.content.len()
     }
 
     fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+/// Lets reads through a mapping fail as those by calls do.
+struct MapTrial {
+    shared: Weak<Shared>,
+    path: PathBuf,
+}
+
+impl Trial for MapTrial {
+    fn fails_at(&self, range: Range<usize>) -> Option<usize> {
+        let shared = self.shared.upgrade()?;
+        let failed = shared.look(&self.path, "read", |_| Ok(())).is_err();
+        // One page of what was to be read, always the same of the same operation.
+        let operations = shared.disk.lock().faults.operations as usize;
+        failed.then(|| range.start + operations * PAGE_BYTES % range.len().max(1))
     }
 }
 

@@ -102,7 +102,9 @@ impl SimFs {
     /// forgotten holds.
     pub fn empty(&self) {
         self.observe(None);
-        self.shared.disk.lock().state = State::new();
+        let mut disk = self.shared.disk.lock();
+        disk.state = State::new();
+        disk.empty_maps();
     }
 
     /// Whether a failed sync has dropped pages since the machine was booted.
@@ -144,6 +146,21 @@ impl SimFs {
     /// Says whether files that are created with room have it; a disk where nobody has said so gives it.
     pub fn set_room(&self, has_room: bool) {
         self.shared.disk.lock().state.without_room = !has_room;
+    }
+
+    /// Whether files can be mapped.
+    pub fn has_maps(&self) -> bool {
+        !self.shared.disk.lock().state.without_maps
+    }
+
+    /// Says whether files can be mapped, from now on; they can where nobody has said so.
+    pub fn set_maps(&self, has_maps: bool) {
+        self.shared.disk.lock().state.without_maps = !has_maps;
+    }
+
+    /// Says how much memory the system has for what is read; not known where nobody has.
+    pub fn set_available_memory(&self, bytes: Option<u64>) {
+        self.shared.disk.lock().state.available_memory = bytes;
     }
 
     /// Says how many bytes a sector and a block have, of files that are opened from now on; 512 and 4096 where nobody has.
@@ -408,5 +425,9 @@ impl Fs for SimFs {
 
     fn epoch(&self, _dir: &Path) -> u64 {
         self.shared.disk.lock().state.epoch
+    }
+
+    fn available_memory(&self) -> Option<u64> {
+        self.shared.disk.lock().state.available_memory
     }
 }

@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 
 use terrace_base::{Error, Result};
 
 use super::fault::Faults;
 use super::state::{FileId, State};
+use crate::maps::Mapping;
+use crate::real::region::Region;
 
 /// `open` counts the write handles of each file; locks and faults belong to the process.
 #[derive(Default)]
@@ -18,6 +21,8 @@ pub(super) struct Disk {
     /// Open handles, and how many there may be.
     pub(super) descriptors: usize,
     pub(super) most_descriptors: Option<usize>,
+    /// Files that are mapped.
+    pub(super) maps: Vec<Weak<Region>>,
 }
 
 /// The system's number for too many open files.
@@ -49,6 +54,19 @@ impl Disk {
                 self.open.remove(&id);
             }
         }
+    }
+
+    /// A file is mapped.
+    pub(super) fn hold_map(&mut self, mapping: &Mapping) {
+        if self.maps.len().is_power_of_two() {
+            self.maps.retain(|map| map.strong_count() > 0);
+        }
+        self.maps.push(Arc::downgrade(mapping.region()));
+    }
+
+    /// Nobody looks at mapped files any more: they take no memory from now on.
+    pub(super) fn empty_maps(&mut self) {
+        self.maps.drain(..).filter_map(|map| map.upgrade()).for_each(|map| map.fail_all());
     }
 
     /// Bytes that fit on the disk still.

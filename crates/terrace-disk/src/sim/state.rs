@@ -201,6 +201,10 @@ pub(super) struct State {
     pub(super) without_room: bool,
     /// Nothing of a file of sectors can be given back.
     pub(super) without_holes: bool,
+    /// No file can be mapped.
+    pub(super) without_maps: bool,
+    /// What the system says of its memory.
+    pub(super) available_memory: Option<u64>,
     /// Bytes of a sector and of a block.
     pub(super) sectors: (u32, u32),
 }

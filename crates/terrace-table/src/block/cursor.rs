@@ -2,9 +2,8 @@
 
 use std::cmp::Ordering;
 use std::ops::Range;
-use std::sync::Arc;
 
-use super::read::Block;
+use super::read::{Block, Held};
 use crate::entry::{Kind, order};
 use crate::frame::Malformed;
 
@@ -25,7 +24,7 @@ struct Passed {
 /// the run's earlier entries in `passed`; they end just before the current entry, or are empty.
 #[derive(Debug, Default)]
 pub(crate) struct BlockCursor {
-    block: Option<Arc<Block>>,
+    block: Option<Held>,
     valid: bool,
     at: usize,
     key: Vec<u8>,
@@ -38,13 +37,18 @@ pub(crate) struct BlockCursor {
 
 impl BlockCursor {
     /// Moves to `block`, before any entry.
-    pub fn set(&mut self, block: Option<Arc<Block>>) {
+    pub fn set(&mut self, block: Option<Held>) {
         self.block = block;
         self.leave();
     }
 
-    pub fn block(&self) -> Option<&Arc<Block>> {
-        self.block.as_ref()
+    pub fn block(&self) -> Option<&Block> {
+        self.block.as_deref()
+    }
+
+    /// Whether the block is a share of a mapping.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.block, Some(Held::Mapped(_)))
     }
 
     pub fn valid(&self) -> bool {

@@ -19,5 +19,5 @@ mod write;
 
 pub(crate) use compress::Compressor;
 pub(crate) use cursor::BlockCursor;
-pub(crate) use read::{Block, Lookup};
+pub(crate) use read::{Block, Found, Held, Lookup, View};
 pub(crate) use write::{BlockWriter, seal};

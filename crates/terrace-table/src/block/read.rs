@@ -1,7 +1,8 @@
 //! Reading and searching a block in memory.
 
 use std::cmp::Ordering;
-use std::ops::Range;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use terrace_base::codec::Reader;
@@ -23,6 +24,28 @@ pub(crate) struct Block {
     limit: usize,
     restarts: usize,
     held_bytes: usize,
+}
+
+/// A block, and whose it is.
+#[derive(Debug)]
+pub(crate) enum Held {
+    /// The cache's.
+    Cached(Arc<Block>),
+    /// Nobody else's.
+    Own(Block),
+    /// A share of a mapping, of which it has to be asked whether it is sound.
+    Mapped(Block),
+}
+
+impl Deref for Held {
+    type Target = Block;
+
+    fn deref(&self) -> &Block {
+        match self {
+            Held::Cached(block) => block,
+            Held::Own(block) | Held::Mapped(block) => block,
+        }
+    }
 }
 
 /// One entry, decoded but for its key's shared prefix.
@@ -95,18 +118,26 @@ fn varint(data: &[u8], at: &mut usize) -> Option<u64> {
     None
 }
 
+/// A payload wherever it lies, to be searched; its count of restarts fits into it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct View<'a> {
+    data: &'a [u8],
+    /// End of the entries, start of the restart array.
+    limit: usize,
+    restarts: usize,
+}
+
 impl Block {
     /// The block whose payload is `data`. `held_bytes` is what keeping it costs.
     pub fn new(data: Bytes, offset: u64, held_bytes: usize) -> Result<Block, Malformed> {
-        let bad = || Malformed::new("a restart array within the block", "a count that does not fit");
-        let count_at = data.len().checked_sub(4).ok_or_else(bad)?;
-        let restarts = Reader::new(&data[count_at..]).u32().ok_or_else(bad)? as usize;
-        let array = 4 * restarts.saturating_sub(1);
-        let limit = count_at.checked_sub(array).ok_or_else(bad)?;
-        if (restarts == 0) != (limit == 0) {
-            return Err(bad());
-        }
+        let (limit, restarts) = View::new(&data).map(|view| (view.limit, view.restarts))?;
         Ok(Block { data, offset, limit, restarts, held_bytes })
+    }
+
+    /// The payload, to be searched.
+    #[inline]
+    pub fn view(&self) -> View<'_> {
+        View { data: &self.data, limit: self.limit, restarts: self.restarts }
     }
 
     /// What keeping the block in memory costs.
@@ -141,6 +172,43 @@ impl Block {
 
     /// The offset of restart `i`.
     pub fn restart(&self, i: usize) -> Result<usize, Malformed> {
+        self.view().restart(i)
+    }
+
+    /// The entry at `at`, which must be below [`limit`](Self::limit).
+    #[inline]
+    pub fn entry(&self, at: usize) -> Result<RawEntry, Malformed> {
+        self.view().entry(at)
+    }
+
+    /// The last restart that sorts before (`key`, `seq`), or the first.
+    pub fn restart_before(&self, key: &[u8], seq: u64) -> Result<usize, Malformed> {
+        self.view().restart_before(key, seq)
+    }
+
+    /// The newest version of `key` with a sequence number up to `max_seq`.
+    pub fn find(&self, key: &[u8], max_seq: u64) -> Result<Lookup, Malformed> {
+        self.view().find(key, max_seq)
+    }
+}
+
+impl<'a> View<'a> {
+    /// Of the payload `data`.
+    #[inline]
+    pub fn new(data: &'a [u8]) -> Result<View<'a>, Malformed> {
+        let bad = || Malformed::new("a restart array within the block", "a count that does not fit");
+        let count_at = data.len().checked_sub(4).ok_or_else(bad)?;
+        let restarts = Reader::new(&data[count_at..]).u32().ok_or_else(bad)? as usize;
+        let array = 4 * restarts.saturating_sub(1);
+        let limit = count_at.checked_sub(array).ok_or_else(bad)?;
+        if (restarts == 0) != (limit == 0) {
+            return Err(bad());
+        }
+        Ok(View { data, limit, restarts })
+    }
+
+    /// The offset of restart `i`.
+    pub fn restart(&self, i: usize) -> Result<usize, Malformed> {
         if i == 0 {
             return Ok(0);
         }
@@ -152,9 +220,9 @@ impl Block {
         }
     }
 
-    /// The entry at `at`, which must be below [`limit`](Self::limit).
+    /// The entry at `at`, which must be below `limit`.
     #[inline]
-    pub fn entry(&self, at: usize) -> Result<RawEntry, Malformed> {
+    fn entry(&self, at: usize) -> Result<RawEntry, Malformed> {
         self.try_entry(at).ok_or_else(|| self.malformed(at))
     }
 
@@ -260,7 +328,7 @@ impl Block {
     }
 
     /// The value of the first entry at or after (`key`, `seq`).
-    pub fn value_at_or_after(&self, key: &[u8], seq: u64) -> Result<Option<&[u8]>, Malformed> {
+    pub fn value_at_or_after(&self, key: &[u8], seq: u64) -> Result<Option<&'a [u8]>, Malformed> {
         let (entry, _) = self.lower_bound(key, seq)?;
         Ok(entry.map(|entry| &self.data[entry.value]))
     }
@@ -298,7 +366,7 @@ mod tests {
             let block = open(&[entry, &[1, 0, 0, 0]].concat()).unwrap();
             let found = block.find(b"a", 9);
             let mut cursor = super::super::BlockCursor::default();
-            cursor.set(Some(std::sync::Arc::new(block)));
+            cursor.set(Some(Held::Own(block)));
             assert!(cursor.first().is_err() && cursor.last().is_err(), "{entry:?}");
             assert!(!matches!(found, Ok(Lookup::Found(_))), "{entry:?}");
         }

@@ -9,6 +9,7 @@ mod golden;
 mod large;
 mod lazy;
 mod lookups;
+mod mapped;
 mod memfs;
 mod merge;
 mod model;

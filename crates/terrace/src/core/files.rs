@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
-use terrace_disk::{Access, Descriptors, Fs, LazyFile, ReadFile, WriteFile};
+use terrace_disk::{Access, Descriptors, Fs, LazyFile, Mapping, ReadFile, WriteFile};
 use terrace_table::TableMeta;
 
 use crate::manifest::{FileName, Manifest};
@@ -57,7 +57,7 @@ struct TableFile {
 
 impl TableFile {
     /// A table that is gone is damage.
-    fn told(&self, outcome: Result<()>) -> Result<()> {
+    fn told<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|e| if is_gone(&e) { missing_table(self.path()) } else { e })
     }
 }
@@ -69,6 +69,14 @@ impl ReadFile for TableFile {
 
     fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Result<()> {
         self.told(self.file.read_many(reads))
+    }
+
+    fn map(&self) -> Option<Mapping> {
+        self.file.map()
+    }
+
+    fn past_cache(&self) -> Result<Option<Arc<dyn ReadFile>>> {
+        self.told(self.file.past_cache())
     }
 
     fn len(&self) -> u64 {

@@ -8,6 +8,7 @@
 //! | `health.rs` | the failure after which nothing is written any more |
 //! | `memory.rs` | the budget of DRAM, and how much of it each part has borrowed |
 //! | `files.rs` | the files of tables: opened when they are read, removed when nobody may read them any more |
+//! | `table_reads.rs` | whether tables are read through mappings or by calls |
 //! | `report.rs` | what a check and a repair tell |
 
 pub(crate) mod engine;
@@ -17,6 +18,7 @@ pub(crate) mod memory;
 pub(crate) mod report;
 pub(crate) mod request;
 pub(crate) mod snapshots;
+pub(crate) mod table_reads;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,6 +32,7 @@ use self::files::Files;
 use self::health::Health;
 use self::memory::Memory;
 use self::snapshots::Snapshots;
+use self::table_reads::TableReader;
 use crate::env::Env;
 use crate::options::Options;
 use crate::stats::Counters;
@@ -46,6 +49,7 @@ pub(crate) struct Core {
     pub health: Health,
     pub counters: Counters,
     pub memory: Arc<Memory>,
+    pub table_reader: Arc<TableReader>,
     /// Whether what is written is gone when it is closed: then nothing is compacted.
     pub is_scratch: bool,
 }
@@ -70,6 +74,7 @@ impl Core {
             files: Files::new(fs.clone(), &dir, descriptors),
             fs,
             dir,
+            table_reader: Arc::new(TableReader::new(options.table_reads)),
             options,
             env,
             snapshots: Arc::default(),

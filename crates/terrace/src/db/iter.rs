@@ -26,6 +26,8 @@ pub struct DbIter {
     front: Option<Box<dyn EngineIter>>,
     back: Option<Box<dyn EngineIter>>,
     failed: bool,
+    /// Mappings of tables that had failed when its walks were made.
+    failed_maps: u64,
     /// Last, as the walks read what it keeps.
     hold: Arc<Hold>,
 }
@@ -40,7 +42,8 @@ impl DbIter {
     pub(crate) fn new(hold: Arc<Hold>, from: Bound<&[u8]>, to: Bound<&[u8]>) -> DbIter {
         let (lower, upper) = (from.map(Bytes::copy_from_slice), to.map(Bytes::copy_from_slice));
         let range = (lower.clone(), upper.clone());
-        DbIter { hold, range, lower, upper, front: None, back: None, failed: false }
+        let failed_maps = hold.failed_maps();
+        DbIter { hold, range, lower, upper, front: None, back: None, failed: false, failed_maps }
     }
 
     /// Goes to `key`: `next` gives the first entry at or after it, and never one before the range.
@@ -60,7 +63,8 @@ impl DbIter {
         self.back = None;
     }
 
-    fn step(&mut self, direction: Direction) -> Result<Option<(Bytes, Bytes)>> {
+    /// What the walk in `direction` comes to next, wherever that lies.
+    fn advance(&mut self, direction: Direction) -> Result<Option<(Bytes, Bytes)>> {
         let (walk, bound) = match direction {
             Direction::Forward => (&mut self.front, &self.lower),
             Direction::Backward => (&mut self.back, &self.upper),
@@ -70,9 +74,27 @@ impl DbIter {
             made.seek(bound.as_ref().map(|b| &b[..]))?;
             *walk = Some(made);
         }
-        let Some(walk) = walk else { return Ok(None) };
-        let entry = walk.next()?;
+        let entry = walk.as_mut().map_or(Ok(None), |walk| walk.next())?;
         self.hold.engine().intact()?;
+        Ok(entry)
+    }
+
+    /// The same, of which all is what was written. A walk keeps what it has read ahead; should a mapping of a table fail
+    /// meanwhile, walks go on anew, and read that table by calls.
+    fn advance_soundly(&mut self, direction: Direction) -> Result<Option<(Bytes, Bytes)>> {
+        loop {
+            let entry = self.advance(direction);
+            let failed_maps = self.hold.failed_maps();
+            if failed_maps == self.failed_maps {
+                return entry;
+            }
+            self.failed_maps = failed_maps;
+            (self.front, self.back) = (None, None);
+        }
+    }
+
+    fn step(&mut self, direction: Direction) -> Result<Option<(Bytes, Bytes)>> {
+        let entry = self.advance_soundly(direction)?;
         let Some((key, value)) = entry else { return Ok(None) };
         let inside = match direction {
             Direction::Forward => below(&key, &self.upper),
@@ -139,6 +161,7 @@ impl DoubleEndedIterator for DbIter {
 pub struct Entries {
     walk: Box<dyn EngineIter>,
     failed: bool,
+    failed_maps: u64,
     /// Last, as the walk reads what it keeps.
     hold: Arc<Hold>,
 }
@@ -151,8 +174,9 @@ impl std::fmt::Debug for Entries {
 
 impl Entries {
     pub(crate) fn new(hold: Arc<Hold>) -> Result<Entries> {
+        let failed_maps = hold.failed_maps();
         let walk = hold.engine().clone().walk_all(hold.seq())?;
-        Ok(Entries { walk, failed: false, hold })
+        Ok(Entries { walk, failed: false, failed_maps, hold })
     }
 }
 
@@ -163,7 +187,8 @@ impl Iterator for Entries {
         if self.failed {
             return None;
         }
-        let entry = self.walk.next().and_then(|entry| self.hold.engine().intact().map(|()| entry));
+        let entry =
+            self.walk.next().and_then(|entry| self.hold.intact_since(self.failed_maps).map(|()| entry));
         let item = entry.transpose();
         self.failed = matches!(item, Some(Err(_)));
         item

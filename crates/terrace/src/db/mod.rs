@@ -263,6 +263,10 @@ impl Db {
         stats.ssd.reads = io.reads;
         stats.ssd.syncs = io.syncs;
         (stats.ssd.open_tables, stats.ssd.obsolete_files) = core.files.figures();
+        let (table_reads, maps) = core.table_reader.told();
+        stats.table_reads = table_reads;
+        (stats.ssd.mapped_tables, stats.ssd.mapped_bytes) = (maps.count, maps.bytes);
+        (stats.ssd.mapped_resident, stats.ssd.failed_maps) = (maps.resident, maps.failed);
         stats.failure = core.health.failure().map(|cause| cause.to_string());
         self.inner.engine.fill_stats(&mut stats);
         if self.inner.read_only {

@@ -50,6 +50,18 @@ impl Hold {
     pub fn engine(&self) -> &Arc<dyn Engine> {
         &self.engine
     }
+
+    /// How many mappings of tables have failed until now.
+    pub fn failed_maps(&self) -> u64 {
+        self.core.table_reader.maps().failures()
+    }
+
+    /// Refuses what was read since `failed_maps` mappings had failed, if it may rest on what is not what was written.
+    #[inline]
+    pub fn intact_since(&self, failed_maps: u64) -> Result<()> {
+        self.engine.intact()?;
+        self.core.table_reader.intact_since(failed_maps, &self.core.dir)
+    }
 }
 
 impl Drop for Hold {
@@ -83,7 +95,15 @@ impl Snapshot {
 
     /// The values of `keys` at that moment.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Bytes>>> {
-        keys.into_iter().map(|key| self.get(key)).collect()
+        let keys: Vec<K> = keys.into_iter().collect();
+        loop {
+            let failed_maps = self.hold.failed_maps();
+            let found = keys.iter().map(|key| self.get(key)).collect();
+            // Should a mapping fail meanwhile, what was read of it before is read again, by calls.
+            if self.hold.failed_maps() == failed_maps {
+                return found;
+            }
+        }
     }
 
     /// All entries, in key order.

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `kind.rs` | which engines there are |
 //! | `slm.rs`, `lsm.rs`, `turbo.rs`, `sptree.rs`, `wip.rs`, `lab.rs`, `tlsm.rs` | the options of one engine, and their names and ranges |
+//! | `table_reads.rs` | how tables are read |
 //! | `settings.rs` | what an option that has a name may be set to |
 
 mod kind;
@@ -12,6 +13,7 @@ mod lsm;
 mod settings;
 mod slm;
 mod sptree;
+mod table_reads;
 #[cfg(test)]
 mod tests;
 mod tlsm;
@@ -30,6 +32,7 @@ pub use self::lsm::{LogPlace, LsmOptions};
 use self::settings::{KIB, MIB, Setting, Slot, TIB};
 pub use self::slm::SlmOptions;
 pub use self::sptree::SptreeOptions;
+pub use self::table_reads::TableReads;
 pub use self::tlsm::{ListDesign, TieringKind, TlsmOptions};
 pub use self::turbo::TurboOptions;
 pub use self::wip::{BucketMemtableKind, WipOptions};
@@ -86,6 +89,8 @@ pub struct Options {
     /// Whether commit logs in files are written through a mapping, where the file system suits that: a write is then a
     /// copy, and no call of the system. A write survives what it survives without it.
     pub map_logs: bool,
+    /// How tables are read. The option changes what it costs, and not what is found.
+    pub table_reads: TableReads,
     /// Compression of table blocks.
     pub compression: Compression,
     /// Refuses all writes, and writes nothing itself: a full disk, a file system mounted read-only or files that this user
@@ -123,6 +128,7 @@ impl Default for Options {
             background_threads: 2,
             max_open_tables: 0,
             map_logs: true,
+            table_reads: TableReads::default(),
             compression: Compression::None,
             read_only: false,
             create_if_missing: true,
@@ -198,6 +204,7 @@ impl Options {
             whole("background_threads", &mut self.background_threads, 1..=256),
             whole("max_open_tables", &mut self.max_open_tables, 0..=1_000_000),
             Setting { name: "map_logs", slot: Slot::Flag(&mut self.map_logs) },
+            Setting { name: "table_reads", slot: Slot::OneNamed(&mut self.table_reads) },
             whole("pool_extent_bytes", &mut self.pool_extent_bytes, 4 * KIB..=64 * MIB),
         ];
         all.extend(self.slm.settings());

@@ -330,6 +330,10 @@ impl Fs for BesideFs {
     fn epoch(&self, dir: &Path) -> u64 {
         self.fs.epoch(dir)
     }
+
+    fn available_memory(&self) -> Option<u64> {
+        self.fs.available_memory()
+    }
 }
 
 impl BesidePm {

@@ -8,6 +8,7 @@
 //! 2. A table enters before anything leads to it and leaves when nothing does any more. So a reader that finds no table
 //!    has asked with something outdated, and looks again.
 //! 3. A change costs what it changes: the tables of two moments share the rest.
+//! 4. With each change it is decided anew whether tables are read through mappings (`core/table_reads.rs`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,11 +16,14 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use rpds::RedBlackTreeMapSync;
+use terrace_base::clock::Clock;
 use terrace_base::{Error, Result};
+use terrace_disk::MeteredFs;
 use terrace_table::{BlockCache, Table, TableMeta};
 
 use crate::core::Core;
 use crate::core::files::{Files, missing_table};
+use crate::core::table_reads::TableReader;
 use crate::manifest::Manifest;
 
 /// The tables of one moment. A copy shares what it does not change.
@@ -33,7 +37,11 @@ pub(crate) struct TableStore {
     /// Where all of them come from.
     origin: u64,
     map: ArcSwap<TableMap>,
-    changing: Mutex<()>,
+    reader: Arc<TableReader>,
+    fs: Arc<MeteredFs>,
+    clock: Arc<dyn Clock>,
+    /// Bytes of all tables; locked while they change.
+    bytes: Mutex<u64>,
 }
 
 impl TableStore {
@@ -50,14 +58,20 @@ impl TableStore {
             cache: core.cache().clone(),
             origin: state.identity.origin(),
             map: ArcSwap::from_pointee(TableMap::new_sync()),
-            changing: Mutex::default(),
+            reader: core.table_reader.clone(),
+            fs: core.fs.clone(),
+            clock: core.env.clock.clone(),
+            bytes: Mutex::default(),
         };
         let files = state.tables.iter().filter(|(_, table)| table.list.is_none());
         let named = files.map(|(number, table)| match missing.contains(number) {
             true => (*number, store.missing(&table.meta)),
             false => (*number, store.of(&table.meta)),
         });
-        store.map.store(Arc::new(named.collect()));
+        let named: TableMap = named.collect();
+        *store.bytes.lock() = named.values().map(|table| table.meta().file_bytes).sum();
+        store.map.store(Arc::new(named));
+        store.decide();
         Ok(store)
     }
 
@@ -68,7 +82,8 @@ impl TableStore {
     }
 
     fn of(&self, meta: &TableMeta) -> Arc<Table> {
-        Table::lazy(self.files.hold_table(meta), meta.clone(), self.origin, self.cache.clone())
+        let (file, cache) = (self.files.hold_table(meta), self.cache.clone());
+        Table::mapped(file, meta.clone(), self.origin, cache, self.reader.maps())
     }
 
     /// A table that has just been written, which is looked at now: nothing is to fail once the manifest names it.
@@ -93,8 +108,9 @@ impl TableStore {
 
     /// Adds tables that the manifest names.
     pub fn insert(&self, tables: impl IntoIterator<Item = Arc<Table>>) {
-        self.change(|map| {
+        self.change(|map, bytes| {
             for table in tables {
+                *bytes += table.meta().file_bytes;
                 map.insert_mut(table.number(), table);
             }
         });
@@ -102,22 +118,29 @@ impl TableStore {
 
     /// Takes out tables that the manifest does not name any more. Their files go in this order once nobody reads them.
     pub fn remove(&self, numbers: &[u64]) {
-        self.change(|map| {
+        self.change(|map, bytes| {
             for number in numbers {
+                *bytes -= map.get(number).map_or(0, |table| table.meta().file_bytes);
                 map.remove_mut(number);
             }
         });
         self.files.remove_tables(numbers.iter().copied());
     }
 
-    fn change(&self, edit: impl FnOnce(&mut TableMap)) {
-        let alone = self.changing.lock();
+    fn decide(&self) {
+        let bytes = *self.bytes.lock();
+        self.reader.decide(&*self.fs, self.clock.now(), bytes);
+    }
+
+    fn change(&self, edit: impl FnOnce(&mut TableMap, &mut u64)) {
+        let mut alone = self.bytes.lock();
         let mut map = TableMap::clone(&self.map.load());
-        edit(&mut map);
+        edit(&mut map, &mut alone);
         let before = self.map.swap(Arc::new(map));
         // What goes with it may have files to be removed: nobody waits for that.
         drop(alone);
         drop(before);
+        self.decide();
     }
 }
 

@@ -15,6 +15,7 @@ mod lives;
 mod log_damage;
 mod logs;
 mod mapped;
+mod mapped_tables;
 mod memory_engines;
 mod opening;
 mod pools;

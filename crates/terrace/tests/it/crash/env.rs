@@ -258,4 +258,8 @@ impl Fs for ProcessFs {
     fn epoch(&self, dir: &Path) -> u64 {
         self.fs.epoch(dir)
     }
+
+    fn available_memory(&self) -> Option<u64> {
+        self.fs.available_memory()
+    }
 }

@@ -2,7 +2,7 @@
 
 use terrace::{
     BucketMemtableKind, Compression, EngineKind, LabOptions, LabTrees, ListDesign, LogPlace, LsmOptions,
-    Options, SlmOptions, SptreeOptions, TieringKind, TlsmOptions, TurboOptions, WipOptions,
+    Options, SlmOptions, SptreeOptions, TableReads, TieringKind, TlsmOptions, TurboOptions, WipOptions,
 };
 use terrace_pmem::Granularity;
 
@@ -269,6 +269,7 @@ fn common_setups(engine: &Engine) -> Vec<Setup> {
             s.options.lab.levels.block_bytes = 1;
             s.options.tlsm.levels.block_bytes = 1;
             s.options.memory_budget = 1024;
+            s.options.table_reads = TableReads::Calls;
         }),
         Setup::roomy(engine, Granularity::CacheLine),
         Setup::tiny("threads", engine).threaded(2),

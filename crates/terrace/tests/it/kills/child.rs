@@ -15,8 +15,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use terrace::{
-    BucketMemtableKind, Db, EngineKind, Options, PoolChoice, Profile, SlmOptions, TieringKind, TlsmOptions,
-    WipOptions,
+    BucketMemtableKind, Db, EngineKind, Options, PoolChoice, Profile, SlmOptions, TableReads, TieringKind,
+    TlsmOptions, WipOptions,
 };
 use terrace_base::rng::Rng;
 
@@ -90,6 +90,10 @@ impl Task {
             pm_bytes: 8 << 20,
             pool_extent_bytes: 4096,
             map_logs: !self.seed.wrapping_add(self.session).is_multiple_of(4),
+            table_reads: match self.seed.wrapping_add(self.session) % 3 {
+                0 => TableReads::Calls,
+                _ => TableReads::Mapped,
+            },
             slm,
             wip: self.buckets(),
             tlsm: self.lists(),

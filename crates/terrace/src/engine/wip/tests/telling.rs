@@ -103,4 +103,8 @@ impl Fs for Telling {
     fn epoch(&self, dir: &Path) -> u64 {
         self.fs.epoch(dir)
     }
+
+    fn available_memory(&self) -> Option<u64> {
+        self.fs.available_memory()
+    }
 }

@@ -1,0 +1,226 @@
+//! A stretch of addresses that whole files are read through.
+//!
+//! 1. The first `len` bytes are the file's, or what the region was made of; they are only read.
+//! 2. A page that the system cannot read is replaced by one of zeros, and the region is marked ([`Guard`]). It stays so.
+//! 3. The region stays until the value is dropped, whatever becomes of the file's name and descriptor.
+//!
+//! So the bytes are those of the file for as long as nobody writes to it or cuts it, which nobody who keeps to the contract
+//! of [`fs`](crate::fs) does, and the region is not marked.
+
+use std::fs::File;
+use std::ops::Range;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use super::bus::Guard;
+
+/// Mappings that a process may have where the system does not say.
+const COMMON_MOST_MAPS: usize = 65_530;
+
+/// Regions that there are in this process.
+static REGIONS: AtomicUsize = AtomicUsize::new(0);
+
+#[derive(Debug)]
+pub(crate) struct Region {
+    base: *mut u8,
+    len: usize,
+    /// Dropped before the addresses go.
+    guard: Option<Guard>,
+    /// Whether they are a file's, which the system's page cache holds as much of as it likes.
+    is_file: bool,
+}
+
+// SAFETY: the addresses are the value's own and stay mapped for its life. They are only read, but for what `Guard` replaces,
+// which is a call of the system that any thread may make.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// The `len` bytes of `file`, which is that long. `None` where they are not to be had.
+    pub(crate) fn of_file(file: &File, len: u64) -> Option<Region> {
+        if REGIONS.load(Ordering::Relaxed) >= most_regions() {
+            return None;
+        }
+        let len = usize::try_from(len).ok().filter(|&len| len > 0)?;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe {
+            rustix::mm::mmap(ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, 0).ok()?
+        };
+        let region = Region::guarded(base.cast(), len, true)?;
+        // What is read at a point has no neighbours that anybody asked for.
+        region.advise(0..len, Advice::Random);
+        Some(region)
+    }
+
+    /// A region that `fill` fills, of `len` bytes: what a mapped file is where there is no file.
+    pub(crate) fn of_bytes(len: usize, fill: impl FnOnce(&mut [u8])) -> Option<Region> {
+        if REGIONS.load(Ordering::Relaxed) >= most_regions() {
+            return None;
+        }
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base =
+            unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len.max(1), protection, flags).ok()? };
+        // SAFETY: the mapping was made just now, has as many bytes, all zero, and nobody else knows of it yet.
+        fill(unsafe { std::slice::from_raw_parts_mut(base.cast(), len) });
+        Region::guarded(base.cast(), len, false)
+    }
+
+    /// Takes over a mapping that was just made.
+    fn guarded(base: *mut u8, len: usize, is_file: bool) -> Option<Region> {
+        REGIONS.fetch_add(1, Ordering::Relaxed);
+        let mut region = Region { base, len, guard: None, is_file };
+        // SAFETY: the range is this value's mapping, of whole pages, and stays until after the guard is dropped. Whoever has
+        // read from it asks `has_failed` before relying on that.
+        region.guard = Some(unsafe { Guard::new(base, region.mapped_len()) }?);
+        Some(region)
+    }
+
+    /// Bytes of whole pages.
+    fn mapped_len(&self) -> usize {
+        self.len.max(1).next_multiple_of(rustix::param::page_size())
+    }
+
+    /// Whether a page was replaced, so that nothing may be relied on that was read by now.
+    #[inline]
+    pub(crate) fn has_failed(&self) -> bool {
+        self.guard.as_ref().is_none_or(Guard::has_failed)
+    }
+
+    /// Has the page with byte `at` be one that the system cannot read.
+    pub(crate) fn fail(&self, at: usize) {
+        if let Some(guard) = &self.guard {
+            guard.fail(self.base as usize + at.min(self.len.saturating_sub(1)));
+        }
+    }
+
+    /// Has all of it be what the system cannot read: it takes no memory then.
+    pub(crate) fn fail_all(&self) {
+        if let Some(guard) = &self.guard {
+            guard.fail_all();
+        }
+    }
+
+    /// Has the system read bytes `range` soon, together.
+    pub(crate) fn will_need(&self, range: Range<usize>) {
+        self.advise(range, Advice::WillNeed);
+    }
+
+    /// Advice only: a system that has no use for it reads all the same.
+    fn advise(&self, range: Range<usize>, advice: Advice) {
+        let page = rustix::param::page_size();
+        let (from, to) = (range.start / page * page, range.end.min(self.len));
+        if self.is_file && from < to {
+            // SAFETY: the range lies in this value's mapping, from the start of a page on, and the advice changes no byte.
+            let _ = unsafe { rustix::mm::madvise(self.base.add(from).cast(), to - from, advice) };
+        }
+    }
+
+    /// Bytes that are in memory now, as the system counts them.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        const PAGES: usize = 16 << 10;
+        if !self.is_file {
+            return self.len as u64;
+        }
+        let page = rustix::param::page_size();
+        let mut told = vec![0u8; PAGES.min(self.mapped_len() / page)];
+        let mut pages = 0u64;
+        for from in (0..self.mapped_len()).step_by(PAGES * page) {
+            let count = PAGES.min((self.mapped_len() - from) / page);
+            // SAFETY: the range is of whole pages of this value's mapping, and `told` has a byte for each of them.
+            let is_told = unsafe {
+                libc::mincore(self.base.add(from).cast(), count * page, told.as_mut_ptr().cast()) == 0
+            };
+            if is_told {
+                pages += told[..count].iter().map(|byte| u64::from(byte & 1)).sum::<u64>();
+            }
+        }
+        (pages * page as u64).min(self.len as u64)
+    }
+}
+
+impl AsRef<[u8]> for Region {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: so many bytes are mapped to be read for as long as this value is there, and are not written to (see the
+        // module's head). Pages that the system could not read change to zeros under whoever looks: that is found by
+        // `has_failed`, and every decoder bounds what it reads from here.
+        unsafe { std::slice::from_raw_parts(self.base, self.len) }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        self.guard = None;
+        // SAFETY: the mapping is the value's own, and nothing refers to it any more.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.cast(), self.mapped_len()) };
+        debug_assert!(matches!(unmapped, Ok(()) | Err(Errno::NOMEM)));
+        REGIONS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Half of what the process may map: the rest is the program's own.
+fn most_regions() -> usize {
+    static MOST: OnceLock<usize> = OnceLock::new();
+    *MOST.get_or_init(|| {
+        let told = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok();
+        told.and_then(|text| text.trim().parse().ok()).unwrap_or(COMMON_MOST_MAPS) / 2
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn region_of(data: &[u8]) -> (tempfile::NamedTempFile, Region) {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(data).unwrap();
+        let region = Region::of_file(file.as_file(), data.len() as u64).unwrap();
+        (file, region)
+    }
+
+    #[test]
+    fn a_region_is_its_file_and_outlives_it() {
+        let data: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
+        let (file, region) = region_of(&data);
+        drop(file);
+        assert_eq!(region.as_ref(), data);
+        assert!(!region.has_failed() && region.resident_bytes() == 100_000);
+        region.will_need(5000..90_000);
+    }
+
+    #[test]
+    fn what_is_cut_off_reads_as_zeros_and_is_told() {
+        let page = rustix::param::page_size();
+        let (file, region) = region_of(&vec![7; 8 * page]);
+        file.as_file().set_len(3 * page as u64).unwrap();
+        assert!(region.as_ref()[..3 * page].iter().all(|&b| b == 7) && !region.has_failed());
+        assert_eq!((region.as_ref()[5 * page + 9], region.has_failed()), (0, true));
+        assert_eq!(region.as_ref()[2 * page], 7, "the others stay");
+        assert!(region.as_ref()[3 * page..].iter().all(|&b| b == 0));
+    }
+
+    #[test]
+    fn a_region_without_a_file_can_be_made_to_fail() {
+        let page = rustix::param::page_size();
+        let region = Region::of_bytes(3 * page, |bytes| bytes.fill(9)).unwrap();
+        assert!(region.as_ref().iter().all(|&b| b == 9) && !region.has_failed());
+        region.fail(page + 5);
+        assert!(region.has_failed());
+        assert_eq!([0, page, 2 * page].map(|at| region.as_ref()[at]), [9, 0, 9]);
+    }
+
+    #[test]
+    fn nothing_of_nothing_is_mapped() {
+        let file = tempfile::tempfile().unwrap();
+        assert!(Region::of_file(&file, 0).is_none());
+        let count = REGIONS.load(Ordering::Relaxed);
+        drop(Region::of_bytes(0, |_| ()).unwrap());
+        assert!(count <= most_regions());
+    }
+}

@@ -1,0 +1,382 @@
+//! Reading a table through a mapping of its file: without a call of the system, a copy of the block, or the cache.
+//!
+//! 1. A block's checksums are verified before it is believed for the first time, and not again as long as the table is mapped
+//!    ([`Table::verify`] has all of them verified anew). Threads that verify the same block side by side find the same.
+//! 2. What is not as expected here is no error yet. The caller goes on by calls, which either find what is right, or
+//!    tell what is wrong. So everything here is `Option`.
+//! 3. Nothing is given that was read from the mapping before [`is_sound`](TableMap::is_sound) has been asked afterwards.
+//! 4. Every length that is read bounds what is read by it, whatever pages hold: they may turn to zeros at any time.
+//!
+//! What this does not find: bytes that change on the medium after they were verified, and are read again because the page
+//! cache has dropped them. `Table::verify` does, and compactions do, which read by calls.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use terrace_base::checksum::crc32c;
+use terrace_base::{Error, Result};
+use terrace_disk::Mapping;
+
+use crate::block::{Block, Found, Lookup, View};
+use crate::entry::Entry;
+use crate::footer::{FOOTER_BYTES, Footer};
+use crate::frame::{BlockKind, HEADER_BYTES, Header};
+use crate::index::decode_handle;
+use crate::options::Compression;
+use crate::position::Position;
+use crate::table::Table;
+
+/// No two blocks begin within so many bytes: none has fewer, its header included.
+const UNIT_BYTES: usize = 32;
+
+/// Values from this length on are given as shares of the mapping. Shorter ones are copied: that costs no more than to count one
+/// more that shares it, and pins nothing.
+const SHARED_VALUE_BYTES: usize = 256;
+
+/// Bytes from one to the next of which at least one lies in each page.
+const STRIDE_BYTES: usize = 4096;
+
+/// So many reads go by calls before a table that could not be mapped is tried again.
+const READS_BETWEEN_TRIES: u64 = 4096;
+
+/// What a table's mapping is read by.
+#[derive(Debug)]
+pub(crate) struct TableMap {
+    mapping: Mapping,
+    /// A bit for each `UNIT_BYTES`: the block that begins there was verified.
+    verified: Box<[AtomicU64]>,
+    number: u32,
+    origin: u64,
+    /// Where data blocks end, and where all blocks do.
+    data_end: usize,
+    end: usize,
+    /// A compressed block was met: then the cache is asked first.
+    has_compressed: AtomicBool,
+}
+
+impl TableMap {
+    fn new(mapping: Mapping, footer: &Footer) -> TableMap {
+        let words = mapping.bytes().len().div_ceil(UNIT_BYTES * 64);
+        TableMap {
+            verified: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            number: footer.number,
+            origin: footer.origin,
+            data_end: footer.data_end as usize,
+            end: footer.file_bytes as usize - FOOTER_BYTES,
+            mapping,
+            has_compressed: AtomicBool::new(false),
+        }
+    }
+
+    /// Bytes of DRAM beside the mapping.
+    pub fn memory_bytes(&self) -> usize {
+        size_of_val(&*self.verified) + size_of::<Self>()
+    }
+
+    /// Whether everything that was read from the mapping until now is the file's.
+    #[inline]
+    pub fn is_sound(&self) -> bool {
+        !self.mapping.has_failed()
+    }
+
+    /// Whether the block at `offset` was verified, and so was read not long ago.
+    #[inline]
+    pub fn is_verified(&self, offset: u64) -> bool {
+        let (word, bit) = place(offset);
+        self.verified.get(word).is_some_and(|word| word.load(Ordering::Relaxed) & bit != 0)
+    }
+
+    /// Has every block be verified again.
+    pub fn forget_verified(&self) {
+        self.verified.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+
+    /// Has the system read the bytes of the file from `from` to `to` soon.
+    pub fn will_need(&self, from: u64, to: u64) {
+        self.mapping.will_need(from as usize..to as usize);
+    }
+
+    /// How the header of an uncompressed block of `kind` begins.
+    #[inline]
+    fn first_word(&self, kind: BlockKind) -> u64 {
+        Header::first_word(kind, Compression::None, self.number)
+    }
+
+    /// The payload of the block of `kind` at `offset`, and where it begins.
+    #[inline]
+    fn payload(&self, offset: u64, kind: BlockKind) -> Option<(usize, &[u8])> {
+        let limit = if kind == BlockKind::Data { self.data_end } else { self.end };
+        let (bytes, at) = (self.mapping.bytes().get(..limit)?, usize::try_from(offset).ok()?);
+        let head = bytes.get(at..)?.first_chunk::<HEADER_BYTES>()?;
+        if Header::word_of(head) != self.first_word(kind) {
+            self.note_compressed(head, offset, kind);
+            return None;
+        }
+        let start = at + HEADER_BYTES;
+        let payload = bytes.get(start..start + Header::stored_of(head))?;
+        self.mapping.touch(at..start + payload.len());
+        if !self.is_verified(offset) {
+            self.verify(head, payload, offset)?;
+        }
+        Some((start, payload))
+    }
+
+    #[cold]
+    fn note_compressed(&self, head: &[u8], offset: u64, kind: BlockKind) {
+        let header = Header::decode(head, offset, self.origin);
+        if header.is_ok_and(|header| header.kind == kind && header.compression != Compression::None) {
+            self.has_compressed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[cold]
+    fn verify(&self, head: &[u8], payload: &[u8], offset: u64) -> Option<()> {
+        let at = offset as usize;
+        if at / STRIDE_BYTES != (at + HEADER_BYTES + payload.len()) / STRIDE_BYTES {
+            // Of several pages: one read for all, should they not be there.
+            self.mapping.will_need(at..at + HEADER_BYTES + payload.len());
+        }
+        let header = Header::decode(head, offset, self.origin).ok()?;
+        let is_whole = header.stored as usize == payload.len() && crc32c(payload) == header.payload_crc;
+        if !is_whole || !self.is_sound() {
+            return None;
+        }
+        let (word, bit) = place(offset);
+        self.verified.get(word)?.fetch_or(bit, Ordering::Relaxed);
+        Some(())
+    }
+
+    /// The block of `kind` at `offset`, to be searched, and where its payload begins.
+    #[inline]
+    fn view(&self, offset: u64, kind: BlockKind) -> Option<(usize, View<'_>)> {
+        let (start, payload) = self.payload(offset, kind)?;
+        Some((start, View::new(payload).ok()?))
+    }
+
+    /// The block of `kind` at `offset`, which shares the mapping. Whoever reads it asks whether that is sound.
+    pub fn block(&self, offset: u64, kind: BlockKind) -> Option<Block> {
+        let (start, payload) = self.payload(offset, kind)?;
+        let shared = self.mapping.bytes().slice(start..start + payload.len());
+        Block::new(shared, offset, 0).ok()
+    }
+
+    /// The stored bytes of the compressed block of `kind` at `offset`, header included; not verified.
+    fn compressed(&self, offset: u64, kind: BlockKind) -> Option<Bytes> {
+        let limit = if kind == BlockKind::Data { self.data_end } else { self.end };
+        let (bytes, at) = (self.mapping.bytes().get(..limit)?, usize::try_from(offset).ok()?);
+        let head = bytes.get(at..)?.first_chunk::<HEADER_BYTES>()?;
+        if Header::word_of(head) != Header::first_word(kind, Compression::Lz4, self.number) {
+            return None;
+        }
+        let end = at + HEADER_BYTES + Header::stored_of(head);
+        self.mapping.touch(at..end);
+        (end <= limit).then(|| self.mapping.bytes().slice(at..end))
+    }
+
+    /// The version that was found in the payload that begins at `start`.
+    #[inline]
+    fn entry(&self, start: usize, found: Found) -> Entry {
+        let value = start + found.value.start..start + found.value.end;
+        Entry { seq: found.seq, kind: found.kind, value: self.value(value) }
+    }
+
+    /// Bytes `range` of the file, which were read from it or are now: whether they could be, the mapping knows.
+    #[inline]
+    fn value(&self, range: std::ops::Range<usize>) -> Bytes {
+        let all = self.mapping.bytes();
+        if range.len() < SHARED_VALUE_BYTES {
+            return Bytes::copy_from_slice(all.get(range).unwrap_or_default());
+        }
+        let value = all.slice(range);
+        read_pages(&value);
+        value
+    }
+
+    /// What of the version of `key` up to `max_seq` the block at `position` has; `None` if calls have to tell.
+    #[inline]
+    fn find(&self, position: Position, key: &[u8], max_seq: u64) -> Option<InBlock> {
+        if position.number() != u64::from(self.number) {
+            return None;
+        }
+        let (start, view) = self.view(position.offset(), BlockKind::Data)?;
+        let found = match view.find(key, max_seq).ok()? {
+            Lookup::Found(found) => InBlock::Entry(self.entry(start, found)),
+            Lookup::PastEnd { same_key: true } => InBlock::Behind,
+            Lookup::PastEnd { same_key: false } | Lookup::Absent => InBlock::Nothing,
+        };
+        self.is_sound().then_some(found)
+    }
+
+    /// What a search from the index block at `offset` leads to.
+    fn search(&self, offset: u64, key: &[u8], max_seq: u64) -> Option<Option<Entry>> {
+        let (_, index) = self.view(offset, BlockKind::Index)?;
+        // That there is none in an index block that the root leads to is damage.
+        let value = index.value_at_or_after(key, max_seq).ok()??;
+        let handle = decode_handle(value, self.data_end as u64).ok()?;
+        let (start, view) = self.view(handle.offset, BlockKind::Data)?;
+        let found = match view.find(key, max_seq).ok()? {
+            Lookup::Found(found) => Some(self.entry(start, found)),
+            Lookup::Absent | Lookup::PastEnd { .. } => None,
+        };
+        self.is_sound().then_some(found)
+    }
+}
+
+/// What a block has of a key.
+enum InBlock {
+    Entry(Entry),
+    Nothing,
+    /// Versions of it that are too new; others may be in what follows.
+    Behind,
+}
+
+/// Where the bit of the block at `offset` is.
+#[inline]
+fn place(offset: u64) -> (usize, u64) {
+    let unit = offset as usize / UNIT_BYTES;
+    (unit / 64, 1 << (unit % 64))
+}
+
+/// Reads a byte of each page of `value`: what cannot be read is to be known before it is given.
+#[inline]
+fn read_pages(value: &[u8]) {
+    let mut seen = 0;
+    for byte in value.iter().step_by(STRIDE_BYTES).chain(value.last()) {
+        seen |= byte;
+    }
+    std::hint::black_box(seen);
+}
+
+impl Table {
+    /// The mapping, where the table is read through one now.
+    #[inline]
+    pub(crate) fn map(&self) -> Option<&TableMap> {
+        let map = self.any_map()?;
+        (!map.has_compressed.load(Ordering::Relaxed)).then_some(map)
+    }
+
+    /// The same, whether or not the cache is to be asked first.
+    #[inline]
+    fn any_map(&self) -> Option<&TableMap> {
+        if !self.maps.as_ref()?.is_wanted() {
+            return None;
+        }
+        match self.map.get() {
+            Some(map) => map.is_sound().then_some(map),
+            None => self.make_map(),
+        }
+    }
+
+    #[cold]
+    fn make_map(&self) -> Option<&TableMap> {
+        if !self.reads_unmapped.fetch_add(1, Ordering::Relaxed).is_multiple_of(READS_BETWEEN_TRIES) {
+            return None;
+        }
+        // What is wrong with the ends, calls tell.
+        let footer = self.footer().ok()?;
+        let mapping = self.maps.as_ref()?.map(self.file())?;
+        if mapping.bytes().len() as u64 != footer.file_bytes {
+            return None;
+        }
+        let map = TableMap::new(mapping, footer);
+        Some(self.map.get_or_init(|| {
+            self.cache().table_grew(map.memory_bytes());
+            map
+        }))
+    }
+
+    /// The error for what was read from a mapping that turned out not to be readable.
+    #[cold]
+    pub(crate) fn unreadable(&self) -> Error {
+        let why = "a mapped table could not be read: an I/O error, or the file was cut";
+        Error::io(self.path(), "read", std::io::Error::other(why))
+    }
+
+    /// Refuses what was read from the mapping if that has failed.
+    #[inline]
+    pub(crate) fn check_map(&self) -> Result<()> {
+        match self.map.get() {
+            Some(map) if !map.is_sound() => Err(self.unreadable()),
+            _ => Ok(()),
+        }
+    }
+
+    /// [`get_at`](Table::get_at) through the mapping; `None` if calls have to tell.
+    #[inline]
+    pub(crate) fn get_at_mapped(
+        &self,
+        map: &TableMap,
+        position: Position,
+        key: &[u8],
+        max_seq: u64,
+    ) -> Option<Result<Option<Entry>>> {
+        Some(match map.find(position, key, max_seq)? {
+            InBlock::Entry(entry) => Ok(Some(entry)),
+            InBlock::Nothing => Ok(None),
+            InBlock::Behind => self.get_by_index(key, max_seq),
+        })
+    }
+
+    /// A search through root, index and data through the mapping; `None` if calls have to tell.
+    pub(crate) fn search_mapped(&self, key: &[u8], max_seq: u64) -> Option<Option<Entry>> {
+        let map = self.map()?;
+        let value = self.root().ok()?.view().value_at_or_after(key, max_seq).ok()?;
+        let Some(value) = value else { return Some(None) };
+        let handle = decode_handle(value, map.end as u64).ok()?;
+        map.search(handle.offset, key, max_seq)
+    }
+
+    /// [`get_many`](Table::get_many) through the mapping, each of what is found there; the others are `None`. All are if the
+    /// mapping fails meanwhile: what was sound when it was found may be zeros by now.
+    pub(crate) fn get_many_mapped(
+        &self,
+        map: &TableMap,
+        requests: &[(Position, &[u8])],
+        max_seq: u64,
+    ) -> Vec<Option<Result<Option<Entry>>>> {
+        self.announce(map, requests);
+        let each = requests.iter().map(|&(position, key)| self.get_at_mapped(map, position, key, max_seq));
+        let mut found: Vec<_> = each.collect();
+        if !map.is_sound() {
+            found.iter_mut().for_each(|found| *found = None);
+        }
+        found
+    }
+
+    /// Has the system read at once what of `requests` was not read before. One alone is read as it is met.
+    pub(crate) fn announce(&self, map: &TableMap, requests: &[(Position, &[u8])]) {
+        if requests.len() < 2 {
+            return;
+        }
+        let mut range = 0..0;
+        for (position, _) in requests.iter().filter(|(position, _)| !map.is_verified(position.offset())) {
+            let (from, len) = (position.offset(), position.read_len() as u64);
+            if from < range.start || from > range.end + STRIDE_BYTES as u64 {
+                map.will_need(range.start, range.end);
+                range = from..from + len;
+            }
+            range.end = range.end.max(from + len);
+        }
+        map.will_need(range.start, range.end);
+    }
+
+    /// The compressed block of `kind` at `offset`, decompressed from the mapping; `None` if calls have to tell.
+    pub(crate) fn decompress_mapped(&self, offset: u64, kind: BlockKind) -> Option<Block> {
+        let map = self.any_map()?;
+        let stored = map.compressed(offset, kind)?;
+        let handle = crate::frame::Handle { offset, len: stored.len() as u64 };
+        let block = self.decode_block(stored, handle, kind).ok()?;
+        map.is_sound().then_some(block)
+    }
+
+    /// The value at `range` of `block`, which shares the mapping.
+    pub(crate) fn value_of_mapped(&self, block: &Block, range: std::ops::Range<usize>) -> Result<Bytes> {
+        let value = match range.len() < SHARED_VALUE_BYTES {
+            true => Bytes::copy_from_slice(block.bytes(range)),
+            false => block.share(range),
+        };
+        read_pages(&value);
+        self.check_map()?;
+        Ok(value)
+    }
+}

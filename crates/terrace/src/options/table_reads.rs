@@ -1,0 +1,27 @@
+//! How tables are read.
+
+use super::settings::Choice;
+
+/// How the blocks of tables are read: through mappings of their files, or by calls of the system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TableReads {
+    /// Through mappings as long as tables fit into the memory that the system has for them, else by calls.
+    #[default]
+    Auto,
+    /// Through mappings, however large they are, where the system has any to give.
+    Mapped,
+    /// By calls, through the cache of blocks.
+    Calls,
+}
+
+impl Choice for TableReads {
+    const NAMES: &'static [&'static str] = &["auto", "mapped", "calls"];
+
+    fn number(&self) -> usize {
+        *self as usize
+    }
+
+    fn take(&mut self, number: usize) {
+        *self = [Self::Auto, Self::Mapped, Self::Calls][number];
+    }
+}
