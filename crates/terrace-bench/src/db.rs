@@ -85,6 +85,7 @@ impl Store for TerraceStore {
         StoreStats {
             ssd_bytes_written: Some(stats.ssd.bytes_written),
             table_bytes_written: Some(stats.counts.flush_bytes + stats.counts.compaction_bytes),
+            compaction_bytes_written: Some(stats.counts.compaction_bytes),
             level_bytes_written: Some(stats.counts.level_bytes),
             ssd_bytes_read: Some(stats.ssd.bytes_read),
             // An ordinary file has no XPLines, and they are not counted there.

@@ -18,6 +18,7 @@ struct Cli {
 enum Command {
     Compare(Box<command::compare::Compare>),
     Report(command::reports::Report),
+    Figures(command::reports::Figures),
     CompareRuns(command::reports::CompareRuns),
     Session(command::reports::Session),
     Index(Box<command::index::Index>),
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Compare(compare) => compare.run(),
         Command::Report(report) => report.run(),
+        Command::Figures(figures) => figures.run(),
         Command::CompareRuns(runs) => runs.run(),
         Command::Session(session) => session.run(),
         Command::Index(index) => index.run(),

@@ -49,6 +49,9 @@ impl Kind {
 /// An operation that takes longer than this has been held up.
 pub const STALL: Duration = Duration::from_millis(10);
 
+/// An operation that takes longer than this has waited for something: LevelDB slows writers down by a millisecond each.
+pub const DELAY: Duration = Duration::from_micros(500);
+
 /// Length of a slice of [`Outcome::timeline`].
 pub const SLICE: Duration = Duration::from_millis(100);
 
@@ -77,6 +80,7 @@ pub struct Recorder {
     /// Operations that ended in each slice of time since the recorder's clock was made.
     slices: Vec<u64>,
     stalled: Duration,
+    delayed: Duration,
 }
 
 impl Recorder {
@@ -96,6 +100,9 @@ impl Recorder {
         if took >= STALL && kind != Kind::Upkeep {
             self.stalled += took;
         }
+        if took >= DELAY && kind != Kind::Upkeep {
+            self.delayed += took;
+        }
     }
 
     /// Operations of each slice of time, from the one in which the first thread began.
@@ -107,6 +114,11 @@ impl Recorder {
     /// How long threads were inside operations longer than [`STALL`].
     pub fn stalled(&self) -> Duration {
         self.stalled
+    }
+
+    /// How long threads were inside operations longer than [`DELAY`].
+    pub fn delayed(&self) -> Duration {
+        self.delayed
     }
 
     fn of(&mut self, kind: Kind) -> &mut Histogram<u64> {
@@ -125,6 +137,7 @@ impl Recorder {
             *mine += theirs;
         }
         self.stalled += other.stalled;
+        self.delayed += other.delayed;
     }
 
     /// The latency of each kind that occurred.
@@ -259,6 +272,9 @@ pub struct Outcome {
     /// How long threads were inside operations longer than [`STALL`], together.
     #[serde(default, rename = "stalled_seconds", with = "seconds")]
     pub stalled: Duration,
+    /// The same of operations longer than [`DELAY`].
+    #[serde(default, rename = "delayed_seconds", with = "seconds")]
+    pub delayed: Duration,
     /// What the store counted meanwhile.
     pub store: StoreStats,
     /// Whether it was stopped before its end.
@@ -299,6 +315,11 @@ impl Outcome {
     /// Bytes written into sorted tables per byte the benchmark wrote.
     pub fn table_write_amplification(&self) -> Option<f64> {
         self.amplification(self.store.table_bytes_written)
+    }
+
+    /// Bytes that compactions wrote per byte the benchmark wrote.
+    pub fn compaction_write_amplification(&self) -> Option<f64> {
+        self.amplification(self.store.compaction_bytes_written)
     }
 
     /// Bytes written into tables of `level` per byte the benchmark wrote; `None` if nothing went there.
@@ -371,7 +392,7 @@ mod tests {
         }
         assert_eq!(recorder.timeline(at(230)), [3, 0, 0, 5]);
         assert_eq!(recorder.timeline(at(10_000)), [0u64; 0]);
-        assert_eq!(recorder.stalled(), at(300));
+        assert_eq!((recorder.stalled(), recorder.delayed()), (at(300), at(303)));
         assert_eq!(recorder.curve().len(), CURVE.len());
     }
 

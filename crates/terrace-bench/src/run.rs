@@ -217,6 +217,7 @@ fn outcome(workload: &Workload, parts: &[Part], store: crate::StoreStats, interr
         curve: recorder.curve(),
         timeline: recorder.timeline(began),
         stalled: recorder.stalled(),
+        delayed: recorder.delayed(),
         store,
         interrupted,
     }

@@ -125,7 +125,9 @@ pub struct StoreStats {
     pub ssd_bytes_written: Option<u64>,
     /// Those of them that went into sorted tables, by flushes and compactions.
     pub table_bytes_written: Option<u64>,
-    /// They by the level that they were written to; the last counts for all below it, too.
+    /// Of these, what compactions wrote.
+    pub compaction_bytes_written: Option<u64>,
+    /// Bytes of tables by the level that they were written to; the last counts for all below it, too.
     pub level_bytes_written: Option<[u64; COUNTED_LEVELS]>,
     /// Bytes read from files on the SSD.
     pub ssd_bytes_read: Option<u64>,
@@ -148,6 +150,7 @@ impl StoreStats {
         StoreStats {
             ssd_bytes_written: less(self.ssd_bytes_written, earlier.ssd_bytes_written),
             table_bytes_written: less(self.table_bytes_written, earlier.table_bytes_written),
+            compaction_bytes_written: less(self.compaction_bytes_written, earlier.compaction_bytes_written),
             level_bytes_written: self
                 .level_bytes_written
                 .zip(earlier.level_bytes_written)

@@ -3,7 +3,7 @@
 //! | type | what it is |
 //! |---|---|
 //! | [`RealFs`] | the machine's files |
-//! | [`MeteredFs`] | any other, with its traffic counted |
+//! | [`MeteredFs`] | any other, with its traffic counted, and charged for by a [`Toll`] where there is one |
 //! | [`ScratchFs`] | what is changed in it is changed in memory alone, over another |
 //! | [`SparingFs`] | any other, which has [`LazyFile`]s closed where the system has no descriptor left |
 //! | [`SimFs`] | a simulated disk that loses at a power cut whatever the contract lets it lose |
@@ -21,6 +21,7 @@ pub mod real;
 pub mod scratch;
 pub mod sim;
 pub mod slots;
+mod toll;
 
 pub use block::{BLOCK_ALIGN_BYTES, BlockBuf, BlockFile, BlockReads, BlockWrite, Geometry};
 pub use fs::{Access, FileLock, Fs, ROOM_UNIT_BYTES, ReadFile, WriteFile};
@@ -31,3 +32,4 @@ pub use real::{RealFs, descriptor_limit};
 pub use scratch::ScratchFs;
 pub use sim::{Fault, FsEvent, Observer, SimFs};
 pub use slots::{Ahead, Slot, SlotReads, SlotStats, Slots};
+pub use toll::Toll;

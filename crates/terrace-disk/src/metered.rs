@@ -1,4 +1,4 @@
-//! Counting what goes through a file system.
+//! Counting what goes through a file system, and charging for it where it is to be as slow as another medium.
 //!
 //! Thread safety: counters are relaxed atomics; a snapshot taken while others write may hold one
 //! operation's bytes without its count. Counts are of what succeeded.
@@ -13,6 +13,7 @@ use terrace_base::Result;
 use crate::block::{BlockBuf, BlockFile, BlockReads, BlockWrite, Geometry};
 use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile};
 use crate::maps::Mapping;
+use crate::toll::Toll;
 
 /// Traffic so far, or between two moments.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -82,6 +83,7 @@ struct Counters {
     removes: AtomicU64,
     renames: AtomicU64,
     bytes_discarded: AtomicU64,
+    toll: Option<Arc<dyn Toll>>,
 }
 
 /// A file system that counts what another one does. Clones share their counters.
@@ -105,6 +107,11 @@ impl MeteredFs {
     /// Counts what `inner` does from now on.
     pub fn new(inner: Arc<dyn Fs>) -> Self {
         MeteredFs { inner, counters: Arc::default() }
+    }
+
+    /// Counts what `inner` does from now on, and has `toll` charge for all that is read, written and synced.
+    pub fn charging(inner: Arc<dyn Fs>, toll: Arc<dyn Toll>) -> Self {
+        MeteredFs { inner, counters: Arc::new(Counters { toll: Some(toll), ..Counters::default() }) }
     }
 
     fn count_created(&self, inner: Box<dyn WriteFile>) -> Box<dyn WriteFile> {
@@ -226,16 +233,15 @@ struct MeteredWrite {
 
 impl WriteFile for MeteredWrite {
     fn append(&mut self, data: &[u8]) -> Result<()> {
+        let offset = self.inner.len();
         self.inner.append(data)?;
-        self.counters.bytes_written.fetch_add(data.len() as u64, Relaxed);
-        self.counters.writes.fetch_add(1, Relaxed);
+        self.counters.count_write(offset, data.len() as u64);
         Ok(())
     }
 
     fn sync(&mut self) -> Result<()> {
         self.inner.sync()?;
-        self.counters.bytes_synced.fetch_add(self.inner.len() - self.synced, Relaxed);
-        self.counters.syncs.fetch_add(1, Relaxed);
+        self.counters.count_sync(self.inner.len() - self.synced, true);
         self.synced = self.inner.len();
         Ok(())
     }
@@ -268,22 +274,41 @@ struct MeteredRead {
 }
 
 impl Counters {
-    fn count_reads(&self, reads: usize, bytes: usize) {
-        self.reads.fetch_add(reads as u64, Relaxed);
+    fn count_read(&self, offset: u64, bytes: usize) {
+        self.reads.fetch_add(1, Relaxed);
         self.bytes_read.fetch_add(bytes as u64, Relaxed);
+        if let Some(toll) = &self.toll {
+            toll.read(offset, bytes as u64);
+        }
+    }
+
+    fn count_write(&self, offset: u64, bytes: u64) {
+        self.writes.fetch_add(1, Relaxed);
+        self.bytes_written.fetch_add(bytes, Relaxed);
+        if let Some(toll) = &self.toll {
+            toll.write(offset, bytes);
+        }
+    }
+
+    fn count_sync(&self, bytes: u64, was_asked: bool) {
+        self.bytes_synced.fetch_add(bytes, Relaxed);
+        self.syncs.fetch_add(u64::from(was_asked), Relaxed);
+        if let Some(toll) = &self.toll {
+            toll.sync();
+        }
     }
 }
 
 impl ReadFile for MeteredRead {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         self.inner.read_at(offset, buf)?;
-        self.counters.count_reads(1, buf.len());
+        self.counters.count_read(offset, buf.len());
         Ok(())
     }
 
     fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Result<()> {
         self.inner.read_many(reads)?;
-        self.counters.count_reads(reads.len(), reads.iter().map(|(_, buf)| buf.len()).sum());
+        reads.iter().for_each(|(offset, buf)| self.counters.count_read(*offset, buf.len()));
         Ok(())
     }
 
@@ -316,16 +341,14 @@ impl BlockFile for MeteredBlocks {
 
     fn write_many(&self, writes: &[BlockWrite<'_>]) -> Result<()> {
         self.inner.write_many(writes)?;
-        let bytes = writes.iter().map(BlockWrite::len).sum();
-        self.unsynced.fetch_add(bytes, Relaxed);
-        self.counters.bytes_written.fetch_add(bytes, Relaxed);
-        self.counters.writes.fetch_add(writes.len() as u64, Relaxed);
+        self.unsynced.fetch_add(writes.iter().map(BlockWrite::len).sum(), Relaxed);
+        writes.iter().for_each(|write| self.counters.count_write(write.offset, write.len()));
         Ok(())
     }
 
     fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Result<()> {
         self.inner.read_many(reads)?;
-        self.counters.count_reads(reads.len(), reads.iter().map(|(_, buf)| buf.len()).sum());
+        reads.iter().for_each(|(offset, buf)| self.counters.count_read(*offset, buf.len()));
         Ok(())
     }
 
@@ -339,8 +362,7 @@ impl BlockFile for MeteredBlocks {
         let was_asked = self.inner.sync().inspect_err(|_| {
             self.unsynced.fetch_add(covered, Relaxed);
         })?;
-        self.counters.bytes_synced.fetch_add(covered, Relaxed);
-        self.counters.syncs.fetch_add(u64::from(was_asked), Relaxed);
+        self.counters.count_sync(covered, was_asked);
         Ok(was_asked)
     }
 

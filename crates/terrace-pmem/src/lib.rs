@@ -39,7 +39,8 @@ mod word;
 pub use alloc::{Claim, Clearing, Extent, Kind, Marks, Problem, Reservation, Slot};
 pub use cpu::FlushOp;
 pub use media::{
-    EmulatedMedia, FileMedia, Gate, Granularity, LINE_BYTES, Media, MemMedia, Profile, XPLINE_BYTES,
+    CostModel, EmulatedMedia, FileMedia, Gate, Granularity, LINE_BYTES, Media, MemMedia, Profile,
+    XPLINE_BYTES,
 };
 #[doc(hidden)]
 pub use offset::field_bytes;

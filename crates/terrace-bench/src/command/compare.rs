@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use terrace::Profile;
 use terrace_bench::compare::child::Place;
+use terrace_bench::compare::contender::Contender;
 use terrace_bench::compare::entrant::{Entrant, parse_option};
 use terrace_bench::compare::page;
 use terrace_bench::compare::results::Results;
@@ -20,20 +21,22 @@ use super::own;
 
 /// Measures engines beside the stores people use, each in a process of its own, and draws a report.
 ///
-/// Quick takes about ten minutes, full less than two hours. The report is DIR/index.html, the machine without persistent memory, and
+/// Quick takes about ten minutes, full less than two hours; tlsm and lab are the evaluations of single engines, with stores of their
+/// own. The report is DIR/index.html, the machine without persistent memory, and
 /// DIR/pm.html, the one with it: files that need no network. Every raw figure is in DIR/results.json. Run it as root for bounded memory and for dropped caches; without, it says what
 /// was not possible.
 #[derive(Debug, Args)]
 pub struct Compare {
-    /// Engines, separated by commas: those that end in -pm, and those that need it, have an emulated persistent memory
-    /// [default: all of this build]
+    /// Engines, separated by commas: those that end in -pm, and those that need it, have an emulated persistent memory;
+    /// those that end in -nvm have their files there. ENGINE+OPTION=VALUE has an option of its own
+    /// [default: those of the suite]
     #[arg(long, value_name = "LIST")]
     engines: Option<String>,
-    /// Peers, separated by commas; an empty list for none [default: all of this build]
+    /// Peers, separated by commas; an empty list for none [default: those of the suite in this build]
     #[arg(long, value_name = "LIST")]
     peers: Option<String>,
     /// How much
-    #[arg(long, value_name = "quick|full", default_value = "quick", value_parser = parse_scale)]
+    #[arg(long, value_name = "quick|full|tlsm|lab", default_value = "quick", value_parser = parse_scale)]
     suite: Scale,
     /// Where the report goes
     #[arg(long, value_name = "DIR")]
@@ -56,6 +59,9 @@ pub struct Compare {
     /// MiB of DRAM for write buffers and caches of every script instead of the suite's
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     memory: Option<u64>,
+    /// MiB of a write buffer of every script instead of a quarter of that memory
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    write_buffer: Option<u64>,
     /// Writes made at once by benchmarks that only write
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     batch: Option<u32>,
@@ -74,9 +80,9 @@ pub struct Compare {
     /// Make every write of every script wait for the medium
     #[arg(long)]
     sync: bool,
-    /// The medium that engines have for persistent memory
-    #[arg(long, value_name = "PROFILE", default_value = "optane")]
-    profile: String,
+    /// The medium that engines have for persistent memory [default: the suite's]
+    #[arg(long, value_name = "PROFILE")]
+    profile: Option<String>,
     /// Where it is emulated: a directory on tmpfs
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     pm_dir: PathBuf,
@@ -95,10 +101,8 @@ pub struct Compare {
 }
 
 fn parse_scale(text: &str) -> Result<Scale, String> {
-    [Scale::Quick, Scale::Full]
-        .into_iter()
-        .find(|s| s.name() == text)
-        .ok_or_else(|| "quick or full".to_string())
+    let found = Scale::ALL.into_iter().find(|s| s.name() == text);
+    found.ok_or_else(|| Scale::ALL.map(Scale::name).join(", "))
 }
 
 impl Compare {
@@ -119,19 +123,21 @@ impl Compare {
     }
 
     fn comparison(&self) -> StoreResult<Comparison> {
-        Profile::parse(&self.profile)?;
+        let profile = self.profile.as_deref().unwrap_or_else(|| self.suite.profile());
+        Profile::parse(profile)?;
+        let scripts = self.scripts()?;
         let trace = self.trace.as_deref().map(fs::canonicalize).transpose()?;
         let out = std::path::absolute(&self.out)?;
         let comparison = Comparison {
             suite: self.suite.name().to_string(),
-            entrants: self.entrants()?,
-            scripts: self.scripts()?,
+            entrants: self.entrants(&scripts)?,
+            scripts,
             minutes: self.minutes.unwrap_or_else(|| self.suite.minutes()),
             place: Place {
                 program: std::env::current_exe()?,
                 work_dir: own(self.work.as_deref().unwrap_or(&out), "work")?,
                 pm_dir: own(&self.pm_dir, &format!("terrace-bench-{}", std::process::id()))?,
-                profile: self.profile.clone(),
+                profile: profile.to_string(),
                 seed: self.seed,
                 trace,
             },
@@ -141,28 +147,41 @@ impl Compare {
         Ok(comparison)
     }
 
-    fn entrants(&self) -> StoreResult<Vec<Entrant>> {
-        let mut entrants = match &self.engines {
-            Some(list) => Entrant::parse_engines(list)?,
-            None => Entrant::engines(),
-        };
-        match &self.peers {
-            Some(list) => entrants.extend(Entrant::parse_peers(list)?),
-            None => {
-                let peers = terrace_bench::peers::Peer::ALL.into_iter().filter(|p| p.is_built());
-                entrants.extend(peers.map(Entrant::Peer));
-            }
+    fn entrants(&self, scripts: &[Script]) -> StoreResult<Vec<Contender>> {
+        let (mut entrants, mut usual) = (Vec::new(), self.usual(scripts)?);
+        let is_ours =
+            |contender: &Contender| Contender::entrant_of(&contender.name).is_ok_and(Entrant::is_ours);
+        match &self.engines {
+            Some(list) => entrants.extend(Contender::parse_list(list, "engine", Entrant::is_ours)?),
+            None => entrants.extend(usual.extract_if(.., |contender| is_ours(contender))),
         }
-        if let Some(missing) = entrants.iter().find(|e| !e.is_built()) {
-            let name = missing.name();
-            return Err(
-                format!("{name} is not in this build: scripts/make-peers.sh makes one that has it").into()
-            );
+        match &self.peers {
+            Some(list) => entrants.extend(Contender::parse_list(list, "peer", |e| !e.is_ours())?),
+            None => entrants.extend(usual.extract_if(.., |contender| !is_ours(contender))),
         }
         if entrants.is_empty() {
             return Err("there is nothing to measure: name engines or peers".into());
         }
         Ok(entrants)
+    }
+
+    /// The stores that `scripts` name and this build has, or all that it has where they name none.
+    fn usual(&self, scripts: &[Script]) -> StoreResult<Vec<Contender>> {
+        let mut found: Vec<Contender> = Vec::new();
+        for name in scripts.iter().flat_map(|script| &script.stores) {
+            if !Contender::entrant_of(name)?.is_built() {
+                continue;
+            }
+            let contender = Contender::parse(name)?;
+            if !found.contains(&contender) {
+                found.push(contender);
+            }
+        }
+        if found.is_empty() {
+            let all = Entrant::engines().into_iter().chain(Entrant::peers());
+            found.extend(all.map(Contender::from));
+        }
+        Ok(found)
     }
 
     fn scripts(&self) -> StoreResult<Vec<Script>> {
@@ -197,8 +216,12 @@ impl Compare {
         script.sync |= self.sync;
         script.value_size = self.value_size.unwrap_or(script.value_size);
         script.memory = self.memory.map_or(script.memory, |mib| mib << 20);
+        script.write_buffer = self.write_buffer.map(|mib| mib << 20).or(script.write_buffer);
         script.batch = self.batch.map_or(script.batch, |n| n as usize);
-        script.options = self.set.clone();
+        script.options.extend(self.set.iter().cloned());
+        if self.engines.is_some() || self.peers.is_some() {
+            script.stores.clear();
+        }
         if let Some(list) = &self.benchmarks {
             script.steps = list.split(',').map(|name| name.trim().to_string()).collect();
         }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use terrace_bench::compare::results::Results;
-use terrace_bench::compare::{changes, page, session};
+use terrace_bench::compare::{changes, figures, page, session, summary};
 
 use terrace_bench::StoreResult;
 
@@ -19,6 +19,41 @@ impl Report {
     /// Runs the command.
     pub fn run(&self) -> StoreResult<()> {
         for path in page::write(&Results::load(&self.dir)?, &self.dir)? {
+            println!("{}", path.display());
+        }
+        Ok(())
+    }
+}
+
+/// Draws pictures of one or more comparisons, whose rounds and stores are put together.
+#[derive(Debug, Args)]
+pub struct Figures {
+    /// The directories that `compare` was given
+    #[arg(required = true)]
+    dirs: Vec<PathBuf>,
+    /// The folder to draw into
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    out: PathBuf,
+    /// Print these figures of each step, separated by commas
+    #[arg(long, value_name = "LIST", default_value = "ops/s", value_delimiter = ',')]
+    metrics: Vec<String>,
+}
+
+impl Figures {
+    /// Runs the command.
+    pub fn run(&self) -> StoreResult<()> {
+        let mut all = Results::default();
+        for dir in &self.dirs {
+            all = all.with(Results::load(dir)?);
+        }
+        for name in &self.metrics {
+            let metric = summary::metric(name).ok_or_else(|| {
+                let known: Vec<_> = summary::METRICS.iter().map(|metric| metric.name).collect();
+                format!("there is no figure {name:?}; there are: {}", known.join(", "))
+            })?;
+            println!("{name}: {}\n{}", metric.about, figures::table(&all, metric));
+        }
+        for path in figures::draw(&all, &self.out)? {
             println!("{}", path.display());
         }
         Ok(())

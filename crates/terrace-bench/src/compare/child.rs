@@ -10,6 +10,7 @@ use std::time::Duration;
 use terrace_base::clock::{Clock, SystemClock};
 use terrace_base::exec::{Executor, ThreadPool};
 
+use super::contender::Contender;
 use super::entrant::Entrant;
 use super::machine::{self, MemoryGroup};
 use super::results::Session;
@@ -46,7 +47,7 @@ const KILL_AFTER: Duration = Duration::from_millis(1500);
 
 /// The steps that a store without an order of keys cannot take, out of `script`.
 fn leave_out(entrant: &str, script: &mut Script) -> Vec<String> {
-    let ordered = Entrant::parse(entrant).is_ok_and(Entrant::is_ordered);
+    let ordered = Contender::entrant_of(entrant).is_ok_and(Entrant::is_ordered);
     let possible = |name: &String| ordered || Workload::find(name).is_none_or(|w| !w.needs_order());
     let (kept, left) = std::mem::take(&mut script.steps).into_iter().partition(possible);
     script.steps = kept;

@@ -1,4 +1,4 @@
-//! A store with options of its own, and where its databases lie: for measurements beside the comparison.
+//! A store with options of its own, and where its databases lie.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub struct Contender {
 }
 
 impl Contender {
-    /// Reads `ENTRANT` or `ENTRANT+OPTION=VALUE+OPTION=VALUE`.
+    /// Reads `ENTRANT` or `ENTRANT+OPTION=VALUE+OPTION=VALUE`; an option may lack the name of its engine before the point.
     ///
     /// # Errors
     /// What is wrong with it, or that this build does not have it.
@@ -29,12 +29,53 @@ impl Contender {
         if !entrant.is_built() {
             return Err(format!("{name} is not in this build: scripts/make-peers.sh makes one that has it"));
         }
-        let set = parts.map(parse_option).collect::<Result<Vec<_>, _>>()?;
+        let whole = |part: &str| match entrant {
+            Entrant::Engine { kind, .. } if !part.split('=').next().unwrap_or_default().contains('.') => {
+                format!("{}.{part}", kind.name())
+            }
+            _ => part.to_string(),
+        };
+        let set = parts.map(|part| parse_option(&whole(part))).collect::<Result<Vec<_>, _>>()?;
         let wrong = set.iter().find(|(option, _)| !is_of(option, entrant));
         if let Some((option, _)) = wrong {
             return Err(format!("{name} has no option {option}"));
         }
         Ok(Contender { name: text.trim().to_string(), entrant: name.to_string(), set })
+    }
+
+    /// The entrant.
+    ///
+    /// # Errors
+    /// That this build does not know it.
+    pub fn entrant(&self) -> Result<Entrant, String> {
+        Entrant::parse(&self.entrant)
+    }
+
+    /// The entrant behind the name of a contender.
+    ///
+    /// # Errors
+    /// That there is none.
+    pub fn entrant_of(name: &str) -> Result<Entrant, String> {
+        Entrant::parse(name.split('+').next().unwrap_or_default())
+    }
+
+    /// Those of a list of names separated by commas, each once.
+    ///
+    /// # Errors
+    /// What is wrong with one of them, or that it `is` not what it should be: `kind`, in a word.
+    pub fn parse_list(list: &str, kind: &str, is: fn(Entrant) -> bool) -> Result<Vec<Contender>, String> {
+        let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
+        let mut found = Vec::new();
+        for name in names {
+            if !is(Contender::entrant_of(name)?) {
+                return Err(format!("{name} is no {kind}"));
+            }
+            let contender = Contender::parse(name)?;
+            if !found.contains(&contender) {
+                found.push(contender);
+            }
+        }
+        Ok(found)
     }
 
     /// Those of a list, to which `set` applies as well: each option to the engines that have it.
@@ -66,9 +107,16 @@ impl Contender {
     /// Those of the store.
     pub fn open(&self, place: &Place, number: usize) -> StoreResult<Opened> {
         let (dir, pm_dir) = place.dirs(number);
-        let setup = Setup { dir, pm_dir, memory: place.memory, sync: false, options: self.set.clone() };
+        let (memory, options) = (place.memory, self.set.clone());
+        let setup = Setup { dir, pm_dir, memory, buffer: None, sync: false, options };
         let pm = PmSetup { profile: place.profile.clone(), bytes: place.pm_bytes };
-        Entrant::parse(&self.entrant)?.open_honest(&setup, &pm)
+        self.entrant()?.open_honest(&setup, &pm)
+    }
+}
+
+impl From<Entrant> for Contender {
+    fn from(entrant: Entrant) -> Contender {
+        Contender { name: entrant.name(), entrant: entrant.name(), set: Vec::new() }
     }
 }
 
@@ -125,6 +173,21 @@ mod tests {
         let [wip, own] = ["wip.sublevels", "wip.read_aware"];
         assert_eq!(sets, [vec![wip], vec![wip, own], vec!["lsm.memtables"]]);
         assert_eq!(contenders[1].name, "wip+wip.read_aware=false");
+    }
+
+    #[test]
+    fn lists_hold_one_kind_each_once() {
+        let names = |list, kind, is| {
+            let found = Contender::parse_list(list, kind, is);
+            found.map(|l| l.into_iter().map(|c| c.name).collect::<Vec<_>>())
+        };
+        let engines = |list| names(list, "engine", Entrant::is_ours);
+        assert_eq!(engines(" slm, lsm,slm,"), Ok(vec!["slm".into(), "lsm".into()]));
+        let two = "tlsm+tiering=none,tlsm+tlsm.tiering=lru";
+        assert_eq!(engines(two), Ok(two.split(',').map(String::from).collect()));
+        let peers = |list| names(list, "peer", |e| !e.is_ours());
+        assert_eq!(peers(""), Ok(vec![]));
+        assert!(peers("slm").unwrap_err().contains("no peer"));
     }
 
     #[test]

@@ -2,14 +2,28 @@
 //!
 //! An engine that can work without persistent memory takes part twice: under its own name with its pool in an ordinary
 //! file, as it is installed, and as `NAME-pm` with emulated persistent memory. One that cannot has its name for that.
+//! Asked for by name, one whose pool holds logs alone is `NAME-nvm`, too: without a pool, and with all of its files on the
+//! same emulated medium, through a file system that charges what the medium costs.
 
 use std::sync::Arc;
 
-use terrace::{BufferPlace, Db, EngineKind, Options, PoolChoice, Profile};
+use terrace::{BufferPlace, Db, EngineKind, Env, Options, PoolChoice, Profile};
 
+use super::nvm;
 use crate::db::TerraceStore;
 use crate::peers::{self, BACKGROUND_THREADS, Opened, Peer, Settings, Setup, WRITE_BUFFERS, honest};
 use crate::store::StoreResult;
+
+/// Where an engine has its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Home {
+    /// On the SSD, its pool an ordinary file there.
+    Ssd,
+    /// Pool and log in persistent memory, tables on the SSD.
+    Pool,
+    /// Tables and log in files on persistent memory.
+    Files,
+}
 
 /// A store by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,8 +32,8 @@ pub enum Entrant {
     Engine {
         /// The engine.
         kind: EngineKind,
-        /// Whether it is given persistent memory; always so where it needs it.
-        on_pm: bool,
+        /// Where its data are; in the pool where it needs one.
+        home: Home,
     },
     /// A store of somebody else.
     Peer(Peer),
@@ -31,15 +45,33 @@ pub const BASELINE: &str = "rocksdb";
 impl Entrant {
     /// All engines of this build: first those without persistent memory.
     pub fn engines() -> Vec<Entrant> {
-        let of = |on_pm| move |&kind: &EngineKind| Entrant::Engine { kind, on_pm };
-        let ordinary = EngineKind::ALL.iter().filter(|kind| !kind.needs_memory()).map(of(false));
-        ordinary.chain(EngineKind::ALL.iter().map(of(true))).collect()
+        let of = |home| move |&kind: &EngineKind| Entrant::Engine { kind, home };
+        let ordinary = EngineKind::ALL.iter().filter(|kind| !kind.needs_memory()).map(of(Home::Ssd));
+        ordinary.chain(EngineKind::ALL.iter().map(of(Home::Pool))).collect()
+    }
+
+    /// The peers of this build that are compared where none is named.
+    pub fn peers() -> Vec<Entrant> {
+        let usual = |peer: &Peer| peer.is_built() && *peer != Peer::LevelDbNvm;
+        Peer::ALL.into_iter().filter(usual).map(Entrant::Peer).collect()
+    }
+
+    /// Whoever there is a name for.
+    pub fn all() -> Vec<Entrant> {
+        let no_pool =
+            |kind: &&EngineKind| matches!(kind.buffer_place(), BufferPlace::Dram | BufferPlace::DramShare);
+        let in_files = EngineKind::ALL.iter().filter(|kind| !kind.needs_memory()).filter(no_pool);
+        let in_files = in_files.map(|&kind| Entrant::Engine { kind, home: Home::Files });
+        Entrant::engines().into_iter().chain(in_files).chain(Peer::ALL.map(Entrant::Peer)).collect()
     }
 
     /// Its name in reports.
     pub fn name(self) -> String {
         match self {
-            Entrant::Engine { kind, on_pm: true } if !kind.needs_memory() => format!("{}-pm", kind.name()),
+            Entrant::Engine { kind, home: Home::Pool } if !kind.needs_memory() => {
+                format!("{}-pm", kind.name())
+            }
+            Entrant::Engine { kind, home: Home::Files } => format!("{}-nvm", kind.name()),
             Entrant::Engine { kind, .. } => kind.name().into(),
             Entrant::Peer(peer) => peer.name().into(),
         }
@@ -52,7 +84,10 @@ impl Entrant {
 
     /// Whether it has persistent memory.
     pub fn is_on_pm(self) -> bool {
-        matches!(self, Entrant::Engine { on_pm: true, .. } | Entrant::Peer(Peer::RocksDbPm))
+        match self {
+            Entrant::Engine { home, .. } => home != Home::Ssd,
+            Entrant::Peer(peer) => matches!(peer, Peer::RocksDbPm | Peer::LevelDbNvm),
+        }
     }
 
     /// Whether it keeps keys in order.
@@ -65,36 +100,10 @@ impl Entrant {
 
     /// The entrant called `name`.
     pub fn parse(name: &str) -> Result<Entrant, String> {
-        let all = || Entrant::engines().into_iter().chain(Peer::ALL.map(Entrant::Peer));
-        all().find(|entrant| entrant.name() == name).ok_or_else(|| {
-            let known: Vec<_> = all().map(Entrant::name).collect();
+        Entrant::all().into_iter().find(|entrant| entrant.name() == name).ok_or_else(|| {
+            let known: Vec<_> = Entrant::all().into_iter().map(Entrant::name).collect();
             format!("there is no store {name:?}; there are: {}", known.join(", "))
         })
-    }
-
-    /// The engines in a list of names separated by commas.
-    pub fn parse_engines(list: &str) -> Result<Vec<Entrant>, String> {
-        Self::parse_kind(list, "engine", |e| e.is_ours())
-    }
-
-    /// The peers in a list of names separated by commas.
-    pub fn parse_peers(list: &str) -> Result<Vec<Entrant>, String> {
-        Self::parse_kind(list, "peer", |e| !e.is_ours())
-    }
-
-    fn parse_kind(list: &str, kind: &str, is: fn(&Entrant) -> bool) -> Result<Vec<Entrant>, String> {
-        let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
-        let mut found = Vec::new();
-        for name in names {
-            let entrant = Entrant::parse(name)?;
-            if !is(&entrant) {
-                return Err(format!("{name} is no {kind}"));
-            }
-            if !found.contains(&entrant) {
-                found.push(entrant);
-            }
-        }
-        Ok(found)
     }
 
     /// Whether this build has it.
@@ -108,7 +117,13 @@ impl Entrant {
     /// Opens it, making it if there is none.
     pub fn open(self, setup: &Setup, pm: &PmSetup) -> StoreResult<Opened> {
         match self {
-            Entrant::Engine { kind, on_pm } => open_engine(options(kind, setup, on_pm.then_some(pm))?, setup),
+            Entrant::Engine { kind, home: Home::Files } => {
+                open_in_files(options(kind, setup, None)?, setup, pm)
+            }
+            Entrant::Engine { kind, home } => {
+                let pm = (home == Home::Pool).then_some(pm);
+                opened(options(kind, setup, pm)?, |options| Db::open(&setup.dir, options))
+            }
             Entrant::Peer(peer) => peers::open(peer, setup),
         }
     }
@@ -150,9 +165,9 @@ fn options(kind: EngineKind, setup: &Setup, pm: Option<&PmSetup>) -> StoreResult
         // They lie in an ordinary file, whose pages are memory here and not in the budget. The engine wants that much of
         // a budget for memtables of this size.
         BufferPlace::Pool if pm.is_none() => {
-            let memtable = setup.memory * 3 / 16;
+            let memtable = setup.buffer.unwrap_or(setup.memory * 3 / 16);
             set_memtables(&mut options, memtable)?;
-            options.memory_budget = setup.memory - WRITE_BUFFERS * memtable;
+            options.memory_budget = setup.memory.saturating_sub(WRITE_BUFFERS * memtable);
         }
         // Half of the budget, as it is.
         BufferPlace::DramShare | BufferPlace::Pool | BufferPlace::None => {}
@@ -192,8 +207,19 @@ fn set_memtables(options: &mut Options, bytes: u64) -> StoreResult<()> {
     Ok(())
 }
 
-fn open_engine(options: Options, setup: &Setup) -> StoreResult<Opened> {
-    let db = Db::open(&setup.dir, options.clone())?;
+/// Opens an engine without a pool, whose files lie where persistent memory does and are charged for.
+fn open_in_files(options: Options, setup: &Setup, pm: &PmSetup) -> StoreResult<Opened> {
+    std::fs::create_dir_all(&setup.dir)?;
+    std::fs::create_dir_all(&setup.pm_dir)?;
+    let profile = Profile::parse(&pm.profile)?;
+    let env = Env { fs: nvm::charged(profile), ..Env::real(options.background_threads) };
+    let mut opened = opened(options, |options| Db::open_in(env, setup.pm_dir.join("files"), options))?;
+    opened.settings.push(("files".to_string(), format!("on emulated persistent memory, profile {profile}")));
+    Ok(opened)
+}
+
+fn opened(options: Options, open: impl FnOnce(Options) -> terrace::Result<Db>) -> StoreResult<Opened> {
+    let db = open(options.clone())?;
     let settings = describe(&db, &options);
     Ok(Opened { store: Arc::new(TerraceStore::new(db)), settings })
 }
@@ -227,26 +253,22 @@ mod tests {
 
     #[test]
     fn every_name_leads_back_to_its_entrant() {
-        let engines = Entrant::engines();
-        for entrant in &engines {
-            assert_eq!(Entrant::parse(&entrant.name()), Ok(*entrant));
+        for entrant in Entrant::all() {
+            assert_eq!(Entrant::parse(&entrant.name()), Ok(entrant));
         }
         // Each engine is there with persistent memory, and without where it can be.
         for &kind in EngineKind::ALL {
-            let places: Vec<bool> = (engines.iter())
-                .filter_map(|e| {
-                    if let Entrant::Engine { kind: k, on_pm } = e {
-                        (*k == kind).then_some(*on_pm)
-                    } else {
-                        None
-                    }
+            let homes: Vec<Home> = (Entrant::engines().iter())
+                .filter_map(|e| match e {
+                    Entrant::Engine { kind: k, home } => (*k == kind).then_some(*home),
+                    Entrant::Peer(_) => None,
                 })
                 .collect();
-            assert_eq!(places, if kind.needs_memory() { vec![true] } else { vec![false, true] }, "{kind:?}");
+            let expected = if kind.needs_memory() { vec![Home::Pool] } else { vec![Home::Ssd, Home::Pool] };
+            assert_eq!(homes, expected, "{kind:?}");
         }
-        for peer in Peer::ALL {
-            assert_eq!(Entrant::parse(peer.name()), Ok(Entrant::Peer(peer)));
-        }
+        assert!(Entrant::parse("lsm-nvm").is_ok_and(Entrant::is_on_pm));
+        assert!(Entrant::parse("slm-nvm").is_err() && Entrant::parse("tlsm-nvm").is_err());
         assert!(Entrant::parse("dbase").unwrap_err().contains("rocksdb-pm"));
     }
 
@@ -254,7 +276,8 @@ mod tests {
     fn memory_is_divided_by_where_write_buffers_are() {
         let dir = tempfile::tempdir().unwrap();
         let (ssd, pm_dir) = (dir.path().join("ssd"), dir.path().join("pm"));
-        let setup = Setup { dir: ssd, pm_dir, memory: 64 << 20, sync: false, options: Vec::new() };
+        let setup =
+            Setup { dir: ssd, pm_dir, memory: 64 << 20, buffer: None, sync: false, options: Vec::new() };
         let pm = PmSetup { profile: "dram".to_string(), bytes: 64 << 20 };
         for &kind in EngineKind::ALL {
             for pm in [None, Some(&pm)] {
@@ -271,14 +294,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn lists_hold_one_kind_each_once() {
-        let names =
-            |list: Result<Vec<Entrant>, String>| list.map(|l| l.iter().map(|e| e.name()).collect::<Vec<_>>());
-        assert_eq!(names(Entrant::parse_engines(" slm, lsm,slm,")), Ok(vec!["slm".into(), "lsm".into()]));
-        assert_eq!(names(Entrant::parse_peers("")), Ok(vec![]));
-        assert_eq!(names(Entrant::parse_peers("redb,slm")), Err("slm is no peer".to_string()));
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::contender::Contender;
 use super::entrant::Entrant;
 use super::machine::{Counters, Machine};
 use super::script::Script;
@@ -153,7 +154,7 @@ impl Results {
 
     /// Those of the entrants that `keep` names.
     pub fn only(&self, keep: impl Fn(Entrant) -> bool) -> Results {
-        let kept = |name: &String| Entrant::parse(name).is_ok_and(&keep);
+        let kept = |name: &String| Contender::entrant_of(name).is_ok_and(&keep);
         Results {
             entrants: self.entrants.iter().filter(|name| kept(name)).cloned().collect(),
             sessions: self.sessions.iter().filter(|session| kept(&session.entrant)).cloned().collect(),

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use terrace_base::clock::{Clock, SystemClock};
 
 use super::child::{self, Place};
-use super::entrant::Entrant;
+use super::contender::Contender;
 use super::machine::{self, Machine};
 use super::results::{Results, Session, VERSION};
 use super::script::Script;
@@ -20,7 +20,7 @@ pub struct Comparison {
     /// The suite's name.
     pub suite: String,
     /// The stores.
-    pub entrants: Vec<Entrant>,
+    pub entrants: Vec<Contender>,
     /// What they do.
     pub scripts: Vec<Script>,
     /// Minutes after which no further round is begun.
@@ -50,7 +50,7 @@ impl Comparison {
                 let left = self.left(&pace, round, (script, entrant));
                 let _turn = self.turn()?;
                 let session = pace.follow(entrant, script, left, &mut |tick| {
-                    child::run(&self.place, &entrant.name(), script, round, tick)
+                    child::run(&self.place, &entrant.name, script, round, tick)
                 });
                 results.sessions.push(session);
                 results.seconds = pace.elapsed();
@@ -78,16 +78,20 @@ impl Comparison {
             began: utc_now(),
             machine: Machine::here(&self.place.work_dir, &self.place.pm_dir),
             pm_profile: self.place.profile.clone(),
-            entrants: self.entrants.iter().map(|e| e.name().to_string()).collect(),
+            entrants: self.entrants.iter().map(|e| e.name.clone()).collect(),
             scripts: self.scripts.clone(),
             ..Results::default()
         }
     }
 
     /// The sessions of a round in order: all stores do a script before any does the next.
-    fn sessions(&self, round: u32) -> impl Iterator<Item = (&Script, Entrant)> {
+    fn sessions(&self, round: u32) -> impl Iterator<Item = (&Script, &Contender)> {
         let scripts = self.scripts.iter().filter(move |s| s.rounds > round);
-        scripts.flat_map(|script| self.entrants.iter().map(move |entrant| (script, *entrant)))
+        scripts.flat_map(|script| {
+            let does =
+                |entrant: &&Contender| script.stores.is_empty() || script.stores.contains(&entrant.name);
+            self.entrants.iter().filter(does).map(move |entrant| (script, entrant))
+        })
     }
 
     fn round_seconds(&self, pace: &Pace, round: u32) -> f64 {
@@ -95,8 +99,9 @@ impl Comparison {
     }
 
     /// Seconds of the sessions that come after `now`.
-    fn left(&self, pace: &Pace, round: u32, now: (&Script, Entrant)) -> f64 {
-        let after = |(script, entrant): &(&Script, Entrant)| script.name != now.0.name || *entrant != now.1;
+    fn left(&self, pace: &Pace, round: u32, now: (&Script, &Contender)) -> f64 {
+        let after =
+            |(script, entrant): &(&Script, &Contender)| script.name != now.0.name || **entrant != *now.1;
         let here: f64 = self.sessions(round).skip_while(after).skip(1).map(|(s, e)| pace.expect(e, s)).sum();
         let rounds = self.scripts.iter().map(|s| s.rounds).max().unwrap_or(0);
         here + (round + 1..rounds).map(|r| self.round_seconds(pace, r)).sum::<f64>()
@@ -118,7 +123,7 @@ impl Pace {
         if let Ok(style) = ProgressStyle::with_template("{bar:28} {percent:>3}%  {msg}") {
             bar.set_style(style);
         }
-        let names = comparison.entrants.iter().map(|e| (e.name(), (0.0, 0.0)));
+        let names = comparison.entrants.iter().map(|e| (e.name.clone(), (0.0, 0.0)));
         Pace { clock: SystemClock::new(), took: HashMap::new(), against_guess: names.collect(), bar }
     }
 
@@ -127,11 +132,11 @@ impl Pace {
     }
 
     /// Seconds that a session should take: as the last time, or as the guess has proved to be for this store.
-    fn expect(&self, entrant: Entrant, script: &Script) -> f64 {
-        if let Some(took) = self.took.get(&(entrant.name(), script.name.clone())) {
+    fn expect(&self, entrant: &Contender, script: &Script) -> f64 {
+        if let Some(took) = self.took.get(&(entrant.name.clone(), script.name.clone())) {
             return *took;
         }
-        let (took, guessed) = self.against_guess.get(&entrant.name()).copied().unwrap_or_default();
+        let (took, guessed) = self.against_guess.get(&entrant.name).copied().unwrap_or_default();
         let factor = if guessed > 0.0 { took / guessed } else { 1.0 };
         script.guess_seconds() * factor
     }
@@ -139,7 +144,7 @@ impl Pace {
     /// Runs a session with the bar before which `left` seconds are to come.
     fn follow(
         &mut self,
-        entrant: Entrant,
+        entrant: &Contender,
         script: &Script,
         left: f64,
         session: &mut dyn FnMut(&mut dyn FnMut()) -> Session,
@@ -151,18 +156,23 @@ impl Pace {
             let remaining = left + (expected - gone).max(0.0);
             let whole = self.elapsed() + remaining;
             self.bar.set_position((1000.0 * self.elapsed() / whole.max(1.0)) as u64);
-            let (script, entrant) = (&script.name, entrant.name());
+            let (script, entrant) = (&script.name, entrant.name.clone());
             self.bar.set_message(format!("{} left  {script} {entrant}", minutes(remaining)));
         });
         let took = self.elapsed() - began;
-        self.took.insert((entrant.name(), script.name.clone()), took);
-        if let Some((all, guessed)) = self.against_guess.get_mut(&entrant.name()) {
+        self.took.insert((entrant.name.clone(), script.name.clone()), took);
+        if let Some((all, guessed)) = self.against_guess.get_mut(&entrant.name) {
             *all += took;
             *guessed += script.guess_seconds();
         }
         if self.bar.is_hidden() {
             let how = result.error.as_deref().map_or(String::new(), |e| format!(": {e}"));
-            eprintln!("{:>6.0} s  {} {} took {took:.1} s{how}", self.elapsed(), script.name, entrant.name());
+            eprintln!(
+                "{:>6.0} s  {} {} took {took:.1} s{how}",
+                self.elapsed(),
+                script.name,
+                entrant.name.clone()
+            );
         }
         result
     }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::suites;
 use crate::tally;
 use crate::workload::Workload;
 
@@ -43,6 +44,24 @@ pub struct Script {
     pub kill: bool,
     /// How often each store does it.
     pub rounds: u32,
+    /// Bytes of a write buffer, where they are not to follow from `memory`.
+    #[serde(default)]
+    pub write_buffer: Option<u64>,
+    /// The stores that do it; all where none is named.
+    #[serde(default)]
+    pub stores: Vec<String>,
+    /// Where its figures stand in a figure.
+    #[serde(default)]
+    pub point: Option<Point>,
+}
+
+/// A place in a figure (`figures`).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// The figure's name.
+    pub figure: String,
+    /// The place along its axis.
+    pub at: f64,
 }
 
 fn one() -> usize {
@@ -61,6 +80,10 @@ pub enum Scale {
     Quick,
     /// Under two hours for as many.
     Full,
+    /// The evaluation of TLSM, at the size of a small machine.
+    Tlsm,
+    /// Skewed updates with less memory than data, for LAB-DB.
+    Lab,
 }
 
 impl Scale {
@@ -69,6 +92,19 @@ impl Scale {
         match self {
             Scale::Quick => "quick",
             Scale::Full => "full",
+            Scale::Tlsm => "tlsm",
+            Scale::Lab => "lab",
+        }
+    }
+
+    /// All of them.
+    pub const ALL: [Scale; 4] = [Scale::Quick, Scale::Full, Scale::Tlsm, Scale::Lab];
+
+    /// The medium that it has for persistent memory where nothing else is said.
+    pub fn profile(self) -> &'static str {
+        match self {
+            Scale::Tlsm => "tlsm",
+            Scale::Quick | Scale::Full | Scale::Lab => "optane",
         }
     }
 
@@ -76,25 +112,26 @@ impl Scale {
     pub fn minutes(self) -> f64 {
         match self {
             Scale::Quick => 12.0,
-            Scale::Full => 110.0,
+            Scale::Full | Scale::Tlsm | Scale::Lab => 110.0,
         }
     }
 
     /// Its scripts.
     pub fn scripts(self) -> Vec<Script> {
         match self {
-            Scale::Quick => quick(),
-            Scale::Full => full(),
+            Scale::Quick => suites::general::quick(),
+            Scale::Full => suites::general::full(),
+            Scale::Tlsm => suites::tlsm::scripts(),
+            Scale::Lab => suites::lab::scripts(),
         }
     }
 }
 
-const MIB: u64 = 1 << 20;
+pub(super) const MIB: u64 = 1 << 20;
 const KEY_BYTES: usize = 16;
-const YCSB: &str = "load,readrandom,a,b,c,f,d,e";
 
 impl Script {
-    fn new(name: &str, title: &str, records: u64, value_size: usize, steps: &str) -> Script {
+    pub(super) fn new(name: &str, title: &str, records: u64, value_size: usize, steps: &str) -> Script {
         Script {
             name: name.to_string(),
             title: title.to_string(),
@@ -112,7 +149,27 @@ impl Script {
             seconds: 0.8,
             kill: false,
             rounds: 1,
+            write_buffer: None,
+            stores: Vec::new(),
+            point: None,
         }
+    }
+
+    /// The same with as much memory as a `share`th of its data.
+    pub(super) fn bounded(self, share: u64) -> Script {
+        let bound = self.data_bytes() / share;
+        // A third of it for the store itself: the rest is for the page cache and what the process needs beside.
+        Script { bound: Some(bound), memory: bound / 3, ..self }
+    }
+
+    /// The same done by `stores` alone.
+    pub(super) fn of(self, stores: &[&str]) -> Script {
+        Script { stores: stores.iter().map(|name| name.to_string()).collect(), ..self }
+    }
+
+    /// The same as a point of a figure.
+    pub(super) fn at(self, figure: &str, at: f64) -> Script {
+        Script { point: Some(Point { figure: figure.to_string(), at }), ..self }
     }
 
     /// Bytes of its records.
@@ -148,101 +205,14 @@ impl Script {
     }
 }
 
-fn quick() -> Vec<Script> {
-    vec![
-        Script { rounds: 2, ..Script::new("1k", "1 KB values, one thread", 250_000, 1000, YCSB) },
-        Script {
-            threads: 2,
-            rounds: 2,
-            ..Script::new(
-                "100b-2t",
-                "100 B values, two threads",
-                300_000,
-                100,
-                "fillrandom,readrandom,readmissing,a,c,e",
-            )
-        },
-        bounded(
-            Script::new("bounded", "memory a quarter of the data", 250_000, 1000, "load,readrandom,a,c"),
-            4,
-        ),
-        synced(2_000),
-        Script {
-            kill: true,
-            ..Script::new("reopen", "killed while it writes, opened again", 100_000, 1000, "load,overwrite")
-        },
-    ]
-}
-
-fn full() -> Vec<Script> {
-    let base = |name: &str, title: &str, records, value_size, steps: &str| Script {
-        seconds: 2.0,
-        memory: 128 * MIB,
-        pm_bytes: 8192 * MIB,
-        ..Script::new(name, title, records, value_size, steps)
-    };
-    let fills = "fillrandom,readrandom,readmissing,load,a,b,c,f,d,e";
-    let two_threads = |script: Script| Script {
-        name: format!("{}-2t", script.name),
-        title: script.title.replace("one thread", "two threads"),
-        threads: 2,
-        ..script
-    };
-    let twice = |script: Script| Script { rounds: 2, ..script };
-    let large = base("1k", "1 KB values, one thread", 600_000, 1000, fills);
-    let small = base("100b", "100 B values, one thread", 1_500_000, 100, fills);
-    vec![
-        twice(large.clone()),
-        twice(small.clone()),
-        two_threads(large),
-        two_threads(small),
-        base("16k", "16 KB values, one thread", 40_000, 16_000, "load,readrandom,a"),
-        bounded(base("bounded", "memory a quarter of the data", 600_000, 1000, "load,readrandom,a,c,e"), 4),
-        Script {
-            pm_bytes: 512 * MIB,
-            ..base("sustained", "random load of four times the PM", 2_000_000, 1000, "fillrandom,readrandom")
-        },
-        base("mixed", "values of 256 B and 4 KB", 300_000, 1000, "fillmixed,readrandom,updatemixed"),
-        base("mixed-bytes", "as many bytes in 256 B as in 4 KB", 600_000, 1000, "fillmixedbytes,readrandom"),
-        base("zipfian", "zipfian updates, then reads", 600_000, 1000, "load,updatezipfian,c"),
-        base("burst", "a burst of writes, then reads", 600_000, 1000, "load,overwrite,readrandom"),
-        base("series", "a series in time, the oldest deleted", 1_000_000, 200, "timeseries"),
-        base("queue", "a queue: append, take the first", 20_000, 200, "queue"),
-        twice(synced(5_000)),
-        twice(Script {
-            kill: true,
-            ..base("reopen", "killed while it writes, opened again", 500_000, 1000, "load,overwrite")
-        }),
-    ]
-}
-
-/// `script` with as much memory as a `share`th of its data.
-fn bounded(script: Script, share: u64) -> Script {
-    let bound = script.data_bytes() / share;
-    // A third of it for the store itself: the rest is for the page cache and what the process needs beside.
-    Script { bound: Some(bound), memory: bound / 3, ..script }
-}
-
-fn synced(records: u64) -> Script {
-    Script {
-        sync: true,
-        ..Script::new(
-            "sync",
-            "1 KB values, every write safe from a power cut",
-            records,
-            1000,
-            "load,overwrite",
-        )
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::contender::Contender;
     use super::*;
 
     #[test]
     fn every_script_can_run() {
-        for scale in [Scale::Quick, Scale::Full] {
+        for scale in Scale::ALL {
             let scripts = scale.scripts();
             for script in &scripts {
                 script.validate().unwrap();
@@ -252,6 +222,9 @@ mod tests {
                         .bound
                         .is_none_or(|bound| bound * 4 <= script.data_bytes() && script.memory < bound)
                 );
+                for name in &script.stores {
+                    Contender::entrant_of(name).unwrap();
+                }
             }
         }
     }

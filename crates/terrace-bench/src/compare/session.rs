@@ -13,7 +13,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use terrace_base::clock::{Clock, SystemClock};
 
-use super::entrant::{Entrant, PmSetup};
+use super::contender::Contender;
+use super::entrant::PmSetup;
 use super::machine::{self, Counters};
 use super::results::{Reopening, Step};
 use super::script::{NOT_DRAWN_AGAIN, Script};
@@ -207,24 +208,26 @@ fn distinct(workload: &Workload, records: u64) -> Option<f64> {
 /// The databases of a session, one after the other.
 struct Folders<'s, 'o> {
     spec: &'s Spec,
-    entrant: Entrant,
+    contender: Contender,
     made: u32,
     stage: Rc<RefCell<Stage<'o>>>,
 }
 
 impl Folders<'_, '_> {
     fn setup(&self) -> Setup {
-        setup(self.spec, self.made)
+        setup(self.spec, &self.contender, self.made)
     }
 }
 
-fn setup(spec: &Spec, number: u32) -> Setup {
+fn setup(spec: &Spec, contender: &Contender, number: u32) -> Setup {
     Setup {
         dir: spec.dir.join(number.to_string()),
         pm_dir: spec.pm_dir.join(number.to_string()),
         memory: spec.script.memory,
+        buffer: spec.script.write_buffer,
         sync: spec.script.sync,
-        options: spec.script.options.clone(),
+        // What one of them has of its own goes before.
+        options: [&spec.script.options[..], &contender.set].concat(),
     }
 }
 
@@ -242,7 +245,7 @@ impl Provider for Folders<'_, '_> {
         }
         self.made += 1;
         let clock = SystemClock::new();
-        let opened = self.entrant.open_honest(&self.setup(), &pm_setup(self.spec))?;
+        let opened = self.contender.entrant()?.open_honest(&self.setup(), &pm_setup(self.spec))?;
         let seconds = clock.now().as_secs_f64();
         self.stage.borrow_mut().say(&Event::Opened { settings: opened.settings, seconds })?;
         Ok(opened.store)
@@ -277,7 +280,7 @@ fn plan(spec: &Spec) -> StoreResult<Plan> {
 }
 
 fn work(spec: &Spec, stage: &Rc<RefCell<Stage<'_>>>) -> StoreResult<()> {
-    let entrant = Entrant::parse(&spec.entrant)?;
+    let contender = Contender::parse(&spec.entrant)?;
     let workloads = workloads(spec)?;
     let mut plan = plan(spec)?;
     if spec.script.kill {
@@ -285,7 +288,7 @@ fn work(spec: &Spec, stage: &Rc<RefCell<Stage<'_>>>) -> StoreResult<()> {
     }
     let suite = Suite { workloads: &workloads, plan };
     suite.validate()?;
-    let mut folders = Folders { spec, entrant, made: 0, stage: stage.clone() };
+    let mut folders = Folders { spec, contender, made: 0, stage: stage.clone() };
     let bounded = spec.script.bound.is_some();
     suite.run(
         &mut folders,
@@ -313,9 +316,9 @@ fn reopen(spec: &Spec, stage: &Rc<RefCell<Stage<'_>>>) -> StoreResult<()> {
     let [fill, update] = workloads(spec)?[..] else { return Err(NOT_DRAWN_AGAIN.into()) };
     let plan = plan(spec)?;
     let mut history = History::draw(fill, update, &plan, &spec.dir)?;
-    let entrant = Entrant::parse(&spec.entrant)?;
+    let contender = Contender::parse(&spec.entrant)?;
     let clock = SystemClock::new();
-    let opened = entrant.open_honest(&setup(spec, 1), &pm_setup(spec))?;
+    let opened = contender.entrant()?.open_honest(&setup(spec, &contender, 1), &pm_setup(spec))?;
     let open = clock.now();
     let mut keys = KeyMaker::new(plan.key_size, KeyOrder::Hashed);
     opened.store.get(keys.key(0), &mut |_| {})?;

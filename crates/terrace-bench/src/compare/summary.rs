@@ -1,6 +1,6 @@
 //! Medians and spread over the rounds.
 
-use super::entrant::Entrant;
+use super::contender::Contender;
 use super::results::{Results, Session, Step};
 
 /// Several measurements of one thing.
@@ -50,6 +50,10 @@ const MIB: f64 = 1024.0 * 1024.0;
 /// Everything that is told of a step.
 pub const METRICS: &[Metric] = &[
     higher("ops/s", "operations a second", |s| Some(s.outcome.throughput())),
+    lower("µs/op", "the time of an operation, by and large", |s| {
+        Some(1e6 * s.outcome.threads.max(1) as f64 / s.outcome.throughput())
+            .filter(|micros| micros.is_finite())
+    }),
     lower("p50 µs", "half of the operations took at most this", |s| micros(s.outcome.latency.p50_ns)),
     lower("p99 µs", "99 in 100 took at most this", |s| micros(s.outcome.latency.p99_ns)),
     lower("p99.9 µs", "999 in 1000 took at most this", |s| micros(s.outcome.latency.p999_ns)),
@@ -57,6 +61,9 @@ pub const METRICS: &[Metric] = &[
     lower("max µs", "the longest", |s| micros(s.outcome.latency.max_ns)),
     lower("stalled s", "seconds spent in operations of more than 10 ms", |s| {
         Some(s.outcome.stalled.as_secs_f64())
+    }),
+    lower("delayed s", "seconds spent in operations of more than half a millisecond", |s| {
+        Some(s.outcome.delayed.as_secs_f64())
     }),
     higher("slowest s", "operations of the slowest second, as a share of the median one's", |s| {
         s.outcome.slowest_second()
@@ -70,6 +77,9 @@ pub const METRICS: &[Metric] = &[
     lower("WA store", "SSD bytes written by the store's own count", |s| s.outcome.ssd_write_amplification()),
     lower("WA tables", "bytes written into sorted tables, logs left out, per byte written", |s| {
         s.outcome.table_write_amplification()
+    }),
+    lower("WA merges", "bytes that compactions wrote, per byte written", |s| {
+        s.outcome.compaction_write_amplification()
     }),
     lower("WA L0", "of them into level 0", level::<0>),
     lower("WA L1", "into level 1", level::<1>),
@@ -161,8 +171,10 @@ impl Results {
 
     /// The fastest store at a step, and its throughput: of Terrace's engines if `ours`, of the peers if not.
     pub fn fastest(&self, script: &str, step: &str, ours: bool) -> Option<(f64, &str)> {
-        let those =
-            self.entrants.iter().filter(|name| Entrant::parse(name).is_ok_and(|e| e.is_ours() == ours));
+        let those = self
+            .entrants
+            .iter()
+            .filter(|name| Contender::entrant_of(name).is_ok_and(|e| e.is_ours() == ours));
         let rates =
             those.filter_map(|name| Some((self.stat(script, name, step, THROUGHPUT)?.median, name.as_str())));
         rates.max_by(|a, b| a.0.total_cmp(&b.0))

@@ -1,5 +1,6 @@
 //! The two machines that a comparison speaks of: the one that most people have, and one with persistent memory.
 
+use super::contender::Contender;
 use super::entrant::Entrant;
 use super::results::Results;
 
@@ -28,7 +29,7 @@ impl View {
 
 /// The views of `results`, the ordinary machine first. Peers that know nothing of persistent memory are part of both.
 pub fn views(results: &Results) -> Vec<View> {
-    let entrants = || results.entrants.iter().filter_map(|name| Entrant::parse(name).ok());
+    let entrants = || results.entrants.iter().filter_map(|name| Contender::entrant_of(name).ok());
     let is_ordinary = |entrant: Entrant| !entrant.is_on_pm();
     let has_pm = |entrant: Entrant| entrant.is_on_pm() || !entrant.is_ours();
     let mut views = Vec::new();

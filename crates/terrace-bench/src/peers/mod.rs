@@ -42,6 +42,8 @@ pub enum Peer {
     RocksDbPm,
     /// LevelDB, as the system's library.
     LevelDb,
+    /// LevelDB with its files on tmpfs, which charges nothing.
+    LevelDbNvm,
     /// LMDB.
     Lmdb,
     /// fjall.
@@ -52,8 +54,15 @@ pub enum Peer {
 
 impl Peer {
     /// All of them.
-    pub const ALL: [Peer; 6] =
-        [Peer::RocksDb, Peer::RocksDbPm, Peer::LevelDb, Peer::Lmdb, Peer::Fjall, Peer::Redb];
+    pub const ALL: [Peer; 7] = [
+        Peer::RocksDb,
+        Peer::RocksDbPm,
+        Peer::LevelDb,
+        Peer::LevelDbNvm,
+        Peer::Lmdb,
+        Peer::Fjall,
+        Peer::Redb,
+    ];
 
     /// The name on the command line and in reports.
     pub fn name(self) -> &'static str {
@@ -61,6 +70,7 @@ impl Peer {
             Peer::RocksDb => "rocksdb",
             Peer::RocksDbPm => "rocksdb-pm",
             Peer::LevelDb => "leveldb",
+            Peer::LevelDbNvm => "leveldb-nvm",
             Peer::Lmdb => "lmdb",
             Peer::Fjall => "fjall",
             Peer::Redb => "redb",
@@ -71,7 +81,7 @@ impl Peer {
     pub fn is_built(self) -> bool {
         match self {
             Peer::RocksDb | Peer::RocksDbPm => cfg!(feature = "rocksdb"),
-            Peer::LevelDb => cfg!(feature = "leveldb"),
+            Peer::LevelDb | Peer::LevelDbNvm => cfg!(feature = "leveldb"),
             Peer::Lmdb => cfg!(feature = "lmdb"),
             Peer::Fjall => cfg!(feature = "fjall"),
             Peer::Redb => cfg!(feature = "redb"),
@@ -93,6 +103,8 @@ pub struct Setup {
     pub pm_dir: PathBuf,
     /// DRAM for write buffers and caches together, in bytes.
     pub memory: u64,
+    /// Bytes of a write buffer, where they are not to follow from that.
+    pub buffer: Option<u64>,
     /// Whether every write waits for the medium.
     pub sync: bool,
     /// Options of Terrace's engines that differ from the default.
@@ -102,12 +114,12 @@ pub struct Setup {
 impl Setup {
     /// Bytes of one write buffer.
     pub fn write_buffer(&self) -> u64 {
-        self.memory / 2 / WRITE_BUFFERS
+        self.buffer.unwrap_or(self.memory / 2 / WRITE_BUFFERS)
     }
 
     /// Bytes of caches.
     pub fn cache(&self) -> u64 {
-        self.memory / 2
+        self.memory.saturating_sub(WRITE_BUFFERS * self.write_buffer())
     }
 }
 
@@ -141,6 +153,11 @@ pub fn open(peer: Peer, setup: &Setup) -> StoreResult<Opened> {
         Peer::RocksDbPm => rocksdb::open(setup, Some(&setup.pm_dir)),
         #[cfg(feature = "leveldb")]
         Peer::LevelDb => leveldb::open(setup),
+        #[cfg(feature = "leveldb")]
+        Peer::LevelDbNvm => {
+            std::fs::create_dir_all(&setup.pm_dir)?;
+            leveldb::open(&Setup { dir: setup.pm_dir.clone(), ..setup.clone() })
+        }
         #[cfg(feature = "lmdb")]
         Peer::Lmdb => lmdb::open(setup),
         #[cfg(feature = "fjall")]

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use terrace_base::{ErrorKind, Result};
-use terrace_disk::{Access, Fs, IoStats, MeteredFs, RealFs, SimFs};
+use terrace_disk::{Access, Fs, IoStats, MeteredFs, RealFs, SimFs, Toll};
 
 const ALL_ACCESS: [Access; 3] = [Access::Random, Access::Sequential, Access::Direct];
 
@@ -197,6 +198,42 @@ fn the_meter_counts() {
         IoStats { bytes_read: 13, reads: 3, dir_syncs: 1, removes: 1, renames: 1, ..IoStats::default() };
     assert_eq!((before, added), (expected_before, expected));
     assert_eq!(fs.clone().stats(), before.plus(&added));
+}
+
+/// Notes what it was to charge for.
+#[derive(Debug, Default)]
+struct Notes(Mutex<Vec<(&'static str, u64, u64)>>);
+
+impl Toll for Notes {
+    fn read(&self, offset: u64, bytes: u64) {
+        self.0.lock().push(("read", offset, bytes));
+    }
+    fn write(&self, offset: u64, bytes: u64) {
+        self.0.lock().push(("write", offset, bytes));
+    }
+    fn sync(&self) {
+        self.0.lock().push(("sync", 0, 0));
+    }
+}
+
+#[test]
+fn a_toll_is_told_of_all_that_was_done_and_of_nothing_else() {
+    let notes = Arc::new(Notes::default());
+    let fs = MeteredFs::charging(Arc::new(SimFs::new()), notes.clone());
+    let path = Path::new("/a");
+    let mut file = fs.create(path).unwrap();
+    file.append(b"12345").unwrap();
+    file.append(b"678").unwrap();
+    file.sync().unwrap();
+    let (mut x, mut y) = ([0; 2], [0; 3]);
+    let open = fs.open(path, Access::Random).unwrap();
+    open.read_at(1, &mut x).unwrap();
+    open.read_many(&mut [(0, &mut x), (4, &mut y)]).unwrap();
+    assert!(open.read_at(7, &mut x).is_err());
+    let told = notes.0.lock().clone();
+    let writes = [("write", 0, 5), ("write", 5, 3), ("sync", 0, 0)];
+    let reads = [("read", 1, 2), ("read", 0, 2), ("read", 4, 3)];
+    assert_eq!(told, [writes, reads].concat());
 }
 
 /// The bytes of the file at `path`, behind which there are only zeros.

@@ -3,24 +3,15 @@
 //! It is asked for by name and says so in [`Media::describe`]. It is persistent memory in what it costs and in
 //! what the code does, not in what it survives: after a reboot its contents are what the file happened to hold.
 //!
-//! Cost model: a drain takes at least the profile's `write_ns` and not less than it takes the medium to absorb
-//! what was flushed. Bandwidth is one queue for all threads: flushed lines wait in the thread's own account
-//! until it drains, then take their turn behind what others drained before. Following a pointer costs
-//! `read_ns` for the first 256-byte block and an eighth of it for each further one. All of it is spent
-//! spinning on the thread that asks.
+//! What it costs is [`CostModel`]'s.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use crossbeam_utils::CachePadded;
 use terrace_base::Result;
 
 use super::mapping::{Backing, Mapping};
-use super::spin::Ticks;
-use super::{Gate, Granularity, LINE_BYTES, Media, Profile};
+use super::{CostModel, Gate, Granularity, Media, Profile};
 use crate::cpu::{self, FlushOp};
-use crate::stats::blocks_of;
-use crate::thread_slot;
 
 /// Emulated persistent memory over a file.
 #[derive(Debug)]
@@ -29,7 +20,7 @@ pub struct EmulatedMedia {
     profile: Profile,
     op: Option<FlushOp>,
     /// `None` for a profile that costs nothing: then the pool does not even call.
-    model: Option<Model>,
+    model: Option<CostModel>,
 }
 
 impl EmulatedMedia {
@@ -44,7 +35,7 @@ impl EmulatedMedia {
     }
 
     fn over(map: Mapping, profile: Profile) -> Self {
-        let model = (!profile.is_free()).then(|| Model::new(profile));
+        let model = (!profile.is_free()).then(|| CostModel::new(profile));
         EmulatedMedia { map, profile, op: FlushOp::detect(), model }
     }
 
@@ -119,21 +110,18 @@ impl Media for EmulatedMedia {
     }
 
     fn start_read(&self, blocks: u64) -> u64 {
-        self.model
-            .as_ref()
-            .map_or(0, |model| model.ticks.now() + model.ticks.of_ns(model.read_nanos(1, blocks)))
+        self.model.as_ref().map_or(0, |model| model.start_read(blocks))
     }
 
     fn await_read(&self, done: u64) {
         if let Some(model) = &self.model {
-            model.ticks.wait_until(done);
+            model.await_read(done);
         }
     }
 
     fn charge_rest(&self, blocks: u64) {
         if let Some(model) = &self.model {
-            let nanos = model.profile.read_ns * blocks / 8;
-            model.ticks.wait_until(model.ticks.now() + model.ticks.of_ns(nanos));
+            model.rest(blocks);
         }
     }
 
@@ -199,86 +187,9 @@ impl Media for EmulatedMedia {
     }
 }
 
-#[derive(Debug)]
-struct Model {
-    ticks: Ticks,
-    profile: Profile,
-    /// When the medium has absorbed everything drained so far.
-    busy_until: CachePadded<AtomicU64>,
-    /// Bytes of lines flushed and not drained, by thread number.
-    pending: Box<[CachePadded<AtomicU64>]>,
-}
-
-impl Model {
-    fn new(profile: Profile) -> Self {
-        let pending = (0..thread_slot::COUNT).map(|_| CachePadded::default()).collect();
-        Model { ticks: Ticks::calibrated(), profile, busy_until: CachePadded::default(), pending }
-    }
-
-    fn flushed(&self, offset: u64, len: u64) {
-        if self.profile.write_bytes_per_sec.is_some() && len > 0 {
-            let lines = (offset + len).div_ceil(LINE_BYTES) - offset / LINE_BYTES;
-            self.pending[thread_slot::current()].fetch_add(lines * LINE_BYTES, Ordering::Relaxed);
-        }
-    }
-
-    fn drain(&self) {
-        let start = self.ticks.now();
-        cpu::fence();
-        let mut deadline = start + self.ticks.of_ns(self.profile.write_ns);
-        if let Some(rate) = self.profile.write_bytes_per_sec {
-            let bytes = self.pending[thread_slot::current()].swap(0, Ordering::Relaxed);
-            deadline = deadline.max(self.absorb(start, bytes, rate));
-        }
-        self.ticks.wait_until(deadline);
-    }
-
-    /// Queues `bytes` behind what is being absorbed; when they will be done.
-    fn absorb(&self, now: u64, bytes: u64, rate: u64) -> u64 {
-        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate);
-        let cost = self.ticks.of_ns(nanos as u64);
-        let mut busy = self.busy_until.load(Ordering::Relaxed);
-        loop {
-            let done = busy.max(now) + cost;
-            match self.busy_until.compare_exchange_weak(busy, done, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return done,
-                Err(seen) => busy = seen,
-            }
-        }
-    }
-
-    fn read(&self, offset: u64, len: u64) {
-        if len > 0 {
-            self.reads(1, blocks_of(offset, len));
-        }
-    }
-
-    fn reads(&self, reads: u64, blocks: u64) {
-        if self.profile.read_ns > 0 && reads > 0 {
-            let start = self.ticks.now();
-            self.ticks.wait_until(start + self.ticks.of_ns(self.read_nanos(reads, blocks)));
-        }
-    }
-
-    /// A block next to the one before takes an eighth of a read's latency, another place that was asked for at
-    /// the same time a third: what a module's bandwidth allows for the one and for the other.
-    fn read_nanos(&self, reads: u64, blocks: u64) -> u64 {
-        self.profile.read_ns * (24 + 8 * (reads - 1) + 3 * (blocks - reads)) / 24
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bandwidth_is_one_queue() {
-        let model = Model::new(Profile::OPTANE);
-        let first = model.absorb(1000, 2_000_000, 2_000_000_000);
-        let second = model.absorb(1000, 2_000_000, 2_000_000_000);
-        assert_eq!(first - 1000, model.ticks.of_ns(1_000_000));
-        assert_eq!(second - first, first - 1000);
-    }
 
     #[test]
     fn a_free_profile_is_reached_without_calls_and_says_what_it_is() {

@@ -9,6 +9,7 @@
 //!    aligned 8 bytes atomically; two stores to one line with an `order` of that line between them
 //!    arrive in that order.
 
+mod cost;
 mod emulated;
 mod file;
 mod instance;
@@ -25,6 +26,7 @@ use terrace_base::Result;
 
 use crate::cpu::FlushOp;
 
+pub use cost::CostModel;
 pub use emulated::EmulatedMedia;
 pub use file::FileMedia;
 pub use memory::MemMedia;

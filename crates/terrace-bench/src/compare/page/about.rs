@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::sections::section;
 use super::{escape, number, table};
+use crate::compare::contender::Contender;
 use crate::compare::entrant::Entrant;
 use crate::compare::results::{Results, Session};
 use crate::compare::summary::Stat;
@@ -36,7 +37,7 @@ pub fn head(view: &View, others: &[View]) -> String {
 }
 
 fn has_pm(results: &Results) -> bool {
-    results.entrants.iter().any(|name| Entrant::parse(name).is_ok_and(Entrant::is_on_pm))
+    results.entrants.iter().any(|name| Contender::entrant_of(name).is_ok_and(Entrant::is_on_pm))
 }
 
 /// What is of a whole process: memory, processor, bytes of the kernel's and the device's count, errors.

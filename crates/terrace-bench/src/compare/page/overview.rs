@@ -1,6 +1,7 @@
 //! The picture that tells most: every step's throughput as a multiple of the baseline's, a dot to a store.
 
 use crate::chart::{Axis, Dot, DotRow, Dots};
+use crate::compare::contender::Contender;
 use crate::compare::entrant::Entrant;
 use crate::compare::results::Results;
 use crate::store::StoreResult;
@@ -30,7 +31,7 @@ fn rows(results: &Results) -> Vec<DotRow> {
         for step in results.step_names(&script.name) {
             let dot = |(colour, name): (usize, &String)| {
                 let ratio = results.ratio(&script.name, name, &step, base)?;
-                let is_large = Entrant::parse(name).is_ok_and(Entrant::is_ours);
+                let is_large = Contender::entrant_of(name).is_ok_and(Entrant::is_ours);
                 (ratio > 0.0).then(|| Dot { colour, at: ratio.log2(), is_large })
             };
             // Our own stand out: larger, and above the others.

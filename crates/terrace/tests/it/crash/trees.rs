@@ -50,6 +50,11 @@ fn writes() -> Vec<Op> {
     ops
 }
 
+/// Keys that are new and written twice each: the tree lets them in, and is full.
+fn crowd() -> Vec<Op> {
+    (0..2).flat_map(|round| (120..160).map(move |k| Op::Put(k, 80 + round))).collect()
+}
+
 /// A moment, and what must be there.
 type Shot = (Snapshot, KvModel);
 
@@ -128,6 +133,14 @@ fn crashes_in_flushes_without_a_snapshot() {
     if runs_on(EngineKind::Lab, Granularity::CacheLine) {
         let ops: Vec<Op> = writes().into_iter().skip(1).chain([Op::Release, Op::Flush]).collect();
         crash_in("writes and flushes", &[], &ops);
+    }
+}
+
+#[test]
+fn crashes_in_an_eviction_that_a_flush_begins() {
+    if runs_on(EngineKind::Lab, Granularity::CacheLine) {
+        let crashed = crash_in("eviction", &crowd(), &[Op::Flush]);
+        assert!(crashed.evicted > 0, "a flush that fills the tree has some of it leave");
     }
 }
 
