@@ -7,7 +7,7 @@
 //!                          key ──▶ SPTree ──▶ word ────────┴──▶ get: one record, one block, or one slot
 //! ```
 //!
-//! Records, the index, groups of batches and snapshots are those of `engine/pm`; this is what lies elsewhere ([`Ssd`]).
+//! Records, the index, groups of batches and snapshots are those of `engine/pm`; this is what lies elsewhere (`home.rs`).
 //!
 //! **Life of a key.** A put of less than the boundary is a record in PM, durable before its word is published. One of the
 //! boundary or more is written to a slot, with those of others who wait, before its writer enters the gate; the word of
