@@ -312,9 +312,9 @@ impl ReadFile for MeteredRead {
         Ok(())
     }
 
-    /// What is read through it is not counted.
+    /// What is read through it is not counted; so there is none where reads are charged for.
     fn map(&self) -> Option<Mapping> {
-        self.inner.map()
+        if self.counters.toll.is_some() { None } else { self.inner.map() }
     }
 
     fn len(&self) -> u64 {
@@ -353,8 +353,9 @@ impl BlockFile for MeteredBlocks {
     }
 
     fn begin_reads(self: Arc<Self>, reads: Vec<(u64, BlockBuf)>) -> Box<dyn BlockReads> {
+        let offsets = reads.iter().map(|(offset, _)| *offset).collect();
         let inner = self.inner.clone().begin_reads(reads);
-        Box::new(MeteredReads { inner, counters: self.counters.clone() })
+        Box::new(MeteredReads { inner, offsets, counters: self.counters.clone() })
     }
 
     fn sync(&self) -> Result<bool> {
@@ -389,13 +390,17 @@ impl BlockFile for MeteredBlocks {
 #[derive(Debug)]
 struct MeteredReads {
     inner: Box<dyn BlockReads>,
+    offsets: Vec<u64>,
     counters: Arc<Counters>,
 }
 
 impl BlockReads for MeteredReads {
     fn finish(self: Box<Self>) -> Result<Vec<BlockBuf>> {
         let found = self.inner.finish()?;
-        self.counters.count_reads(found.len(), found.iter().map(|buf| buf.len()).sum());
+        self.offsets
+            .iter()
+            .zip(&found)
+            .for_each(|(offset, buf)| self.counters.count_read(*offset, buf.len()));
         Ok(found)
     }
 }

@@ -33,13 +33,13 @@ pub use db::{Db, DbIter, Entries, KeyRange, Snapshot, lock_path};
 pub use env::{Env, PmSpace};
 pub use options::{
     BucketMemtableKind, BufferPlace, Compression, EngineKind, LabOptions, LabTrees, ListDesign, LogPlace,
-    LsmOptions, Options, PoolChoice, SlmOptions, SptreeOptions, TableReads, TieringKind, TlsmOptions,
-    TurboOptions, WipOptions, WriteOptions,
+    LsmOptions, Options, PoolChoice, SlmOptions, SplitOptions, SptreeOptions, TableReads, TieringKind,
+    TlsmOptions, TurboOptions, WipOptions, WriteOptions,
 };
 pub use repair::{RepairOptions, Whose};
 pub use stats::{
-    BucketStats, COUNTED_LEVELS, Counts, DramStats, HintStats, ListStats, PmFloor, SsdStats, Stats,
-    ValueStats,
+    BucketStats, COUNTED_LEVELS, Counts, DramStats, HintStats, ListStats, PmFloor, SplitStats, SsdStats,
+    Stats, ValueStats,
 };
 pub use terrace_base::{Error, ErrorKind, Result};
 pub use terrace_pmem::Profile;

@@ -46,6 +46,8 @@ pub struct Stats {
     pub hints: HintStats,
     /// Runs that lie in the pool, of an engine that has such; else all zero.
     pub lists: ListStats,
+    /// What the `split` engine has moved, and has in slots.
+    pub split: SplitStats,
 }
 
 /// Ranges of keys with memtables and tables of their own.
@@ -124,6 +126,40 @@ pub struct ListStats {
     pub resumed: u64,
     /// Bytes of records that flushes and merges copied into buffers since then.
     pub copied_bytes: u64,
+}
+
+/// What the `split` engine has moved, and has in slots.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SplitStats {
+    /// Whether there is such an engine.
+    pub is_there: bool,
+    /// Whether the drive has a cache that a power cut empties, so that each submission ends with a flush of it.
+    pub cache_is_volatile: bool,
+    /// Records that went from persistent memory to tables since the database was opened.
+    pub migrated: u64,
+    /// Bytes of the tables that were written for them.
+    pub migrated_bytes: u64,
+    /// Bytes of tables that are dead, once they are counted.
+    pub dead_bytes: u64,
+    /// Items in slots, those included that readers and snapshots may still need; once they are counted, all of them.
+    pub items: u64,
+    /// Bytes of their sectors.
+    pub item_bytes: u64,
+    /// Of these, bytes of items that nothing leads to any more.
+    pub retired_bytes: u64,
+    /// Bytes of blocks of the file of slots that are held.
+    pub held_bytes: u64,
+    /// Bytes of its blocks that are free and take space.
+    pub free_bytes: u64,
+    /// Bytes of space that it takes.
+    pub file_bytes: u64,
+    /// Submissions of items since the database was opened, and items in them.
+    pub submissions: u64,
+    /// See [`submissions`](Self::submissions).
+    pub submitted: u64,
+    /// Times that the device was asked to make them durable.
+    pub device_syncs: u64,
 }
 
 /// DRAM held, against the budget.

@@ -71,6 +71,7 @@ pub fn render(stats: &Stats) -> String {
     values(stats, &mut text);
     hints(stats, &mut text);
     lists(stats, &mut text);
+    slots(stats, &mut text);
     counts(stats, &mut text);
     text
 }
@@ -197,6 +198,32 @@ fn lists(stats: &Stats, text: &mut String) {
     ];
     let total = format!("{} in the pool, of at most {}", grouped(lists.lists), human(lists.bound));
     floor(text, "LISTS", &total, &parts);
+}
+
+/// Large items in slots, and small ones that went to tables, of an engine that parts them.
+fn slots(stats: &Stats, text: &mut String) {
+    let split = &stats.split;
+    if !split.is_there {
+        return;
+    }
+    let flushes = match split.cache_is_volatile {
+        true => format!("{} by the device", grouped(split.device_syncs)),
+        false => "not needed".into(),
+    };
+    let parts = [
+        ("bytes", human(split.item_bytes)),
+        ("bytes of old versions", human(split.retired_bytes)),
+        ("blocks held", human(split.held_bytes)),
+        ("blocks free", human(split.free_bytes)),
+        ("submissions", grouped(split.submissions)),
+        ("items submitted", grouped(split.submitted)),
+        ("flushes of a cache", flushes),
+        ("records migrated", grouped(split.migrated)),
+        ("SSTables of these", human(split.migrated_bytes)),
+        ("dead in SSTables", human(split.dead_bytes)),
+    ];
+    let total = format!("{} large items in {}", grouped(split.items), human(split.file_bytes));
+    floor(text, "SLOTS", &total, &parts);
 }
 
 /// Of an engine that has them.

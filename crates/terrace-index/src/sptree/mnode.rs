@@ -383,9 +383,9 @@ mod tests {
             assert_eq!(node.low(), Bound::new(low));
             assert_eq!(node.high(version), Some(high));
             for key in keys {
-                let inside = low <= key && key < b"az";
+                let inside = low <= key && key < &b"az"[..];
                 assert_eq!(node.covers(&Probe::new(key), version), Some(inside), "{low:?} {key:?}");
-                let below = low < key && key <= b"az";
+                let below = low < key && key <= &b"az"[..];
                 assert_eq!(node.covers_below(&Probe::new(key), version), Some(below));
             }
         }

@@ -230,6 +230,39 @@ impl Pool {
         slots.into_iter()
     }
 
+    /// Bytes of the slots of these kinds that are taken, active or reserved.
+    pub fn taken_bytes(&self, kinds: &[Kind]) -> u64 {
+        let slabs = self.inner.alloc.slabs.all();
+        let taken = |slab: &Slab| {
+            let slots = slab.geometry.slots - slab.state.lock().free.min(slab.geometry.slots);
+            u64::from(slots) * u64::from(slab.geometry.class_bytes)
+        };
+        let in_slabs: u64 =
+            slabs.iter().filter(|slab| kinds.contains(&slab.kind)).map(|slab| taken(slab)).sum();
+        let large = kinds.iter().flat_map(|kind| self.large_slots(*kind));
+        in_slabs + large.map(|(_, bytes)| bytes).sum::<u64>()
+    }
+
+    /// Offsets of about `wanted` of the active slots of these kinds, from all over the pool; of all where there are no more.
+    pub fn some_slots(&self, kinds: &[Kind], wanted: usize) -> Vec<u64> {
+        let slabs = self.inner.alloc.slabs.all();
+        let of_kinds: Vec<_> = slabs.iter().filter(|slab| kinds.contains(&slab.kind)).collect();
+        let taken =
+            |slab: &Slab| (slab.geometry.slots - slab.state.lock().free.min(slab.geometry.slots)) as usize;
+        let all: usize = of_kinds.iter().map(|slab| taken(slab)).sum();
+        let mut found = Vec::new();
+        for slab in of_kinds.into_iter().step_by((all / wanted.max(1)).max(1)) {
+            let _state = slab.state.lock();
+            let active = |word: usize| slab.active(self, word as u32).unwrap_or(0);
+            found.extend(
+                slots_in(slab.geometry.words() as usize, active).into_iter().map(|s| slab.offset_of(s)),
+            );
+        }
+        let large = kinds.iter().flat_map(|kind| self.large_slots(*kind));
+        found.extend(large.take(wanted).map(|(offset, _)| offset));
+        found
+    }
+
     /// The slab that holds the slot at `offset`; `None` if there is no slab or no slot begins there.
     pub(super) fn slab_of(&self, offset: u64) -> Option<(Arc<Slab>, u32)> {
         let slab = self.inner.alloc.slabs.get(offset / self.extent_bytes())?;

@@ -5,6 +5,7 @@ mod lab;
 mod lsm;
 mod pm;
 pub(crate) mod slm;
+mod split;
 mod sptree;
 mod tlsm;
 mod turbo;
@@ -21,6 +22,8 @@ use crate::options::EngineKind;
 use crate::pool;
 use crate::salvage::Salvage;
 
+use split::SplitTree;
+
 /// Opens an engine's data, or creates it.
 type Open = fn(Arc<Core>) -> Result<(Arc<dyn Engine>, u64)>;
 /// Brings an engine's data back.
@@ -35,6 +38,7 @@ fn registered(engine: EngineKind) -> (Open, Repair) {
         EngineKind::Tlsm => (tlsm::open, tlsm::repair),
         EngineKind::Turbo => (pm::open::<TurboHash>, pm::repair::<TurboHash>),
         EngineKind::Wip => (wip::open, wip::repair),
+        EngineKind::Split => (pm::open::<SplitTree>, pm::repair::<SplitTree>),
         EngineKind::Sptree => (pm::open::<SpTree>, pm::repair::<SpTree>),
     }
 }

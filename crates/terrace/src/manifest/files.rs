@@ -8,6 +8,7 @@
 //! | `000012.sst` | table 12 |
 //! | `000003.log` | commit log 3 |
 //! | `000003.log.new` | commit log 3 being begun; worthless |
+//! | `SLOTS` | large items in slots |
 //! | `LOCK` | held while the store is open |
 //! | `REPAIR`, `REPAIR.tmp`, `repair`, `lost` | a repair's: its record, what it writes beside, what it set aside |
 //!
@@ -54,6 +55,8 @@ pub enum FileName {
     Log(u64),
     /// A commit log being begun, by its file number.
     LogBegun(u64),
+    /// The file of slots.
+    Slots,
     /// The lock file.
     Lock,
 }
@@ -66,6 +69,7 @@ impl FileName {
             CURRENT => FileName::Current,
             CURRENT_TEMP => FileName::CurrentTemp,
             "LOCK" => FileName::Lock,
+            "SLOTS" => FileName::Slots,
             _ => Self::parse_numbered(name)?,
         };
         // One name, one meaning: "+7.sst" or "0000012.sst" parse as numbers but were not written by us.
@@ -101,6 +105,7 @@ impl fmt::Display for FileName {
             FileName::Table(number) => write!(f, "{number:06}.sst"),
             FileName::Log(number) => write!(f, "{number:06}.log"),
             FileName::LogBegun(number) => write!(f, "{number:06}.log.new"),
+            FileName::Slots => f.write_str("SLOTS"),
             FileName::Lock => f.write_str("LOCK"),
         }
     }

@@ -41,7 +41,7 @@ impl Listing {
                 }
                 FileName::Log(number) if number >= state.log_number => listing.logs.push(number),
                 FileName::Manifest(number) if Some(number) == current => (),
-                FileName::Current | FileName::Lock => (),
+                FileName::Current | FileName::Slots | FileName::Lock => (),
                 FileName::Log(_) | FileName::LogBegun(_) | FileName::Manifest(_) | FileName::CurrentTemp => {
                     listing.leftovers.push(name.path(dir));
                 }

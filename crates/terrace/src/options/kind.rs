@@ -73,6 +73,9 @@ engines! {
     Turbo: "turbo", 3, Everything, None, false;
     /// SPTree (Spot-On): everything in persistent memory behind a range index with its inner nodes in DRAM.
     Sptree: "sptree", 4, Everything, None, true;
+    /// SplitKV: small items in persistent memory and later, sorted, on the SSD; large ones on the SSD at once; one index in
+    /// persistent memory.
+    Split: "split", 8, Newest, None, true;
     /// WipDB (Zhao's dissertation): the keys are cut into buckets, each with its own memtable and a small tiered LSM-tree.
     Wip: "wip", 5, Logs, DramShare, true;
     /// LAB-DB, reconstructed from its abstract: a leveled LSM-tree with the newest values of busy keys in persistent memory.
@@ -148,7 +151,7 @@ mod tests {
             EngineKind::parse("rocks")
                 .unwrap_err()
                 .to_string()
-                .contains("slm, lsm, turbo, sptree, wip, lab, tlsm")
+                .contains("slm, lsm, turbo, sptree, split, wip, lab, tlsm")
         );
     }
 }

@@ -12,6 +12,7 @@ mod lab;
 mod lsm;
 mod settings;
 mod slm;
+mod split;
 mod sptree;
 mod table_reads;
 #[cfg(test)]
@@ -31,6 +32,7 @@ pub use self::lab::{LabOptions, LabTrees};
 pub use self::lsm::{LogPlace, LsmOptions};
 use self::settings::{KIB, MIB, Setting, Slot, TIB};
 pub use self::slm::SlmOptions;
+pub use self::split::SplitOptions;
 pub use self::sptree::SptreeOptions;
 pub use self::table_reads::TableReads;
 pub use self::tlsm::{ListDesign, TieringKind, TlsmOptions};
@@ -109,6 +111,8 @@ pub struct Options {
     pub turbo: TurboOptions,
     /// The `sptree` engine's own options.
     pub sptree: SptreeOptions,
+    /// The `split` engine's own options.
+    pub split: SplitOptions,
     /// The `wip` engine's own options.
     pub wip: WipOptions,
     /// The `lab` engine's own options.
@@ -137,6 +141,7 @@ impl Default for Options {
             lsm: LsmOptions::default(),
             turbo: TurboOptions::default(),
             sptree: SptreeOptions::default(),
+            split: SplitOptions::default(),
             wip: WipOptions::default(),
             lab: LabOptions::default(),
             tlsm: TlsmOptions::default(),
@@ -211,6 +216,7 @@ impl Options {
         all.extend(self.lsm.settings());
         all.extend(self.turbo.settings());
         all.extend(self.sptree.settings());
+        all.extend(self.split.settings());
         all.extend(self.wip.settings());
         all.extend(self.lab.settings());
         all.extend(self.tlsm.settings());
@@ -232,6 +238,9 @@ impl Options {
         }
         if self.pm_bytes < 4 * self.slm.memtable_bytes.min(MIB) {
             return Some("pm_bytes must be at least 4 MiB, or four times a smaller slm.memtable_bytes");
+        }
+        if self.split.low_share > self.split.high_share {
+            return Some("split.low_share must not be above split.high_share");
         }
         let of_levels = self.lab.contradiction().or_else(|| self.tlsm.contradiction());
         self.lsm.contradiction().or_else(|| self.wip.contradiction()).or(of_levels)

@@ -17,13 +17,23 @@ pub(crate) const LINK_BYTES: u64 = 8;
 const VALUE_BITS: u32 = 48;
 const VALUE_MASK: u64 = (1 << VALUE_BITS) - 1;
 
+/// Of the second word of a head, the number.
+pub(crate) const NUMBER_MASK: u64 = VALUE_MASK;
+
 /// In an index word: the version is a deletion; the record has a link.
 const TOMBSTONE: u64 = 1 << 48;
 const LINKED: u64 = 1 << 49;
+/// The record has the word of the place where its value lies, in place of the value.
+const REMOTE: u64 = 1 << 53;
 
 /// In a record's length of its value: the same.
 const LEN_BITS: u32 = 31;
 const HEAD_TOMBSTONE: u32 = 1 << LEN_BITS;
+
+/// A length of a value that says that the word of its place is there instead.
+pub(crate) const REMOTE_LEN: u32 = (1 << LEN_BITS) - 1;
+/// Bytes of that word.
+pub(crate) const REMOTE_BYTES: u64 = 8;
 
 /// Slots begin at multiples of this.
 const ALIGN: u64 = 16;
@@ -31,7 +41,8 @@ const ALIGN: u64 = 16;
 const _: () = {
     assert!(HEAD_BYTES.is_multiple_of(8) && LINK_BYTES == size_of::<u64>() as u64);
     assert!(
-        crate::batch::MAX_VALUE_BYTES < 1 << LEN_BITS && crate::batch::MAX_KEY_BYTES <= u16::MAX as usize
+        crate::batch::MAX_VALUE_BYTES < REMOTE_LEN as usize
+            && crate::batch::MAX_KEY_BYTES <= u16::MAX as usize
     );
 };
 
@@ -45,11 +56,19 @@ impl RecordRef {
         RecordRef(offset | if tombstone { TOMBSTONE } else { 0 } | if linked { LINKED } else { 0 })
     }
 
+    /// As [`new`](Self::new), of a record that has the place of its value.
+    pub fn remote(offset: u64, linked: bool) -> RecordRef {
+        RecordRef(RecordRef::new(offset, false, linked).0 | REMOTE)
+    }
+
     /// The word that the bits are, if they are one.
     pub fn decode(bits: u64) -> Option<RecordRef> {
         let offset = bits & VALUE_MASK;
-        let right =
-            offset != 0 && offset.is_multiple_of(ALIGN) && bits & !(VALUE_MASK | TOMBSTONE | LINKED) == 0;
+        let flags = TOMBSTONE | LINKED | REMOTE;
+        let right = offset != 0
+            && offset.is_multiple_of(ALIGN)
+            && bits & !(VALUE_MASK | flags) == 0
+            && bits & (TOMBSTONE | REMOTE) != TOMBSTONE | REMOTE;
         right.then_some(RecordRef(bits))
     }
 
@@ -67,6 +86,11 @@ impl RecordRef {
 
     pub fn is_linked(self) -> bool {
         self.0 & LINKED != 0
+    }
+
+    /// Whether its record has the place of the value in place of the value.
+    pub fn is_remote(self) -> bool {
+        self.0 & REMOTE != 0
     }
 
     /// What its record's slot is for.
@@ -100,6 +124,16 @@ impl Head {
         let rest = self.number & VALUE_MASK | u64::from(self.key_len) << VALUE_BITS;
         out[8..].copy_from_slice(&rest.to_le_bytes());
         out
+    }
+
+    /// Bytes that lie behind the key: the value, or the word of its place.
+    pub fn body_bytes(&self) -> u64 {
+        if self.is_remote() { REMOTE_BYTES } else { u64::from(self.value_len) }
+    }
+
+    /// Whether the word of the value's place lies there.
+    pub fn is_remote(&self) -> bool {
+        self.value_len == REMOTE_LEN
     }
 
     pub fn decode(bytes: &[u8; HEAD_BYTES as usize]) -> Head {
@@ -137,7 +171,10 @@ mod tests {
         assert_eq!((word.bits(), word.offset(), word.is_tombstone()), (0x1_0000_0000_0040, 0x40, true));
         assert_eq!(RecordRef::decode(word.bits()), Some(word));
         assert_eq!((RecordRef::new(0x40, false, true).kind(), word.kind()), (LINKED_KIND, RECORD_KIND));
-        for wrong in [0, 8, 1 << 48, 0x40 | 1 << 50, 0x41] {
+        let remote = RecordRef::remote(0x40, true);
+        assert!(remote.is_remote() && remote.is_linked() && !remote.is_tombstone());
+        assert_eq!(RecordRef::decode(remote.bits()), Some(remote));
+        for wrong in [0, 8, 1 << 48, 0x40 | 1 << 50, 0x40 | 1 << 53 | 1 << 48, 0x41] {
             assert_eq!(RecordRef::decode(wrong), None, "{wrong:#x}");
         }
     }

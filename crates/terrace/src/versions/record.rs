@@ -9,9 +9,11 @@
 use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, Result};
-use terrace_pmem::{POff, Pool, Slot};
+use terrace_pmem::{Kind as PmKind, POff, Pool, Slot};
 
-use super::layout::{HEAD_BYTES, Head, LINK_BYTES, LINKED_KIND, RECORD_KIND, RecordRef, record_crc};
+use super::layout::{
+    HEAD_BYTES, Head, LINK_BYTES, LINKED_KIND, NUMBER_MASK, RECORD_KIND, REMOTE_LEN, RecordRef, record_crc,
+};
 
 /// Values of at least this many bytes are copied past the caches.
 const STREAM_BYTES: usize = 512;
@@ -31,23 +33,29 @@ pub(crate) struct Version<'a> {
     /// `None`: the key is deleted.
     pub value: Option<&'a [u8]>,
     pub number: u64,
-    /// The version under it that a snapshot needs.
-    pub older: Option<RecordRef>,
+    /// The word of the version under it that a snapshot needs.
+    pub older: Option<u64>,
 }
 
 impl<'p> NewRecord<'p> {
     pub fn write(pool: &'p Pool, version: &Version<'_>) -> Result<Self> {
-        Self::write_as(pool, version, version.older.is_some())
+        Self::write_as(pool, version, version.older.is_some(), false)
+    }
+
+    /// A record with a link of a version whose value lies at the place of a word.
+    pub fn remote(pool: &'p Pool, key: &[u8], place: u64, number: u64, older: Option<u64>) -> Result<Self> {
+        let version = Version { key, value: Some(&place.to_le_bytes()), number, older };
+        Self::write_as(pool, &version, true, true)
     }
 
     /// A copy of `record`, in a slot of the same kind and size, over the version that hangs under that.
-    pub fn copy(pool: &'p Pool, record: &Record<'_>, older: Option<RecordRef>) -> Result<Self> {
+    pub fn copy(pool: &'p Pool, record: &Record<'_>, older: Option<u64>) -> Result<Self> {
         let value = (!record.word.is_tombstone()).then_some(record.value);
         let version = Version { key: record.key, value, number: record.number, older };
-        Self::write_as(pool, &version, record.word.is_linked())
+        Self::write_as(pool, &version, record.word.is_linked(), record.word.is_remote())
     }
 
-    fn write_as(pool: &'p Pool, version: &Version<'_>, linked: bool) -> Result<Self> {
+    fn write_as(pool: &'p Pool, version: &Version<'_>, linked: bool, remote: bool) -> Result<Self> {
         let Version { key, value, number, older } = *version;
         let value_bytes = value.unwrap_or_default();
         let before_key = HEAD_BYTES + if linked { LINK_BYTES } else { 0 };
@@ -55,12 +63,13 @@ impl<'p> NewRecord<'p> {
         let kind = if linked { LINKED_KIND } else { RECORD_KIND };
         let slot = pool.reserve(kind, bytes)?;
         let at = slot.offset;
-        let (value_len, key_len) = (value_bytes.len() as u32, key.len() as u16);
+        let value_len = if remote { REMOTE_LEN } else { value_bytes.len() as u32 };
+        let key_len = key.len() as u16;
         let mut head = Head { crc: 0, value_len, tombstone: value.is_none(), key_len, number };
         head.crc = record_crc(pool.place(at), &head.encode(), key, value_bytes);
         pool.write(at, &head.encode());
         if linked {
-            let link = older.map_or(0, RecordRef::bits);
+            let link = older.unwrap_or(0);
             pool.atomic(POff::new(at + HEAD_BYTES)).store(link, Ordering::Release);
         }
         let value_at = at + before_key + key.len() as u64;
@@ -73,7 +82,9 @@ impl<'p> NewRecord<'p> {
             pool.copy_flush(value_at, value_bytes);
         }
         pool.activate(&slot);
-        Ok(NewRecord { pool, slot: Some(slot), word: RecordRef::new(at, value.is_none(), linked) })
+        let word =
+            if remote { RecordRef::remote(at, linked) } else { RecordRef::new(at, value.is_none(), linked) };
+        Ok(NewRecord { pool, slot: Some(slot), word })
     }
 
     pub fn word(&self) -> RecordRef {
@@ -140,40 +151,59 @@ impl<'p> Record<'p> {
         let Some(front) = front.first_chunk() else { return Err(damaged(pool, at, "a short record")) };
         let head = Head::decode(front);
         let before_key = word.before_key();
-        let len = u64::from(head.key_len) + u64::from(head.value_len);
+        let len = u64::from(head.key_len) + head.body_bytes();
         // SAFETY: as above; the link lies before this range.
         let rest = unsafe { pool.bytes(at + before_key, len)? };
         let (key, value) = rest.split_at(usize::from(head.key_len));
         if record_crc(pool.place(at), front, key, value) != head.crc {
             return Err(damaged(pool, at, "another checksum"));
         }
-        if head.tombstone != word.is_tombstone() {
+        if head.tombstone != word.is_tombstone() || head.is_remote() != word.is_remote() {
             return Err(damaged(pool, at, "a record of another sort than is said where it is named"));
         }
         Ok(Record { word, key, value, number: head.number })
     }
 
-    /// The link as it is now: a word, or 0. It is followed only if the record was written since the open.
-    pub fn link(&self, pool: &Pool) -> Result<Option<RecordRef>> {
+    /// The record in a slot of `kind` at `at`, if a sound one is there.
+    ///
+    /// # Safety
+    ///
+    /// As for [`peek`](Self::peek), of the record that is there now.
+    pub unsafe fn at(pool: &'p Pool, kind: PmKind, at: u64) -> Option<Self> {
+        let linked = kind == LINKED_KIND;
+        let plain = [false, true].map(|tombstone| RecordRef::new(at, tombstone, linked));
+        let words = plain.into_iter().chain([RecordRef::remote(at, linked)]);
+        // SAFETY: the caller's promise.
+        words.into_iter().find_map(|word| unsafe { Record::load(pool, word) }.ok())
+    }
+
+    /// The number of the record at `at`, if one is there: a guess, which nothing proves.
+    pub fn number_at(pool: &Pool, at: u64) -> Option<u64> {
+        let word = pool.atomic_checked(POff::new(at + 8)).ok()?.load(Ordering::Relaxed);
+        Some(word & NUMBER_MASK)
+    }
+
+    /// The word of the place of the value, of a record that has that.
+    pub fn place(&self) -> Option<u64> {
+        let bits = || self.value.try_into().map(u64::from_le_bytes).ok();
+        if self.word.is_remote() { bits() } else { None }
+    }
+
+    /// The word that the link has now, or 0. It is followed only if the record was written since the open.
+    pub fn link(&self, pool: &Pool) -> Result<u64> {
         if !self.word.is_linked() {
-            return Ok(None);
+            return Ok(0);
         }
-        let at = self.word.offset() + HEAD_BYTES;
-        match pool.atomic_checked(POff::new(at))?.load(Ordering::Acquire) {
-            0 => Ok(None),
-            bits => RecordRef::decode(bits)
-                .map(Some)
-                .ok_or_else(|| damaged(pool, at, "a link that leads nowhere")),
-        }
+        Ok(pool.atomic_checked(POff::new(self.word.offset() + HEAD_BYTES))?.load(Ordering::Acquire))
     }
 
     /// Makes `older` what the link leads to. Not durable, and need not be.
-    pub fn relink(&self, pool: &Pool, older: Option<RecordRef>) -> Result<()> {
+    pub fn relink(&self, pool: &Pool, older: Option<u64>) -> Result<()> {
         if !self.word.is_linked() {
             return Err(damaged(pool, self.word.offset(), "a record without a link"));
         }
         let at = self.word.offset() + HEAD_BYTES;
-        pool.atomic_checked(POff::new(at))?.store(older.map_or(0, RecordRef::bits), Ordering::Release);
+        pool.atomic_checked(POff::new(at))?.store(older.unwrap_or(0), Ordering::Release);
         Ok(())
     }
 

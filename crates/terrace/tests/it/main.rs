@@ -23,6 +23,7 @@ mod races;
 mod sectors;
 mod smoke;
 mod sparse;
+mod split;
 mod tables;
 mod unwritable;
 mod values;

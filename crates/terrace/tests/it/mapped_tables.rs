@@ -72,7 +72,7 @@ fn values_outlive_what_they_were_read_from() {
         for i in 0..600 {
             put(&db, &mut map, &format!("key {i}"), 900, false).unwrap();
         }
-        db.compact_range::<&[u8]>(..).unwrap();
+        db.compact_range(..).unwrap();
         assert_found(&db, &map);
         drop(db);
         drop(dir);

@@ -50,6 +50,9 @@ impl Dump {
             Some(FileName::Log(number) | FileName::LogBegun(number)) => log::dump(path, number, out),
             Some(FileName::Manifest(number)) => self.manifest(number, out),
             Some(FileName::Current | FileName::CurrentTemp) => manifest_of(parent(path), out),
+            Some(FileName::Slots) => Err(Failure::usage(
+                "what slots hold, the index of the database knows: see its keys by `scan`",
+            )),
             Some(FileName::Lock) => Err(Failure::usage("a LOCK file holds nothing")),
             None => pool::dump(path, out),
         }

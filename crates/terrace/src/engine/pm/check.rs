@@ -1,20 +1,26 @@
 //! Proving a database, and describing it.
 //!
-//! Every record that the index leads to is read: it must be sound, of its key, and each older one under it of a lower
-//! number. Then the index proves itself, and the pool that everything in it is either reachable or free.
+//! Every version that the index leads to is read, where it lies: it must be sound, of its key, and each older one under it of
+//! a lower number. Then the index proves itself, the pool that everything in it is either reachable or free, and what
+//! lies elsewhere that each place has one word.
 
 use terrace_base::Result;
 use terrace_index::ScanBatch;
 use terrace_pmem::{Granularity, Marks};
 
 use super::PmStore;
+use super::elsewhere::{Elsewhere, PlaceOf, Word, WordOf};
 use super::index::KeyIndex;
+use super::versions::Named;
 use crate::core::report::{CheckReport, problem};
 use crate::stats::Stats;
-use crate::versions::RecordRef;
 
 pub(super) fn check<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
     store.jobs.wait_idle();
+    store.home.still(|| check_still(store))
+}
+
+fn check_still<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
     let _alone = store.gate.exclusive();
     let _still = store.index.still();
     let rested = store.index.rest(&store.core);
@@ -23,12 +29,13 @@ pub(super) fn check<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
         std::thread::yield_now();
     }
     let mut marks = store.pool.marks();
-    let mut report = prove_words(store, &mut marks)?;
+    let (mut report, places) = prove_words(store, &mut marks)?;
     report.problems.extend(rested.err().map(|e| format!("index: {e}")));
     marks.slot(store.header)?;
     store.index.mark(&mut marks)?;
     report.problems.extend(store.pool.check(&marks).into_iter().map(|p| format!("pool: {p}")));
     report.pm_bytes = store.pool.used_bytes();
+    store.home.check(store, &places, &mut report)?;
     Ok(report)
 }
 
@@ -36,28 +43,35 @@ pub(super) fn check<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
 pub(super) fn prove<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
     let _alone = store.gate.exclusive();
     let _still = store.index.still();
-    prove_words(store, &mut store.pool.marks())
+    prove_words(store, &mut store.pool.marks()).map(|(report, _)| report)
 }
 
-fn prove_words<I: KeyIndex>(store: &PmStore<I>, marks: &mut Marks) -> Result<CheckReport> {
+/// What the words lead to, and all the places among it.
+fn prove_words<I: KeyIndex>(store: &PmStore<I>, marks: &mut Marks) -> Result<(CheckReport, Vec<PlaceOf<I>>)> {
     let mut report = CheckReport::default();
-    let counted = check_words(store, marks, &mut report)?;
+    let mut places = Vec::new();
+    let counted = check_words(store, marks, &mut places, &mut report)?;
     if counted != store.index.len() {
         report.problems.push(format!("index: {counted} keys are found, {} were counted", store.index.len()));
     }
     report.problems.extend(store.index.check()?.into_iter().map(|p| format!("index: {p}")));
-    Ok(report)
+    Ok((report, places))
 }
 
 /// Follows every word of the index; the keys that there are.
-fn check_words<I: KeyIndex>(store: &PmStore<I>, marks: &mut Marks, report: &mut CheckReport) -> Result<u64> {
+fn check_words<I: KeyIndex>(
+    store: &PmStore<I>,
+    marks: &mut Marks,
+    places: &mut Vec<PlaceOf<I>>,
+    report: &mut CheckReport,
+) -> Result<u64> {
     let (mut cursor, mut batch, mut more) = (I::Cursor::default(), ScanBatch::new(), true);
     let mut counted = 0;
     while more {
         let visited = store.visit_batch(&mut cursor, &mut batch, &mut |key, word| {
             counted += 1;
             report.keys += u64::from(!word.is_tombstone());
-            if let Err(e) = check_chain(store, key, word, marks, &mut report.entries) {
+            if let Err(e) = check_chain(store, key, word, marks, places, &mut report.entries) {
                 report.problems.push(format!("{}, under the key {}", problem(e)?, key.escape_ascii()));
             }
             Ok(())
@@ -70,18 +84,48 @@ fn check_words<I: KeyIndex>(store: &PmStore<I>, marks: &mut Marks, report: &mut 
 fn check_chain<I: KeyIndex>(
     store: &PmStore<I>,
     key: &[u8],
-    word: RecordRef,
+    word: WordOf<I>,
     marks: &mut Marks,
+    places: &mut Vec<PlaceOf<I>>,
     entries: &mut u64,
 ) -> Result<()> {
     // Marked even if it is damaged: it has an owner.
-    marks.slot(word.offset())?;
+    match word {
+        Word::Record(record) => marks.slot(record.offset())?,
+        Word::Place(place) => places.push(place),
+    }
     let chain = store.chain(word, key)?;
     *entries += chain.len() as u64;
-    if chain[0].number > store.number() {
-        return Err(store.pool.corruption(word.offset(), "a number that was given out", "a higher one"));
+    for (i, version) in chain.iter().enumerate() {
+        let (place, number) = match version {
+            Named::Place(place) => (Some(*place), None),
+            Named::Record(record) => (store.place_in(record)?, Some(record.number)),
+        };
+        if i > 0
+            && let Named::Record(record) = version
+        {
+            marks.slot(record.word.offset())?;
+        }
+        if let Some(place) = place {
+            if i > 0 || number.is_some() {
+                places.push(place);
+            }
+            let loaded = store.home.load(key, place)?.ok_or_else(|| store.home.lost(place))?;
+            told(store, word, number.unwrap_or(loaded.number).max(loaded.number))?;
+        } else if i == 0 {
+            told(store, word, number.unwrap_or(0))?;
+        }
     }
-    chain[1..].iter().try_for_each(|version| marks.slot(version.word.offset()))
+    Ok(())
+}
+
+/// A number that was given out.
+fn told<I: KeyIndex>(store: &PmStore<I>, word: WordOf<I>, number: u64) -> Result<()> {
+    if number > store.number() {
+        let at = word.record().map_or(0, |record| record.offset());
+        return Err(store.pool.corruption(at, "a number that was given out", "a higher one"));
+    }
+    Ok(())
 }
 
 pub(super) fn fill_stats<I: KeyIndex>(store: &PmStore<I>, stats: &mut Stats) {
@@ -98,6 +142,7 @@ pub(super) fn fill_stats<I: KeyIndex>(store: &PmStore<I>, stats: &mut Stats) {
     stats.pm.traffic = store.pool.stats();
     stats.pm.chains = store.kept_versions();
     stats.counts.index_keys = store.index.len();
+    store.home.fill_stats(stats);
 }
 
 /// What an acknowledged write survives, in plain words.

@@ -8,23 +8,23 @@ use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteG
 
 /// The gate of one store. Every thread has a part of it for itself, so that sharing it costs little.
 #[derive(Debug, Default)]
-pub(super) struct WriteGate(ShardedLock<()>);
+pub(in crate::engine) struct WriteGate(ShardedLock<()>);
 
 /// The gate, shared with others.
-pub(super) type Shared<'a> = ShardedLockReadGuard<'a, ()>;
+pub(in crate::engine) type Shared<'a> = ShardedLockReadGuard<'a, ()>;
 
 /// The gate, with nobody else inside.
-pub(super) type Exclusive<'a> = ShardedLockWriteGuard<'a, ()>;
+pub(in crate::engine) type Exclusive<'a> = ShardedLockWriteGuard<'a, ()>;
 
 impl WriteGate {
     /// Waits until nobody holds the gate alone.
     #[inline]
-    pub fn shared(&self) -> Shared<'_> {
+    pub(in crate::engine) fn shared(&self) -> Shared<'_> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until nobody else holds the gate.
-    pub fn exclusive(&self) -> Exclusive<'_> {
+    pub(in crate::engine) fn exclusive(&self) -> Exclusive<'_> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

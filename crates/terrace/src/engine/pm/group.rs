@@ -20,39 +20,44 @@ use terrace_base::{Error, Result};
 use terrace_pmem::Claim;
 use terrace_table::Kind;
 
+use super::elsewhere::{Elsewhere, Place, PlaceOf, Word, WordOf};
 use super::index::KeyIndex;
 use super::layout::Change;
-use super::undo::{Armed, put_back};
-use super::write::Old;
+use super::placed::Placed;
+use super::undo::{Armed, Undo, put_back};
+use super::write::{New, Old};
 use super::{NO_GROUP, PmStore};
 use crate::batch::Op;
 use crate::core::request::Group;
-use crate::versions::{NewRecord, RecordRef};
+
+/// Attempts at a group for which room has to be made.
+const MOST_TIMES: usize = 8;
 
 /// Attempts to change a key back for which there is no room, giving back what readers have left.
 const ATTEMPTS: usize = 10_000;
 
 /// What a group replaces, by key.
 #[derive(Debug)]
-pub(super) struct Overlay {
-    pub words: HashMap<Box<[u8]>, Option<RecordRef>>,
+pub(super) struct Overlay<P> {
+    pub words: HashMap<Box<[u8]>, Option<Word<P>>>,
 }
 
 /// One key's part in a group.
-struct Step<'a> {
+struct Step<'a, P> {
     key: &'a [u8],
-    before: Option<RecordRef>,
-    old: Old,
-    new: Option<NewRecord<'a>>,
+    before: Option<Word<P>>,
+    old: Old<P>,
+    new: Option<New<'a, P>>,
 }
 
-impl Step<'_> {
+impl<P: Place> Step<'_, P> {
     fn after(&self) -> Option<u64> {
         self.new.as_ref().map(|new| new.word().bits())
     }
 
-    fn change(&self) -> Change {
-        Change { new: self.after().unwrap_or(0), old: self.before.map_or(0, RecordRef::bits) }
+    fn undo(&self) -> Undo {
+        let change = Change { new: self.after().unwrap_or(0), old: self.before.map_or(0, Word::bits) };
+        Undo { change, key: self.key.into() }
     }
 }
 
@@ -63,16 +68,29 @@ impl<I: KeyIndex> PmStore<I> {
         group.requests.iter().flat_map(|r| r.batch.ops()).for_each(|op| {
             last.insert(op.key, op);
         });
-        let mut outcome = self.apply_alone(&last);
-        if outcome.as_ref().is_err_and(|e| self.wants_room(e)) && self.make_room(usize::MAX) {
-            outcome = self.apply_alone(&last);
+        let puts = last.values().filter(|op| op.kind == Kind::Put);
+        let placed = self.place(puts.map(|op| (op.key, op.value)))?;
+        let small = last.values().filter(|op| op.kind == Kind::Put && placed.get(op.key).is_none());
+        self.home.pace(self, small.map(|op| op.key.len() + op.value.len()).sum());
+        let mut outcome = self.apply_alone(&last, &placed);
+        for _ in 0..MOST_TIMES {
+            if !outcome.as_ref().is_err_and(|e| self.wants_room(e))
+                || !(self.home.relieve(self)? | self.make_room(usize::MAX))
+            {
+                break;
+            }
+            outcome = self.apply_alone(&last, &placed);
         }
-        match outcome {
+        let outcome = match outcome {
             Err(e) if self.wants_room(&e) && last.values().all(|op| op.kind == Kind::Delete) => {
-                self.pool.claiming(Claim::Some, || self.apply_alone(&last))
+                self.pool.claiming(Claim::Some, || self.apply_alone(&last, &placed))
             }
             outcome => outcome,
+        };
+        if outcome.is_ok() {
+            placed.keep();
         }
+        outcome
     }
 
     /// Whether a group was refused that may be tried again. One that could not be taken back may not.
@@ -80,23 +98,28 @@ impl<I: KeyIndex> PmStore<I> {
         error.is_out_of_space() && self.pending.load(Ordering::Relaxed) == NO_GROUP
     }
 
-    fn apply_alone(&self, ops: &BTreeMap<&[u8], Op<'_>>) -> Result<()> {
+    fn apply_alone(&self, ops: &BTreeMap<&[u8], Op<'_>>, placed: &Placed<'_, '_, I>) -> Result<()> {
         let _alone = self.gate.exclusive();
         self.admit()?;
         let number = self.next_number();
-        match self.try_group(ops, number) {
+        match self.try_group(ops, number, placed) {
             Err(e) if self.wants_room(&e) => {
                 self.give_back();
-                self.try_group(ops, number)
+                self.try_group(ops, number, placed)
             }
             outcome => outcome,
         }
     }
 
-    fn try_group(&self, ops: &BTreeMap<&[u8], Op<'_>>, number: u64) -> Result<()> {
+    fn try_group(
+        &self,
+        ops: &BTreeMap<&[u8], Op<'_>>,
+        number: u64,
+        placed: &Placed<'_, '_, I>,
+    ) -> Result<()> {
         let mut steps = {
             let _here = self.limbo.enter();
-            self.steps(ops)?
+            self.steps(ops, placed)?
         };
         match &mut steps[..] {
             [] => Ok(()),
@@ -105,37 +128,46 @@ impl<I: KeyIndex> PmStore<I> {
                 self.finish_step(steps.remove(0));
                 Ok(())
             }
-            _ => self.take_all(steps, number),
+            _ => self.take_all(steps, number, placed),
         }
     }
 
     /// What is to be done, with all records written and flushed.
-    fn steps<'a>(&'a self, ops: &BTreeMap<&'a [u8], Op<'_>>) -> Result<Vec<Step<'a>>> {
+    fn steps<'a>(
+        &'a self,
+        ops: &BTreeMap<&'a [u8], Op<'_>>,
+        placed: &Placed<'_, '_, I>,
+    ) -> Result<Vec<Step<'a, PlaceOf<I>>>> {
         let newest = self.core.snapshots.newest();
         let mut steps = Vec::with_capacity(ops.len());
         for (key, op) in ops {
             let before = self.decode_some(self.index.get(key)?)?;
-            if op.kind == Kind::Delete && before.is_none_or(RecordRef::is_tombstone) {
+            if op.kind == Kind::Delete && before.is_none_or(Word::is_tombstone) {
                 continue;
             }
             let old = self.old(before, key, newest)?;
-            let new = self.successor(op, old)?;
+            let new = self.successor(op, old, placed)?;
             steps.push(Step { key, before, old, new });
         }
         Ok(steps)
     }
 
     /// Changes the index as a step says.
-    fn take(&self, step: &Step<'_>) -> Result<()> {
+    fn take(&self, step: &Step<'_, PlaceOf<I>>) -> Result<()> {
         match step.after() {
             Some(word) => self.index.insert(step.key, word).map(drop),
             None => self.index.remove(step.key).map(drop),
         }
     }
 
-    fn take_all(&self, steps: Vec<Step<'_>>, number: u64) -> Result<()> {
-        let changes: Vec<Change> = steps.iter().map(Step::change).collect();
-        let list = Armed::arm(&self.pool, self.header, &changes)?;
+    fn take_all(
+        &self,
+        steps: Vec<Step<'_, PlaceOf<I>>>,
+        number: u64,
+        placed: &Placed<'_, '_, I>,
+    ) -> Result<()> {
+        let changes: Vec<Undo> = steps.iter().map(Step::undo).collect();
+        let list = Armed::arm(&self.pool, self.header, &changes, I::Home::NUMBERS_EACH)?;
         let words = steps.iter().map(|step| (step.key.into(), step.before)).collect();
         self.group.store(Some(Arc::new(Overlay { words })));
         self.pending.store(number, Ordering::Release);
@@ -145,6 +177,7 @@ impl<I: KeyIndex> PmStore<I> {
                 if let Err(worse) = self.pool.claiming(Claim::All, || self.take_back(&changes[..=i])) {
                     // Readers go on with the overlay; the next open takes back what is left.
                     self.core.health.fail(Error::Poisoned { cause: Arc::new(worse) });
+                    placed.keep();
                     steps.into_iter().filter_map(|step| step.new).for_each(|new| {
                         new.keep();
                     });
@@ -154,7 +187,12 @@ impl<I: KeyIndex> PmStore<I> {
                 // Before readers trust the index again: a reader that has seen some of the group looks once more.
                 self.taken_back.fetch_add(1, Ordering::Release);
                 self.show();
-                steps.into_iter().filter_map(|step| step.new).for_each(|new| self.limbo.retire(new.keep()));
+                // What is elsewhere goes when it is clear that no other attempt is made with it.
+                for new in steps.into_iter().filter_map(|step| step.new) {
+                    if let word @ Word::Record(_) = new.keep() {
+                        self.limbo.retire(word);
+                    }
+                }
                 return Err(e);
             }
         }
@@ -170,10 +208,10 @@ impl<I: KeyIndex> PmStore<I> {
         self.group.store(None);
     }
 
-    fn take_back(&self, changes: &[Change]) -> Result<()> {
+    fn take_back(&self, changes: &[Undo]) -> Result<()> {
         for change in changes.iter().rev() {
             let mut attempts = 0;
-            while let Err(e) = put_back(&self.pool, &self.index, *change) {
+            while let Err(e) = put_back(&self.index, change) {
                 attempts += 1;
                 if !e.is_out_of_space() || attempts == ATTEMPTS {
                     return Err(e);
@@ -186,11 +224,13 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// A step has happened: what it leaves nameless goes.
-    fn finish_step(&self, step: Step<'_>) {
-        if let Some(word) = step.new.map(NewRecord::keep) {
+    fn finish_step(&self, step: Step<'_, PlaceOf<I>>) {
+        let new: Option<WordOf<I>> = step.new.map(New::keep);
+        self.note_weight(new, step.before);
+        if let Some(word) = new {
             self.note_kept(word);
         }
         let _here = self.limbo.enter();
-        self.afterwards(self.retire(step.old));
+        self.afterwards(self.retire(step.key, step.old));
     }
 }

@@ -2,12 +2,15 @@
 
 use std::fmt::Debug;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use terrace_base::Result;
 use terrace_index::{PointIndex, ScanBatch, Still};
 use terrace_pmem::{Kind as PmKind, Pool};
 
+use super::elsewhere::Elsewhere;
 use crate::core::Core;
+use crate::manifest::{Identity, Manifest};
 use crate::options::EngineKind;
 
 /// What these engines ask of a persistent index beyond single keys, and how it is made and opened.
@@ -27,11 +30,21 @@ pub(crate) trait KeyIndex: PointIndex + Sized + 'static {
     /// What of the index can be moved from slot to slot.
     const MOVES: &'static [PmKind];
 
+    /// What of the versions is not in the pool.
+    type Home: Elsewhere;
+
     /// Where a walk over everything stands.
     type Cursor: Default + Debug + Send + Sync;
 
     /// Makes an empty index.
     fn create(pool: &Pool, core: &Core) -> Result<()>;
+
+    /// Makes what lies elsewhere of a new database, with nothing in it, and notes in the database's identity what it was made
+    /// with. What an earlier attempt has left goes.
+    fn create_home(core: &Core, identity: &mut Identity) -> Result<()>;
+
+    /// Opens what lies elsewhere than in `pool`; without one, to salvage what is there.
+    fn open_home(core: &Arc<Core>, manifest: &Arc<Manifest>, pool: Option<&Pool>) -> Result<Self::Home>;
 
     /// Attaches to the index.
     fn open(pool: &Pool, core: &Core) -> Result<Self>;

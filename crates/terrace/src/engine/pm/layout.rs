@@ -17,6 +17,9 @@ pub(super) const MARK_AT: u64 = 16;
 /// Where it has the undo list of the group that is being applied; 0 for none.
 pub(super) const UNDO_AT: u64 = 24;
 
+/// In the count of an undo list: its changes are followed by their keys.
+const WITH_KEYS: u32 = 1 << 31;
+
 /// Bytes of an undo list before its changes, and of each change.
 pub(super) const UNDO_HEAD_BYTES: u64 = 16;
 pub(super) const CHANGE_BYTES: u64 = 16;
@@ -62,37 +65,72 @@ pub(super) struct Change {
     pub old: u64,
 }
 
-/// An undo list at a place of the pool.
-pub(super) fn encode_undo(place: u64, changes: &[Change]) -> Vec<u8> {
+/// An undo list at a place of the pool. With `keys`, as many as there are changes, where words do not lead to keys.
+pub(super) fn encode_undo(place: u64, changes: &[Change], keys: Option<&[&[u8]]>) -> Vec<u8> {
     let mut out = Vec::with_capacity((UNDO_HEAD_BYTES + CHANGE_BYTES * changes.len() as u64) as usize);
     out.extend([0; 4]);
-    out.extend((changes.len() as u32).to_le_bytes());
+    out.extend((changes.len() as u32 | if keys.is_some() { WITH_KEYS } else { 0 }).to_le_bytes());
     out.extend(place.to_le_bytes());
     for change in changes {
         out.extend(change.new.to_le_bytes());
         out.extend(change.old.to_le_bytes());
+    }
+    if let Some(keys) = keys {
+        let bytes: usize = keys.iter().map(|key| 2 + key.len()).sum();
+        out.extend((bytes as u64).to_le_bytes());
+        for key in keys {
+            out.extend((key.len() as u16).to_le_bytes());
+            out.extend(*key);
+        }
     }
     let crc = crc32c(&out[4..]);
     out[..4].copy_from_slice(&crc.to_le_bytes());
     out
 }
 
-/// Changes in the undo list that begins with `head`.
-pub(super) fn undo_count(head: &[u8]) -> Option<u64> {
-    Some(u64::from(u32::from_le_bytes(head.get(4..8)?.try_into().ok()?)))
+/// Bytes of the undo list that begins with `head`, without its keys, and whether it has any: then the last eight are how
+/// many bytes these take.
+pub(super) fn undo_bytes(head: &[u8]) -> Option<(u64, bool)> {
+    let (count, has_keys) = undo_count(head)?;
+    let keys = if has_keys { size_of::<u64>() as u64 } else { 0 };
+    Some((UNDO_HEAD_BYTES + CHANGE_BYTES * count + keys, has_keys))
 }
 
-/// The changes of the undo list at a place of the pool, if `bytes` are one.
-pub(super) fn decode_undo(place: u64, bytes: &[u8]) -> Option<Vec<Change>> {
-    let count = undo_count(bytes)?;
-    let (head, rest) = bytes.split_at_checked(UNDO_HEAD_BYTES as usize)?;
-    let right = rest.len() as u64 == count.checked_mul(CHANGE_BYTES)?
-        && head[..4] == crc32c(&bytes[4..]).to_le_bytes()
-        && head[8..16] == place.to_le_bytes();
-    let word =
-        |pair: &[u8], at: usize| pair[at..at + 8].iter().rev().fold(0u64, |w, b| w << 8 | u64::from(*b));
-    let changes = rest.chunks_exact(CHANGE_BYTES as usize);
-    right.then(|| changes.map(|pair| Change { new: word(pair, 0), old: word(pair, 8) }).collect())
+/// Changes in the undo list that begins with `head`, and whether it has their keys.
+fn undo_count(head: &[u8]) -> Option<(u64, bool)> {
+    let count = u32::from_le_bytes(head.get(4..8)?.try_into().ok()?);
+    Some((u64::from(count & !WITH_KEYS), count & WITH_KEYS != 0))
+}
+
+fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+
+/// The changes of the undo list at a place of the pool, each with its key if the list has them, if `bytes` are one.
+pub(super) fn decode_undo(place: u64, bytes: &[u8]) -> Option<Vec<(Change, Option<&[u8]>)>> {
+    let (front, has_keys) = undo_bytes(bytes)?;
+    let (count, _) = undo_count(bytes)?;
+    let keys = if has_keys { word_at(bytes, (front - 8) as usize)? } else { 0 };
+    let right = bytes.len() as u64 == front.checked_add(keys)?
+        && bytes[..4] == crc32c(&bytes[4..]).to_le_bytes()
+        && word_at(bytes, 8)? == place;
+    if !right {
+        return None;
+    }
+    let mut rest = &bytes[front as usize..];
+    let mut changes = Vec::with_capacity(count as usize);
+    for i in 0..count as usize {
+        let at = UNDO_HEAD_BYTES as usize + i * CHANGE_BYTES as usize;
+        let change = Change { new: word_at(bytes, at)?, old: word_at(bytes, at + 8)? };
+        let mut key = None;
+        if has_keys {
+            let (len, behind) = rest.split_first_chunk::<2>()?;
+            let (own, behind) = behind.split_at_checked(usize::from(u16::from_le_bytes(*len)))?;
+            (key, rest) = (Some(own), behind);
+        }
+        changes.push((change, key));
+    }
+    rest.is_empty().then_some(changes)
 }
 
 #[cfg(test)]
@@ -124,18 +162,29 @@ mod tests {
     #[test]
     fn golden_undo_list() {
         let changes = [Change { new: 0x40, old: 0 }, Change { new: 0, old: 0x2_0000_0000_0050 }];
-        let bytes = encode_undo(0x3000, &changes);
-        assert_eq!(hex(&bytes), GOLDEN_UNDO);
-        assert_eq!(decode_undo(0x3000, &bytes), Some(changes.to_vec()));
-        assert_eq!(decode_undo(0x4000, &bytes), None);
-        for bit in 0..bytes.len() * 8 {
-            let mut damaged = bytes.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(decode_undo(0x3000, &damaged), None, "bit {bit}");
+        let keys: [&[u8]; 2] = [b"a", b"key"];
+        let plain = encode_undo(0x3000, &changes, None);
+        let with_keys = encode_undo(0x3000, &changes, Some(&keys));
+        assert_eq!((hex(&plain), hex(&with_keys)), (GOLDEN_UNDO.into(), GOLDEN_UNDO_WITH_KEYS.into()));
+        let read = |bytes| decode_undo(0x3000, bytes);
+        assert_eq!(read(&plain), Some(changes.map(|change| (change, None)).to_vec()));
+        let both = changes.into_iter().zip(keys).map(|(change, key)| (change, Some(key))).collect();
+        assert_eq!(read(&with_keys), Some(both));
+        for bytes in [plain, with_keys] {
+            assert_eq!(decode_undo(0x4000, &bytes), None);
+            for bit in 0..bytes.len() * 8 {
+                let mut damaged = bytes.clone();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(decode_undo(0x3000, &damaged), None, "bit {bit}");
+            }
         }
     }
 
     const GOLDEN_HEADER: &str = "544552524156455202000000d2bf00c10700000000003f1c";
+    const GOLDEN_UNDO_WITH_KEYS: &str = concat!(
+        "65d39a140200008000300000000000004000000000000000000000000000000000000000000000005000000000000200",
+        "080000000000000001006103006b6579"
+    );
     const GOLDEN_UNDO: &str =
         "d34ca1420200000000300000000000004000000000000000000000000000000000000000000000005000000000000200";
 }

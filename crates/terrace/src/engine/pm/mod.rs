@@ -26,11 +26,13 @@
 //! 4. Lock order: the gate, then what the parts lock. Nobody waits for background jobs while he holds the gate.
 
 mod check;
+mod elsewhere;
 mod gate;
 mod group;
 mod index;
 mod layout;
 mod open;
+mod placed;
 mod read;
 mod recover;
 mod repair;
@@ -41,7 +43,7 @@ mod walk;
 mod write;
 
 use std::ops::Bound;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::ArcSwapOption;
@@ -65,12 +67,14 @@ use crate::core::snapshots::{Held, Snapshots};
 use crate::manifest::Manifest;
 use crate::pool;
 use crate::stats::Stats;
-use crate::versions::RecordRef;
 
+pub(crate) use elsewhere::{Elsewhere, Item, Loaded, Nowhere, Place, Salvaged, Word, WordOf};
 pub(crate) use index::KeyIndex;
 pub(crate) use open::open;
 pub(crate) use repair::repair;
+pub(in crate::engine) use versions::Named;
 
+use elsewhere::PlaceOf;
 use gate::WriteGate;
 use group::Overlay;
 use sparse::Sparse;
@@ -85,20 +89,25 @@ const NUMBERS: u64 = 1 << 20;
 /// An open database whose index is an `I`.
 #[derive(Debug)]
 pub(crate) struct PmStore<I: KeyIndex> {
-    me: Weak<PmStore<I>>,
-    core: Arc<Core>,
-    pool: Pool,
-    index: I,
-    /// Records that nothing names any more, until their readers have left.
-    limbo: Limbo<RecordRef, Pins>,
-    manifest: Manifest,
+    pub(in crate::engine) me: Weak<PmStore<I>>,
+    pub(in crate::engine) core: Arc<Core>,
+    pub(in crate::engine) pool: Pool,
+    pub(in crate::engine) index: I,
+    /// Records and places that nothing names any more, until their readers have left.
+    pub(in crate::engine) limbo: Limbo<WordOf<I>, Pins>,
+    manifest: Arc<Manifest>,
+    /// What is not in the pool.
+    pub(in crate::engine) home: Arc<I::Home>,
     /// Where the records' header is.
     header: u64,
-    gate: WriteGate,
-    /// The number of now. Whoever changes it holds the gate alone.
+    pub(in crate::engine) gate: WriteGate,
+    /// Writers that have put something elsewhere, or are about to, and are not done with it.
+    pub(in crate::engine) placing: AtomicUsize,
+    /// The number of now. Where versions share numbers, whoever changes it holds the gate alone.
     now: AtomicU64,
-    /// The highest number that is durably set aside.
+    /// The highest number that is durably set aside, which changes while `marking` is held.
     mark: AtomicU64,
+    marking: Mutex<()>,
     /// The highest number that a record of an earlier session has: its link means nothing.
     inherited: u64,
     /// The number of the group that is being applied, or [`NO_GROUP`].
@@ -106,11 +115,11 @@ pub(crate) struct PmStore<I: KeyIndex> {
     /// Groups that have been taken back: what readers have met of one meanwhile was never so.
     taken_back: AtomicU64,
     /// What that group replaces.
-    group: ArcSwapOption<Overlay>,
+    group: ArcSwapOption<Overlay<PlaceOf<I>>>,
     /// Where older versions hang.
     kept: Mutex<Kept>,
     sparse: Sparse,
-    jobs: Arc<Background>,
+    pub(in crate::engine) jobs: Arc<Background>,
     /// A job that drops versions is on its way.
     dropping: AtomicBool,
     closed: AtomicBool,
@@ -126,12 +135,12 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// Has `job` run in the background: nobody waits for any of this engine's.
-    fn spawn(&self, job: impl FnOnce(&PmStore<I>) + Send + 'static) -> bool {
+    pub(in crate::engine) fn spawn(&self, job: impl FnOnce(&PmStore<I>) + Send + 'static) -> bool {
         self.jobs.spawn(Lane::Tidying, &self.me, job)
     }
 
     /// An error unless writes are welcome. The caller holds the gate, so that nothing changes about it.
-    fn admit(&self) -> Result<()> {
+    pub(in crate::engine) fn admit(&self) -> Result<()> {
         if self.closed.load(Ordering::Relaxed) {
             return Err(Error::Closed);
         }
@@ -142,14 +151,24 @@ impl<I: KeyIndex> PmStore<I> {
         self.manifest.announce_pool()
     }
 
-    /// Goes on to the next number. The caller is alone.
+    /// Goes on to the next number. The caller is alone, or every version has a number of its own.
     fn next_number(&self) -> u64 {
-        let next = self.now.load(Ordering::Relaxed) + 1;
-        if next > self.mark.load(Ordering::Relaxed) {
-            self.set_mark(next + NUMBERS);
+        let next = self.now.fetch_add(1, Ordering::AcqRel) + 1;
+        if next > self.mark.load(Ordering::Acquire) {
+            let _alone = self.marking.lock();
+            if next > self.mark.load(Ordering::Acquire) {
+                self.set_mark(next + NUMBERS);
+            }
         }
-        self.now.store(next, Ordering::Release);
         next
+    }
+
+    /// The number of a version that is written now. The caller holds the gate.
+    fn number_for_version(&self) -> u64 {
+        match I::Home::NUMBERS_EACH {
+            true => self.next_number(),
+            false => self.now.load(Ordering::Relaxed),
+        }
     }
 
     /// Sets numbers up to `mark` aside, durably.
@@ -160,24 +179,29 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// The word that the index has, decoded.
-    fn decode(&self, bits: u64) -> Result<RecordRef> {
-        RecordRef::decode(bits).ok_or_else(|| {
+    pub(in crate::engine) fn decode(&self, bits: u64) -> Result<WordOf<I>> {
+        Word::decode(bits).ok_or_else(|| {
             self.pool.corruption(0, "the word of a version in the index", format!("{bits:#018x}"))
         })
     }
 
-    fn decode_some(&self, bits: Option<u64>) -> Result<Option<RecordRef>> {
+    pub(in crate::engine) fn decode_some(&self, bits: Option<u64>) -> Result<Option<WordOf<I>>> {
         bits.map(|bits| self.decode(bits)).transpose()
     }
 
+    /// Whether a group is being applied, or one could not be taken back.
+    pub(in crate::engine) fn is_pending(&self) -> bool {
+        self.pending.load(Ordering::Acquire) != NO_GROUP
+    }
+
     /// Gives back what nobody can see any more; says whether that is everything.
-    fn give_back(&self) -> bool {
+    pub(in crate::engine) fn give_back(&self) -> bool {
         self.limbo.drain();
         self.index.drain() && self.limbo.is_empty()
     }
 
     /// Has the cache keep to what is left of the memory budget.
-    fn fit_cache(&self) {
+    pub(in crate::engine) fn fit_cache(&self) {
         self.core.memory.fit_cache(self.index.dram_bytes() + self.pool.dram_bytes());
     }
 }
@@ -251,6 +275,7 @@ impl<I: KeyIndex> Engine for PmStore<I> {
         let _open = self.jobs.hold_open()?;
         self.drop_versions()?;
         self.give_back();
+        self.home.compact(self)?;
         self.make_room(usize::MAX);
         Ok(())
     }
@@ -288,7 +313,7 @@ impl<I: KeyIndex> Engine for PmStore<I> {
             return self.pool.close();
         }
         let versions_go = self.drop_versions_alone();
-        let index = self.index.close();
+        let index = self.index.close().and(self.home.close());
         let cut_short = self.pending.load(Ordering::Relaxed) != NO_GROUP;
         if !self.give_back() || cut_short || !self.kept.lock().is_empty() || versions_go.is_err() {
             // What readers and snapshots keep is theirs until they let go, and nobody's if the process ends before.

@@ -11,6 +11,7 @@ use terrace_index::limbo::Limbo;
 use terrace_index::pins::Pins;
 use terrace_pmem::{Granularity, POff, Pool};
 
+use super::elsewhere::{Elsewhere, Word, WordOf};
 use super::index::KeyIndex;
 use super::layout::{self, HEADER_BYTES, HEADER_KIND, MARK_AT};
 use super::sparse::Sparse;
@@ -20,7 +21,6 @@ use crate::core::Core;
 use crate::core::engine::Engine;
 use crate::manifest::{self, Identity, Manifest};
 use crate::pool::{self, MEDIA};
-use crate::versions::RecordRef;
 
 /// How the pool was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +40,9 @@ pub(crate) fn open<I: KeyIndex>(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64
     };
     let store = assemble::<I>(core, manifest, pool, found)?;
     store.jobs.tidy_in_pieces(&store.me, |store, from| pool::verify(&store.pool, from));
+    if !store.core.options.read_only {
+        store.home.opened(&store)?;
+    }
     let last = store.number();
     Ok((store, last))
 }
@@ -53,6 +56,7 @@ fn create<I: KeyIndex>(core: &Core) -> Result<(Manifest, Pool, Found)> {
     let mut identity = pool::new_identity(&core.options, I::KIND);
     let pool = fresh_pool::<I>(core, &identity)?;
     identity.options.insert(MEDIA.into(), pool::media_name(&pool).into());
+    I::create_home(core, &mut identity)?;
     let manifest = Manifest::create(core.fs.clone(), &core.dir, identity)?;
     begin::<I>(core, manifest, pool)
 }
@@ -78,7 +82,7 @@ fn no_memory<I: KeyIndex>() -> Error {
 
 fn begin<I: KeyIndex>(core: &Core, manifest: Manifest, pool: Pool) -> Result<(Manifest, Pool, Found)> {
     pool::note(&manifest, &pool);
-    fill_pool::<I>(core, &pool)?;
+    fill_pool::<I>(core, &pool, 0)?;
     pool::set_owner(&pool, &manifest.state().identity)?;
     // In a second file: a first one without its pointer would be taken for the rest of a creation.
     manifest.seal()?;
@@ -87,11 +91,11 @@ fn begin<I: KeyIndex>(core: &Core, manifest: Manifest, pool: Pool) -> Result<(Ma
     Ok((manifest, pool, Found::New))
 }
 
-/// Makes an empty index and a header.
-pub(super) fn fill_pool<I: KeyIndex>(core: &Core, pool: &Pool) -> Result<()> {
+/// Makes an empty index and a header, after which numbers go on from `number`.
+pub(super) fn fill_pool<I: KeyIndex>(core: &Core, pool: &Pool, number: u64) -> Result<()> {
     I::create(pool, core)?;
     let slot = pool.reserve(HEADER_KIND, HEADER_BYTES)?;
-    pool.copy_flush(slot.offset, &layout::encode_header(pool.place(slot.offset), 0));
+    pool.copy_flush(slot.offset, &layout::encode_header(pool.place(slot.offset), number));
     pool.activate(&slot);
     pool.drain();
     pool.set_root(I::HEADER_ROOT, slot.offset)
@@ -113,6 +117,7 @@ fn open_existing<I: KeyIndex>(core: &Core) -> Result<(Manifest, Pool, Found)> {
             return Err(not_closed(core));
         }
         let pool = fresh_pool::<I>(core, &identity)?;
+        I::create_home(core, &mut identity.clone())?;
         return begin::<I>(core, manifest, pool);
     }
     let (pool, found) = match pool::open(core, &manifest)? {
@@ -168,13 +173,18 @@ pub(super) fn assemble<I: KeyIndex>(
     let index = I::open(&pool, &core)?;
     let undone = if core.options.read_only { 0 } else { undo::take_back(&pool, header, &index)? };
     let emulated = pool::emulated(&core, &manifest.state().identity)?;
+    let manifest = Arc::new(manifest);
+    let home = Arc::new(I::open_home(&core, &manifest, Some(&pool))?);
     let freed = Arc::new(AtomicU64::new(0));
     let limbo = {
-        let (pool, freed) = (pool.clone(), freed.clone());
-        Limbo::with(Pins::default(), move |word: RecordRef| {
-            // What cannot be freed is unreachable, and found by the pool's check.
-            drop(pool.free(word.offset(), word.kind()));
-            freed.fetch_add(1, Ordering::Relaxed);
+        let (pool, home, freed) = (pool.clone(), home.clone(), freed.clone());
+        Limbo::with(Pins::default(), move |word: WordOf<I>| match word {
+            Word::Record(record) => {
+                // What cannot be freed is unreachable, and found by the pool's check.
+                drop(pool.free(record.offset(), record.kind()));
+                freed.fetch_add(1, Ordering::Relaxed);
+            }
+            Word::Place(place) => home.free(place),
         })
     };
     let jobs = Background::new(core.clone(), 1);
@@ -189,10 +199,13 @@ pub(super) fn assemble<I: KeyIndex>(
         index,
         limbo,
         manifest,
+        home,
         header,
         gate: Default::default(),
+        placing: Default::default(),
         now: AtomicU64::new(inherited),
         mark: AtomicU64::new(inherited),
+        marking: Default::default(),
         inherited,
         pending: AtomicU64::new(NO_GROUP),
         taken_back: AtomicU64::new(0),

@@ -8,33 +8,87 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use terrace_base::Result;
 
+use super::elsewhere::{Elsewhere, PlaceOf};
 use super::index::KeyIndex;
+use super::versions::Named;
 use super::{NO_GROUP, PmStore};
-use crate::versions::{Record, RecordRef};
+use crate::versions::Record;
 
 /// What a reader without a snapshot is to see of a key.
-enum Newest<'p> {
-    Record(Record<'p>),
+enum Newest<'p, P> {
+    Version(Named<'p, P>),
     Nothing,
     /// The group has happened in between.
     Again,
 }
 
+/// What came of looking for a value.
+enum Outcome {
+    /// The value, or none.
+    Value(Option<Bytes>),
+    /// It has moved, or the key has another version by now.
+    Moved,
+}
+
 impl<I: KeyIndex> PmStore<I> {
     pub(super) fn get_newest(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        let _here = self.limbo.enter();
-        let since = self.taken_back();
-        let Some(bits) = self.index.get(key)? else {
-            return if self.is_doubtful(since) { self.get_replaced(key) } else { Ok(None) };
-        };
-        let word = self.decode(bits)?;
-        // SAFETY: present since before the word was loaded.
-        let record = unsafe { Record::load(&self.pool, word)? }.of(&self.pool, key)?;
-        // Asked after the word: a group whose word this is has said so before.
-        if record.number >= self.pending.load(Ordering::Acquire) || self.taken_back() != since {
-            return self.get_replaced(key);
+        let mut before = None;
+        loop {
+            let _here = self.limbo.enter();
+            let since = self.taken_back();
+            let Some(bits) = self.index.get(key)? else {
+                return if self.is_doubtful(since) { self.get_replaced(key) } else { Ok(None) };
+            };
+            let version = self.named(self.decode(bits)?, key)?;
+            // Asked after the word: a group whose word this is has said so before.
+            let is_doubtful = match version {
+                Named::Record(record) => {
+                    record.number >= self.pending.load(Ordering::Acquire) || self.taken_back() != since
+                }
+                Named::Place(_) => self.is_doubtful(since),
+            };
+            if is_doubtful {
+                return self.get_replaced(key);
+            }
+            match self.value(key, version, u64::MAX)? {
+                Outcome::Value(value) => return Ok(value),
+                Outcome::Moved => before = Some(self.moved_from(version, bits, before)?),
+            }
         }
-        Ok(value(&record))
+    }
+
+    /// Takes note that what `bits` name is not there, which may be so once.
+    fn moved_from(&self, version: Named<'_, PlaceOf<I>>, bits: u64, before: Option<u64>) -> Result<u64> {
+        match version {
+            Named::Place(place) if before == Some(bits) => Err(self.home.lost(place)),
+            Named::Record(record) if before == Some(bits) => {
+                let at = record.word.offset();
+                Err(self.place_in(&record)?.map_or_else(
+                    || self.pool.corruption(at, "the record of a version", "one whose value is lost"),
+                    |place| self.home.lost(place),
+                ))
+            }
+            _ => Ok(bits),
+        }
+    }
+
+    /// The value of a version of `key`, if a reader at `at` sees it. The caller is present.
+    fn value(&self, key: &[u8], version: Named<'_, PlaceOf<I>>, at: u64) -> Result<Outcome> {
+        let (place, at) = match version {
+            Named::Record(record) => match self.place_in(&record)? {
+                // Its number counts.
+                Some(place) => (place, u64::MAX),
+                None => {
+                    self.home.was_read(record.word);
+                    return Ok(Outcome::Value(value(&record)));
+                }
+            },
+            Named::Place(place) => (place, at),
+        };
+        Ok(match self.home.load(key, place)? {
+            Some(loaded) => Outcome::Value((loaded.number <= at).then_some(loaded.value)),
+            None => Outcome::Moved,
+        })
     }
 
     /// Whether a group is being applied.
@@ -57,7 +111,10 @@ impl<I: KeyIndex> PmStore<I> {
     fn get_replaced(&self, key: &[u8]) -> Result<Option<Bytes>> {
         loop {
             match self.newest(key)? {
-                Newest::Record(record) => return Ok(value(&record)),
+                Newest::Version(version) => match self.value(key, version, u64::MAX)? {
+                    Outcome::Value(value) => return Ok(value),
+                    Outcome::Moved => {}
+                },
                 Newest::Nothing => return Ok(None),
                 Newest::Again => {}
             }
@@ -65,26 +122,30 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// The newest version of `key`, beside a group perhaps. The caller is present.
-    fn newest(&self, key: &[u8]) -> Result<Newest<'_>> {
+    fn newest(&self, key: &[u8]) -> Result<Newest<'_, PlaceOf<I>>> {
         let since = self.taken_back();
         let word = self.decode_some(self.index.get(key)?)?;
         let group = match self.is_applying() {
             true => self.group.load_full(),
             false => None,
         };
-        let word = match group {
-            Some(group) => group.words.get(key).copied().unwrap_or(word),
-            None => word,
+        let (word, is_of_overlay) = match group.as_ref().and_then(|group| group.words.get(key)) {
+            Some(before) => (*before, true),
+            None => (word, false),
         };
         let Some(word) = word else {
             return Ok(if self.taken_back() == since { Newest::Nothing } else { Newest::Again });
         };
-        // SAFETY: present since before the word was loaded; what a group replaces is retired after the overlay has gone.
-        let record = unsafe { Record::load(&self.pool, word)? }.of(&self.pool, key)?;
-        let is_of_group = record.number >= self.pending.load(Ordering::Acquire);
+        // What a group replaces is retired after the overlay has gone.
+        let version = self.named(word, key)?;
+        let is_of_group = match version {
+            Named::Record(record) => record.number >= self.pending.load(Ordering::Acquire),
+            // A group that was on its way when the word was loaded either names the key in its overlay, or is over.
+            Named::Place(_) => !is_of_overlay && group.is_none() && self.is_applying(),
+        };
         Ok(match is_of_group || self.taken_back() != since {
             true => Newest::Again,
-            false => Newest::Record(record),
+            false => Newest::Version(version),
         })
     }
 
@@ -100,14 +161,17 @@ impl<I: KeyIndex> PmStore<I> {
 
     /// The value of `key` as a snapshot of number `at` sees it.
     pub(super) fn get_at(&self, key: &[u8], at: u64) -> Result<Option<Bytes>> {
-        let _here = self.limbo.enter();
-        let Some(word) = self.decode_some(self.index.get(key)?)? else { return Ok(None) };
-        self.value_at(word, key, at)
-    }
-
-    /// The value that a reader at `at` sees of `key`, given its newest version. The caller is present.
-    pub(super) fn value_at(&self, word: RecordRef, key: &[u8], at: u64) -> Result<Option<Bytes>> {
-        Ok(self.version_at(word, key, at)?.as_ref().and_then(value))
+        let mut before = None;
+        loop {
+            let _here = self.limbo.enter();
+            let Some(bits) = self.index.get(key)? else { return Ok(None) };
+            let newest = self.named(self.decode(bits)?, key)?;
+            let Some(version) = self.version_from(newest, at)? else { return Ok(None) };
+            match self.value(key, version, at)? {
+                Outcome::Value(value) => return Ok(value),
+                Outcome::Moved => before = Some(self.moved_from(version, version.word().bits(), before)?),
+            }
+        }
     }
 }
 

@@ -7,10 +7,10 @@ use terrace_base::Result;
 use terrace_index::ScanBatch;
 use terrace_pmem::Marks;
 
+use super::elsewhere::WordOf;
 use super::index::KeyIndex;
 use super::open::Found;
 use super::{NO_GROUP, PmStore};
-use crate::versions::RecordRef;
 
 /// Keys that are looked at while the gate is held once.
 const CHUNK: usize = 256;
@@ -51,24 +51,28 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// Marks everything of the pool that is reachable, a few keys at a time; the keys of which nothing but a deletion of an earlier
-    /// session is left.
+    /// session is left, or a record for a place that can do without it.
     fn mark(&self, marks: &mut Marks) -> Result<Vec<Vec<u8>>> {
         let mut gone = Vec::new();
         marks.slot(self.header)?;
         self.index.mark(marks)?;
         self.each_word(&mut |key, word| {
             let chain = self.chain(word, key)?;
-            if word.is_tombstone() && chain.len() == 1 {
+            let is_remote = word.record().is_some_and(|record| record.is_remote());
+            if (word.is_tombstone() || is_remote) && chain.len() == 1 {
                 gone.push(key.to_vec());
             }
-            chain.iter().try_for_each(|version| marks.slot(version.word.offset()))
+            chain
+                .iter()
+                .filter_map(|version| version.word().record())
+                .try_for_each(|r| marks.slot(r.offset()))
         })?;
         Ok(gone)
     }
 
     /// Calls `each` with every key and word, a few at a time: between two calls a group may happen, but none goes on
     /// meanwhile.
-    fn each_word(&self, each: &mut dyn FnMut(&[u8], RecordRef) -> Result<()>) -> Result<()> {
+    fn each_word(&self, each: &mut dyn FnMut(&[u8], WordOf<I>) -> Result<()>) -> Result<()> {
         let (mut cursor, mut batch, mut more) = (I::Cursor::default(), ScanBatch::new(), true);
         while more {
             let _shared = self.gate.shared();
@@ -79,11 +83,11 @@ impl<I: KeyIndex> PmStore<I> {
 
     /// Calls `visit` with the keys and words of about [`CHUNK`] keys from `cursor` on; says whether there may be more. The
     /// caller holds the gate.
-    pub(super) fn visit_batch(
+    pub(in crate::engine) fn visit_batch(
         &self,
         cursor: &mut I::Cursor,
         batch: &mut ScanBatch,
-        visit: &mut dyn FnMut(&[u8], RecordRef) -> Result<()>,
+        visit: &mut dyn FnMut(&[u8], WordOf<I>) -> Result<()>,
     ) -> Result<bool> {
         let _here = self.limbo.enter();
         batch.clear();

@@ -18,6 +18,7 @@ use terrace_index::ScanBatch;
 use terrace_pmem::{CLOSED_WITH, Opened, Pool, PoolOptions};
 use terrace_table::{Kind, TableMeta, TableOptions};
 
+use super::elsewhere::{Elsewhere, Place, PlaceOf, Salvaged, Word};
 use super::index::KeyIndex;
 use super::open;
 use super::undo;
@@ -29,17 +30,50 @@ use crate::core::request::Condition;
 use crate::manifest::{Identity, Manifest, State};
 use crate::pool::{self, MEDIA};
 use crate::salvage::{Runs, Salvage, each_newest};
-use crate::versions::{LINKED_KIND, RECORD_KIND, Record, RecordRef};
+use crate::versions::{LINKED_KIND, RECORD_KIND, Record};
 
-/// A number, and a value or none for a deletion.
-type Found = (u64, Option<Vec<u8>>);
+/// What is found of a version.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// The key is deleted.
+    #[default]
+    Nothing,
+    Value(Vec<u8>),
+    /// The word of the place where the value lies, and stays.
+    At(u64),
+}
+
+impl Content {
+    fn encode(&self) -> Vec<u8> {
+        match self {
+            Content::Nothing => Vec::new(),
+            Content::Value(value) => [&[0], &value[..]].concat(),
+            Content::At(word) => [&[1], &word.to_le_bytes()[..]].concat(),
+        }
+    }
+
+    fn decode(kind: Kind, bytes: &[u8]) -> Option<Content> {
+        match (kind, bytes.split_first()) {
+            (Kind::Delete, _) => Some(Content::Nothing),
+            (Kind::Put, Some((0, value))) => Some(Content::Value(value.to_vec())),
+            (Kind::Put, Some((1, word))) => word.try_into().ok().map(u64::from_le_bytes).map(Content::At),
+            (Kind::Put, _) => None,
+        }
+    }
+}
+
+/// Keys whose words lead to nothing sound, with these and why.
+type Missed = BTreeMap<Vec<u8>, (u64, String)>;
+
+/// A number, and what was found.
+type Found = (u64, Content);
 
 /// Bits of a version's number; its rank stands above them.
 const NUMBER_BITS: u32 = 48;
 
 /// How certain it is that a version is a key's newest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
+pub(crate) enum Rank {
     /// It is there.
     Found,
     /// The index leads to it.
@@ -53,7 +87,8 @@ pub(crate) fn repair<I: KeyIndex>(mut base: Salvage) -> Result<Salvage> {
     let core = base.core.clone();
     let (known, mut identity) = base.begin(I::KIND)?;
     identity.options.entry(MEDIA.into()).or_insert_with(|| "memory".into());
-    let mut state = Manifest::state_of(identity.clone(), &[], 0)?;
+    let elsewhere = I::Home::salvage(&mut base, known.as_ref(), &mut identity)?;
+    let mut state = Manifest::state_of(identity.clone(), &elsewhere.tables, 0)?;
     // With 1 it would be taken for one that was begun and not finished, and made anew.
     state.next_file = state.next_file.max(base.next).max(2);
     let manifest = || Manifest::rebuild(core.fs.clone(), &core.dir, state.clone());
@@ -83,18 +118,14 @@ pub(crate) fn repair<I: KeyIndex>(mut base: Salvage) -> Result<Salvage> {
         }
     };
     let opened = opened.or_else(|_| salvage_pool(&core, &path, &options, owner)?);
-    let tables = match &opened {
-        Ok(pool) => {
-            base.did(format!("{problem}: making the pool anew from what is sound"));
-            base.pool_aside = Some(problem);
-            gather::<I>(pool, &mut base)?
-        }
-        Err(_) => {
-            base.lost(format!("{problem}: everything"));
-            base.pool_aside = Some(problem);
-            Vec::new()
-        }
-    };
+    match &opened {
+        Ok(_) => base.did(format!("{problem}: making the pool anew from what is sound")),
+        Err(_) => base.lost(format!("{problem}: everything in it")),
+    }
+    base.pool_aside = Some(problem);
+    let home = I::open_home(&core, &Arc::new(manifest()?), None)?;
+    let tables = gather::<I>(opened.as_ref().ok(), &home, &elsewhere, &mut base)?;
+    drop(home);
     // It is locked as long as it is open.
     drop(opened);
     renew::<I>(&path, &identity, manifest()?, &tables, &mut base)?;
@@ -180,39 +211,75 @@ fn prove<I: KeyIndex>(store: &PmStore<I>) -> Result<std::result::Result<(), Stri
 }
 
 /// Puts everything that can still be read into tables.
-fn gather<I: KeyIndex>(pool: &Pool, base: &mut Salvage) -> Result<Vec<TableMeta>> {
+fn gather<I: KeyIndex>(
+    pool: Option<&Pool>,
+    home: &I::Home,
+    elsewhere: &Salvaged,
+    base: &mut Salvage,
+) -> Result<Vec<TableMeta>> {
     let (core, options) = (base.core.clone(), TableOptions::default());
-    let before = before_the_group::<I>(pool, base);
+    let before = pool.map_or_else(BTreeMap::new, |pool| before_the_group::<I>(pool, base));
     let mut next = base.next;
     let mut runs = Runs::new(&core, &options, &mut next);
-    let whole = match I::open_to_salvage(pool, &core) {
-        Ok(index) => gather_named(pool, &index, &mut runs, base)?,
-        Err(e) => {
+    let index = pool.map(|pool| I::open_to_salvage(pool, &core));
+    let mut missed = Missed::new();
+    let whole = match (pool, index) {
+        (Some(pool), Some(Ok(index))) => gather_named(pool, home, &index, &mut runs, &mut missed, base)?,
+        (_, Some(Err(e))) => {
             base.lost(format!("{e}: the index"));
             false
         }
+        _ => false,
     };
-    if !whole {
+    if !whole && let Some(pool) = pool {
         gather_rest(pool, &mut runs)?;
+    }
+    if !whole || !missed.is_empty() {
+        home.gather(&mut |key, number, word| {
+            // What the index does not lead to counts only where it does not tell, or where what it led to lies now.
+            if !whole && !missed.contains_key(key) {
+                return take(&mut runs, key, number, &Content::At(word), Rank::Found);
+            }
+            let table = |bits| PlaceOf::<I>::from_bits(bits).and_then(PlaceOf::<I>::table);
+            let was_in = table(word).and_then(|number| elsewhere.salvaged.get(&number).copied());
+            match missed.get(key) {
+                Some((bits, _)) if was_in.is_some() && table(*bits) == was_in => {
+                    missed.remove(key);
+                    take(&mut runs, key, number, &Content::At(word), Rank::Named)
+                }
+                _ => Ok(()),
+            }
+        })?;
+    }
+    for (key, (_, why)) in missed {
+        base.lost(format!("{why}: the value of {}", key.escape_ascii()));
+    }
+    if !whole && (pool.is_some() || I::Home::NUMBERS_EACH) {
         base.lost("which of the keys that the index does not lead to had been deleted, or had a newer value");
     }
-    for (key, before) in before {
-        let (number, value) = before.unwrap_or_default();
-        take(&mut runs, &key, number, value, Rank::Undone)?;
+    for (key, (number, content)) in before {
+        take(&mut runs, &key, number, &content, Rank::Undone)?;
     }
     let made = runs.finish()?;
     base.next = next;
     Ok(made)
 }
 
-fn take(runs: &mut Runs<'_>, key: &[u8], number: u64, value: Option<Vec<u8>>, rank: Rank) -> Result<()> {
-    let kind = if value.is_some() { Kind::Put } else { Kind::Delete };
+/// Gathers a version of `key`.
+pub(crate) fn take(
+    runs: &mut Runs<'_>,
+    key: &[u8],
+    number: u64,
+    content: &Content,
+    rank: Rank,
+) -> Result<()> {
+    let kind = if *content == Content::Nothing { Kind::Delete } else { Kind::Put };
     let seq = number | (rank as u64) << NUMBER_BITS;
-    runs.add(key, seq, kind, Bytes::from(value.unwrap_or_default()))
+    runs.add(key, seq, kind, Bytes::from(content.encode()))
 }
 
 /// What the keys of a group that was cut short had before it.
-fn before_the_group<I: KeyIndex>(pool: &Pool, base: &mut Salvage) -> BTreeMap<Vec<u8>, Option<Found>> {
+fn before_the_group<I: KeyIndex>(pool: &Pool, base: &mut Salvage) -> BTreeMap<Vec<u8>, Found> {
     let header = pool.root(I::HEADER_ROOT);
     let changes = match header.and_then(|at| at.map_or(Ok(Vec::new()), |at| undo::pending(pool, at))) {
         Ok(changes) => changes,
@@ -222,29 +289,39 @@ fn before_the_group<I: KeyIndex>(pool: &Pool, base: &mut Salvage) -> BTreeMap<Ve
         }
     };
     let mut before = BTreeMap::new();
-    for change in changes {
-        // SAFETY: nobody else uses the pool.
-        let load = |bits| RecordRef::decode(bits).and_then(|word| unsafe { Record::load(pool, word) }.ok());
-        let (new, old) = (load(change.new), load(change.old));
-        match (old, new) {
-            (Some(old), _) => drop(before.insert(old.key.to_vec(), Some(version(&old)))),
-            (None, Some(new)) if change.old == 0 => drop(before.insert(new.key.to_vec(), None)),
-            (None, new) => {
-                let key = new.map(|new| new.key.to_vec());
-                let named = key.as_ref().map_or("a key".into(), |key| key.escape_ascii().to_string());
-                base.lost(format!("the value that {named} had before a group of batches that was cut short"));
-                before.extend(key.map(|key| (key, None)));
+    for undo in changes {
+        let undo = match undo {
+            Ok(undo) => undo,
+            Err(e) => {
+                base.lost(format!(
+                    "{e}: the value that a key had before a group of batches that was cut short"
+                ));
+                continue;
             }
+        };
+        let old = match Word::<PlaceOf<I>>::decode(undo.change.old) {
+            Some(Word::Place(place)) => Some((0, Content::At(place.bits()))),
+            // SAFETY: nobody else uses the pool.
+            Some(Word::Record(word)) => unsafe { Record::load(pool, word) }.ok().map(|old| version(&old)),
+            None if undo.change.old == 0 => Some((0, Content::Nothing)),
+            None => None,
+        };
+        if old.is_none() {
+            let key = undo.key.escape_ascii();
+            base.lost(format!("the value that {key} had before a group of batches that was cut short"));
         }
+        before.insert(undo.key.to_vec(), old.unwrap_or_default());
     }
     before
 }
 
-/// What the index leads to; whether it could be read to its end.
+/// What the index leads to; whether it could be read to its end, and all was there.
 fn gather_named<I: KeyIndex>(
     pool: &Pool,
+    home: &I::Home,
     index: &I,
     runs: &mut Runs<'_>,
+    missed: &mut Missed,
     base: &mut Salvage,
 ) -> Result<bool> {
     let (mut cursor, mut batch) = (I::Cursor::default(), ScanBatch::new());
@@ -252,17 +329,9 @@ fn gather_named<I: KeyIndex>(
         batch.clear();
         let more = index.walk(&mut cursor, 1024, &mut batch);
         for (key, bits) in batch.iter() {
-            let Some(word) = RecordRef::decode(bits) else {
-                base.lost(format!("the value of {}: the index leads nowhere", key.escape_ascii()));
-                continue;
-            };
-            // SAFETY: nobody else uses the pool.
-            match unsafe { Record::load(pool, word) }.and_then(|record| record.of(pool, key)) {
-                Ok(record) => {
-                    let (number, value) = version(&record);
-                    take(runs, key, number, value, Rank::Named)?;
-                }
-                Err(e) => base.lost(format!("{e}: the value of {}", key.escape_ascii())),
+            match found_at::<I>(pool, home, key, bits) {
+                Ok((number, content)) => take(runs, key, number, &content, Rank::Named)?,
+                Err(e) => drop(missed.insert(key.to_vec(), (bits, e.to_string()))),
             }
         }
         match more {
@@ -276,16 +345,34 @@ fn gather_named<I: KeyIndex>(
     }
 }
 
+/// The version of `key` whose word is `bits`.
+fn found_at<I: KeyIndex>(pool: &Pool, home: &I::Home, key: &[u8], bits: u64) -> Result<Found> {
+    let at = |place: PlaceOf<I>| {
+        let loaded = home.load(key, place)?.ok_or_else(|| home.lost(place))?;
+        Ok((loaded.number, Content::At(place.bits())))
+    };
+    match Word::<PlaceOf<I>>::decode(bits) {
+        Some(Word::Place(place)) => at(place),
+        Some(Word::Record(word)) => {
+            // SAFETY: nobody else uses the pool.
+            let record = unsafe { Record::load(pool, word) }?.of(pool, key)?;
+            match record.place().and_then(PlaceOf::<I>::from_bits) {
+                Some(place) => at(place),
+                None => Ok(version(&record)),
+            }
+        }
+        None => Err(pool.corruption(0, "the word of a version in the index", format!("{bits:#018x}"))),
+    }
+}
+
 /// All records, whether the index leads to them or not.
 fn gather_rest(pool: &Pool, runs: &mut Runs<'_>) -> Result<()> {
-    for (kind, linked) in [(RECORD_KIND, false), (LINKED_KIND, true)] {
+    for kind in [RECORD_KIND, LINKED_KIND] {
         for (at, _) in pool.slots(kind) {
-            let words = [false, true].map(|tombstone| RecordRef::new(at, tombstone, linked));
             // SAFETY: nobody else uses the pool.
-            let record = words.into_iter().find_map(|word| unsafe { Record::load(pool, word) }.ok());
-            if let Some(record) = record {
-                let (number, value) = version(&record);
-                take(runs, record.key, number, value, Rank::Found)?;
+            if let Some(record) = unsafe { Record::at(pool, kind, at) } {
+                let (number, content) = version(&record);
+                take(runs, record.key, number, &content, Rank::Found)?;
             }
         }
     }
@@ -293,7 +380,12 @@ fn gather_rest(pool: &Pool, runs: &mut Runs<'_>) -> Result<()> {
 }
 
 fn version(record: &Record<'_>) -> Found {
-    (record.number, (!record.word.is_tombstone()).then(|| record.value.to_vec()))
+    let content = match record.place() {
+        Some(word) => Content::At(word),
+        None if record.word.is_tombstone() => Content::Nothing,
+        None => Content::Value(record.value.to_vec()),
+    };
+    (record.number, content)
 }
 
 /// Makes the pool anew with what was gathered, and compares it with that.
@@ -308,16 +400,22 @@ fn renew<I: KeyIndex>(
     let (_, media) = pool::request(&core, identity)?;
     core.env.pm.remove(path)?;
     let pool = core.env.pm.create(path, &pool::pool_options(&core, media))?;
-    open::fill_pool::<I>(&core, &pool)?;
+    open::fill_pool::<I>(&core, &pool, highest_number(&core, tables)?)?;
     pool::set_owner(&pool, identity)?;
     let store: Arc<PmStore<I>> = open::assemble(core.clone(), manifest, pool, open::Found::New)?;
+    store.home.stay_as_it_is();
     let (mut keys, mut merely_found) = (0, 0);
-    each_newest(&core, tables, &mut |key, seq, kind, value| {
-        if kind == Kind::Put {
-            store.write_single(&Op { kind, key, value }, Condition::None)?;
-            keys += 1;
-            merely_found += u64::from(seq >> NUMBER_BITS == Rank::Found as u64);
+    each_content(&core, tables, &mut |key, seq, content| {
+        match content {
+            Content::Nothing => return Ok(()),
+            Content::Value(value) => {
+                let op = Op { kind: Kind::Put, key, value: &value };
+                store.write_single(&op, Condition::None)?;
+            }
+            Content::At(word) => drop(store.index.insert(key, word)?),
         }
+        keys += 1;
+        merely_found += u64::from(seq >> NUMBER_BITS == Rank::Found as u64);
         Ok(())
     })?;
     compare(&core, &*store, tables)?;
@@ -325,24 +423,48 @@ fn renew<I: KeyIndex>(
         core.fs().remove(&core.files.table(meta.number))?;
     }
     if merely_found > 0 {
-        base.did(format!("found {merely_found} keys in records that the index does not lead to"));
+        base.did(format!("found {merely_found} keys in what the index does not lead to"));
     }
     base.did(format!("made the pool anew with {keys} keys"));
     store.close()
 }
 
+/// Calls `each` with the newest of what was gathered of each key.
+fn each_content(
+    core: &Core,
+    tables: &[TableMeta],
+    each: &mut dyn FnMut(&[u8], u64, Content) -> Result<()>,
+) -> Result<()> {
+    each_newest(core, tables, &mut |key, seq, kind, value| match Content::decode(kind, value) {
+        Some(content) => each(key, seq, content),
+        None => Err(Error::corruption(&core.dir, 0, "what was gathered", "something else")),
+    })
+}
+
+/// The highest number of a version that stays where it lies; 0 if none does. Numbers go on from there.
+fn highest_number(core: &Core, tables: &[TableMeta]) -> Result<u64> {
+    let mut highest = 0;
+    each_content(core, tables, &mut |_, seq, content| {
+        if let Content::At(_) = content {
+            highest = highest.max(seq & ((1 << NUMBER_BITS) - 1));
+        }
+        Ok(())
+    })?;
+    Ok(highest)
+}
+
 /// Every key that was gathered must be in the new pool with its value, and none that was not.
 fn compare<I: KeyIndex>(core: &Core, store: &PmStore<I>, tables: &[TableMeta]) -> Result<()> {
     let mut keys = 0;
-    each_newest(core, tables, &mut |key, _, kind, value| {
-        let wanted = (kind == Kind::Put).then_some(value);
-        keys += u64::from(wanted.is_some());
-        match store.get(key, None)?.as_deref() == wanted {
-            true => Ok(()),
-            false => {
-                Err(Error::corruption(&core.dir, 0, "what was gathered in the new pool", "something else"))
-            }
-        }
+    let wrong = || Error::corruption(&core.dir, 0, "what was gathered in the new pool", "something else");
+    each_content(core, tables, &mut |key, _, content| {
+        keys += u64::from(content != Content::Nothing);
+        let is_there = match content {
+            Content::Nothing => store.get(key, None)?.is_none(),
+            Content::Value(value) => store.get(key, None)?.as_deref() == Some(&value[..]),
+            Content::At(word) => store.index.get(key)? == Some(word) && store.get(key, None)?.is_some(),
+        };
+        if is_there { Ok(()) } else { Err(wrong()) }
     })?;
     let found = store.index.len();
     if found != keys {

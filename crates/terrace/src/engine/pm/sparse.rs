@@ -20,9 +20,11 @@ use parking_lot::Mutex;
 use terrace_base::Result;
 use terrace_pmem::{Claim, Clearing, Kind as PmKind};
 
+use super::elsewhere::{Elsewhere, PlaceOf, Word};
 use super::index::KeyIndex;
+use super::versions::Named;
 use super::{NO_GROUP, PmStore};
-use crate::versions::{LINKED_KIND, NewRecord, RECORD_KIND, Record, RecordRef};
+use crate::versions::{LINKED_KIND, NewRecord, RECORD_KIND, Record};
 
 /// Slots that are moved while the gate is held once.
 const CHUNK: usize = 32;
@@ -222,7 +224,7 @@ impl<I: KeyIndex> PmStore<I> {
             return Ok(false);
         }
         let under = self.link(&record)?;
-        let copy = NewRecord::copy(&self.pool, &record, under)?;
+        let copy = NewRecord::copy(&self.pool, &record, under.map(Word::bits))?;
         if !self.index.drains_first() {
             self.pool.drain();
         }
@@ -231,11 +233,14 @@ impl<I: KeyIndex> PmStore<I> {
             // Another writer was faster, and has retired it.
             return Ok(true);
         }
-        let word = copy.keep();
-        if under.is_some() {
+        let copy = copy.keep();
+        self.home.was_written(copy, Some(Word::<PlaceOf<I>>::Record(record.word)));
+        let word = Word::Record(copy);
+        if under.is_some() || record.word.is_remote() {
             self.note_kept(word);
         }
-        self.limbo.retire(record.word);
+        // Where it has a place, the copy has that now.
+        self.limbo.retire(Word::Record(record.word));
         Ok(true)
     }
 
@@ -245,21 +250,21 @@ impl<I: KeyIndex> PmStore<I> {
         let Some(record) = self.record_at(kind, at) else { return Ok(false) };
         let Some(head) = self.decode_some(self.index.get(record.key)?)? else { return Ok(false) };
         let chain = self.chain(head, record.key)?;
-        let at_link = chain.iter().position(|version| version.word == record.word);
+        let at_link = chain.iter().position(|version| version.word() == Word::Record(record.word));
         let Some(i) = at_link else { return Ok(false) };
         let Some(newer) = i.checked_sub(1) else { return self.move_named(kind, at) };
-        let under = chain.get(i + 1).map(|version| version.word);
+        let Named::Record(newer) = chain[newer] else { return Ok(false) };
+        let under = chain.get(i + 1).map(|version| version.word().bits());
         let copy = NewRecord::copy(&self.pool, &record, under)?;
-        chain[newer].relink(&self.pool, Some(copy.word()))?;
+        newer.relink(&self.pool, Some(copy.word().bits()))?;
         copy.keep();
-        self.limbo.retire(record.word);
+        self.limbo.retire(Word::Record(record.word));
         Ok(true)
     }
 
     /// The record in an active slot of a slab that is held, if there is one.
     fn record_at(&self, kind: PmKind, at: u64) -> Option<Record<'_>> {
-        let words = [false, true].map(|tombstone| RecordRef::new(at, tombstone, kind == LINKED_KIND));
         // SAFETY: the slab is held: of what was active in it nobody takes a slot, and a record is active when it is written.
-        words.into_iter().find_map(|word| unsafe { Record::load(&self.pool, word) }.ok())
+        unsafe { Record::at(&self.pool, kind, at) }
     }
 }

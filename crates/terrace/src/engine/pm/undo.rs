@@ -11,8 +11,15 @@ use terrace_base::checksum::{seal48, unseal48};
 use terrace_pmem::{POff, Pool, Slot};
 
 use super::index::KeyIndex;
-use super::layout::{self, CHANGE_BYTES, Change, UNDO_AT, UNDO_HEAD_BYTES, UNDO_KIND};
+use super::layout::{self, Change, UNDO_AT, UNDO_HEAD_BYTES, UNDO_KIND};
 use crate::versions::{Record, RecordRef};
+
+/// One key's part in a group, to be taken back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Undo {
+    pub change: Change,
+    pub key: Box<[u8]>,
+}
 
 /// A list that is durable, and that the header names.
 pub(super) struct Armed<'p> {
@@ -22,11 +29,14 @@ pub(super) struct Armed<'p> {
 }
 
 impl<'p> Armed<'p> {
-    /// Makes the list of `changes` durable, with everything that the caller has flushed, and has the header name it.
-    pub fn arm(pool: &'p Pool, header: u64, changes: &[Change]) -> Result<Self> {
-        let bytes = UNDO_HEAD_BYTES + CHANGE_BYTES * changes.len() as u64;
-        let slot = pool.reserve(UNDO_KIND, bytes)?;
-        pool.copy_flush(slot.offset, &layout::encode_undo(pool.place(slot.offset), changes));
+    /// Makes the list of `changes` durable, with everything that the caller has flushed, and has the header name it. It is
+    /// written `with_keys` where a word need not lead to its key.
+    pub fn arm(pool: &'p Pool, header: u64, changes: &[Undo], with_keys: bool) -> Result<Self> {
+        let words: Vec<Change> = changes.iter().map(|undo| undo.change).collect();
+        let keys: Vec<&[u8]> = changes.iter().map(|undo| &*undo.key).collect();
+        let encode = |place| layout::encode_undo(place, &words, with_keys.then_some(&keys));
+        let slot = pool.reserve(UNDO_KIND, encode(0).len() as u64)?;
+        pool.copy_flush(slot.offset, &encode(pool.place(slot.offset)));
         pool.activate(&slot);
         pool.drain();
         name(pool, header, slot.offset);
@@ -46,8 +56,8 @@ fn name(pool: &Pool, header: u64, list: u64) {
     pool.publish(POff::new(at), seal48(pool.place(at), list));
 }
 
-/// The changes of the list that the header names, and where it is.
-fn named(pool: &Pool, header: u64) -> Result<Option<(u64, Vec<Change>)>> {
+/// The changes of the list that the header names, and where it is. One whose key cannot be told is an error among them.
+fn named(pool: &Pool, header: u64) -> Result<Option<(u64, Vec<Result<Undo>>)>> {
     let at = header + UNDO_AT;
     let word = pool.atomic_checked(POff::new(at))?.load(std::sync::atomic::Ordering::Acquire);
     let damaged = |at| pool.corruption(at, "the undo list of a group, or none", "something else");
@@ -60,15 +70,41 @@ fn named(pool: &Pool, header: u64) -> Result<Option<(u64, Vec<Change>)>> {
     }
     // SAFETY: nobody writes to a list that the header names.
     let head = unsafe { pool.bytes(list, UNDO_HEAD_BYTES)? };
-    let count = layout::undo_count(head).ok_or_else(|| damaged(list))?;
+    let (mut bytes, has_keys) = layout::undo_bytes(head).ok_or_else(|| damaged(list))?;
+    if has_keys {
+        // SAFETY: as above.
+        let front = unsafe { pool.bytes(list, bytes)? };
+        let keys = front.last_chunk().map_or(0, |last| u64::from_le_bytes(*last));
+        bytes = bytes.checked_add(keys).ok_or_else(|| damaged(list))?;
+    }
     // SAFETY: as above.
-    let bytes = unsafe { pool.bytes(list, UNDO_HEAD_BYTES + CHANGE_BYTES * count)? };
+    let bytes = unsafe { pool.bytes(list, bytes)? };
     let changes = layout::decode_undo(pool.place(list), bytes).ok_or_else(|| damaged(list))?;
-    Ok(Some((list, changes)))
+    let undo = |(change, key): (Change, Option<&[u8]>)| match key {
+        Some(key) => Ok(Undo { change, key: key.into() }),
+        None => Ok(Undo { change, key: key_of(pool, change)? }),
+    };
+    Ok(Some((list, changes.into_iter().map(undo).collect())))
+}
+
+/// The key of a change both of whose words, if they are there, are of records.
+fn key_of(pool: &Pool, change: Change) -> Result<Box<[u8]>> {
+    let mut outcome = Err(pool.corruption(0, "the word of a version in an undo list", "none"));
+    for word in [change.new, change.old].into_iter().filter(|word| *word != 0) {
+        let damaged = || pool.corruption(0, "the word of a version in an undo list", format!("{word:#018x}"));
+        outcome = RecordRef::decode(word).ok_or_else(damaged).and_then(|word| {
+            // SAFETY: what an undo list names is not freed as long as the header names the list.
+            unsafe { Record::load(pool, word) }.map(|record| record.key.into())
+        });
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    outcome
 }
 
 /// What a group that was cut short was to change; nothing if there is none.
-pub(super) fn pending(pool: &Pool, header: u64) -> Result<Vec<Change>> {
+pub(super) fn pending(pool: &Pool, header: u64) -> Result<Vec<Result<Undo>>> {
     Ok(named(pool, header)?.map_or_else(Vec::new, |(_, changes)| changes))
 }
 
@@ -80,9 +116,10 @@ pub(super) fn is_armed(pool: &Pool, header: u64) -> Result<bool> {
 /// Takes back what the session before has left of a group; the number of keys. Nobody else is there.
 pub(super) fn take_back<I: KeyIndex>(pool: &Pool, header: u64, index: &I) -> Result<u64> {
     let Some((list, changes)) = named(pool, header)? else { return Ok(0) };
+    let changes = changes.into_iter().collect::<Result<Vec<Undo>>>()?;
     // Keys that the group has added go first, so that in a full pool there is room for those that it has removed.
-    let (added, others): (Vec<Change>, Vec<Change>) = changes.iter().partition(|change| change.old == 0);
-    added.into_iter().chain(others).try_for_each(|change| put_back(pool, index, change))?;
+    let (added, others): (Vec<&Undo>, Vec<&Undo>) = changes.iter().partition(|undo| undo.change.old == 0);
+    added.into_iter().chain(others).try_for_each(|undo| put_back(index, undo))?;
     // What was put back is durable, as every write of an index.
     name(pool, header, 0);
     pool.free(list, UNDO_KIND)?;
@@ -90,15 +127,10 @@ pub(super) fn take_back<I: KeyIndex>(pool: &Pool, header: u64, index: &I) -> Res
 }
 
 /// Gives the key of a change its old word.
-pub(super) fn put_back<I: KeyIndex>(pool: &Pool, index: &I, change: Change) -> Result<()> {
-    let either = if change.new != 0 { change.new } else { change.old };
-    let damaged = || pool.corruption(0, "the word of a version in an undo list", format!("{either:#018x}"));
-    let word = RecordRef::decode(either).ok_or_else(damaged)?;
-    // SAFETY: what an undo list names is not freed as long as the header names the list.
-    let record = unsafe { Record::load(pool, word)? };
-    match change.old {
-        0 => index.remove(record.key).map(drop),
-        old => index.insert(record.key, old).map(drop),
+pub(super) fn put_back<I: KeyIndex>(index: &I, undo: &Undo) -> Result<()> {
+    match undo.change.old {
+        0 => index.remove(&undo.key).map(drop),
+        old => index.insert(&undo.key, old).map(drop),
     }
 }
 
@@ -120,10 +152,10 @@ mod tests {
         let pool = Pool::create_on(Arc::new(media), Path::new("memory"), &options).unwrap();
         let header = pool.reserve(HEADER_KIND, HEADER_BYTES).unwrap();
         pool.copy_persist(header.offset, &encode_header(pool.place(header.offset), 0));
-        let change = Change { new: 0x40, old: 0 };
+        let undo = Undo { change: Change { new: 0x40, old: 0 }, key: b"key"[..].into() };
         for behind_its_back in [false, true] {
-            let list = Armed::arm(&pool, header.offset, &[change]).unwrap();
-            assert_eq!(pending(&pool, header.offset).unwrap(), [change]);
+            let list = Armed::arm(&pool, header.offset, std::slice::from_ref(&undo), true).unwrap();
+            assert_eq!(*pending(&pool, header.offset).unwrap()[0].as_ref().unwrap(), undo);
             if behind_its_back {
                 pool.free(list.slot.offset, UNDO_KIND).unwrap();
             }

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use terrace_base::Result;
 
 use super::PmStore;
+use super::elsewhere::{Elsewhere, Place, PlaceOf, Word, WordOf};
 use super::index::KeyIndex;
 use crate::core::engine::Engine;
 use crate::core::snapshots::is_needed;
@@ -42,14 +43,73 @@ impl Kept {
     }
 }
 
-impl<I: KeyIndex> PmStore<I> {
-    /// The version under `record`. Links of earlier sessions mean nothing.
-    pub(super) fn link<'p>(&'p self, record: &Record<'p>) -> Result<Option<RecordRef>> {
-        if record.number <= self.inherited { Ok(None) } else { record.link(&self.pool) }
+/// A version, as far as it is known without looking elsewhere than in the pool.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::engine) enum Named<'p, P> {
+    Record(Record<'p>),
+    Place(P),
+}
+
+impl<P: Place> Named<'_, P> {
+    pub fn word(&self) -> Word<P> {
+        match self {
+            Named::Record(record) => Word::Record(record.word),
+            Named::Place(place) => Word::Place(*place),
+        }
     }
 
-    /// Remembers that something hangs under the record of `word`.
-    pub(super) fn note_kept(&self, word: RecordRef) {
+    /// The lowest that its number can be.
+    pub fn lowest(&self) -> u64 {
+        match self {
+            Named::Record(record) => record.number,
+            Named::Place(_) => 0,
+        }
+    }
+}
+
+impl<I: KeyIndex> PmStore<I> {
+    /// The version that `word` names, a version of `key`. The caller is present since before the word was loaded.
+    pub(super) fn named(&self, word: WordOf<I>, key: &[u8]) -> Result<Named<'_, PlaceOf<I>>> {
+        Ok(match word {
+            // SAFETY: the caller's presence.
+            Word::Record(word) => {
+                Named::Record(unsafe { Record::load(&self.pool, word)? }.of(&self.pool, key)?)
+            }
+            Word::Place(place) => Named::Place(place),
+        })
+    }
+
+    /// The version under `record`. Links of earlier sessions mean nothing.
+    pub(in crate::engine) fn link(&self, record: &Record<'_>) -> Result<Option<WordOf<I>>> {
+        if record.number <= self.inherited {
+            return Ok(None);
+        }
+        match record.link(&self.pool)? {
+            0 => Ok(None),
+            bits => Word::decode(bits).map(Some).ok_or_else(|| {
+                self.pool.corruption(
+                    record.word.offset(),
+                    "the record of a version",
+                    "a link that leads nowhere",
+                )
+            }),
+        }
+    }
+
+    /// The place that a remote record has.
+    pub(in crate::engine) fn place_in(&self, record: &Record<'_>) -> Result<Option<PlaceOf<I>>> {
+        if !record.word.is_remote() {
+            return Ok(None);
+        }
+        let place = record.place().and_then(PlaceOf::<I>::from_bits);
+        place.map(Some).ok_or_else(|| {
+            self.pool.corruption(record.word.offset(), "the record of a version", "a place that is none")
+        })
+    }
+
+    /// Remembers that something hangs under the record of `word`, or that it need not be a record for long.
+    pub(super) fn note_kept(&self, word: WordOf<I>) {
+        let Word::Record(word) = word else { return };
         if !word.is_linked() {
             return;
         }
@@ -60,54 +120,91 @@ impl<I: KeyIndex> PmStore<I> {
         }
     }
 
-    /// Retires a version and all under it. The caller is present, and nothing names `word` any more.
-    pub(super) fn retire_chain(&self, word: RecordRef) -> Result<()> {
+    /// Retires a version of `key`, which nothing names any more, with the place that its record may have. The caller is
+    /// present.
+    pub(in crate::engine) fn retire_version(&self, key: &[u8], word: WordOf<I>) -> Result<()> {
+        match word {
+            Word::Place(place) => self.retire_place(key, place),
+            Word::Record(record) if record.is_remote() => {
+                // SAFETY: the caller is present, and the record is retired only now.
+                let loaded = unsafe { Record::load(&self.pool, record)? };
+                let place = self.place_in(&loaded)?;
+                self.limbo.retire(word);
+                place.map_or(Ok(()), |place| self.retire_place(key, place))
+            }
+            Word::Record(_) => {
+                self.limbo.retire(word);
+                Ok(())
+            }
+        }
+    }
+
+    /// Retires the place of a version of `key`, which nothing names any more.
+    pub(super) fn retire_place(&self, key: &[u8], place: PlaceOf<I>) -> Result<()> {
+        self.home.retire(key, place)?;
+        self.limbo.retire(Word::Place(place));
+        Ok(())
+    }
+
+    /// Retires a version of `key` and all under it. The caller is present, and nothing names `word` any more.
+    pub(super) fn retire_chain(&self, key: &[u8], word: WordOf<I>) -> Result<()> {
         let mut next = Some(word);
         while let Some(word) = next {
-            next = if word.is_linked() {
-                // SAFETY: the caller is present, and `word` is retired only now.
-                let record = unsafe { Record::load(&self.pool, word)? };
-                self.link(&record)?
-            } else {
-                None
+            next = match word {
+                Word::Record(record) if record.is_linked() => {
+                    // SAFETY: the caller is present, and `word` is retired only now.
+                    let record = unsafe { Record::load(&self.pool, record)? };
+                    self.link(&record)?
+                }
+                _ => None,
             };
-            self.limbo.retire(word);
+            self.retire_version(key, word)?;
         }
         Ok(())
     }
 
-    /// The version of `key` that a reader at `at` sees, given its newest. The caller is present.
-    pub(super) fn version_at(&self, word: RecordRef, key: &[u8], at: u64) -> Result<Option<Record<'_>>> {
-        // SAFETY: the caller is present since before the word was loaded.
-        let newest = unsafe { Record::load(&self.pool, word)? }.of(&self.pool, key)?;
-        self.version_from(newest, at)
-    }
-
-    /// The version that a reader at `at` sees of a key whose newest is `newest`. The caller is present.
-    pub(super) fn version_from<'p>(&'p self, newest: Record<'p>, at: u64) -> Result<Option<Record<'p>>> {
-        let mut record = newest;
-        while record.number > at {
-            let Some(next) = self.link(&record)? else { return Ok(None) };
-            record = self.under(&record, next)?;
+    /// The version that a reader at `at` sees of a key whose newest is `newest`, or may see: what is no record tells its
+    /// number where it lies. The caller is present.
+    pub(super) fn version_from<'p>(
+        &'p self,
+        newest: Named<'p, PlaceOf<I>>,
+        at: u64,
+    ) -> Result<Option<Named<'p, PlaceOf<I>>>> {
+        let mut version = newest;
+        loop {
+            match version {
+                Named::Record(record) if record.number > at => {
+                    let Some(next) = self.link(&record)? else { return Ok(None) };
+                    version = self.under(&record, next)?;
+                }
+                Named::Record(record) => return Ok((!record.word.is_tombstone()).then_some(version)),
+                Named::Place(_) => return Ok(Some(version)),
+            }
         }
-        Ok((!record.word.is_tombstone()).then_some(record))
     }
 
-    /// The record that `record` has a link to.
-    fn under<'p>(&'p self, record: &Record<'p>, next: RecordRef) -> Result<Record<'p>> {
-        // SAFETY: as for `record`, whose reader keeps what hangs under it from being freed, too.
-        let older = unsafe { Record::load(&self.pool, next)? }.of(&self.pool, record.key)?;
-        match older.number < record.number {
+    /// What `record` has a link to.
+    fn under<'p>(&'p self, record: &Record<'p>, next: WordOf<I>) -> Result<Named<'p, PlaceOf<I>>> {
+        // A reader of `record` keeps what hangs under it from being freed, too.
+        let older = self.named(next, record.key)?;
+        match older.lowest() < record.number {
             true => Ok(older),
-            false => Err(self.pool.corruption(next.offset(), "an older version", "one that is not")),
+            false => {
+                let at = next.record().map_or(0, RecordRef::offset);
+                Err(self.pool.corruption(at, "an older version", "one that is not"))
+            }
         }
     }
 
     /// All versions from `word` on, newest first. The caller is present.
-    pub(super) fn chain<'p>(&'p self, word: RecordRef, key: &[u8]) -> Result<Vec<Record<'p>>> {
-        // SAFETY: the caller is present since before the word was loaded.
-        let mut chain = vec![unsafe { Record::load(&self.pool, word)? }.of(&self.pool, key)?];
-        while let Some(last) = chain.last().copied()
+    pub(in crate::engine) fn chain<'p>(
+        &'p self,
+        word: WordOf<I>,
+        key: &[u8],
+    ) -> Result<Vec<Named<'p, PlaceOf<I>>>> {
+        // The caller is present since before the word was loaded.
+        let mut chain = vec![self.named(word, key)?];
+        while let Some(Named::Record(last)) = chain.last().copied()
             && let Some(next) = self.link(&last)?
         {
             chain.push(self.under(&last, next)?);
@@ -136,7 +233,8 @@ impl<I: KeyIndex> PmStore<I> {
             return kept.words;
         }
         let slots = self.pool.slots(LINKED_KIND);
-        slots.flat_map(|(at, _)| [false, true].map(|tombstone| RecordRef::new(at, tombstone, true))).collect()
+        // What sort of record is there is found when it is looked at.
+        slots.map(|(at, _)| RecordRef::new(at, false, true)).collect()
     }
 
     fn drop_versions_of(&self, words: &[RecordRef]) -> Result<()> {
@@ -157,7 +255,9 @@ impl<I: KeyIndex> PmStore<I> {
             }
             // SAFETY: the caller is alone: nobody frees or writes records, and a linked one is here, though not for
             // certain the one that was meant: a deletion may be in the place of a put.
-            let Ok(record) = (unsafe { Record::load(&self.pool, *word) }) else { continue };
+            let Some(record) = (unsafe { Record::at(&self.pool, LINKED_KIND, word.offset()) }) else {
+                continue;
+            };
             let key = record.key.to_vec();
             if let Some(still) = self.collapse(&key, &held)? {
                 self.note_kept(still);
@@ -167,28 +267,29 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// Drops the versions of `key` that no snapshot in `held` (ascending) needs; its newest, if something still hangs
-    /// under that. The caller is alone and present.
-    pub(super) fn collapse(&self, key: &[u8], held: &[u64]) -> Result<Option<RecordRef>> {
+    /// under that, or it is a record with a place where the place alone will do one day. The caller is alone and present.
+    pub(super) fn collapse(&self, key: &[u8], held: &[u64]) -> Result<Option<WordOf<I>>> {
         let Some(head) = self.decode_some(self.index.get(key)?)? else { return Ok(None) };
         let chain = self.chain(head, key)?;
         let mut kept = vec![chain[0]];
-        let mut newer = chain[0].number;
+        let mut newer = chain[0].lowest();
         let mut dropped = Vec::new();
         for version in &chain[1..] {
-            match is_needed(held, version.number, newer) {
+            match is_needed(held, version.lowest(), newer) {
                 true => kept.push(*version),
-                false => dropped.push(version.word),
+                false => dropped.push(version.word()),
             }
-            newer = version.number;
+            newer = version.lowest();
         }
         // A deletion under which there is nothing says nothing, but where it is what a snapshot sees first.
-        while kept.len() > 1 && kept.last().is_some_and(|last| last.word.is_tombstone()) {
-            dropped.extend(kept.pop().map(|last| last.word));
+        while kept.len() > 1 && kept.last().is_some_and(|last| last.word().is_tombstone()) {
+            dropped.extend(kept.pop().map(|last| last.word()));
         }
         for (i, version) in kept.iter().enumerate() {
-            let under = kept.get(i + 1).map(|next| next.word);
+            let Named::Record(version) = version else { break };
+            let under = kept.get(i + 1).map(Named::word);
             if self.link(version)? != under {
-                version.relink(&self.pool, under)?;
+                version.relink(&self.pool, under.map(Word::bits))?;
             }
         }
         if kept.len() == 1
@@ -197,8 +298,25 @@ impl<I: KeyIndex> PmStore<I> {
         {
             dropped.push(head);
         }
-        dropped.into_iter().for_each(|word| self.limbo.retire(word));
-        Ok((kept.len() > 1).then_some(head))
+        dropped.into_iter().try_for_each(|word| self.retire_version(key, word))?;
+        match kept[..] {
+            [Named::Record(only)] if only.word.is_remote() => self.settle(&only, held),
+            _ => Ok((kept.len() > 1).then_some(head)),
+        }
+    }
+
+    /// Has the place take the place of the remote `record`, the only version of its key, unless a snapshot would then see it
+    /// that does not: its own number may be lower. The record if it stays. The caller is alone and present.
+    fn settle(&self, record: &Record<'_>, held: &[u64]) -> Result<Option<WordOf<I>>> {
+        let word = Word::Record(record.word);
+        let Some(place) = self.place_in(record)? else { return Ok(None) };
+        if is_needed(held, 0, record.number) {
+            return Ok(Some(word));
+        }
+        if self.index.compare_exchange(record.key, Some(word.bits()), Some(place.bits()))?.is_ok() {
+            self.limbo.retire(word);
+        }
+        Ok(None)
     }
 
     /// Linked records remembered.

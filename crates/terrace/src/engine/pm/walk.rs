@@ -13,10 +13,12 @@ use terrace_base::{Error, Result};
 use terrace_index::ScanBatch;
 
 use super::PmStore;
+use super::elsewhere::{Elsewhere, PlaceOf, Word, WordOf};
 use super::index::KeyIndex;
 use super::read::value;
+use super::versions::Named;
 use crate::core::engine::{Direction, EngineIter};
-use crate::versions::{Record, RecordRef};
+use crate::versions::Record;
 
 /// Keys of the first batch, and of later ones.
 const FIRST_KEYS: usize = 32;
@@ -65,35 +67,77 @@ impl Found {
         Ok(())
     }
 
-    /// Reads the records of the next keys, whose newest versions are `words`: they come at once, instead of one after
-    /// the other. The bytes of their values. The caller is present since before the words were loaded.
+    /// Reads the versions of the next keys, whose newest are `words`: they come at once, instead of one after the other.
+    /// The bytes of their values. The caller is present since before the words were loaded.
     fn read_together<I: KeyIndex>(
         &mut self,
         store: &PmStore<I>,
         at: u64,
-        words: &[Option<RecordRef>],
+        words: &[Option<WordOf<I>>],
     ) -> Result<usize> {
-        words.iter().flatten().for_each(|word| store.pool.prefetch(word.offset(), FRONT_BYTES));
+        let records = words.iter().flatten().filter_map(|word| word.record());
+        records.for_each(|word| store.pool.prefetch(word.offset(), FRONT_BYTES));
         let mut newest = [None; TOGETHER];
-        for (i, (word, record)) in words.iter().zip(&mut newest).enumerate() {
-            let Some(word) = *word else { continue };
-            // SAFETY: the caller's presence.
-            let found = unsafe { Record::peek(&store.pool, word)? };
-            *record = Some(found.of(&store.pool, self.batch.key(self.done + i))?);
+        for (i, (word, version)) in words.iter().zip(&mut newest).enumerate() {
+            *version = match *word {
+                None => None,
+                Some(Word::Place(place)) => Some(Named::Place(place)),
+                Some(Word::Record(word)) => {
+                    // SAFETY: the caller's presence.
+                    let found = unsafe { Record::peek(&store.pool, word)? };
+                    Some(Named::Record(found.of(&store.pool, self.batch.key(self.done + i))?))
+                }
+            };
         }
-        store.pool.charge_reads(newest.iter().flatten().map(Record::range));
+        store.pool.charge_reads(newest.iter().flatten().filter_map(|version| match version {
+            Named::Record(record) => Some(record.range()),
+            Named::Place(_) => None,
+        }));
+        let mut values: [Option<Bytes>; TOGETHER] = Default::default();
+        let mut elsewhere = Vec::new();
+        for (i, version) in newest.iter().enumerate() {
+            let Some(version) = version else { continue };
+            match store.version_from(*version, at)? {
+                None => {}
+                Some(Named::Place(place)) => elsewhere.push((i, place, at)),
+                Some(Named::Record(record)) => match store.place_in(&record)? {
+                    Some(place) => elsewhere.push((i, place, u64::MAX)),
+                    None => values[i] = value(&record),
+                },
+            }
+        }
+        if !elsewhere.is_empty() {
+            self.read_elsewhere(store, at, &elsewhere, &mut values)?;
+        }
         let mut bytes = 0;
-        for record in &newest[..words.len()] {
-            let key = self.batch.key(self.done);
-            if let Some(record) = *record
-                && let Some(value) = store.version_from(record, at)?.as_ref().and_then(value)
-            {
+        for value in values.into_iter().take(words.len()) {
+            if let Some(value) = value {
                 bytes += value.len();
-                self.entries.push_back((Bytes::copy_from_slice(key), value));
+                self.entries.push_back((Bytes::copy_from_slice(self.batch.key(self.done)), value));
             }
             self.done += 1;
         }
         Ok(bytes)
+    }
+
+    /// Reads what lies elsewhere for the `i`-th of the next keys, each up to its number.
+    fn read_elsewhere<I: KeyIndex>(
+        &self,
+        store: &PmStore<I>,
+        at: u64,
+        wanted: &[(usize, PlaceOf<I>, u64)],
+        values: &mut [Option<Bytes>; TOGETHER],
+    ) -> Result<()> {
+        let key = |i: usize| self.batch.key(self.done + i);
+        let places: Vec<_> = wanted.iter().map(|(i, place, _)| (key(*i), *place)).collect();
+        for ((i, _, most), loaded) in wanted.iter().zip(store.home.load_many(&places)?) {
+            values[*i] = match loaded {
+                Some(loaded) => (loaded.number <= *most).then_some(loaded.value),
+                // It has moved: the index knows where.
+                None => store.get_at(key(*i), at)?,
+            };
+        }
+        Ok(())
     }
 
     /// The next entry that the snapshot `at` sees. `more` appends the keys that follow to the empty batch it is given,

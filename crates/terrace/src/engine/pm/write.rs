@@ -6,35 +6,61 @@
 //! Where there are no snapshots nothing is read of what is replaced. Where there are, the version that is replaced may
 //! be needed: the new one then names it, and a deletion is a record, too.
 
-use std::sync::atomic::Ordering;
-
 use terrace_base::{Error, Result};
 use terrace_pmem::Claim;
 use terrace_table::Kind;
 
 use super::PmStore;
+use super::elsewhere::{Elsewhere, Place, PlaceOf, Word, WordOf};
 use super::index::KeyIndex;
+use super::placed::Placed;
 use super::sparse::{FIRST_SLABS, MOST_TIMES};
 use crate::batch::Op;
 use crate::core::request::Condition;
-use crate::versions::{NewRecord, Record, RecordRef, Version};
+use crate::versions::{NewRecord, Version};
+
+use super::versions::Named;
 
 /// What is to become of the version that a write replaces, and of those under it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Old {
+pub(super) enum Old<P> {
     /// There is none.
     Absent,
     /// Nobody needs any of them.
-    AllGo(RecordRef),
+    AllGo(Word<P>),
     /// It goes; one under it hangs under the new version.
-    Goes(RecordRef, Option<RecordRef>),
+    Goes(Word<P>, Option<Word<P>>),
     /// It hangs under the new version.
-    Stays(RecordRef),
+    Stays(Word<P>),
 }
 
-impl Old {
+/// A version that is written and that nothing names yet.
+#[derive(Debug)]
+pub(super) enum New<'p, P> {
+    Record(NewRecord<'p>),
+    Place(P),
+}
+
+impl<P: Place> New<'_, P> {
+    pub fn word(&self) -> Word<P> {
+        match self {
+            New::Record(record) => Word::Record(record.word()),
+            New::Place(place) => Word::Place(*place),
+        }
+    }
+
+    /// It is named now: its record stays.
+    pub fn keep(self) -> Word<P> {
+        match self {
+            New::Record(record) => Word::Record(record.keep()),
+            New::Place(place) => Word::Place(place),
+        }
+    }
+}
+
+impl<P: Place> Old<P> {
     /// What hangs under the new version.
-    pub fn under(self) -> Option<RecordRef> {
+    pub fn under(self) -> Option<Word<P>> {
         match self {
             Old::Absent | Old::AllGo(_) => None,
             Old::Goes(_, under) => under,
@@ -46,64 +72,92 @@ impl Old {
 impl<I: KeyIndex> PmStore<I> {
     /// Carries `op` out if `condition` holds; says whether it did.
     pub(super) fn write_single(&self, op: &Op<'_>, condition: Condition) -> Result<bool> {
-        let mut outcome = self.write_through_gate(op, condition);
+        let is_large = self.goes_elsewhere(op);
+        if is_large
+            && let Some(wanted) = condition.wants_key()
+            && self.contains_key(op.key)? != wanted
+        {
+            return Ok(false);
+        }
+        let placed = self.place(is_large.then_some((op.key, op.value)).into_iter())?;
+        if op.kind == Kind::Put && !is_large {
+            self.home.pace(self, op.key.len() + op.value.len());
+        }
+        let mut outcome = self.write_through_gate(op, condition, &placed);
         for time in 0..MOST_TIMES {
             let is_refused = outcome.as_ref().is_err_and(Error::is_out_of_space);
-            if !is_refused || !self.make_room(FIRST_SLABS << time) {
+            if !is_refused || !(self.home.relieve(self)? | self.make_room(FIRST_SLABS << time)) {
                 break;
             }
-            outcome = self.write_through_gate(op, condition);
+            outcome = self.write_through_gate(op, condition, &placed);
         }
-        match outcome {
+        let outcome = match outcome {
             // For this some room is kept.
             Err(e) if e.is_out_of_space() && op.kind == Kind::Delete => {
-                self.pool.claiming(Claim::Some, || self.write_through_gate(op, condition))
+                self.pool.claiming(Claim::Some, || self.write_through_gate(op, condition, &placed))
             }
             outcome => outcome,
+        };
+        if let Ok(true) = outcome {
+            placed.keep();
         }
+        outcome
     }
 
-    fn write_through_gate(&self, op: &Op<'_>, condition: Condition) -> Result<bool> {
+    fn write_through_gate(
+        &self,
+        op: &Op<'_>,
+        condition: Condition,
+        placed: &Placed<'_, '_, I>,
+    ) -> Result<bool> {
         let _shared = self.gate.shared();
         self.admit()?;
-        match self.try_single(op, condition) {
+        match self.try_single(op, condition, placed) {
             Err(e) if e.is_out_of_space() => {
                 // Perhaps what waits for readers is enough.
                 self.give_back();
-                self.try_single(op, condition)
+                self.try_single(op, condition, placed)
             }
             outcome => outcome,
         }
     }
 
-    fn try_single(&self, op: &Op<'_>, condition: Condition) -> Result<bool> {
+    fn try_single(&self, op: &Op<'_>, condition: Condition, placed: &Placed<'_, '_, I>) -> Result<bool> {
         let _here = self.limbo.enter();
         let newest = self.core.snapshots.newest();
         match (condition.wants_key(), newest) {
-            (None, 0) => self.write_blindly(op).map(|()| true),
-            (wanted, newest) => self.write_over(op, wanted, newest),
+            (None, 0) => self.write_blindly(op, placed).map(|()| true),
+            (wanted, newest) => self.write_over(op, wanted, newest, placed),
         }
     }
 
     /// Writes where no snapshot is held: nothing that is replaced is needed.
-    fn write_blindly(&self, op: &Op<'_>) -> Result<()> {
-        let old = match op.kind {
+    fn write_blindly(&self, op: &Op<'_>, placed: &Placed<'_, '_, I>) -> Result<()> {
+        let (old, new) = match op.kind {
             Kind::Put => {
-                let new = self.store(op, None)?;
+                let new = self.store(op, None, placed)?;
                 let old = self.index.insert(op.key, new.word().bits())?;
-                new.keep();
-                old
+                (old, Some(new.keep()))
             }
-            Kind::Delete => self.index.remove(op.key)?,
+            Kind::Delete => (self.index.remove(op.key)?, None),
         };
-        let old = self.decode_some(old).map(|old| old.map_or(Old::Absent, Old::AllGo));
-        self.afterwards(old.and_then(|old| self.retire(old)));
+        self.afterwards(self.decode_some(old).and_then(|old| {
+            self.note_weight(new, old);
+            self.retire(op.key, old.map_or(Old::Absent, Old::AllGo))
+        }));
         Ok(())
+    }
+
+    /// Tells the rest of the engine's that a version has been written.
+    pub(super) fn note_weight(&self, new: Option<WordOf<I>>, before: Option<WordOf<I>>) {
+        if let Some(Word::Record(record)) = new {
+            self.home.was_written(record, before);
+        }
     }
 
     /// What is left to be done once a write has happened: that it fails makes no failure of the write, which is durable
     /// and seen. What should have been given back is nobody's then, and found by the next open.
-    pub(super) fn afterwards(&self, done: Result<()>) {
+    pub(in crate::engine) fn afterwards(&self, done: Result<()>) {
         if let Err(error) = done {
             tracing::warn!(%error, "what a write has replaced could not be given back");
             self.core.counters.background_errors.add(1);
@@ -112,72 +166,98 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// Writes over the version that is there, if that is as `wanted`.
-    fn write_over(&self, op: &Op<'_>, wanted: Option<bool>, newest: u64) -> Result<bool> {
+    fn write_over(
+        &self,
+        op: &Op<'_>,
+        wanted: Option<bool>,
+        newest: u64,
+        placed: &Placed<'_, '_, I>,
+    ) -> Result<bool> {
         loop {
             let before = self.decode_some(self.index.get(op.key)?)?;
             if wanted.is_some_and(|wanted| wanted != before.is_some_and(|word| !word.is_tombstone())) {
                 return Ok(false);
             }
-            if op.kind == Kind::Delete && before.is_none_or(RecordRef::is_tombstone) {
+            if op.kind == Kind::Delete && before.is_none_or(Word::is_tombstone) {
                 return Ok(true);
             }
             let old = self.old(before, op.key, newest)?;
-            let new = self.successor(op, old)?;
-            let (from, to) = (before.map(RecordRef::bits), new.as_ref().map(|new| new.word().bits()));
+            let new = self.successor(op, old, placed)?;
+            let (from, to) = (before.map(Word::bits), new.as_ref().map(|new| new.word().bits()));
             if self.index.compare_exchange(op.key, from, to)?.is_ok() {
-                if let Some(word) = new.map(NewRecord::keep) {
+                let new = new.map(New::keep);
+                self.note_weight(new, before);
+                if let Some(word) = new {
                     self.note_kept(word);
                 }
-                self.afterwards(self.retire(old));
+                self.afterwards(self.retire(op.key, old));
                 return Ok(true);
             }
         }
     }
 
-    /// The record that is to be the newest of its key; `None` if the key is to be gone from the index.
-    pub(super) fn successor(&self, op: &Op<'_>, old: Old) -> Result<Option<NewRecord<'_>>> {
+    /// The version that is to be the newest of its key; `None` if the key is to be gone from the index.
+    pub(super) fn successor<'s>(
+        &'s self,
+        op: &Op<'_>,
+        old: Old<PlaceOf<I>>,
+        placed: &Placed<'_, '_, I>,
+    ) -> Result<Option<New<'s, PlaceOf<I>>>> {
         match (op.kind, old.under()) {
             (Kind::Delete, None) => Ok(None),
-            (_, under) => self.store(op, under).map(Some),
+            (_, under) => self.store(op, under, placed).map(Some),
         }
     }
 
-    /// Writes and flushes a record; drained is it by the index.
-    fn store(&self, op: &Op<'_>, older: Option<RecordRef>) -> Result<NewRecord<'_>> {
-        let value = if op.kind == Kind::Put { Some(op.value) } else { None };
-        let number = self.now.load(Ordering::Relaxed);
-        let new = NewRecord::write(&self.pool, &Version { key: op.key, value, number, older })?;
+    /// Writes and flushes a record, unless the version is elsewhere and its word will do; drained is it by the index. The
+    /// caller holds the gate.
+    fn store<'s>(
+        &'s self,
+        op: &Op<'_>,
+        older: Option<WordOf<I>>,
+        placed: &Placed<'_, '_, I>,
+    ) -> Result<New<'s, PlaceOf<I>>> {
+        let older_bits = older.map(Word::bits);
+        let new = match placed.get(op.key).filter(|_| op.kind == Kind::Put) {
+            // Whoever took a snapshot since its number was given out must not see it.
+            Some((number, place)) if older.is_none() && self.core.snapshots.newest() < number => {
+                return Ok(New::Place(place));
+            }
+            Some((_, place)) => {
+                NewRecord::remote(&self.pool, op.key, place.bits(), self.number_for_version(), older_bits)?
+            }
+            None => {
+                let value = if op.kind == Kind::Put { Some(op.value) } else { None };
+                let number = self.number_for_version();
+                NewRecord::write(&self.pool, &Version { key: op.key, value, number, older: older_bits })?
+            }
+        };
         if !self.index.drains_first() {
             self.pool.drain();
         }
-        Ok(new)
+        Ok(New::Record(new))
     }
 
     /// What becomes of the versions that `before` is the newest of, if the newest snapshot held is `newest` (0: none). The
     /// caller holds the gate and is present.
-    pub(super) fn old(&self, before: Option<RecordRef>, key: &[u8], newest: u64) -> Result<Old> {
+    pub(super) fn old(&self, before: Option<WordOf<I>>, key: &[u8], newest: u64) -> Result<Old<PlaceOf<I>>> {
         let Some(word) = before else { return Ok(Old::Absent) };
         if newest == 0 {
             return Ok(Old::AllGo(word));
         }
-        // SAFETY: the caller is present since before the word was loaded.
-        let record = unsafe { Record::load(&self.pool, word)? }.of(&self.pool, key)?;
-        Ok(match record.number <= newest {
-            true => Old::Stays(word),
-            false => Old::Goes(word, self.link(&record)?),
+        Ok(match self.named(word, key)? {
+            Named::Record(record) if record.number > newest => Old::Goes(word, self.link(&record)?),
+            _ => Old::Stays(word),
         })
     }
 
-    /// Retires what a write that has happened leaves nameless.
-    pub(super) fn retire(&self, old: Old) -> Result<()> {
+    /// Retires what a write of `key` that has happened leaves nameless.
+    pub(super) fn retire(&self, key: &[u8], old: Old<PlaceOf<I>>) -> Result<()> {
         self.mind_slabs();
         match old {
             Old::Absent | Old::Stays(_) => Ok(()),
-            Old::Goes(word, _) => {
-                self.limbo.retire(word);
-                Ok(())
-            }
-            Old::AllGo(word) => self.retire_chain(word),
+            Old::Goes(word, _) => self.retire_version(key, word),
+            Old::AllGo(word) => self.retire_chain(key, word),
         }
     }
 }

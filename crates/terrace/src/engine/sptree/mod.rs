@@ -4,13 +4,15 @@
 //! parameters and what it is good and bad at.
 
 use std::ops::Bound;
+use std::sync::Arc;
 
 use terrace_base::Result;
 use terrace_index::{OrderedIndex, ScanBatch, SpOptions, SpTree, Still};
 use terrace_pmem::{Kind as PmKind, Pool};
 
-use super::pm::KeyIndex;
+use super::pm::{KeyIndex, Nowhere};
 use crate::core::Core;
+use crate::manifest::{Identity, Manifest};
 use crate::options::EngineKind;
 
 /// The root of the tree; its top layer has another, with `.top` behind.
@@ -39,7 +41,16 @@ impl KeyIndex for SpTree {
     const ROOTS: &'static [&'static str] = &[ROOT, "sptree.index.top"];
     const HEADER_ROOT: &'static str = "sptree.records";
     const MOVES: &'static [PmKind] = SpTree::MOVES;
+    type Home = Nowhere;
     type Cursor = Cursor;
+
+    fn create_home(_: &Core, _: &mut Identity) -> Result<()> {
+        Ok(())
+    }
+
+    fn open_home(_: &Arc<Core>, _: &Arc<Manifest>, _: Option<&Pool>) -> Result<Nowhere> {
+        Ok(Nowhere)
+    }
 
     fn create(pool: &Pool, core: &Core) -> Result<()> {
         // Not closed: what a close saves is for the next session.

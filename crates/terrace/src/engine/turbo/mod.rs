@@ -4,13 +4,15 @@
 //! parameters and what it is good and bad at.
 
 use std::ops::Bound;
+use std::sync::Arc;
 
 use terrace_base::{Error, Result};
 use terrace_index::{HashCursor, HashIndex, ScanBatch, TurboHash, TurboOptions, kinds};
 use terrace_pmem::{Kind as PmKind, Pool};
 
-use super::pm::KeyIndex;
+use super::pm::{KeyIndex, Nowhere};
 use crate::core::Core;
+use crate::manifest::{Identity, Manifest};
 use crate::options::EngineKind;
 
 /// The root of the table.
@@ -21,7 +23,16 @@ impl KeyIndex for TurboHash {
     const ROOTS: &'static [&'static str] = &[ROOT];
     const HEADER_ROOT: &'static str = "turbo.records";
     const MOVES: &'static [PmKind] = &[kinds::TURBOHASH_PAIR];
+    type Home = Nowhere;
     type Cursor = HashCursor;
+
+    fn create_home(_: &Core, _: &mut Identity) -> Result<()> {
+        Ok(())
+    }
+
+    fn open_home(_: &Arc<Core>, _: &Arc<Manifest>, _: Option<&Pool>) -> Result<Nowhere> {
+        Ok(Nowhere)
+    }
 
     fn create(pool: &Pool, core: &Core) -> Result<()> {
         let asked = &core.options.turbo;

@@ -127,6 +127,9 @@ pub fn most_is_deleted_and_other_sizes_come(engine: &Engine) {
     if engine.kind == terrace::EngineKind::Sptree {
         (options.sptree.leaf_entries, options.pool_extent_bytes) = (64, 16 << 10);
     }
+    if engine.kind == terrace::EngineKind::Split {
+        (options.split.leaf_entries, options.pool_extent_bytes) = (64, 16 << 10);
+    }
     let db = machine.open_with(options).unwrap();
     let (mut map, mut next) = (Map::new(), 0u32);
     for size in [100usize, 440, 24, 3000, 200] {

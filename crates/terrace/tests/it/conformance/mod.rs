@@ -74,5 +74,6 @@ conformance! {
     lab: super::Engine { kind: terrace::EngineKind::Lab, drains_per_group: Some(1) },
     tlsm: super::Engine { kind: terrace::EngineKind::Tlsm, drains_per_group: Some(1) },
     turbo: super::Engine { kind: terrace::EngineKind::Turbo, drains_per_group: None },
+    split: super::Engine { kind: terrace::EngineKind::Split, drains_per_group: None },
     sptree: super::Engine { kind: terrace::EngineKind::Sptree, drains_per_group: None },
 }

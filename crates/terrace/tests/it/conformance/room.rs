@@ -12,7 +12,8 @@ fn machine(engine: &Engine, granularity: Granularity) -> (Machine, Options) {
     let mut setup = Setup::tiny("little room", engine);
     setup.granularity = granularity;
     let machine = Machine::new(&setup);
-    let options = Options { pm_bytes: 1 << 20, ..machine.options() };
+    let mut options = Options { pm_bytes: 1 << 20, ..machine.options() };
+    options.split.boundary_bytes = 1 << 30;
     (machine, options)
 }
 
@@ -141,7 +142,9 @@ pub fn who_asks_too_much_harms_nobody_else(engine: &Engine) {
     let mut setup = Setup::tiny("neighbours", engine).threaded(2);
     setup.granularity = Granularity::CacheLine;
     let machine = Machine::new(&setup);
-    let db = machine.open_with(Options { pm_bytes: 1 << 20, ..machine.options() }).unwrap();
+    let mut options = Options { pm_bytes: 1 << 20, ..machine.options() };
+    options.split.boundary_bytes = 1 << 30;
+    let db = machine.open_with(options).unwrap();
     let refused = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for thread in 0..6u32 {

@@ -52,12 +52,13 @@ impl Process {
 }
 
 /// The engines that every scenario is tried on.
-pub const ENGINES: [EngineKind; 7] = [
+pub const ENGINES: [EngineKind; 8] = [
     EngineKind::Slm,
     EngineKind::Lsm,
     EngineKind::Wip,
     EngineKind::Turbo,
     EngineKind::Sptree,
+    EngineKind::Split,
     EngineKind::Lab,
     EngineKind::Tlsm,
 ];
@@ -87,6 +88,7 @@ pub fn tiny(engine: EngineKind) -> Options {
         tlsm: crate::harness::tiny_tlsm(),
         turbo: crate::harness::tiny_turbo(),
         sptree: crate::harness::tiny_sptree(),
+        split: crate::harness::tiny_split(),
         pool_extent_bytes: 4096,
         pm_bytes: 16 << 20,
         memory_budget: 1 << 20,

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
 
 use terrace::{
-    Db, EngineKind, Env, Error, Options, PmSpace, RepairOptions, RepairReport, Result, SlmOptions, WipOptions,
+    Db, EngineKind, Env, Error, Options, PmSpace, RepairOptions, RepairReport, Result, SlmOptions,
+    SplitOptions, WipOptions,
 };
 use terrace_base::checksum::hash64;
 use terrace_base::clock::ManualClock;
@@ -14,7 +15,9 @@ use terrace_disk::{Fs, SimFs};
 use terrace_index::kinds;
 use terrace_pmem::{Granularity, Media, MemMedia, Pool, PoolOptions};
 
-use crate::harness::{HASH_SEED, tiny_lab, tiny_lsm, tiny_sptree, tiny_tlsm, tiny_turbo, tiny_wip};
+use crate::harness::{
+    HASH_SEED, tiny_lab, tiny_lsm, tiny_split, tiny_sptree, tiny_tlsm, tiny_turbo, tiny_wip,
+};
 
 /// The database directory.
 pub const DIR: &str = "/db";
@@ -240,6 +243,7 @@ pub fn options(engine: EngineKind) -> Options {
         lsm,
         turbo,
         sptree,
+        split: SplitOptions { boundary_bytes: 64, records_bytes: 2 << 10, ..tiny_split() },
         wip,
         lab: tiny_lab(),
         tlsm: tiny_tlsm(),

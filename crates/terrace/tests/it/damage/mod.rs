@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use terrace_base::rng::Rng;
 
 use judge::{Judge, Outcome};
-use sample::{Sample, samples_in_memory, samples_with_tables};
+use sample::{Sample, samples_in_memory, samples_of_split, samples_with_tables};
 
 /// Bits flipped in each file, and in each pool.
 const FLIPS: (usize, usize) = (6, 120);
@@ -92,6 +92,11 @@ fn flipped_bits_are_told_or_harmless() {
 #[test]
 fn flipped_bits_where_all_is_in_memory_are_told_or_harmless() {
     flip(samples_in_memory());
+}
+
+#[test]
+fn flipped_bits_of_records_runs_and_slots_are_told_or_harmless() {
+    flip(samples_of_split());
 }
 
 fn flip(samples: Vec<Sample>) {

@@ -90,10 +90,18 @@ pub fn samples_in_memory() -> Vec<Sample> {
     MEMORY.into_iter().flat_map(of).collect()
 }
 
+/// Samples of the engine that has records in persistent memory, tables and slots.
+pub fn samples_of_split() -> Vec<Sample> {
+    let names = ["split, closed", "split, killed beside snapshots", "split, killed in a batch"];
+    let moments = build_in_memory(EngineKind::Split, false);
+    names.into_iter().zip(moments).map(|(name, moment)| sample(name, moment)).collect()
+}
+
 /// Every sample.
 pub fn samples() -> Vec<Sample> {
     let mut samples = samples_with_tables();
     samples.extend(samples_in_memory());
+    samples.extend(samples_of_split());
     samples
 }
 

@@ -10,7 +10,7 @@ pub use machine::Machine;
 pub use model::{Contents, Entries, Map, Span, assert_clean, entries, get, in_span};
 pub use pausable::Pausable;
 pub use setups::{
-    Background, Setup, setups, tiny_lab, tiny_lsm, tiny_sptree, tiny_tlsm, tiny_turbo, tiny_wip,
+    Background, Setup, setups, tiny_lab, tiny_lsm, tiny_split, tiny_sptree, tiny_tlsm, tiny_turbo, tiny_wip,
     with_memtables_of,
 };
 use terrace::EngineKind;

@@ -2,7 +2,8 @@
 
 use terrace::{
     BucketMemtableKind, Compression, EngineKind, LabOptions, LabTrees, ListDesign, LogPlace, LsmOptions,
-    Options, SlmOptions, SptreeOptions, TableReads, TieringKind, TlsmOptions, TurboOptions, WipOptions,
+    Options, SlmOptions, SplitOptions, SptreeOptions, TableReads, TieringKind, TlsmOptions, TurboOptions,
+    WipOptions,
 };
 use terrace_pmem::Granularity;
 
@@ -47,6 +48,8 @@ impl Setup {
         setup.options.wip.most_memtable_bytes = 1 << 20;
         setup.options.wip.bucket_bytes = 8 << 20;
         setup.options.wip.log_bytes = 8 << 20;
+        setup.options.split.records_bytes = 0;
+        setup.options.split.boundary_bytes = 4096;
         setup
     }
 
@@ -70,6 +73,7 @@ impl Setup {
             lsm: tiny_lsm(),
             turbo: tiny_turbo(),
             sptree: tiny_sptree(),
+            split: tiny_split(),
             wip: tiny_wip(),
             lab: tiny_lab(),
             tlsm: tiny_tlsm(),
@@ -158,6 +162,20 @@ pub fn tiny_sptree() -> SptreeOptions {
     SptreeOptions { leaf_entries: 6, ..SptreeOptions::default() }
 }
 
+/// Options of `split` with which a few keys are large, or migrate, and tables are rewritten.
+pub fn tiny_split() -> SplitOptions {
+    SplitOptions {
+        boundary_bytes: 160,
+        records_bytes: 6 << 10,
+        run_bytes: 2048,
+        block_bytes: 256,
+        garbage_share: 0.1,
+        max_merge_runs: 3,
+        leaf_entries: 6,
+        ..SplitOptions::default()
+    }
+}
+
 /// Every set of options for `engine`.
 pub fn setups(engine: &Engine) -> Vec<Setup> {
     let mut setups = common_setups(engine);
@@ -172,6 +190,11 @@ pub fn setups(engine: &Engine) -> Vec<Setup> {
             s.options.sptree.buffered = true;
             s.options.sptree.log_bytes = 4096;
         }));
+    }
+    if engine.kind == EngineKind::Split {
+        setups.push(Setup::tiny("all in slots", engine).with(|s| s.options.split.boundary_bytes = 64));
+        setups
+            .push(Setup::tiny("nothing in slots", engine).with(|s| s.options.split.boundary_bytes = 1 << 20));
     }
     if engine.kind == EngineKind::Lsm {
         setups.push(Setup::tiny("log in files, synced", engine).with(|s| {
@@ -262,12 +285,17 @@ fn common_setups(engine: &Engine) -> Vec<Setup> {
             s.options.lsm.level_multiplier = 2.0;
             s.options.lab.levels = s.options.lsm.clone();
             s.options.tlsm.levels = s.options.lsm.clone();
+            s.options.split.records_bytes = 1;
+            s.options.split.garbage_share = 0.0;
+            s.options.split.live_threshold = 0.99;
+            s.options.split.run_bytes = 1024;
         }),
         Setup::tiny("one record a block, no cache", engine).with(|s| {
             s.options.slm.block_bytes = 1;
             s.options.lsm.block_bytes = 1;
             s.options.lab.levels.block_bytes = 1;
             s.options.tlsm.levels.block_bytes = 1;
+            s.options.split.block_bytes = 1;
             s.options.memory_budget = 1024;
             s.options.table_reads = TableReads::Calls;
         }),

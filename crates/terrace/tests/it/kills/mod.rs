@@ -82,6 +82,11 @@ fn kills_take_nothing_from_a_tree() {
     kill_often(EngineKind::Sptree, &emulated());
 }
 
+#[test]
+fn kills_take_nothing_from_records_runs_and_slots() {
+    kill_often(EngineKind::Split, &emulated());
+}
+
 /// Not a test but the process that is killed; it does nothing unless a run has started it.
 #[test]
 fn the_process_that_is_killed() {

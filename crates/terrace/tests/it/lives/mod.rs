@@ -100,6 +100,11 @@ fn turbo_on_persistent_memory() {
 }
 
 #[test]
+fn split_on_persistent_memory() {
+    live(EngineKind::Split, Granularity::CacheLine);
+}
+
+#[test]
 fn sptree_on_persistent_memory() {
     live(EngineKind::Sptree, Granularity::CacheLine);
 }

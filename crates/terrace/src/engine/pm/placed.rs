@@ -1,0 +1,99 @@
+//! What a write has put elsewhere before it enters the gate, so that nobody waits for a device at the gate.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use terrace_base::Result;
+use terrace_table::Kind;
+
+use super::PmStore;
+use super::elsewhere::{Elsewhere, Item, PlaceOf};
+use super::index::KeyIndex;
+use crate::batch::Op;
+
+/// One version of it.
+#[derive(Debug, Clone, Copy)]
+struct One<P> {
+    /// The number that it was written with.
+    number: u64,
+    place: P,
+}
+
+/// Versions that were written elsewhere and that nothing names. Dropped, they are given back, unless they are kept.
+pub(super) struct Placed<'s, 'k, I: KeyIndex> {
+    store: &'s PmStore<I>,
+    is_counted: bool,
+    /// By key.
+    all: Vec<(&'k [u8], One<PlaceOf<I>>)>,
+    kept: AtomicBool,
+}
+
+impl<I: KeyIndex> Placed<'_, '_, I> {
+    /// The number and the place of the version of `key`, if it was written elsewhere.
+    pub fn get(&self, key: &[u8]) -> Option<(u64, PlaceOf<I>)> {
+        let at = self.all.binary_search_by(|(other, _)| (*other).cmp(key)).ok()?;
+        let one = self.all[at].1;
+        Some((one.number, one.place))
+    }
+
+    /// They are named now, or may be.
+    pub fn keep(&self) {
+        self.kept.store(true, Ordering::Relaxed);
+    }
+}
+
+impl<I: KeyIndex> Drop for Placed<'_, '_, I> {
+    fn drop(&mut self) {
+        if !self.kept.load(Ordering::Relaxed) {
+            for (key, one) in &self.all {
+                // Of a group that was taken back somebody may have seen one.
+                self.store.afterwards(self.store.retire_place(key, one.place));
+            }
+        }
+        if self.is_counted {
+            self.store.placing.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl<I: KeyIndex> PmStore<I> {
+    /// Whether `op` is written elsewhere.
+    pub(super) fn goes_elsewhere(&self, op: &Op<'_>) -> bool {
+        op.kind == Kind::Put && self.home.takes(op.key, op.value)
+    }
+
+    /// Writes those of `ops`, which are in the order of their keys, that belong elsewhere. The caller does not hold the gate.
+    pub(super) fn place<'k>(
+        &self,
+        ops: impl Iterator<Item = (&'k [u8], &'k [u8])> + Clone,
+    ) -> Result<Placed<'_, 'k, I>> {
+        let mut placed =
+            Placed { store: self, is_counted: false, all: Vec::new(), kept: AtomicBool::new(false) };
+        let mut large = ops.filter(|(key, value)| self.home.takes(key, value)).peekable();
+        if large.peek().is_none() {
+            return Ok(placed);
+        }
+        // A close waits: afterwards another process may have the files.
+        let _open = self.jobs.hold_open()?;
+        {
+            let _shared = self.gate.shared();
+            self.admit()?;
+        }
+        self.placing.fetch_add(1, Ordering::AcqRel);
+        placed.is_counted = true;
+        let items: Vec<Item<'_>> =
+            large.map(|(key, value)| Item { key, value, number: self.next_number() }).collect();
+        let places = match self.home.store(&items) {
+            Err(e) if e.is_out_of_space() => {
+                // Perhaps what waits for readers is enough.
+                let _shared = self.gate.shared();
+                self.give_back();
+                self.home.store(&items)?
+            }
+            outcome => outcome?,
+        };
+        let ones =
+            items.iter().zip(places).map(|(item, place)| (item.key, One { number: item.number, place }));
+        placed.all = ones.collect();
+        Ok(placed)
+    }
+}

@@ -1,0 +1,98 @@
+//! The walk along the index after an opening, which finds how many entries of each table are live and which slots are free.
+//!
+//! It takes a few keys at a time while nobody writes, and lets writers and readers go on between. Where something that it
+//! would have to read is damaged it ends: then nothing that was there before is used again in this life.
+
+use std::collections::BTreeMap;
+
+use terrace_base::Result;
+use terrace_disk::Slot;
+use terrace_index::ScanBatch;
+
+use super::home::Ssd;
+use super::place::OnSsd;
+use crate::engine::pm::{KeyIndex, Named, PmStore, Word, WordOf};
+
+/// Has the walk done in the background.
+pub(super) fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
+    store.spawn(|store| {
+        if let Err(error) = walk(store) {
+            tracing::warn!(%error, "space on the SSD is not used again before the next opening");
+            store.core.counters.background_errors.add(1);
+        }
+    });
+}
+
+/// Waits until the walk is over, lending a hand; it may have failed.
+pub(super) fn wait<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
+    match store.home.runs.are_counted() {
+        true => Ok(()),
+        false => walk(store),
+    }
+}
+
+/// What is met on the way.
+#[derive(Debug, Default)]
+struct Met {
+    /// Entries of tables in the last piece.
+    entries: BTreeMap<u64, u64>,
+    slots: Vec<Slot>,
+}
+
+fn walk<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
+    let ssd = &*store.home;
+    let _once = ssd.counting.lock();
+    if ssd.runs.are_counted() {
+        return Ok(());
+    }
+    if ssd.runs.has_begun() {
+        // A walk that failed has counted some: it is not begun twice.
+        return Ok(());
+    }
+    let (mut cursor, mut batch, mut met) = (I::Cursor::default(), ScanBatch::new(), Met::default());
+    loop {
+        if store.jobs.is_closing() {
+            return Ok(());
+        }
+        let _alone = store.gate.exclusive();
+        let more =
+            store.visit_batch(&mut cursor, &mut batch, &mut |key, word| meet(store, key, word, &mut met))?;
+        let last = batch.len().checked_sub(1).map(|last| batch.key(last));
+        ssd.runs.counted(last, &std::mem::take(&mut met.entries));
+        if !more {
+            if store.is_pending() {
+                // What a group that could not be taken back has replaced is named by the undo list alone.
+                return Ok(());
+            }
+            ssd.slots.adopt(met.slots)?;
+            ssd.runs.all_counted();
+            return Ok(());
+        }
+    }
+}
+
+fn meet<I: KeyIndex<Home = Ssd>>(
+    store: &PmStore<I>,
+    key: &[u8],
+    word: WordOf<I>,
+    met: &mut Met,
+) -> Result<()> {
+    if let Word::Record(record) = word
+        && !record.is_linked()
+        && !record.is_remote()
+    {
+        return Ok(());
+    }
+    for version in store.chain(word, key)? {
+        let place = match version {
+            Named::Place(place) => Some(place),
+            Named::Record(record) => store.place_in(&record)?,
+        };
+        match place {
+            Some(OnSsd::Run(position)) => *met.entries.entry(position.number()).or_default() += 1,
+            Some(OnSsd::Slot(slot)) => met.slots.push(slot),
+            None => {}
+        }
+    }
+    Ok(())
+}

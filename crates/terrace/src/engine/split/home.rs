@@ -1,0 +1,333 @@
+//! What the engine `split` has on the SSD: tables of migrated items and a file of slots with large ones.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use terrace_base::{Error, Result};
+use terrace_disk::{Fs, Slot, Slots};
+use terrace_pmem::Pool;
+use terrace_table::Position;
+
+use super::item;
+use super::pace::Pace;
+use super::place::OnSsd;
+use super::runs::Runs;
+use super::weights::Weights;
+use super::{census, check, migrate, reclaim, repair};
+use crate::core::Core;
+use crate::core::files::missing_table;
+use crate::core::report::CheckReport;
+use crate::engine::pm::{Elsewhere, Item, KeyIndex, Loaded, Place, PmStore, Salvaged, Word};
+use crate::manifest::{FileName, Identity, Manifest, State};
+use crate::salvage::Salvage;
+use crate::stats::Stats;
+use crate::tables::{TableStore, refuse_missing};
+use crate::versions::RecordRef;
+
+/// In the identity: bytes of a sector of the file of slots.
+pub(super) const SECTOR_OPTION: &str = "split.sector_bytes";
+
+/// Bytes of slots that are freed before somebody gives space back to the file system.
+const TIDY_BYTES: u64 = 64 << 20;
+
+/// What is on the SSD.
+#[derive(Debug)]
+pub(crate) struct Ssd {
+    pub(super) core: Arc<Core>,
+    pub(super) manifest: Arc<Manifest>,
+    pub(super) tables: Arc<TableStore>,
+    pub(super) slots: Slots,
+    sector_bytes: u32,
+    pub(super) cache_is_volatile: bool,
+    /// What items say of where they come from.
+    origin: u64,
+    pub(super) runs: Runs,
+    pub(super) weights: Weights,
+    pub(super) pace: Pace,
+    /// Held by whoever migrates or reclaims: where the next migration begins.
+    pub(super) moving: Mutex<migrate::Moving>,
+    /// Held by whoever walks along the index after the opening.
+    pub(super) counting: Mutex<()>,
+    /// Records that were migrated, and how many bytes these were.
+    pub(super) migrated: AtomicU64,
+    pub(super) migrated_bytes: AtomicU64,
+    /// A job that migrates is on its way, and one that reclaims.
+    pub(super) sent: AtomicBool,
+    pub(super) reclaiming: AtomicBool,
+    /// Nothing is written any more.
+    pub(super) stays: AtomicBool,
+    freed_bytes: AtomicU64,
+    tidied_at: AtomicU64,
+}
+
+/// Makes an empty file of slots in `dir`, and notes what it was made with.
+pub(super) fn create(fs: &dyn Fs, dir: &Path, identity: &mut Identity) -> Result<()> {
+    let path = FileName::Slots.path(dir);
+    if fs.exists(&path)? {
+        if !fs.open_blocks(&path, false)?.is_empty() {
+            return Err(Error::invalid(format!(
+                "{} is a database's, whose manifest is not there (try `repair`)",
+                path.display()
+            )));
+        }
+        // What a creation that was cut short has left.
+        fs.remove(&path)?;
+    }
+    let file = fs.open_blocks(&path, true)?;
+    identity.options.insert(SECTOR_OPTION.into(), file.geometry().sector_bytes.to_string());
+    fs.sync_dir(dir)
+}
+
+/// Bytes of a sector of the file of slots of a database.
+pub(super) fn sector_bytes(identity: &Identity) -> Option<u32> {
+    identity.options.get(SECTOR_OPTION)?.parse().ok()
+}
+
+impl Ssd {
+    /// What is there by the manifest; with the pool that it belongs to, if versions come from there.
+    pub(super) fn open(core: &Arc<Core>, manifest: &Arc<Manifest>, pool: Option<&Pool>) -> Result<Ssd> {
+        refuse_missing(core, manifest)?;
+        let state = manifest.state();
+        let path = FileName::Slots.path(&core.dir);
+        if !core.fs().exists(&path)? {
+            return Err(Error::corruption(
+                &path,
+                0,
+                "the database's file of slots (try `repair`)",
+                "no such file",
+            ));
+        }
+        let sector_bytes = sector_bytes(&state.identity).ok_or_else(|| {
+            Error::corruption(&core.dir, 0, format!("{SECTOR_OPTION} in the manifest"), "none")
+        })?;
+        let file = core.fs().open_blocks(&path, false)?;
+        let cache_is_volatile = file.geometry().is_volatile;
+        let slots = Slots::open(file, sector_bytes)?;
+        let pool_bytes = pool.map_or(0, Pool::max_size);
+        Ok(Ssd {
+            tables: Arc::new(TableStore::new(core, manifest)?),
+            slots,
+            sector_bytes,
+            cache_is_volatile,
+            origin: state.identity.origin(),
+            runs: Runs::new(&state),
+            weights: Weights::new(pool_bytes, core.options.memory_budget),
+            pace: Pace::new(&core.options.split),
+            moving: Mutex::default(),
+            counting: Mutex::default(),
+            migrated: AtomicU64::new(0),
+            migrated_bytes: AtomicU64::new(0),
+            sent: AtomicBool::new(false),
+            reclaiming: AtomicBool::new(false),
+            stays: AtomicBool::new(false),
+            freed_bytes: AtomicU64::new(0),
+            tidied_at: AtomicU64::new(0),
+            core: core.clone(),
+            manifest: manifest.clone(),
+        })
+    }
+
+    pub(super) fn origin(&self) -> u64 {
+        self.origin
+    }
+
+    pub(super) fn sector_bytes(&self) -> u32 {
+        self.sector_bytes
+    }
+
+    fn slots_path(&self) -> std::path::PathBuf {
+        FileName::Slots.path(&self.core.dir)
+    }
+
+    fn load_slot(&self, key: &[u8], slot: Slot) -> Result<Loaded> {
+        let read = self.slots.read(slot)?;
+        item::load(self.origin, key, read, &self.slots_path(), slot.first() * u64::from(self.sector_bytes))
+    }
+
+    fn load_run(&self, key: &[u8], position: Position) -> Result<Option<Loaded>> {
+        let tables = self.tables.load();
+        let Some(table) = tables.get(&position.number()) else { return Ok(None) };
+        match table.get_at(position, key, u64::MAX)? {
+            Some(entry) => Ok(Some(Loaded { number: entry.seq, value: entry.value })),
+            None => Err(self.misplaced(key, position)),
+        }
+    }
+
+    /// What a word names holds a version of the key, always.
+    fn misplaced(&self, key: &[u8], position: Position) -> Error {
+        let path = self.core.files.table(position.number());
+        let expected = format!("a block with the key {}, as the index has it", key.escape_ascii());
+        Error::corruption(&path, position.offset(), expected, "a block without it")
+    }
+
+    /// Takes tables to which nothing leads out of the manifest, and lets their files go.
+    pub(super) fn drop_tables(&self, numbers: &[u64]) -> Result<()> {
+        let edits: Vec<_> =
+            numbers.iter().map(|&number| crate::manifest::Edit::RemoveTable { number }).collect();
+        if edits.is_empty() {
+            return Ok(());
+        }
+        self.manifest.apply(&edits)?;
+        self.runs.remove(numbers);
+        self.tables.remove(numbers);
+        Ok(())
+    }
+
+    /// Whether there is space to be given back to the file system.
+    pub(super) fn wants_tidying(&self) -> bool {
+        let freed = self.freed_bytes.load(Ordering::Relaxed);
+        let last = self.tidied_at.load(Ordering::Relaxed);
+        freed - last >= TIDY_BYTES
+            && self.tidied_at.compare_exchange(last, freed, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
+
+impl Elsewhere for Ssd {
+    type Place = OnSsd;
+    const NUMBERS_EACH: bool = true;
+
+    fn takes(&self, key: &[u8], value: &[u8]) -> bool {
+        (key.len() + value.len()) as u64 >= self.core.options.split.boundary_bytes
+            && !self.stays.load(Ordering::Relaxed)
+    }
+
+    fn store(&self, items: &[Item<'_>]) -> Result<Vec<OnSsd>> {
+        let buffers = items.iter().map(|item| item::encode(self.origin, item, self.sector_bytes)).collect();
+        Ok(self.slots.write_all(buffers, true)?.into_iter().map(OnSsd::Slot).collect())
+    }
+
+    fn load(&self, key: &[u8], place: OnSsd) -> Result<Option<Loaded>> {
+        match place {
+            OnSsd::Slot(slot) => self.load_slot(key, slot).map(Some),
+            OnSsd::Run(position) => self.load_run(key, position),
+        }
+    }
+
+    fn load_many(&self, wanted: &[(&[u8], OnSsd)]) -> Result<Vec<Option<Loaded>>> {
+        let mut found: Vec<Option<Loaded>> = vec![None; wanted.len()];
+        let (mut slots, mut runs) = (Vec::new(), Vec::new());
+        for (i, (_, place)) in wanted.iter().enumerate() {
+            match place {
+                OnSsd::Slot(slot) => slots.push((i, *slot)),
+                OnSsd::Run(position) => runs.push((position.number(), i, *position)),
+            }
+        }
+        let places: Vec<Slot> = slots.iter().map(|(_, slot)| *slot).collect();
+        let sector = u64::from(self.sector_bytes);
+        for ((i, slot), read) in slots.into_iter().zip(self.slots.read_many(&places)?) {
+            let path = self.slots_path();
+            found[i] = Some(item::load(self.origin, wanted[i].0, read, &path, slot.first() * sector)?);
+        }
+        runs.sort_unstable();
+        let tables = self.tables.load();
+        for of_table in runs.chunk_by(|a, b| a.0 == b.0) {
+            let Some(table) = tables.get(&of_table[0].0) else { continue };
+            let requests: Vec<(Position, &[u8])> =
+                of_table.iter().map(|(_, i, position)| (*position, wanted[*i].0)).collect();
+            for ((_, i, position), entry) in of_table.iter().zip(table.get_many(&requests, u64::MAX)?) {
+                let entry = entry.ok_or_else(|| self.misplaced(wanted[*i].0, *position))?;
+                found[*i] = Some(Loaded { number: entry.seq, value: entry.value });
+            }
+        }
+        Ok(found)
+    }
+
+    fn lost(&self, place: OnSsd) -> Error {
+        match place {
+            OnSsd::Run(position) => missing_table(&self.core.files.table(position.number())),
+            OnSsd::Slot(slot) => {
+                let at = slot.first() * u64::from(self.sector_bytes);
+                Error::corruption(&self.slots_path(), at, "an item that the index names", "none")
+            }
+        }
+    }
+
+    fn retire(&self, key: &[u8], place: OnSsd) -> Result<()> {
+        match place {
+            OnSsd::Slot(slot) => self.slots.retire(slot),
+            OnSsd::Run(position) => {
+                self.runs.died(position.number(), key);
+                Ok(())
+            }
+        }
+    }
+
+    fn free(&self, place: OnSsd) {
+        let OnSsd::Slot(slot) = place else { return };
+        let bytes = slot.sectors() * u64::from(self.sector_bytes);
+        self.freed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if let Err(error) = self.slots.free(slot) {
+            tracing::warn!(%error, "a slot could not be freed");
+            self.core.counters.background_errors.add(1);
+        }
+    }
+
+    fn was_read(&self, record: RecordRef) {
+        self.weights.count(record.offset());
+    }
+
+    fn was_written<P: Place>(&self, record: RecordRef, before: Option<Word<P>>) {
+        let inherited = match before {
+            Some(Word::Record(before)) => self.weights.get(before.offset()),
+            _ => 0,
+        };
+        self.weights.set(record.offset(), inherited.saturating_add(1));
+    }
+
+    fn pace<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>, bytes: usize) {
+        if !self.stays.load(Ordering::Relaxed) {
+            migrate::pace(store, bytes as u64);
+        }
+    }
+
+    fn relieve<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>) -> Result<bool> {
+        if self.stays.load(Ordering::Relaxed) { Ok(false) } else { migrate::relieve(store) }
+    }
+
+    fn opened<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>) -> Result<()> {
+        census::send(store);
+        Ok(())
+    }
+
+    fn compact<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>) -> Result<()> {
+        census::wait(store)?;
+        reclaim::all(store)?;
+        self.slots.tidy().map(drop)
+    }
+
+    fn check<I: KeyIndex<Home = Self>>(
+        &self,
+        store: &PmStore<I>,
+        named: &[OnSsd],
+        report: &mut CheckReport,
+    ) -> Result<()> {
+        check::check(store, named, report)
+    }
+
+    fn still<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _still = self.moving.lock();
+        work()
+    }
+
+    fn fill_stats(&self, stats: &mut Stats) {
+        check::fill_stats(self, stats);
+    }
+
+    fn close(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn stay_as_it_is(&self) {
+        self.stays.store(true, Ordering::Relaxed);
+    }
+
+    fn salvage(base: &mut Salvage, known: Option<&State>, identity: &mut Identity) -> Result<Salvaged> {
+        repair::salvage(base, known, identity)
+    }
+
+    fn gather(&self, take: &mut dyn FnMut(&[u8], u64, u64) -> Result<()>) -> Result<()> {
+        repair::gather(self, take)
+    }
+}

@@ -1,0 +1,403 @@
+//! Migration: records that are seldom used go, sorted, from PM to tables (SplitKV, section 3.3).
+//!
+//! A walk goes round along the index, from where the last one ended, and takes records that the cut takes (`cut.rs`). A
+//! table is written of them, durable and in the manifest; then the word of each is replaced, if it still is that of the
+//! version that was written, and the record goes. Numbers tell versions apart: a record's place may be another's by then.
+//! What hangs over an older version stays until no snapshot needs that one.
+//!
+//! 1. One thread moves at a time, the one that holds `moving`: a job that is sent when the pool is full beyond a share, or a
+//!    writer that has found no room.
+//! 2. Whoever holds it waits for no job and runs none: that might want it, too.
+//! 3. Between a word that is looked at and the one that replaces it the mover is present and holds the shared gate.
+
+use std::ops::Bound;
+use std::sync::atomic::Ordering;
+
+use terrace_base::Result;
+use terrace_base::exec::Lane;
+use terrace_index::ScanBatch;
+use terrace_pmem::Claim;
+use terrace_table::{Kind, Position, TableOptions};
+
+use super::cut::{Cut, Sample};
+use super::home::Ssd;
+use super::pace::Fill;
+use super::place::OnSsd;
+use super::reclaim;
+use crate::engine::pm::{KeyIndex, Place, PmStore, Word, WordOf};
+use crate::manifest::Edit;
+use crate::tables::{MadeTable, TableWriter, WriterOptions};
+use crate::versions::{LINKED_KIND, RECORD_KIND, Record};
+
+/// Keys that are looked at together.
+const BATCH_KEYS: usize = 256;
+
+/// Words that are replaced while the gate is held once.
+const CHUNK: usize = 64;
+
+/// Records that are looked at to choose a cut.
+const SAMPLES: usize = 4096;
+
+/// A table takes at most this part of the pool.
+const POOL_SHARE: u64 = 16;
+
+/// A writer without room has at least this part of what records take moved.
+const URGENT_SHARE: u64 = 8;
+
+/// Where the index leaves less than this part of the pool to records, the pool is full.
+const LEAST_SHARE: u64 = 64;
+
+/// What a mover knows from the one before.
+#[derive(Debug, Default)]
+pub(super) struct Moving {
+    /// Where the walk goes on: behind this key.
+    after: Option<Vec<u8>>,
+    /// Tables of which a rewriting left something that snapshots need, and which snapshots there were.
+    pub stuck: (Vec<u64>, std::collections::BTreeSet<u64>),
+}
+
+/// A version on its way, by what its word is replaced.
+#[derive(Debug)]
+pub(super) struct Note {
+    pub key: Vec<u8>,
+    pub from: From,
+}
+
+/// Where it was.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum From {
+    /// In a record with this number.
+    Record { number: u64 },
+    /// In another table.
+    Run(Position),
+}
+
+/// Tables being written, and what becomes of the words of their keys.
+pub(super) struct Mover<'a, I: KeyIndex<Home = Ssd>> {
+    store: &'a PmStore<I>,
+    writer: TableWriter<'a>,
+    notes: Vec<Note>,
+    /// Words replaced, and bytes of tables written.
+    pub arrived: u64,
+    pub written: u64,
+}
+
+impl<'a, I: KeyIndex<Home = Ssd>> Mover<'a, I> {
+    pub fn new(store: &'a PmStore<I>) -> Self {
+        let (ssd, options) = (&*store.home, &store.core.options);
+        let table = TableOptions {
+            block_bytes: options.split.block_bytes,
+            compression: options.compression,
+            filter_bits_per_key: 0,
+            origin: ssd.origin(),
+            ..TableOptions::default()
+        };
+        let table_bytes = options.split.run_bytes.min(store.pool.max_size() / POOL_SHARE).max(1);
+        let options = WriterOptions { table_bytes, table };
+        let writer = TableWriter::new(&store.core.files, &ssd.manifest, options);
+        Mover { store, writer, notes: Vec::new(), arrived: 0, written: 0 }
+    }
+
+    /// Adds a version; keys ascend, and no key comes twice.
+    pub fn add(&mut self, key: &[u8], number: u64, value: &[u8], from: From) -> Result<()> {
+        if self.writer.is_full() {
+            self.finish()?;
+        }
+        self.writer.add(key, number, Kind::Put, value)?;
+        self.notes.push(Note { key: key.to_vec(), from });
+        Ok(())
+    }
+
+    /// Finishes the table being written, if there is one, and has words lead there.
+    pub fn finish(&mut self) -> Result<()> {
+        let Some(MadeTable { meta, blocks, file }) = self.writer.finish()? else { return Ok(()) };
+        let (ssd, core) = (&*self.store.home, &self.store.core);
+        core.files.sync_names()?;
+        let table = ssd.tables.made(&meta)?;
+        if let Err(e) = ssd.manifest.apply(&[Edit::AddTable { level: 0, job: 0, meta: meta.clone() }]) {
+            file.keep_until_decided();
+            return Err(e);
+        }
+        file.keep();
+        ssd.runs.add(meta.number, meta.entries, meta.file_bytes);
+        ssd.tables.insert([table]);
+        core.counters.tables_written.add(1);
+        self.written += meta.file_bytes;
+        let notes = std::mem::take(&mut self.notes);
+        let mut blocks = blocks.iter().peekable();
+        let mut place = None;
+        let mut placed = Vec::with_capacity(notes.len());
+        for (i, note) in notes.iter().enumerate() {
+            while let Some(span) = blocks.next_if(|block| block.first_entry <= i as u64) {
+                place = Some(span.position);
+            }
+            placed.extend(place.map(|to| (note, to)));
+        }
+        for chunk in placed.chunks(CHUNK) {
+            let _shared = self.store.gate.shared();
+            self.store.admit()?;
+            if self.store.is_pending() {
+                // What a group that could not be taken back has replaced stays as it is.
+                return Ok(());
+            }
+            let _here = self.store.limbo.enter();
+            for (note, to) in chunk {
+                self.arrived += u64::from(self.replace(note, *to)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the word of a key lead to its place in a table, if it is still that of the version that was written. The caller
+    /// holds the gate and is present.
+    fn replace(&self, note: &Note, to: Position) -> Result<bool> {
+        let store = self.store;
+        let Some(word) = store.decode_some(store.index.get(&note.key)?)? else { return Ok(false) };
+        let is_same = match (word, note.from) {
+            (Word::Place(OnSsd::Run(position)), From::Run(from)) => position == from,
+            (Word::Record(record), From::Record { number }) if !record.is_tombstone() => {
+                // SAFETY: present since before the word was loaded.
+                let record = unsafe { Record::peek(&store.pool, record)? };
+                record.number == number
+            }
+            _ => false,
+        };
+        if !is_same {
+            return Ok(false);
+        }
+        // What the index needs beside may come out of what is kept back: the record is given back soon.
+        let (from, to_bits) = (word.bits(), OnSsd::Run(to).bits());
+        let replaced = store
+            .pool
+            .claiming(Claim::Some, || store.index.compare_exchange(&note.key, Some(from), Some(to_bits)))?;
+        if replaced.is_ok() {
+            store.home.runs.arrived(to.number());
+            store.afterwards(store.retire_version(&note.key, word));
+        }
+        Ok(replaced.is_ok())
+    }
+}
+
+/// How full the records' part of the pool is.
+pub(super) fn fill<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Fill {
+    let used = store.pool.taken_bytes(&[RECORD_KIND, LINKED_KIND]);
+    let index = store.index.pm_bytes();
+    let kept = crate::pool::kept_back(&store.pool);
+    let capacity = match store.core.options.split.records_bytes {
+        0 => u64::MAX,
+        asked => asked,
+    };
+    Fill { used, capacity: capacity.min(store.pool.max_size().saturating_sub(index + kept)) }
+}
+
+/// Whether records may take less than what the index leaves.
+fn is_bounded<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> bool {
+    store.core.options.split.records_bytes > 0
+}
+
+/// A writer is about to write so many bytes to PM.
+pub(super) fn pace<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, bytes: u64) {
+    let ssd = &*store.home;
+    if ssd.pace.is_due(bytes) {
+        let fill = fill(store);
+        ssd.pace.note(fill);
+        if fill.share() >= store.core.options.split.high_share {
+            send(store);
+        }
+        if ssd.wants_tidying() {
+            store.spawn(|store| drop(store.home.slots.tidy()));
+        }
+    }
+    store.core.slow_down(ssd.pace.delay(bytes));
+}
+
+/// Has the background migrate, unless it does.
+fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
+    let ssd = &*store.home;
+    if store.core.is_scratch || ssd.sent.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    let sent = store.jobs.spawn(Lane::Flush, &store.me, |store| {
+        let outcome = run(store);
+        store.home.sent.store(false, Ordering::Release);
+        if let Err(error) = outcome {
+            // Whoever needs the room tries it again, and is told.
+            tracing::warn!(%error, "records stay in persistent memory for now");
+            store.core.counters.background_errors.add(1);
+        }
+        reclaim::send(store);
+    });
+    if !sent {
+        ssd.sent.store(false, Ordering::Release);
+    }
+}
+
+/// Migrates until the pool is less full than it should be.
+fn run<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
+    let low = store.core.options.split.low_share;
+    loop {
+        let before = fill(store);
+        let goal = before.beyond(low);
+        if goal == 0 || store.jobs.is_closing() {
+            return Ok(());
+        }
+        let mut moving = store.home.moving.lock();
+        let moved = migrate(store, &mut moving, goal)?;
+        drop(moving);
+        store.home.pace.note(fill(store));
+        if moved == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// Makes room for a writer that holds nothing; whether it, or somebody who was at it, has come to something.
+pub(super) fn relieve<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<bool> {
+    let ssd = &*store.home;
+    let before = ssd.migrated.load(Ordering::Acquire);
+    let mut moving = ssd.moving.lock();
+    if ssd.migrated.load(Ordering::Acquire) != before {
+        return Ok(true);
+    }
+    let fill = fill(store);
+    if fill.capacity < store.pool.max_size() / LEAST_SHARE && !is_bounded(store) {
+        // The index has taken the pool: what could be moved is not worth a table.
+        return Ok(false);
+    }
+    let goal = fill.beyond(store.core.options.split.low_share).max(fill.used / URGENT_SHARE);
+    let goal = goal.min(store.core.options.split.run_bytes);
+    if goal == 0 {
+        return Ok(false);
+    }
+    let mut moved = 0;
+    let outcome = store.core.stalled(|| {
+        moved = migrate(store, &mut moving, goal)?;
+        Ok(())
+    });
+    drop(moving);
+    reclaim::send(store);
+    match outcome {
+        // The pool is what the writer is told of.
+        Err(e) if e.is_out_of_space() => Ok(false),
+        outcome => outcome.map(|()| moved > 0),
+    }
+}
+
+/// Moves records of about `goal` bytes to tables; how many bytes it were.
+fn migrate<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, moving: &mut Moving, goal: u64) -> Result<u64> {
+    let start = store.core.env.clock.now();
+    let cut = choose(store, goal);
+    let mut mover = Mover::new(store);
+    let outcome = walk_round(store, moving, &cut, goal, &mut mover);
+    let ssd = &*store.home;
+    ssd.migrated.fetch_add(mover.arrived, Ordering::AcqRel);
+    store.core.counters.count_flush(0, 0, mover.written);
+    let moved = match mover.arrived {
+        0 => 0,
+        _ => mover.written,
+    };
+    ssd.migrated_bytes.fetch_add(moved, Ordering::Relaxed);
+    ssd.pace.migrated(moved, store.core.env.clock.now() - start);
+    {
+        // What has been moved is freed when its readers have left.
+        let _shared = store.gate.shared();
+        store.give_back();
+    }
+    store.core.files.sweep(&ssd.manifest);
+    store.fit_cache();
+    outcome.map(|()| moved)
+}
+
+/// Walks round once at most, from where the last walk ended.
+fn walk_round<I: KeyIndex<Home = Ssd>>(
+    store: &PmStore<I>,
+    moving: &mut Moving,
+    cut: &Cut,
+    goal: u64,
+    mover: &mut Mover<'_, I>,
+) -> Result<()> {
+    let mut from = moving.after.take();
+    let begun_at = from.clone();
+    let (mut taken, mut is_second) = (0, begun_at.is_none());
+    let mut batch = ScanBatch::new();
+    loop {
+        let found = look(store, &mut batch, &from, cut)?;
+        let is_over = batch.len() < BATCH_KEYS;
+        for one in found {
+            let is_past = is_second && begun_at.as_ref().is_some_and(|begun_at| one.key > *begun_at);
+            if is_past {
+                continue;
+            }
+            taken += (one.key.len() + one.value.len()) as u64;
+            mover.add(&one.key, one.number, &one.value, From::Record { number: one.number })?;
+        }
+        from = batch.len().checked_sub(1).map(|last| batch.key(last).to_vec()).or(from);
+        let is_round = is_second
+            && (is_over || begun_at.as_ref().is_some_and(|begun_at| from.as_ref() >= Some(begun_at)));
+        if taken >= goal || is_round || store.jobs.is_closing() {
+            mover.finish()?;
+            moving.after = if is_over { None } else { from };
+            return Ok(());
+        }
+        if is_over {
+            // Keys begin again.
+            mover.finish()?;
+            (from, is_second) = (None, true);
+        }
+    }
+}
+
+/// A record that goes.
+struct Going {
+    key: Vec<u8>,
+    value: Vec<u8>,
+    number: u64,
+}
+
+/// The next keys behind `from`: copies of the records that go; of the others, weights are lowered.
+fn look<I: KeyIndex<Home = Ssd>>(
+    store: &PmStore<I>,
+    batch: &mut ScanBatch,
+    from: &Option<Vec<u8>>,
+    cut: &Cut,
+) -> Result<Vec<Going>> {
+    let _here = store.limbo.enter();
+    let weights = &store.home.weights;
+    batch.clear();
+    let from = from.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+    store.index.scan(from, false, BATCH_KEYS, batch)?;
+    let mut going = Vec::new();
+    for (key, bits) in batch.iter() {
+        let word: WordOf<I> = store.decode(bits)?;
+        let Word::Record(word) = word else { continue };
+        if word.is_tombstone() || word.is_remote() {
+            continue;
+        }
+        // SAFETY: present since before the word was loaded.
+        let loaded = unsafe { Record::load(&store.pool, word) }.and_then(|found| found.of(&store.pool, key));
+        // Whoever asks for what is damaged is told; it is in nobody's way.
+        let Ok(record) = loaded else { continue };
+        if !cut.takes((weights.get(word.offset()), record.number)) {
+            weights.lower(word.offset(), cut.average);
+            continue;
+        }
+        if !matches!(store.link(&record), Ok(None)) {
+            continue;
+        }
+        going.push(Going { key: key.to_vec(), value: record.value.to_vec(), number: record.number });
+    }
+    Ok(going)
+}
+
+/// The cut by which records of about `goal` bytes go.
+fn choose<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, goal: u64) -> Cut {
+    let _here = store.limbo.enter();
+    let used = fill(store).used.max(1);
+    let slots = store.pool.some_slots(&[RECORD_KIND, LINKED_KIND], SAMPLES);
+    let sample = |at: u64| -> Option<Sample> {
+        // A guess does: what is written there meanwhile only makes it another one.
+        Some((store.home.weights.get(at), Record::number_at(&store.pool, at)?))
+    };
+    let mut samples: Vec<Sample> = slots.into_iter().filter_map(sample).collect();
+    Cut::choose(&mut samples, goal as f64 / used as f64)
+}
