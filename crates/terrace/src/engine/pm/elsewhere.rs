@@ -60,6 +60,9 @@ pub(crate) struct Loaded {
     pub value: Bytes,
 }
 
+/// What is told of a version that lies elsewhere: its key, its number and the word of its place.
+pub(crate) type Tell<'a> = dyn FnMut(&[u8], u64, u64) -> Result<()> + 'a;
+
 /// A version that is to be written elsewhere.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Item<'a> {
@@ -137,7 +140,7 @@ pub(crate) trait Elsewhere: Debug + Send + Sync + Sized + 'static {
     fn salvage(base: &mut Salvage, known: Option<&State>, identity: &mut Identity) -> Result<Salvaged>;
 
     /// Tells of every version that lies here, whether a word leads to it or not: its key, its number and the word of its place.
-    fn gather(&self, take: &mut dyn FnMut(&[u8], u64, u64) -> Result<()>) -> Result<()>;
+    fn gather(&self, take: &mut Tell<'_>) -> Result<()>;
 }
 
 /// What a repair has found elsewhere than in the pool.
@@ -228,7 +231,7 @@ impl Elsewhere for Nowhere {
         Ok(Salvaged { tables: Vec::new(), salvaged: BTreeMap::new() })
     }
 
-    fn gather(&self, _: &mut dyn FnMut(&[u8], u64, u64) -> Result<()>) -> Result<()> {
+    fn gather(&self, _: &mut Tell<'_>) -> Result<()> {
         Ok(())
     }
 }

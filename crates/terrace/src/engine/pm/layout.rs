@@ -102,12 +102,15 @@ fn undo_count(head: &[u8]) -> Option<(u64, bool)> {
     Some((u64::from(count & !WITH_KEYS), count & WITH_KEYS != 0))
 }
 
+/// A change, and its key if the list has that.
+pub(super) type KeyedChange<'a> = (Change, Option<&'a [u8]>);
+
 fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
 /// The changes of the undo list at a place of the pool, each with its key if the list has them, if `bytes` are one.
-pub(super) fn decode_undo(place: u64, bytes: &[u8]) -> Option<Vec<(Change, Option<&[u8]>)>> {
+pub(super) fn decode_undo(place: u64, bytes: &[u8]) -> Option<Vec<KeyedChange<'_>>> {
     let (front, has_keys) = undo_bytes(bytes)?;
     let (count, _) = undo_count(bytes)?;
     let keys = if has_keys { word_at(bytes, (front - 8) as usize)? } else { 0 };

@@ -68,7 +68,7 @@ use crate::manifest::Manifest;
 use crate::pool;
 use crate::stats::Stats;
 
-pub(crate) use elsewhere::{Elsewhere, Item, Loaded, Nowhere, Place, Salvaged, Word, WordOf};
+pub(crate) use elsewhere::{Elsewhere, Item, Loaded, Nowhere, Place, Salvaged, Tell, Word, WordOf};
 pub(crate) use index::KeyIndex;
 pub(crate) use open::open;
 pub(crate) use repair::repair;

@@ -12,6 +12,9 @@ use super::index::KeyIndex;
 use super::open::Found;
 use super::{NO_GROUP, PmStore};
 
+/// What is given a key and its word.
+type Visit<'a, I> = dyn FnMut(&[u8], WordOf<I>) -> Result<()> + 'a;
+
 /// Keys that are looked at while the gate is held once.
 const CHUNK: usize = 256;
 
@@ -72,7 +75,7 @@ impl<I: KeyIndex> PmStore<I> {
 
     /// Calls `each` with every key and word, a few at a time: between two calls a group may happen, but none goes on
     /// meanwhile.
-    fn each_word(&self, each: &mut dyn FnMut(&[u8], WordOf<I>) -> Result<()>) -> Result<()> {
+    fn each_word(&self, each: &mut Visit<'_, I>) -> Result<()> {
         let (mut cursor, mut batch, mut more) = (I::Cursor::default(), ScanBatch::new(), true);
         while more {
             let _shared = self.gate.shared();
@@ -87,7 +90,7 @@ impl<I: KeyIndex> PmStore<I> {
         &self,
         cursor: &mut I::Cursor,
         batch: &mut ScanBatch,
-        visit: &mut dyn FnMut(&[u8], WordOf<I>) -> Result<()>,
+        visit: &mut Visit<'_, I>,
     ) -> Result<bool> {
         let _here = self.limbo.enter();
         batch.clear();

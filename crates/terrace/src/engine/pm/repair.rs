@@ -65,6 +65,9 @@ impl Content {
 /// Keys whose words lead to nothing sound, with these and why.
 type Missed = BTreeMap<Vec<u8>, (u64, String)>;
 
+/// What is given a key, the number and rank of its newest version, and what that is.
+type EachContent<'a> = dyn FnMut(&[u8], u64, Content) -> Result<()> + 'a;
+
 /// A number, and what was found.
 type Found = (u64, Content);
 
@@ -430,11 +433,7 @@ fn renew<I: KeyIndex>(
 }
 
 /// Calls `each` with the newest of what was gathered of each key.
-fn each_content(
-    core: &Core,
-    tables: &[TableMeta],
-    each: &mut dyn FnMut(&[u8], u64, Content) -> Result<()>,
-) -> Result<()> {
+fn each_content(core: &Core, tables: &[TableMeta], each: &mut EachContent<'_>) -> Result<()> {
     each_newest(core, tables, &mut |key, seq, kind, value| match Content::decode(kind, value) {
         Some(content) => each(key, seq, content),
         None => Err(Error::corruption(&core.dir, 0, "what was gathered", "something else")),

@@ -71,9 +71,10 @@ impl<I: KeyIndex> PmStore<I> {
     /// The version that `word` names, a version of `key`. The caller is present since before the word was loaded.
     pub(super) fn named(&self, word: WordOf<I>, key: &[u8]) -> Result<Named<'_, PlaceOf<I>>> {
         Ok(match word {
-            // SAFETY: the caller's presence.
             Word::Record(word) => {
-                Named::Record(unsafe { Record::load(&self.pool, word)? }.of(&self.pool, key)?)
+                // SAFETY: the caller's presence.
+                let record = unsafe { Record::load(&self.pool, word)? };
+                Named::Record(record.of(&self.pool, key)?)
             }
             Word::Place(place) => Named::Place(place),
         })

@@ -19,7 +19,7 @@ use super::{census, check, migrate, reclaim, repair};
 use crate::core::Core;
 use crate::core::files::missing_table;
 use crate::core::report::CheckReport;
-use crate::engine::pm::{Elsewhere, Item, KeyIndex, Loaded, Place, PmStore, Salvaged, Word};
+use crate::engine::pm::{Elsewhere, Item, KeyIndex, Loaded, Place, PmStore, Salvaged, Tell, Word};
 use crate::manifest::{FileName, Identity, Manifest, State};
 use crate::salvage::Salvage;
 use crate::stats::Stats;
@@ -327,7 +327,7 @@ impl Elsewhere for Ssd {
         repair::salvage(base, known, identity)
     }
 
-    fn gather(&self, take: &mut dyn FnMut(&[u8], u64, u64) -> Result<()>) -> Result<()> {
+    fn gather(&self, take: &mut Tell<'_>) -> Result<()> {
         repair::gather(self, take)
     }
 }

@@ -11,7 +11,7 @@ use terrace_table::{Cursor, Kind};
 use super::home::{SECTOR_OPTION, Ssd, create, sector_bytes};
 use super::item::{self, HEAD_BYTES, Head};
 use super::place::OnSsd;
-use crate::engine::pm::{Place, Salvaged};
+use crate::engine::pm::{Place, Salvaged, Tell};
 use crate::manifest::{FileName, Identity, State};
 use crate::salvage::Salvage;
 
@@ -49,7 +49,7 @@ fn least_sector_bytes(base: &Salvage) -> Result<u32> {
 }
 
 /// Tells of every version in tables and slots.
-pub(super) fn gather(ssd: &Ssd, take: &mut dyn FnMut(&[u8], u64, u64) -> Result<()>) -> Result<()> {
+pub(super) fn gather(ssd: &Ssd, take: &mut Tell<'_>) -> Result<()> {
     let numbers: Vec<u64> = ssd.manifest.state().tables.keys().copied().collect();
     for number in numbers {
         let mut cursor = ssd.tables.get(number)?.cursor(false, READAHEAD_BYTES);
@@ -65,7 +65,7 @@ pub(super) fn gather(ssd: &Ssd, take: &mut dyn FnMut(&[u8], u64, u64) -> Result<
 }
 
 /// Looks at every sector of the file of slots for the beginning of an item.
-fn gather_slots(ssd: &Ssd, take: &mut dyn FnMut(&[u8], u64, u64) -> Result<()>) -> Result<()> {
+fn gather_slots(ssd: &Ssd, take: &mut Tell<'_>) -> Result<()> {
     let file = ssd.core.fs().open(&FileName::Slots.path(&ssd.core.dir), Access::Sequential)?;
     let (len, sector) = (file.len(), u64::from(ssd.sector_bytes()));
     let mut piece = Vec::new();
