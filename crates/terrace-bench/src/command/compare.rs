@@ -149,15 +149,13 @@ impl Compare {
 
     fn entrants(&self, scripts: &[Script]) -> StoreResult<Vec<Contender>> {
         let (mut entrants, mut usual) = (Vec::new(), self.usual(scripts)?);
-        let is_ours =
-            |contender: &Contender| Contender::entrant_of(&contender.name).is_ok_and(Entrant::is_ours);
         match &self.engines {
             Some(list) => entrants.extend(Contender::parse_list(list, "engine", Entrant::is_ours)?),
-            None => entrants.extend(usual.extract_if(.., |contender| is_ours(contender))),
+            None => entrants.extend(usual.extract_if(.., |contender| is_ours(&contender.name))),
         }
         match &self.peers {
             Some(list) => entrants.extend(Contender::parse_list(list, "peer", |e| !e.is_ours())?),
-            None => entrants.extend(usual.extract_if(.., |contender| !is_ours(contender))),
+            None => entrants.extend(usual.extract_if(.., |contender| !is_ours(&contender.name))),
         }
         if entrants.is_empty() {
             return Err("there is nothing to measure: name engines or peers".into());
@@ -219,13 +217,33 @@ impl Compare {
         script.write_buffer = self.write_buffer.map(|mib| mib << 20).or(script.write_buffer);
         script.batch = self.batch.map_or(script.batch, |n| n as usize);
         script.options.extend(self.set.iter().cloned());
-        if self.engines.is_some() || self.peers.is_some() {
-            script.stores.clear();
-        }
+        script.stores = self.stores(std::mem::take(&mut script.stores));
         if let Some(list) = &self.benchmarks {
-            script.steps = list.split(',').map(|name| name.trim().to_string()).collect();
+            script.steps = names(list).collect();
         }
     }
+
+    /// The stores that a script names, those of a kind instead of which others are asked for replaced by them.
+    fn stores(&self, mut stores: Vec<String>) -> Vec<String> {
+        if stores.is_empty() {
+            return stores;
+        }
+        for (asked, of_ours) in [(&self.engines, true), (&self.peers, false)] {
+            let Some(list) = asked else { continue };
+            stores.retain(|name| is_ours(name) != of_ours);
+            stores.extend(names(list));
+        }
+        stores
+    }
+}
+
+/// The names in a list separated by commas.
+fn names(list: &str) -> impl Iterator<Item = String> {
+    list.split(',').map(|name| name.trim().to_string()).filter(|name| !name.is_empty())
+}
+
+fn is_ours(name: &str) -> bool {
+    Contender::entrant_of(name).is_ok_and(Entrant::is_ours)
 }
 
 /// Throughput of every step, as thousands a second and as multiples of the baseline's.
@@ -252,4 +270,34 @@ fn ratios(results: &Results) -> String {
     let failures = results.sessions.iter().filter_map(|s| Some((s, s.error.as_ref()?)));
     let failures = failures.map(|(s, e)| format!("{} {} round {}: {e}\n", s.script, s.entrant, s.round + 1));
     report::columns(&rows) + &failures.collect::<String>()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        compare: Compare,
+    }
+
+    fn measured(args: &[&str]) -> Vec<String> {
+        let fixed = ["terrace-bench", "--out", "out", "--suite", "tlsm", "--scripts", "ycsb"];
+        let compare = Cli::parse_from(fixed.iter().chain(args)).compare;
+        let scripts = compare.scripts().unwrap();
+        let entrants = compare.entrants(&scripts).unwrap();
+        let done = entrants.into_iter().filter(|entrant| scripts[0].stores.contains(&entrant.name));
+        done.map(|entrant| entrant.name).collect()
+    }
+
+    #[test]
+    fn a_suite_has_stores_of_its_own_unless_others_are_asked_for() {
+        let own = measured(&[]);
+        assert_eq!((own.len(), own[0].as_str()), (4, "lsm-nvm"));
+        assert_eq!(measured(&["--peers", ""]), own);
+        assert_eq!(measured(&["--engines", "lsm-pm, tlsm+tiering=lru"]), ["lsm-pm", "tlsm+tiering=lru"]);
+    }
 }
