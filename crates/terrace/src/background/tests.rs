@@ -176,7 +176,7 @@ fn once_it_is_closed_only_work_that_is_left_is_an_error() {
     jobs.unless_closed(|| false, || unreachable!()).unwrap();
     assert_eq!(
         jobs.unless_closed(|| true, || unreachable!()).unwrap_err().kind(),
-        ErrorKind::InvalidArgument
+        ErrorKind::Closed
     );
 }
 

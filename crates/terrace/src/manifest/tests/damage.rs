@@ -109,7 +109,7 @@ fn no_database_is_told_from_a_damaged_one() {
     fs.plant(&dir().join("notes.txt"), b"mine").unwrap();
     fs.plant(&dir().join("LOCK"), b"").unwrap();
     assert_eq!(locate(&fs, dir()).unwrap(), None);
-    assert_eq!(open_kind(&fs), Err(ErrorKind::InvalidArgument));
+    assert_eq!(open_kind(&fs), Err(ErrorKind::NotFound));
     let error = Manifest::open(Arc::new(fs.clone()), dir()).unwrap_err().to_string();
     assert!(error.contains("no database"), "{error}");
 
