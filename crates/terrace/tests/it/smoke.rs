@@ -38,7 +38,7 @@ fn keys_and_values_of_many_types() {
     assert!(db.put_if_absent("new", "value").unwrap() && !db.update_if_exists("none", "value").unwrap());
     let mut batch = WriteBatch::new();
     batch.put("a", [0; 100]);
-    batch.delete(&"text".to_string());
+    batch.delete("text");
     assert!((102..120).contains(&batch.bytes()), "{}", batch.bytes());
     db.write(batch).unwrap();
     assert_eq!(db.prefix("t").unwrap().count(), 0);
