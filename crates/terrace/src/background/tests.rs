@@ -174,10 +174,7 @@ fn once_it_is_closed_only_work_that_is_left_is_an_error() {
     jobs.unless_closed(|| unreachable!(), || Ok(())).unwrap();
     jobs.close();
     jobs.unless_closed(|| false, || unreachable!()).unwrap();
-    assert_eq!(
-        jobs.unless_closed(|| true, || unreachable!()).unwrap_err().kind(),
-        ErrorKind::Closed
-    );
+    assert_eq!(jobs.unless_closed(|| true, || unreachable!()).unwrap_err().kind(), ErrorKind::Closed);
 }
 
 /// Compactions that are still to be done, and how often files were swept.
