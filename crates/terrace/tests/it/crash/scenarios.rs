@@ -181,13 +181,6 @@ fn closed_and_opened_again() {
     Plan { seed: 10, ops: 30, mix, images: 1200 }.explore();
 }
 
-/// Must catch a log that takes the place of many and lacks some of them, and many that go before it is there.
-#[test]
-fn opened_often_for_little() {
-    let mix = Mix { put: 4, delete: 1, synced: 1, reopen: 5, keys: 10, len: 30, ..Mix::default() };
-    Plan { seed: 12, ops: 34, mix, images: 900 }.explore();
-}
-
 /// Must catch what one recovery leaves for the next.
 #[test]
 fn killed_and_opened_again() {
