@@ -9,7 +9,6 @@
 //! budget alone.
 
 mod check;
-mod own;
 mod quiet;
 mod report;
 mod route;
@@ -22,10 +21,10 @@ use parking_lot::{Mutex, RwLock};
 use terrace_base::rng::Rng;
 use terrace_pmem::Granularity;
 
+use crate::own::OwnWorld;
 use crate::seed::mix;
 use crate::world::{World, WorldOptions};
 use check::{Checker, Found, Nesting, Picks, Place, Tally};
-use own::OwnWorld;
 use route::FIRST_DRAWN;
 
 pub use report::{Failure, Shrunk, Summary};

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::own::OwnWorld;
 use crate::event::EventKind;
+use crate::own::OwnWorld;
 use crate::pm::Survival;
 use crate::seed::mix;
 use crate::world::Snapshot;

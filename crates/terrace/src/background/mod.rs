@@ -71,6 +71,13 @@ impl Background {
         !self.closed.swap(true, Ordering::AcqRel)
     }
 
+    /// Closes if an engine could not be `opened`: whoever opens it again meets no job of it.
+    pub fn closed_unless<T>(&self, opened: Result<T>) -> Result<T> {
+        opened.inspect_err(|_| {
+            self.close();
+        })
+    }
+
     /// Counts a job in, unless the database is closing: then it says no.
     fn begin(&self) -> bool {
         let mut running = self.running.lock();

@@ -1,7 +1,8 @@
 //! Memory for many memtables: chunks out of regions that ask for huge pages.
 //!
 //! A thousand small memtables are written at a thousand places, and as many pages would be missed in the translation
-//! buffers. So their chunks lie side by side in regions, each of which is one huge page where the system has them.
+//! buffers. So their chunks lie side by side in regions, each of which is one huge page where the system has them. The
+//! first region is of ordinary pages: what little a small database writes takes no more memory than that.
 //!
 //! 1. A chunk has a power of two bytes and is aligned to them. It is divided into halves and joined with its other
 //!    half again (a buddy system), so that whatever is given back becomes whole regions.
@@ -47,6 +48,8 @@ enum Pages {
 #[derive(Debug, Default)]
 struct Stock {
     free: [BTreeSet<NonNull<u8>>; ORDERS],
+    /// Whether there was a region before.
+    had_regions: bool,
 }
 
 // SAFETY: the stock owns the memory that its pointers lead to, and nothing of it is tied to a thread.
@@ -93,7 +96,9 @@ impl Chunks {
         let mut stock = self.stock.lock();
         let at = stock.take(order).unwrap_or_else(|| {
             let region = take_region();
-            advise(region, REGION_BYTES, self.pages);
+            // A huge page is there as a whole with its first byte.
+            let is_first = !std::mem::replace(&mut stock.had_regions, true);
+            advise(region, REGION_BYTES, if is_first { Pages::Ordinary } else { self.pages });
             stock.give(region, ORDERS - 1);
             self.reserved.fetch_add(REGION_BYTES as u64, Ordering::Relaxed);
             stock.take(order).expect("a region is there, and no chunk is larger")

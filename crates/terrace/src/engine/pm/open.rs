@@ -41,7 +41,7 @@ pub(crate) fn open<I: KeyIndex>(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64
     let store = assemble::<I>(core, manifest, pool, found)?;
     store.jobs.tidy_in_pieces(&store.me, |store, from| pool::verify(&store.pool, from));
     if !store.core.options.read_only {
-        store.home.opened(&store)?;
+        store.jobs.closed_unless(store.home.opened(&store))?;
     }
     let last = store.number();
     Ok((store, last))

@@ -407,8 +407,15 @@ fn renew<I: KeyIndex>(
     pool::set_owner(&pool, identity)?;
     let store: Arc<PmStore<I>> = open::assemble(core.clone(), manifest, pool, open::Found::New)?;
     store.home.stay_as_it_is();
+    store.jobs.closed_unless(refill(&store, tables, base))?;
+    store.close()
+}
+
+/// Puts what was gathered into a database with nothing in it, and removes the tables that held it.
+fn refill<I: KeyIndex>(store: &Arc<PmStore<I>>, tables: &[TableMeta], base: &mut Salvage) -> Result<()> {
+    let core = &base.core.clone();
     let (mut keys, mut merely_found) = (0, 0);
-    each_content(&core, tables, &mut |key, seq, content| {
+    each_content(core, tables, &mut |key, seq, content| {
         match content {
             Content::Nothing => return Ok(()),
             Content::Value(value) => {
@@ -421,7 +428,7 @@ fn renew<I: KeyIndex>(
         merely_found += u64::from(seq >> NUMBER_BITS == Rank::Found as u64);
         Ok(())
     })?;
-    compare(&core, &*store, tables)?;
+    compare(core, &**store, tables)?;
     for meta in tables {
         core.fs().remove(&core.files.table(meta.number))?;
     }
@@ -429,7 +436,7 @@ fn renew<I: KeyIndex>(
         base.did(format!("found {merely_found} keys in what the index does not lead to"));
     }
     base.did(format!("made the pool anew with {keys} keys"));
-    store.close()
+    Ok(())
 }
 
 /// Calls `each` with the newest of what was gathered of each key.

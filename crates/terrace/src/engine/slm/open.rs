@@ -60,12 +60,18 @@ pub(super) fn open_slm(core: Arc<Core>) -> Result<(Arc<Slm>, u64)> {
     };
     let slm = assemble(core, manifest, pool, attached)?;
     slm.jobs.tidy_in_pieces(&slm.me, |slm, from| pool::verify(&slm.pool, from));
+    let last = slm.jobs.closed_unless(begin_again(&slm, attached))?;
+    Ok((slm, last))
+}
+
+/// Brings what has been opened to rest; returns the last sequence number in it.
+fn begin_again(slm: &Slm, attached: Attached) -> Result<u64> {
     let last = slm.recover(attached)?;
     if attached == Attached::Rebuild {
         // Only now the manifest knows the pool: one whose rebuilding was cut short is not taken for whole.
         slm.manifest.apply(&[])?;
     }
-    Ok((slm, last))
+    Ok(last)
 }
 
 /// How the pool came to be open.

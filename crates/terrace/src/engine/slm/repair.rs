@@ -260,13 +260,14 @@ impl Repair {
         (state.log_number, state.log_end, state.last_log) = (self.first_log, self.log_end, self.last_log);
         let manifest = Manifest::rebuild(core.fs.clone(), &core.dir, state)?;
         let slm = open::assemble(core, manifest, pool, Attached::Rebuild)?;
-        slm.recover_around(Attached::Rebuild, &mut |damage| {
+        let recovered = slm.recover_around(Attached::Rebuild, &mut |damage| {
             if damage.is_of_another_version() {
                 return Err(damage);
             }
             self.damaged_log(&damage);
             Ok(())
-        })?;
+        });
+        slm.jobs.closed_unless(recovered)?;
         let indexed = terrace_index::PointIndex::len(slm.located.index());
         self.base.did(format!("rebuilt the index of {indexed} keys from {} tables", tables.len()));
         slm.close()?;

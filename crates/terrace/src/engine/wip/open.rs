@@ -48,7 +48,7 @@ pub(super) fn assemble(
     }
     let log = logging::open(&core, &manifest, pool.as_ref())?;
     let wip = Wip::new(core, Parts { manifest, pool, log })?;
-    wip.recover(found, replaying, gathered, damaged)?;
+    wip.jobs.closed_unless(wip.recover(found, replaying, gathered, damaged))?;
     Ok(wip)
 }
 

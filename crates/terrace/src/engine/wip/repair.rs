@@ -37,9 +37,9 @@ pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {
     let core = base.core.clone();
     rebuild(base, state, gathered.as_ref(), Beside::NOTHING, |opened, damaged| {
         let wip = open::assemble(core, opened, Replaying::Asked, gathered.as_ref(), damaged)?;
-        wip.rotate()?;
-        wip.wait_until_flushed()?;
-        wip.log.forget_all(&wip.manifest, wip.last_seq())?;
+        let flush = || wip.rotate().and_then(|()| wip.wait_until_flushed());
+        let forget = || wip.log.forget_all(&wip.manifest, wip.last_seq());
+        wip.jobs.closed_unless(flush().and_then(|()| forget()))?;
         wip.close()
     })
 }

@@ -22,7 +22,7 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
         gathered: Option<&Gathered>,
         damaged: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<()> {
-        let replayed = self.replay_all(found, gathered, damaged)?;
+        let replayed = self.jobs.closed_unless(self.replay_all(found, gathered, damaged))?;
         let _ = self.opened.set(match found {
             Found::New => "created a new database".into(),
             found => {

@@ -44,9 +44,8 @@ pub(crate) fn repair<S: Stage>(
     let core = base.core.clone();
     rebuild(base, state, gathered.as_ref(), home.beside, |opened, damaged| {
         let tree = assemble(core, opened, gathered.as_ref(), damaged)?;
-        tree.rotate()?;
-        tree.wait_until_flushed()?;
-        tree.forget_logs()?;
+        let flush = || tree.rotate().and_then(|()| tree.wait_until_flushed());
+        tree.jobs.closed_unless(flush().and_then(|()| tree.forget_logs()))?;
         tree.close()
     })
 }

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use terrace::{EngineKind, Options, Stats};
 use terrace_base::rng::Rng;
 use terrace_pmem::Granularity;
-use terrace_sim::{PmOptions, Refusal, Survival, Trouble, World, WorldOptions};
+use terrace_sim::{OwnWorld, PmOptions, Refusal, Survival, Trouble, World, WorldOptions};
 
 use super::life::{Life, Verdict};
 use super::space;
@@ -47,8 +47,8 @@ impl Subject {
         Subject { engine, granularity, options, pm }
     }
 
-    fn world(&self, seed: u64) -> World {
-        World::new(seed, WorldOptions { pm: self.pm })
+    fn world(&self, seed: u64) -> OwnWorld {
+        OwnWorld(World::new(seed, WorldOptions { pm: self.pm }))
     }
 }
 

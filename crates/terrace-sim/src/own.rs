@@ -1,12 +1,13 @@
-//! The worlds that an explorer makes, and is done with.
+//! Worlds that take no memory any more once whoever made them is done with them.
 
 use std::ops::Deref;
 
 use crate::world::World;
 
-/// A world that is emptied when its explorer is done with it: a scenario that kills processes forgets what these had, and
+/// A world that is emptied when its maker is done with it: a scenario that kills processes forgets what these had, and
 /// with it the world.
-pub(super) struct OwnWorld(pub(super) World);
+#[derive(Debug)]
+pub struct OwnWorld(pub World);
 
 impl Deref for OwnWorld {
     type Target = World;
