@@ -88,6 +88,9 @@ impl Pool {
         if !options.salvage {
             if !options.read_only {
                 format::mend_superblock(&raw, &superblock)?;
+                if opened != Opened::Torn {
+                    previous.settle(&raw)?;
+                }
             }
             session.write(&raw)?;
         }

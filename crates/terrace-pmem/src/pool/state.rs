@@ -1,9 +1,9 @@
 //! The part of the header that changes from session to session: generation, clean flag, what tells the machine's boot
 //! and the mounted file from others, and digests.
 //!
-//! Two slots; the sound one with the higher sequence counts, and a write goes to the other one, so that at any
-//! moment one sound slot is there. A slot that is neither sound nor zero is what a crash during a write leaves,
-//! or damage: then nothing is believed to have been closed in order, whatever the other slot says.
+//! Two slots; the sound one with the higher sequence counts. A write goes to the other one, and not before the one that
+//! counts is durable, so that at any moment one sound slot is there. A slot that is neither sound nor zero is what a crash
+//! during a write leaves, or damage: then nothing is believed to have been closed in order, whatever the other slot says.
 
 use std::path::Path;
 
@@ -71,6 +71,13 @@ impl Previous {
             Some((state, slot)) => Ok(Previous { state, slot, damaged }),
             None => Err(Error::corruption(name, STATE_AT[0], "a sound state slot", "two damaged ones")),
         }
+    }
+
+    /// Makes the slot that counts durable. A process that was killed has perhaps only stored it, and while the other slot is
+    /// being written nothing else says what the pool is.
+    pub(super) fn settle(&self, raw: &Raw<'_>) -> Result<()> {
+        raw.write(STATE_AT[self.slot], self.state.as_bytes());
+        raw.make_durable(STATE_AT[self.slot], 64)
     }
 
     /// How the previous session ended, seen from this place.

@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 use terrace_base::rng::Rng;
 use terrace_base::{Error, Result};
 use terrace_pmem::{Granularity, Kind, Marks, POff, Pool};
-use terrace_sim::{Explorer, PmOptions, Recorder, Scenario, World, WorldOptions};
+use terrace_sim::{Event, Explorer, PmOptions, Recorder, Scenario, World, WorldOptions};
 
 use crate::planted::pool;
+use crate::raw::at_events;
 
 const DIRECTORY: Kind = Kind(1);
 const OBJECT: Kind = Kind(2);
@@ -232,4 +233,39 @@ fn a_pool_that_cannot_grow_says_so_and_stays_whole() {
     let pm = PmOptions { bytes: 64 << 10, capacity: 80 << 10, granularity: Granularity::CacheLine };
     let full = Explorer::new(3).world(WorldOptions { pm }).images(2000);
     full.must_pass(Allocations, ops(3, 60));
+}
+
+/// Killed at every event of opening and closing, and cut off at every event of the next opening: a pool stays one.
+#[test]
+fn killed_and_then_cut_off_it_opens() {
+    for granularity in [Granularity::Page, Granularity::CacheLine, Granularity::Byte] {
+        let pm = PmOptions { bytes: 64 << 10, capacity: 512 << 10, granularity };
+        let world = World::new(5, WorldOptions { pm });
+        pool(&world).unwrap().close().unwrap();
+        let lives = |world: &World| {
+            for _ in 0..2 {
+                if let Ok(pool) = pool(world) {
+                    pool.close().unwrap();
+                }
+            }
+        };
+        let survivors = at_events(&world, lives, move |event, world| {
+            let cut = |event: &Event, world: &World| {
+                (event.index..).map(|seed| world.crash(seed)).take(8).collect()
+            };
+            let seen: Vec<(Event, Vec<World>)> = at_events(&world.kill(), lives, move |e, w| cut(&e, w));
+            (event.index, seen)
+        });
+        for (_, (killed, survivors)) in survivors {
+            for (event, worlds) in survivors {
+                for (image, world) in worlds.iter().enumerate() {
+                    if let Err(e) = pool(world) {
+                        panic!(
+                            "{granularity:?}, killed at {killed}, cut off at {event:?}, image {image}: {e}"
+                        );
+                    }
+                }
+            }
+        }
+    }
 }

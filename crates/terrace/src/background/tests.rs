@@ -177,6 +177,20 @@ fn once_it_is_closed_only_work_that_is_left_is_an_error() {
     assert_eq!(jobs.unless_closed(|| true, || unreachable!()).unwrap_err().kind(), ErrorKind::Closed);
 }
 
+#[test]
+fn an_opening_that_failed_leaves_no_jobs() {
+    let core = Bench::new(&[]).core;
+    let (jobs, engine) = (Background::new(core.clone(), 1), Arc::new(Seen::default()));
+    assert!(jobs.closed_unless(Ok(7)).is_ok_and(|seven| seven == 7) && !jobs.is_closing());
+    jobs.tidy(&Arc::downgrade(&engine), |seen| {
+        seen.lock().push(1);
+        Ok(())
+    });
+    assert_eq!(jobs.closed_unless::<()>(Err(broken())).unwrap_err().kind(), ErrorKind::Io);
+    assert!(jobs.is_closing() && !core.env.executor.help());
+    assert_eq!(*engine.lock(), [1], "the job that there was has come to its end");
+}
+
 /// Compactions that are still to be done, and how often files were swept.
 #[derive(Debug, Default)]
 struct Tables {

@@ -271,6 +271,13 @@ fn everything_at_once() {
     Plan { seed: 12, ops: 120, mix, images: 2000 }.explore();
 }
 
+/// Must catch what many openings that each write a little leave to one another: logs, numbers and roots of many.
+#[test]
+fn opened_often_for_little() {
+    let mix = Mix { put: 4, delete: 1, synced: 1, reopen: 5, keys: 10, len: 30, ..Mix::default() };
+    Plan { seed: 12, ops: 34, mix, images: 900 }.explore();
+}
+
 /// Must catch keys that are in no bucket, in two, or in one whose bounds are not theirs: buckets are split, emptied, joined
 /// and filled again.
 #[test]
