@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use terrace_base::{Error, Result};
 
 use super::file::FileLog;
-use super::{CommitLog, Log, Logged, Record, Series};
+use super::{CommitLog, Log, Logged, Place, Record, Series};
 use crate::batch::WriteBatch;
 use crate::manifest::Edit;
 
@@ -14,6 +14,12 @@ const RECORD_BYTES: usize = 256 << 10;
 
 /// What a new log takes beside what it holds: headers, and whole blocks for its name.
 const ROOM_BYTES: u64 = 64 << 10;
+
+/// So many logs in files may be left by openings in which little was written.
+const MOST_SMALL_LOGS: usize = 4;
+
+/// What memtables may hold for each log that is there, for all of it to be copied to one.
+const SMALL_LOG_BYTES: u64 = 256 << 10;
 
 /// A record of a memtable, on its way into another log.
 pub(crate) trait Entry {
@@ -46,6 +52,25 @@ impl CommitLog {
     pub fn try_to_mend(&self, host: &impl Logged) {
         if let Err(error) = self.mend(host) {
             tracing::warn!(%error, "the commit log could not be begun anew");
+        }
+    }
+
+    /// After an opening in order that has found `there` logs in files: each writer that opens the database begins one, so
+    /// where many hold little one takes the place of all. Where the disk has no room for it they stay.
+    pub fn join_small(&self, host: &impl Logged, there: usize) -> Result<()> {
+        let bytes = host.memtable_bytes();
+        let is_worth_it = there > MOST_SMALL_LOGS && bytes <= there as u64 * SMALL_LOG_BYTES;
+        let is_in_files = matches!(self.series.lock().place, Place::Files);
+        if !is_worth_it || !is_in_files || bytes > self.policy.copy_bytes {
+            return Ok(());
+        }
+        if self.core.fs().free_bytes(&self.core.dir)? < 2 * (bytes + ROOM_BYTES) {
+            return Ok(());
+        }
+        self.distrust();
+        match self.mend(host) {
+            Err(e) if e.is_out_of_space() => Ok(()),
+            outcome => outcome,
         }
     }
 

@@ -200,6 +200,9 @@ impl Slm {
         {
             self.mem.load().iter().for_each(|m| m.logged_from(first));
         }
+        if self.logs_writes() {
+            self.log.join_small(self, logs.len())?;
+        }
         Ok(())
     }
 

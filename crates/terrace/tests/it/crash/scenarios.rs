@@ -271,7 +271,8 @@ fn everything_at_once() {
     Plan { seed: 12, ops: 120, mix, images: 2000 }.explore();
 }
 
-/// Must catch what many openings that each write a little leave to one another: logs, numbers and roots of many.
+/// Must catch what many openings that each write a little leave to one another: a log that takes the place of many and lacks
+/// some of them, many that go before it is there, and what a killed one had only stored.
 #[test]
 fn opened_often_for_little() {
     let mix = Mix { put: 4, delete: 1, synced: 1, reopen: 5, keys: 10, len: 30, ..Mix::default() };
