@@ -250,11 +250,11 @@ fn killed_and_then_cut_off_it_opens() {
             }
         };
         let survivors = at_events(&world, lives, move |event, world| {
-            let cut = |event: &Event, world: &World| {
-                (event.index..).map(|seed| world.crash(seed)).take(8).collect()
+            let cuts = |event: &Event, world: &World| {
+                let seeds = event.index..event.index + 8;
+                seeds.map(|seed| world.crash(seed)).collect::<Vec<World>>()
             };
-            let seen: Vec<(Event, Vec<World>)> = at_events(&world.kill(), lives, move |e, w| cut(&e, w));
-            (event.index, seen)
+            (event.index, at_events(&world.kill(), lives, cuts))
         });
         for (_, (killed, survivors)) in survivors {
             for (event, worlds) in survivors {
