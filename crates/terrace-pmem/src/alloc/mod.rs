@@ -28,6 +28,7 @@ mod marks;
 mod reclaim;
 mod runs;
 mod slab;
+mod slabs;
 mod slots;
 mod table;
 
@@ -41,7 +42,8 @@ use crate::layout::Superblock;
 use crate::pool::Pool;
 
 use extents::Space;
-use slots::{KindShelves, Slabs};
+use slabs::Slabs;
+use slots::KindShelves;
 
 pub use check::Problem;
 pub use clear::Clearing;

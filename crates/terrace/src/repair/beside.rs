@@ -12,31 +12,22 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 use terrace_disk::{Access, BlockFile, FileLock, Fs, ReadFile, WriteFile};
-use terrace_pmem::{Pool, PoolOptions};
 
 use super::kept::KeptBlocks;
 use super::note::{self, Note};
-use crate::env::{Env, PmSpace};
+use super::pools::{BesidePm, pool_beside};
+use super::stop::Stop;
+use crate::env::Env;
 use crate::manifest::REPAIR_FOLDER;
-
-/// What is added to the name of a pool's place.
-pub(super) const POOL_SUFFIX: &str = ".repair";
 
 /// Where a repair writes its files.
 pub(super) fn folder(dir: &Path) -> PathBuf {
     dir.join(REPAIR_FOLDER)
-}
-
-/// Where a repair makes a pool that is to lie at `path`.
-pub(super) fn pool_beside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(POOL_SUFFIX);
-    PathBuf::from(name)
 }
 
 /// Makes the folder a repair's own, and the place beside `pool` if nothing lies there: what lies in them later is worth
@@ -124,23 +115,6 @@ pub(super) struct Changes {
     pub hidden: BTreeSet<OsString>,
 }
 
-/// Whether the repair is to end before its last step.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Stop(Option<&'static AtomicBool>);
-
-impl Stop {
-    /// An error once it is.
-    pub fn look(self, path: &Path) -> Result<()> {
-        match self.0 {
-            Some(stop) if stop.load(Ordering::Relaxed) => {
-                let stopped = std::io::Error::new(std::io::ErrorKind::Interrupted, "the repair was stopped");
-                Err(Error::io(path, "repair", stopped))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
 /// The files of a directory, with what is written lying beside them.
 #[derive(Debug)]
 pub(super) struct BesideFs {
@@ -148,26 +122,6 @@ pub(super) struct BesideFs {
     stop: Stop,
     dir: PathBuf,
     changes: Mutex<Changes>,
-}
-
-/// Which pool lies in a place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PoolNow {
-    /// The one that was there, or none.
-    AsBefore,
-    /// None: the one that was there is to go.
-    Removed,
-    /// A new one, which lies beside.
-    New,
-}
-
-/// Pools, of which one is being replaced.
-#[derive(Debug)]
-pub(super) struct BesidePm {
-    pm: Arc<dyn PmSpace>,
-    stop: Stop,
-    /// The place of the pool, and what lies there.
-    now: Mutex<Option<(PathBuf, PoolNow)>>,
 }
 
 /// A view of a database in which a repair works.
@@ -333,92 +287,6 @@ impl Fs for BesideFs {
 
     fn available_memory(&self) -> Option<u64> {
         self.fs.available_memory()
-    }
-}
-
-impl BesidePm {
-    /// The place of the pool that was made or removed, and what lies there now.
-    pub fn change(&self) -> Option<(PathBuf, PoolNow)> {
-        self.now.lock().clone()
-    }
-
-    fn now(&self, path: &Path) -> PoolNow {
-        let now = self.now.lock();
-        now.as_ref().filter(|(place, _)| place == path).map_or(PoolNow::AsBefore, |(_, now)| *now)
-    }
-
-    fn set(&self, path: &Path, now: PoolNow) {
-        *self.now.lock() = Some((path.to_path_buf(), now));
-    }
-
-    fn refuse_device(&self, path: &Path) -> Result<()> {
-        match self.pm.is_device(path) {
-            true => Err(Error::invalid(format!(
-                "{} is a device, beside which there is no room for another pool; name a file for that",
-                path.display()
-            ))),
-            false => Ok(()),
-        }
-    }
-}
-
-impl PmSpace for BesidePm {
-    fn create(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
-        self.stop.look(path)?;
-        self.refuse_device(path)?;
-        if self.exists(path)? {
-            return Err(Error::invalid(format!("{} is there already", path.display())));
-        }
-        let beside = pool_beside(path);
-        if self.pm.exists(&beside)? {
-            return Err(Error::invalid(format!(
-                "{} lies where a repair makes the new pool, and is none of its own: move it away",
-                beside.display()
-            )));
-        }
-        let pool = self.pm.create(&beside, options)?;
-        self.set(path, PoolNow::New);
-        Ok(pool)
-    }
-
-    fn open(&self, path: &Path, options: &PoolOptions) -> Result<Pool> {
-        self.stop.look(path)?;
-        match self.now(path) {
-            PoolNow::New => self.pm.open(&pool_beside(path), options),
-            PoolNow::Removed => Err(Error::io(path, "open", std::io::ErrorKind::NotFound.into())),
-            PoolNow::AsBefore => {
-                // Read only, it is as safe as a copy, and a device can be opened so.
-                let private = !options.read_only;
-                self.pm.open(path, &PoolOptions { private, ..options.clone() })
-            }
-        }
-    }
-
-    fn exists(&self, path: &Path) -> Result<bool> {
-        match self.now(path) {
-            PoolNow::AsBefore => self.pm.exists(path),
-            PoolNow::Removed => Ok(false),
-            PoolNow::New => Ok(true),
-        }
-    }
-
-    fn remove(&self, path: &Path) -> Result<()> {
-        self.refuse_device(path)?;
-        match self.now(path) {
-            PoolNow::New => self.pm.remove(&pool_beside(path))?,
-            PoolNow::AsBefore if !self.pm.exists(path)? => return Ok(()),
-            PoolNow::AsBefore | PoolNow::Removed => {}
-        }
-        self.set(path, PoolNow::Removed);
-        Ok(())
-    }
-
-    fn is_device(&self, path: &Path) -> bool {
-        self.pm.is_device(path)
-    }
-
-    fn home(&self, path: &Path) -> Option<PathBuf> {
-        self.pm.home(path)
     }
 }
 

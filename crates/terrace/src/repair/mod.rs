@@ -10,7 +10,9 @@ mod evidence;
 mod journal;
 mod kept;
 mod note;
+mod pools;
 mod sealed;
+mod stop;
 mod switch;
 mod whose;
 

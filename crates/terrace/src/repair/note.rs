@@ -10,7 +10,7 @@ use terrace_base::codec::Reader;
 use terrace_base::{Error, Result};
 use terrace_disk::Fs;
 
-use super::beside::POOL_SUFFIX;
+use super::pools::POOL_SUFFIX;
 use super::sealed::{Sort, path_of, put_path, some_path};
 
 /// The note's name.

@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use terrace_base::{Error, Result};
 use terrace_disk::Fs;
 
-use super::beside::{self, Beside, PoolNow};
+use super::beside::{self, Beside};
 use super::journal::{Journal, PoolMove};
+use super::pools::{PoolNow, pool_beside};
 use crate::env::{Env, PmSpace};
 use crate::manifest::{self, FileName, LOST_FOLDER, Manifest, REPAIR_RECORD, REPAIR_RECORD_TEMP};
 use crate::salvage::Salvage;
@@ -230,7 +231,7 @@ fn plan_pool(
 ) -> Result<Option<PoolMove>> {
     let Some((place, now)) = view.pm.change() else { return Ok(None) };
     let named = |path: PathBuf| beside::name_from(dir, path);
-    let new = (now == PoolNow::New).then(|| named(beside::pool_beside(&place))).transpose()?;
+    let new = (now == PoolNow::New).then(|| named(pool_beside(&place))).transpose()?;
     let mut aside = None;
     if let Some(why) = done.pool_aside.as_ref().filter(|_| !env.pm.is_device(&place))
         && env.pm.exists(&place)?

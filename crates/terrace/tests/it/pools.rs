@@ -1,101 +1,15 @@
 //! What a power cut leaves of an ordinary file in the place of the pool may be anything at all: tables and logs
 //! give a prefix of the history that holds every synced write, by opening and by repair.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
-use terrace::env::RealPm;
-use terrace::{Db, EngineKind, Env, ErrorKind, Options, PoolChoice, Profile, Result};
-use terrace_base::checksum::hash64;
-use terrace_base::clock::ManualClock;
-use terrace_base::exec::Inline;
+use terrace::{Db, EngineKind, ErrorKind, Options, PoolChoice, Profile, Result};
 use terrace_base::rng::Rng;
-use terrace_disk::{Access, BlockFile, FileLock, Fs, ReadFile, RealFs, WriteFile};
 
-use crate::harness::{Contents, Map, assert_clean};
+use crate::harness::{Contents, Map, assert_clean, booted};
 
 const OPS: u32 = 500;
 const SYNCED: u32 = 420;
-
-/// The files as a machine finds them that was booted anew, whatever the boot is called.
-#[derive(Debug)]
-struct Booted(&'static str);
-
-impl Fs for Booted {
-    fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
-        RealFs.create(path)
-    }
-
-    fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
-        RealFs.create_reserved(path)
-    }
-
-    fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {
-        RealFs.open_blocks(path, is_new)
-    }
-
-    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
-        RealFs.open(path, access)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        RealFs.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> Result<()> {
-        RealFs.remove(path)
-    }
-
-    fn sync_file(&self, path: &Path) -> Result<()> {
-        RealFs.sync_file(path)
-    }
-
-    fn sync_dir(&self, path: &Path) -> Result<()> {
-        RealFs.sync_dir(path)
-    }
-
-    fn list(&self, path: &Path) -> Result<Vec<PathBuf>> {
-        RealFs.list(path)
-    }
-
-    fn exists(&self, path: &Path) -> Result<bool> {
-        RealFs.exists(path)
-    }
-
-    fn create_dir_all(&self, path: &Path) -> Result<()> {
-        RealFs.create_dir_all(path)
-    }
-
-    fn remove_dir(&self, path: &Path) -> Result<()> {
-        RealFs.remove_dir(path)
-    }
-
-    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        RealFs.lock(path)
-    }
-
-    fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
-        RealFs.lock_to_read(path)
-    }
-
-    fn free_bytes(&self, path: &Path) -> Result<u64> {
-        RealFs.free_bytes(path)
-    }
-
-    fn epoch(&self, _dir: &Path) -> u64 {
-        hash64(self.0.as_bytes()).max(1)
-    }
-}
-
-pub fn env(boot: &'static str) -> Env {
-    Env {
-        fs: Arc::new(Booted(boot)),
-        pm: Arc::new(RealPm { boot_id: Some(boot.into()) }),
-        executor: Arc::new(Inline::default()),
-        clock: Arc::new(ManualClock::default()),
-        hash_seed: None,
-    }
-}
 
 fn options() -> Options {
     let mut options = Options { pm_bytes: 4 << 20, pool_extent_bytes: 4096, ..Options::default() };
@@ -138,7 +52,7 @@ fn leave() -> Left {
 fn leave_with(options: Options) -> Left {
     let live = tempfile::tempdir().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let db = Db::open_in(env("one"), live.path(), options).unwrap();
+    let db = Db::open_in(booted("one"), live.path(), options).unwrap();
     let (mut map, mut states, mut old_pool) = (Map::new(), vec![Map::new()], Vec::new());
     let (mut copies, flushes) = (Vec::new(), || db.stats().counts.flushes);
     let pool = || std::fs::read(live.path().join("pool")).unwrap();
@@ -218,20 +132,20 @@ fn whatever_lies_in_the_pools_place_a_prefix_comes_back() {
     let left = leave();
     for (what, spoil) in POOLS {
         let dir = with_pool(&left, spoil);
-        let db = Db::open_in(env("two"), dir.path(), options()).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let db = Db::open_in(booted("two"), dir.path(), options()).unwrap_or_else(|e| panic!("{what}: {e}"));
         let opened = db.stats().opened;
         assert!(opened.contains("rebuilt") && opened.lines().count() == 1, "{what}: {opened:?}");
         assert_prefix(&db, &left.states, SYNCED, what);
         let found = contents(&db);
         db.close().unwrap();
         drop(db);
-        let db = Db::open_in(env("three"), dir.path(), options()).unwrap();
+        let db = Db::open_in(booted("three"), dir.path(), options()).unwrap();
         assert!(db.stats().opened.contains("clean"), "{what}: {}", db.stats().opened);
         assert!(contents(&db) == found, "{what}, closed and opened");
     }
     let missing = with_pool(&left, |_, _| {});
     std::fs::remove_file(missing.path().join("pool")).unwrap();
-    let db = Db::open_in(env("two"), missing.path(), options()).unwrap();
+    let db = Db::open_in(booted("two"), missing.path(), options()).unwrap();
     assert_prefix(&db, &left.states, SYNCED, "missing");
 }
 
@@ -239,20 +153,20 @@ fn whatever_lies_in_the_pools_place_a_prefix_comes_back() {
 #[test]
 fn opening_says_what_it_replayed() {
     let (live, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let db = Db::open_in(env("one"), live.path(), options()).unwrap();
+    let db = Db::open_in(booted("one"), live.path(), options()).unwrap();
     (0..20u8).for_each(|i| db.put(&[i], b"in a table").unwrap());
     db.flush().unwrap();
     (20..27u8).for_each(|i| db.put(&[i], b"in a log").unwrap());
     db.sync().unwrap();
     copy(live.path(), dir.path());
-    let opened = Db::open_in(env("two"), dir.path(), options()).unwrap().stats().opened;
+    let opened = Db::open_in(booted("two"), dir.path(), options()).unwrap().stats().opened;
     assert!(opened.ends_with(": 20 keys in 1 tables, 7 writes in 1 logs"), "{opened}");
 }
 
 #[test]
 fn in_the_same_boot_the_pool_is_all_there() {
     let left = leave();
-    let db = Db::open_in(env("one"), left.dir.path(), options()).unwrap();
+    let db = Db::open_in(booted("one"), left.dir.path(), options()).unwrap();
     assert!(db.stats().opened.contains("attached"), "{}", db.stats().opened);
     assert_prefix(&db, &left.states, OPS - 1, "the same boot");
 }
@@ -265,7 +179,7 @@ fn in_the_same_boot_damage_to_the_pool_is_told() {
     let mut told = 0;
     for (what, spoil) in POOLS {
         let dir = with_pool(&left, spoil);
-        match Db::open_in(env("one"), dir.path(), options()) {
+        match Db::open_in(booted("one"), dir.path(), options()) {
             Ok(db) => {
                 let found = contents(&db);
                 assert!(left.states.last() == Some(&found), "{what}: {}", db.stats().opened);
@@ -279,7 +193,7 @@ fn in_the_same_boot_damage_to_the_pool_is_told() {
     assert_eq!(told, POOLS.len() - 2, "all but the untouched and the longer one");
     let missing = with_pool(&left, |_, _| {});
     std::fs::remove_file(missing.path().join("pool")).unwrap();
-    let error = Db::open_in(env("one"), missing.path(), options()).map(drop).unwrap_err();
+    let error = Db::open_in(booted("one"), missing.path(), options()).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
 }
 
@@ -291,7 +205,7 @@ fn an_older_copy_of_the_pool_is_told_after_a_kill() {
         let (dir, killed) = (home.path().join("db"), home.path().join("killed"));
         let pool = PoolChoice::Emulated { path: None, profile: Profile::parse("dram").unwrap() };
         let options = Options { engine, pool, ..options() };
-        let open = |dir: &Path| Db::open_in(env("one"), dir, options.clone());
+        let open = |dir: &Path| Db::open_in(booted("one"), dir, options.clone());
         let db = open(&dir).unwrap();
         db.put(b"key", b"of the first session").unwrap();
         db.close().unwrap();
@@ -325,7 +239,7 @@ fn an_older_copy_from_within_the_session_is_told_by_what_it_lacks() {
             let dir = tempfile::tempdir().unwrap();
             copy(left.dir.path(), dir.path());
             std::fs::write(dir.path().join("pool"), &copied.pool).unwrap();
-            let open = || Db::open_in(env("one"), dir.path(), options.clone());
+            let open = || Db::open_in(booted("one"), dir.path(), options.clone());
             let error = match open() {
                 Ok(db) => {
                     assert!(
@@ -342,7 +256,7 @@ fn an_older_copy_from_within_the_session_is_told_by_what_it_lacks() {
                 "{error}"
             );
             told += 1;
-            let report = Db::repair_in(env("one"), dir.path(), options.clone()).unwrap();
+            let report = Db::repair_in(booted("one"), dir.path(), options.clone()).unwrap();
             assert!(report.lost.iter().any(|line| line.contains("older copy")), "{what}: {report:?}");
             assert_prefix(&open().unwrap(), &left.states, copied.writes.max(logged) - 1, &what);
         }
@@ -355,8 +269,8 @@ fn a_repair_after_a_power_cut_brings_a_prefix_back() {
     let left = leave();
     for (what, spoil) in POOLS {
         let dir = with_pool(&left, spoil);
-        Db::repair_in(env("two"), dir.path(), options()).unwrap_or_else(|e| panic!("{what}: {e}"));
-        let db = Db::open_in(env("two"), dir.path(), options()).unwrap();
+        Db::repair_in(booted("two"), dir.path(), options()).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let db = Db::open_in(booted("two"), dir.path(), options()).unwrap();
         assert_prefix(&db, &left.states, SYNCED, what);
     }
 }
@@ -374,11 +288,11 @@ fn a_damaged_log_is_repaired_up_to_the_damage() {
     let middle = log.len() / 3;
     log[middle] ^= 0x20;
     std::fs::write(path, log).unwrap();
-    let refused = Db::open_in(env("two"), dir.path(), options()).map(drop).unwrap_err();
+    let refused = Db::open_in(booted("two"), dir.path(), options()).map(drop).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Corruption, "{refused}");
-    let report = Db::repair_in(env("two"), dir.path(), options()).unwrap();
+    let report = Db::repair_in(booted("two"), dir.path(), options()).unwrap();
     assert!(report.lost.iter().any(|line| line.contains(".log")), "{:?}", report.lost);
-    let db = Db::open_in(env("two"), dir.path(), options()).unwrap();
+    let db = Db::open_in(booted("two"), dir.path(), options()).unwrap();
     assert_prefix(&db, &left.states, 0, "a damaged log");
 }
 

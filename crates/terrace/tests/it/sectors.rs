@@ -131,6 +131,6 @@ fn machines_made_of_bytes() {
 #[test]
 fn a_machine_that_was_booted_anew() {
     let dir = tempfile::tempdir().unwrap();
-    let boots = || ["two", "three"].map(|boot| crate::pools::env(boot).fs).into_iter();
-    live(&*crate::pools::env("one").fs, &dir.path().join("db"), || boots().take(1).collect());
+    let boots = || ["two", "three"].map(|boot| crate::harness::booted(boot).fs).into_iter();
+    live(&*crate::harness::booted("one").fs, &dir.path().join("db"), || boots().take(1).collect());
 }

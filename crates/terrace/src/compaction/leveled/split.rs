@@ -17,3 +17,17 @@ pub fn split(mut anchors: Vec<(Vec<u8>, u64)>, parts: usize) -> Vec<Vec<u8>> {
     }
     cuts
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cuts_share_the_bytes() {
+        let anchors: Vec<_> = (0..100u8).map(|i| (vec![i], 10)).collect();
+        assert_eq!(split(anchors.clone(), 4), [vec![24], vec![49], vec![74]]);
+        assert_eq!(split(anchors, 1), Vec::<Vec<u8>>::new());
+        assert_eq!(split(vec![(vec![1], 5); 9], 3), [vec![1]], "there is one place to cut at");
+        assert_eq!(split(Vec::new(), 3), Vec::<Vec<u8>>::new());
+    }
+}

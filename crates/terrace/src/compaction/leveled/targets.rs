@@ -49,3 +49,23 @@ impl Targets {
         Targets { base, bytes }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_follow_from_the_last_level() {
+        let options = LeveledOptions { levels: 7, base_bytes: 256, ..LeveledOptions::default() };
+        let small = Targets::new(&[900, 0, 0, 0, 0, 0, 100], &options);
+        assert_eq!((small.base, small.bytes[6]), (6, 256), "all of it fits into the last level");
+        let targets = Targets::new(&[900, 0, 0, 0, 0, 0, 27_600], &options);
+        assert_eq!(targets.base, 3);
+        assert_eq!(targets.bytes[3..], [256, 276, 2760, 27_600]);
+        assert!(targets.bytes[..3].iter().all(|b| *b == u64::MAX));
+        let empty = Targets::new(&[0; 7], &options);
+        assert_eq!((empty.base, empty.bytes[6]), (6, 256));
+        let full = Targets::new(&[0, 300, 3000, 30_000, 300_000, 3_000_000, 300_000_000], &options);
+        assert_eq!((full.base, full.bytes[1], full.bytes[2]), (1, 256, 2560));
+    }
+}

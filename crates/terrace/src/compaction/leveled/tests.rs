@@ -2,7 +2,6 @@
 //! lose nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -13,45 +12,6 @@ use crate::compaction::overlap::overlaps;
 
 fn options() -> LeveledOptions {
     LeveledOptions { levels: 7, base_bytes: 256, ..LeveledOptions::default() }
-}
-
-#[test]
-fn targets_follow_from_the_last_level() {
-    let small = Targets::new(&[900, 0, 0, 0, 0, 0, 100], &options());
-    assert_eq!((small.base, small.bytes[6]), (6, 256), "all of it fits into the last level");
-    let targets = Targets::new(&[900, 0, 0, 0, 0, 0, 27_600], &options());
-    assert_eq!(targets.base, 3);
-    assert_eq!(targets.bytes[3..], [256, 276, 2760, 27_600]);
-    assert!(targets.bytes[..3].iter().all(|b| *b == u64::MAX));
-    let empty = Targets::new(&[0; 7], &options());
-    assert_eq!((empty.base, empty.bytes[6]), (6, 256));
-    let full = Targets::new(&[0, 300, 3000, 30_000, 300_000, 3_000_000, 300_000_000], &options());
-    assert_eq!((full.base, full.bytes[1], full.bytes[2]), (1, 256, 2560));
-}
-
-#[test]
-fn cuts_share_the_bytes() {
-    let anchors: Vec<_> = (0..100u8).map(|i| (vec![i], 10)).collect();
-    assert_eq!(split(anchors.clone(), 4), [vec![24], vec![49], vec![74]]);
-    assert_eq!(split(anchors, 1), Vec::<Vec<u8>>::new());
-    assert_eq!(split(vec![(vec![1], 5); 9], 3), [vec![1]], "there is one place to cut at");
-    assert_eq!(split(Vec::new(), 3), Vec::<Vec<u8>>::new());
-}
-
-#[test]
-fn writers_are_slowed_smoothly_and_stop_at_the_limit() {
-    let limits = Limits { l0_tables: (20, 36), debt: (64, 256), memtable_fill: 0.5 };
-    let group = Load { group_bytes: (1 << 20) / 100, ..Load::default() };
-    assert_eq!(delay(&group, &limits), Some(Duration::ZERO));
-    assert_eq!(delay(&Load { l0_tables: 20, ..group }, &limits), Some(Duration::ZERO));
-    let at = |l0_tables| delay(&Load { l0_tables, ..group }, &limits).unwrap_or(Duration::MAX);
-    assert!((20..36).all(|tables| at(tables) < at(tables + 1)));
-    assert!(at(28) < Duration::from_millis(3) && at(35) < Duration::from_millis(10));
-    assert_eq!(delay(&Load { l0_tables: 36, ..group }, &limits), None);
-    assert_eq!(delay(&Load { debt: 256, ..group }, &limits), None);
-    let full = Load { memtables_full: true, memtable_fill: 1.0, ..group };
-    assert!(delay(&full, &limits).is_some_and(|d| d > Duration::from_millis(9)));
-    assert_eq!(delay(&Load { memtables_full: false, ..full }, &limits), Some(Duration::ZERO));
 }
 
 fn figures(number: u64, seqs: (u64, u64)) -> TableFigures<'static> {

@@ -52,3 +52,24 @@ pub fn delay(load: &Load, limits: &Limits) -> Option<Duration> {
     let seconds = worst * load.group_bytes as f64 / SLOWEST_BYTES_PER_SEC;
     Some(Duration::from_secs_f64(seconds.min(LONGEST.as_secs_f64())))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writers_are_slowed_smoothly_and_stop_at_the_limit() {
+        let limits = Limits { l0_tables: (20, 36), debt: (64, 256), memtable_fill: 0.5 };
+        let group = Load { group_bytes: (1 << 20) / 100, ..Load::default() };
+        assert_eq!(delay(&group, &limits), Some(Duration::ZERO));
+        assert_eq!(delay(&Load { l0_tables: 20, ..group }, &limits), Some(Duration::ZERO));
+        let at = |l0_tables| delay(&Load { l0_tables, ..group }, &limits).unwrap_or(Duration::MAX);
+        assert!((20..36).all(|tables| at(tables) < at(tables + 1)));
+        assert!(at(28) < Duration::from_millis(3) && at(35) < Duration::from_millis(10));
+        assert_eq!(delay(&Load { l0_tables: 36, ..group }, &limits), None);
+        assert_eq!(delay(&Load { debt: 256, ..group }, &limits), None);
+        let full = Load { memtables_full: true, memtable_fill: 1.0, ..group };
+        assert!(delay(&full, &limits).is_some_and(|d| d > Duration::from_millis(9)));
+        assert_eq!(delay(&Load { memtables_full: false, ..full }, &limits), Some(Duration::ZERO));
+    }
+}

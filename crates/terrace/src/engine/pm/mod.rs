@@ -28,6 +28,7 @@
 mod check;
 mod elsewhere;
 mod gate;
+mod gathered;
 mod group;
 mod index;
 mod layout;

@@ -5,20 +5,19 @@
 //! is a record; then the pool is made anew with it. What of a deletion or an overwritten value has not been freed yet
 //! cannot be told from what is valid where the index says nothing: the report says so.
 //!
-//! What is gathered goes through tables, sorted, so that it need not fit into memory. There a version has its number with
-//! a rank above it, by which what is told for certain stands before what is merely found.
+//! What is gathered goes through tables (`gathered`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use terrace_base::{Error, Result};
 use terrace_index::ScanBatch;
 use terrace_pmem::{CLOSED_WITH, Opened, Pool, PoolOptions};
 use terrace_table::{Kind, TableMeta, TableOptions};
 
 use super::elsewhere::{Elsewhere, Place, PlaceOf, Salvaged, Word};
+use super::gathered::{Content, Rank, each_content, highest_number, is_merely_found, take};
 use super::index::KeyIndex;
 use super::open;
 use super::undo;
@@ -29,61 +28,14 @@ use crate::core::engine::Engine;
 use crate::core::request::Condition;
 use crate::manifest::{Identity, Manifest, State};
 use crate::pool::{self, MEDIA};
-use crate::salvage::{Runs, Salvage, each_newest};
+use crate::salvage::{Runs, Salvage};
 use crate::versions::{LINKED_KIND, RECORD_KIND, Record};
-
-/// What is found of a version.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) enum Content {
-    /// The key is deleted.
-    #[default]
-    Nothing,
-    Value(Vec<u8>),
-    /// The word of the place where the value lies, and stays.
-    At(u64),
-}
-
-impl Content {
-    fn encode(&self) -> Vec<u8> {
-        match self {
-            Content::Nothing => Vec::new(),
-            Content::Value(value) => [&[0], &value[..]].concat(),
-            Content::At(word) => [&[1], &word.to_le_bytes()[..]].concat(),
-        }
-    }
-
-    fn decode(kind: Kind, bytes: &[u8]) -> Option<Content> {
-        match (kind, bytes.split_first()) {
-            (Kind::Delete, _) => Some(Content::Nothing),
-            (Kind::Put, Some((0, value))) => Some(Content::Value(value.to_vec())),
-            (Kind::Put, Some((1, word))) => word.try_into().ok().map(u64::from_le_bytes).map(Content::At),
-            (Kind::Put, _) => None,
-        }
-    }
-}
 
 /// Keys whose words lead to nothing sound, with these and why.
 type Missed = BTreeMap<Vec<u8>, (u64, String)>;
 
-/// What is given a key, the number and rank of its newest version, and what that is.
-type EachContent<'a> = dyn FnMut(&[u8], u64, Content) -> Result<()> + 'a;
-
 /// A number, and what was found.
 type Found = (u64, Content);
-
-/// Bits of a version's number; its rank stands above them.
-const NUMBER_BITS: u32 = 48;
-
-/// How certain it is that a version is a key's newest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Rank {
-    /// It is there.
-    Found,
-    /// The index leads to it.
-    Named,
-    /// It was so before a group that was cut short.
-    Undone,
-}
 
 /// Repairs the database in the view that `base` works in.
 pub(crate) fn repair<I: KeyIndex>(mut base: Salvage) -> Result<Salvage> {
@@ -268,19 +220,6 @@ fn gather<I: KeyIndex>(
     Ok(made)
 }
 
-/// Gathers a version of `key`.
-pub(crate) fn take(
-    runs: &mut Runs<'_>,
-    key: &[u8],
-    number: u64,
-    content: &Content,
-    rank: Rank,
-) -> Result<()> {
-    let kind = if *content == Content::Nothing { Kind::Delete } else { Kind::Put };
-    let seq = number | (rank as u64) << NUMBER_BITS;
-    runs.add(key, seq, kind, Bytes::from(content.encode()))
-}
-
 /// What the keys of a group that was cut short had before it.
 fn before_the_group<I: KeyIndex>(pool: &Pool, base: &mut Salvage) -> BTreeMap<Vec<u8>, Found> {
     let header = pool.root(I::HEADER_ROOT);
@@ -425,7 +364,7 @@ fn refill<I: KeyIndex>(store: &Arc<PmStore<I>>, tables: &[TableMeta], base: &mut
             Content::At(word) => drop(store.index.insert(key, word)?),
         }
         keys += 1;
-        merely_found += u64::from(seq >> NUMBER_BITS == Rank::Found as u64);
+        merely_found += u64::from(is_merely_found(seq));
         Ok(())
     })?;
     compare(core, &**store, tables)?;
@@ -437,26 +376,6 @@ fn refill<I: KeyIndex>(store: &Arc<PmStore<I>>, tables: &[TableMeta], base: &mut
     }
     base.did(format!("made the pool anew with {keys} keys"));
     Ok(())
-}
-
-/// Calls `each` with the newest of what was gathered of each key.
-fn each_content(core: &Core, tables: &[TableMeta], each: &mut EachContent<'_>) -> Result<()> {
-    each_newest(core, tables, &mut |key, seq, kind, value| match Content::decode(kind, value) {
-        Some(content) => each(key, seq, content),
-        None => Err(Error::corruption(&core.dir, 0, "what was gathered", "something else")),
-    })
-}
-
-/// The highest number of a version that stays where it lies; 0 if none does. Numbers go on from there.
-fn highest_number(core: &Core, tables: &[TableMeta]) -> Result<u64> {
-    let mut highest = 0;
-    each_content(core, tables, &mut |_, seq, content| {
-        if let Content::At(_) = content {
-            highest = highest.max(seq & ((1 << NUMBER_BITS) - 1));
-        }
-        Ok(())
-    })?;
-    Ok(highest)
 }
 
 /// Every key that was gathered must be in the new pool with its value, and none that was not.

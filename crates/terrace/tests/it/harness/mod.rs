@@ -1,11 +1,13 @@
 //! What the tests run a database in, and what they compare it with.
 
+mod booted;
 mod machine;
 mod model;
 mod pausable;
 mod setups;
 mod two_pools;
 
+pub use booted::booted;
 pub use machine::Machine;
 pub use model::{Contents, Entries, Map, Span, assert_clean, entries, get, in_span};
 pub use pausable::Pausable;

@@ -1,13 +1,16 @@
 //! What lies where a repair or a new pool is to lie, and files that are gone or of another kind: nobody's data goes for it.
 
+mod records;
+
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use terrace::{Db, EngineKind, Options};
-use terrace_base::checksum::crc32c;
-use terrace_disk::RealFs;
 
 use crate::support::{self, Bed, Run};
+
+pub use records::{identity, record};
+
+use records::sealed;
 
 /// Keys of a small database.
 const KEYS: u32 = 300;
@@ -150,96 +153,6 @@ fn a_note_of_another_place_costs_no_pool() {
     std::fs::write(folder.join("NOTE"), note(&one, &beside)).unwrap();
     run(&one, "repair", &[]).text();
     assert!(!beside.exists() && !folder.exists());
-}
-
-/// The record of a repair is carried out only where its files are: one that somebody has copied, or whose folder `repair`
-/// somebody has removed, would put nothing in the place of what it removes.
-#[test]
-fn a_record_without_its_files_changes_nothing() {
-    for engine in ENGINES {
-        let bed = Bed::new();
-        make(&bed, &bed.db, engine, "emulated:dram");
-        let there = names(&bed.db, "");
-        carries_nothing_out(&bed, &record(identity(&bed.db), &there), &there);
-    }
-}
-
-/// Nor is one of another database, though all its files were copied with it; and whoever looks at what it would do, or opens to
-/// read, is told, too.
-#[test]
-fn a_record_of_another_database_changes_nothing() {
-    for engine in ENGINES {
-        let bed = Bed::new();
-        let other = bed.path("other");
-        make(&bed, &bed.db, engine, "emulated:dram");
-        make(&bed, &other, engine, "emulated:dram");
-        let there = names(&bed.db, "");
-        // That of the other one, whose manifest lies in its place, and one without any file that calls itself ours.
-        let folder = bed.db.join("repair");
-        std::fs::create_dir(&folder).unwrap();
-        std::fs::copy(&names(&other, "MANIFEST")[0], folder.join("MANIFEST-000009")).unwrap();
-        for database in [identity(&other), identity(&bed.db), [7; 16]] {
-            carries_nothing_out(&bed, &record(database, &there), &there);
-        }
-        std::fs::remove_dir_all(&folder).unwrap();
-    }
-}
-
-/// A record that is no record is told by all, and at once.
-#[test]
-fn what_is_no_record_is_told_by_whoever_comes_by_it() {
-    let bed = Bed::new();
-    make(&bed, &bed.db, "slm", "auto");
-    let there = names(&bed.db, "");
-    let mut version = record(identity(&bed.db), &there);
-    for bytes in [&b""[..], b"TERREPAR", &[0; 5000], &version.clone()] {
-        let mut bytes = bytes.to_vec();
-        bytes.extend(if bytes.len() > 20 { vec![1] } else { vec![] });
-        carries_nothing_out(&bed, &bytes, &there);
-    }
-    version[8] = 1;
-    std::fs::write(bed.db.join("REPAIR"), version).unwrap();
-    for command in [&["put", "a", "b"][..], &["repair"], &["repair", "--dry-run"], &["get", "a"]] {
-        bed.run(command[0], &command[1..]).fails(3, &["REPAIR", "version 1"]);
-    }
-    std::fs::File::create(bed.db.join("REPAIR")).unwrap().set_len(1 << 40).unwrap();
-    bed.run::<&str>("repair", &[]).fails(3, &["REPAIR", "more bytes"]);
-}
-
-fn carries_nothing_out(bed: &Bed, record: &[u8], there: &[PathBuf]) {
-    std::fs::write(bed.db.join("REPAIR"), record).unwrap();
-    for command in
-        [&["put", "a", "b"][..], &["repair"], &["repair", "--dry-run"], &["get", "a"], &["export", "-"]]
-    {
-        bed.run(command[0], &command[1..]).fails(3, &["REPAIR"]);
-    }
-    bed.run::<&str>("check", &[]).fails(1, &["REPAIR"]);
-    std::fs::remove_file(bed.db.join("REPAIR")).unwrap();
-    assert!(there.iter().all(|path| path.exists()));
-    assert_eq!(count(&bed.db), KEYS as usize);
-}
-
-/// The identity of a database.
-pub fn identity(dir: &Path) -> [u8; 16] {
-    terrace::manifest::Manifest::open(Arc::new(RealFs), dir).unwrap().state().identity.uuid
-}
-
-/// A record of `database` by which manifest 9 comes and every file of `there` goes (`docs/formats/repair.md`).
-pub fn record(database: [u8; 16], there: &[PathBuf]) -> Vec<u8> {
-    let name = |path: &Path| path.file_name().unwrap().as_encoded_bytes().to_vec();
-    let bytes = |text: &[u8]| [&[text.len() as u8], text].concat();
-    let mut body = database.to_vec();
-    body.extend([9, 1]);
-    body.extend(bytes(b"repair/MANIFEST-000009"));
-    body.extend(bytes(b"MANIFEST-000009"));
-    body.push(there.len() as u8);
-    body.extend(there.iter().flat_map(|path| bytes(&name(path))));
-    body.extend([0, 0]);
-    sealed(b"TERREPAR", 2, &body)
-}
-
-fn sealed(magic: &[u8; 8], version: u32, body: &[u8]) -> Vec<u8> {
-    [magic, &version.to_le_bytes()[..], &crc32c(body).to_le_bytes(), body].concat()
 }
 
 /// A pool behind a link is repaired where it lies; one that leads nowhere, to a medium that is not there perhaps, is none that is

@@ -1,0 +1,96 @@
+//! What a repair gathers of versions, in tables: sorted, so that it need not fit into memory.
+//!
+//! There a version has its number with a rank above it, by which what is told for certain stands before what is merely
+//! found.
+
+use bytes::Bytes;
+use terrace_base::{Error, Result};
+use terrace_table::{Kind, TableMeta};
+
+use crate::core::Core;
+use crate::salvage::{Runs, each_newest};
+
+/// What is found of a version.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) enum Content {
+    /// The key is deleted.
+    #[default]
+    Nothing,
+    Value(Vec<u8>),
+    /// The word of the place where the value lies, and stays.
+    At(u64),
+}
+
+impl Content {
+    fn encode(&self) -> Vec<u8> {
+        match self {
+            Content::Nothing => Vec::new(),
+            Content::Value(value) => [&[0], &value[..]].concat(),
+            Content::At(word) => [&[1], &word.to_le_bytes()[..]].concat(),
+        }
+    }
+
+    fn decode(kind: Kind, bytes: &[u8]) -> Option<Content> {
+        match (kind, bytes.split_first()) {
+            (Kind::Delete, _) => Some(Content::Nothing),
+            (Kind::Put, Some((0, value))) => Some(Content::Value(value.to_vec())),
+            (Kind::Put, Some((1, word))) => word.try_into().ok().map(u64::from_le_bytes).map(Content::At),
+            (Kind::Put, _) => None,
+        }
+    }
+}
+
+/// What is given a key, the number and rank of its newest version, and what that is.
+pub(super) type EachContent<'a> = dyn FnMut(&[u8], u64, Content) -> Result<()> + 'a;
+
+/// Bits of a version's number; its rank stands above them.
+const NUMBER_BITS: u32 = 48;
+
+/// How certain it is that a version is a key's newest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Rank {
+    /// It is there.
+    Found,
+    /// The index leads to it.
+    Named,
+    /// It was so before a group that was cut short.
+    Undone,
+}
+
+/// Whether that number and rank is of a version that nothing leads to.
+pub(super) fn is_merely_found(seq: u64) -> bool {
+    seq >> NUMBER_BITS == Rank::Found as u64
+}
+
+/// Gathers a version of `key`.
+pub(super) fn take(
+    runs: &mut Runs<'_>,
+    key: &[u8],
+    number: u64,
+    content: &Content,
+    rank: Rank,
+) -> Result<()> {
+    let kind = if *content == Content::Nothing { Kind::Delete } else { Kind::Put };
+    let seq = number | (rank as u64) << NUMBER_BITS;
+    runs.add(key, seq, kind, Bytes::from(content.encode()))
+}
+
+/// Calls `each` with the newest of what was gathered of each key.
+pub(super) fn each_content(core: &Core, tables: &[TableMeta], each: &mut EachContent<'_>) -> Result<()> {
+    each_newest(core, tables, &mut |key, seq, kind, value| match Content::decode(kind, value) {
+        Some(content) => each(key, seq, content),
+        None => Err(Error::corruption(&core.dir, 0, "what was gathered", "something else")),
+    })
+}
+
+/// The highest number of a version that stays where it lies; 0 if none does. Numbers go on from there.
+pub(super) fn highest_number(core: &Core, tables: &[TableMeta]) -> Result<u64> {
+    let mut highest = 0;
+    each_content(core, tables, &mut |_, seq, content| {
+        if let Content::At(_) = content {
+            highest = highest.max(seq & ((1 << NUMBER_BITS) - 1));
+        }
+        Ok(())
+    })?;
+    Ok(highest)
+}
