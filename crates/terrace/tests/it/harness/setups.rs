@@ -185,79 +185,85 @@ pub fn setups(engine: &Engine) -> Vec<Setup> {
     if engine.kind.keeps_all_in_memory() {
         setups.retain(|s| !["always compacting", "one record a block, no cache"].contains(&s.name));
     }
-    if engine.kind == EngineKind::Sptree {
-        setups.push(Setup::tiny("write buffers", engine).with(|s| {
-            s.options.sptree.buffered = true;
-            s.options.sptree.log_bytes = 4096;
-        }));
-    }
-    if engine.kind == EngineKind::Split {
-        setups.push(Setup::tiny("all in slots", engine).with(|s| s.options.split.boundary_bytes = 64));
-        setups
-            .push(Setup::tiny("nothing in slots", engine).with(|s| s.options.split.boundary_bytes = 1 << 20));
-    }
-    if engine.kind == EngineKind::Lsm {
-        setups.push(Setup::tiny("log in files, synced", engine).with(|s| {
-            s.options.lsm.log = LogPlace::Ssd;
-            s.options.sync = true;
-        }));
-        setups.push(
-            Setup::tiny("parts side by side", engine)
-                .with(|s| {
-                    s.options.background_threads = 4;
-                    s.options.lsm.table_bytes = 1024;
-                    s.options.lsm.filter_bits_per_key = 0;
-                })
-                .threaded(4),
-        );
-    }
-    if engine.kind == EngineKind::Lab {
-        setups.push(Setup::tiny("no trees", engine).with(|s| s.options.lab.trees = LabTrees::None));
-        setups.push(Setup::tiny("no hints", engine).with(|s| s.options.lab.trees = LabTrees::Values));
-        setups.push(
-            Setup::tiny("all values in the pool, threads", engine)
-                .with(|s| {
-                    (s.options.lab.value_tree_bytes, s.options.lab.hint_tree_bytes) = (1 << 20, 1 << 20);
-                })
-                .threaded(3),
-        );
-    }
-    if engine.kind == EngineKind::Tlsm {
-        let tiers = |name, tiering, list_bytes| {
-            Setup::tiny(name, engine)
-                .with(|s| (s.options.tlsm.tiering, s.options.tlsm.list_bytes) = (tiering, list_bytes))
-        };
-        setups.push(tiers("all in the pool", TieringKind::None, 0));
-        setups.push(tiers("the oldest lists leave", TieringKind::Lru, 160 << 10));
-        setups.push(tiers("hardly any room for lists, threads", TieringKind::Lru, 24 << 10).threaded(3));
-        for design in [ListDesign::Ps, ListDesign::Bac] {
-            setups.push(tiers("each record by itself", TieringKind::Lru, 0).with(|s| {
-                s.options.tlsm.design = design;
-                s.options.tlsm.levels.filter_bits_per_key = 0;
-            }));
-        }
-    }
-    if engine.kind == EngineKind::Wip {
-        setups.push(Setup::tiny("log in files, synced", engine).with(|s| {
-            s.options.wip.log = LogPlace::Ssd;
-            s.options.sync = true;
-        }));
-        setups.push(Setup::tiny("skiplists", engine).with(|s| {
-            s.options.wip.memtable = BucketMemtableKind::Skiplist;
-            s.options.wip.read_aware = false;
-        }));
-        setups.push(
-            Setup::tiny("full lines are flushed", engine)
-                .with(|s| {
-                    s.options.background_threads = 4;
-                    s.options.wip.memtable = BucketMemtableKind::Hash;
-                    s.options.wip.freeze_on_overflow = true;
-                    s.options.wip.filter_bits_per_key = 0;
-                })
-                .threaded(4),
-        );
-    }
+    setups.extend(match engine.kind {
+        EngineKind::Sptree => sptree_setups(engine),
+        EngineKind::Split => split_setups(engine),
+        EngineKind::Lsm => lsm_setups(engine),
+        EngineKind::Lab => lab_setups(engine),
+        EngineKind::Tlsm => tlsm_setups(engine),
+        EngineKind::Wip => wip_setups(engine),
+        _ => Vec::new(),
+    });
     setups
+}
+
+fn sptree_setups(engine: &Engine) -> Vec<Setup> {
+    vec![Setup::tiny("write buffers", engine).with(|s| {
+        s.options.sptree.buffered = true;
+        s.options.sptree.log_bytes = 4096;
+    })]
+}
+
+fn split_setups(engine: &Engine) -> Vec<Setup> {
+    let boundary = |name, bytes| Setup::tiny(name, engine).with(|s| s.options.split.boundary_bytes = bytes);
+    vec![boundary("all in slots", 64), boundary("nothing in slots", 1 << 20)]
+}
+
+fn lsm_setups(engine: &Engine) -> Vec<Setup> {
+    let in_files = Setup::tiny("log in files, synced", engine).with(|s| {
+        s.options.lsm.log = LogPlace::Ssd;
+        s.options.sync = true;
+    });
+    let in_parts = Setup::tiny("parts side by side", engine).with(|s| {
+        s.options.background_threads = 4;
+        s.options.lsm.table_bytes = 1024;
+        s.options.lsm.filter_bits_per_key = 0;
+    });
+    vec![in_files, in_parts.threaded(4)]
+}
+
+fn lab_setups(engine: &Engine) -> Vec<Setup> {
+    let trees = |name, trees| Setup::tiny(name, engine).with(|s| s.options.lab.trees = trees);
+    let large = Setup::tiny("all values in the pool, threads", engine)
+        .with(|s| (s.options.lab.value_tree_bytes, s.options.lab.hint_tree_bytes) = (1 << 20, 1 << 20));
+    vec![trees("no trees", LabTrees::None), trees("no hints", LabTrees::Values), large.threaded(3)]
+}
+
+fn tlsm_setups(engine: &Engine) -> Vec<Setup> {
+    let tiers = |name, tiering, list_bytes| {
+        Setup::tiny(name, engine)
+            .with(|s| (s.options.tlsm.tiering, s.options.tlsm.list_bytes) = (tiering, list_bytes))
+    };
+    let mut setups = vec![
+        tiers("all in the pool", TieringKind::None, 0),
+        tiers("the oldest lists leave", TieringKind::Lru, 160 << 10),
+        tiers("hardly any room for lists, threads", TieringKind::Lru, 24 << 10).threaded(3),
+    ];
+    setups.extend([ListDesign::Ps, ListDesign::Bac].map(|design| {
+        tiers("each record by itself", TieringKind::Lru, 0).with(|s| {
+            s.options.tlsm.design = design;
+            s.options.tlsm.levels.filter_bits_per_key = 0;
+        })
+    }));
+    setups
+}
+
+fn wip_setups(engine: &Engine) -> Vec<Setup> {
+    let in_files = Setup::tiny("log in files, synced", engine).with(|s| {
+        s.options.wip.log = LogPlace::Ssd;
+        s.options.sync = true;
+    });
+    let skiplists = Setup::tiny("skiplists", engine).with(|s| {
+        s.options.wip.memtable = BucketMemtableKind::Skiplist;
+        s.options.wip.read_aware = false;
+    });
+    let full_lines = Setup::tiny("full lines are flushed", engine).with(|s| {
+        s.options.background_threads = 4;
+        s.options.wip.memtable = BucketMemtableKind::Hash;
+        s.options.wip.freeze_on_overflow = true;
+        s.options.wip.filter_bits_per_key = 0;
+    });
+    vec![in_files, skiplists, full_lines.threaded(4)]
 }
 
 fn common_setups(engine: &Engine) -> Vec<Setup> {
