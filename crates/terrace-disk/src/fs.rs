@@ -134,6 +134,12 @@ pub trait Fs: Send + Sync + Debug {
     fn available_memory(&self) -> Option<u64> {
         None
     }
+
+    /// Bytes of memory that this process takes, as the system counts them: what is mapped of pools and tables included, as far
+    /// as it is in memory. `None` where that is not known.
+    fn resident_memory(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// An `Arc` of a file system is one.
@@ -212,6 +218,10 @@ impl<F: Fs + ?Sized> Fs for Arc<F> {
 
     fn available_memory(&self) -> Option<u64> {
         (**self).available_memory()
+    }
+
+    fn resident_memory(&self) -> Option<u64> {
+        (**self).resident_memory()
     }
 }
 

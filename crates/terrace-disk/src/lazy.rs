@@ -313,6 +313,10 @@ impl Fs for SparingFs {
     fn available_memory(&self) -> Option<u64> {
         self.inner.available_memory()
     }
+
+    fn resident_memory(&self) -> Option<u64> {
+        self.inner.resident_memory()
+    }
 }
 
 #[cfg(test)]

@@ -413,6 +413,7 @@ pub(crate) fn set_owner(pool: &Pool, identity: &Identity) -> Result<()> {
 /// Says what medium the pool is, and how much of it is used.
 pub(crate) fn fill_stats(pool: &Pool, stats: &mut Stats) {
     stats.media = pool.describe();
+    stats.pm.is_memory = pool.granularity() != Granularity::Page;
     stats.pm.size = pool.size();
     stats.pm.max_size = pool.max_size();
     stats.pm.used = pool.used_bytes();

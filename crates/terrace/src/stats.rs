@@ -180,6 +180,9 @@ pub struct DramStats {
     pub allocator: u64,
     /// Keys and buffers of flush and compaction.
     pub jobs: u64,
+    /// Memory that the process takes, as the system counts it, with what is mapped of pools and tables and is in memory;
+    /// `None` where it does not say.
+    pub resident: Option<u64>,
     /// Blocks found in the cache.
     pub cache_hits: u64,
     /// Blocks that had to be read.
@@ -197,6 +200,8 @@ impl DramStats {
 #[derive(Debug, Clone, Copy, Default)]
 #[non_exhaustive]
 pub struct PmFloor {
+    /// Whether it is persistent memory, real or emulated. A pool in an ordinary file is none.
+    pub is_memory: bool,
     /// Bytes of the pool file now.
     pub size: u64,
     /// Bytes to which it may grow.

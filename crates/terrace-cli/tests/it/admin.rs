@@ -7,14 +7,17 @@ fn statistics_for_people_and_for_programs() {
     let bed = Bed::new();
     bed.run("put", &["a", "1"]).text();
     let text = bed.run::<&str>("stat", &[]).text();
-    for word in ["engine", "durability", "DRAM", "PM", "SSD", "flushes", "compactions"] {
+    for word in ["engine", "durability", "DRAM", "POOL", "SSD", "flushes", "compactions"] {
         assert!(text.contains(word), "{word} is missing: {text}");
     }
+    assert!(!text.contains("PM"), "an ordinary file is no persistent memory: {text}");
     let value: serde_json::Value = serde_json::from_str(&bed.run("stat", &["--json"]).text()).unwrap();
     assert_eq!(value["engine"], "slm");
-    for floor in ["dram", "pm", "ssd", "counts"] {
-        assert!(value[floor].is_object(), "{floor}: {value}");
+    for part in ["dram", "pm", "ssd", "buckets", "values", "hints", "lists", "slots", "counts"] {
+        assert!(value[part].is_object(), "{part}: {value}");
     }
+    assert_eq!(value["pm"]["is_memory"], false);
+    assert!(value["dram"]["resident"].as_u64().is_some_and(|bytes| bytes > 1 << 20), "{value}");
 }
 
 #[test]
@@ -22,7 +25,7 @@ fn emulation_is_never_silent() {
     let bed = Bed::new();
     bed.run("put", &["a", "1", "--pool", "emulated:optane"]).text();
     let text = bed.run("stat", &["--pool", "emulated:optane"]).text();
-    assert!(text.contains("EMULATED") && text.contains("optane"), "{text}");
+    assert!(text.contains("EMULATED") && text.contains("optane") && text.contains("PM "), "{text}");
 }
 
 #[test]

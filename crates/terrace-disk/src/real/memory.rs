@@ -1,5 +1,5 @@
 //! How much memory there is for what is read from files: what the system says is available, and what the control groups
-//! of this process leave of it. This is the one place that asks.
+//! of this process leave of it, and how much this process takes. This is the one place that asks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,19 @@ pub(super) fn available() -> Option<u64> {
     system.into_iter().chain(groups.flatten()).min()
 }
 
+/// Bytes of memory that this process takes.
+pub(super) fn resident() -> Option<u64> {
+    line_of(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
+}
+
 /// What `/proc/meminfo` says is available.
 fn of_meminfo(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line_of(text, "MemAvailable:")
+}
+
+/// The bytes in the line that begins with `name`, which tells them in KiB.
+fn line_of(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1 << 10)
 }
@@ -114,5 +124,6 @@ mod tests {
     #[test]
     fn this_machine_says_something() {
         assert!(available().is_some_and(|bytes| bytes > 0));
+        assert!(resident().is_some_and(|bytes| bytes > 1 << 18));
     }
 }

@@ -179,6 +179,10 @@ impl Fs for RealFs {
     fn available_memory(&self) -> Option<u64> {
         memory::available()
     }
+
+    fn resident_memory(&self) -> Option<u64> {
+        memory::resident()
+    }
 }
 
 impl RealFs {

@@ -255,6 +255,7 @@ impl Db {
         stats.dram.budget = core.options.memory_budget;
         stats.dram.block_cache = core.cache().usage();
         stats.dram.jobs = core.memory.jobs();
+        stats.dram.resident = core.env.fs.resident_memory();
         let cache = core.cache().stats();
         (stats.dram.cache_hits, stats.dram.cache_misses) = (cache.hits, cache.misses);
         let io = core.fs.stats();

@@ -13,6 +13,7 @@ use super::elsewhere::{Elsewhere, PlaceOf, Word, WordOf};
 use super::index::KeyIndex;
 use super::versions::Named;
 use crate::core::report::{CheckReport, problem};
+use crate::pool;
 use crate::stats::Stats;
 
 pub(super) fn check<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
@@ -129,17 +130,13 @@ fn told<I: KeyIndex>(store: &PmStore<I>, word: WordOf<I>, number: u64) -> Result
 }
 
 pub(super) fn fill_stats<I: KeyIndex>(store: &PmStore<I>, stats: &mut Stats) {
-    stats.media = store.pool.describe();
+    pool::fill_stats(&store.pool, stats);
     stats.durability = durability(store.pool.granularity()).into();
     stats.emulated = store.emulated.clone();
     stats.opened = store.opened.get().cloned().unwrap_or_default();
     stats.dram.index = store.index.dram_bytes();
     stats.dram.allocator = store.pool.dram_bytes();
-    stats.pm.size = store.pool.size();
-    stats.pm.max_size = store.pool.max_size();
-    stats.pm.used = store.pool.used_bytes();
     stats.pm.index = store.index.pm_bytes();
-    stats.pm.traffic = store.pool.stats();
     stats.pm.chains = store.kept_versions();
     stats.counts.index_keys = store.index.len();
     store.home.fill_stats(stats);

@@ -15,6 +15,7 @@ use super::Slm;
 use crate::commit_log::durability;
 use crate::core::report::CheckReport;
 use crate::located::{CHAIN_KIND, Chain, Origin, Word};
+use crate::pool;
 use crate::stats::Stats;
 
 /// Bytes read ahead from a table being checked.
@@ -203,7 +204,7 @@ fn pool_problems(slm: &Slm) -> Result<Vec<String>> {
 }
 
 pub(super) fn fill_stats(slm: &Slm, stats: &mut Stats) {
-    stats.media = slm.pool.describe();
+    pool::fill_stats(&slm.pool, stats);
     stats.durability = durability(slm.pool.granularity() != Granularity::Page, slm.core.options.sync).into();
     if slm.logs_writes() {
         stats.log = slm.log.describe().into();
@@ -213,12 +214,8 @@ pub(super) fn fill_stats(slm: &Slm, stats: &mut Stats) {
     let held = slm.dram();
     (stats.dram.tables, stats.dram.memtables) = (held.tables, held.memtables);
     (stats.dram.index, stats.dram.allocator) = (held.index, held.allocator);
-    stats.pm.size = slm.pool.size();
-    stats.pm.max_size = slm.pool.max_size();
-    stats.pm.used = slm.pool.used_bytes();
     stats.pm.memtables = slm.mem.load().iter().map(|m| m.list().extents_bytes()).sum();
     stats.pm.index = slm.located.index().pm_bytes();
-    stats.pm.traffic = slm.pool.stats();
     slm.manifest.state().fill_stats(&mut stats.ssd);
     stats.counts.index_keys = slm.located.index().len();
     stats.pm.chains = slm.pool.slots(CHAIN_KIND).count() as u64;

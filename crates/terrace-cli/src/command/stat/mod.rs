@@ -1,15 +1,16 @@
 //! `terrace stat`.
 
+mod json;
+
 use std::fmt::Write as _;
 use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use serde_json::{Value, json};
 use terrace::Stats;
 use terrace_bench::report::{grouped, nanos};
 
-use crate::failure::{CommandResult, Failure};
+use crate::failure::CommandResult;
 use crate::open::{Intent, OpenArgs};
 use crate::size::human;
 
@@ -36,7 +37,7 @@ impl Stat {
     pub fn run(&self, out: &mut dyn Write) -> CommandResult {
         let db = self.open.open(&self.dir, Intent::Read)?;
         let stats = db.stats();
-        let text = if self.json { render_json(&stats)? } else { render(&stats) };
+        let text = if self.json { json::render(&stats)? } else { render(&stats) };
         Ok(out.write_all(text.as_bytes())?)
     }
 }
@@ -95,6 +96,7 @@ fn dram(stats: &Stats, text: &mut String) {
         ("pool's allocator", human(dram.allocator)),
         ("flush and compaction", human(dram.jobs)),
         ("cache hits", if hits > 0 { percent(dram.cache_hits, hits) } else { String::new() }),
+        ("process, by the system", dram.resident.map_or(String::new(), human)),
     ];
     floor(text, "DRAM", &format!("{} of a budget of {}", human(dram.total()), human(dram.budget)), &parts);
 }
@@ -111,7 +113,11 @@ fn pm(stats: &Stats, text: &mut String) {
         ("write amplification", factor(stats.pm_write_amplification().filter(|&wa| wa > 0.0))),
     ];
     let total = format!("{} of a pool of {}, up to {}", human(pm.used), human(pm.size), human(pm.max_size));
-    floor(text, "PM", &total, &parts);
+    match (pm.max_size, pm.is_memory) {
+        (0, _) => {}
+        (_, true) => floor(text, "PM", &total, &parts),
+        (_, false) => floor(text, "POOL", &format!("{total}, in an ordinary file"), &parts),
+    }
 }
 
 fn ssd(stats: &Stats, text: &mut String) {
@@ -286,117 +292,4 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
 
 fn percent(part: u64, whole: u64) -> String {
     format!("{:.1}%", 100.0 * part as f64 / whole as f64)
-}
-
-/// The statistics for a program.
-fn render_json(stats: &Stats) -> CommandResult<String> {
-    let value = json!({
-        "engine": stats.engine,
-        "media": stats.media,
-        "durability": stats.durability,
-        "log": stats.log,
-        "table_reads": stats.table_reads,
-        "emulated": stats.emulated,
-        "opened": stats.opened,
-        "failure": stats.failure,
-        "dram": dram_json(stats),
-        "pm": pm_json(stats),
-        "ssd": ssd_json(stats),
-        "buckets": buckets_json(stats),
-        "counts": counts_json(stats),
-    });
-    let text = serde_json::to_string_pretty(&value);
-    text.map(|t| t + "\n").map_err(|e| Failure::error(format!("cannot write the statistics: {e}")))
-}
-
-fn dram_json(stats: &Stats) -> Value {
-    let dram = &stats.dram;
-    json!({
-        "budget": dram.budget,
-        "total": dram.total(),
-        "block_cache": dram.block_cache,
-        "tables": dram.tables,
-        "memtables": dram.memtables,
-        "index": dram.index,
-        "allocator": dram.allocator,
-        "jobs": dram.jobs,
-        "cache_hits": dram.cache_hits,
-        "cache_misses": dram.cache_misses,
-    })
-}
-
-fn pm_json(stats: &Stats) -> Value {
-    let (pm, traffic) = (&stats.pm, &stats.pm.traffic);
-    json!({
-        "size": pm.size,
-        "max_size": pm.max_size,
-        "used": pm.used,
-        "memtables": pm.memtables,
-        "index": pm.index,
-        "chains": pm.chains,
-        "bytes_written": traffic.xpline_bytes(),
-        "bytes_flushed": traffic.bytes_flushed,
-        "flushes": traffic.flushes,
-        "drains": traffic.drains,
-        "publishes": traffic.publishes,
-        "write_amplification": stats.pm_write_amplification(),
-    })
-}
-
-fn ssd_json(stats: &Stats) -> Value {
-    let ssd = &stats.ssd;
-    json!({
-        "tables": ssd.tables,
-        "bytes": ssd.table_bytes,
-        "entries": ssd.table_entries,
-        "live_entries": ssd.live_entries,
-        "bytes_written": ssd.bytes_written,
-        "open_tables": ssd.open_tables,
-        "mapped_tables": ssd.mapped_tables,
-        "mapped_bytes": ssd.mapped_bytes,
-        "mapped_resident": ssd.mapped_resident,
-        "failed_maps": ssd.failed_maps,
-        "obsolete_files": ssd.obsolete_files,
-        "bytes_read": ssd.bytes_read,
-        "reads": ssd.reads,
-        "syncs": ssd.syncs,
-        "write_amplification": stats.ssd_write_amplification(),
-        "space_amplification": stats.ssd_space_amplification(),
-    })
-}
-
-fn buckets_json(stats: &Stats) -> Value {
-    let buckets = &stats.buckets;
-    json!({
-        "buckets": buckets.buckets,
-        "most_sublevels": buckets.most_sublevels,
-        "splits": buckets.splits,
-        "joins": buckets.joins,
-        "log_bytes": buckets.log_bytes,
-        "log_held_by": buckets.log_held_by,
-    })
-}
-
-fn counts_json(stats: &Stats) -> Value {
-    let counts = &stats.counts;
-    json!({
-        "index_keys": counts.index_keys,
-        "puts": counts.puts,
-        "deletes": counts.deletes,
-        "gets": counts.gets,
-        "iterators": counts.iterators,
-        "user_bytes": counts.user_bytes,
-        "commit_groups": counts.commit_groups,
-        "committed_batches": counts.committed_batches,
-        "flushes": counts.flushes,
-        "compactions": counts.compactions,
-        "tables_written": counts.tables_written,
-        "level_bytes": counts.level_bytes,
-        "flush_bytes": counts.flush_bytes,
-        "compaction_bytes": counts.compaction_bytes,
-        "stalls": counts.stalls,
-        "stall_nanos": counts.stall_nanos,
-        "background_errors": counts.background_errors,
-        "snapshots": counts.snapshots,
-    })
 }
