@@ -18,8 +18,14 @@ const ROOM_BYTES: u64 = 64 << 10;
 /// So many logs in files may be left by openings in which little was written.
 const MOST_SMALL_LOGS: usize = 4;
 
-/// What memtables may hold for each log that is there, for all of it to be copied to one.
+/// What memtables may hold for each log that is there, for all of it to be copied or flushed.
 const SMALL_LOG_BYTES: u64 = 256 << 10;
+
+/// Whether of `there` logs, which hold no more than `bytes` together, one should take the place: openings in which little was
+/// written have left them.
+pub(crate) fn are_many_and_small(there: usize, bytes: u64) -> bool {
+    there > MOST_SMALL_LOGS && bytes <= there as u64 * SMALL_LOG_BYTES
+}
 
 /// A record of a memtable, on its way into another log.
 pub(crate) trait Entry {
@@ -59,9 +65,8 @@ impl CommitLog {
     /// where many hold little one takes the place of all. Where the disk has no room for it they stay.
     pub fn join_small(&self, host: &impl Logged, there: usize) -> Result<()> {
         let bytes = host.memtable_bytes();
-        let is_worth_it = there > MOST_SMALL_LOGS && bytes <= there as u64 * SMALL_LOG_BYTES;
         let is_in_files = matches!(self.series.lock().place, Place::Files);
-        if !is_worth_it || !is_in_files || bytes > self.policy.copy_bytes {
+        if !are_many_and_small(there, bytes) || !is_in_files || bytes > self.policy.copy_bytes {
             return Ok(());
         }
         if self.core.fs().free_bytes(&self.core.dir)? < 2 * (bytes + ROOM_BYTES) {

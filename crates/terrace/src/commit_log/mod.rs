@@ -56,7 +56,7 @@ use record::put_batch_head;
 use replay::{Files, Source};
 use sync::sync_all;
 
-pub(crate) use mend::Entry;
+pub(crate) use mend::{Entry, are_many_and_small};
 pub(crate) use place::{Beside, Found, LogHome, Opened, durability};
 pub(crate) use pool::{Gathered, LOG_ROOTS, number_of};
 pub(crate) use record::Record;

@@ -12,7 +12,7 @@ use super::Wip;
 use super::bucket::Bucket;
 use super::buckets::Buckets;
 use crate::batch::{Op, WriteBatch};
-use crate::commit_log::{Found, Gathered, Replayed, unless_full};
+use crate::commit_log::{Found, Gathered, Replayed, are_many_and_small, unless_full};
 use crate::manifest::Listing;
 use crate::pool;
 
@@ -72,6 +72,9 @@ impl Wip {
         self.core.files.remove_tables(listing.dead_tables);
         self.core.files.remove(self.manifest.listing()?.leftovers);
         self.log.drop_old(&self.manifest)?;
+        if are_many_and_small(replayed.there, self.memory.held()) {
+            self.freeze_all();
+        }
         self.reclaim_after(found == Found::Crashed);
         self.spawn_compaction();
         Ok(replayed)
