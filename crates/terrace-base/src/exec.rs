@@ -48,6 +48,11 @@ pub trait Executor: Send + Sync + std::fmt::Debug {
         false
     }
 
+    /// Whether jobs wait for a thread that are at least as urgent as those of `lane`, of whoever shares this executor.
+    fn others_wait(&self, _lane: Lane) -> bool {
+        false
+    }
+
     /// Runs one queued job on this thread if that is how this executor works; false if there was
     /// none or if other threads run them.
     fn help(&self) -> bool;
@@ -194,6 +199,10 @@ impl Executor for ThreadPool {
         }
         let job = self.shared.pop(&mut self.shared.queue.lock(), urgent);
         job.map(run).is_some()
+    }
+
+    fn others_wait(&self, lane: Lane) -> bool {
+        self.shared.waiting[..=lane as usize].iter().any(|jobs| jobs.load(Ordering::Relaxed) > 0)
     }
 
     fn help(&self) -> bool {

@@ -51,6 +51,9 @@ pub(crate) const LEADS_NOWHERE: &str = "a link that leads nowhere: the medium wi
 const INITIAL_POOL_BYTES: u64 = 256 << 10;
 const INITIAL_MEMORY_BYTES: u64 = 16 << 20;
 
+/// Extents that there is room for from the beginning, however large they are.
+const INITIAL_EXTENTS: u64 = 4;
+
 /// The share of a pool that is kept back for what makes room, and its bounds.
 const KEPT_SHARE: u64 = 64;
 const FEWEST_KEPT_EXTENTS: u64 = 2;
@@ -136,7 +139,7 @@ pub(crate) fn recorded_path(identity: &Identity) -> Option<PathBuf> {
 pub(crate) fn pool_options(core: &Core, media: MediaRequest) -> PoolOptions {
     let max_size = core.options.pm_bytes;
     PoolOptions {
-        size: initial_bytes(max_size, &media),
+        size: initial_bytes(max_size, core.options.pool_extent_bytes, &media),
         max_size,
         extent_bytes: core.options.pool_extent_bytes,
         media,
@@ -145,9 +148,11 @@ pub(crate) fn pool_options(core: &Core, media: MediaRequest) -> PoolOptions {
     }
 }
 
-fn initial_bytes(max_size: u64, media: &MediaRequest) -> u64 {
+fn initial_bytes(max_size: u64, extent_bytes: u64, media: &MediaRequest) -> u64 {
     let begins_small = matches!(media, MediaRequest::Auto) && max_size > INITIAL_MEMORY_BYTES;
-    if begins_small { INITIAL_POOL_BYTES } else { INITIAL_MEMORY_BYTES.min(max_size) }
+    let initial = if begins_small { INITIAL_POOL_BYTES } else { INITIAL_MEMORY_BYTES };
+    // Room for the header and some extents, however large these are.
+    initial.max(INITIAL_EXTENTS.saturating_mul(extent_bytes)).min(max_size)
 }
 
 /// A pool with nothing in it; `roots` are those that a creation which was cut off may have set. What lies in the

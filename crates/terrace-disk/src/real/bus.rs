@@ -249,6 +249,9 @@ fn replace_page(address: usize) -> bool {
 /// Puts a page of zeros in the place of the one that begins at `start` of the range of `slot`, whose owner keeps it meanwhile.
 /// Where the process may have no more mappings, all of the range becomes zeros, which makes fewer of them.
 fn replace_in(slot: &Slot, start: usize, page: usize) -> bool {
+    // Before, so that whoever sees the mark finds that the count has changed; and after, so that whoever has counted between
+    // the two looks again.
+    FAULTS.fetch_add(1, Ordering::AcqRel);
     slot.failed.store(true, Ordering::Release);
     FAULTS.fetch_add(1, Ordering::AcqRel);
     let (first, count) = slot.pages();

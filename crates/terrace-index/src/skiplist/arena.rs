@@ -257,9 +257,7 @@ impl Arena {
         if let Some(offset) = tail.take(bytes) {
             return Ok(offset);
         }
-        let regular = self.step.max((self.extents_bytes() / 2).min(MOST_STEP_BYTES));
-        let own = bytes + EXTENT_HEADER_BYTES > regular;
-        let extent = self.pool.reserve_extent(self.kind, regular.max(bytes + EXTENT_HEADER_BYTES))?;
+        let (extent, own) = self.reserve(bytes + EXTENT_HEADER_BYTES)?;
         let place = self.pool.place(extent.offset);
         let header = ExtentHeader::encode(place, self.list, extent.bytes, self.step, tail.count);
         self.pool.write(extent.offset, &header);
@@ -276,6 +274,19 @@ impl Arena {
             tail.end = extent.offset + extent.bytes;
         }
         Ok(offset)
+    }
+
+    /// An extent for a record of so many bytes with its header: of the usual size, or a smaller one where there is no room for
+    /// that. Whether it is the record's own, with no room for others.
+    fn reserve(&self, needed: u64) -> Result<(Extent, bool)> {
+        let mut regular = self.step.max((self.extents_bytes() / 2).min(MOST_STEP_BYTES));
+        loop {
+            let own = needed > regular;
+            match self.pool.reserve_extent(self.kind, regular.max(needed)) {
+                Err(e) if e.is_out_of_space() && !own => regular /= 2,
+                reserved => return Ok((reserved?, own)),
+            }
+        }
     }
 
     /// Gives every extent back to the pool, the first one last: a crash in between leaves the rest to

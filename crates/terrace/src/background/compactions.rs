@@ -1,4 +1,5 @@
-//! Compactions in the background: one after the other in each slot, giving way to what is more urgent.
+//! Compactions in the background: one after the other in each slot, giving way to what is more urgent, and between two of
+//! them to what others have to compact that share the threads.
 
 use std::sync::{Arc, Weak};
 
@@ -33,8 +34,8 @@ impl Background {
         let Some(slot) = self.free_slot() else { return };
         let (jobs, again) = (self.clone(), engine.clone());
         self.spawn(Lane::Compaction, engine, move |engine| {
-            let mut outcome = Ok(true);
-            while !jobs.is_closing() && matches!(outcome, Ok(true)) {
+            let mut outcome = (how.next)(engine);
+            while matches!(outcome, Ok(true)) && !jobs.is_closing() && !jobs.others_wait() {
                 outcome = (how.next)(engine);
             }
             (how.sweep)(engine);
@@ -42,10 +43,15 @@ impl Background {
             match outcome {
                 Err(e) => jobs.core.health.fail(e),
                 // What became due after the last look found the slot taken.
-                Ok(false) if (how.is_due)(engine) => jobs.compact(&again, how),
-                Ok(_) => {}
+                Ok(false) if !(how.is_due)(engine) => {}
+                Ok(_) => jobs.compact(&again, how),
             }
         });
+    }
+
+    /// Whether somebody else's compaction, or something more urgent, waits for a thread.
+    pub fn others_wait(&self) -> bool {
+        self.core.env.executor.others_wait(Lane::Compaction)
     }
 
     /// Lets what is more urgent than a compaction go first. An error where that is no longer wanted.

@@ -1,7 +1,9 @@
 //! What an engine does in the background: which jobs are on their way, how many of a kind run at once, and who
 //! waits for them; and its flushes, which writers may have to do themselves.
 //!
-//! 1. No job begins once the database is closing; a close waits for those that have begun.
+//! 1. No job begins once the database is closing; a close waits for those that have begun. It does not wait for those that
+//!    wait for a thread themselves: the threads may be busy for other databases. Where nobody but the closer would do them
+//!    he does.
 //! 2. A job is counted out after it has let go of the engine, however it ends: whoever has closed may open again.
 //! 3. What writers wait for goes before what makes reads cheaper, and that before what nobody waits for ([`Lane`]).
 //! 4. A slot is one job's at a time. Somebody who waits helps with queued jobs where the executor wants that.
@@ -27,13 +29,22 @@ pub(crate) use flushes::Flushes;
 /// How often somebody who waits for jobs looks whether there is one to help with.
 const POLL: Duration = Duration::from_millis(50);
 
+/// Jobs that have begun, and those that wait for a thread.
+#[derive(Debug, Clone, Copy, Default)]
+struct Jobs {
+    running: usize,
+    queued: usize,
+}
+
 /// The background jobs of one engine.
 #[derive(Debug)]
 pub(crate) struct Background {
     core: Arc<Core>,
-    running: Mutex<usize>,
+    jobs: Mutex<Jobs>,
     idle: Condvar,
     closing: AtomicBool,
+    /// Whether the closer does jobs himself just now.
+    clearing: AtomicBool,
     closed: AtomicBool,
     /// Held while somebody gathers all slots: two could wait for each other.
     gathering: Mutex<()>,
@@ -47,9 +58,10 @@ impl Background {
     pub fn new(core: Arc<Core>, slots: usize) -> Arc<Background> {
         Arc::new(Background {
             core,
-            running: Mutex::default(),
+            jobs: Mutex::default(),
             idle: Condvar::new(),
             closing: AtomicBool::new(false),
+            clearing: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             gathering: Mutex::default(),
             slots: AtomicUsize::new(0),
@@ -64,10 +76,13 @@ impl Background {
     /// Has no further job begin, and waits for those that have; says whether it was the first to do so.
     pub fn close(&self) -> bool {
         {
-            let _running = self.running.lock();
+            let _jobs = self.jobs.lock();
             self.closing.store(true, Ordering::Release);
         }
-        self.wait_idle();
+        self.clearing.store(true, Ordering::Release);
+        while self.core.env.executor.help() {}
+        self.clearing.store(false, Ordering::Release);
+        self.wait_for(|jobs| jobs.running == 0);
         !self.closed.swap(true, Ordering::AcqRel)
     }
 
@@ -80,10 +95,20 @@ impl Background {
 
     /// Counts a job in, unless the database is closing: then it says no.
     fn begin(&self) -> bool {
-        let mut running = self.running.lock();
+        let mut jobs = self.jobs.lock();
         let may = !self.is_closing();
-        *running += usize::from(may);
+        jobs.running += usize::from(may);
         may
+    }
+
+    /// Counts a job in that waits for a thread, unless the database is closing.
+    fn queue(self: &Arc<Self>) -> Option<Queued> {
+        let mut jobs = self.jobs.lock();
+        if self.is_closing() {
+            return None;
+        }
+        jobs.queued += 1;
+        Some(Queued { jobs: self.clone() })
     }
 
     /// Has a close wait for what the calling thread is about to do.
@@ -117,12 +142,10 @@ impl Background {
     where
         E: Send + Sync + 'static,
     {
-        if !self.begin() {
-            return false;
-        }
-        let (engine, jobs) = (engine.clone(), self.clone());
+        let Some(queued) = self.queue() else { return false };
+        let engine = engine.clone();
         let job = Box::new(move || {
-            let _done = JobGuard { jobs };
+            let Some(_done) = queued.begin() else { return };
             if let Some(engine) = engine.upgrade() {
                 // Dropped before `_done` is.
                 let engine = engine;
@@ -184,17 +207,22 @@ impl Background {
         while self.core.env.executor.give_way(lane) {}
     }
 
-    /// Waits until no job is left; none is added once the database is closing.
+    /// Waits until no job is left.
     pub fn wait_idle(&self) {
+        self.wait_for(|jobs| jobs.running + jobs.queued == 0);
+    }
+
+    /// Waits until there are `enough` jobs no more, helping meanwhile.
+    fn wait_for(&self, enough: impl Fn(Jobs) -> bool) {
         loop {
             if self.core.env.executor.help() {
                 continue;
             }
-            let mut running = self.running.lock();
-            if *running == 0 {
+            let mut jobs = self.jobs.lock();
+            if enough(*jobs) {
                 return;
             }
-            self.idle.wait_for(&mut running, POLL);
+            self.idle.wait_for(&mut jobs, POLL);
         }
     }
 
@@ -202,8 +230,7 @@ impl Background {
     pub fn wait_until(&self, mut done: impl FnMut() -> bool) {
         while !done() {
             if !self.core.env.executor.help() {
-                let mut running = self.running.lock();
-                self.idle.wait_for(&mut running, POLL);
+                self.wait_a_moment();
             }
         }
     }
@@ -240,8 +267,8 @@ impl Background {
 
     /// Waits until a job or a slot has come free, or for a short while.
     pub fn wait_a_moment(&self) {
-        let mut running = self.running.lock();
-        self.idle.wait_for(&mut running, POLL);
+        let mut jobs = self.jobs.lock();
+        self.idle.wait_for(&mut jobs, POLL);
     }
 
     /// Claims a slot, if one is free.
@@ -274,6 +301,32 @@ impl Background {
     }
 }
 
+/// A job that waits for a thread; counted out when it is dropped.
+#[derive(Debug)]
+struct Queued {
+    jobs: Arc<Background>,
+}
+
+impl Queued {
+    /// Counts it among those that have begun, unless the database is closing and others are to do it.
+    fn begin(self) -> Option<JobGuard> {
+        let mut jobs = self.jobs.jobs.lock();
+        if self.jobs.is_closing() && !self.jobs.clearing.load(Ordering::Acquire) {
+            return None;
+        }
+        jobs.running += 1;
+        drop(jobs);
+        Some(JobGuard { jobs: self.jobs.clone() })
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.jobs.jobs.lock().queued -= 1;
+        self.jobs.idle.notify_all();
+    }
+}
+
 /// Counts a job out when it is dropped.
 #[derive(Debug)]
 pub(crate) struct JobGuard {
@@ -285,7 +338,7 @@ impl Drop for JobGuard {
         if std::thread::panicking() {
             self.jobs.core.health.fail(Error::invalid("a background job panicked"));
         }
-        *self.jobs.running.lock() -= 1;
+        self.jobs.jobs.lock().running -= 1;
         self.jobs.idle.notify_all();
     }
 }

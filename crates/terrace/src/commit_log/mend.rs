@@ -21,6 +21,15 @@ const MOST_SMALL_LOGS: usize = 4;
 /// What memtables may hold for each log that is there, for all of it to be copied or flushed.
 const SMALL_LOG_BYTES: u64 = 256 << 10;
 
+/// Why a log is begun that takes the place of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// The one before is broken.
+    Must,
+    /// Many small ones are there.
+    Wish,
+}
+
 /// Whether of `there` logs, which hold no more than `bytes` together, one should take the place: openings in which little was
 /// written have left them.
 pub(crate) fn are_many_and_small(there: usize, bytes: u64) -> bool {
@@ -51,7 +60,7 @@ impl CommitLog {
         if bytes > self.policy.copy_bytes {
             host.flush_all()?;
         }
-        self.begin_anew(host)
+        self.begin_anew(host, Need::Must)
     }
 
     /// [`mend`](Self::mend), for a write that was refused just now: what does not succeed here is done before the next.
@@ -72,32 +81,45 @@ impl CommitLog {
         if self.core.fs().free_bytes(&self.core.dir)? < 2 * (bytes + ROOM_BYTES) {
             return Ok(());
         }
-        self.distrust();
-        match self.mend(host) {
+        match self.begin_anew(host, Need::Wish) {
             Err(e) if e.is_out_of_space() => Ok(()),
             outcome => outcome,
         }
     }
 
-    /// Begins a log with everything that the memtables hold and drops those before it.
-    fn begin_anew(&self, host: &impl Logged) -> Result<()> {
+    /// Begins a log with everything that the memtables hold and drops those before it. Where that is merely a `Wish`, a log
+    /// that cannot be written is none, and all stays as it is.
+    fn begin_anew(&self, host: &impl Logged, need: Need) -> Result<()> {
         let mut series = self.series.lock();
-        if !self.is_broken() {
+        if need == Need::Must && !self.is_broken() {
             return Ok(());
         }
         let manifest = host.manifest();
         let number = manifest.take_numbers(1).start;
-        // In this order: what is flushed meanwhile is in the log twice rather than not at all.
-        let flushed = manifest.state().flushed_seq;
-        let mut records = host.unflushed(flushed)?;
-        records.sort_unstable_by_key(Entry::seq);
-        let copied = if records.is_empty() { None } else { Some(self.copy(number, flushed, &records)?) };
+        let copied = match self.copy_all(host, number) {
+            Err(error) if need == Need::Wish => {
+                tracing::warn!(%error, "small logs stay as they are");
+                return Ok(());
+            }
+            copied => copied?,
+        };
         let begun = copied.as_ref().map(|log| self.begun(log.number));
+        // Until it is certain whether this has happened no log is to be trusted.
+        self.distrust();
         manifest.apply(&begun.into_iter().chain([Edit::LogNumber(number)]).collect::<Vec<_>>())?;
         self.go_on(&mut series, host, copied);
         self.broken.store(false, Ordering::Release);
         drop(series);
         self.drop_old(manifest)
+    }
+
+    /// A log with everything that the memtables hold, if they hold anything.
+    fn copy_all(&self, host: &impl Logged, number: u64) -> Result<Option<FileLog>> {
+        // In this order: what is flushed meanwhile is in the log twice rather than not at all.
+        let flushed = host.manifest().state().flushed_seq;
+        let mut records = host.unflushed(flushed)?;
+        records.sort_unstable_by_key(Entry::seq);
+        if records.is_empty() { Ok(None) } else { self.copy(number, flushed, &records).map(Some) }
     }
 
     fn go_on(&self, series: &mut Series, host: &impl Logged, copied: Option<FileLog>) {

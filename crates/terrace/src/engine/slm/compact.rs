@@ -26,8 +26,8 @@ const READAHEAD_BYTES: usize = 512 << 10;
 /// Index entries copied at a time by a leaf scan.
 const SCAN_KEYS: usize = 512;
 
-/// Runs compactions on the job slot `root` until none is worthwhile.
-pub(super) fn run(slm: &Slm, root: &'static str) -> Result<()> {
+/// Runs compactions on the job slot `root` until none is worthwhile, or others wait for the thread; whether to go on later.
+pub(super) fn run(slm: &Slm, root: &'static str) -> Result<bool> {
     leaf_scan(slm)?;
     while !slm.jobs.is_closing() {
         // A chain that no snapshot needs keeps its versions live: merging them would change nothing.
@@ -37,8 +37,11 @@ pub(super) fn run(slm: &Slm, root: &'static str) -> Result<()> {
         if !slm.compact_next(root)? {
             break;
         }
+        if slm.jobs.others_wait() {
+            return Ok(true);
+        }
     }
-    Ok(())
+    Ok(false)
 }
 
 /// Looks at the next stretch of leaves and notes tables that hold too little of it each, if anybody has read

@@ -150,8 +150,12 @@ impl Slm {
         }
         let Some(slot) = self.jobs.free_slot() else { return };
         self.spawn(Lane::Compaction, move |slm| {
-            if let Err(e) = compact::run(slm, JOB_ROOTS.compactions[slot.number()]) {
-                slm.core.health.fail(e);
+            let outcome = compact::run(slm, JOB_ROOTS.compactions[slot.number()]);
+            drop(slot);
+            match outcome {
+                Ok(true) => slm.spawn_compaction(),
+                Ok(false) => {}
+                Err(e) => slm.core.health.fail(e),
             }
         });
     }
