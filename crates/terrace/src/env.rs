@@ -31,6 +31,12 @@ pub trait PmSpace: Send + Sync + Debug {
         Err(Error::io(from, "rename", std::io::ErrorKind::Unsupported.into()))
     }
 
+    /// Makes durable that the pool `path` has this name. A process that gave it the name by [`rename`](Self::rename) and was
+    /// killed has perhaps come no further.
+    fn sync_name(&self, _path: &Path) -> Result<()> {
+        Ok(())
+    }
+
     /// Whether `path` is a device, beside which nothing can lie.
     fn is_device(&self, _path: &Path) -> bool {
         false
@@ -83,11 +89,13 @@ impl PmSpace for RealPm {
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         RealFs.rename(from, to)?;
-        for path in [to, from] {
-            let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-            RealFs.sync_dir(dir.unwrap_or(Path::new(".")))?;
-        }
-        Ok(())
+        self.sync_name(to)?;
+        self.sync_name(from)
+    }
+
+    fn sync_name(&self, path: &Path) -> Result<()> {
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        RealFs.sync_dir(dir.unwrap_or(Path::new(".")))
     }
 
     fn is_device(&self, path: &Path) -> bool {

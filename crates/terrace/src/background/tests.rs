@@ -2,11 +2,11 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 
 use parking_lot::Mutex;
 use terrace_base::clock::ManualClock;
-use terrace_base::exec::Inline;
+use terrace_base::exec::{Executor, Inline, Lane, ThreadPool};
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_disk::{Fs, SimFs};
 
@@ -27,11 +27,15 @@ struct Bench {
 
 impl Bench {
     fn new(waiting: &[u32]) -> Bench {
+        Bench::with(waiting, Arc::new(Inline::default()))
+    }
+
+    fn with(waiting: &[u32], executor: Arc<dyn Executor>) -> Bench {
         let fs = Arc::new(SimFs::new());
         let dir = Path::new("/db");
         fs.create_dir_all(dir).unwrap();
         let (pm, clock) = (Arc::new(RealPm::with_copies()), Arc::new(ManualClock::default()));
-        let env = Env { fs, pm, executor: Arc::new(Inline::default()), clock, hash_seed: None };
+        let env = Env { fs, pm, executor, clock, hash_seed: None };
         let core = Core::new(dir.into(), Options::default(), env).unwrap();
         let identity = pool::new_identity(&core.options, EngineKind::Lsm);
         let manifest = Manifest::create(core.fs.clone(), dir, identity).unwrap();
@@ -189,6 +193,65 @@ fn an_opening_that_failed_leaves_no_jobs() {
     assert_eq!(jobs.closed_unless::<()>(Err(broken())).unwrap_err().kind(), ErrorKind::Io);
     assert!(jobs.is_closing() && !core.env.executor.help());
     assert_eq!(*engine.lock(), [1], "the job that there was has come to its end");
+}
+
+/// Two databases share one thread, which the first of them keeps busy.
+#[test]
+fn a_close_does_not_wait_for_a_thread_that_others_keep() {
+    let threads = Arc::new(ThreadPool::new("t", 1));
+    let [one, other] = [0, 1].map(|_| Background::new(Bench::with(&[], threads.clone()).core, 1));
+    let ((begins, begun), (end, ended)) = (channel(), channel());
+    let engine = Arc::new(());
+    assert!(one.spawn(Lane::Compaction, &Arc::downgrade(&engine), move |()| {
+        begins.send(()).unwrap();
+        ended.recv().unwrap();
+    }));
+    begun.recv().unwrap();
+    let (jobs, seen) = (other.clone(), Arc::new(Seen::default()));
+    other.tidy(&Arc::downgrade(&seen), |seen| {
+        seen.lock().push(1);
+        Ok(())
+    });
+    assert!(jobs.close(), "the job has not begun, and is not waited for");
+    end.send(()).unwrap();
+    assert!(one.close());
+    drop((one, other, jobs));
+    drop(threads);
+    assert!(seen.lock().is_empty(), "nor does it begin once the database is closed");
+}
+
+/// A database that has always something to compact lets others compact in between.
+#[test]
+fn compactions_of_databases_that_share_a_thread_take_turns() {
+    static ORDER: Mutex<Vec<&str>> = Mutex::new(Vec::new());
+    static QUEUED: Mutex<Option<Receiver<()>>> = Mutex::new(None);
+    let threads = Arc::new(ThreadPool::new("t", 1));
+    let [one, other] = [0, 1].map(|_| Background::new(Bench::with(&[], threads.clone()).core, 1));
+    let (queued, wait) = channel();
+    *QUEUED.lock() = Some(wait);
+    let busy = Compacting {
+        next: |_: &()| {
+            if let Some(queued) = QUEUED.lock().take() {
+                queued.recv().unwrap();
+            }
+            ORDER.lock().push("one");
+            Ok(ORDER.lock().len() < 6)
+        },
+        is_due: |()| false,
+        sweep: |()| {},
+    };
+    let once = |_: &()| {
+        ORDER.lock().push("other");
+        Ok(false)
+    };
+    let short = Compacting { next: once, ..busy };
+    let engine = Arc::new(());
+    one.compact(&Arc::downgrade(&engine), busy);
+    other.compact(&Arc::downgrade(&engine), short);
+    queued.send(()).unwrap();
+    one.wait_idle();
+    other.wait_idle();
+    assert_eq!(ORDER.lock()[..3], ["one", "other", "one"]);
 }
 
 /// Compactions that are still to be done, and how often files were swept.

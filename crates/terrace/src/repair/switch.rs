@@ -315,9 +315,9 @@ fn link(fs: &dyn Fs, from: &Path, to: &Path) -> Result<()> {
 fn move_pool(pm: &dyn PmSpace, dir: &Path, pool: &PoolMove) -> Result<()> {
     let place = dir.join(&pool.place);
     let new = pool.new.as_ref().map(|new| dir.join(new));
-    // Once the new one has its place, what lies there is that.
+    // Once the new one has its place, what lies there is that. It has it for good before the record goes.
     if new.as_ref().map_or(Ok(false), |new| pm.exists(new).map(|is_there| !is_there))? {
-        return Ok(());
+        return pm.sync_name(&place);
     }
     match pool.aside.as_ref().map(|aside| dir.join(aside)) {
         Some(aside) if !pm.exists(&aside)? && pm.exists(&place)? => pm.rename(&place, &aside)?,
@@ -338,4 +338,63 @@ pub(super) fn discard(env: &Env, dir: &Path) -> Result<()> {
         env.fs.remove(&temporary)?;
     }
     beside::discard(env, dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+    use terrace_disk::SimFs;
+    use terrace_pmem::{Pool, PoolOptions};
+
+    use super::*;
+
+    /// Pools that are but names on a disk.
+    #[derive(Debug, Default)]
+    struct Names {
+        fs: SimFs,
+        synced: Mutex<Vec<PathBuf>>,
+    }
+
+    impl PmSpace for Names {
+        fn create(&self, path: &Path, _options: &PoolOptions) -> Result<Pool> {
+            Err(Error::io(path, "create", ErrorKind::Unsupported.into()))
+        }
+
+        fn open(&self, path: &Path, _options: &PoolOptions) -> Result<Pool> {
+            Err(Error::io(path, "open", ErrorKind::Unsupported.into()))
+        }
+
+        fn exists(&self, path: &Path) -> Result<bool> {
+            self.fs.exists(path)
+        }
+
+        fn remove(&self, path: &Path) -> Result<()> {
+            self.fs.remove(path)
+        }
+
+        fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+            self.fs.rename(from, to)
+        }
+
+        fn sync_name(&self, path: &Path) -> Result<()> {
+            self.synced.lock().push(path.to_path_buf());
+            Ok(())
+        }
+    }
+
+    /// A process that was killed within the renaming has not made it durable, and whoever goes on removes the record that says
+    /// what was to be done.
+    #[test]
+    fn a_pool_that_has_its_name_already_has_it_for_good() {
+        let (pm, dir) = (Names::default(), Path::new("/db"));
+        pm.fs.create_dir_all(Path::new("/pm")).unwrap();
+        pm.fs.plant(Path::new("/pm/pool.repair"), b"new").unwrap();
+        let place = PathBuf::from("/pm/pool");
+        let pool = PoolMove { place: place.clone(), new: Some("/pm/pool.repair".into()), aside: None };
+        for synced in [vec![], vec![place]] {
+            move_pool(&pm, dir, &pool).unwrap();
+            assert_eq!(pm.fs.read(Path::new("/pm/pool")).unwrap(), b"new");
+            assert_eq!(*pm.synced.lock(), synced);
+        }
+    }
 }

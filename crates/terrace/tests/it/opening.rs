@@ -75,6 +75,20 @@ fn little_takes_little() {
     }
 }
 
+/// A pool begins with room for its extents, be they larger than what it would begin with.
+#[test]
+fn extents_of_any_size() {
+    for extent in [4 << 10, 128 << 10, 1 << 20, 8 << 20] {
+        let options = || Options { pool_extent_bytes: extent, ..Options::default() };
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(dir.path(), options()).unwrap_or_else(|e| panic!("{extent}: {e}"));
+        fill(&db);
+        db.close().unwrap();
+        drop(db);
+        assert_clean(&Db::open(dir.path(), options()).unwrap());
+    }
+}
+
 /// The variable that has [`a_process_may_change_its_directory`] work in the directory it names.
 const MOVING: &str = "TERRACE_MOVING_IN";
 

@@ -116,6 +116,10 @@ impl PmSpace for TwoPools {
         self.fs.rename(from, to)?;
         self.fs.sync_dir(to_dir)
     }
+
+    fn sync_name(&self, path: &Path) -> Result<()> {
+        self.fs.sync_dir(path.parent().unwrap())
+    }
 }
 
 impl Part {
