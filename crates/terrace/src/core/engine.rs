@@ -83,7 +83,7 @@ pub(crate) trait Engine: Send + Sync + Debug {
     /// closed with. Asked after each operation, before its outcome is told.
     fn intact(&self) -> Result<()>;
 
-    /// Waits for background work and marks everything closed. Later calls do nothing.
+    /// Waits for the background work that has begun and marks everything closed. Later calls do nothing.
     fn close(&self) -> Result<()>;
 }
 

@@ -310,7 +310,7 @@ impl Db {
         Ok(report.take())
     }
 
-    /// Waits for background work and closes the database cleanly. Writes are refused from then on;
+    /// Waits for the background work that has begun and closes the database cleanly. Writes are refused from then on;
     /// snapshots and iterators may still read. Once closed, it says again how that went.
     pub fn close(&self) -> Result<()> {
         self.inner.alone(|inner| {
