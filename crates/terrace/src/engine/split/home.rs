@@ -179,7 +179,8 @@ impl Ssd {
     pub(super) fn wants_tidying(&self) -> bool {
         let freed = self.freed_bytes.load(Ordering::Relaxed);
         let last = self.tidied_at.load(Ordering::Relaxed);
-        freed - last >= TIDY_BYTES
+        // Somebody may have tidied up between the two.
+        freed.saturating_sub(last) >= TIDY_BYTES
             && self.tidied_at.compare_exchange(last, freed, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
