@@ -222,6 +222,10 @@ impl Fs for MeteredFs {
     fn available_memory(&self) -> Option<u64> {
         self.inner.available_memory()
     }
+
+    fn resident_memory(&self) -> Option<u64> {
+        self.inner.resident_memory()
+    }
 }
 
 #[derive(Debug)]

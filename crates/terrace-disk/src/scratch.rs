@@ -199,6 +199,10 @@ impl Fs for ScratchFs {
     fn available_memory(&self) -> Option<u64> {
         self.below.available_memory()
     }
+
+    fn resident_memory(&self) -> Option<u64> {
+        self.below.resident_memory()
+    }
 }
 
 #[cfg(test)]

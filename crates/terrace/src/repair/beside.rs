@@ -288,6 +288,10 @@ impl Fs for BesideFs {
     fn available_memory(&self) -> Option<u64> {
         self.fs.available_memory()
     }
+
+    fn resident_memory(&self) -> Option<u64> {
+        self.fs.resident_memory()
+    }
 }
 
 #[cfg(test)]
