@@ -212,7 +212,7 @@ impl Background {
         self.wait_for(|jobs| jobs.running + jobs.queued == 0);
     }
 
-    /// Waits until there are `enough` jobs no more, helping meanwhile.
+    /// Waits until so few jobs are left that it is `enough`, and helps with them meanwhile.
     fn wait_for(&self, enough: impl Fn(Jobs) -> bool) {
         loop {
             if self.core.env.executor.help() {
