@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
 use terrace_index::{Record, SkipList, kinds};
-use terrace_pmem::POff;
+use terrace_pmem::{Media, POff};
 use terrace_sim::{World, WorldOptions};
 
 use crate::bed::{assert_marked, create_in, memory_pool, open_in, survivors};
@@ -308,4 +308,33 @@ fn a_record_that_comes_between_staging_and_linking_is_not_lost() {
         let list = SkipList::open(&pool, kinds::MEMTABLE, pool.root("list").unwrap().unwrap()).unwrap();
         assert!(list.get(b"b", u64::MAX).unwrap().is_some());
     }
+}
+
+/// Half of what a list has so far is what it asks for at once, and less where that much is not to be had.
+#[test]
+fn a_list_grows_by_what_room_there_is() {
+    let world = World::new(1, WorldOptions::default());
+    let pool = create_in(&world).unwrap();
+    let list = SkipList::create(&pool, kinds::MEMTABLE, ARENA).unwrap();
+    let media = world.media();
+    let mut seq = 1;
+    let mut put_one = |list: &SkipList| {
+        put(list, seq, &[vec![(seq.to_be_bytes().to_vec(), vec![7; 200])]]).map(|next| seq = next)
+    };
+    while list.extents_bytes() < 256 << 10 {
+        put_one(&list).unwrap();
+    }
+    media.set_limit(media.len());
+    let refused = loop {
+        if let Err(e) = put_one(&list) {
+            break e;
+        }
+    };
+    assert!(refused.is_out_of_space(), "{refused}");
+    media.set_limit(media.len() + (32 << 10));
+    for _ in 0..20 {
+        put_one(&list).expect("there is room for it, though not for half of all");
+    }
+    let entries = contents(&list).len() as u64;
+    assert_eq!(entries, seq - 1);
 }
