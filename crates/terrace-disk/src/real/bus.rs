@@ -3,8 +3,8 @@
 //!
 //! A [`Guard`] stands for a mapping. Where a load or store in it faults, the handler puts an anonymous page of zeros in the
 //! place of the faulting one and marks the guard as failed. The instruction is then done again, and whoever made it asks
-//! [`Guard::has_failed`] before it relies on what was read, or says that anything was written. Every other `SIGBUS`
-//! goes to the handler that was there before, or ends the process as it would have without this.
+//! [`Guard::has_failed`] before it relies on what was read, or says that anything was written. What becomes of every other
+//! `SIGBUS`, `signal.rs` says.
 //!
 //! What remains: a program that sets a handler of its own afterwards, and does not pass on what is not its own, has
 //! none of this; nor has a thread that blocks the signal. And bytes that were given out of a mapping and are looked at
@@ -14,11 +14,12 @@
 //! system call. Ranges lie in blocks of slots that are never freed and are found by walking a list that only grows.
 
 use std::ptr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 
-use libc::{c_int, c_void, siginfo_t};
+use libc::c_void;
 use rustix::mm::{MapFlags, ProtFlags};
+
+use super::signal;
 
 /// Slots of a block.
 const SLOTS: usize = 64;
@@ -69,9 +70,6 @@ pub(crate) fn faults() -> u64 {
     FAULTS.load(Ordering::Acquire)
 }
 
-/// What handled the signal before; a leaked box. Null until it is known.
-static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(ptr::null_mut());
-
 /// A mapping whose faults are caught, for as long as this lives.
 #[derive(Debug)]
 pub(super) struct Guard {
@@ -92,10 +90,11 @@ impl Guard {
     /// The range is a mapping of the caller's, which stays until this is dropped. Nobody relies on any page of it holding
     /// what it held once [`has_failed`](Self::has_failed) is true: pages of it may be others, of zeros.
     pub(super) unsafe fn new(base: *mut u8, len: usize) -> Option<Guard> {
-        if !install() {
+        let page = rustix::param::page_size();
+        PAGE_BYTES.store(page, Ordering::Relaxed);
+        if !signal::ensure() {
             return None;
         }
-        let page = PAGE_BYTES.load(Ordering::Relaxed);
         let (first, count) = (base as usize / page, len / page);
         if count == 0 || count >> COUNT_BITS != 0 || (first as u64) >> (64 - COUNT_BITS) != 0 {
             return None;
@@ -195,50 +194,8 @@ fn find(page: u64) -> Option<&'static Slot> {
     None
 }
 
-/// Has the handler be there; whether it is.
-fn install() -> bool {
-    static INSTALLED: OnceLock<bool> = OnceLock::new();
-    *INSTALLED.get_or_init(|| {
-        PAGE_BYTES.store(rustix::param::page_size(), Ordering::Relaxed);
-        set_handler()
-    })
-}
-
-fn set_handler() -> bool {
-    // SAFETY: `sigaction` is a struct of numbers, an optional function and a set of numbers, for which zero is a value.
-    let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
-    let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
-    ours.sa_sigaction = on_fault as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as *const () as usize;
-    // On the alternate stack where a thread has one, as the runtime's own handler has to be called there.
-    ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: both structs are valid for the call; the mask was just made. The handler keeps to what is allowed in one.
-    let is_set = unsafe {
-        libc::sigemptyset(&mut ours.sa_mask);
-        // Known before ours is there; and taken again, should somebody have set another in between.
-        libc::sigaction(libc::SIGBUS, ptr::null(), &mut before) == 0 && {
-            BEFORE.store(Box::into_raw(Box::new(before)), Ordering::Release);
-            libc::sigaction(libc::SIGBUS, &ours, &mut before) == 0
-        }
-    };
-    if is_set {
-        BEFORE.store(Box::into_raw(Box::new(before)), Ordering::Release);
-    }
-    is_set
-}
-
-extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the system hands a valid `info` to a handler set with SA_SIGINFO.
-    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
-    // Positive where an instruction faulted, and not where somebody sent the signal.
-    if code > 0 && code != libc::BUS_MCEERR_AO && replace_page(address) {
-        return;
-    }
-    pass_on(signal, info, context);
-}
-
 /// Puts a page of zeros in the place of the one at `address`, if that is in a guarded range.
-fn replace_page(address: usize) -> bool {
+pub(super) fn replace_page(address: usize) -> bool {
     let page = PAGE_BYTES.load(Ordering::Relaxed);
     let Some(slot) = (page > 0).then(|| find((address / page) as u64)).flatten() else { return false };
     // The page is there still: this thread faulted in it, so it uses the range, and the owner may not drop the guard and
@@ -264,39 +221,6 @@ fn put_zeros(start: usize, len: usize) -> bool {
     // SAFETY: the pages lie in a range that is its owner's mapping for as long as it is in a slot, and the owner agreed
     // that its pages be replaced. The call is a bare system call.
     unsafe { rustix::mm::mmap_anonymous(start as *mut c_void, len, protection, flags).is_ok() }
-}
-
-/// Does what would have been done without this handler.
-fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: null, or a leaked box that was whole before it was stored.
-    let before = unsafe { BEFORE.load(Ordering::Acquire).as_ref() };
-    // SAFETY: as `on_fault`.
-    let was_sent = unsafe { (*info).si_code } <= 0;
-    match before {
-        Some(before) if before.sa_sigaction == libc::SIG_IGN && was_sent => {}
-        Some(before) if before.sa_sigaction != libc::SIG_DFL && before.sa_sigaction != libc::SIG_IGN => {
-            // SAFETY: neither of the special values, so it is the function that was set, of the type its flag says. It is
-            // called as the system would have, within a handler of the same signal.
-            unsafe {
-                if before.sa_flags & libc::SA_SIGINFO != 0 {
-                    let handle: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
-                        std::mem::transmute(before.sa_sigaction);
-                    handle(signal, info, context);
-                } else {
-                    let handle: extern "C" fn(c_int) = std::mem::transmute(before.sa_sigaction);
-                    handle(signal);
-                }
-            }
-        }
-        // SAFETY: both calls are allowed in a handler. The signal is blocked until that returns: then one that was sent
-        // is delivered, and an instruction that faulted does so again, and either ends the process.
-        _ => unsafe {
-            libc::signal(signal, libc::SIG_DFL);
-            if was_sent {
-                libc::raise(signal);
-            }
-        },
-    }
 }
 
 #[cfg(test)]

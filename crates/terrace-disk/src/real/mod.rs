@@ -11,7 +11,7 @@
 //! | `queue.rs`, `ring.rs` | many reads or writes of a file, one after the other and side by side |
 //! | `device.rs` | what drives say of themselves |
 //! | `region.rs` | mappings that whole files are read through |
-//! | `bus.rs` | faults of mappings |
+//! | `bus.rs`, `signal.rs` | faults of mappings, and the handler that they come to |
 //! | `lock.rs` | locks of files |
 //! | `memory.rs` | how much memory there is for what is read |
 //! | `epoch.rs` | names of page caches |
@@ -28,6 +28,7 @@ mod read;
 pub(crate) mod region;
 mod reserved;
 mod ring;
+mod signal;
 mod window;
 mod write;
 
