@@ -15,6 +15,9 @@
 //! 2. A disk without room for a piece refuses the append for which even what it needs cannot be reserved. Nothing
 //!    has been changed then.
 //! 3. A store that faults fails the file for good, as a failed write does of which some is done.
+//! 4. So does somebody who has cut the file shorter than `reserved`. What stores do not meet is asked for before the
+//!    file is made longer or shorter and at each sync: else it would be made as long as it was, with a hole in place of
+//!    what was appended.
 //!
 //! A file that is dropped keeps its room: whoever drops it may be dying, and the file another's.
 
@@ -58,7 +61,7 @@ struct ReservedFile {
 
 /// Why there is no room in a window.
 enum NoRoom {
-    /// The disk is full.
+    /// The disk is full, or the file has failed.
     Refused(Error),
     /// It cannot be mapped.
     Unmapped,
@@ -90,6 +93,7 @@ impl ReservedFile {
         if end <= self.reserved {
             return Ok(());
         }
+        self.check().map_err(NoRoom::Refused)?;
         let piece = self.reserved.clamp(LEAST_PIECE_BYTES, MOST_PIECE_BYTES);
         let page = (rustix::param::page_size() as u64).max(ROOM_UNIT_BYTES);
         let needed = end.next_multiple_of(page);
@@ -127,9 +131,7 @@ impl ReservedFile {
 
     /// Has the file be a plain one that ends with what was appended.
     fn make_plain(&mut self) -> Result<()> {
-        if self.has_failed() {
-            return Err(self.fail());
-        }
+        self.check()?;
         self.window = None;
         self.is_plain = true;
         self.shorten()
@@ -154,7 +156,16 @@ impl ReservedFile {
         self.window.as_ref().is_some_and(Window::has_failed)
     }
 
-    /// Takes nothing more, since a store has faulted.
+    /// Fails the file if a store has faulted, or if the file is shorter than it was made.
+    fn check(&mut self) -> Result<()> {
+        let is_whole = |len: u64| len >= self.reserved;
+        if self.has_failed() || !self.file.file.metadata().is_ok_and(|found| is_whole(found.len())) {
+            return Err(self.fail());
+        }
+        Ok(())
+    }
+
+    /// Takes nothing more, since a store has faulted or the file was cut.
     fn fail(&mut self) -> Error {
         let why = io::Error::other(
             "the file could not be written through its mapping: an I/O error, or it was cut",
@@ -188,8 +199,8 @@ impl WriteFile for ReservedFile {
 
     fn sync(&mut self) -> Result<()> {
         self.file.usable()?;
-        if self.has_failed() {
-            return Err(self.fail());
+        if !self.is_plain {
+            self.check()?;
         }
         self.file.sync()
     }
@@ -354,6 +365,37 @@ mod tests {
                 });
             }
         });
+    }
+
+    /// Somebody cuts the file so that the next store meets nothing of it: what is appended then needs more room than is
+    /// ready, or than there is, or is as large as what was cut off. Nothing of it is said to be there.
+    #[test]
+    fn a_file_that_is_cut_fails_where_no_store_meets_it() {
+        let ready = 6 + LEAST_PIECE_BYTES as usize;
+        for (before, cut_to, then) in [(0, 0, ready), (200_000, 0, 300_000), (200_000, 70_000, 60_000)] {
+            let Some((_dir, path, mut file)) = file() else { return };
+            file.append(&vec![1; before]).unwrap();
+            OpenOptions::new().write(true).open(&path).unwrap().set_len(cut_to).unwrap();
+            let error = file.append(&vec![2; then]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Io);
+            assert!(error.to_string().contains("it was cut"), "{error}");
+            assert!(file.append(b"again").is_err() && file.sync().is_err() && file.trim().is_err());
+            assert_eq!(std::fs::metadata(&path).unwrap().len(), cut_to, "it is not made longer");
+        }
+    }
+
+    /// The page with its end stays, and takes what nobody finds again.
+    #[test]
+    fn a_file_that_is_cut_within_a_page_fails_at_its_sync_or_end() {
+        for cut_to in [3, 4096] {
+            let Some((_dir, path, mut file)) = file() else { return };
+            OpenOptions::new().write(true).open(&path).unwrap().set_len(cut_to).unwrap();
+            file.append(b"nowhere").unwrap();
+            assert!(file.trim().is_err() && file.sync().is_err() && file.append(b"again").is_err());
+            let Some((_dir, path, mut file)) = self::file() else { return };
+            OpenOptions::new().write(true).open(&path).unwrap().set_len(cut_to).unwrap();
+            assert!(file.sync().is_err() && file.trim().is_err());
+        }
     }
 
     #[test]
