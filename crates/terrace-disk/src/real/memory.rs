@@ -1,5 +1,5 @@
 //! How much memory there is for what is read from files: what the system says is available, and what the control groups
-//! of this process leave of it, and how much this process takes. This is the one place that asks.
+//! of this process leave of it, and how much memory and how many addresses this process takes. This is the one place that asks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,11 @@ pub(super) fn available() -> Option<u64> {
 /// Bytes of memory that this process takes.
 pub(super) fn resident() -> Option<u64> {
     line_of(&fs::read_to_string("/proc/self/status").ok()?, "VmRSS:")
+}
+
+/// Bytes of addresses that this process has taken.
+pub(super) fn addresses() -> Option<u64> {
+    line_of(&fs::read_to_string("/proc/self/status").ok()?, "VmSize:")
 }
 
 /// What `/proc/meminfo` says is available.
@@ -125,5 +130,6 @@ mod tests {
     fn this_machine_says_something() {
         assert!(available().is_some_and(|bytes| bytes > 0));
         assert!(resident().is_some_and(|bytes| bytes > 1 << 18));
+        assert!(addresses() > resident());
     }
 }

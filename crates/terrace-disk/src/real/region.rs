@@ -11,18 +11,21 @@ use std::fs::File;
 use std::ops::Range;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::process::Resource;
 
 use super::bus::Guard;
+use super::memory;
 
 /// Mappings that a process may have where the system does not say.
 const COMMON_MOST_MAPS: usize = 65_530;
 
-/// Regions that there are in this process.
+/// Regions that there are in this process, and bytes of addresses that they take.
 static REGIONS: AtomicUsize = AtomicUsize::new(0);
+static REGION_BYTES: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Debug)]
 pub(crate) struct Region {
@@ -43,7 +46,7 @@ unsafe impl Sync for Region {}
 impl Region {
     /// The `len` bytes of `file`, which is that long. `None` where they are not to be had.
     pub(crate) fn of_file(file: &File, len: u64) -> Option<Region> {
-        if REGIONS.load(Ordering::Relaxed) >= most_regions() {
+        if !may_be_one_of(len) {
             return None;
         }
         let len = usize::try_from(len).ok().filter(|&len| len > 0)?;
@@ -59,7 +62,7 @@ impl Region {
 
     /// A region that `fill` fills, of `len` bytes: what a mapped file is where there is no file.
     pub(crate) fn of_bytes(len: usize, fill: impl FnOnce(&mut [u8])) -> Option<Region> {
-        if REGIONS.load(Ordering::Relaxed) >= most_regions() {
+        if !may_be_one_of(len as u64) {
             return None;
         }
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
@@ -73,8 +76,9 @@ impl Region {
 
     /// Takes over a mapping that was just made.
     fn guarded(base: *mut u8, len: usize, is_file: bool) -> Option<Region> {
-        REGIONS.fetch_add(1, Ordering::Relaxed);
         let mut region = Region { base, len, guard: None, is_file };
+        REGIONS.fetch_add(1, Ordering::Relaxed);
+        REGION_BYTES.fetch_add(region.mapped_len() as u64, Ordering::Relaxed);
         // SAFETY: the range is this value's mapping, of whole pages, and stays until after the guard is dropped. Whoever has
         // read from it asks `has_failed` before relying on that.
         region.guard = Some(unsafe { Guard::new(base, region.mapped_len()) }?);
@@ -160,7 +164,25 @@ impl Drop for Region {
         let unmapped = unsafe { rustix::mm::munmap(self.base.cast(), self.mapped_len()) };
         debug_assert!(matches!(unmapped, Ok(()) | Err(Errno::NOMEM)));
         REGIONS.fetch_sub(1, Ordering::Relaxed);
+        REGION_BYTES.fetch_sub(self.mapped_len() as u64, Ordering::Relaxed);
     }
+}
+
+/// Whether there may be one more region, of `len` bytes.
+fn may_be_one_of(len: u64) -> bool {
+    if REGIONS.load(Ordering::Relaxed) >= most_regions() {
+        return false;
+    }
+    let Some(bound) = rustix::process::getrlimit(Resource::As).current else { return true };
+    let taken = memory::addresses().unwrap_or(bound);
+    leaves_addresses(bound, taken, REGION_BYTES.load(Ordering::Relaxed), len)
+}
+
+/// Whether `len` bytes of addresses more may go to regions, where a process may have `bound` of them and `taken` are gone,
+/// of which `regions` to these. Other memory needs addresses, too, and where there are none left the program
+/// ends, while files can be read by calls: so regions take an eighth, and leave half of all.
+fn leaves_addresses(bound: u64, taken: u64, regions: u64, len: u64) -> bool {
+    regions.saturating_add(len) <= bound / 8 && taken.saturating_add(len) <= bound / 2
 }
 
 /// Half of what the process may map: the rest is the program's own.
@@ -174,8 +196,13 @@ fn most_regions() -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::io::Write;
+    use std::process::exit;
+
+    use rustix::process::{Rlimit, setrlimit};
+
+    use super::super::signal::alone::{WELL, ended};
+    use super::*;
 
     fn region_of(data: &[u8]) -> (tempfile::NamedTempFile, Region) {
         let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -213,6 +240,31 @@ mod tests {
         region.fail(page + 5);
         assert!(region.has_failed());
         assert_eq!([0, page, 2 * page].map(|at| region.as_ref()[at]), [9, 0, 9]);
+    }
+
+    #[test]
+    fn addresses_are_left_where_they_are_bounded() {
+        assert!(leaves_addresses(8000, 1000, 500, 500) && !leaves_addresses(8000, 1000, 501, 500));
+        assert!(leaves_addresses(8000, 3000, 0, 1000) && !leaves_addresses(8000, 3001, 0, 1000));
+        assert!(!leaves_addresses(8000, u64::MAX, 0, 1) && !leaves_addresses(8000, 0, u64::MAX, 1));
+    }
+
+    #[test]
+    fn the_bound_of_a_process_counts() {
+        let Some(status) = ended("region", "the_bound_of_a_process_counts") else {
+            let (file, len) = (tempfile::tempfile().unwrap(), 1 << 30);
+            file.set_len(len).unwrap();
+            assert!(Region::of_file(&file, len).is_some());
+            let bounded = |bytes| {
+                let bound = Rlimit { current: Some(bytes), maximum: None };
+                setrlimit(Resource::As, bound).unwrap();
+                Region::of_file(&file, len)
+            };
+            let taken = memory::addresses().unwrap();
+            assert!(bounded(taken + (4 << 30)).is_none() && bounded(2 * taken + (16 << 30)).is_some());
+            exit(WELL);
+        };
+        assert_eq!(status.code(), Some(WELL), "{status}");
     }
 
     #[test]
