@@ -58,7 +58,7 @@ impl TableMap {
     fn new(mapping: Mapping, footer: &Footer) -> TableMap {
         let words = mapping.bytes().len().div_ceil(UNIT_BYTES * 64);
         TableMap {
-            verified: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            verified: zeroed(words),
             number: footer.number,
             origin: footer.origin,
             data_end: footer.data_end as usize,
@@ -230,6 +230,12 @@ enum InBlock {
     Behind,
 }
 
+/// So many words of zeros. They are not written to here: the system gives memory for those that are used later.
+fn zeroed(words: usize) -> Box<[AtomicU64]> {
+    // SAFETY: an atomic word may hold whatever bits a `u64` may, so zeros are a value of each.
+    unsafe { Box::new_zeroed_slice(words).assume_init() }
+}
+
 /// Where the bit of the block at `offset` is.
 #[inline]
 fn place(offset: u64) -> (usize, u64) {
@@ -378,5 +384,22 @@ impl Table {
         read_pages(&value);
         self.check_map()?;
         Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_disk::{Fs, RealFs};
+
+    use super::*;
+
+    #[test]
+    fn bits_of_what_was_not_read_take_no_memory() {
+        let resident = || RealFs.resident_memory().unwrap();
+        let before = resident();
+        let words = zeroed(32 << 20);
+        words[5].store(7, Ordering::Relaxed);
+        assert!(resident() < before + (128 << 20), "{} before, {} now", before, resident());
+        assert_eq!([0, 5, words.len() - 1].map(|at| words[at].load(Ordering::Relaxed)), [0, 7, 0]);
     }
 }

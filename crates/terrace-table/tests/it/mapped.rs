@@ -283,6 +283,35 @@ fn a_file_that_is_cut_under_its_mapping_is_an_error_and_not_the_end() {
     assert_eq!(maps.figures().failed, 1);
 }
 
+/// Within the page where the file ends there is no signal: what was not verified before is told by its checksum.
+#[test]
+fn a_file_that_is_cut_within_a_page_gives_no_zeros_of_what_was_not_read_before() {
+    for cut_to in [4096 + 1, 8192 + 700, 8192 + 4000] {
+        let (_dir, at, built, table, maps) = on_a_real_disk();
+        let (first, items) = (position_of(&built, 0), items());
+        assert_entry(table.get_at(first, &items[0].key, items[0].seq).unwrap().as_ref(), Some(&items[0]));
+        assert_eq!(maps.figures().count, 1);
+        OpenOptions::new().write(true).open(&at).unwrap().set_len(cut_to).unwrap();
+        let mut cursor = table.cursor(true, 4096);
+        let mut walked = 0;
+        let mut step = cursor.seek_first();
+        while step.is_ok() && cursor.valid() {
+            let item = &items[walked];
+            match cursor.value() {
+                Ok(value) => assert!(cursor.key() == item.key && *value == item.value[..], "item {walked}"),
+                Err(e) => step = Err(e),
+            }
+            walked += 1;
+            if step.is_ok() {
+                step = cursor.next();
+            }
+        }
+        let told = step.unwrap_err();
+        assert!(matches!(told.kind(), ErrorKind::Corruption | ErrorKind::Io), "{told}");
+        assert!(walked < items.len() - 1);
+    }
+}
+
 /// What `verify` is for: bytes that change after they were believed.
 #[test]
 fn damage_after_the_first_read_is_found_by_verify_and_then_by_readers() {
