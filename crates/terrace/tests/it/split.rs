@@ -82,6 +82,7 @@ fn what_is_hot_stays() {
     assert_clean(&db);
     let stats = db.stats();
     assert!(stats.split.migrated > 200, "{:?}", stats.split);
+    assert!(stats.ssd.tables > 0 && stats.dram.tables > 0, "{:?}", stats.dram);
     let read = || db.stats().ssd.bytes_read;
     let before = read();
     (0..3).for_each(|hot| drop(db.get(&key(hot)).unwrap()));

@@ -134,6 +134,7 @@ pub(super) fn fill_stats<I: KeyIndex>(store: &PmStore<I>, stats: &mut Stats) {
     stats.durability = durability(store.pool.granularity()).into();
     stats.emulated = store.emulated.clone();
     stats.opened = store.opened.get().cloned().unwrap_or_default();
+    stats.dram.tables = store.core.cache().table_bytes();
     stats.dram.index = store.index.dram_bytes();
     stats.dram.allocator = store.pool.dram_bytes();
     stats.pm.index = store.index.pm_bytes();

@@ -203,7 +203,8 @@ impl<I: KeyIndex> PmStore<I> {
 
     /// Has the cache keep to what is left of the memory budget.
     pub(in crate::engine) fn fit_cache(&self) {
-        self.core.memory.fit_cache(self.index.dram_bytes() + self.pool.dram_bytes());
+        let (tables, index) = (self.core.cache().table_bytes(), self.index.dram_bytes());
+        self.core.memory.fit_cache(tables + index + self.pool.dram_bytes());
     }
 }
 
