@@ -90,6 +90,11 @@ impl Core {
         self.memory.cache()
     }
 
+    /// Decides anew how tables are read, if that is due.
+    pub fn reconsider_reads(&self) {
+        self.table_reader.reconsider(&*self.fs, self.env.clock.now());
+    }
+
     /// Waits for `delay`, to slow a writer down, and counts it.
     pub fn slow_down(&self, delay: Duration) {
         if !delay.is_zero() {

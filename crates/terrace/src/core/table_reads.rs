@@ -2,13 +2,15 @@
 //!
 //! A mapping costs no call and no copy, and leaves it to the page cache what is kept in memory: whole pages. The cache of blocks
 //! keeps what was read, and no more. So mappings are for tables that fit into memory, and calls for those that are far larger.
-//! It is decided as tables come and go, by how large they are together and what memory the system has for them.
+//! It is decided as tables come and go, by how large they are together and what memory the system has for them; and now and
+//! then as snapshots are made and figures are told, since other programs take memory and give it back, too.
 //!
 //! Deciding is apart from asking the system, which is done in one place (`Fs::available_memory`).
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -26,6 +28,8 @@ pub(crate) struct TableReader {
     choice: TableReads,
     maps: Arc<Maps>,
     asked: Mutex<Asked>,
+    /// Milliseconds until when it is not decided anew unless tables change.
+    due: AtomicU64,
 }
 
 /// What there was when the system was last asked.
@@ -42,6 +46,9 @@ struct Asked {
 const SELDOM: Duration = Duration::from_secs(1);
 const MUCH: u64 = 16;
 
+/// Who only reads has the system asked less often: a reader waits for it.
+const FOR_READERS: Duration = Duration::from_secs(10);
+
 impl Asked {
     fn is_outdated(&self, now: Duration, tables: u64) -> bool {
         now >= self.at + SELDOM || tables.abs_diff(self.tables) > self.tables / MUCH
@@ -53,7 +60,7 @@ impl TableReader {
     pub fn new(choice: TableReads) -> TableReader {
         let maps = Maps::new(MOST_ADDRESSES);
         maps.want(choose(choice, true, 0, 0));
-        TableReader { choice, maps, asked: Mutex::default() }
+        TableReader { choice, maps, asked: Mutex::default(), due: AtomicU64::new(0) }
     }
 
     /// The mappings of tables.
@@ -67,9 +74,33 @@ impl TableReader {
             return;
         }
         let mut asked = self.asked.lock();
+        self.decide_by(&mut asked, fs, now, bytes);
+    }
+
+    /// The same for the tables that there were then, if that is long ago and nobody else does it.
+    #[inline]
+    pub fn reconsider(&self, fs: &dyn Fs, now: Duration) {
+        if self.choice == TableReads::Auto && millis(now) >= self.due.load(Ordering::Relaxed) {
+            self.reconsider_now(fs, now);
+        }
+    }
+
+    #[cold]
+    fn reconsider_now(&self, fs: &dyn Fs, now: Duration) {
+        let Some(mut asked) = self.asked.try_lock() else { return };
+        let tables = asked.tables;
+        match tables {
+            // Nothing is read from them.
+            0 => self.due.store(millis(now + FOR_READERS), Ordering::Relaxed),
+            _ => self.decide_by(&mut asked, fs, now, tables),
+        }
+    }
+
+    fn decide_by(&self, asked: &mut Asked, fs: &dyn Fs, now: Duration, bytes: u64) {
         if asked.is_outdated(now, bytes) {
             let available = fs.available_memory().unwrap_or(u64::MAX);
             *asked = Asked { at: now, tables: bytes, available };
+            self.due.store(millis(now + FOR_READERS), Ordering::Relaxed);
         }
         let were_mapped = self.maps.is_wanted();
         let are_mapped = choose(self.choice, were_mapped, bytes, asked.available);
@@ -101,6 +132,10 @@ impl TableReader {
         };
         (words.into(), self.maps.figures())
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Whether `tables` bytes of tables are mapped where `available` bytes of memory are there for them. A little more memory is
@@ -144,5 +179,22 @@ mod tests {
         assert_eq!(is_mapped(Some(1100), 2000, 1200), (false, calls.clone()));
         assert_eq!(is_mapped(Some(1300), 3000, 1200), (true, maps));
         assert_eq!(is_mapped(Some(1000), 3000, 1300), (false, calls), "but when much has changed");
+    }
+
+    #[test]
+    fn who_only_reads_has_it_decided_anew_now_and_then() {
+        let (fs, reader) = (SimFs::new(), TableReader::new(TableReads::Auto));
+        let is_mapped = |available: u64, now: u64| {
+            fs.set_available_memory(Some(available));
+            reader.reconsider(&fs, Duration::from_millis(now));
+            reader.maps().is_wanted()
+        };
+        assert!(is_mapped(0, 0), "there are no tables");
+        fs.set_available_memory(Some(1000));
+        reader.decide(&fs, Duration::from_millis(5000), 1000);
+        assert!(is_mapped(100, 14_999));
+        assert!(!is_mapped(100, 15_000));
+        assert!(!is_mapped(2000, 24_999));
+        assert!(is_mapped(2000, 25_000));
     }
 }

@@ -222,6 +222,7 @@ impl Db {
     /// The database as it is now, for as long as the snapshot is kept.
     pub fn snapshot(&self) -> Snapshot {
         let Inner { core, engine, lock, .. } = &*self.inner;
+        core.reconsider_reads();
         Snapshot::new(core.clone(), engine.clone(), lock.clone())
     }
 
@@ -264,6 +265,7 @@ impl Db {
         stats.ssd.reads = io.reads;
         stats.ssd.syncs = io.syncs;
         (stats.ssd.open_tables, stats.ssd.obsolete_files) = core.files.figures();
+        core.reconsider_reads();
         let (table_reads, maps) = core.table_reader.told();
         stats.table_reads = table_reads;
         (stats.ssd.mapped_tables, stats.ssd.mapped_bytes) = (maps.count, maps.bytes);

@@ -2,8 +2,11 @@
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
-use terrace::{Db, EngineKind, ErrorKind, Options, TableReads};
+use terrace::{Db, EngineKind, Env, ErrorKind, Options, TableReads};
+use terrace_base::clock::ManualClock;
 use terrace_disk::Fault;
 use terrace_pmem::Granularity;
 
@@ -191,5 +194,29 @@ fn tables_that_do_not_fit_into_memory_are_read_by_calls() {
             stats.table_reads
         );
         assert_clean(&db);
+    }
+}
+
+/// Other programs take memory and give it back while a database is only read: it has that looked at now and then.
+#[test]
+fn how_tables_are_read_follows_what_memory_there_is_also_where_nobody_writes() {
+    let (machine, clock) = (machine(EngineKind::Lsm), Arc::new(ManualClock::default()));
+    machine.fs().set_maps(true);
+    machine.fs().set_available_memory(Some(1 << 30));
+    let env = Env { clock: clock.clone(), ..machine.env() };
+    let (db, mut map) = (Db::open_in(env, machine.dir(), machine.options()).unwrap(), Map::new());
+    for i in 0..100 {
+        put(&db, &mut map, &format!("key {i}"), 100, false).unwrap();
+    }
+    db.flush().unwrap();
+    for (available, how) in [(1000, "by calls"), (1 << 30, "through")] {
+        machine.fs().set_available_memory(Some(available));
+        assert_found(&db, &map);
+        assert!(!db.stats().table_reads.starts_with(how), "{}", db.stats().table_reads);
+        clock.advance(Duration::from_secs(10));
+        drop(db.snapshot());
+        machine.fs().set_available_memory(None);
+        assert!(db.stats().table_reads.starts_with(how), "{}", db.stats().table_reads);
+        assert_found(&db, &map);
     }
 }
