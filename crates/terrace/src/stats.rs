@@ -170,7 +170,7 @@ pub struct DramStats {
     pub budget: u64,
     /// Cached blocks.
     pub block_cache: u64,
-    /// Open tables: index, filter and metadata.
+    /// Open tables: index, filter and metadata, and of mapped ones what says which blocks are verified, a 256th of their size.
     pub tables: u64,
     /// DRAM parts of memtables.
     pub memtables: u64,
