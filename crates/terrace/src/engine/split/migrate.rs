@@ -52,8 +52,8 @@ const LEAST_SHARE: u64 = 64;
 pub(super) struct Moving {
     /// Where the walk goes on: behind this key.
     after: Option<Vec<u8>>,
-    /// Tables of which a rewriting left something that snapshots need, and which snapshots there were.
-    pub stuck: (Vec<u64>, std::collections::BTreeSet<u64>),
+    /// Tables that are not rewritten for now.
+    pub aside: super::reclaim::Aside,
 }
 
 /// A version on its way, by what its word is replaced.

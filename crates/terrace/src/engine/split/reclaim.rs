@@ -4,7 +4,7 @@
 //! An entry is live if the word of its key leads to its block. What only a link under a newer version leads to stays where it
 //! is, and so does its table, until no snapshot needs it. A table to which nothing leads leaves.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
@@ -21,6 +21,31 @@ use crate::manifest::State;
 
 /// Bytes read ahead from each input, at most.
 const READAHEAD_BYTES: usize = 512 << 10;
+
+/// Tables that are not rewritten for now.
+#[derive(Debug, Default)]
+pub(super) struct Aside {
+    /// Of which a rewriting has left so many entries. Links lead to these, for snapshots: another one would find nothing to
+    /// do, whatever other snapshots come and go. It is looked at again when some of them have died.
+    left: BTreeMap<u64, u64>,
+    /// Whose rewriting has failed: others come first.
+    failed: BTreeSet<u64>,
+}
+
+impl Aside {
+    /// Of `runs` those that have been rewritten as far as they can be.
+    fn pinned(&self, runs: &[Run]) -> BTreeSet<u64> {
+        let is_pinned = |run: &&Run| self.left.get(&run.number).is_some_and(|left| run.live >= *left);
+        runs.iter().filter(is_pinned).map(|run| run.number).collect()
+    }
+
+    /// These were rewritten, and `runs` are left.
+    fn rewritten(&mut self, inputs: &[u64], runs: &[Run]) {
+        self.left.retain(|number, _| runs.iter().any(|run| run.number == *number));
+        let left = runs.iter().filter(|run| run.live > 0 && inputs.contains(&run.number));
+        self.left.extend(left.map(|run| (run.number, run.live)));
+    }
+}
 
 /// Has the background reclaim what is worth it.
 pub(super) fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
@@ -72,14 +97,12 @@ fn reclaim_next<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, moving: &mut Moving
     if drop_dead(store)? {
         return Ok(true);
     }
-    let held = store.core.snapshots.list();
-    if moving.stuck.0 != held {
-        moving.stuck = (held, BTreeSet::new());
-    }
-    let state = counted(&store.home.manifest.state(), &store.home.runs.all());
+    let runs = store.home.runs.all();
+    let state = counted(&store.home.manifest.state(), &runs);
     let pins = PinnedEntries::default();
     let mut view = View::new(&state, &pins, None);
-    view.busy.extend(&moving.stuck.1);
+    let pinned = moving.aside.pinned(&runs);
+    view.busy.extend(pinned.iter().chain(&moving.aside.failed));
     let split = &store.core.options.split;
     let options = SelectiveOptions {
         live_key_threshold: split.live_threshold,
@@ -87,7 +110,14 @@ fn reclaim_next<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, moving: &mut Moving
         max_merge_files: split.max_merge_runs,
         ..SelectiveOptions::default()
     };
-    let Some(choice) = choose(&view, &options) else { return Ok(false) };
+    let mut choice = choose(&view, &options);
+    if choice.is_none() && !moving.aside.failed.is_empty() {
+        // Those failed in an earlier job, as this one would have ended. Nothing else is left to be done: it is their turn.
+        view.busy.retain(|number| !moving.aside.failed.contains(number) || pinned.contains(number));
+        moving.aside.failed.clear();
+        choice = choose(&view, &options);
+    }
+    let Some(choice) = choice else { return Ok(false) };
     tracing::debug!(?choice, "tables to be rewritten");
     rewrite(store, &choice.inputs, moving)?;
     Ok(true)
@@ -124,12 +154,10 @@ fn rewrite<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, inputs: &[u64], moving: 
     let outcome = merge_into(store, inputs, &mut mover).and_then(|()| mover.finish());
     store.core.counters.count_compaction(0, mover.written);
     if outcome.is_err() {
-        // Others get their chance, too.
-        moving.stuck.1.extend(inputs);
+        moving.aside.failed.extend(inputs);
     }
     outcome?;
-    let left = store.home.runs.all().into_iter().filter(|run| run.live > 0 && inputs.contains(&run.number));
-    moving.stuck.1.extend(left.map(|run| run.number));
+    moving.aside.rewritten(inputs, &store.home.runs.all());
     drop_dead(store)?;
     store.fit_cache();
     Ok(())
@@ -163,4 +191,26 @@ fn merge_into<I: KeyIndex<Home = Ssd>>(
         cursor.next()?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(number: u64, live: u64) -> Run {
+        Run { number, entries: 10, live, bytes: 100 }
+    }
+
+    /// What a rewriting has left is looked at again when less of it lives, and not before.
+    #[test]
+    fn what_is_left_rests_until_some_of_it_has_died() {
+        let mut aside = Aside::default();
+        aside.rewritten(&[1, 2, 3], &[run(1, 4), run(3, 0), run(9, 10)]);
+        assert_eq!(aside.pinned(&[run(1, 4), run(3, 0), run(9, 10)]), [1].into());
+        assert!(aside.pinned(&[run(1, 3), run(9, 10)]).is_empty());
+        aside.rewritten(&[1], &[run(1, 3), run(9, 10)]);
+        assert_eq!(aside.pinned(&[run(1, 3)]), [1].into());
+        aside.rewritten(&[9], &[run(10, 10)]);
+        assert!(aside.left.is_empty());
+    }
 }
