@@ -99,6 +99,12 @@ pub(crate) trait Elsewhere: Debug + Send + Sync + Sized + 'static {
     /// Nobody looks at what was retired any more.
     fn free(&self, place: Self::Place);
 
+    /// A write has happened, and its caller holds nothing: gives back what writes have left here, where that comes to much.
+    fn tidy<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>);
+
+    /// Bytes that are read for the version at `place`.
+    fn bytes_at(&self, place: Self::Place) -> u64;
+
     /// A reader has found its version in `record`.
     fn was_read(&self, record: RecordRef);
 
@@ -185,6 +191,12 @@ impl Elsewhere for Nowhere {
     }
 
     fn free(&self, place: Infallible) {
+        match place {}
+    }
+
+    fn tidy<I: KeyIndex<Home = Self>>(&self, _: &PmStore<I>) {}
+
+    fn bytes_at(&self, place: Infallible) -> u64 {
         match place {}
     }
 

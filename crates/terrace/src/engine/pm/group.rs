@@ -90,6 +90,7 @@ impl<I: KeyIndex> PmStore<I> {
         if outcome.is_ok() {
             placed.keep();
         }
+        self.home.tidy(self);
         outcome
     }
 

@@ -67,8 +67,9 @@ impl Found {
         Ok(())
     }
 
-    /// Reads the versions of the next keys, whose newest are `words`: they come at once, instead of one after the other.
-    /// The bytes of their values. The caller is present since before the words were loaded.
+    /// Reads the versions of the next keys, whose newest are `words`: they come at once, instead of one after the other. Only
+    /// the first of them, one at least, where what lies elsewhere is more than a batch. The bytes of their values. The
+    /// caller is present since before the words were loaded.
     fn read_together<I: KeyIndex>(
         &mut self,
         store: &PmStore<I>,
@@ -94,23 +95,32 @@ impl Found {
             Named::Place(_) => None,
         }));
         let mut values: [Option<Bytes>; TOGETHER] = Default::default();
-        let mut elsewhere = Vec::new();
+        let (mut elsewhere, mut bytes_elsewhere, mut count) = (Vec::new(), 0, words.len());
         for (i, version) in newest.iter().enumerate() {
             let Some(version) = version else { continue };
-            match store.version_from(*version, at)? {
-                None => {}
-                Some(Named::Place(place)) => elsewhere.push((i, place, at)),
+            let place = match store.version_from(*version, at)? {
+                None => continue,
+                Some(Named::Place(place)) => (i, place, at),
                 Some(Named::Record(record)) => match store.place_in(&record)? {
-                    Some(place) => elsewhere.push((i, place, u64::MAX)),
-                    None => values[i] = value(&record),
+                    Some(place) => (i, place, u64::MAX),
+                    None => {
+                        values[i] = value(&record);
+                        continue;
+                    }
                 },
+            };
+            bytes_elsewhere += store.home.bytes_at(place.1);
+            if bytes_elsewhere > BATCH_BYTES as u64 && !elsewhere.is_empty() {
+                count = i;
+                break;
             }
+            elsewhere.push(place);
         }
         if !elsewhere.is_empty() {
             self.read_elsewhere(store, at, &elsewhere, &mut values)?;
         }
         let mut bytes = 0;
-        for value in values.into_iter().take(words.len()) {
+        for value in values.into_iter().take(count) {
             if let Some(value) = value {
                 bytes += value.len();
                 self.entries.push_back((Bytes::copy_from_slice(self.batch.key(self.done)), value));

@@ -101,6 +101,7 @@ impl<I: KeyIndex> PmStore<I> {
         if let Ok(true) = outcome {
             placed.keep();
         }
+        self.home.tidy(self);
         outcome
     }
 

@@ -32,6 +32,9 @@ pub(super) const SECTOR_OPTION: &str = "split.sector_bytes";
 /// Bytes of slots that are freed before somebody gives space back to the file system.
 const TIDY_BYTES: u64 = 64 << 20;
 
+/// Bytes of slots that are retired before somebody looks which of them nobody reads any more.
+const RETIRED_BYTES: u64 = 16 << 20;
+
 /// What is on the SSD.
 #[derive(Debug)]
 pub(crate) struct Ssd {
@@ -58,6 +61,8 @@ pub(crate) struct Ssd {
     pub(super) reclaiming: AtomicBool,
     /// Nothing is written any more.
     pub(super) stays: AtomicBool,
+    /// Bytes of slots that were retired since somebody looked.
+    retired_bytes: AtomicU64,
     freed_bytes: AtomicU64,
     tidied_at: AtomicU64,
 }
@@ -122,6 +127,7 @@ impl Ssd {
             sent: AtomicBool::new(false),
             reclaiming: AtomicBool::new(false),
             stays: AtomicBool::new(false),
+            retired_bytes: AtomicU64::new(0),
             freed_bytes: AtomicU64::new(0),
             tidied_at: AtomicU64::new(0),
             core: core.clone(),
@@ -175,8 +181,12 @@ impl Ssd {
         Ok(())
     }
 
+    fn slot_bytes(&self, slot: Slot) -> u64 {
+        slot.sectors() * u64::from(self.sector_bytes)
+    }
+
     /// Whether there is space to be given back to the file system.
-    pub(super) fn wants_tidying(&self) -> bool {
+    fn wants_tidying(&self) -> bool {
         let freed = self.freed_bytes.load(Ordering::Relaxed);
         let last = self.tidied_at.load(Ordering::Relaxed);
         // Somebody may have tidied up between the two.
@@ -247,7 +257,10 @@ impl Elsewhere for Ssd {
 
     fn retire(&self, key: &[u8], place: OnSsd) -> Result<()> {
         match place {
-            OnSsd::Slot(slot) => self.slots.retire(slot),
+            OnSsd::Slot(slot) => {
+                self.retired_bytes.fetch_add(self.slot_bytes(slot), Ordering::Relaxed);
+                self.slots.retire(slot)
+            }
             OnSsd::Run(position) => {
                 self.runs.died(position.number(), key);
                 Ok(())
@@ -257,11 +270,32 @@ impl Elsewhere for Ssd {
 
     fn free(&self, place: OnSsd) {
         let OnSsd::Slot(slot) = place else { return };
-        let bytes = slot.sectors() * u64::from(self.sector_bytes);
-        self.freed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.freed_bytes.fetch_add(self.slot_bytes(slot), Ordering::Relaxed);
         if let Err(error) = self.slots.free(slot) {
             tracing::warn!(%error, "a slot could not be freed");
             self.core.counters.background_errors.add(1);
+        }
+    }
+
+    fn tidy<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>) {
+        // A limbo counts what waits in it and not its bytes: few large items may take more than there is.
+        if self.retired_bytes.load(Ordering::Relaxed) >= RETIRED_BYTES
+            && self.retired_bytes.swap(0, Ordering::Relaxed) >= RETIRED_BYTES
+        {
+            let _shared = store.gate.shared();
+            if store.admit().is_ok() {
+                store.give_back();
+            }
+        }
+        if self.wants_tidying() {
+            store.spawn(|store| drop(store.home.slots.tidy()));
+        }
+    }
+
+    fn bytes_at(&self, place: OnSsd) -> u64 {
+        match place {
+            OnSsd::Slot(slot) => self.slot_bytes(slot),
+            OnSsd::Run(position) => position.read_len() as u64,
         }
     }
 

@@ -204,9 +204,6 @@ pub(super) fn pace<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, bytes: u64) {
         if fill.share() >= store.core.options.split.high_share {
             send(store);
         }
-        if ssd.wants_tidying() {
-            store.spawn(|store| drop(store.home.slots.tidy()));
-        }
     }
     store.core.slow_down(ssd.pace.delay(bytes));
 }
