@@ -24,6 +24,7 @@ mod sectors;
 mod smoke;
 mod sparse;
 mod split;
+mod split_repairs;
 mod split_space;
 mod tables;
 mod unwritable;

@@ -136,7 +136,7 @@ fn not_closed(core: &Core) -> Error {
 }
 
 /// Where the header is, and the highest number that it has set aside.
-fn read_header<I: KeyIndex>(pool: &Pool) -> Result<(u64, u64)> {
+pub(super) fn read_header<I: KeyIndex>(pool: &Pool) -> Result<(u64, u64)> {
     let root = I::HEADER_ROOT;
     let at = pool.root(root)?.ok_or_else(|| pool.corruption(0, format!("a root {root}"), "none"))?;
     let damaged = || pool.corruption(at, "the header of an engine's records", "something else");

@@ -79,11 +79,11 @@ pub(crate) fn repair<I: KeyIndex>(mut base: Salvage) -> Result<Salvage> {
     }
     base.pool_aside = Some(problem);
     let home = I::open_home(&core, &Arc::new(manifest()?), None)?;
-    let tables = gather::<I>(opened.as_ref().ok(), &home, &elsewhere, &mut base)?;
+    let (tables, highest) = gather::<I>(opened.as_ref().ok(), &home, &elsewhere, &mut base)?;
     drop(home);
     // It is locked as long as it is open.
     drop(opened);
-    renew::<I>(&path, &identity, manifest()?, &tables, &mut base)?;
+    renew::<I>(&path, &identity, manifest()?, &tables, highest, &mut base)?;
     Ok(base)
 }
 
@@ -165,15 +165,16 @@ fn prove<I: KeyIndex>(store: &PmStore<I>) -> Result<std::result::Result<(), Stri
     Ok(report.problems.first().map_or(Ok(()), |problem| Err(problem.clone())))
 }
 
-/// Puts everything that can still be read into tables.
+/// Puts everything that can still be read into tables; these, and the highest number that anything there can have. What is
+/// found elsewhere and is nobody's stays there: a later repair must not take it for newer than what is written until then.
 fn gather<I: KeyIndex>(
     pool: Option<&Pool>,
     home: &I::Home,
     elsewhere: &Salvaged,
     base: &mut Salvage,
-) -> Result<Vec<TableMeta>> {
+) -> Result<(Vec<TableMeta>, u64)> {
     let (core, options) = (base.core.clone(), TableOptions::default());
-    let before = pool.map_or_else(BTreeMap::new, |pool| before_the_group::<I>(pool, base));
+    let before = pool.map_or_else(BTreeMap::new, |pool| before_the_group::<I>(pool, home, base));
     let mut next = base.next;
     let mut runs = Runs::new(&core, &options, &mut next);
     let index = pool.map(|pool| I::open_to_salvage(pool, &core));
@@ -187,10 +188,13 @@ fn gather<I: KeyIndex>(
         _ => false,
     };
     if !whole && let Some(pool) = pool {
-        gather_rest(pool, &mut runs)?;
+        gather_rest::<I>(pool, home, &mut runs)?;
     }
-    if !whole || !missed.is_empty() {
+    let mark = pool.and_then(|pool| open::read_header::<I>(pool).ok()).map(|(_, mark)| mark);
+    let mut highest = mark.unwrap_or(0);
+    if !whole || !missed.is_empty() || mark.is_none() {
         home.gather(&mut |key, number, word| {
+            highest = highest.max(number);
             // What the index does not lead to counts only where it does not tell, or where what it led to lies now.
             if !whole && !missed.contains_key(key) {
                 return take(&mut runs, key, number, &Content::At(word), Rank::Found);
@@ -217,11 +221,15 @@ fn gather<I: KeyIndex>(
     }
     let made = runs.finish()?;
     base.next = next;
-    Ok(made)
+    Ok((made, highest))
 }
 
 /// What the keys of a group that was cut short had before it.
-fn before_the_group<I: KeyIndex>(pool: &Pool, base: &mut Salvage) -> BTreeMap<Vec<u8>, Found> {
+fn before_the_group<I: KeyIndex>(
+    pool: &Pool,
+    home: &I::Home,
+    base: &mut Salvage,
+) -> BTreeMap<Vec<u8>, Found> {
     let header = pool.root(I::HEADER_ROOT);
     let changes = match header.and_then(|at| at.map_or(Ok(Vec::new()), |at| undo::pending(pool, at))) {
         Ok(changes) => changes,
@@ -241,16 +249,14 @@ fn before_the_group<I: KeyIndex>(pool: &Pool, base: &mut Salvage) -> BTreeMap<Ve
                 continue;
             }
         };
-        let old = match Word::<PlaceOf<I>>::decode(undo.change.old) {
-            Some(Word::Place(place)) => Some((0, Content::At(place.bits()))),
-            // SAFETY: nobody else uses the pool.
-            Some(Word::Record(word)) => unsafe { Record::load(pool, word) }.ok().map(|old| version(&old)),
-            None if undo.change.old == 0 => Some((0, Content::Nothing)),
-            None => None,
+        let old = match undo.change.old {
+            0 => Ok((0, Content::Nothing)),
+            // Read, since a place may be damaged, and its word does not tell its number.
+            old => found_at::<I>(pool, home, &undo.key, old),
         };
-        if old.is_none() {
+        if let Err(e) = &old {
             let key = undo.key.escape_ascii();
-            base.lost(format!("the value that {key} had before a group of batches that was cut short"));
+            base.lost(format!("{e}: the value that {key} had before a group of batches that was cut short"));
         }
         before.insert(undo.key.to_vec(), old.unwrap_or_default());
     }
@@ -307,13 +313,19 @@ fn found_at<I: KeyIndex>(pool: &Pool, home: &I::Home, key: &[u8], bits: u64) -> 
     }
 }
 
-/// All records, whether the index leads to them or not.
-fn gather_rest(pool: &Pool, runs: &mut Runs<'_>) -> Result<()> {
+/// All records, whether the index leads to them or not. One whose value lies elsewhere counts if it does.
+fn gather_rest<I: KeyIndex>(pool: &Pool, home: &I::Home, runs: &mut Runs<'_>) -> Result<()> {
     for kind in [RECORD_KIND, LINKED_KIND] {
         for (at, _) in pool.slots(kind) {
             // SAFETY: nobody else uses the pool.
-            if let Some(record) = unsafe { Record::at(pool, kind, at) } {
-                let (number, content) = version(&record);
+            let Some(record) = (unsafe { Record::at(pool, kind, at) }) else { continue };
+            let (number, content) = version(&record);
+            let is_there = match content {
+                Content::At(word) => PlaceOf::<I>::from_bits(word)
+                    .is_some_and(|place| matches!(home.load(record.key, place), Ok(Some(_)))),
+                _ => true,
+            };
+            if is_there {
                 take(runs, record.key, number, &content, Rank::Found)?;
             }
         }
@@ -330,19 +342,20 @@ fn version(record: &Record<'_>) -> Found {
     (record.number, content)
 }
 
-/// Makes the pool anew with what was gathered, and compares it with that.
+/// Makes the pool anew with what was gathered, and compares it with that. Numbers go on behind `highest`.
 fn renew<I: KeyIndex>(
     path: &Path,
     identity: &Identity,
     manifest: Manifest,
     tables: &[TableMeta],
+    highest: u64,
     base: &mut Salvage,
 ) -> Result<()> {
     let core = base.core.clone();
     let (_, media) = pool::request(&core, identity)?;
     core.env.pm.remove(path)?;
     let pool = core.env.pm.create(path, &pool::pool_options(&core, media))?;
-    open::fill_pool::<I>(&core, &pool, highest_number(&core, tables)?)?;
+    open::fill_pool::<I>(&core, &pool, highest_number(&core, tables)?.max(highest))?;
     pool::set_owner(&pool, identity)?;
     let store: Arc<PmStore<I>> = open::assemble(core.clone(), manifest, pool, open::Found::New)?;
     store.home.stay_as_it_is();

@@ -64,15 +64,19 @@ pub(super) fn gather(ssd: &Ssd, take: &mut Tell<'_>) -> Result<()> {
     gather_slots(ssd, take)
 }
 
-/// Looks at every sector of the file of slots for the beginning of an item.
+/// Looks at every sector of the file of slots for the beginning of an item, but for those within an item that is whole: what
+/// is there is the value's. Nothing can have been written over a part of such an item.
 fn gather_slots(ssd: &Ssd, take: &mut Tell<'_>) -> Result<()> {
     let file = ssd.core.fs().open(&FileName::Slots.path(&ssd.core.dir), Access::Sequential)?;
     let (len, sector) = (file.len(), u64::from(ssd.sector_bytes()));
-    let mut piece = Vec::new();
+    let (mut piece, mut covered) = (Vec::new(), 0);
     for start in (0..len).step_by(READ_BYTES as usize) {
         piece.resize((len - start).min(READ_BYTES) as usize, 0);
         file.read_at(start, &mut piece)?;
         for at in (0..piece.len() as u64).step_by(sector as usize) {
+            if start + at < covered {
+                continue;
+            }
             let front = &piece[at as usize..];
             let Some(head) = front.get(..HEAD_BYTES).and_then(|front| Head::of(ssd.origin(), front)) else {
                 continue;
@@ -85,6 +89,7 @@ fn gather_slots(ssd: &Ssd, take: &mut Tell<'_>) -> Result<()> {
             file.read_at(start + at, &mut item)?;
             let slot = Slot::from_bits(first << SECTOR_COUNT_BITS | bytes.div_ceil(sector));
             if let (Some(read), Some(slot)) = (item::decode(ssd.origin(), &item), slot) {
+                covered = start + at + bytes;
                 take(read.key, read.head.number, OnSsd::Slot(slot).bits())?;
             }
         }

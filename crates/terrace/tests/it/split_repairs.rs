@@ -1,0 +1,169 @@
+//! What a repair of a database with large items beside its pool must not get wrong.
+
+use std::path::Path;
+
+use terrace::{Db, EngineKind, RepairReport, WriteBatch};
+use terrace_index::kinds;
+use terrace_pmem::Granularity;
+
+use crate::damage::image::{Bed, Image, options};
+use crate::harness::{Contents, Map, assert_clean};
+
+const SLOTS: &str = "/db/SLOTS";
+
+/// The boundary is 64.
+const LARGE: usize = 900;
+
+/// Bytes of an item before its key.
+const HEAD: usize = 32;
+
+fn value(name: &str, len: usize) -> Vec<u8> {
+    name.bytes().chain(std::iter::repeat(b'.')).take(len).collect()
+}
+
+/// A database that was opened so often that its numbers are high.
+fn old_machine() -> Bed {
+    let bed = Image::empty(options(EngineKind::Split), Granularity::CacheLine).bed();
+    for round in 0..4 {
+        let db = bed.open().unwrap();
+        db.put(b"small", format!("round {round}").as_bytes()).unwrap();
+        db.close().unwrap();
+    }
+    bed
+}
+
+/// Where the newest item of `key` is in a file of slots.
+fn item_of(slots: &[u8], key: &[u8]) -> usize {
+    let is_its = |item: &[u8]| item.starts_with(b"TERSLOT1") && item[HEAD..].starts_with(key);
+    (0..slots.len()).step_by(512).rev().find(|at| is_its(&slots[*at..])).expect("an item")
+}
+
+/// Damages the newest item of `key`.
+fn spoil(image: &mut Image, key: &[u8]) {
+    let slots = image.files.get_mut(Path::new(SLOTS)).unwrap();
+    let at = item_of(slots, key);
+    slots[at + HEAD + key.len() + 100] ^= 1;
+}
+
+fn repaired(image: &Image) -> (Bed, RepairReport) {
+    let mut image = image.clone();
+    // What the repair before has set aside.
+    image.files.retain(|path, _| path.parent() == Some(Path::new("/db")));
+    let bed = image.bed();
+    let report = bed.repair().unwrap();
+    (bed, report)
+}
+
+/// What a walk meets, having been compared with what is found key by key.
+fn contents(db: &Db) -> Map {
+    let map: Map = db.try_all().unwrap().into_iter().collect();
+    for (key, value) in &map {
+        assert_eq!(db.get(key).unwrap().as_deref(), Some(&value[..]));
+    }
+    assert_clean(db);
+    map
+}
+
+/// A database in which `large` is large, and that was killed while a batch replaced that.
+fn cut_short() -> Vec<Image> {
+    let bed = old_machine();
+    let db = bed.open().unwrap();
+    db.put(b"large", &value("first", LARGE)).unwrap();
+    let mut batch = WriteBatch::new();
+    batch.put(b"large", b"second");
+    batch.put(b"small", b"second");
+    bed.film(|| db.write(batch).unwrap())
+}
+
+/// The same with each part of the index damaged in turn.
+fn cut_short_and_damaged() -> Vec<Image> {
+    let mut damaged = Vec::new();
+    for image in cut_short() {
+        let pool = image.bed().open_pool();
+        for kind in [kinds::SPTREE_HEADER, kinds::SPTREE_LEAF] {
+            let extents = pool.extents(kind).into_iter().map(|extent| extent.offset);
+            for at in extents.chain(pool.slots(kind).map(|(at, _)| at)) {
+                let mut image = image.clone();
+                image.pool.as_mut().unwrap()[at as usize + 1] ^= 4;
+                damaged.push(image);
+            }
+        }
+    }
+    damaged
+}
+
+/// A walk after a repair meets what the repair has put back of a group that was cut short.
+#[test]
+fn what_a_group_had_replaced_is_met_after_a_repair() {
+    let mut taken_back = 0;
+    for image in cut_short_and_damaged() {
+        let (bed, report) = repaired(&image);
+        let db = bed.open().unwrap();
+        let large = db.get(b"large").unwrap().map(|value| value.to_vec());
+        let map = contents(&db);
+        assert_eq!(map.get(&b"large"[..]), large.as_ref(), "{report:?}");
+        let is_first = large == Some(value("first", LARGE));
+        assert!(is_first || large.as_deref() == Some(b"second"), "{report:?}");
+        taken_back += u64::from(is_first);
+    }
+    assert!(taken_back > 0);
+}
+
+/// What a group had replaced and cannot be read is lost, and the rest is brought back.
+#[test]
+fn what_a_group_had_replaced_may_be_damaged() {
+    for mut image in cut_short_and_damaged() {
+        spoil(&mut image, b"large");
+        let (bed, report) = repaired(&image);
+        let map = contents(&bed.open().unwrap());
+        assert!(map.contains_key(&b"small"[..]), "{report:?}");
+        let is_told = report.lost.iter().any(|lost| lost.contains("large"));
+        assert!(map.contains_key(&b"large"[..]) || is_told, "{report:?}");
+    }
+}
+
+/// What is written after a repair is newer than what that has left in the file of slots.
+#[test]
+fn numbers_go_on_after_a_repair() {
+    let bed = old_machine();
+    let db = bed.open().unwrap();
+    db.put(b"other", &value("other", LARGE)).unwrap();
+    db.put(b"large", &value("first", LARGE)).unwrap();
+    db.delete(b"large").unwrap();
+    db.close().unwrap();
+    let mut image = bed.image();
+    spoil(&mut image, b"other");
+    let (bed, _) = repaired(&image);
+    let db = bed.open().unwrap();
+    db.put(b"large", &value("second", LARGE)).unwrap();
+    db.close().unwrap();
+    let mut image = bed.image();
+    image.pool = None;
+    let (bed, report) = repaired(&image);
+    let map = contents(&bed.open().unwrap());
+    assert!(map.get(&b"large"[..]) == Some(&value("second", LARGE)), "{report:?}");
+}
+
+/// A value with an item's bytes in it is a value.
+#[test]
+fn an_item_within_an_item_is_none() {
+    let bed = old_machine();
+    let db = bed.open().unwrap();
+    db.put(b"inner", &value("inner", LARGE)).unwrap();
+    let slots = bed.fs().image().remove(Path::new(SLOTS)).unwrap();
+    let first = item_of(&slots, b"inner");
+    let inner = slots[first..][..1024].to_vec();
+    let outer = [value("outer", 512 - HEAD - b"outer".len()), inner, value("end", 600)].concat();
+    db.put(b"outer", &outer).unwrap();
+    db.delete(b"inner").unwrap();
+    db.close().unwrap();
+    let mut image = bed.image();
+    image.pool = None;
+    let slots = image.files.get_mut(Path::new(SLOTS)).unwrap();
+    slots[first..][..1024].fill(0);
+    assert_eq!(item_of(slots, b"inner"), item_of(slots, b"outer") + 512);
+    let (bed, report) = repaired(&image);
+    let map = contents(&bed.open().unwrap());
+    let keys: Vec<_> = map.into_keys().collect();
+    assert_eq!(keys, [b"outer"], "{report:?}");
+}
