@@ -47,6 +47,10 @@ impl<I: KeyIndex> PmStore<I> {
         }
         for key in gone {
             let _alone = self.gate.exclusive();
+            if self.is_pending() {
+                self.pool.leave_unreclaimed();
+                return Ok(());
+            }
             let _here = self.limbo.enter();
             self.collapse(&key, &self.core.snapshots.list())?;
         }

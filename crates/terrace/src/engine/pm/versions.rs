@@ -6,6 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
+use terrace_pmem::Claim;
 
 use super::PmStore;
 use super::elsewhere::{Elsewhere, Place, PlaceOf, Word, WordOf};
@@ -239,6 +240,11 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     fn drop_versions_of(&self, words: &[RecordRef]) -> Result<()> {
+        if self.is_pending() {
+            // What a group that could not be taken back has replaced is named by the undo list alone: it stays.
+            self.kept.lock().overflown = true;
+            return Ok(());
+        }
         let done = self.try_drop_versions_of(words);
         if done.is_err() {
             // Whoever comes next looks everywhere.
@@ -293,10 +299,7 @@ impl<I: KeyIndex> PmStore<I> {
                 version.relink(&self.pool, under.map(Word::bits))?;
             }
         }
-        if kept.len() == 1
-            && head.is_tombstone()
-            && self.index.compare_exchange(key, Some(head.bits()), None)?.is_ok()
-        {
+        if kept.len() == 1 && head.is_tombstone() && self.replace_or_put_off(key, head, None)? {
             dropped.push(head);
         }
         dropped.into_iter().try_for_each(|word| self.retire_version(key, word))?;
@@ -314,10 +317,27 @@ impl<I: KeyIndex> PmStore<I> {
         if is_needed(held, 0, record.number) {
             return Ok(Some(word));
         }
-        if self.index.compare_exchange(record.key, Some(word.bits()), Some(place.bits()))?.is_ok() {
+        if self.replace_or_put_off(record.key, word, Some(place.bits()))? {
             self.limbo.retire(word);
         }
         Ok(None)
+    }
+
+    /// Replaces the word of `key`, and says whether it did. What the index needs beside may come out of what is kept back;
+    /// where there is no room even so, all stays as it is until somebody looks the next time. The caller is alone.
+    fn replace_or_put_off(&self, key: &[u8], from: WordOf<I>, to: Option<u64>) -> Result<bool> {
+        let exchange = || self.index.compare_exchange(key, Some(from.bits()), to);
+        match self.pool.claiming(Claim::Some, exchange) {
+            Ok(replaced) => Ok(replaced.is_ok()),
+            Err(e) if e.is_out_of_space() => {
+                // Nobody is sent, who would find no room either.
+                if let Some(record) = from.record().filter(|record| record.is_linked()) {
+                    self.kept.lock().add(record);
+                }
+                Ok(false)
+            }
+            Err(e) => Err(e),
+        }
     }
 
     /// Linked records remembered.
