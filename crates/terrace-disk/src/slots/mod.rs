@@ -40,6 +40,7 @@ mod submit;
 mod syncs;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -322,8 +323,18 @@ impl Slots {
         }
     }
 
+    /// The file's path.
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// The byte of the file at which `slot` begins.
+    pub fn offset(&self, slot: Slot) -> u64 {
+        slot.first() * self.sector_bytes
+    }
+
     fn wrong(&self, (slot, why): Wrong) -> Error {
         let expected = format!("a slot of {} sectors", slot.sectors());
-        Error::corruption(self.file.path(), slot.first() * self.sector_bytes, expected, why)
+        Error::corruption(self.path(), self.offset(slot), expected, why)
     }
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use terrace_base::codec::{Reader, put_bytes, put_varint};
 use terrace_table::{MAX_KEY_BYTES, TableMeta};
 
-use super::edit::{BegunLog, Edit, FORMAT_VERSION, Identity, JobKind, KnownPool, ListPlace};
+use super::edit::{BegunLog, Edit, FORMAT_VERSION, Identity, JobKind, KnownPool, KnownStamp, ListPlace};
 
 /// Why a record could not be decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +54,7 @@ mod tag {
     pub const SET_BUCKET: u8 = 16;
     pub const REMOVE_BUCKET: u8 = 17;
     pub const ADD_LIST: u8 = 18;
+    pub const STAMP: u8 = 19;
 }
 
 /// The payload of the record that holds `edits`.
@@ -144,6 +145,11 @@ impl Edit {
                 put_varint(out, known.generation);
                 tag::POOL
             }
+            Edit::Stamp(known) => {
+                put_varint(out, known.slot);
+                put_varint(out, known.number);
+                tag::STAMP
+            }
             Edit::SetBucket { lower, flushed } => {
                 put_bytes(out, lower);
                 put_varint(out, *flushed);
@@ -212,10 +218,11 @@ fn decode_body(tag: u8, mut body: Reader<'_>) -> Result<Edit, FaultKind> {
             let uuid = uuid(&mut body)?;
             Edit::Pool(KnownPool { uuid, generation: number(&mut body)? })
         }
+        tag::STAMP => Edit::Stamp(KnownStamp { slot: number(&mut body)?, number: number(&mut body)? }),
         tag::SNAPSHOT_END => Edit::SnapshotEnd,
         tag::SET_BUCKET => Edit::SetBucket { lower: key(&mut body)?, flushed: number(&mut body)? },
         tag::REMOVE_BUCKET => Edit::RemoveBucket { lower: key(&mut body)? },
-        other => return Err(foreign(format!("edit tag {other}"), "edit tags 1 to 18")),
+        other => return Err(foreign(format!("edit tag {other}"), "edit tags 1 to 19")),
     };
     if !body.is_empty() {
         return Err(FaultKind::Malformed("the end of the edit's body"));
@@ -339,10 +346,10 @@ mod tests {
     #[test]
     fn an_unknown_tag_and_job_kind_are_foreign() {
         let good = encode_group(&[Edit::NextFile(5)]);
-        let payload = [&good[..], &[19, 0]].concat();
+        let payload = [&good[..], &[20, 0]].concat();
         let fault = decode_group(&payload).unwrap_err();
         assert_eq!(fault.at, good.len());
-        assert!(matches!(fault.kind, FaultKind::Foreign { found, .. } if found == "edit tag 19"));
+        assert!(matches!(fault.kind, FaultKind::Foreign { found, .. } if found == "edit tag 20"));
         let fault = decode_group(&[tag::JOB_STARTED, 2, 1, 9]).unwrap_err();
         assert!(matches!(fault.kind, FaultKind::Foreign { .. }));
     }

@@ -128,6 +128,8 @@ pub enum Edit {
     /// The pool that belongs to the store, and a session of it. Written with whatever else that session changes here, and
     /// before it is closed if it has changed the pool.
     Pool(KnownPool),
+    /// The stamp in the file of slots. Written before anything of a session is acknowledged that lies in that file alone.
+    Stamp(KnownStamp),
     /// A bucket begins here, or has flushed more or less of its writes than before. The first of a store begins at the
     /// empty key. Only on engines with buckets.
     SetBucket {
@@ -173,6 +175,15 @@ pub struct KnownPool {
     pub generation: u64,
 }
 
+/// What a manifest knows of its store's file of slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownStamp {
+    /// The slot where the stamp is.
+    pub slot: u64,
+    /// Its number; another stamp has another one.
+    pub number: u64,
+}
+
 impl KnownPool {
     /// The pool is being made anew from tables and logs: what lies in its place is of no use.
     pub const BEING_MADE: KnownPool = KnownPool { uuid: [0; 16], generation: 0 };
@@ -215,6 +226,7 @@ impl fmt::Display for Edit {
                 known.uuid.iter().try_for_each(|b| write!(f, "{b:02x}"))?;
                 write!(f, " in session {}", known.generation)
             }
+            Edit::Stamp(known) => write!(f, "stamp {} at slot {:#x}", known.number, known.slot),
             Edit::SetBucket { lower, flushed } => {
                 write!(f, "bucket from \"{}\" flushed up to {flushed}", lower.escape_ascii())
             }

@@ -53,7 +53,7 @@ mod state;
 mod tests;
 
 pub use dump::dump;
-pub use edit::{BegunLog, Edit, FORMAT_VERSION, Identity, JobKind, KnownPool, ListPlace};
+pub use edit::{BegunLog, Edit, FORMAT_VERSION, Identity, JobKind, KnownPool, KnownStamp, ListPlace};
 pub use files::{FileName, locate};
 pub(crate) use files::{
     LOST_FOLDER, REPAIR_FOLDER, REPAIR_RECORD, REPAIR_RECORD_TEMP, is_of_repair, set_current,

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use rpds::RedBlackTreeMapSync;
 use terrace_table::{MAX_KEY_BYTES, TableMeta};
 
-use super::edit::{BegunLog, Edit, Identity, JobKind, KnownPool, ListPlace};
+use super::edit::{BegunLog, Edit, Identity, JobKind, KnownPool, KnownStamp, ListPlace};
 use crate::stats::SsdStats;
 
 /// The most entries of a table, and the furthest that a running count goes: a snapshot writes their
@@ -92,6 +92,8 @@ pub struct State {
     pub last_log: Option<BegunLog>,
     /// The store's pool and the last of its sessions that is known, where there is one.
     pub pool: Option<KnownPool>,
+    /// The stamp in the store's file of slots, where there is one.
+    pub stamp: Option<KnownStamp>,
 }
 
 impl State {
@@ -109,6 +111,7 @@ impl State {
             log_end: None,
             last_log: None,
             pool: None,
+            stamp: None,
         }
     }
 
@@ -154,6 +157,7 @@ impl State {
             }
             Edit::LogBegun(begun) => self.last_log.replace(*begun) != Some(*begun),
             Edit::Pool(known) => self.pool.replace(*known) != Some(*known),
+            Edit::Stamp(known) => self.stamp.replace(*known) != Some(*known),
             Edit::SetBucket { lower, flushed } => {
                 self.set_bucket(lower, BucketState { flushed: *flushed })?
             }
@@ -307,6 +311,7 @@ impl State {
         edits.extend(self.log_end.map(|(number, bytes)| Edit::LogEnd { number, bytes }));
         edits.extend(self.last_log.map(Edit::LogBegun));
         edits.extend(self.pool.map(Edit::Pool));
+        edits.extend(self.stamp.map(Edit::Stamp));
         edits
     }
 }

@@ -167,3 +167,59 @@ fn an_item_within_an_item_is_none() {
     let keys: Vec<_> = map.into_keys().collect();
     assert_eq!(keys, [b"outer"], "{report:?}");
 }
+
+/// An older copy of the file of slots is told, also where it has an older item of the same key in the same place; and a
+/// repair says so, and has what is there.
+#[test]
+fn an_older_file_of_slots_is_told() {
+    let bed = Image::empty(options(EngineKind::Split), Granularity::CacheLine).bed();
+    let mut copies = Vec::new();
+    for round in 0..8 {
+        let db = bed.open().unwrap();
+        assert_clean(&db);
+        db.put(b"large", &value(&format!("round {round}"), LARGE)).unwrap();
+        db.put(b"small", b"written beside it").unwrap();
+        db.close().unwrap();
+        copies.push(bed.fs().image().remove(Path::new(SLOTS)).unwrap());
+    }
+    let newest = bed.image();
+    copies.pop();
+    for (round, copy) in copies.into_iter().enumerate() {
+        let mut image = newest.clone();
+        image.files.insert(SLOTS.into(), copy);
+        let error = image.bed().open().map(drop).unwrap_err();
+        assert!(error.to_string().contains("older copy"), "round {round}: {error}");
+        let (bed, report) = repaired(&image);
+        assert!(report.lost.iter().any(|lost| lost.contains("older copy")), "{report:?}");
+        assert!(contents(&bed.open().unwrap()).contains_key(&b"small"[..]));
+    }
+    // A life in which nothing large is written leaves the file as it is.
+    let db = bed.open().unwrap();
+    db.put(b"small", b"written later").unwrap();
+    db.close().unwrap();
+    let mut image = bed.image();
+    image.files.insert(SLOTS.into(), newest.files[Path::new(SLOTS)].clone());
+    assert_eq!(contents(&image.bed().open().unwrap())[&b"large"[..]], value("round 7", LARGE));
+}
+
+/// A repair without a manifest finds large items by the sectors of the drive that they were written to.
+#[test]
+fn sectors_are_found_without_a_manifest() {
+    for (made_on, found_on) in [(512, 4096), (4096, 512)] {
+        let bed = Image::empty(options(EngineKind::Split), Granularity::CacheLine).bed();
+        bed.fs().set_sectors(made_on, 4096);
+        let db = bed.open().unwrap();
+        let mut batch = WriteBatch::new();
+        let keys: Vec<Vec<u8>> = (0..6).map(|i| format!("large {i}").into_bytes()).collect();
+        keys.iter().for_each(|key| batch.put(key, &value("in a batch", LARGE)));
+        db.write(batch).unwrap();
+        db.close().unwrap();
+        let mut image = bed.image();
+        image.files.retain(|path, _| path.ends_with("SLOTS"));
+        let bed = image.bed();
+        bed.fs().set_sectors(found_on, 4096);
+        let report = bed.repair().unwrap();
+        let map = contents(&bed.open().unwrap());
+        assert_eq!(map.into_keys().collect::<Vec<_>>(), keys, "{made_on} to {found_on}: {report:?}");
+    }
+}

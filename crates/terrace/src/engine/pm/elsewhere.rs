@@ -22,7 +22,7 @@ use terrace_table::TableMeta;
 use super::PmStore;
 use super::index::KeyIndex;
 use crate::core::report::CheckReport;
-use crate::manifest::{Identity, State};
+use crate::manifest::{Identity, KnownStamp, State};
 use crate::salvage::Salvage;
 use crate::stats::Stats;
 use crate::versions::RecordRef;
@@ -156,6 +156,8 @@ pub(crate) struct Salvaged {
     pub tables: Vec<(u32, TableMeta)>,
     /// Of those, the ones in which is what was sound of another one, with the number of that.
     pub salvaged: BTreeMap<u64, u64>,
+    /// The stamp of what else lies there, if it is that which the manifest knew.
+    pub stamp: Option<KnownStamp>,
 }
 
 /// Nothing lies elsewhere.
@@ -240,7 +242,7 @@ impl Elsewhere for Nowhere {
     fn stay_as_it_is(&self) {}
 
     fn salvage(_: &mut Salvage, _: Option<&State>, _: &mut Identity) -> Result<Salvaged> {
-        Ok(Salvaged { tables: Vec::new(), salvaged: BTreeMap::new() })
+        Ok(Salvaged { tables: Vec::new(), salvaged: BTreeMap::new(), stamp: None })
     }
 
     fn gather(&self, _: &mut Tell<'_>) -> Result<()> {

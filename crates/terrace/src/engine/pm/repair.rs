@@ -46,6 +46,7 @@ pub(crate) fn repair<I: KeyIndex>(mut base: Salvage) -> Result<Salvage> {
     let mut state = Manifest::state_of(identity.clone(), &elsewhere.tables, 0)?;
     // With 1 it would be taken for one that was begun and not finished, and made anew.
     state.next_file = state.next_file.max(base.next).max(2);
+    state.stamp = elsewhere.stamp;
     let manifest = || Manifest::rebuild(core.fs.clone(), &core.dir, state.clone());
     let (path, media) = pool::request(&core, &identity)?;
     let options = pool::pool_options(&core, media);

@@ -64,7 +64,7 @@ fn walk<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
                 // What a group that could not be taken back has replaced is named by the undo list alone.
                 return Ok(());
             }
-            ssd.slots.adopt(met.slots)?;
+            ssd.stamps.with(|stamps| ssd.slots.adopt(met.slots.into_iter().chain(stamps.iter().copied())))?;
             ssd.runs.all_counted();
             return Ok(());
         }

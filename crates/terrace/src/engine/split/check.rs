@@ -48,7 +48,8 @@ pub(super) fn check<I: KeyIndex<Home = Ssd>>(
     }
     // Asked before and after: what somebody has just written nothing leads to yet.
     let before = store.placing.load(Ordering::Acquire);
-    if let Some(nobodys) = report.note(ssd.slots.check(slots))?
+    let checked = ssd.stamps.with(|stamps| ssd.slots.check(slots.into_iter().chain(stamps.iter().copied())));
+    if let Some(nobodys) = report.note(checked)?
         && nobodys > 0
         && before == 0
         && store.placing.load(Ordering::Acquire) == 0
@@ -69,8 +70,9 @@ pub(super) fn fill_stats(ssd: &Ssd, stats: &mut Stats) {
     (split.is_there, split.cache_is_volatile) = (true, ssd.cache_is_volatile);
     split.migrated = ssd.migrated.load(Ordering::Relaxed);
     split.migrated_bytes = ssd.migrated_bytes.load(Ordering::Relaxed);
-    split.items = slots.items;
-    split.item_bytes = slots.item_bytes;
+    let stamps = ssd.stamps.counted(&ssd.slots);
+    split.items = slots.items.saturating_sub(stamps);
+    split.item_bytes = slots.item_bytes.saturating_sub(stamps * u64::from(ssd.sector_bytes()));
     split.retired_bytes = slots.retired_bytes;
     split.held_bytes = slots.held_bytes;
     split.free_bytes = slots.free_bytes;

@@ -14,6 +14,7 @@ use super::item;
 use super::pace::Pace;
 use super::place::OnSsd;
 use super::runs::Runs;
+use super::stamp::{self, Stamps};
 use super::weights::Weights;
 use super::{census, check, migrate, reclaim, repair};
 use crate::core::Core;
@@ -42,6 +43,7 @@ pub(crate) struct Ssd {
     pub(super) manifest: Arc<Manifest>,
     pub(super) tables: Arc<TableStore>,
     pub(super) slots: Slots,
+    pub(super) stamps: Stamps,
     sector_bytes: u32,
     pub(super) cache_is_volatile: bool,
     /// What items say of where they come from.
@@ -110,10 +112,12 @@ impl Ssd {
         let file = core.fs().open_blocks(&path, false)?;
         let cache_is_volatile = file.geometry().is_volatile;
         let slots = Slots::open(file, sector_bytes)?;
+        stamp::verify(&slots, state.identity.origin(), state.stamp)?;
         let pool_bytes = pool.map_or(0, Pool::max_size);
         Ok(Ssd {
             tables: Arc::new(TableStore::new(core, manifest)?),
             slots,
+            stamps: Stamps::of(state.stamp),
             sector_bytes,
             cache_is_volatile,
             origin: state.identity.origin(),
@@ -205,6 +209,9 @@ impl Elsewhere for Ssd {
     }
 
     fn store(&self, items: &[Item<'_>]) -> Result<Vec<OnSsd>> {
+        // Before anything is acknowledged that lies there alone.
+        let number = items.first().map_or(0, |item| item.number);
+        self.stamps.write((&self.slots, self.sector_bytes), &self.manifest, number)?;
         let buffers = items.iter().map(|item| item::encode(self.origin, item, self.sector_bytes)).collect();
         Ok(self.slots.write_all(buffers, true)?.into_iter().map(OnSsd::Slot).collect())
     }

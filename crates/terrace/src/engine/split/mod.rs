@@ -41,6 +41,7 @@ mod place;
 mod reclaim;
 mod repair;
 mod runs;
+mod stamp;
 mod tree;
 mod weights;
 

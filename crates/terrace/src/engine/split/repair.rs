@@ -5,18 +5,23 @@
 //! key's, all tables and every sector of the file are read, and of each key the version with the highest number is taken.
 
 use terrace_base::Result;
-use terrace_disk::{Access, Slot};
+use terrace_disk::{Access, Slot, Slots};
 use terrace_table::{Cursor, Kind};
 
 use super::home::{SECTOR_OPTION, Ssd, create, sector_bytes};
 use super::item::{self, HEAD_BYTES, Head};
 use super::place::OnSsd;
+use super::stamp::{self, Stamp};
+use crate::core::Core;
 use crate::engine::pm::{Place, Salvaged, Tell};
-use crate::manifest::{FileName, Identity, State};
+use crate::manifest::{FileName, Identity, KnownStamp, State};
 use crate::salvage::Salvage;
 
 /// Bytes of the file of slots that are read at a time.
 const READ_BYTES: u64 = 1 << 20;
+
+/// No file of slots has smaller sectors.
+const LEAST_SECTOR_BYTES: usize = 512;
 
 /// Bytes read ahead from a table.
 const READAHEAD_BYTES: usize = 1 << 20;
@@ -37,15 +42,46 @@ pub(super) fn salvage(
         create(core.fs(), &core.dir, identity)?;
     }
     if sector_bytes(identity).is_none() {
-        // The manifest knew. No drive in use has smaller ones, and each larger one is several of these.
-        identity.options.insert(SECTOR_OPTION.into(), least_sector_bytes(base)?.to_string());
+        // The manifest knew, and so does the newest stamp.
+        let stamped = stamped_sector_bytes(&core, identity.origin())?;
+        // Nothing large was written since there are stamps: it is likely the same drive.
+        let of_drive = || Ok(core.fs().open_blocks(&path, false)?.geometry().sector_bytes);
+        let bytes = stamped.map_or_else(of_drive, Ok)?;
+        identity.options.insert(SECTOR_OPTION.into(), bytes.to_string());
     }
-    Ok(Salvaged { tables: sound.into_iter().map(|(_, meta)| (0, meta)).collect(), salvaged })
+    let stamp = sound_stamp(base, known.and_then(|state| state.stamp), identity)?;
+    Ok(Salvaged { tables: sound.into_iter().map(|(_, meta)| (0, meta)).collect(), salvaged, stamp })
 }
 
-fn least_sector_bytes(base: &Salvage) -> Result<u32> {
-    let core = &base.core;
-    Ok(core.fs().open_blocks(&FileName::Slots.path(&core.dir), false)?.geometry().sector_bytes)
+/// The stamp that the manifest knew, if it is in the file of slots; else that is told.
+fn sound_stamp(
+    base: &mut Salvage,
+    known: Option<KnownStamp>,
+    identity: &Identity,
+) -> Result<Option<KnownStamp>> {
+    let (core, Some(sector_bytes)) = (base.core.clone(), sector_bytes(identity)) else { return Ok(None) };
+    let file = core.fs().open_blocks(&FileName::Slots.path(&core.dir), false)?;
+    match stamp::verify(&Slots::open(file, sector_bytes)?, identity.origin(), known) {
+        Ok(()) => Ok(known),
+        Err(e) if e.is_system_failure() => Err(e),
+        Err(e) => {
+            base.lost(format!("{e}: large items that were written last"));
+            Ok(None)
+        }
+    }
+}
+
+/// The bytes of a sector that the newest stamp in the file of slots tells.
+fn stamped_sector_bytes(core: &Core, origin: u64) -> Result<Option<u32>> {
+    let file = core.fs().open(&FileName::Slots.path(&core.dir), Access::Sequential)?;
+    let (mut piece, mut newest): (Vec<u8>, Option<Stamp>) = (Vec::new(), None);
+    for start in (0..file.len()).step_by(READ_BYTES as usize) {
+        piece.resize((file.len() - start).min(READ_BYTES) as usize, 0);
+        file.read_at(start, &mut piece)?;
+        let found = piece.chunks(LEAST_SECTOR_BYTES).filter_map(|sector| Stamp::decode(origin, sector));
+        newest = newest.into_iter().chain(found).max_by_key(|stamp| stamp.number);
+    }
+    Ok(newest.map(|stamp| stamp.sector_bytes))
 }
 
 /// Tells of every version in tables and slots.

@@ -2,7 +2,7 @@
 
 use super::super::codec::{decode_group, encode_group};
 use super::super::roll::snapshot_records;
-use super::super::{BegunLog, KnownPool, ListPlace, dump};
+use super::super::{BegunLog, KnownPool, KnownStamp, ListPlace, dump};
 use super::*;
 
 /// A flush's last group: table 7 joins, one key of table 5 has died.
@@ -62,7 +62,7 @@ fn every_other_edit_is_golden() {
     let meta =
         TableMeta { number: 7, smallest: b"a".to_vec(), largest: b"b".to_vec(), ..TableMeta::default() };
     let place = ListPlace { head: 300, id: 5 };
-    let golden: [(Edit, &[u8]); 14] = [
+    let golden: [(Edit, &[u8]); 15] = [
         (
             Edit::AddList { level: 2, place, meta },
             b"\x12\x1d\x02\xac\x02\x05\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x07\0\0\0\0\0\x01a\x01b",
@@ -88,6 +88,7 @@ fn every_other_edit_is_golden() {
         ),
         (Edit::RemoveBucket { lower: b"key".to_vec() }, &[0x11, 0x04, 0x03, b'k', b'e', b'y']),
         (Edit::Pool(pool), b"\x0e\x120123456789abcdef\xac\x02"),
+        (Edit::Stamp(KnownStamp { slot: 300, number: 5 }), &[0x13, 0x03, 0xac, 0x02, 0x05]),
         (Edit::SnapshotEnd, &[0x0b, 0x00]),
     ];
     for (edit, bytes) in golden {

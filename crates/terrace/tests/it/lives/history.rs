@@ -34,6 +34,8 @@ pub struct History {
     earlier: Vec<Image>,
     boot: usize,
     writes: u32,
+    /// How often a value repeats itself at most: of the engine that parts items by size half are large.
+    most_times: u64,
 }
 
 /// How a life ends.
@@ -55,7 +57,9 @@ impl History {
         let states = vec![Map::new()];
         let image = bed.image();
         let rng = Rng::new(seed);
-        History { rng, image, states, least: 0, closed: true, earlier: Vec::new(), boot: 0, writes: 0 }
+        let most_times = if engine == EngineKind::Split { 40 } else { 12 };
+        let earlier = Vec::new();
+        History { rng, image, states, least: 0, closed: true, earlier, boot: 0, writes: 0, most_times }
     }
 
     /// Changes something and lives once more. Says what came of it.
@@ -164,8 +168,8 @@ impl History {
                     batch.delete(&key);
                     map.remove(&key);
                 } else {
-                    let value =
-                        format!("{}:", self.writes).repeat(1 + self.rng.below(12) as usize).into_bytes();
+                    let times = 1 + self.rng.below(self.most_times) as usize;
+                    let value = format!("{}:", self.writes).repeat(times).into_bytes();
                     batch.put(&key, &value);
                     map.insert(key, value);
                 }
