@@ -102,6 +102,15 @@ fn surviving_names(dir: &Dir, rng: &mut Rng, fate: Fate) -> Dir {
 }
 
 fn surviving_bytes(inode: &Inode, rng: &mut Rng, fate: Fate, old: &Content) -> Inode {
+    let survivor = surviving_writes(inode, rng, fate, old);
+    match inode.dropped.is_empty() {
+        true => survivor,
+        false => Inode { content: inode.without_dropped(survivor.content.clone()), ..survivor },
+    }
+}
+
+/// The same of what no failed sync has dropped.
+fn surviving_writes(inode: &Inode, rng: &mut Rng, fate: Fate, old: &Content) -> Inode {
     let uncut = inode.uncut.as_ref().filter(|_| fate == Fate::Any && rng.one_in(2));
     let (synced, longest) = (inode.synced, inode.longest);
     let before = uncut.map(|content| Inode { content: content.clone(), synced, longest, ..Inode::default() });

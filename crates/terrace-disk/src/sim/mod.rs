@@ -112,6 +112,12 @@ impl SimFs {
         self.shared.disk.lock().state.dropped_pages
     }
 
+    /// Has the system go on showing what failed syncs drop from now on, to whoever reads it, and call it synced: a power
+    /// cut takes it.
+    pub fn show_dropped(&self, shown: bool) {
+        self.shared.disk.lock().state.shows_dropped = shown;
+    }
+
     /// Gives its page cache another name, as if the machine had been booted so many times.
     pub fn set_epoch(&self, epoch: u64) {
         self.shared.disk.lock().state.epoch = epoch;

@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -28,6 +29,8 @@ pub(super) struct Inode {
     pub(super) synced: u64,
     /// What it held before it was cut, where that is not durable.
     pub(super) uncut: Option<Content>,
+    /// Parts of the content that a failed sync has dropped and the system still shows. They are not durable, whoever syncs.
+    pub(super) dropped: Vec<Range<u64>>,
     /// Bytes of room behind the content.
     pub(super) room: u64,
     /// The most that it was long since its length was durable, that length included.
@@ -62,6 +65,9 @@ impl Inode {
 
     /// Appends `data`, first in the room behind what there is.
     pub(super) fn append(&mut self, data: &[u8]) {
+        // What shares a page with it is written again, too.
+        let first = self.content.len() / PAGE_BYTES * PAGE_BYTES;
+        self.dropped.retain(|part| part.end <= first);
         self.content.append(data);
         self.set_room(self.room.saturating_sub(data.len() as u64));
     }
@@ -84,13 +90,22 @@ impl Inode {
 
     /// Whether a power cut may leave another.
     pub(super) fn is_pending(&self) -> bool {
-        self.has_unsynced() || self.uncut.is_some() || self.longest > self.synced
+        self.has_unsynced() || self.uncut.is_some() || self.longest > self.synced || !self.dropped.is_empty()
     }
 
     /// Whether a failed sync may lose any of it.
     fn has_unsynced(&self) -> bool {
         let is_written = self.blocks.as_ref().is_some_and(|blocks| !blocks.before.is_empty());
         self.synced < self.content.len() || is_written
+    }
+
+    /// What is on the disk of it: without what was dropped, for which `content` has zeros.
+    pub(super) fn without_dropped(&self, mut content: Content) -> Content {
+        let len = content.len();
+        for part in self.dropped.iter().map(|part| part.start..part.end.min(len)) {
+            content.write(part.start, &vec![0; part.end.saturating_sub(part.start) as usize]);
+        }
+        content
     }
 
     /// Cuts it to `len` bytes.
@@ -100,13 +115,14 @@ impl Inode {
             let before = std::mem::replace(&mut self.content, content);
             self.uncut.get_or_insert(before);
             self.synced = self.synced.min(len);
+            self.dropped.retain(|part| part.end <= len);
         }
         self.room = 0;
     }
 
-    /// Loses pages that were not durable, as a failed sync may: some, drawn by `rng`, and at least one. They read as
-    /// they lie on the disk, as zeros where nothing was.
-    pub(super) fn drop_pages(&mut self, rng: &mut Rng) {
+    /// Loses pages that were not durable, as a failed sync may: some, drawn by `rng`, and at least one. Whoever reads them
+    /// sees what lies on the disk, zeros where nothing was; or what was written, if `shown`.
+    pub(super) fn drop_pages(&mut self, rng: &mut Rng, shown: bool) {
         if let Some(blocks) = &mut self.blocks {
             blocks.drop_writes(&mut self.content, rng);
         }
@@ -116,16 +132,14 @@ impl Inode {
             return;
         }
         let sure = rng.below(pages.len() as u64) as usize;
-        let mut content = self.content.prefix(pending.start);
-        for (at, page) in pages.into_iter().enumerate() {
-            let range = content.len()..((page + 1) * PAGE_BYTES).min(pending.end);
-            if at == sure || rng.one_in(2) {
-                content.append(&vec![0; (range.end - range.start) as usize]);
-            } else {
-                content.append(&self.content.range(range));
-            }
+        let of_page =
+            |page: u64| (page * PAGE_BYTES).max(pending.start)..((page + 1) * PAGE_BYTES).min(pending.end);
+        let lost = pages.into_iter().enumerate().filter(|(at, _)| *at == sure || rng.one_in(2));
+        self.dropped.extend(lost.map(|(_, page)| of_page(page)));
+        if !shown {
+            self.content = self.without_dropped(self.content.clone());
+            self.dropped.clear();
         }
-        self.content = content;
     }
 }
 
@@ -197,6 +211,8 @@ pub(super) struct State {
     pub(super) epoch: u64,
     /// A failed sync has dropped pages, since the machine was booted.
     pub(super) dropped_pages: bool,
+    /// The system goes on showing what a failed sync has dropped.
+    pub(super) shows_dropped: bool,
     /// No file has room.
     pub(super) without_room: bool,
     /// Nothing of a file of sectors can be given back.
@@ -300,9 +316,10 @@ impl State {
 
     /// The sync of a file fails.
     pub(super) fn fail_sync(&mut self, id: FileId, seed: u64) {
-        let pending = self.files.get(&id).is_some_and(|inode| inode.has_unsynced());
+        let (pending, shown) =
+            (self.files.get(&id).is_some_and(|inode| inode.has_unsynced()), self.shows_dropped);
         if let Some(inode) = self.inode_mut(id).filter(|_| pending) {
-            inode.drop_pages(&mut Rng::new(seed));
+            inode.drop_pages(&mut Rng::new(seed), shown);
             self.dropped_pages = true;
         }
     }

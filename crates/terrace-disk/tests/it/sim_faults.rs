@@ -103,6 +103,32 @@ fn a_failed_sync_may_drop_pages_and_the_next_is_well() {
     assert!(dropped > 2 && kept > 2 && full > 2, "{dropped} {kept} {full}");
 }
 
+/// What a failed sync has dropped may be shown as if nothing had happened, until the power goes.
+#[test]
+fn what_a_failed_sync_has_dropped_may_be_shown_until_a_power_cut() {
+    let mut dropped = 0;
+    for after in 0..12 {
+        let fs = SimFs::new();
+        fs.show_dropped(true);
+        let mut file = fs.create(Path::new("/f")).unwrap();
+        (0..after).for_each(|_| file.append(b"a").unwrap());
+        file.sync().unwrap();
+        fs.sync_dir(Path::new("/")).unwrap();
+        let durable = file.len() as usize;
+        file.append(&[b'x'; 20_000]).unwrap();
+        fs.inject(Some(Fault { after: 0, only_changes: true, sticky: false }));
+        file.sync().unwrap_err();
+        fs.sync_file(Path::new("/f")).unwrap();
+        let shown = fs.fork().read(Path::new("/f")).unwrap();
+        assert!(shown[durable..].iter().all(|&b| b == b'x'));
+        let left = fs.crash_losing_all().read(Path::new("/f")).unwrap();
+        assert_eq!((&left[..durable], left.len()), (&shown[..durable], shown.len()));
+        assert_eq!(left != shown, fs.has_dropped_pages());
+        dropped += u32::from(left != shown);
+    }
+    assert!((3..12).contains(&dropped), "{dropped}");
+}
+
 #[test]
 fn what_is_cut_is_back_only_after_a_power_cut() {
     let fs = SimFs::new();

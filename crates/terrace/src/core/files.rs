@@ -151,9 +151,9 @@ impl Files {
         self.remove(numbers.into_iter().map(|number| self.table(number)));
     }
 
-    /// Removes the file of table `number` once the manifest has decided that it is none of its own.
-    pub fn remove_when_decided(&self, number: u64) {
-        self.waiting.lock().undecided.insert(number);
+    /// Removes the files of the tables `numbers` once the manifest has decided that they are none of its own.
+    pub fn remove_when_decided(&self, numbers: impl IntoIterator<Item = u64>) {
+        self.waiting.lock().undecided.extend(numbers);
     }
 
     /// Removes what waits and can go now. Makes `manifest` decide where that is asked for.
@@ -281,7 +281,7 @@ mod tests {
         let (fs, files, manifest) = with_tables(&[5]);
         fs.inject(Some(Fault { after: 0, only_changes: true, sticky: true }));
         manifest.apply(&[crate::manifest::Edit::FlushedSeq(3)]).unwrap_err();
-        files.remove_when_decided(5);
+        files.remove_when_decided([5]);
         files.sweep(&manifest);
         assert_eq!(left(&fs), [FileName::Table(5)]);
         fs.inject(None);

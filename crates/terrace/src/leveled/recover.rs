@@ -37,8 +37,12 @@ impl<B: WriteBuffer> LeveledTree<B> {
         }
     }
 
+    /// Where the manifest has not decided yet what is there, the next opening does it.
     pub(super) fn reclaim_now(&self) -> Result<()> {
         let Some(pool) = &self.pool else { return Ok(()) };
+        if !self.manifest.settled()? {
+            return Ok(());
+        }
         self.with_marked(pool, |marks| pool::reclaim(pool, marks))
     }
 

@@ -26,8 +26,9 @@
 //! 5. Damage is told from a torn tail by the log's framing. A last record that was synced and then
 //!    damaged looks like a torn one; [`Manifest::seal`], at a clean close, ends the log, so that damage
 //!    to any record is found.
-//! 6. What [`Manifest::open`] has read is durable, even what a dead process had not synced: the
-//!    store acts on it, and a power cut must not take it back.
+//! 6. What [`Manifest::open`] has read is synced, even what a dead process had not synced. Nothing is removed on its
+//!    word before [`Manifest::decide`]: where the sync of a dead process had failed, the system may show what no disk
+//!    has, and call it synced. Of a file that was closed in order every group was synced.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -89,7 +90,7 @@ struct Writer {
     number: u64,
     /// The size of the snapshot at the start of the file.
     snapshot_bytes: u64,
-    /// Whether a group failed since one last succeeded: it may be on the disk.
+    /// Whether a group failed since one last succeeded, or may have failed in a process that died: it may be on the disk.
     undecided: bool,
     /// Whether the file in force ends with its end record.
     sealed: bool,
@@ -144,6 +145,7 @@ impl Manifest {
         {
             let mut writer = manifest.writer.lock();
             (writer.sealed, writer.in_force) = (sealed, Some(number));
+            writer.undecided = !sealed;
             writer.others = numbers.iter().any(|n| *n != number);
         }
         Ok(manifest)
@@ -311,10 +313,19 @@ impl Manifest {
         Ok(())
     }
 
-    /// Settles a group that failed, if there is one: it is then gone for good, and files that only it names may go.
+    /// Settles a group that failed, if there is one: it is then gone for good, and files that only it names may go. After
+    /// an opening it settles the newest group that a dead process has left: from then on that is there for good.
     pub fn decide(&self) -> Result<()> {
         let undecided = self.writer.lock().undecided;
         if undecided { self.apply(&[]) } else { Ok(()) }
+    }
+
+    /// [`decide`](Self::decide) for an opening, which a full disk does not end; says whether it has decided.
+    pub fn settled(&self) -> Result<bool> {
+        match self.decide() {
+            Err(e) if e.is_out_of_space() => Ok(false),
+            decided => decided.map(|()| true),
+        }
     }
 
     /// Ends the file's log, for a clean close, with the numbers of all files that were begun; later groups may still be

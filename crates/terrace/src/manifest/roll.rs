@@ -27,7 +27,8 @@ impl Manifest {
         files::set_current(&*self.fs, &self.dir, writer.number)?;
         writer.snapshot_bytes = log.len();
         writer.log = Some(log);
-        (writer.in_force, writer.others) = (Some(writer.number), true);
+        // The file has a snapshot, and no group of the others.
+        (writer.in_force, writer.others, writer.undecided) = (Some(writer.number), true, false);
         self.remove_others(writer);
         Ok(())
     }

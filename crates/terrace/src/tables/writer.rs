@@ -70,7 +70,7 @@ impl MadeFile {
     /// The file stays until the manifest has decided about a group that has failed and names it.
     pub fn keep_until_decided(mut self) {
         self.kept = true;
-        self.files.remove_when_decided(self.number);
+        self.files.remove_when_decided([self.number]);
     }
 }
 

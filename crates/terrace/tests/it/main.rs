@@ -21,6 +21,7 @@ mod opening;
 mod pools;
 mod races;
 mod sectors;
+mod shown;
 mod smoke;
 mod sparse;
 mod split;

@@ -75,6 +75,7 @@ impl Slm {
         if attached == Attached::Crashed {
             self.refuse_older_copy()?;
         }
+        self.manifest.decide()?;
         self.drop_flushed_memtables()?;
         // A manifest that was not closed may have lost its end, also beside a pool that was.
         let is_settled = attached == Attached::Rebuild || self.manifest.is_sealed();

@@ -3,7 +3,7 @@
 //! It takes a few keys at a time while nobody writes, and lets writers and readers go on between. Where something that it
 //! would have to read is damaged it ends: then nothing that was there before is used again in this life.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use terrace_base::Result;
 use terrace_disk::Slot;
@@ -50,6 +50,7 @@ fn walk<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
         return Ok(());
     }
     let (mut cursor, mut batch, mut met) = (I::Cursor::default(), ScanBatch::new(), Met::default());
+    let mut named = BTreeSet::new();
     loop {
         if store.jobs.is_closing() {
             return Ok(());
@@ -58,12 +59,14 @@ fn walk<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
         let more =
             store.visit_batch(&mut cursor, &mut batch, &mut |key, word| meet(store, key, word, &mut met))?;
         let last = batch.len().checked_sub(1).map(|last| batch.key(last));
+        named.extend(met.entries.keys().copied());
         ssd.runs.counted(last, &std::mem::take(&mut met.entries));
         if !more {
             if store.is_pending() {
                 // What a group that could not be taken back has replaced is named by the undo list alone.
                 return Ok(());
             }
+            ssd.remove_unknown(&named)?;
             ssd.stamps.with(|stamps| ssd.slots.adopt(met.slots.into_iter().chain(stamps.iter().copied())))?;
             ssd.runs.all_counted();
             return Ok(());

@@ -1,5 +1,6 @@
 //! What the engine `split` has on the SSD: tables of migrated items and a file of slots with large ones.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -53,6 +54,8 @@ pub(crate) struct Ssd {
     pub(super) pace: Pace,
     /// Held by whoever migrates or reclaims: where the next migration begins.
     pub(super) moving: Mutex<migrate::Moving>,
+    /// Tables that were there at the opening and are not in the manifest: what a killed migration has left.
+    unknown: Mutex<Vec<u64>>,
     /// Held by whoever walks along the index after the opening.
     pub(super) counting: Mutex<()>,
     /// Records that were migrated, and how many bytes these were.
@@ -114,6 +117,8 @@ impl Ssd {
         let slots = Slots::open(file, sector_bytes)?;
         stamp::verify(&slots, state.identity.origin(), state.stamp)?;
         let pool_bytes = pool.map_or(0, Pool::max_size);
+        let unknown = manifest.listing()?.dead_tables;
+        manifest.pass_over(unknown.iter().max().copied());
         Ok(Ssd {
             tables: Arc::new(TableStore::new(core, manifest)?),
             slots,
@@ -122,6 +127,7 @@ impl Ssd {
             cache_is_volatile,
             origin: state.identity.origin(),
             runs: Runs::new(&state),
+            unknown: Mutex::new(unknown),
             weights: Weights::new(pool_bytes, core.options.memory_budget),
             pace: Pace::new(&core.options.split),
             moving: Mutex::default(),
@@ -170,6 +176,25 @@ impl Ssd {
         let path = self.core.files.table(position.number());
         let expected = format!("a block with the key {}, as the index has it", key.escape_ascii());
         Error::corruption(&path, position.offset(), expected, "a block without it")
+    }
+
+    /// Removes the files that no group of edits has made tables. The index, whose words lead to `named`, must not know any:
+    /// if it does, the manifest has lost its newest group, and a repair needs them.
+    pub(super) fn remove_unknown(&self, named: &BTreeSet<u64>) -> Result<()> {
+        if self.core.options.read_only || self.stays.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let unknown = std::mem::take(&mut *self.unknown.lock());
+        if let Some(number) = unknown.iter().find(|number| named.contains(number)) {
+            let path = self.core.files.table(*number);
+            let expected = "a table that the manifest names, as the index does (try `repair`)";
+            return Err(Error::corruption(&path, 0, expected, "one that the manifest has lost"));
+        }
+        match self.manifest.settled()? {
+            true => self.core.files.remove_tables(unknown),
+            false => self.core.files.remove_when_decided(unknown),
+        }
+        Ok(())
     }
 
     /// Takes tables to which nothing leads out of the manifest, and lets their files go.

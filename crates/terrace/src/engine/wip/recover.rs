@@ -69,9 +69,13 @@ impl Wip {
             self.memtables().iter().for_each(|memtable| memtable.freeze());
             return Ok(replayed);
         }
-        self.core.files.remove_tables(listing.dead_tables);
-        self.core.files.remove(self.manifest.listing()?.leftovers);
-        self.log.drop_old(&self.manifest)?;
+        if self.manifest.settled()? {
+            self.core.files.remove_tables(listing.dead_tables);
+            self.core.files.remove(self.manifest.listing()?.leftovers);
+            self.log.drop_old(&self.manifest)?;
+        } else {
+            self.core.files.remove_when_decided(listing.dead_tables);
+        }
         if are_many_and_small(replayed.there, self.memory.held()) {
             self.freeze_all();
         }
@@ -178,8 +182,12 @@ impl Wip {
         }
     }
 
+    /// Where the manifest has not decided yet what is there, the next opening does it.
     fn reclaim_now(&self) -> Result<()> {
         let Some(pool) = &self.pool else { return Ok(()) };
+        if !self.manifest.settled()? {
+            return Ok(());
+        }
         self.log.with_marked(pool.marks(), |marks| pool::reclaim(pool, marks))
     }
 }

@@ -48,8 +48,12 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
         if self.core.options.read_only {
             return Ok(replayed);
         }
-        self.remove_leftovers(listing.dead_tables)?;
-        log.drop_old(&self.manifest)?;
+        if self.manifest.settled()? {
+            self.remove_leftovers(listing.dead_tables)?;
+            log.drop_old(&self.manifest)?;
+        } else {
+            self.core.files.remove_when_decided(listing.dead_tables);
+        }
         if replayed.there > FEW_LOGS && !self.readable().active().is_empty() {
             self.rotate_memtable()?;
         }

@@ -149,6 +149,29 @@ fn a_failing_operation_is_an_error_and_the_next_attempt_succeeds() {
     assert!(failures > 25, "only {failures} operations failed");
 }
 
+/// The sync of a group failed, its process died, and the system still shows the group: whoever has decided by what it shows
+/// has it for good.
+#[test]
+fn what_a_failed_sync_has_dropped_and_the_system_shows_is_decided_before_it_counts() {
+    let mut only_shown = 0;
+    for (at, first) in script().iter().enumerate().flat_map(|(at, _)| (0..4).map(move |first| (at, first))) {
+        let (fs, manifest) = fresh();
+        fs.show_dropped(true);
+        // What a failed sync does goes by the number of changes.
+        (0..first).for_each(|n| drop(fs.create(&dir().join(format!("foreign{n}"))).unwrap()));
+        script().iter().take(at).for_each(|group| manifest.apply(group).unwrap());
+        fs.inject(Some(Fault { after: 1, only_changes: true, sticky: false }));
+        assert!(manifest.apply(&script()[at]).is_err());
+        let killed = fs.fork();
+        let shown = reopen(&killed);
+        let state = shown.state();
+        only_shown += u32::from(reopen(&killed.crash_losing_all()).state() != state);
+        shown.decide().unwrap();
+        assert_eq!(reopen(&killed.crash_losing_all()).state(), state, "group {at}, {first}");
+    }
+    assert!(only_shown > 5, "{only_shown} groups were only shown");
+}
+
 #[test]
 fn failures_in_a_row_leave_one_of_the_attempts() {
     let (fs, manifest) = fresh();

@@ -1,0 +1,87 @@
+//! A sync fails, the system goes on showing what it has dropped, the process is killed, and the power goes some time after
+//! the next opening. What that opening has read must not be gone then, nor what was removed on the word of it.
+
+use terrace::{Db, EngineKind, ErrorKind};
+use terrace_disk::{Fault, Fs};
+
+use crate::harness::{Engine, Machine, Setup, assert_clean};
+
+/// Operations of a flush one of which fails, in turn.
+const STEPS: u64 = 24;
+const KEYS: u32 = 400;
+
+fn key(i: u32) -> Vec<u8> {
+    format!("key{i:05}").into_bytes()
+}
+
+fn holds_all(db: &Db, what: &str) {
+    for i in 0..KEYS {
+        let found = db.get(&key(i)).unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert_eq!(found.as_deref(), Some(&[i as u8; 60][..]), "{what}: key {i}");
+    }
+    assert_clean(db);
+}
+
+/// Whatever fails of a flush, a merge or a migration: all that was acknowledged is in persistent memory or in what was
+/// synced.
+fn survives(kind: EngineKind) {
+    let engine = Engine { kind, drains_per_group: None };
+    let mut failed = 0;
+    for (after, first) in (0..STEPS).flat_map(|after| (0..3).map(move |first| (after, first))) {
+        let machine = Machine::new(&Setup::tiny("shown", &engine));
+        let db = machine.open().unwrap();
+        (0..KEYS / 2).for_each(|i| db.put(&key(i), &[i as u8; 60]).unwrap());
+        db.flush().unwrap();
+        (KEYS / 2..KEYS).for_each(|i| db.put(&key(i), &[i as u8; 60]).unwrap());
+        // What a failed sync does goes by the number of changes.
+        (0..first).for_each(|n| drop(machine.fs().create(&machine.dir().join(format!("other{n}"))).unwrap()));
+        machine.fs().show_dropped(true);
+        machine.fs().inject(Some(Fault { after, only_changes: true, sticky: true }));
+        let outcome = db.flush().and_then(|()| db.compact_range(..));
+        if let Err(e) = &outcome {
+            assert!([ErrorKind::Io, ErrorKind::NoSpace].contains(&e.kind()), "{after}: {e}");
+        }
+        failed += u64::from(outcome.is_err() || db.stats().counts.background_errors > 0);
+        let killed = machine.kill();
+        killed.fs().inject(None);
+        std::mem::forget(db);
+        let db = killed.open().unwrap();
+        for seed in 0..3 {
+            let cut = killed.power_cut(seed);
+            let db = cut.open().unwrap_or_else(|e| panic!("{kind:?}, step {after}, cut off by {seed}: {e}"));
+            holds_all(&db, &format!("{kind:?}, step {after}, cut off by {seed}"));
+        }
+        holds_all(&db, &format!("{kind:?}, killed after {after}"));
+    }
+    assert!(failed > 0 || kind == EngineKind::Split, "{kind:?}: nothing failed");
+}
+
+#[test]
+fn slm() {
+    survives(EngineKind::Slm);
+}
+
+#[test]
+fn lsm() {
+    survives(EngineKind::Lsm);
+}
+
+#[test]
+fn wip() {
+    survives(EngineKind::Wip);
+}
+
+#[test]
+fn tlsm() {
+    survives(EngineKind::Tlsm);
+}
+
+#[test]
+fn lab() {
+    survives(EngineKind::Lab);
+}
+
+#[test]
+fn split() {
+    survives(EngineKind::Split);
+}
