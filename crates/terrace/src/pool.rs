@@ -345,12 +345,17 @@ pub(crate) fn close(core: &Core, manifest: &Manifest, pool: Option<&Pool>) -> Re
         return pool.map_or(Ok(()), Pool::close);
     }
     if let Some(pool) = pool {
-        if pool.has_changed() {
-            manifest.apply(&[])?;
-        }
-        pool.close()?;
+        close_unsealed(manifest, pool)?;
     }
     manifest.seal()
+}
+
+/// Closes the pool in order, and leaves it open whether the manifest has lost its end.
+pub(crate) fn close_unsealed(manifest: &Manifest, pool: &Pool) -> Result<()> {
+    if pool.has_changed() {
+        manifest.apply(&[])?;
+    }
+    pool.close()
 }
 
 /// Frees what is not among `marks`, as a crash has left it. Nobody frees anything meanwhile, so nothing that is found has an

@@ -204,7 +204,7 @@ impl Background {
     /// Runs what is more urgent than jobs of `lane` and waits for a thread. A long job asks for it between its steps, with
     /// nothing locked.
     pub fn give_way(&self, lane: Lane) {
-        while self.core.env.executor.give_way(lane) {}
+        while !self.is_closing() && self.core.env.executor.give_way(lane) {}
     }
 
     /// Waits until no job is left.

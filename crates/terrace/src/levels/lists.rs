@@ -154,11 +154,17 @@ pub(crate) fn meta_of(number: u64, list: &PmList) -> TableMeta {
 }
 
 impl ListStore {
-    /// The lists in `pool` that `state` names, and those of merges that were cut short.
+    /// The lists in `pool` that `state` names, and those of merges that were cut short. Others go, unless the manifest may
+    /// still take the state back (`is_decided`): then no list goes as long as the database is open.
     ///
     /// # Errors
     /// `InvalidFormat` if another version wrote one of them.
-    pub fn open(pool: &Pool, state: &State, options: ListOptions) -> Result<Arc<ListStore>> {
+    pub fn open(
+        pool: &Pool,
+        state: &State,
+        options: ListOptions,
+        is_decided: bool,
+    ) -> Result<Arc<ListStore>> {
         let lists = Lists::new(pool, options.limit);
         // What a list leads to is known when all of them are open.
         lists.keep_all(true);
@@ -177,8 +183,9 @@ impl ListStore {
             let meta = (*table.meta).clone();
             runs.insert(number, Arc::new(ListRun { meta, list, filter: OnceLock::new() }));
         }
-        lists.keep_all(is_damaged);
-        let unfinished = if is_damaged { Vec::new() } else { unfinished(&lists, state) };
+        let stays = is_damaged || !is_decided;
+        lists.keep_all(stays);
+        let unfinished = if stays { Vec::new() } else { unfinished(&lists, state) };
         Ok(Arc::new(ListStore {
             lists,
             options,

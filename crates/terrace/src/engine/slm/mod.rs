@@ -104,6 +104,9 @@ pub(crate) struct Slm {
     /// What opening found no room for: nothing is written before it is.
     unfinished_opening: Mutex<Option<open::Attached>>,
     is_opening_unfinished: AtomicBool,
+    /// There are tables that the manifest does not name, and nobody has seen yet that the index does not either: a manifest that
+    /// was closed in order would have them removed without a look.
+    has_unproved_tables: AtomicBool,
     flushes: Flushes,
     flush_pace: FlushPace,
     /// A flush that has failed on the way and is to go on.
@@ -334,6 +337,9 @@ impl Engine for Slm {
         }
         self.leave_unfinished();
         self.sweep();
+        if self.has_unproved_tables.load(Ordering::Acquire) {
+            return pool::close_unsealed(&self.manifest, &self.pool);
+        }
         pool::close(&self.core, &self.manifest, Some(&self.pool))
     }
 }

@@ -220,6 +220,7 @@ pub(super) fn assemble(
         log,
         unfinished_opening: Default::default(),
         is_opening_unfinished: Default::default(),
+        has_unproved_tables: Default::default(),
         flushes: Default::default(),
         flush_pace: Default::default(),
         unfinished: Default::default(),

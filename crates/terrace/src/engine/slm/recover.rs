@@ -85,6 +85,7 @@ impl Slm {
         if is_settled {
             self.core.files.remove_tables(std::mem::take(&mut dead));
         }
+        self.has_unproved_tables.store(!dead.is_empty(), Ordering::Release);
         match attached {
             Attached::New => {}
             Attached::Clean => self.note_logs()?,
@@ -170,6 +171,7 @@ impl Slm {
             return Err(Error::corruption(&path, 0, expected, "one that the manifest has lost"));
         }
         self.core.files.remove_tables(dead.iter().copied());
+        self.has_unproved_tables.store(false, Ordering::Release);
         Ok(())
     }
 

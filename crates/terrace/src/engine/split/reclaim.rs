@@ -73,6 +73,11 @@ fn run<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
             return Ok(());
         }
         drop(moving);
+        if store.jobs.others_wait() {
+            // Other databases have their turn.
+            send(store);
+            return Ok(());
+        }
         store.jobs.give_way(Lane::Compaction);
     }
     Ok(())
