@@ -102,8 +102,8 @@ impl Inode {
     /// What is on the disk of it: without what was dropped, for which `content` has zeros.
     pub(super) fn without_dropped(&self, mut content: Content) -> Content {
         let len = content.len();
-        for part in self.dropped.iter().map(|part| part.start..part.end.min(len)) {
-            content.write(part.start, &vec![0; part.end.saturating_sub(part.start) as usize]);
+        for part in self.dropped.iter().filter(|part| part.start < len) {
+            content.write(part.start, &vec![0; (part.end.min(len) - part.start) as usize]);
         }
         content
     }

@@ -38,9 +38,10 @@ impl Manifest {
         self.remove_others(&mut self.writer.lock());
     }
 
-    /// Removes every manifest but the one in force. One that cannot be removed is a leftover and no harm.
+    /// Removes every manifest but the one in force, once that has decided about its newest group. One that cannot be removed
+    /// is a leftover and no harm.
     fn remove_others(&self, writer: &mut Writer) {
-        let Some(in_force) = writer.in_force.filter(|_| writer.others) else { return };
+        let Some(in_force) = writer.in_force.filter(|_| writer.others && !writer.undecided) else { return };
         writer.others = false;
         let removed: Result<()> = files::manifests(&*self.fs, &self.dir).and_then(|numbers| {
             let mut others = numbers.into_iter().filter(|n| *n != in_force);

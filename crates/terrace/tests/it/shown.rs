@@ -1,6 +1,9 @@
-//! A sync fails, the system goes on showing what it has dropped, the process is killed, and the power goes some time after
-//! the next opening. What that opening has read must not be gone then, nor what was removed on the word of it.
+//! A sync fails, the system goes on showing what it has dropped, the process is killed, and the power goes within the next
+//! opening or behind it. What that opening has read must not be gone then, nor what was removed on the word of it.
 
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 use terrace::{Db, EngineKind, ErrorKind};
 use terrace_disk::{Fault, Fs};
 
@@ -20,6 +23,21 @@ fn holds_all(db: &Db, what: &str) {
         assert_eq!(found.as_deref(), Some(&[i as u8; 60][..]), "{what}: key {i}");
     }
     assert_clean(db);
+}
+
+/// Opens the database, and says what power cuts within that leave, at each third event.
+fn opened(machine: &Machine, first: u64) -> (Db, Vec<(String, Machine)>) {
+    let worlds: Arc<Mutex<Vec<_>>> = Arc::default();
+    let taken = worlds.clone();
+    machine.world().on_event(Box::new(move |event, world| {
+        if event.index % 3 == first % 3 {
+            taken.lock().push((format!("at {event:?}"), world.crash(event.index)));
+        }
+    }));
+    let db = machine.open().unwrap();
+    machine.world().ignore_events();
+    let worlds = std::mem::take(&mut *worlds.lock());
+    (db, worlds.into_iter().map(|(at, world)| (at, machine.on(world))).collect())
 }
 
 /// Whatever fails of a flush, a merge or a migration: all that was acknowledged is in persistent memory or in what was
@@ -45,11 +63,12 @@ fn survives(kind: EngineKind) {
         let killed = machine.kill();
         killed.fs().inject(None);
         std::mem::forget(db);
-        let db = killed.open().unwrap();
-        for seed in 0..3 {
-            let cut = killed.power_cut(seed);
-            let db = cut.open().unwrap_or_else(|e| panic!("{kind:?}, step {after}, cut off by {seed}: {e}"));
-            holds_all(&db, &format!("{kind:?}, step {after}, cut off by {seed}"));
+        let (db, within) = opened(&killed, after);
+        let behind = (0..3).map(|seed| (format!("behind it by {seed}"), killed.power_cut(seed)));
+        for (at, cut) in within.into_iter().chain(behind) {
+            let what = format!("{kind:?}, step {after}, {first} others, the next opening cut off {at}");
+            let db = cut.open().unwrap_or_else(|e| panic!("{what}: {e}"));
+            holds_all(&db, &what);
         }
         holds_all(&db, &format!("{kind:?}, killed after {after}"));
     }

@@ -52,7 +52,7 @@ const LEAST_SHARE: u64 = 64;
 pub(super) struct Moving {
     /// Where the walk goes on: behind this key.
     after: Option<Vec<u8>>,
-    /// Tables that are not rewritten for now.
+    /// Tables that a rewriting leaves alone.
     pub aside: super::reclaim::Aside,
 }
 

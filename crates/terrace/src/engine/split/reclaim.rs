@@ -22,7 +22,7 @@ use crate::manifest::State;
 /// Bytes read ahead from each input, at most.
 const READAHEAD_BYTES: usize = 512 << 10;
 
-/// Tables that are not rewritten for now.
+/// Tables that are left alone, and what has to change before they are rewritten.
 #[derive(Debug, Default)]
 pub(super) struct Aside {
     /// Of which a rewriting has left so many entries. Links lead to these, for snapshots: another one would find nothing to

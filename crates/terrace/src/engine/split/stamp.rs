@@ -59,7 +59,7 @@ fn crc(stamp: &[u8]) -> u32 {
 /// The stamps that are in the file of an open database.
 #[derive(Debug, Default)]
 pub(super) struct Stamps {
-    /// This session has written its own.
+    /// One was written since the opening.
     is_stamped: AtomicBool,
     /// The one that the manifest knows, or those that it may know after a group of it has failed.
     slots: Mutex<Vec<Slot>>,
@@ -83,7 +83,7 @@ impl Stamps {
         work(&self.slots.lock())
     }
 
-    /// Sees to it that the file has a stamp of this session: `number`, which nothing had before, if it has none yet.
+    /// Writes the stamp `number`, which nothing had before, unless one was written since the opening.
     pub fn write(
         &self,
         (slots, sector_bytes): (&Slots, u32),
