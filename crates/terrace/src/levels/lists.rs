@@ -46,6 +46,9 @@ pub(crate) struct ListStore {
     runs: Mutex<BTreeMap<u64, Arc<ListRun>>>,
     /// Lists that a failed group of edits names: they stay until the manifest has decided about it.
     undecided: Mutex<Vec<Arc<ListRun>>>,
+    /// Lists that an opening found and that the manifest does not name, as long as it may take that back: they are as good as
+    /// named.
+    unnamed: Mutex<Vec<PmList>>,
     unfinished: Mutex<Vec<Unfinished>>,
     /// The bytes of lists when the last attempt to empty buffers found no room.
     refused_at: AtomicU64,
@@ -155,7 +158,7 @@ pub(crate) fn meta_of(number: u64, list: &PmList) -> TableMeta {
 
 impl ListStore {
     /// The lists in `pool` that `state` names, and those of merges that were cut short. Others go, unless the manifest may
-    /// still take the state back (`is_decided`): then no list goes as long as the database is open.
+    /// still take the state back (`is_decided`): then they stay until it has decided ([`sweep`](Self::sweep)).
     ///
     /// # Errors
     /// `InvalidFormat` if another version wrote one of them.
@@ -183,14 +186,19 @@ impl ListStore {
             let meta = (*table.meta).clone();
             runs.insert(number, Arc::new(ListRun { meta, list, filter: OnceLock::new() }));
         }
-        let stays = is_damaged || !is_decided;
-        lists.keep_all(stays);
-        let unfinished = if stays { Vec::new() } else { unfinished(&lists, state) };
+        lists.keep_all(is_damaged);
+        let found = if is_damaged { Vec::new() } else { unnamed(&lists, state) };
+        let (unnamed, unfinished) = match is_decided {
+            true => (Vec::new(), cut_short(found, state)),
+            false => (found, Vec::new()),
+        };
+        unnamed.iter().for_each(PmList::name);
         Ok(Arc::new(ListStore {
             lists,
             options,
             runs: Mutex::new(runs),
             undecided: Mutex::default(),
+            unnamed: Mutex::new(unnamed),
             unfinished: Mutex::new(unfinished),
             refused_at: AtomicU64::new(u64::MAX),
             counts: ListCounts::default(),
@@ -229,17 +237,22 @@ impl ListStore {
         self.unfinished.lock().pop()
     }
 
-    /// Lets go of what a failed group of edits has left, once the manifest has decided.
+    /// Lets go of what a failed group of edits has left, once the manifest has decided, and of what an opening could not let
+    /// go of.
     pub fn sweep(&self, manifest: &Manifest) {
         let waiting = std::mem::take(&mut *self.undecided.lock());
-        if waiting.is_empty() {
+        let unnamed = std::mem::take(&mut *self.unnamed.lock());
+        if waiting.is_empty() && unnamed.is_empty() {
             return;
         }
         if let Err(error) = manifest.decide() {
-            tracing::warn!(%error, "what a failed job made stays for now");
+            tracing::warn!(%error, "lists stay until the manifest has decided");
+            self.unnamed.lock().extend(unnamed);
             return self.undecided.lock().extend(waiting);
         }
         let state = manifest.state();
+        unnamed.iter().for_each(PmList::unname);
+        self.unfinished.lock().extend(cut_short(unnamed, &state));
         for run in waiting.iter().filter(|run| !state.tables.contains_key(&run.meta.number)) {
             run.list.iter().for_each(PmList::unname);
         }
@@ -347,12 +360,17 @@ fn open_named(lists: &Lists, place: ListPlace, meta: &TableMeta) -> Result<PmLis
     Ok(list)
 }
 
-/// The merges whose inputs are all there, with the lists that they had finished. Other lists that nobody names go.
-fn unfinished(lists: &Lists, state: &State) -> Vec<Unfinished> {
+/// The lists that are whole and that nobody names.
+fn unnamed(lists: &Lists, state: &State) -> Vec<PmList> {
     let named: Vec<u64> = state.tables.values().filter_map(|table| Some(table.list?.head)).collect();
+    let others = lists.heads().into_iter().filter(|head| !named.contains(head));
+    others.filter_map(|head| lists.open(head).ok()).collect()
+}
+
+/// The merges whose inputs are all there, with those of the `unnamed` lists that they had finished. The others go.
+fn cut_short(unnamed: Vec<PmList>, state: &State) -> Vec<Unfinished> {
     let mut found: BTreeMap<(u32, Vec<u64>), Vec<PmList>> = BTreeMap::new();
-    for head in lists.heads().into_iter().filter(|head| !named.contains(head)) {
-        let Ok(list) = lists.open(head) else { continue };
+    for list in unnamed {
         let about = list.about();
         let is_there = !about.inputs.is_empty() && about.inputs.iter().all(|n| state.tables.contains_key(n));
         if is_there {
