@@ -1,19 +1,14 @@
 //! The engine `lab`, crashed at every event of what changes its trees: flushes, evictions, compactions, openings.
 
-use std::sync::Arc;
-
-use parking_lot::Mutex;
 use terrace::{EngineKind, Options};
 use terrace_pmem::Granularity;
-use terrace_sim::{KvModel, PmOptions, Snapshot, Survival, World, WorldOptions};
+use terrace_sim::{PmOptions, World, WorldOptions};
 
 use super::env::runs_on;
-use super::judge::{Shared, judge, options};
+use super::judge::{Shared, options};
+use super::moments::{Moment, at_every_event, judge_all, judge_openings};
 use super::ops::Op;
-use super::run::{Errors, Ledger, Session};
-
-/// Of so many events of an opening one is looked at, from another one in each survivor.
-const OPENING_SHARE: u64 = 7;
+use super::run::{Errors, Session};
 
 /// Keys that are written again and again.
 const HOT: u16 = 24;
@@ -55,43 +50,9 @@ fn crowd() -> Vec<Op> {
     (0..2).flat_map(|round| (120..160).map(move |k| Op::Put(k, 80 + round))).collect()
 }
 
-/// A moment, and what must be there.
-type Shot = (Snapshot, KvModel);
-
-/// Has `session` carry out `ops`, and takes what there is at every event.
-fn at_every_event(session: &mut Session<'_>, world: &World, ops: &[Op], ledger: &Shared) -> Vec<Shot> {
-    let shots: Arc<Mutex<Vec<Shot>>> = Arc::default();
-    let (taken, model) = (shots.clone(), ledger.clone());
-    world.on_event(Box::new(move |_, world| taken.lock().push((world.capture(), model.model()))));
-    let mut ledger = ledger.clone();
-    ops.iter().for_each(|op| session.carry_out(op, &mut ledger).unwrap());
-    session.rest();
-    world.ignore_events();
-    std::mem::take(&mut *shots.lock())
-}
-
-/// What is left of a moment by a power cut, or by a kill.
-fn survivors((i, shot): (usize, &Shot)) -> Vec<World> {
-    let snapshot = &shot.0;
-    match i % 3 {
-        0 => vec![snapshot.power_cut(Survival::Seeded(i as u64)), snapshot.kill()],
-        1 => vec![snapshot.power_cut(Survival::Nothing)],
-        _ => vec![snapshot.power_cut(Survival::Seeded(i as u64))],
-    }
-}
-
-fn judge_all(shots: &[Shot], what: &str) {
-    for (i, shot) in shots.iter().enumerate() {
-        for (n, world) in survivors((i, shot)).iter().enumerate() {
-            judge(&small(), world, &shot.1)
-                .unwrap_or_else(|e| panic!("{what}, event {i} of {}, survivor {n}: {e}", shots.len()));
-        }
-    }
-}
-
 /// What was crashed.
 struct Crashed {
-    shots: Vec<Shot>,
+    moments: Vec<Moment>,
     /// Keys that left the tree of values meanwhile.
     evicted: u64,
 }
@@ -106,19 +67,19 @@ fn crash_in(what: &str, before: &[Op], ops: &[Op]) -> Crashed {
         session.carry_out(op, &mut ledger).unwrap();
     }
     let first = session.db().stats();
-    let shots = at_every_event(&mut session, &world, ops, &ledger);
+    let moments = at_every_event(&mut session, &world, ops, &ledger);
     let then = session.db().stats();
     println!(
         "{what}: {} events; from {:?} {:?}\n  to {:?} {:?}",
-        shots.len(),
+        moments.len(),
         first.values,
         first.hints,
         then.values,
         then.hints
     );
     assert!(first.values.keys > 2, "the tree of values is empty: {first:?}");
-    judge_all(&shots, what);
-    Crashed { shots, evicted: then.values.evicted - first.values.evicted }
+    judge_all(&small(), &moments, what);
+    Crashed { moments, evicted: then.values.evicted - first.values.evicted }
 }
 
 #[test]
@@ -159,28 +120,8 @@ fn crashes_in_openings() {
     if !runs_on(EngineKind::Lab, Granularity::CacheLine) {
         return;
     }
-    let Crashed { shots, .. } = crash_in("flush", &writes(), &[Op::Flush]);
-    let mut looks = 0;
-    for (i, (snapshot, model)) in shots.iter().enumerate().step_by(5) {
-        let world = snapshot.power_cut(Survival::Seeded(i as u64));
-        let caught: Arc<Mutex<Vec<Snapshot>>> = Arc::default();
-        let (taken, mut seen) = (caught.clone(), i as u64);
-        world.on_event(Box::new(move |_, world| {
-            seen += 1;
-            if seen % OPENING_SHARE == 0 {
-                taken.lock().push(world.capture());
-            }
-        }));
-        let session = Session::open(&world, &small(), Errors::Fail).unwrap();
-        session.rest();
-        world.ignore_events();
-        for (n, snapshot) in caught.lock().iter().enumerate() {
-            for world in [snapshot.power_cut(Survival::Seeded(n as u64)), snapshot.kill()] {
-                judge(&small(), &world, model).unwrap_or_else(|e| panic!("event {i}, then look {n}: {e}"));
-                looks += 1;
-            }
-        }
-    }
+    let Crashed { moments, .. } = crash_in("flush", &writes(), &[Op::Flush]);
+    let looks = judge_openings(&small(), &moments, 5, "flush");
     println!("{looks} openings that were cut short");
     assert!(looks > 50);
 }
