@@ -112,6 +112,93 @@ fn every_file_can_be_dumped() {
     run(&["dump", "/nowhere"]).fails(3, &["/nowhere"]);
 }
 
+/// A database with two large items, one of them replaced.
+fn with_large_items(bed: &Bed) -> terrace::Options {
+    let profile = terrace::Profile::parse("dram").unwrap();
+    let pool = terrace::PoolChoice::Emulated { path: None, profile };
+    let options = terrace::Options {
+        engine: terrace::EngineKind::Split,
+        pool,
+        pm_bytes: 4 << 20,
+        ..terrace::Options::default()
+    };
+    let db = terrace::Db::open(&bed.db, options.clone()).unwrap();
+    db.put(b"first\tkey", &[1; 5000]).unwrap();
+    db.put(b"second", &[2; 3 << 20]).unwrap();
+    db.put(b"first\tkey", &[3; 6000]).unwrap();
+    db.put(b"small", b"not there").unwrap();
+    db.close().unwrap();
+    options
+}
+
+#[test]
+fn slots_are_dumped_item_by_item() {
+    let bed = Bed::new();
+    with_large_items(&bed);
+    let path = bed.db.join("SLOTS");
+    let dump = |path: &std::path::Path| run(&["dump", path.to_str().unwrap()]);
+    let text = dump(&path).text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 6, "{text}");
+    assert!(lines[1].contains("stamp") && lines[1].ends_with("which the manifest knows"), "{text}");
+    for (line, bytes, key) in
+        [(2, "5000 bytes", "first\\tkey"), (3, "3145728 bytes", "second"), (4, "6000 bytes", "first\\tkey")]
+    {
+        let line = lines[line];
+        assert!(line.contains(bytes) && line.ends_with(&format!("sound\t{key}")), "{text}");
+    }
+    assert!(lines[5].starts_with("3 items, of which 3 are sound"), "{text}");
+
+    // Without its database a copy is told by its stamp.
+    let copy = bed.path("SLOTS");
+    std::fs::copy(&path, &copy).unwrap();
+    let alone = dump(&copy).text();
+    assert!(alone.contains("which the manifest does not name") && alone.contains("second"), "{alone}");
+    // A byte of a value that is not as it was written.
+    let sound = std::fs::read(&path).unwrap();
+    let at: usize = lines[3].split_whitespace().next().unwrap().parse().unwrap();
+    let mut damaged = sound.clone();
+    damaged[at + 2_000_000] ^= 1;
+    std::fs::write(&path, &damaged).unwrap();
+    let text = dump(&path).text();
+    assert!(text.contains("wrong checksum\tsecond") && text.contains("3 items, of which 2"), "{text}");
+    // An item that is cut off.
+    std::fs::write(&path, &sound[..at + 4096]).unwrap();
+    let text = dump(&path).text();
+    assert!(text.contains("wrong checksum\tsecond") && text.contains("2 items, of which 1"), "{text}");
+}
+
+#[test]
+fn what_are_no_slots_of_the_database_is_told() {
+    let bed = Bed::new();
+    with_large_items(&bed);
+    let path = bed.db.join("SLOTS");
+    let other = Bed::new();
+    with_large_items(&other);
+    // What another database has, nothing at all, and a file without its stamp.
+    let foreign = std::fs::read(other.db.join("SLOTS")).unwrap();
+    let mut unstamped = std::fs::read(&path).unwrap();
+    unstamped[..512].fill(7);
+    for (contents, items) in [(foreign, 0), (Vec::new(), 0), (unstamped, 3)] {
+        std::fs::write(&path, contents).unwrap();
+        let told = run(&["dump", path.to_str().unwrap()]);
+        told.fails(3, &["SLOTS", "the stamp", "that the manifest knows"]);
+        let text = String::from_utf8(told.out).unwrap();
+        assert!(text.contains(&format!("{items} items")), "{text}");
+    }
+    for contents in ["", "neither a stamp nor an item"] {
+        let strange = bed.file("SLOTS", contents);
+        run(&["dump", strange.to_str().unwrap()]).fails(3, &["SLOTS", "no stamp in it"]);
+    }
+    // One in which nothing was ever written is as the manifest says.
+    let empty = Bed::new();
+    let options = with_large_items(&empty);
+    std::fs::remove_dir_all(&empty.db).unwrap();
+    terrace::Db::open(&empty.db, options).unwrap().close().unwrap();
+    let text = run(&["dump", empty.db.join("SLOTS").to_str().unwrap()]).text();
+    assert!(text.contains("0 items"), "{text}");
+}
+
 #[test]
 fn damage_is_found_named_and_repaired() {
     let bed = Bed::new();

@@ -23,6 +23,7 @@ use crate::pool;
 use crate::salvage::Salvage;
 
 use split::SplitTree;
+pub use split::{InSlots, SlotsFile};
 
 /// Opens an engine's data, or creates it.
 type Open = fn(Arc<Core>) -> Result<(Arc<dyn Engine>, u64)>;

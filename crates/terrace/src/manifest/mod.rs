@@ -210,6 +210,12 @@ impl Manifest {
         }
     }
 
+    /// What the manifest in force in `dir` adds up to; `None` if there is none. Nothing is written.
+    pub(crate) fn state_in(fs: &dyn Fs, dir: &Path) -> Result<Option<State>> {
+        let Some(number) = locate(fs, dir)? else { return Ok(None) };
+        replay::read(fs, dir, number).map(|(state, _)| Some(state))
+    }
+
     /// Whose manifest `number` at `path` is, as far as it can be read; `None` if it does not say, or is not there.
     pub(crate) fn identity_in(fs: &dyn Fs, path: &Path, number: u64) -> Result<Option<Identity>> {
         Ok(replay::salvage(fs, path, number)?.map(|salvaged| salvaged.state.identity))

@@ -2,6 +2,7 @@
 
 mod log;
 mod pool;
+mod slots;
 mod table;
 
 use std::fs::File;
@@ -15,13 +16,19 @@ use terrace_disk::RealFs;
 use crate::failure::{CommandResult, Failure};
 
 /// Prints a file of a database in readable form: an SSTable (NUMBER.sst), the manifest (a database's
-/// directory, or CURRENT in it), a commit log (NUMBER.log) or a pool.
+/// directory, or CURRENT in it), a commit log (NUMBER.log), the large items of the engine `split`
+/// (SLOTS) or a pool.
+///
+/// Of SLOTS it prints stamps and items in the order of the file: the byte at which an item begins,
+/// its sectors, its sequence number, the bytes of its value, whether its checksum holds, and its key.
+/// Items are told by what they say of themselves. Those that were replaced stay until others take
+/// their place; the checksum of one that is written over in part does not hold.
 ///
 /// It reads and never writes; a pool is copied and the copy opened. Files of a database that is in use
 /// may be seen half-written.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  terrace dump ./db\n  terrace dump ./db/000007.sst --entries --limit 20\n  terrace dump ./db/pool"
+    after_help = "Examples:\n  terrace dump ./db\n  terrace dump ./db/000007.sst --entries --limit 20\n  terrace dump ./db/SLOTS\n  terrace dump ./db/pool"
 )]
 pub struct Dump {
     /// The file, or a database's directory for its manifest
@@ -50,9 +57,7 @@ impl Dump {
             Some(FileName::Log(number) | FileName::LogBegun(number)) => log::dump(path, number, out),
             Some(FileName::Manifest(number)) => self.manifest(number, out),
             Some(FileName::Current | FileName::CurrentTemp) => manifest_of(parent(path), out),
-            Some(FileName::Slots) => Err(Failure::usage(
-                "what slots hold, the index of the database knows: see its keys by `scan`",
-            )),
+            Some(FileName::Slots) => slots::dump(path, out),
             Some(FileName::Lock) => Err(Failure::usage("a LOCK file holds nothing")),
             None => pool::dump(path, out),
         }

@@ -60,7 +60,7 @@ fn renamed(error: Error, path: &Path) -> Failure {
         Error::InvalidFormat { found, supported, .. } => {
             let error = Error::InvalidFormat { file: path.to_path_buf(), found, supported };
             Failure::error(error.to_string()).hint(
-                "known are NUMBER.sst, NUMBER.log, CURRENT, a database's directory, and pools by any name",
+                "known are NUMBER.sst, NUMBER.log, SLOTS, CURRENT, a database's directory, and pools by any name",
             )
         }
         Error::NoSpace { .. } => {

@@ -36,8 +36,8 @@ pub(super) fn encode(origin: u64, item: &Item<'_>, sector_bytes: u32) -> BlockBu
     out
 }
 
-/// Of magic and everything behind the checksum.
-fn crc(item: &[u8]) -> u32 {
+/// Of magic and everything behind the checksum; of an item's beginning, what the rest is appended to.
+pub(super) fn crc(item: &[u8]) -> u32 {
     crc32c_append(crc32c(&item[..8]), &item[12..])
 }
 

@@ -35,6 +35,7 @@ mod check;
 mod cut;
 mod home;
 mod item;
+mod look;
 mod migrate;
 mod pace;
 mod place;
@@ -45,4 +46,5 @@ mod stamp;
 mod tree;
 mod weights;
 
+pub use look::{InSlots, SlotsFile};
 pub(crate) use tree::SplitTree;

@@ -9,19 +9,13 @@ use terrace_disk::{Access, Slot, Slots};
 use terrace_table::{Cursor, Kind};
 
 use super::home::{SECTOR_OPTION, Ssd, create, sector_bytes};
-use super::item::{self, HEAD_BYTES, Head};
+use super::look::{InSlots, SlotsFile, newest_stamp};
 use super::place::OnSsd;
-use super::stamp::{self, Stamp};
+use super::stamp;
 use crate::core::Core;
 use crate::engine::pm::{Place, Salvaged, Tell};
 use crate::manifest::{FileName, Identity, KnownStamp, State};
 use crate::salvage::Salvage;
-
-/// Bytes of the file of slots that are read at a time.
-const READ_BYTES: u64 = 1 << 20;
-
-/// No file of slots has smaller sectors.
-const LEAST_SECTOR_BYTES: usize = 512;
 
 /// Bytes read ahead from a table.
 const READAHEAD_BYTES: usize = 1 << 20;
@@ -74,14 +68,7 @@ fn sound_stamp(
 /// The bytes of a sector that the newest stamp in the file of slots tells.
 fn stamped_sector_bytes(core: &Core, origin: u64) -> Result<Option<u32>> {
     let file = core.fs().open(&FileName::Slots.path(&core.dir), Access::Sequential)?;
-    let (mut piece, mut newest): (Vec<u8>, Option<Stamp>) = (Vec::new(), None);
-    for start in (0..file.len()).step_by(READ_BYTES as usize) {
-        piece.resize((file.len() - start).min(READ_BYTES) as usize, 0);
-        file.read_at(start, &mut piece)?;
-        let found = piece.chunks(LEAST_SECTOR_BYTES).filter_map(|sector| Stamp::decode(origin, sector));
-        newest = newest.into_iter().chain(found).max_by_key(|stamp| stamp.number);
-    }
-    Ok(newest.map(|stamp| stamp.sector_bytes))
+    Ok(newest_stamp(&*file, |of| of == origin)?.map(|(_, stamp)| stamp.sector_bytes))
 }
 
 /// Tells of every version in tables and slots.
@@ -100,37 +87,18 @@ pub(super) fn gather(ssd: &Ssd, take: &mut Tell<'_>) -> Result<()> {
     gather_slots(ssd, take)
 }
 
-/// Looks at every sector of the file of slots for the beginning of an item, but for those within an item that is whole: what
-/// is there is the value's. Nothing can have been written over a part of such an item.
 fn gather_slots(ssd: &Ssd, take: &mut Tell<'_>) -> Result<()> {
-    let file = ssd.core.fs().open(&FileName::Slots.path(&ssd.core.dir), Access::Sequential)?;
-    let (len, sector) = (file.len(), u64::from(ssd.sector_bytes()));
-    let (mut piece, mut covered) = (Vec::new(), 0);
-    for start in (0..len).step_by(READ_BYTES as usize) {
-        piece.resize((len - start).min(READ_BYTES) as usize, 0);
-        file.read_at(start, &mut piece)?;
-        for at in (0..piece.len() as u64).step_by(sector as usize) {
-            if start + at < covered {
-                continue;
-            }
-            let front = &piece[at as usize..];
-            let Some(head) = front.get(..HEAD_BYTES).and_then(|front| Head::of(ssd.origin(), front)) else {
-                continue;
-            };
-            let (first, bytes) = ((start + at) / sector, head.bytes() as u64);
-            if (start + at).checked_add(bytes).is_none_or(|end| end > len) {
-                continue;
-            }
-            let mut item = vec![0; bytes as usize];
-            file.read_at(start + at, &mut item)?;
-            let slot = Slot::from_bits(first << SECTOR_COUNT_BITS | bytes.div_ceil(sector));
-            if let (Some(read), Some(slot)) = (item::decode(ssd.origin(), &item), slot) {
-                covered = start + at + bytes;
-                take(read.key, read.head.number, OnSsd::Slot(slot).bits())?;
+    let (path, sector) = (FileName::Slots.path(&ssd.core.dir), u64::from(ssd.sector_bytes()));
+    let file = SlotsFile::of(ssd.core.fs(), &path, ssd.origin(), ssd.sector_bytes())?;
+    file.visit(&mut |found| match found {
+        InSlots::Item { offset, sectors, key, number, is_sound: true, .. } => {
+            match Slot::from_bits((offset / sector) << SECTOR_COUNT_BITS | sectors) {
+                Some(slot) => take(key, number, OnSsd::Slot(slot).bits()),
+                None => Ok(()),
             }
         }
-    }
-    Ok(())
+        _ => Ok(()),
+    })
 }
 
 /// Bits of a slot that say how many sectors it has (`docs/formats/slots.md`).

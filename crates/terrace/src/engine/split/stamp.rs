@@ -30,7 +30,7 @@ pub(super) struct Stamp {
 
 impl Stamp {
     /// The stamp in the file of the database that says `origin` of itself, in a sector.
-    fn encode(&self, origin: u64) -> BlockBuf {
+    pub fn encode(&self, origin: u64) -> BlockBuf {
         let mut out = BlockBuf::zeroed(self.sector_bytes as usize);
         out[..8].copy_from_slice(&MAGIC);
         out[12..16].copy_from_slice(&self.sector_bytes.to_le_bytes());
@@ -43,11 +43,18 @@ impl Stamp {
 
     /// The stamp of that database that `bytes` begin with, if there is one.
     pub fn decode(origin: u64, bytes: &[u8]) -> Option<Stamp> {
+        Stamp::with_origin(bytes).and_then(|(found, stamp)| (found == origin).then_some(stamp))
+    }
+
+    /// The stamp that `bytes` begin with, if there is one, and what the database says of itself that wrote
+    /// it.
+    pub fn with_origin(bytes: &[u8]) -> Option<(u64, Stamp)> {
         let front: &[u8; STAMP_BYTES] = bytes.first_chunk()?;
         let word =
             |at: usize| front[at..at + 8].iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
-        let is_one = front[..8] == MAGIC && word(24) == origin && front[8..12] == crc(front).to_le_bytes();
-        is_one.then(|| Stamp { number: word(16), sector_bytes: (word(8) >> 32) as u32 })
+        let is_one = front[..8] == MAGIC && front[8..12] == crc(front).to_le_bytes();
+        let stamp = Stamp { number: word(16), sector_bytes: (word(8) >> 32) as u32 };
+        is_one.then_some((word(24), stamp))
     }
 }
 
