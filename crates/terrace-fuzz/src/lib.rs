@@ -13,6 +13,7 @@ mod manifest;
 mod memory;
 mod patch;
 mod pool;
+mod slots;
 mod table;
 mod text;
 mod words;
@@ -39,6 +40,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("repair_note", words::repair_note),
     ("repair_record", words::repair_record),
     ("skiplist", index::skiplist),
+    ("slot_item", slots::item),
+    ("slots", slots::file),
     ("spot_on", index::spot_on),
     ("sptree", index::sptree),
     ("table", table::table),

@@ -54,3 +54,13 @@ pub fn repair_note(data: &[u8]) {
 pub fn sound_repair_note() -> Vec<u8> {
     repair::sound_note()
 }
+
+/// What a sector of a file of slots begins with: what decodes is encoded to the same again.
+pub fn slots(data: &[u8]) {
+    crate::engine::decode_slots(data);
+}
+
+/// A file of slots of a stamp and a few items.
+pub fn sound_slots() -> Vec<u8> {
+    crate::engine::sound_slots()
+}

@@ -24,6 +24,7 @@ use crate::salvage::Salvage;
 
 use split::SplitTree;
 pub use split::{InSlots, SlotsFile};
+pub(crate) use split::{decode_slots, sound_slots};
 
 /// Opens an engine's data, or creates it.
 type Open = fn(Arc<Core>) -> Result<(Arc<dyn Engine>, u64)>;

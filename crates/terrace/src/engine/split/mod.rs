@@ -33,6 +33,7 @@
 mod census;
 mod check;
 mod cut;
+mod fuzzing;
 mod home;
 mod item;
 mod look;
@@ -46,5 +47,6 @@ mod stamp;
 mod tree;
 mod weights;
 
+pub(crate) use fuzzing::{decode_slots, sound_slots};
 pub use look::{InSlots, SlotsFile};
 pub(crate) use tree::SplitTree;
