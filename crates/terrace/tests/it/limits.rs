@@ -223,6 +223,82 @@ fn a_small_pool_is_full_of_its_index() {
     }
 }
 
+/// A small pool whose index leads to the SSD, and runs that are small for it.
+fn small_pool_of_parted_items() -> Options {
+    let pm_bytes = (2 << 20) * scale();
+    let mut options = emulated(Options { engine: EngineKind::Split, pm_bytes, ..Options::default() });
+    options.memory_budget = 64 << 20;
+    options.pool_extent_bytes = 16 << 10;
+    options.split.run_bytes = pm_bytes / 16;
+    // No pool is smaller than four of its memtables, whatever the engine.
+    options.slm.memtable_bytes = pm_bytes / 8;
+    options
+}
+
+/// What lies in files of the directory that are called so: the space that they take.
+fn space_of(dir: &std::path::Path, end: &str) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let files = std::fs::read_dir(dir).unwrap().map(|file| file.unwrap().path());
+    files
+        .filter(|path| path.to_str().unwrap().ends_with(end))
+        .map(|p| p.metadata().unwrap().blocks() * 512)
+        .sum()
+}
+
+/// Keys overwritten at random, with values between two lengths; the bytes of keys and values that live.
+fn overwritten(db: &Db, keys: u64, (least, most): (u64, u64), writes: u64) -> u64 {
+    let (mut rng, mut last) = (Rng::new(5), vec![None; keys as usize]);
+    for i in 0..writes {
+        let k = if i < keys { i } else { rng.below(keys) };
+        let len = least + rng.below(most - least);
+        let mut value = value(&mut rng, len as usize);
+        value[..8].copy_from_slice(&i.to_le_bytes());
+        db.put(&key(k), &value).unwrap_or_else(|e| panic!("write {i}: {e}"));
+        last[k as usize] = Some((i, len));
+    }
+    assert_clean(db);
+    for (k, wanted) in last.iter().enumerate() {
+        let found = db.get(&key(k as u64)).unwrap().unwrap();
+        let found = (u64::from_le_bytes(found[..8].try_into().unwrap()), found.len() as u64);
+        assert_eq!(Some(found), *wanted);
+    }
+    last.iter().flatten().map(|(_, len)| key(0).len() as u64 + len).sum()
+}
+
+/// Large items of many times the pool, written over and over: their file takes what lives and little more
+/// once it is tidied, which otherwise waits until many MiB of slots were freed.
+#[test]
+fn a_small_pool_carries_many_large_items() {
+    let (dir, options) = (tempfile::tempdir().unwrap(), small_pool_of_parted_items());
+    let db = Db::open(dir.path(), options.clone()).unwrap();
+    let live = overwritten(&db, 600 * scale(), (16 << 10, 64 << 10), 4000 * scale());
+    let run = options.split.run_bytes;
+    let settled = (db.stats().split, space_of(dir.path(), "SLOTS"));
+    db.compact_range(..).unwrap();
+    let (stats, space) = (db.stats().split, space_of(dir.path(), "SLOTS"));
+    println!("{live} bytes live; settled {settled:?}; compacted {stats:?} {space}");
+    assert!(live > 8 * options.pm_bytes && stats.submitted >= 4000 * scale(), "{live} bytes, {stats:?}");
+    assert!(stats.file_bytes - stats.free_bytes <= live * 13 / 10 + run, "{live} live: {stats:?}");
+    assert!(stats.file_bytes <= live * 13 / 10 + run && space <= live * 13 / 10 + run, "{space}: {stats:?}");
+    assert_clean(&db);
+}
+
+/// Small items of several times the pool, migrated and written over and over: the same of their tables.
+#[test]
+fn a_small_pool_carries_many_small_items() {
+    let (dir, options) = (tempfile::tempdir().unwrap(), small_pool_of_parted_items());
+    let db = Db::open(dir.path(), options.clone()).unwrap();
+    let live = overwritten(&db, 10_000 * scale(), (500, 1500), 60_000 * scale());
+    let run = options.split.run_bytes;
+    let (stats, space) = (db.stats(), space_of(dir.path(), ".sst"));
+    println!("{live} bytes live; {space} of tables, {:?} {:?}", stats.ssd, stats.split);
+    assert!(live > 4 * options.pm_bytes && stats.split.migrated > 20_000 * scale(), "{:?}", stats.split);
+    assert!(stats.pm.used <= options.pm_bytes, "{:?}", stats.pm);
+    assert!(stats.ssd.table_bytes <= live * 13 / 10 + run, "{live} live: {:?}", stats.ssd);
+    assert!(space <= live * 13 / 10 + run, "{live} live: {space}");
+    assert_clean(&db);
+}
+
 #[test]
 fn ten_thousand_iterators_and_snapshots() {
     let dir = tempfile::tempdir().unwrap();
