@@ -29,8 +29,8 @@ pub enum Lane {
     Tidying,
 }
 
-/// Lanes there are.
-const LANES: usize = 3;
+/// How many lanes there are.
+pub const LANES: usize = 3;
 
 /// Runs background work.
 pub trait Executor: Send + Sync + std::fmt::Debug {
@@ -176,8 +176,8 @@ impl Shared {
     }
 }
 
-/// A job that panics has reported nothing; the store's own guards poison it. The worker lives on.
-fn run(job: Job) {
+/// Runs `job` for others. One that panics has reported nothing; the store's own guards poison it. The thread lives on.
+pub fn run(job: Job) {
     let _ = catch_unwind(AssertUnwindSafe(job));
 }
 

@@ -6,7 +6,8 @@ use std::sync::{Arc, Weak};
 use terrace_base::exec::Lane;
 use terrace_base::{Error, Result};
 
-use super::Background;
+use super::queue::Needs;
+use super::{Background, Slot};
 
 /// Whether a compaction goes on when the database is closing: one that somebody waits for does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,36 +18,69 @@ pub(crate) enum Patience {
 
 /// How an engine compacts.
 pub(crate) struct Compacting<E> {
+    /// What a job does before its first compaction.
+    pub begin: fn(&E) -> Result<()>,
     /// Does the most worthwhile compaction; false if there is none, or no time.
-    pub next: fn(&E) -> Result<bool>,
-    /// Whether there is one.
+    pub next: fn(&E, &Slot) -> Result<bool>,
+    /// Whether there is one that nobody asks for: one that was chosen and not done, because somebody else was at its inputs.
     pub is_due: fn(&E) -> bool,
     /// Removes files that could not be removed before.
     pub sweep: fn(&E),
 }
 
+impl<E> Compacting<E> {
+    /// Does one after the other; whether to go on later.
+    fn run(&self, jobs: &Background, engine: &E, slot: &Slot) -> Result<bool> {
+        (self.begin)(engine)?;
+        while !jobs.is_closing() {
+            if !(self.next)(engine, slot)? {
+                return Ok(false);
+            }
+            if jobs.others_wait() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
 impl Background {
-    /// Has compactions done in the background if a slot is free, until there is none; those that run go on by themselves.
+    /// Has compactions done in the background until there is none. Where every slot is taken, or will be by jobs that wait for
+    /// a thread, they begin when one comes free.
     pub fn compact<E>(self: &Arc<Self>, engine: &Weak<E>, how: Compacting<E>)
     where
         E: Send + Sync + 'static,
     {
-        let Some(slot) = self.free_slot() else { return };
-        let (jobs, again) = (self.clone(), engine.clone());
-        self.spawn(Lane::Compaction, engine, move |engine| {
-            let mut outcome = (how.next)(engine);
-            while matches!(outcome, Ok(true)) && !jobs.is_closing() && !jobs.others_wait() {
-                outcome = (how.next)(engine);
-            }
+        let again = engine.clone();
+        self.send(Lane::Compaction, Needs::Slot, engine, move |jobs, engine, slot| {
+            let Some(slot) = slot else { return };
+            let outcome = how.run(jobs, engine, &slot);
             (how.sweep)(engine);
             drop(slot);
             match outcome {
                 Err(e) => jobs.core.health.fail(e),
-                // What became due after the last look found the slot taken.
                 Ok(false) if !(how.is_due)(engine) => {}
                 Ok(_) => jobs.compact(&again, how),
             }
         });
+    }
+
+    /// Has `job` help with a compaction; false if no slot is left for it. If none is when it begins, it does nothing. Whoever
+    /// does a patient compaction has all slots, and its helpers need none.
+    pub fn assist<E>(
+        self: &Arc<Self>,
+        engine: &Weak<E>,
+        patience: Patience,
+        job: impl FnOnce(&E) + Send + 'static,
+    ) -> bool
+    where
+        E: Send + Sync + 'static,
+    {
+        let needs = match patience {
+            Patience::UntilClosing => Needs::SlotOrGoes,
+            Patience::ToTheEnd => Needs::Nothing,
+        };
+        self.send(Lane::Compaction, needs, engine, move |_, engine, _slot| job(engine))
     }
 
     /// Whether somebody else's compaction, or something more urgent, waits for a thread.

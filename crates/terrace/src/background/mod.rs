@@ -6,14 +6,19 @@
 //!    he does.
 //! 2. A job is counted out after it has let go of the engine, however it ends: whoever has closed may open again.
 //! 3. What writers wait for goes before what makes reads cheaper, and that before what nobody waits for ([`Lane`]).
-//! 4. A slot is one job's at a time. Somebody who waits helps with queued jobs where the executor wants that.
+//! 4. A slot is one job's at a time, from the moment when the job begins: one that waits for a thread keeps nobody from
+//!    compacting ([`slots`]).
+//! 5. The executor is given one ticket for each queued job, the job itself stays here ([`queue`]). Whoever waits until
+//!    nothing is left does what is queued himself: the threads may be busy for other databases.
 
 mod compactions;
 mod flushes;
+mod queue;
+mod slots;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -25,16 +30,11 @@ use crate::core::Core;
 
 pub(crate) use compactions::{Compacting, Patience};
 pub(crate) use flushes::Flushes;
+use queue::{Jobs, Needs};
+pub(crate) use slots::Slot;
 
 /// How often somebody who waits for jobs looks whether there is one to help with.
 const POLL: Duration = Duration::from_millis(50);
-
-/// Jobs that have begun, and those that wait for a thread.
-#[derive(Debug, Clone, Copy, Default)]
-struct Jobs {
-    running: usize,
-    queued: usize,
-}
 
 /// The background jobs of one engine.
 #[derive(Debug)]
@@ -48,9 +48,6 @@ pub(crate) struct Background {
     closed: AtomicBool,
     /// Held while somebody gathers all slots: two could wait for each other.
     gathering: Mutex<()>,
-    /// Slots in use, a bit each.
-    slots: AtomicUsize,
-    limit: usize,
 }
 
 impl Background {
@@ -58,14 +55,12 @@ impl Background {
     pub fn new(core: Arc<Core>, slots: usize) -> Arc<Background> {
         Arc::new(Background {
             core,
-            jobs: Mutex::default(),
+            jobs: Mutex::new(Jobs::new(slots)),
             idle: Condvar::new(),
             closing: AtomicBool::new(false),
             clearing: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             gathering: Mutex::default(),
-            slots: AtomicUsize::new(0),
-            limit: slots.clamp(1, usize::BITS as usize - 1),
         })
     }
 
@@ -82,7 +77,12 @@ impl Background {
         self.clearing.store(true, Ordering::Release);
         while self.core.env.executor.help() {}
         self.clearing.store(false, Ordering::Release);
-        self.wait_for(|jobs| jobs.running == 0);
+        // What is left will not begin, and nobody is to wait for it. It goes with nothing locked: it may hold the last handle of
+        // something.
+        let left = self.jobs.lock().take_all();
+        drop(left);
+        self.progressed();
+        self.wait_for_running();
         !self.closed.swap(true, Ordering::AcqRel)
     }
 
@@ -99,16 +99,6 @@ impl Background {
         let may = !self.is_closing();
         jobs.running += usize::from(may);
         may
-    }
-
-    /// Counts a job in that waits for a thread, unless the database is closing.
-    fn queue(self: &Arc<Self>) -> Option<Queued> {
-        let mut jobs = self.jobs.lock();
-        if self.is_closing() {
-            return None;
-        }
-        jobs.queued += 1;
-        Some(Queued { jobs: self.clone() })
     }
 
     /// Has a close wait for what the calling thread is about to do.
@@ -142,18 +132,7 @@ impl Background {
     where
         E: Send + Sync + 'static,
     {
-        let Some(queued) = self.queue() else { return false };
-        let engine = engine.clone();
-        let job = Box::new(move || {
-            let Some(_done) = queued.begin() else { return };
-            if let Some(engine) = engine.upgrade() {
-                // Dropped before `_done` is.
-                let engine = engine;
-                job(&engine);
-            }
-        });
-        self.core.env.executor.spawn_in(lane, job);
-        true
+        self.send(lane, Needs::Nothing, engine, |_, engine, _| job(engine))
     }
 
     /// Has `job` tidy up in the background, unless the database is closing. Its failure is the database's.
@@ -193,8 +172,8 @@ impl Background {
     ) where
         E: Send + Sync + 'static,
     {
-        let (jobs, again) = (self.clone(), engine.clone());
-        self.spawn(Lane::Tidying, engine, move |engine| {
+        let again = engine.clone();
+        self.send(Lane::Tidying, Needs::Nothing, engine, move |jobs, engine, _| {
             if let Some(next) = piece(engine, from) {
                 jobs.tidy_from(&again, next, piece);
             }
@@ -207,19 +186,28 @@ impl Background {
         while !self.is_closing() && self.core.env.executor.give_way(lane) {}
     }
 
-    /// Waits until no job is left.
-    pub fn wait_idle(&self) {
-        self.wait_for(|jobs| jobs.running + jobs.queued == 0);
+    /// Waits until no job is left. Does those himself, of any lane, that no thread has come for.
+    pub fn wait_idle(self: &Arc<Self>) {
+        loop {
+            if self.core.env.executor.help() || self.run_own() {
+                continue;
+            }
+            let mut jobs = self.jobs.lock();
+            if jobs.are_done() {
+                return;
+            }
+            self.idle.wait_for(&mut jobs, POLL);
+        }
     }
 
-    /// Waits until so few jobs are left that it is `enough`, and helps with them meanwhile.
-    fn wait_for(&self, enough: impl Fn(Jobs) -> bool) {
+    /// Waits for the jobs that have begun.
+    fn wait_for_running(&self) {
         loop {
             if self.core.env.executor.help() {
                 continue;
             }
             let mut jobs = self.jobs.lock();
-            if enough(*jobs) {
+            if jobs.running == 0 {
                 return;
             }
             self.idle.wait_for(&mut jobs, POLL);
@@ -270,61 +258,6 @@ impl Background {
         let mut jobs = self.jobs.lock();
         self.idle.wait_for(&mut jobs, POLL);
     }
-
-    /// Claims a slot, if one is free.
-    pub fn free_slot(self: &Arc<Self>) -> Option<Slot> {
-        let claim = |s: &usize| self.slots.fetch_or(1 << s, Ordering::AcqRel) & (1 << s) == 0;
-        (0..self.limit).find(claim).map(|number| Slot { jobs: self.clone(), number })
-    }
-
-    /// Claims a slot, waiting for one.
-    pub fn slot(self: &Arc<Self>) -> Slot {
-        loop {
-            if let Some(slot) = self.free_slot() {
-                return slot;
-            }
-            if !self.core.env.executor.help() {
-                self.wait_a_moment();
-            }
-        }
-    }
-
-    /// Claims every slot, waiting for them.
-    pub fn all_slots(self: &Arc<Self>) -> Vec<Slot> {
-        let _alone = self.gathering.lock();
-        let mut all = Vec::with_capacity(self.limit);
-        self.wait_until(|| {
-            all.extend(std::iter::from_fn(|| self.free_slot()));
-            all.len() == self.limit
-        });
-        all
-    }
-}
-
-/// A job that waits for a thread; counted out when it is dropped.
-#[derive(Debug)]
-struct Queued {
-    jobs: Arc<Background>,
-}
-
-impl Queued {
-    /// Counts it among those that have begun, unless the database is closing and others are to do it.
-    fn begin(self) -> Option<JobGuard> {
-        let mut jobs = self.jobs.jobs.lock();
-        if self.jobs.is_closing() && !self.jobs.clearing.load(Ordering::Acquire) {
-            return None;
-        }
-        jobs.running += 1;
-        drop(jobs);
-        Some(JobGuard { jobs: self.jobs.clone() })
-    }
-}
-
-impl Drop for Queued {
-    fn drop(&mut self) {
-        self.jobs.jobs.lock().queued -= 1;
-        self.jobs.idle.notify_all();
-    }
 }
 
 /// Counts a job out when it is dropped.
@@ -339,27 +272,6 @@ impl Drop for JobGuard {
             self.jobs.core.health.fail(Error::invalid("a background job panicked"));
         }
         self.jobs.jobs.lock().running -= 1;
-        self.jobs.idle.notify_all();
-    }
-}
-
-/// A claimed slot; free again when dropped.
-#[derive(Debug)]
-pub(crate) struct Slot {
-    jobs: Arc<Background>,
-    number: usize,
-}
-
-impl Slot {
-    /// Which of the slots it is, from 0.
-    pub fn number(&self) -> usize {
-        self.number
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.jobs.slots.fetch_and(!(1 << self.number), Ordering::AcqRel);
         self.jobs.idle.notify_all();
     }
 }

@@ -7,7 +7,6 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrace_base::exec::Lane;
 use terrace_base::{Error, ErrorKind, Result};
 
 use super::change::Change;
@@ -65,12 +64,17 @@ impl<B: WriteBuffer> LeveledTree<B> {
         Ok(true)
     }
 
-    /// Starts compactions in the background if a slot is free; those that run go on by themselves.
+    /// Has compactions done in the background, as soon as a slot is free.
     pub(super) fn spawn_compaction(&self) {
         if self.core.options.read_only || self.core.is_scratch {
             return;
         }
-        let how = Compacting { next: Self::compact_next, is_due: Self::is_due, sweep: Self::sweep };
+        let how: Compacting<Self> = Compacting {
+            begin: |_| Ok(()),
+            next: |tree, _| tree.compact_next(),
+            is_due: Self::is_due,
+            sweep: Self::sweep,
+        };
         self.jobs.compact(&self.me, how);
     }
 
@@ -129,16 +133,10 @@ impl<B: WriteBuffer> LeveledTree<B> {
     fn merge_runs(&self, task: &Task, levels: &Arc<Levels>, patience: Patience) -> Result<Merged> {
         let merge = Arc::new(Merge::new(self, task, levels, patience)?);
         for _ in 1..merge.parts {
-            // A patient caller has all slots.
-            let slot = self.jobs.free_slot();
-            if slot.is_none() && patience == Patience::UntilClosing {
+            let helper = merge.clone();
+            if !self.jobs.assist(&self.me, patience, move |tree| helper.work(tree)) {
                 break;
             }
-            let helper = merge.clone();
-            self.spawn(Lane::Compaction, move |tree| {
-                let _slot = slot;
-                helper.work(tree);
-            });
         }
         merge.work(self);
         self.jobs.wait_until(|| merge.is_done());

@@ -16,6 +16,7 @@ use terrace_table::{Cursor, Kind, TableMeta, merge};
 use super::flush::side_by_side;
 use super::output::{Finished, Outputs, Sink};
 use super::{JOB_ROOTS, Slm};
+use crate::background::Compacting;
 use crate::compaction::selective::{Choice, PinnedEntries, SelectiveOptions, Tombstones, View, choose};
 use crate::located::{CHUNK_KEYS, JobRun, Origin, Relocation, Word};
 use crate::manifest::{Edit, JobKind};
@@ -26,23 +27,20 @@ const READAHEAD_BYTES: usize = 512 << 10;
 /// Index entries copied at a time by a leaf scan.
 const SCAN_KEYS: usize = 512;
 
-/// Runs compactions on the job slot `root` until none is worthwhile, or others wait for the thread; whether to go on later.
-pub(super) fn run(slm: &Slm, root: &'static str) -> Result<bool> {
-    leaf_scan(slm)?;
-    while !slm.jobs.is_closing() {
+/// How compactions are done in the background, each on the job slot of its number.
+pub(super) const HOW: Compacting<Slm> = Compacting {
+    begin: leaf_scan,
+    next: |slm, slot| {
         // A chain that no snapshot needs keeps its versions live: merging them would change nothing.
         if slm.located.has_chains() && slm.core.snapshots.list().is_empty() {
             slm.located.collapse_chains()?;
         }
-        if !slm.compact_next(root)? {
-            break;
-        }
-        if slm.jobs.others_wait() {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
+        slm.compact_next(JOB_ROOTS.compactions[slot.number()])
+    },
+    // What comes to be due is asked for.
+    is_due: |_| false,
+    sweep: Slm::sweep,
+};
 
 /// Looks at the next stretch of leaves and notes tables that hold too little of it each, if anybody has read
 /// a range since the last time.

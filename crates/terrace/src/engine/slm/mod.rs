@@ -145,22 +145,13 @@ struct Dram {
 }
 
 impl Slm {
-    /// Starts a compaction in the background if a slot is free; a running one goes on by itself.
+    /// Has compactions done in the background, as soon as a slot is free.
     fn spawn_compaction(&self) {
         // A job that a crash cut short is ended before another begins.
         if self.core.is_scratch || self.is_opening_unfinished.load(Ordering::Acquire) {
             return;
         }
-        let Some(slot) = self.jobs.free_slot() else { return };
-        self.spawn(Lane::Compaction, move |slm| {
-            let outcome = compact::run(slm, JOB_ROOTS.compactions[slot.number()]);
-            drop(slot);
-            match outcome {
-                Ok(true) => slm.spawn_compaction(),
-                Ok(false) => {}
-                Err(e) => slm.core.health.fail(e),
-            }
-        });
+        self.jobs.compact(&self.me, compact::HOW);
     }
 
     fn spawn(&self, lane: Lane, job: impl FnOnce(&Slm) + Send + 'static) -> bool {

@@ -90,15 +90,20 @@ impl Wip {
         outcome.inspect_err(|_| self.core.counters.background_errors.add(1))
     }
 
-    /// Starts compactions in the background if a slot is free; those that run go on by themselves.
+    /// Has compactions done in the background, as soon as a slot is free.
     pub(super) fn spawn_compaction(&self) {
         // What is read back goes into buckets as they were when its reading began.
         let is_replaying = self.replaying.load(Ordering::Acquire);
         if self.core.options.read_only || self.core.is_scratch || is_replaying {
             return;
         }
-        let is_due = |wip: &Wip| matches!(wip.next_job(), Ok(Some(_)));
-        self.jobs.compact(&self.me, Compacting { next: Wip::compact_next, is_due, sweep: Wip::sweep });
+        let how: Compacting<Wip> = Compacting {
+            begin: |_| Ok(()),
+            next: |wip, _| wip.compact_next(),
+            is_due: |wip| matches!(wip.next_job(), Ok(Some(_))),
+            sweep: Wip::sweep,
+        };
+        self.jobs.compact(&self.me, how);
     }
 
     /// What is to be done next; an error where there is room for none of it.
