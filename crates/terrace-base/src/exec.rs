@@ -176,7 +176,8 @@ impl Shared {
     }
 }
 
-/// Runs `job` for others. One that panics has reported nothing; the store's own guards poison it. The thread lives on.
+/// Runs `job` for others. One that panics has reported nothing; the store's own guards poison it. The thread
+/// lives on.
 pub fn run(job: Job) {
     let _ = catch_unwind(AssertUnwindSafe(job));
 }

@@ -22,7 +22,8 @@ pub(crate) struct Compacting<E> {
     pub begin: fn(&E) -> Result<()>,
     /// Does the most worthwhile compaction; false if there is none, or no time.
     pub next: fn(&E, &Slot) -> Result<bool>,
-    /// Whether there is one that nobody asks for: one that was chosen and not done, because somebody else was at its inputs.
+    /// Whether there is one that nobody asks for: one that was chosen and not done, because somebody else was
+    /// at its inputs.
     pub is_due: fn(&E) -> bool,
     /// Removes files that could not be removed before.
     pub sweep: fn(&E),
@@ -45,8 +46,8 @@ impl<E> Compacting<E> {
 }
 
 impl Background {
-    /// Has compactions done in the background until there is none. Where every slot is taken, or will be by jobs that wait for
-    /// a thread, they begin when one comes free.
+    /// Has compactions done in the background until there is none. Where every slot is taken, or will be by
+    /// jobs that wait for a thread, they begin when one comes free.
     pub fn compact<E>(self: &Arc<Self>, engine: &Weak<E>, how: Compacting<E>)
     where
         E: Send + Sync + 'static,
@@ -65,8 +66,8 @@ impl Background {
         });
     }
 
-    /// Has `job` help with a compaction; false if no slot is left for it. If none is when it begins, it does nothing. Whoever
-    /// does a patient compaction has all slots, and its helpers need none.
+    /// Has `job` help with a compaction; false if no slot is left for it. If none is when it begins, it does
+    /// nothing. Whoever does a patient compaction has all slots, and its helpers need none.
     pub fn assist<E>(
         self: &Arc<Self>,
         engine: &Weak<E>,

@@ -6,10 +6,10 @@
 //!    he does.
 //! 2. A job is counted out after it has let go of the engine, however it ends: whoever has closed may open again.
 //! 3. What writers wait for goes before what makes reads cheaper, and that before what nobody waits for ([`Lane`]).
-//! 4. A slot is one job's at a time, from the moment when the job begins: one that waits for a thread keeps nobody from
-//!    compacting ([`slots`]).
-//! 5. The executor is given one ticket for each queued job, the job itself stays here ([`queue`]). Whoever waits until
-//!    nothing is left does what is queued himself: the threads may be busy for other databases.
+//! 4. A slot is one job's at a time, from the moment when the job begins: one that waits for a thread keeps
+//!    nobody from compacting ([`slots`]).
+//! 5. The executor is given one ticket for each queued job, the job itself stays here ([`queue`]). Whoever
+//!    waits until nothing is left does what is queued himself: the threads may be busy for other databases.
 
 mod compactions;
 mod flushes;
@@ -77,8 +77,8 @@ impl Background {
         self.clearing.store(true, Ordering::Release);
         while self.core.env.executor.help() {}
         self.clearing.store(false, Ordering::Release);
-        // What is left will not begin, and nobody is to wait for it. It goes with nothing locked: it may hold the last handle of
-        // something.
+        // What is left will not begin, and nobody is to wait for it. It goes with nothing locked: it may hold
+        // the last handle of something.
         let left = self.jobs.lock().take_all();
         drop(left);
         self.progressed();

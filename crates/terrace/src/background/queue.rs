@@ -1,11 +1,13 @@
 //! The jobs of one engine that wait for a thread.
 //!
-//! The executor gets a ticket for each of them: "run one of that lane". So whoever waits can do the jobs of his own database,
-//! and of no other, while the threads are busy elsewhere.
+//! The executor gets a ticket for each of them: "run one of that lane". So whoever waits can do the jobs of
+//! his own database, and of no other, while the threads are busy elsewhere.
 //!
-//! 1. A lane has no more jobs than tickets under way: a job enters its lane before its ticket is sent, and a ticket takes out
-//!    one job at most. A ticket whose job somebody else has done finds another one, which came later, or nothing.
-//! 2. A job is taken out and counted as begun in one step: none is run twice, and none is overlooked by who waits.
+//! 1. A lane has no more jobs than tickets under way: a job enters its lane before its ticket is sent, and a
+//!    ticket takes out one job at most. A ticket whose job somebody else has done finds another one, which
+//!    came later, or nothing.
+//! 2. A job is taken out and counted as begun in one step: none is run twice, and none is overlooked by who
+//!    waits.
 //! 3. Jobs hold no handle of their [`Background`], which holds them; tickets hold a weak one.
 
 use std::collections::VecDeque;
@@ -82,8 +84,8 @@ impl Jobs {
         self.lanes.iter().flatten().filter(|job| is_counted(job.needs)).count()
     }
 
-    /// Queues `job`, but no more that need a slot than there are free ones. Gives back what is not kept: it is dropped when
-    /// nothing is locked.
+    /// Queues `job`, but no more that need a slot than there are free ones. Gives back what is not kept: it
+    /// is dropped when nothing is locked.
     fn add(&mut self, lane: Lane, job: Waiting) -> (Sent, Option<Waiting>) {
         let has_room = self.queued(|needs| needs != Needs::Nothing) < self.slots.free();
         match job.needs {
@@ -94,8 +96,8 @@ impl Jobs {
         (Sent::Queued, None)
     }
 
-    /// Keeps a compaction until a slot comes free, unless there are others that begin after this moment: they see what it
-    /// would have seen.
+    /// Keeps a compaction until a slot comes free, unless there are others that begin after this moment: they
+    /// see what it would have seen.
     fn put_aside(&mut self, job: Waiting) -> Option<Waiting> {
         let begins_later = self.queued(|needs| needs == Needs::Slot) > 0;
         if begins_later || self.aside.len() >= self.slots.limit() {
@@ -114,8 +116,8 @@ impl Jobs {
 }
 
 impl Background {
-    /// Has `job` run in the background with what it `needs`, unless the database is closing: then it says no, as it does to
-    /// a job that goes without a slot.
+    /// Has `job` run in the background with what it `needs`, unless the database is closing: then it says no,
+    /// as it does to a job that goes without a slot.
     pub(super) fn send<E>(
         self: &Arc<Self>,
         lane: Lane,
@@ -163,8 +165,8 @@ impl Background {
         self.next_job(0..LANES).map(exec::run).is_some()
     }
 
-    /// Takes out a job of `lanes`, and counts it as begun, unless the database is closing and others are to do it. One that
-    /// needs a slot and finds none ends at once.
+    /// Takes out a job of `lanes`, and counts it as begun, unless the database is closing and others are to
+    /// do it. One that needs a slot and finds none ends at once.
     fn next_job(self: &Arc<Self>, lanes: Range<usize>) -> Option<exec::Job> {
         let mut jobs = self.jobs.lock();
         if self.is_closing() && !self.clearing.load(Ordering::Acquire) {

@@ -1,8 +1,9 @@
-//! Slots: how many compactions of one engine run at once. Whoever compacts has one, a thread of the executor as well as a
-//! writer that does it himself; whoever has all of them knows that nobody else compacts.
+//! Slots: how many compactions of one engine run at once. Whoever compacts has one, a thread of the executor
+//! as well as a writer that does it himself; whoever has all of them knows that nobody else compacts.
 //!
 //! 1. A slot is taken by whoever begins, and given back when it is dropped.
-//! 2. A compaction that was asked for while none was free is queued when one comes free, unless the database is closing.
+//! 2. A compaction that was asked for while none was free is queued when one comes free, unless the database
+//!    is closing.
 
 use std::sync::Arc;
 
