@@ -14,9 +14,9 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
-use terrace_index::pmlist::{Figures, ListUse, Lists, PmCursor, PmList, Style};
+use terrace_index::pmlist::{Figures, ListUse, Lists, PmList, Style};
 use terrace_pmem::{Marks, Pool};
-use terrace_table::{Cursor, Entry, Filter, Kind, TableMeta};
+use terrace_table::{Entry, Filter, TableMeta};
 
 use crate::compaction::leveled::{ListFigures, Tiering};
 use crate::manifest::{ListPlace, Manifest, State};
@@ -379,78 +379,4 @@ fn cut_short(unnamed: Vec<PmList>, state: &State) -> Vec<Unfinished> {
     }
     let unfinished = |((level, inputs), outputs)| Unfinished { level, inputs, outputs };
     found.into_iter().map(unfinished).collect()
-}
-
-/// A place in a list.
-#[derive(Debug)]
-pub(crate) enum ListCursor {
-    /// In a list.
-    At(PmCursor),
-    /// In one that cannot be read: every move is this error.
-    Damaged(Error),
-}
-
-impl ListCursor {
-    pub fn new(run: &ListRun) -> ListCursor {
-        match &run.list {
-            Ok(list) => ListCursor::At(list.cursor()),
-            Err(e) => ListCursor::Damaged(e.clone()),
-        }
-    }
-
-    fn moved(&mut self, moves: impl FnOnce(&mut PmCursor) -> Result<()>) -> Result<()> {
-        match self {
-            ListCursor::At(cursor) => moves(cursor),
-            ListCursor::Damaged(e) => Err(e.clone()),
-        }
-    }
-
-    fn at(&self) -> Option<&PmCursor> {
-        match self {
-            ListCursor::At(cursor) if cursor.valid() => Some(cursor),
-            _ => None,
-        }
-    }
-}
-
-impl Cursor for ListCursor {
-    fn valid(&self) -> bool {
-        self.at().is_some()
-    }
-    fn seek_first(&mut self) -> Result<()> {
-        self.moved(PmCursor::seek_first)
-    }
-    fn seek_last(&mut self) -> Result<()> {
-        self.moved(PmCursor::seek_last)
-    }
-    fn seek(&mut self, key: &[u8], seq: u64) -> Result<()> {
-        self.moved(|cursor| cursor.seek(key, seq))
-    }
-    fn seek_back(&mut self, key: &[u8], seq: u64) -> Result<()> {
-        self.moved(|cursor| cursor.seek_back(key, seq))
-    }
-    fn next(&mut self) -> Result<()> {
-        self.moved(PmCursor::next)
-    }
-    fn prev(&mut self) -> Result<()> {
-        self.moved(PmCursor::prev)
-    }
-    fn key(&self) -> &[u8] {
-        self.at().map_or(&[], PmCursor::key)
-    }
-    fn seq(&self) -> u64 {
-        self.at().map_or(0, PmCursor::seq)
-    }
-    fn kind(&self) -> Kind {
-        self.at().map_or(Kind::Delete, PmCursor::kind)
-    }
-    fn value(&self) -> Result<Bytes> {
-        self.at().map_or(Ok(Bytes::new()), |cursor| cursor.value().map(Bytes::copy_from_slice))
-    }
-    fn value_len(&self) -> usize {
-        self.at().map_or(0, PmCursor::value_len)
-    }
-    fn record(&self) -> Option<u64> {
-        self.at().map(PmCursor::offset)
-    }
 }

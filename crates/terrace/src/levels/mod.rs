@@ -3,7 +3,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `mod.rs` | which runs there are: lookups, and figures for [`compaction::leveled`](crate::compaction::leveled) |
-//! | `cursor.rs` | moving over a level |
+//! | `cursor.rs`, `list_cursor.rs` | moving over a level, and over one list |
 //! | `merge.rs` | which versions a merge keeps |
 //! | `run.rs`, `lists.rs` | what a level consists of: SSTables, and lists in persistent memory |
 //! | `row.rs` | the runs of one level in order |
@@ -17,6 +17,7 @@
 //! 2. Of two versions of a key on different levels, the newer is on the upper one.
 
 pub(crate) mod cursor;
+mod list_cursor;
 pub(crate) mod list_writer;
 pub(crate) mod lists;
 pub(crate) mod merge;

@@ -18,7 +18,8 @@ use bytes::Bytes;
 use terrace_base::Result;
 use terrace_table::{Cursor, Entry, Kind, PassedBlocks, Position, Table, TableCursor, TableMeta};
 
-use super::lists::{ListCursor, ListRun, ListStore, MadeList};
+use super::list_cursor::ListCursor;
+use super::lists::{ListRun, ListStore, MadeList};
 use crate::core::Core;
 use crate::manifest::Manifest;
 use crate::tables::{MadeFile, TableStore};
