@@ -22,6 +22,7 @@ mod pools;
 mod races;
 mod sectors;
 mod shown;
+mod shown_logs;
 mod smoke;
 mod sparse;
 mod split;

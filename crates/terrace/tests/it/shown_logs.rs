@@ -1,0 +1,230 @@
+//! What `shown.rs` does, with the log in files: a sync of it fails, the system shows what that has dropped, and the
+//! process is killed. The next one builds upon what it has read; a power cut within it or behind leaves a prefix of
+//! all writes, with each that was synced.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use terrace::{Db, EngineKind, ErrorKind, Options, WriteOptions};
+use terrace_disk::{Fault, Fs};
+use terrace_pmem::Granularity;
+use terrace_sim::{EventKind, World};
+
+use crate::harness::{Contents, Engine, Machine, Setup, assert_clean};
+
+/// Each so many writes one is synced.
+const SYNC_EVERY: u32 = 9;
+
+fn key(i: u32) -> String {
+    format!("key{i:05}")
+}
+
+/// Whether `path` is a commit log's.
+fn is_log(path: &Path) -> bool {
+    path.to_string_lossy().contains(".log")
+}
+
+/// What a process was told: so many writes happened, and so many of these are synced.
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    written: u32,
+    synced: u32,
+}
+
+impl Told {
+    /// Writes until it is refused, or up to `most`.
+    fn write(&mut self, db: &Db, most: u32) {
+        while self.written < most {
+            let sync = self.written % SYNC_EVERY == SYNC_EVERY - 1;
+            match db.put_with(key(self.written), [self.written as u8; 300], WriteOptions { sync }) {
+                Ok(()) => self.written += 1,
+                Err(e) => {
+                    assert!([ErrorKind::Io, ErrorKind::NoSpace].contains(&e.kind()), "{e}");
+                    return;
+                }
+            }
+            if sync {
+                self.synced = self.written;
+            }
+        }
+    }
+
+    /// How many writes are there: the first so many, with all that were synced. One that was refused may be among
+    /// them.
+    fn found(&self, db: &Db, what: &str) -> u32 {
+        let all = db.all();
+        let count = all.len() as u32;
+        for (i, (found, value)) in (0..).zip(&all) {
+            assert!(
+                found[..] == *key(i).as_bytes() && value[..] == [i as u8; 300],
+                "{what}: a hole before {found:?}"
+            );
+        }
+        assert!((self.synced..=self.written + 1).contains(&count), "{what}: {count} of {self:?}");
+        assert_clean(db);
+        count
+    }
+}
+
+/// Which syncs of logs fail.
+#[derive(Debug, Clone, Copy)]
+struct Failing {
+    /// So many succeed before.
+    spared: u64,
+    /// How many succeed between the one that fails and all that do; none if the others are well.
+    then: Option<u64>,
+    /// So many changes come before, by whose number a failed sync drops something.
+    others: u64,
+}
+
+impl Failing {
+    /// Has them fail, and everything behind the last of them.
+    fn over(self, world: &World) {
+        let seen = AtomicU64::new(0);
+        world.on_event(Box::new(move |event, world| {
+            if !matches!(&event.kind, EventKind::Sync(path) if is_log(path)) {
+                return;
+            }
+            let nth = seen.fetch_add(1, Ordering::Relaxed);
+            if nth == self.spared {
+                world.fs().inject(Some(Fault { after: 0, only_changes: true, sticky: false }));
+            } else if self.then.is_some_and(|between| nth == self.spared + 1 + between) {
+                world.fs().inject(Some(Fault { after: 0, only_changes: true, sticky: true }));
+            }
+        }));
+    }
+}
+
+/// What the second process does.
+#[derive(Debug, Clone, Copy)]
+enum Second {
+    Nothing,
+    SyncedWrites,
+    Sync,
+    Flush,
+    Close,
+}
+
+impl Second {
+    const ALL: [Second; 5] =
+        [Second::Nothing, Second::SyncedWrites, Second::Sync, Second::Flush, Second::Close];
+
+    /// Does it, and says what it was told; forgets the process.
+    fn act(self, db: Db, mut told: Told) -> Told {
+        let all_synced = Told { synced: told.written, ..told };
+        match self {
+            Second::Nothing => {}
+            Second::SyncedWrites => {
+                let most = told.written + 3 * SYNC_EVERY;
+                told.write(&db, most);
+                assert!(told.written == most && told.synced > all_synced.synced, "{told:?}");
+            }
+            Second::Sync => {
+                db.sync().unwrap();
+                told = all_synced;
+            }
+            Second::Flush => {
+                db.flush().unwrap();
+                told = all_synced;
+            }
+            Second::Close => {
+                db.close().unwrap();
+                return all_synced;
+            }
+        }
+        std::mem::forget(db);
+        told
+    }
+}
+
+/// Lets `second` happen on `killed`, with power cuts at each fourth event of it and behind.
+fn goes_on(killed: &Machine, options: &Options, told: Told, second: Second, what: &str) {
+    let worlds: Arc<Mutex<Vec<_>>> = Arc::default();
+    let taken = worlds.clone();
+    killed.world().on_event(Box::new(move |event, world| {
+        if event.index.is_multiple_of(4) {
+            taken.lock().push((event.kind.to_string(), world.crash(event.index)));
+        }
+    }));
+    let db = killed.open_with(options.clone()).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let found = told.found(&db, what);
+    assert!(found >= told.written, "{what}: {found} of {told:?}");
+    let then = second.act(db, Told { written: found, ..told });
+    killed.world().ignore_events();
+    let within = Told { written: then.written, ..told };
+    for (at, world) in std::mem::take(&mut *worlds.lock()) {
+        let what = format!("{what}, cut off at {at}");
+        let db = killed.on(world).open().unwrap_or_else(|e| panic!("{what}: {e}"));
+        within.found(&db, &what);
+    }
+    for seed in 0..4 {
+        let what = format!("{what}, cut off behind by {seed}");
+        let db = killed.power_cut(seed).open().unwrap_or_else(|e| panic!("{what}: {e}"));
+        then.found(&db, &what);
+    }
+}
+
+/// A first process of which syncs fail, and the machine behind it.
+fn first(setup: &Setup, failing: Failing) -> (Machine, Told) {
+    let machine = Machine::new(setup);
+    let db = machine.open().unwrap();
+    let mut told = Told { written: 0, synced: 0 };
+    told.write(&db, SYNC_EVERY + 3);
+    let other = |n| drop(machine.fs().create(&machine.dir().join(format!("other{n}"))).unwrap());
+    (0..failing.others).for_each(other);
+    machine.fs().show_dropped(true);
+    failing.over(machine.world());
+    told.write(&db, 6 * SYNC_EVERY);
+    machine.world().ignore_events();
+    let killed = machine.kill();
+    killed.fs().inject(None);
+    std::mem::forget(db);
+    (killed, told)
+}
+
+fn survives(kind: EngineKind) {
+    let engine = Engine { kind, drains_per_group: None };
+    let setup = |name| match name {
+        "roomy" => Setup::roomy(&engine, Granularity::Page),
+        _ => Setup::tiny(name, &engine).on(Granularity::Page),
+    };
+    let mut dropped = 0;
+    let cases = ["roomy", "tiny"].into_iter().flat_map(|name| {
+        let failing = |case: u64| {
+            let then = [None, Some(0), Some(1)][case as usize % 3];
+            Failing { spared: case / 3 % 3, then, others: case / 9 }
+        };
+        (0..36).map(move |case| (name, failing(case)))
+    });
+    for (name, failing) in cases {
+        let (killed, told) = first(&setup(name), failing);
+        dropped += u64::from(killed.fs().has_dropped_pages());
+        for second in Second::ALL {
+            let what = format!("{kind:?}, {name}, {failing:?}, {second:?}");
+            goes_on(&killed.kill(), &killed.options(), told, second, &what);
+            if name == "roomy" {
+                // Smaller memtables are flushed while logs are read.
+                let tiny = setup("tiny").options();
+                goes_on(&killed.kill(), &tiny, told, second, &format!("{what}, smaller memtables"));
+            }
+        }
+    }
+    assert!(dropped > 10, "{kind:?}: {dropped} lost something");
+}
+
+#[test]
+fn slm() {
+    survives(EngineKind::Slm);
+}
+
+#[test]
+fn lsm() {
+    survives(EngineKind::Lsm);
+}
+
+#[test]
+fn wip() {
+    survives(EngineKind::Wip);
+}
