@@ -70,7 +70,11 @@ impl<B: WriteBuffer> LeveledTree<B> {
             return;
         }
         let how: Compacting<Self> = Compacting {
-            begin: |_| Ok(()),
+            // What an opening could not let go of takes no room from what is chosen.
+            begin: |tree| {
+                tree.sweep();
+                Ok(())
+            },
             next: |tree, _| tree.compact_next(),
             is_due: Self::is_due,
             sweep: Self::sweep,

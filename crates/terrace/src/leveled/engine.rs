@@ -82,13 +82,13 @@ impl<B: WriteBuffer> Engine for LeveledTree<B> {
         if !self.core.options.read_only {
             B::close(self)?;
             self.buffer.stage().close()?;
+            self.sweep();
             if let (Some(lists), Some(pool)) = (self.runs.lists(), &self.pool)
                 && lists.lists().has_unnamed()
             {
                 // What readers keep is theirs until they let go, and nobody's if the process ends before.
                 pool.leave_unreclaimed();
             }
-            self.sweep();
         }
         pool::close(&self.core, &self.manifest, self.pool.as_ref())
     }

@@ -28,6 +28,8 @@ impl<B: WriteBuffer> LeveledTree<B> {
     }
 
     fn flush(&self, memtable: &Arc<B::Memtable>) -> Result<()> {
+        // A compaction is sent by flushes that succeed: lists that may go must not keep this one from its room.
+        self.runs.lists().iter().for_each(|lists| lists.sweep(&self.manifest));
         let mut change = B::Stage::flush(self, memtable)?;
         let bytes = change.bytes();
         change.edits.push(Edit::FlushedSeq(memtable.max_seq()));

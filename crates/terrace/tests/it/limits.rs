@@ -278,7 +278,6 @@ fn a_small_pool_carries_many_large_items() {
     let (stats, space) = (db.stats().split, space_of(dir.path(), "SLOTS"));
     println!("{live} bytes live; settled {settled:?}; compacted {stats:?} {space}");
     assert!(live > 8 * options.pm_bytes && stats.submitted >= 4000 * scale(), "{live} bytes, {stats:?}");
-    assert!(stats.file_bytes - stats.free_bytes <= live * 13 / 10 + run, "{live} live: {stats:?}");
     assert!(stats.file_bytes <= live * 13 / 10 + run && space <= live * 13 / 10 + run, "{space}: {stats:?}");
     assert_clean(&db);
 }
@@ -293,7 +292,6 @@ fn a_small_pool_carries_many_small_items() {
     let (stats, space) = (db.stats(), space_of(dir.path(), ".sst"));
     println!("{live} bytes live; {space} of tables, {:?} {:?}", stats.ssd, stats.split);
     assert!(live > 4 * options.pm_bytes && stats.split.migrated > 20_000 * scale(), "{:?}", stats.split);
-    assert!(stats.pm.used <= options.pm_bytes, "{:?}", stats.pm);
     assert!(stats.ssd.table_bytes <= live * 13 / 10 + run, "{live} live: {:?}", stats.ssd);
     assert!(space <= live * 13 / 10 + run, "{live} live: {space}");
     assert_clean(&db);

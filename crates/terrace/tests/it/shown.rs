@@ -17,10 +17,36 @@ fn key(i: u32) -> Vec<u8> {
     format!("key{i:05}").into_bytes()
 }
 
-/// The next opening finds no room on the disk, so that nothing it reads is decided, and the power goes behind it.
-fn survives_without_room(killed: &Machine, what: &str) {
+/// This machine, the process dead and the disk full.
+fn without_room(killed: &Machine) -> Machine {
     let full = killed.kill();
     full.fs().set_capacity(Some(full.fs().used_bytes()));
+    full
+}
+
+/// The next opening finds no room on the disk, so that nothing it reads is decided. Then there is room: what it could not let
+/// go of goes, as it does with the opening after it. Says whether it could be opened.
+fn goes_on_with_room(killed: &Machine, what: &str) -> bool {
+    let full = without_room(killed);
+    let Ok(db) = full.open() else { return false };
+    full.fs().set_capacity(None);
+    for i in (0..KEYS).step_by(3) {
+        db.put(&key(i), &[i as u8; 60]).unwrap_or_else(|e| panic!("{what}, then room: {e}"));
+    }
+    db.flush().and_then(|()| db.compact_range(..)).unwrap_or_else(|e| panic!("{what}, then room: {e}"));
+    holds_all(&db, &format!("{what}, then room"));
+    let lists = db.stats().lists.bytes;
+    db.close().unwrap();
+    drop(db);
+    let db = full.open().unwrap();
+    holds_all(&db, &format!("{what}, opened again with room"));
+    assert_eq!(db.stats().lists.bytes, lists, "{what}: bytes of lists, opened again");
+    true
+}
+
+/// The next opening finds no room on the disk, and the power goes behind it.
+fn survives_without_room(killed: &Machine, what: &str) {
+    let full = without_room(killed);
     let opened = full.open().and_then(|db| {
         let written = db.put(b"more", b"");
         std::mem::forget(db);
@@ -62,7 +88,7 @@ fn opened(machine: &Machine, first: u64) -> (Db, Vec<(String, Machine)>) {
 /// synced.
 fn survives(kind: EngineKind) {
     let engine = Engine { kind, drains_per_group: None };
-    let mut failed = 0;
+    let (mut failed, mut went_on) = (0, 0);
     for (after, first) in (0..STEPS).flat_map(|after| (0..3).map(move |first| (after, first))) {
         let machine = Machine::new(&Setup::tiny("shown", &engine));
         let db = machine.open().unwrap();
@@ -83,6 +109,7 @@ fn survives(kind: EngineKind) {
         killed.fs().inject(None);
         std::mem::forget(db);
         survives_without_room(&killed, &format!("{kind:?}, step {after}, {first} others"));
+        went_on += u64::from(goes_on_with_room(&killed, &format!("{kind:?}, step {after}, {first} others")));
         let (db, within) = opened(&killed, after);
         let behind = (0..3).map(|seed| (format!("behind it by {seed}"), killed.power_cut(seed)));
         for (at, cut) in within.into_iter().chain(behind) {
@@ -92,6 +119,8 @@ fn survives(kind: EngineKind) {
         }
         holds_all(&db, &format!("{kind:?}, killed after {after}"));
     }
+    println!("{kind:?}: {failed} failed, {went_on} opened without room");
+    assert!(went_on > 0, "{kind:?}: none was opened without room");
     assert!(failed > 0 || kind == EngineKind::Split, "{kind:?}: nothing failed");
 }
 

@@ -22,7 +22,8 @@ use crate::failure::{CommandResult, Failure};
 /// Of SLOTS it prints stamps and items in the order of the file: the byte at which an item begins,
 /// its sectors, its sequence number, the bytes of its value, whether its checksum holds, and its key.
 /// Items are told by what they say of themselves. Those that were replaced stay until others take
-/// their place; the checksum of one that is written over in part does not hold.
+/// their place or their space is given back; the checksum of one that is written over in part does
+/// not hold.
 ///
 /// It reads and never writes; a pool is copied and the copy opened. Files of a database that is in use
 /// may be seen half-written.

@@ -1,6 +1,6 @@
 //! What lies in a file of slots, found by looking at every sector: for repairs, and for people. Whether
 //! anything leads to an item only the index knows; one to which nothing leads stays until something is
-//! written there.
+//! written there or the space is given back.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,6 +22,32 @@ const LEAST_SECTOR_BYTES: u32 = 512;
 
 /// The file `SLOTS` of a database of the engine `split`, to be looked at. Nothing is written, and no index is
 /// needed.
+///
+/// ```
+/// use terrace::{Db, EngineKind, InSlots, Options, PoolChoice, Profile, SlotsFile};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let dir = dir.path();
+/// let profile = Profile::parse("dram").ok_or("no such medium")?;
+/// let pool = PoolChoice::Emulated { path: None, profile };
+/// let options = Options { engine: EngineKind::Split, pool, ..Options::default() };
+/// let db = Db::open(dir, options)?;
+/// db.put("photo", vec![1; 100_000])?;
+/// db.close()?;
+///
+/// let slots = SlotsFile::open(&terrace_disk::RealFs, &dir.join("SLOTS"))?;
+/// let mut keys = Vec::new();
+/// slots.visit(&mut |found| {
+///     if let InSlots::Item { key, is_sound: true, .. } = found {
+///         keys.push(key.to_vec());
+///     }
+///     Ok::<(), terrace::Error>(())
+/// })?;
+/// assert_eq!(keys, [b"photo"]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct SlotsFile {
     file: Arc<dyn ReadFile>,
@@ -64,7 +90,8 @@ pub enum InSlots<'a> {
 
 /// Whether a file may have sectors of so many bytes.
 fn are_sectors(bytes: u32) -> bool {
-    bytes.is_power_of_two() && bytes >= LEAST_SECTOR_BYTES
+    // A piece that is read consists of whole sectors.
+    bytes.is_power_of_two() && (LEAST_SECTOR_BYTES..=READ_BYTES as u32).contains(&bytes)
 }
 
 impl SlotsFile {
@@ -73,7 +100,7 @@ impl SlotsFile {
     ///
     /// # Errors
     ///
-    /// `InvalidFormat` if neither does.
+    /// `InvalidFormat` if neither does, and what the system says of a file or directory that cannot be read.
     pub fn open(fs: &dyn Fs, path: &Path) -> Result<SlotsFile> {
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let state = match Manifest::state_in(fs, dir) {
@@ -126,8 +153,11 @@ impl SlotsFile {
     ///
     /// # Errors
     ///
-    /// `Corruption` in the end if the stamp that the manifest knows is not in its place, and the errors of
-    /// `see`.
+    /// `Corruption` in the end if the stamp that the manifest knows is not in its place, and where the file ends before
+    /// its length; what the system says of a read that fails; and the errors of `see`.
+    ///
+    /// What says of itself that it is an item and is not sound is read to its end, and so is what begins within it: a
+    /// file that was made so that much of it does may take long.
     pub fn visit<E: From<Error>>(&self, see: &mut dyn FnMut(InSlots<'_>) -> Result<(), E>) -> Result<(), E> {
         let (len, sector) = (self.file.len(), self.sector_bytes as usize);
         let (mut piece, mut covered, mut is_there) = (Vec::new(), 0, self.known.is_none());

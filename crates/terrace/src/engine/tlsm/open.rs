@@ -50,7 +50,7 @@ pub(super) fn assemble(
     let mut lists = None;
     if let Some(pool) = &pool {
         pool::note(&manifest, pool);
-        // Lists that are not named go at once.
+        // Lists that are not named go, once that is decided.
         let is_decided = core.options.read_only || manifest.settled()?;
         let list_options = list_options(&options.tlsm, pool);
         lists = Some(ListStore::open(pool, &manifest.state(), list_options, is_decided)?);
