@@ -196,7 +196,10 @@ impl Background {
             if jobs.are_done() {
                 return;
             }
-            self.idle.wait_for(&mut jobs, POLL);
+            // One that has come since is his as well.
+            if !jobs.are_queued() || self.is_closing() {
+                self.idle.wait_for(&mut jobs, POLL);
+            }
         }
     }
 
@@ -228,8 +231,8 @@ impl Background {
         self.idle.notify_all();
     }
 
-    /// Waits until background work has come far enough. Where nobody else can do it, does it by `next`, which says whether
-    /// there was something to do.
+    /// Waits until background work has come `enough` far, or nobody does any and there is none. Where nobody else can do it,
+    /// does it by `next`, which says whether there was something to do.
     pub fn work_until(
         self: &Arc<Self>,
         enough: impl Fn() -> bool,
@@ -240,14 +243,17 @@ impl Background {
                 if self.core.env.executor.help() {
                     continue;
                 }
-                match self.free_slot() {
-                    Some(_slot) => {
-                        if !next()? {
-                            return Ok(());
-                        }
+                if let Some(slot) = self.free_slot() {
+                    if next()? {
+                        continue;
                     }
-                    None => self.wait_a_moment(),
+                    drop(slot);
+                    // Else others are at what there is to do.
+                    if !self.jobs.lock().slots.are_taken() {
+                        return Ok(());
+                    }
                 }
+                self.wait_a_moment();
             }
             Ok(())
         })

@@ -4,8 +4,8 @@
 //! his own database, and of no other, while the threads are busy elsewhere.
 //!
 //! 1. A lane has no more jobs than tickets under way: a job enters its lane before its ticket is sent, and a
-//!    ticket takes out one job at most. A ticket whose job somebody else has done finds another one, which
-//!    came later, or nothing.
+//!    ticket takes out one job at most. A ticket whose job somebody else has done is that of the next one
+//!    that comes, which needs none of its own, or finds nothing.
 //! 2. A job is taken out and counted as begun in one step: none is run twice, and none is overlooked by who
 //!    waits.
 //! 3. Jobs hold no handle of their [`Background`], which holds them; tickets hold a weak one.
@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
+use parking_lot::MutexGuard;
 use terrace_base::exec::{self, LANES, Lane};
 
 use super::slots::{Slot, Slots};
@@ -50,28 +51,35 @@ impl std::fmt::Debug for Waiting {
 pub(super) struct Jobs {
     pub running: usize,
     lanes: [VecDeque<Waiting>; LANES],
+    /// Tickets of each lane that are under way.
+    tickets: [usize; LANES],
     /// Compactions that were asked for while every slot was taken.
     aside: VecDeque<Waiting>,
     pub slots: Slots,
 }
 
-/// What has become of a job that was to be queued.
-enum Sent {
-    Queued,
-    /// It waits for a slot, or one that has not begun yet does what it would have done.
-    LeftToOthers,
-    Refused,
-}
-
 impl Jobs {
     pub fn new(slots: usize) -> Jobs {
-        let (lanes, aside) = Default::default();
-        Jobs { running: 0, lanes, aside, slots: Slots::new(slots) }
+        let (lanes, tickets, aside) = Default::default();
+        Jobs { running: 0, lanes, tickets, aside, slots: Slots::new(slots) }
+    }
+
+    /// Whether one waits for a thread.
+    pub fn are_queued(&self) -> bool {
+        !self.lanes.iter().all(VecDeque::is_empty)
     }
 
     /// Whether none has begun and none waits for a thread.
     pub fn are_done(&self) -> bool {
-        self.running == 0 && self.lanes.iter().all(VecDeque::is_empty)
+        self.running == 0 && !self.are_queued()
+    }
+
+    /// Whether a ticket of `lane` is to be sent, which is then under way.
+    fn begin_ticket(&mut self, lane: Lane) -> bool {
+        let lane = lane as usize;
+        let is_wanted = self.lanes[lane].len() > self.tickets[lane];
+        self.tickets[lane] += usize::from(is_wanted);
+        is_wanted
     }
 
     /// Everything that has not begun.
@@ -84,16 +92,16 @@ impl Jobs {
         self.lanes.iter().flatten().filter(|job| is_counted(job.needs)).count()
     }
 
-    /// Queues `job`, but no more that need a slot than there are free ones. Gives back what is not kept: it
-    /// is dropped when nothing is locked.
-    fn add(&mut self, lane: Lane, job: Waiting) -> (Sent, Option<Waiting>) {
+    /// Queues `job`, but no more that need a slot than there are free ones: then a compaction is left to others, and what
+    /// goes without a slot is refused, which it says. Gives back what is not kept: it is dropped when nothing is locked.
+    fn add(&mut self, lane: Lane, job: Waiting) -> (bool, Option<Waiting>) {
         let has_room = self.queued(|needs| needs != Needs::Nothing) < self.slots.free();
         match job.needs {
-            Needs::SlotOrGoes if !has_room => return (Sent::Refused, Some(job)),
-            Needs::Slot if !has_room => return (Sent::LeftToOthers, self.put_aside(job)),
+            Needs::SlotOrGoes if !has_room => return (false, Some(job)),
+            Needs::Slot if !has_room => return (true, self.put_aside(job)),
             _ => self.lanes[lane as usize].push_back(job),
         }
-        (Sent::Queued, None)
+        (true, None)
     }
 
     /// Keeps a compaction until a slot comes free, unless there are others that begin after this moment: they
@@ -107,11 +115,10 @@ impl Jobs {
         None
     }
 
-    /// Queues what waits for a slot, now that one is free; whether there is anything.
+    /// Queues what waits for a slot, now that one is free; whether a ticket of compactions is to be sent for it.
     pub fn resume(&mut self) -> bool {
-        let job = self.aside.pop_front();
-        let lane = &mut self.lanes[Lane::Compaction as usize];
-        job.map(|job| lane.push_back(job)).is_some()
+        self.lanes[Lane::Compaction as usize].extend(self.aside.pop_front());
+        self.begin_ticket(Lane::Compaction)
     }
 }
 
@@ -139,22 +146,27 @@ impl Background {
             drop(jobs);
             return false;
         }
-        let (sent, _dropped) = jobs.add(lane, Waiting { needs, work });
+        let (is_taken, _dropped) = jobs.add(lane, Waiting { needs, work });
+        let needs_ticket = jobs.begin_ticket(lane);
         drop(jobs);
-        if matches!(sent, Sent::Queued) {
+        if needs_ticket {
             self.send_ticket(lane);
         }
-        !matches!(sent, Sent::Refused)
+        is_taken
     }
 
-    /// Has a thread come for a job of `lane`.
+    /// Has a thread come for a job of `lane`, by a ticket that counts as under way.
     pub(super) fn send_ticket(self: &Arc<Self>, lane: Lane) {
         let jobs = Arc::downgrade(self);
         let ticket = move || {
-            let jobs = jobs.upgrade();
-            if let Some(job) = jobs.and_then(|jobs| jobs.next_job(lane as usize..lane as usize + 1)) {
-                job();
-            }
+            let Some(jobs) = jobs.upgrade() else { return };
+            let job = {
+                let mut locked = jobs.jobs.lock();
+                locked.tickets[lane as usize] -= 1;
+                jobs.next_job(locked, lane as usize..lane as usize + 1)
+            };
+            drop(jobs);
+            job.into_iter().for_each(|job| job());
         };
         self.core.env.executor.spawn_in(lane, Box::new(ticket));
     }
@@ -162,13 +174,12 @@ impl Background {
     /// Runs the most urgent job that waits for a thread; false if there is none.
     pub(super) fn run_own(self: &Arc<Self>) -> bool {
         // As on a thread of the executor, one that panics takes nobody with it.
-        self.next_job(0..LANES).map(exec::run).is_some()
+        self.next_job(self.jobs.lock(), 0..LANES).map(exec::run).is_some()
     }
 
     /// Takes out a job of `lanes`, and counts it as begun, unless the database is closing and others are to
     /// do it. One that needs a slot and finds none ends at once.
-    fn next_job(self: &Arc<Self>, lanes: Range<usize>) -> Option<exec::Job> {
-        let mut jobs = self.jobs.lock();
+    fn next_job(self: &Arc<Self>, mut jobs: MutexGuard<'_, Jobs>, lanes: Range<usize>) -> Option<exec::Job> {
         if self.is_closing() && !self.clearing.load(Ordering::Acquire) {
             return None;
         }

@@ -33,6 +33,11 @@ impl Slots {
         self.limit - self.taken.count_ones() as usize
     }
 
+    /// Whether somebody has one.
+    pub fn are_taken(&self) -> bool {
+        self.taken != 0
+    }
+
     /// Takes the first that is free.
     pub fn take(&mut self) -> Option<usize> {
         let number = self.taken.trailing_ones() as usize;

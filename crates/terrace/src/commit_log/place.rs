@@ -53,11 +53,13 @@ pub(crate) struct Beside {
     pub roots: &'static [&'static str],
     /// Puts it into a new pool.
     pub fill: fn(&Pool) -> Result<()>,
+    /// Whether there is more of it in a pool than that.
+    pub is_used: fn(&Pool) -> bool,
 }
 
 impl Beside {
     /// There is nothing but logs.
-    pub const NOTHING: Beside = Beside { is_needed: false, roots: &[], fill: |_| Ok(()) };
+    pub const NOTHING: Beside = Beside { is_needed: false, roots: &[], fill: |_| Ok(()), is_used: |_| false };
 }
 
 impl LogHome {
@@ -164,11 +166,12 @@ impl LogHome {
         self.refuse_another_place(on_pm)?;
         if manifest.state().is_being_created() {
             // A log hangs from its root only after the first number was taken.
-            let has_log = |pool: &Pool| {
-                LOG_ROOTS.iter().try_fold(false, |found, root| Ok(found || pool.root(root)?.is_some()))
+            let is_used = |pool: &Pool| {
+                let is_beside = (self.beside.is_used)(pool);
+                LOG_ROOTS.iter().try_fold(is_beside, |found, root| Ok(found || pool.root(root)?.is_some()))
             };
             if on_pm {
-                pool::refuse_used(core, &identity, has_log)?;
+                pool::refuse_used(core, &identity, is_used)?;
             }
             let pool = if on_pm { Some(self.fresh(core, &identity)?) } else { None };
             pool.as_ref().map_or(Ok(()), self.beside.fill)?;

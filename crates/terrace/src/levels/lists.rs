@@ -5,10 +5,12 @@
 //! 2. Opening reads the headers of lists and nothing else. Of one that is damaged every read is an error that says so, and
 //!    nothing is given back to the pool until it is repaired: nobody knows what it led to.
 //! 3. Lists that a merge had finished when the process died are kept until the merge has gone on.
+//! 4. No list that an opening finds goes before the logs are read: one that holds more than manifest and logs know was named
+//!    by groups that the manifest has lost.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -46,9 +48,11 @@ pub(crate) struct ListStore {
     runs: Mutex<BTreeMap<u64, Arc<ListRun>>>,
     /// Lists that a failed group of edits names: they stay until the manifest has decided about it.
     undecided: Mutex<Vec<Arc<ListRun>>>,
-    /// Lists that an opening found and that the manifest does not name, as long as it may take that back: they are as good as
-    /// named.
+    /// Lists that an opening found and that the manifest does not name, as long as it may take that back or may have lost its
+    /// end: they are as good as named.
     unnamed: Mutex<Vec<PmList>>,
+    /// What is unnamed is known to be needless.
+    is_proved: AtomicBool,
     unfinished: Mutex<Vec<Unfinished>>,
     /// The bytes of lists when the last attempt to empty buffers found no room.
     refused_at: AtomicU64,
@@ -157,17 +161,12 @@ pub(crate) fn meta_of(number: u64, list: &PmList) -> TableMeta {
 }
 
 impl ListStore {
-    /// The lists in `pool` that `state` names, and those of merges that were cut short. Others go, unless the manifest may
-    /// still take the state back (`is_decided`): then they stay until it has decided ([`sweep`](Self::sweep)).
+    /// The lists in `pool` that `state` names. Others stay until they are [proved](Self::prove) needless, and the manifest cannot
+    /// take the state back any more ([`sweep`](Self::sweep)): then merges that were cut short have their own, and the rest goes.
     ///
     /// # Errors
     /// `InvalidFormat` if another version wrote one of them.
-    pub fn open(
-        pool: &Pool,
-        state: &State,
-        options: ListOptions,
-        is_decided: bool,
-    ) -> Result<Arc<ListStore>> {
+    pub fn open(pool: &Pool, state: &State, options: ListOptions) -> Result<Arc<ListStore>> {
         let lists = Lists::new(pool, options.limit);
         // What a list leads to is known when all of them are open.
         lists.keep_all(true);
@@ -187,11 +186,7 @@ impl ListStore {
             runs.insert(number, Arc::new(ListRun { meta, list, filter: OnceLock::new() }));
         }
         lists.keep_all(is_damaged);
-        let found = if is_damaged { Vec::new() } else { unnamed(&lists, state) };
-        let (unnamed, unfinished) = match is_decided {
-            true => (Vec::new(), cut_short(found, state)),
-            false => (found, Vec::new()),
-        };
+        let unnamed = if is_damaged { Vec::new() } else { unnamed(&lists, state) };
         unnamed.iter().for_each(PmList::name);
         Ok(Arc::new(ListStore {
             lists,
@@ -199,7 +194,8 @@ impl ListStore {
             runs: Mutex::new(runs),
             undecided: Mutex::default(),
             unnamed: Mutex::new(unnamed),
-            unfinished: Mutex::new(unfinished),
+            is_proved: AtomicBool::new(false),
+            unfinished: Mutex::default(),
             refused_at: AtomicU64::new(u64::MAX),
             counts: ListCounts::default(),
         }))
@@ -237,11 +233,33 @@ impl ListStore {
         self.unfinished.lock().pop()
     }
 
+    /// Proves what is unnamed needless: manifest and logs know all that it holds, up to `last`. What a flush writes is in logs
+    /// before, and what a merge writes was in lists.
+    ///
+    /// # Errors
+    /// `Corruption` if a list goes on behind that: the manifest has lost its end, and only a repair brings back what it named.
+    pub fn prove(&self, last: u64) -> Result<()> {
+        let unnamed = self.unnamed.lock();
+        if let Some(list) = unnamed.iter().find(|list| list.figures().max_seq > last) {
+            let found = format!(
+                "a list with write {}, which the manifest has lost; run repair",
+                list.figures().max_seq
+            );
+            let expected = format!("lists of writes up to {last}");
+            return Err(self.lists.pool().corruption(list.head(), expected, found));
+        }
+        self.is_proved.store(true, Ordering::Release);
+        Ok(())
+    }
+
     /// Lets go of what a failed group of edits has left, once the manifest has decided, and of what an opening could not let
     /// go of.
     pub fn sweep(&self, manifest: &Manifest) {
         let waiting = std::mem::take(&mut *self.undecided.lock());
-        let unnamed = std::mem::take(&mut *self.unnamed.lock());
+        let unnamed = match self.is_proved.load(Ordering::Acquire) {
+            true => std::mem::take(&mut *self.unnamed.lock()),
+            false => Vec::new(),
+        };
         if waiting.is_empty() && unnamed.is_empty() {
             return;
         }

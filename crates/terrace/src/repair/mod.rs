@@ -103,11 +103,14 @@ fn mend(
     }
     let once = |lost_end| mend_once(env, dir, options, (owner, asked, lost_end), place);
     let (mut view, mut done, last) = once(None)?;
-    if done.left.is_none()
-        && let Some(found) = newer_table(env, dir, options, last)?
-    {
-        drop((view, done));
-        (view, done, _) = once(Some(found))?;
+    if done.left.is_none() {
+        let newer = done.newest_unnamed.as_ref().filter(|(seq, _)| *seq > last);
+        let newer = newer.map(|(_, what)| format!("{what} goes on after write {last}, where the rest ends"));
+        let newer = newer.map_or_else(|| newer_table(env, dir, options, last), |newer| Ok(Some(newer)))?;
+        if let Some(found) = newer {
+            drop((view, done));
+            (view, done, _) = once(Some(found))?;
+        }
     }
     done.report.set_aside = set_aside(env, dir, &done, place)?;
     view.stop.look(dir)?;

@@ -56,6 +56,8 @@ pub(crate) struct Salvage {
     pub left: Option<BTreeSet<u64>>,
     /// What shows that the manifest has lost its end, where that is known already.
     pub lost_end: Option<String>,
+    /// The last write of what is whole in the pool and the manifest does not name, and what that is.
+    pub newest_unnamed: Option<(u64, String)>,
     /// Files that are to be kept out of the way, by name, and why.
     pub aside: BTreeMap<String, String>,
     /// Why the pool that was there is to be kept out of the way, if it is.
@@ -85,6 +87,7 @@ impl Salvage {
             next: 1,
             left: None,
             lost_end: None,
+            newest_unnamed: None,
             aside: BTreeMap::new(),
             pool_aside: None,
             is_known: false,

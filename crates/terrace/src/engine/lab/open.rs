@@ -17,7 +17,8 @@ use crate::options::{EngineKind, LogPlace};
 use crate::pool;
 
 /// What lies in the pool beside logs.
-const IN_POOL: Beside = Beside { is_needed: true, roots: &ROOTS, fill: ValueTree::create };
+const IN_POOL: Beside =
+    Beside { is_needed: true, roots: &ROOTS, fill: ValueTree::create, is_used: |_| false };
 
 /// Where the log lies: in the pool.
 pub(super) fn log_home() -> LogHome {

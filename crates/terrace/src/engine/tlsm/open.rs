@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use terrace_base::{Error, Result};
-use terrace_index::pmlist::Style;
+use terrace_index::pmlist::{Lists, Style};
 use terrace_pmem::Pool;
 
 use super::Tlsm;
@@ -18,7 +18,12 @@ use crate::options::{EngineKind, ListDesign, LogPlace, LsmOptions, TieringKind, 
 use crate::pool;
 
 /// What lies in the pool beside logs: lists, which the manifest names.
-const IN_POOL: Beside = Beside { is_needed: true, roots: &[], fill: |_| Ok(()) };
+const IN_POOL: Beside = Beside {
+    is_needed: true,
+    roots: &[],
+    fill: |_| Ok(()),
+    is_used: |pool| !Lists::new(pool, 0).heads().is_empty(),
+};
 
 /// The share of the pool that is neither for lists nor for logs.
 const SPARE_SHARE: u64 = 16;
@@ -50,10 +55,7 @@ pub(super) fn assemble(
     let mut lists = None;
     if let Some(pool) = &pool {
         pool::note(&manifest, pool);
-        // Lists that are not named go, once that is decided.
-        let is_decided = core.options.read_only || manifest.settled()?;
-        let list_options = list_options(&options.tlsm, pool);
-        lists = Some(ListStore::open(pool, &manifest.state(), list_options, is_decided)?);
+        lists = Some(ListStore::open(pool, &manifest.state(), list_options(&options.tlsm, pool))?);
     }
     let buffer = LoggedMemtables::open(&core, &manifest, pool.as_ref(), levels.memtable_bytes, ())?;
     let (settings, policy) = (settings(options, levels), policy(levels, LeastOverlap));

@@ -43,6 +43,12 @@ fn gather_lists(
     lists.keep_all(true);
     let believed = known.filter(|_| base.left.is_none());
     let wanted = wanted(&lists, believed);
+    if believed.is_some() {
+        let is_named = |head: &u64| wanted.iter().any(|list| list.head == *head);
+        let others = lists.heads().into_iter().filter(|head| !is_named(head));
+        let newest = others.filter_map(|head| Some((lists.open(head).ok()?.figures().max_seq, head))).max();
+        base.newest_unnamed = newest.map(|(seq, head)| (seq, format!("the list at {head:#x} of the pool")));
+    }
     if believed.is_none() && !wanted.is_empty() {
         base.report.doubts.push(
             "which lists in the pool were the newest: the manifest knew. What was deleted or replaced last may be back".into(),

@@ -45,12 +45,14 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
         let log = &self.buffer.log;
         let replayed = log.replay((&self.manifest, &listing), found, gathered, damaged, &mut apply)?;
         self.applied.fetch_max(self.last_seq(), Ordering::AcqRel);
+        self.runs.lists().map_or(Ok(()), |lists| lists.prove(self.last_seq()))?;
         if self.core.options.read_only {
             return Ok(replayed);
         }
         if self.manifest.settled()? {
             self.remove_leftovers(listing.dead_tables)?;
             log.drop_old(&self.manifest)?;
+            self.sweep();
         } else {
             self.core.files.remove_when_decided(listing.dead_tables);
         }

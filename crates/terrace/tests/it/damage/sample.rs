@@ -213,6 +213,11 @@ fn build(engine: EngineKind, granularity: Granularity) -> Moments {
     (0..KEYS).filter(|i| i % 5 == 1).for_each(|i| writer.put(i, 1));
     (0..KEYS).filter(|i| i % 11 == 3).for_each(|i| writer.delete(i));
     writer.db.flush().unwrap();
+    if engine == EngineKind::Wip {
+        // Of several buckets.
+        (0..2).for_each(|_| writer.db.compact_range(..).unwrap());
+        assert!(writer.db.stats().buckets.buckets > 1);
+    }
     bed.fs().observe(Some(camera));
     let mut version = 2;
     while !JOBS.iter().all(|job| writer.moments.contains_key(job)) {
