@@ -1,6 +1,6 @@
 //! What opening does with the logs of a database: they are read back, and what of them cannot be relied upon is distrusted.
 
-use terrace_base::{Error, ErrorKind, Result};
+use terrace_base::{Error, Result};
 
 use super::CommitLog;
 use super::place::Found;
@@ -54,10 +54,10 @@ impl CommitLog {
 }
 
 /// How a flush of what was replayed went, but that there is no room for it: it stays in memory then, and in its logs. A disk
-/// without room is no reason not to open.
+/// or pool without room is no reason not to open.
 pub(crate) fn unless_full(flushed: Result<()>) -> Result<()> {
     match flushed {
-        Err(e) if e.kind() == ErrorKind::NoSpace => Ok(()),
+        Err(e) if e.is_out_of_space() => Ok(()),
         flushed => flushed,
     }
 }

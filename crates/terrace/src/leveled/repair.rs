@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use terrace_base::Result;
 use terrace_table::TableMeta;
 
+use crate::commit_log::{Gathered, first_beginning};
 use crate::manifest::{Identity, Manifest, State};
 use crate::salvage::Salvage;
 
@@ -35,9 +36,16 @@ pub(crate) fn new_state(
     identity: Identity,
     runs: Vec<PlacedRun>,
     known: Option<State>,
+    gathered: Option<&Gathered>,
 ) -> Result<State> {
     let flushed = runs.iter().map(|(_, meta, sound)| if *sound { meta.max_seq } else { 0 }).max();
     let flushed = flushed.unwrap_or(0).max(known.as_ref().map_or(0, |s| s.flushed_seq));
+    let newest = runs.iter().map(|(_, meta, _)| meta.max_seq).max().unwrap_or(0);
+    let flushed = match gathered.filter(|_| base.left.is_some()) {
+        // What comes before the first log that is there was flushed, to lists as well as to tables.
+        Some(gathered) => flushed.max(first_beginning(gathered)?.unwrap_or(0).min(newest)),
+        None => flushed,
+    };
     let runs: Vec<(u32, TableMeta)> = runs.into_iter().map(|(level, meta, _)| (level, meta)).collect();
     let mut state = Manifest::state_of(identity, &runs, flushed)?;
     state.next_file = state.next_file.max(base.next);

@@ -53,6 +53,10 @@ pub(crate) struct ListStore {
     unnamed: Mutex<Vec<PmList>>,
     /// What is unnamed is known to be needless.
     is_proved: AtomicBool,
+    /// Nothing goes: one of those that the manifest names cannot be read.
+    is_damaged: bool,
+    /// The first number that no file or list had when this was opened. Since then numbers of the opening before may be others'.
+    next_file: u64,
     unfinished: Mutex<Vec<Unfinished>>,
     /// The bytes of lists when the last attempt to empty buffers found no room.
     refused_at: AtomicU64,
@@ -161,12 +165,18 @@ pub(crate) fn meta_of(number: u64, list: &PmList) -> TableMeta {
 }
 
 impl ListStore {
-    /// The lists in `pool` that `state` names. Others stay until they are [proved](Self::prove) needless, and the manifest cannot
-    /// take the state back any more ([`sweep`](Self::sweep)): then merges that were cut short have their own, and the rest goes.
+    /// The lists in `pool` that `state` names, and those of merges that were cut short. Others go, but for such as hold more than
+    /// the manifest knows: they stay until they are [proved](Self::prove) needless. Where the manifest may still take the state
+    /// back (not `is_decided`) all stay until it cannot ([`sweep`](Self::sweep)).
     ///
     /// # Errors
     /// `InvalidFormat` if another version wrote one of them.
-    pub fn open(pool: &Pool, state: &State, options: ListOptions) -> Result<Arc<ListStore>> {
+    pub fn open(
+        pool: &Pool,
+        state: &State,
+        options: ListOptions,
+        is_decided: bool,
+    ) -> Result<Arc<ListStore>> {
         let lists = Lists::new(pool, options.limit);
         // What a list leads to is known when all of them are open.
         lists.keep_all(true);
@@ -185,20 +195,30 @@ impl ListStore {
             let meta = (*table.meta).clone();
             runs.insert(number, Arc::new(ListRun { meta, list, filter: OnceLock::new() }));
         }
+        let in_runs = state.tables.values().map(|table| table.meta.max_seq).max().unwrap_or(0);
+        let known = in_runs.max(state.flushed_seq);
+        let (older, newer): (Vec<_>, Vec<_>) =
+            unnamed(&lists, state).into_iter().partition(|list| list.figures().max_seq <= known);
         lists.keep_all(is_damaged);
-        let unnamed = if is_damaged { Vec::new() } else { unnamed(&lists, state) };
-        unnamed.iter().for_each(PmList::name);
-        Ok(Arc::new(ListStore {
+        let mut store = ListStore {
             lists,
             options,
             runs: Mutex::new(runs),
             undecided: Mutex::default(),
-            unnamed: Mutex::new(unnamed),
+            unnamed: Mutex::new(newer),
+            is_damaged,
             is_proved: AtomicBool::new(false),
+            next_file: state.next_file,
             unfinished: Mutex::default(),
             refused_at: AtomicU64::new(u64::MAX),
             counts: ListCounts::default(),
-        }))
+        };
+        match is_decided && !is_damaged {
+            true => *store.unfinished.get_mut() = store.cut_short(older, state),
+            false => store.unnamed.get_mut().extend(older),
+        }
+        store.unnamed.get_mut().iter().for_each(PmList::name);
+        Ok(Arc::new(store))
     }
 
     pub fn lists(&self) -> &Lists {
@@ -248,8 +268,22 @@ impl ListStore {
             let expected = format!("lists of writes up to {last}");
             return Err(self.lists.pool().corruption(list.head(), expected, found));
         }
-        self.is_proved.store(true, Ordering::Release);
+        self.is_proved.store(!self.is_damaged, Ordering::Release);
         Ok(())
+    }
+
+    /// The merges whose inputs are all there, with those of the `unnamed` lists that they had finished. The others go.
+    fn cut_short(&self, unnamed: Vec<PmList>, state: &State) -> Vec<Unfinished> {
+        let mut found: BTreeMap<(u32, Vec<u64>), Vec<PmList>> = BTreeMap::new();
+        for list in unnamed {
+            let about = list.about();
+            let is_there = |n: &u64| *n < self.next_file && state.tables.contains_key(n);
+            if !about.inputs.is_empty() && about.inputs.iter().all(is_there) {
+                found.entry((about.level, about.inputs.clone())).or_default().push(list);
+            }
+        }
+        let unfinished = |((level, inputs), outputs)| Unfinished { level, inputs, outputs };
+        found.into_iter().map(unfinished).collect()
     }
 
     /// Lets go of what a failed group of edits has left, once the manifest has decided, and of what an opening could not let
@@ -270,7 +304,7 @@ impl ListStore {
         }
         let state = manifest.state();
         unnamed.iter().for_each(PmList::unname);
-        self.unfinished.lock().extend(cut_short(unnamed, &state));
+        self.unfinished.lock().extend(self.cut_short(unnamed, &state));
         for run in waiting.iter().filter(|run| !state.tables.contains_key(&run.meta.number)) {
             run.list.iter().for_each(PmList::unname);
         }
@@ -383,18 +417,4 @@ fn unnamed(lists: &Lists, state: &State) -> Vec<PmList> {
     let named: Vec<u64> = state.tables.values().filter_map(|table| Some(table.list?.head)).collect();
     let others = lists.heads().into_iter().filter(|head| !named.contains(head));
     others.filter_map(|head| lists.open(head).ok()).collect()
-}
-
-/// The merges whose inputs are all there, with those of the `unnamed` lists that they had finished. The others go.
-fn cut_short(unnamed: Vec<PmList>, state: &State) -> Vec<Unfinished> {
-    let mut found: BTreeMap<(u32, Vec<u64>), Vec<PmList>> = BTreeMap::new();
-    for list in unnamed {
-        let about = list.about();
-        let is_there = !about.inputs.is_empty() && about.inputs.iter().all(|n| state.tables.contains_key(n));
-        if is_there {
-            found.entry((about.level, about.inputs.clone())).or_default().push(list);
-        }
-    }
-    let unfinished = |((level, inputs), outputs)| Unfinished { level, inputs, outputs };
-    found.into_iter().map(unfinished).collect()
 }

@@ -55,7 +55,9 @@ pub(super) fn assemble(
     let mut lists = None;
     if let Some(pool) = &pool {
         pool::note(&manifest, pool);
-        lists = Some(ListStore::open(pool, &manifest.state(), list_options(&options.tlsm, pool))?);
+        let is_decided = core.options.read_only || manifest.settled()?;
+        let list_options = list_options(&options.tlsm, pool);
+        lists = Some(ListStore::open(pool, &manifest.state(), list_options, is_decided)?);
     }
     let buffer = LoggedMemtables::open(&core, &manifest, pool.as_ref(), levels.memtable_bytes, ())?;
     let (settings, policy) = (settings(options, levels), policy(levels, LeastOverlap));

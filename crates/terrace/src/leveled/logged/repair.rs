@@ -40,7 +40,7 @@ pub(crate) fn repair<S: Stage>(
     let on_pm = home.is_on_pm(&identity);
     let gathered = on_pm.then(|| gather_logs(&mut base, &identity, known.as_ref())).transpose()?;
     gather(&mut base, &identity, known.as_ref(), &mut runs)?;
-    let state = new_state(&base, identity, runs, known)?;
+    let state = new_state(&base, identity, runs, known, gathered.as_ref())?;
     let core = base.core.clone();
     rebuild(base, state, gathered.as_ref(), home.beside, |opened, damaged| {
         let tree = assemble(core, opened, gathered.as_ref(), damaged)?;
