@@ -29,7 +29,7 @@ const LEAST_SECTOR_BYTES: u32 = 512;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
 /// # let dir = dir.path();
-/// let profile = Profile::parse("dram").ok_or("no such medium")?;
+/// let profile = Profile::parse("dram")?;
 /// let pool = PoolChoice::Emulated { path: None, profile };
 /// let options = Options { engine: EngineKind::Split, pool, ..Options::default() };
 /// let db = Db::open(dir, options)?;
