@@ -241,3 +241,42 @@ fn without_persistent_memory_it_is_refused_and_told_how_to_go_on() {
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("tlsm") && error.to_string().contains("emulated"), "{error}");
 }
+
+/// The file of the manifest in force.
+fn manifest_of(machine: &Machine) -> std::path::PathBuf {
+    let name = machine.fs().image()[&machine.dir().join("CURRENT")].clone();
+    machine.dir().join(String::from_utf8(name).unwrap().split_whitespace().next().unwrap())
+}
+
+/// A manifest that has lost its newest groups is refused beside lists that only these named, and nothing of them goes; a
+/// repair brings them back with the logs behind them.
+#[test]
+fn lists_that_a_manifest_has_lost_are_told_and_brought_back() {
+    let tierings = [TieringKind::None, TieringKind::Leveled, TieringKind::Lru];
+    for (tiering, later) in tierings.into_iter().flat_map(|tiering| [(tiering, 0), (tiering, 30)]) {
+        let machine = Machine::new(&setup());
+        let mut options = options(&machine, tiering, 0);
+        options.tlsm.levels.memtable_bytes = 64 << 10;
+        let (db, mut map) = (machine.open_with(options.clone()).unwrap(), Map::new());
+        write_some(&db, &mut map, 1, (60, 200, 100));
+        let (manifest, told) = (manifest_of(&machine), machine.fs().image());
+        write_some(&db, &mut map, 2, (60, 200, 100));
+        for i in 0..later {
+            let key = format!("later{i:04}").into_bytes();
+            db.put(&key, b"in a log").unwrap();
+            map.insert(key, b"in a log".to_vec());
+        }
+        let killed = machine.kill();
+        std::mem::forget(db);
+        assert_eq!(manifest_of(&killed), manifest);
+        killed.fs().damage(&manifest, |bytes| bytes.truncate(told[&manifest].len())).unwrap();
+        let refused = killed.open_with(options.clone()).unwrap_err();
+        assert!(
+            refused.kind() == ErrorKind::Corruption && refused.to_string().contains("repair"),
+            "{refused}"
+        );
+        let report = Db::repair_in(killed.env(), killed.dir(), options.clone()).unwrap();
+        assert!(report.lost.is_empty() && !report.doubts.is_empty(), "{tiering:?}: {report:?}");
+        assert_holds(&killed.open_with(options).unwrap(), &map);
+    }
+}
