@@ -1,7 +1,7 @@
 //! The jobs of one engine that wait for a thread.
 //!
 //! The executor gets a ticket for each of them: "run one of that lane". So whoever waits can do the jobs of
-//! his own database, and of no other, while the threads are busy elsewhere.
+//! his own database while the threads are busy elsewhere. Of others he does what such a job gives way to.
 //!
 //! 1. A lane has no more jobs than tickets under way: a job enters its lane before its ticket is sent, and a
 //!    ticket takes out one job at most. A ticket whose job somebody else has done is that of the next one

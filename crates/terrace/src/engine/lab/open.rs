@@ -16,7 +16,8 @@ use crate::leveled::{LeveledTree, Parts, policy, settings};
 use crate::options::{EngineKind, LogPlace};
 use crate::pool;
 
-/// What lies in the pool beside logs.
+/// What lies in the pool beside logs. A tree in which there is something is not told from a new one: beside a manifest that
+/// tells of no more than a creation it is made anew, unless there is a log.
 const IN_POOL: Beside =
     Beside { is_needed: true, roots: &ROOTS, fill: ValueTree::create, is_used: |_| false };
 
