@@ -56,10 +56,11 @@ fn written(outcome: Result<u64>) -> Result<(), Failure> {
 }
 
 impl FileLog {
-    /// Creates log file `number` of `database` with `first` as its first record, not yet synced.
-    pub fn create(core: &Core, number: u64, database: u64, first: &Record) -> Result<FileLog> {
+    /// Creates log file `number` of `database` with `first` as its first record, not yet synced, and with room to write
+    /// through a mapping if it is to be `mapped` and can be.
+    pub fn create(core: &Core, (number, mapped): (u64, bool), database: u64, first: &Record) -> Result<FileLog> {
         let path = log_path(&core.dir, number);
-        let create = if core.options.map_logs { create_reserved_log_file } else { create_log_file };
+        let create = if mapped { create_reserved_log_file } else { create_log_file };
         create(core.fs(), &path, (number, FIRST_LSN), database).and_then(|mut writer| {
             writer.append(&first.bytes())?;
             let good = writer.len();
@@ -71,8 +72,6 @@ impl FileLog {
     /// Appends `record`, keeping up to `buffer_bytes` back, and makes it durable if `sync`.
     pub fn append(&mut self, record: &[u8], buffer_bytes: usize, sync: bool) -> Result<(), Failure> {
         self.unsynced = true;
-        // Where an append is a copy there is nothing to be gained by another before it.
-        let buffer_bytes = if self.writer.has_room() { 0 } else { buffer_bytes };
         if self.buffered.is_empty() && record.len() > buffer_bytes {
             written(self.writer.append(record))?;
         } else {

@@ -293,7 +293,7 @@ impl CommitLog {
             Place::Pool { pool, log_bytes } => {
                 PoolLog::create_for(pool, *log_bytes, bytes, number, &first).map(Log::Pool)
             }
-            Place::Files => FileLog::create(&self.core, number, self.database, &first)
+            Place::Files => FileLog::create(&self.core, (number, self.maps_files()), self.database, &first)
                 .inspect_err(|_| self.remove_attempt(number))
                 .map(Log::File),
         }
@@ -354,13 +354,19 @@ impl CommitLog {
         Ok(())
     }
 
+    /// Whether files are written through a mapping where that can be. What is gathered first is cheaper handed over by a
+    /// call: that clears no page before it fills it.
+    fn maps_files(&self) -> bool {
+        self.core.options.map_logs && self.policy.buffer_bytes == 0
+    }
+
     /// Where logs lie and how they are written, in words.
     pub fn describe(&self) -> &'static str {
         let series = self.series.lock();
         match (&series.place, &series.current) {
             (Place::Pool { .. }, _) => "on persistent memory",
             (Place::Files, Some(Log::File(log))) if log.is_mapped() => "in files, written through a mapping",
-            (Place::Files, None) if self.core.options.map_logs => {
+            (Place::Files, None) if self.maps_files() => {
                 "in files, written through a mapping where the file system suits that"
             }
             (Place::Files, _) => "in files, written by calls of the system",

@@ -89,7 +89,7 @@ pub struct Options {
     /// the rest is the program's own and that of logs, jobs and other databases.
     pub max_open_tables: usize,
     /// Whether commit logs in files are written through a mapping, where the file system suits that: a write is then a
-    /// copy, and no call of the system. A write survives what it survives without it.
+    /// copy, and no call of the system. A write survives what it survives without it. `slm` gathers writes for a call.
     pub map_logs: bool,
     /// How tables are read. The option changes what it costs, and not what is found.
     pub table_reads: TableReads,
