@@ -5,6 +5,7 @@ use terrace_base::Result;
 
 use crate::core::Core;
 use crate::manifest::Manifest;
+use crate::memtable::Memtables;
 
 /// Who flushes, and who waits for that.
 #[derive(Debug, Default)]
@@ -62,6 +63,17 @@ impl Flushes {
         }
         core.files.sweep(manifest);
         outcome
+    }
+
+    /// Waits until the oldest of `memtables` that awaits its flush now is gone from them.
+    pub fn wait_for_oldest<M>(
+        &self,
+        core: &Core,
+        memtables: impl Fn() -> Memtables<M>,
+        flush: impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        let Some(oldest) = memtables().oldest_immutable().cloned() else { return Ok(()) };
+        self.wait_until(core, || !memtables().contains(&oldest), flush)
     }
 
     /// Waits until a memtable that awaits its flush is `gone`. If nobody flushes, because the background threads are busy or

@@ -135,6 +135,20 @@ impl Background {
         self.send(lane, Needs::Nothing, engine, |_, engine, _| job(engine))
     }
 
+    /// Has `flush` run in the background, unless the database is closing.
+    pub fn spawn_flush<E>(
+        self: &Arc<Self>,
+        engine: &Weak<E>,
+        flush: impl FnOnce(&E) -> Result<()> + Send + 'static,
+    ) where
+        E: Send + Sync + 'static,
+    {
+        self.spawn(Lane::Flush, engine, |engine| {
+            // The failure is kept in `health`; writers that need the room get it.
+            let _ = flush(engine);
+        });
+    }
+
     /// Has `job` tidy up in the background, unless the database is closing. Its failure is the database's.
     pub fn tidy<E>(
         self: &Arc<Self>,
@@ -257,6 +271,20 @@ impl Background {
             }
             Ok(())
         })
+    }
+
+    /// Slows a writer down by what `delay` says. Where that is nothing any more, does or awaits background work, as
+    /// [`work_until`](Self::work_until) does, until it is something again.
+    pub fn slow_down(
+        self: &Arc<Self>,
+        delay: impl Fn() -> Option<Duration>,
+        next: impl Fn() -> Result<bool>,
+    ) -> Result<()> {
+        match delay() {
+            Some(delay) => self.core.slow_down(delay),
+            None => self.work_until(|| delay().is_some(), next)?,
+        }
+        Ok(())
     }
 
     /// Waits until a job or a slot has come free, or for a short while.

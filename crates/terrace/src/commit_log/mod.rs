@@ -29,6 +29,7 @@
 mod check;
 mod close;
 mod file;
+mod first;
 mod mend;
 mod place;
 mod pool;
@@ -56,6 +57,7 @@ use record::put_batch_head;
 use replay::{Files, Source};
 use sync::sync_all;
 
+pub(crate) use first::{FirstLog, oldest_first_log};
 pub(crate) use mend::{Entry, are_many_and_small};
 pub(crate) use place::{Beside, Found, LogHome, Opened, durability};
 pub(crate) use pool::{Gathered, LOG_ROOTS, number_of};

@@ -19,7 +19,7 @@ use crate::manifest::Edit;
 impl<B: WriteBuffer> LeveledTree<B> {
     /// Flushes immutable memtables, oldest first, until there is none. One caller works, others wait.
     pub(super) fn run_flushes(&self) -> Result<()> {
-        let next = || Ok(self.readable().oldest_immutable().cloned());
+        let next = || Ok(self.readable().memtables.oldest_immutable().cloned());
         let outcome = self.flushes.run(&self.core, &self.manifest, next, |memtable| self.flush(memtable));
         if outcome.is_ok() {
             self.spawn_compaction();

@@ -57,7 +57,6 @@ use std::sync::{Arc, OnceLock, Weak};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use terrace_base::Result;
-use terrace_base::exec::Lane;
 use terrace_pmem::Pool;
 use terrace_table::{Cursor, TableOptions};
 
@@ -68,6 +67,7 @@ use crate::levels::Levels;
 use crate::levels::lists::ListStore;
 use crate::levels::run::Runs;
 use crate::manifest::Manifest;
+use crate::memtable::Memtables;
 use crate::pool;
 use crate::tables::WriterOptions;
 
@@ -138,29 +138,18 @@ pub(crate) struct Parts<B> {
 /// Everything that may be read at one moment, but for the stage.
 #[derive(Debug)]
 struct Readable<M> {
-    /// Newest first; the first is the one being written.
-    memtables: Vec<Arc<M>>,
+    memtables: Memtables<M>,
     levels: Arc<Levels>,
 }
 
 impl<M> Readable<M> {
     fn active(&self) -> &Arc<M> {
-        &self.memtables[0]
-    }
-
-    /// The oldest memtable that waits for its flush.
-    fn oldest_immutable(&self) -> Option<&Arc<M>> {
-        if self.memtables.len() > 1 { self.memtables.last() } else { None }
-    }
-
-    fn has(&self, memtable: &Arc<M>) -> bool {
-        self.memtables.iter().any(|m| Arc::ptr_eq(m, memtable))
+        self.memtables.active()
     }
 
     /// The same with another memtable to be written.
     fn with(&self, active: &Arc<M>) -> Self {
-        let memtables = std::iter::once(active).chain(&self.memtables).cloned().collect();
-        Readable { memtables, levels: self.levels.clone() }
+        Readable { memtables: self.memtables.rotated(active), levels: self.levels.clone() }
     }
 }
 
@@ -174,7 +163,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
             Some(_) => pool::emulated(&core, &manifest.state().identity)?,
             None => None,
         };
-        let memtables = vec![Arc::new(buffer.memtable(settings.memtable_bytes))];
+        let memtables = Memtables::from(Arc::new(buffer.memtable(settings.memtable_bytes)));
         let readable = Readable { memtables, levels: Arc::new(levels) };
         let slots = core.options.background_threads.saturating_sub(1).max(1);
         let jobs = Background::new(core.clone(), slots);
@@ -291,9 +280,5 @@ impl<B: WriteBuffer> LeveledTree<B> {
     /// Has `job` tidy up in the background. Its failure is the database's.
     pub fn tidy(&self, job: impl FnOnce(&Self) -> Result<()> + Send + 'static) {
         self.jobs.tidy(&self.me, job);
-    }
-
-    fn spawn(&self, lane: Lane, job: impl FnOnce(&Self) + Send + 'static) -> bool {
-        self.jobs.spawn(lane, &self.me, job)
     }
 }

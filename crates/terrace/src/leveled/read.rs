@@ -11,6 +11,7 @@ use super::buffer::Moment;
 use super::{LeveledTree, Memtable, Readable, Stage, WriteBuffer};
 use crate::core::engine::{Direction, EngineIter};
 use crate::levels::walk::MergedIter;
+use crate::memtable::Memtables;
 
 impl<B: WriteBuffer> LeveledTree<B> {
     /// The value of `key` as a reader at `at` sees it, or now.
@@ -82,7 +83,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
 }
 
 /// The newest version of `key` up to `at` that memtables, newest first, hold.
-fn newest_in_memtables<M: Memtable>(memtables: &[Arc<M>], key: &[u8], at: u64) -> Option<Entry> {
+fn newest_in_memtables<M: Memtable>(memtables: &Memtables<M>, key: &[u8], at: u64) -> Option<Entry> {
     memtables.iter().find_map(|memtable| memtable.get(key, at))
 }
 

@@ -3,8 +3,6 @@
 //! Where the manifest can be read and nothing that it names is missing, runs keep their levels; else all that are
 //! there go to level 0, where every order of versions is right.
 
-use std::collections::BTreeSet;
-
 use terrace_base::Result;
 use terrace_table::TableMeta;
 
@@ -52,6 +50,6 @@ pub(crate) fn new_state(
     (state.log_number, state.log_end, state.last_log) =
         known.map_or((0, None, None), |s| (s.log_number, s.log_end, s.last_log));
     // What a run's entries beside the newest of their key are for is not known: it is looked at again.
-    state.candidates = state.tables.keys().copied().collect::<BTreeSet<u64>>().into();
+    state.candidates = state.tables.keys().copied().collect();
     Ok(state)
 }

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
-use terrace_base::exec::Lane;
 
 use super::{LeveledTree, Memtable, WriteBuffer};
 use crate::compaction::leveled::{Load, delay};
@@ -59,12 +58,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
             memtable_fill,
             group_bytes: group.bytes(),
         };
-        let Some(delay) = delay(&load(), limits) else {
-            let is_enough = || delay(&load(), limits).is_some();
-            return self.jobs.work_until(is_enough, || self.compact_next());
-        };
-        self.core.slow_down(delay);
-        Ok(())
+        self.jobs.slow_down(|| delay(&load(), limits), || self.compact_next())
     }
 
     /// Makes a new memtable the active one and has the old one flushed. What goes into the new one is logged apart
@@ -79,14 +73,13 @@ impl<B: WriteBuffer> LeveledTree<B> {
     }
 
     pub(super) fn has_immutable(&self) -> bool {
-        self.readable.load().oldest_immutable().is_some()
+        self.readable.load().memtables.oldest_immutable().is_some()
     }
 
     /// Waits until the oldest immutable memtable is flushed.
     pub(super) fn wait_for_flush(&self) -> Result<()> {
-        let Some(waited_for) = self.readable().oldest_immutable().cloned() else { return Ok(()) };
-        let gone = || !self.readable.load().has(&waited_for);
-        self.flushes.wait_until(&self.core, gone, || self.run_flushes())
+        let memtables = || self.readable().memtables.clone();
+        self.flushes.wait_for_oldest(&self.core, memtables, || self.run_flushes())
     }
 
     /// Waits until every immutable memtable is flushed.
@@ -98,9 +91,6 @@ impl<B: WriteBuffer> LeveledTree<B> {
     }
 
     pub(super) fn spawn_flush(&self) {
-        self.spawn(Lane::Flush, |tree| {
-            // The failure is kept in `health`; writers that need the room get it.
-            let _ = tree.run_flushes();
-        });
+        self.jobs.spawn_flush(&self.me, |tree| tree.run_flushes());
     }
 }

@@ -16,6 +16,7 @@
 //!    do not overlap and are sorted by key. All versions of a key that a level below 0 holds are in one run.
 //! 2. Of two versions of a key on different levels, the newer is on the upper one.
 
+pub(crate) mod change;
 pub(crate) mod cursor;
 mod list_cursor;
 pub(crate) mod list_writer;
@@ -28,6 +29,7 @@ pub(crate) mod walk;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rpds::RedBlackTreeSetSync;
 use terrace_base::Result;
 use terrace_table::{Cursor, Entry, TableMeta};
 
@@ -154,7 +156,7 @@ impl Levels {
         &self,
         levels: usize,
         busy: &BTreeSet<u64>,
-        keeping: &BTreeSet<u64>,
+        keeping: &RedBlackTreeSetSync<u64>,
         stale: &Stale,
     ) -> LevelsView<'_> {
         let mut view: Vec<Vec<TableFigures<'_>>> = Vec::with_capacity(levels.max(self.depth()));
@@ -189,7 +191,7 @@ fn stale_of(meta: &TableMeta, stale: &Stale) -> u64 {
 fn figures<'a>(
     meta: &'a TableMeta,
     busy: &BTreeSet<u64>,
-    keeping: &BTreeSet<u64>,
+    keeping: &RedBlackTreeSetSync<u64>,
     stale: &Stale,
 ) -> TableFigures<'a> {
     TableFigures {

@@ -62,23 +62,23 @@ impl Version {
 
 /// What an index word names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum Location {
     Position(Position),
     Chain(u64),
 }
 
-impl Word {
-    pub fn decode(word: u64) -> Option<Word> {
+impl Location {
+    pub fn decode(word: u64) -> Option<Location> {
         if word & CHAIN_TAG == CHAIN_TAG {
-            return Some(Word::Chain(word & !CHAIN_TAG));
+            return Some(Location::Chain(word & !CHAIN_TAG));
         }
-        Position::from_word(word).map(Word::Position)
+        Position::from_word(word).map(Location::Position)
     }
 
     pub fn encode(self) -> u64 {
         match self {
-            Word::Position(position) => position.word(),
-            Word::Chain(offset) => offset | CHAIN_TAG,
+            Location::Position(position) => position.word(),
+            Location::Chain(offset) => offset | CHAIN_TAG,
         }
     }
 }
@@ -245,9 +245,12 @@ mod tests {
     #[test]
     fn words_keep_their_kind() {
         let position = Position::new(3, 64, 512).unwrap();
-        assert_eq!(Word::decode(Word::Position(position).encode()), Some(Word::Position(position)));
-        assert_eq!(Word::decode(Word::Chain(4096).encode()), Some(Word::Chain(4096)));
-        assert_eq!(Word::decode(0), None);
+        assert_eq!(
+            Location::decode(Location::Position(position).encode()),
+            Some(Location::Position(position))
+        );
+        assert_eq!(Location::decode(Location::Chain(4096).encode()), Some(Location::Chain(4096)));
+        assert_eq!(Location::decode(0), None);
     }
 
     #[test]

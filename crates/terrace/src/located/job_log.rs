@@ -70,7 +70,7 @@ impl Move<'_> {
     /// the tables that gained and that lost a version, and the key.
     fn encode(&self, out: &mut Vec<u8>) {
         let new = match self.change {
-            Change::Word(word) => {
+            Change::Location(word) => {
                 out.push(OF_WORD);
                 word
             }
@@ -301,7 +301,7 @@ mod tests {
             .map(|old| Move {
                 key: &key,
                 old,
-                change: Change::Word(old + 1),
+                change: Change::Location(old + 1),
                 born: Numbers::default(),
                 died: Numbers::default(),
             })

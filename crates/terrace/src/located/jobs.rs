@@ -393,9 +393,7 @@ impl Located {
 /// Ends a job's inputs among the candidates.
 pub(super) fn restart_edits(state: &State, id: u64) -> Vec<Edit> {
     let inputs = state.jobs.get(&id).map(|job| job.inputs.clone()).unwrap_or_default();
-    let mut candidates = (*state.candidates).clone();
-    candidates.extend(inputs.into_iter().filter(|n| state.tables.contains_key(n)));
-    vec![Edit::Candidates(candidates.into_iter().collect())]
+    vec![Edit::AddCandidates(inputs.into_iter().filter(|n| state.tables.contains_key(n)).collect())]
 }
 
 /// The count edits of `deltas` for tables that are there and stay.

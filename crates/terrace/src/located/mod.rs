@@ -48,7 +48,7 @@ use crate::core::Core;
 use crate::manifest::Manifest;
 use crate::tables::TableStore;
 
-pub(crate) use chain::{CHAIN_KIND, Chain, Version, Word};
+pub(crate) use chain::{CHAIN_KIND, Chain, Location, Version};
 pub(crate) use job_log::read_compaction_record;
 pub(crate) use jobs::{Committed, Job, JobRun, count_edits};
 pub(crate) use moves::{CHUNK_KEYS, Origin, Relocation};
@@ -171,8 +171,8 @@ impl Located {
     }
 
     /// What an index word says.
-    fn decode_word(&self, word: u64) -> Result<Word> {
-        Word::decode(word)
+    fn decode_word(&self, word: u64) -> Result<Location> {
+        Location::decode(word)
             .ok_or_else(|| Error::corruption(self.pool.path(), 0, "an index word", format!("{word:#018x}")))
     }
 
@@ -182,10 +182,10 @@ impl Located {
             return Ok(Vec::new());
         }
         Ok(match self.decode_word(word)? {
-            Word::Position(position) => {
+            Location::Position(position) => {
                 vec![Version { seq: u64::MAX >> 2, exact: false, position: Some(position) }]
             }
-            Word::Chain(offset) => Chain::load(&self.pool, offset)?.versions,
+            Location::Chain(offset) => Chain::load(&self.pool, offset)?.versions,
         })
     }
 
@@ -200,8 +200,8 @@ impl Located {
         let _here = self.limbo.enter();
         let Some(word) = self.index.get(key)? else { return Ok(None) };
         Ok(match self.decode_word(word)? {
-            Word::Position(position) => from.is_behind(position).then_some(position),
-            Word::Chain(offset) => {
+            Location::Position(position) => from.is_behind(position).then_some(position),
+            Location::Chain(offset) => {
                 let chain = Chain::load(&self.pool, offset)?;
                 chain.find(seq, from).and_then(|index| chain.versions[index].position)
             }
@@ -214,7 +214,7 @@ impl Located {
     }
 
     fn count_chain(&self, word: u64, by: i64) {
-        if matches!(Word::decode(word), Some(Word::Chain(_))) {
+        if matches!(Location::decode(word), Some(Location::Chain(_))) {
             self.chains.fetch_add(by, Ordering::AcqRel);
         }
     }

@@ -12,7 +12,7 @@ use terrace_index::fastfair::{FANOUT, Nearby};
 use terrace_table::Position;
 
 use super::Located;
-use super::chain::{Chain, Version, Word, move_version, retain};
+use super::chain::{Chain, Location, Version, move_version, retain};
 
 /// Keys of a chunk, all different: long enough to share its drain, short enough not to keep others waiting.
 pub(crate) const CHUNK_KEYS: usize = 256;
@@ -34,7 +34,7 @@ pub(super) struct Move<'k> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// The word becomes this; zero removes the key.
-    Word(u64),
+    Location(u64),
     /// Version `index` of the key's chain moves.
     InChain { chain: u64, index: usize, to: Position },
 }
@@ -90,8 +90,8 @@ impl<'a, 'k> Moves<'a, 'k> {
 impl Drop for Moves<'_, '_> {
     fn drop(&mut self) {
         for (_, one) in &self.planned {
-            if let Change::Word(word) = one.change
-                && let Some(Word::Chain(offset)) = Word::decode(word)
+            if let Change::Location(word) = one.change
+                && let Some(Location::Chain(offset)) = Location::decode(word)
             {
                 // Nothing leads to it, but a walk over all chains may be reading it.
                 self.located.limbo.retire(offset);
@@ -151,7 +151,7 @@ impl Located {
         old: u64,
         held: &[u64],
     ) -> Result<Option<Move<'k>>> {
-        if !matches!(Word::decode(old), Some(Word::Chain(_))) {
+        if !matches!(Location::decode(old), Some(Location::Chain(_))) {
             return Ok(None);
         }
         let versions = self.versions_of(old)?;
@@ -173,10 +173,10 @@ impl Located {
         let kept = retain(versions, held);
         let word = match kept.as_slice() {
             [] => 0,
-            [Version { position: Some(position), .. }] => Word::Position(*position).encode(),
+            [Version { position: Some(position), .. }] => Location::Position(*position).encode(),
             _ => {
                 let chain = Chain { key: key.to_vec(), versions: kept.clone() };
-                Word::Chain(chain.store(&self.pool)?).encode()
+                Location::Chain(chain.store(&self.pool)?).encode()
             }
         };
         let died = versions
@@ -185,7 +185,7 @@ impl Located {
             .filter_map(|v| v.position.map(Position::number))
             .collect();
         let born = versions[..new].iter().filter_map(|v| v.position.map(Position::number)).collect();
-        Ok(Move { key, old, change: Change::Word(word), born, died })
+        Ok(Move { key, old, change: Change::Location(word), born, died })
     }
 
     /// Decides what becomes of the key of a version that a compaction moved; `None` if the version has been replaced.
@@ -194,11 +194,11 @@ impl Located {
             return Ok(None);
         }
         let change = match self.decode_word(old)? {
-            Word::Position(position) if r.from.is_behind(position) => {
-                Change::Word(Word::Position(r.to).encode())
+            Location::Position(position) if r.from.is_behind(position) => {
+                Change::Location(Location::Position(r.to).encode())
             }
-            Word::Position(_) => return Ok(None),
-            Word::Chain(chain) => {
+            Location::Position(_) => return Ok(None),
+            Location::Chain(chain) => {
                 let loaded = Chain::load(&self.pool, chain)?;
                 match loaded.find(r.seq, r.from) {
                     Some(index) => Change::InChain { chain, index, to: r.to },
@@ -228,15 +228,15 @@ impl Located {
                 move_version(&self.pool, chain, index, to);
                 return Ok(());
             }
-            Change::Word(0) => {
+            Change::Location(0) => {
                 self.index.remove(one.key)?;
             }
-            Change::Word(word) => {
+            Change::Location(word) => {
                 near.insert(i, one.key, word)?;
                 self.count_chain(word, 1);
             }
         }
-        if let Some(Word::Chain(offset)) = Word::decode(one.old) {
+        if let Some(Location::Chain(offset)) = Location::decode(one.old) {
             self.count_chain(one.old, -1);
             self.limbo.retire(offset);
         }
@@ -250,15 +250,17 @@ fn plan_replacement<'k>(key: &'k [u8], old: u64, new: &[Version], held: &[u64]) 
     let ([version], []) = (new, held) else { return None };
     let before = match old {
         0 => None,
-        _ => match Word::decode(old)? {
-            Word::Position(position) => Some(position),
-            Word::Chain(_) => return None,
+        _ => match Location::decode(old)? {
+            Location::Position(position) => Some(position),
+            Location::Chain(_) => return None,
         },
     };
     Some(Move {
         key,
         old,
-        change: Change::Word(version.position.map_or(0, |position| Word::Position(position).encode())),
+        change: Change::Location(
+            version.position.map_or(0, |position| Location::Position(position).encode()),
+        ),
         born: version.position.map(Position::number).into_iter().collect(),
         died: before.map(Position::number).into_iter().collect(),
     })
@@ -275,18 +277,18 @@ mod tests {
     #[test]
     fn the_usual_replacement_is_what_the_versions_say() {
         let version = |position| Version { seq: 9, exact: true, position };
-        let word = |position: Option<Position>| position.map_or(0, |p| Word::Position(p).encode());
+        let word = |position: Option<Position>| position.map_or(0, |p| Location::Position(p).encode());
         for new in [version(at(7)), version(None)] {
             for old in [None, at(3)] {
                 let one = plan_replacement(b"k", word(old), &[new], &[]).unwrap();
                 let before = old.map(|_| Version { seq: 8, exact: false, position: old });
                 let versions: Vec<Version> = [Some(new), before].into_iter().flatten().collect();
                 let kept = retain(&versions, &[]);
-                assert_eq!(one.change, Change::Word(word(kept.first().and_then(|v| v.position))));
+                assert_eq!(one.change, Change::Location(word(kept.first().and_then(|v| v.position))));
                 assert!(one.born.iter().eq(new.position.map(Position::number)));
                 assert!(one.died.iter().eq(old.map(Position::number)));
             }
-            let chain = Word::Chain(4096).encode();
+            let chain = Location::Chain(4096).encode();
             assert!(plan_replacement(b"k", chain, &[new], &[]).is_none(), "a chain must be read");
             assert!(
                 plan_replacement(b"k", 0, &[new], &[5]).is_none(),

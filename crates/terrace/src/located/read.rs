@@ -9,7 +9,7 @@ use terrace_base::{Error, Result};
 use terrace_index::PointIndex;
 use terrace_table::{Entry, Kind, Position};
 
-use super::{Chain, Located, Version, Word};
+use super::{Chain, Located, Location, Version};
 
 /// What a reader sees of an index word: candidates for its version, newest first.
 enum Candidates {
@@ -23,8 +23,8 @@ impl Located {
         let _here = self.limbo.enter();
         let Some(word) = self.index.get(key)? else { return Ok(false) };
         Ok(match self.decode_word(word)? {
-            Word::Position(_) => true,
-            Word::Chain(offset) => {
+            Location::Position(_) => true,
+            Location::Chain(offset) => {
                 Chain::load(&self.pool, offset)?.versions.first().is_some_and(|v| v.position.is_some())
             }
         })
@@ -47,7 +47,7 @@ impl Located {
 
     /// The value behind `word`, which a walk found for `key` some time ago.
     pub fn get_at_word(&self, key: &[u8], word: u64, at: u64) -> Result<Option<Bytes>> {
-        if let Word::Position(position) = self.decode_word(word)?
+        if let Location::Position(position) = self.decode_word(word)?
             && let Outcome::Found(Some(entry)) = self.read_candidates(key, at, &Candidates::One(position))?
         {
             return Ok(value_of(Some(entry)));
@@ -60,8 +60,10 @@ impl Located {
         let _here = self.limbo.enter();
         let Some(word) = self.index.get(key)? else { return Ok(None) };
         let candidates = match self.decode_word(word)? {
-            Word::Position(position) => Candidates::One(position),
-            Word::Chain(offset) => Candidates::Many(Chain::load(&self.pool, offset)?.visible(at).to_vec()),
+            Location::Position(position) => Candidates::One(position),
+            Location::Chain(offset) => {
+                Candidates::Many(Chain::load(&self.pool, offset)?.visible(at).to_vec())
+            }
         };
         Ok(Some((word, candidates)))
     }

@@ -9,7 +9,7 @@ use terrace_pmem::Marks;
 
 use super::job_log::LoggedJob;
 use super::jobs::restart_edits;
-use super::{Located, Word};
+use super::{Located, Location};
 
 impl Located {
     /// Ends jobs that a crash cut short, with the counts that their logs tell. What they wrote and had
@@ -42,8 +42,8 @@ impl Located {
     /// Marks the index and its chains.
     pub fn mark(&self, marks: &mut Marks) -> Result<()> {
         self.index.mark(marks)?;
-        self.each_word(|_, word| match Word::decode(word) {
-            Some(Word::Chain(offset)) => marks.slot(offset),
+        self.each_word(|_, word| match Location::decode(word) {
+            Some(Location::Chain(offset)) => marks.slot(offset),
             _ => Ok(()),
         })
     }

@@ -55,6 +55,7 @@ mod tag {
     pub const REMOVE_BUCKET: u8 = 17;
     pub const ADD_LIST: u8 = 18;
     pub const STAMP: u8 = 19;
+    pub const ADD_CANDIDATES: u8 = 20;
 }
 
 /// The payload of the record that holds `edits`.
@@ -120,6 +121,7 @@ impl Edit {
                 tag::COUNTS
             }
             Edit::Candidates(numbers) => numbers_body(out, numbers, tag::CANDIDATES),
+            Edit::AddCandidates(numbers) => numbers_body(out, numbers, tag::ADD_CANDIDATES),
             Edit::JobStarted { id, kind, inputs } => {
                 put_varint(out, *id);
                 out.push(*kind as u8);
@@ -199,6 +201,7 @@ fn decode_body(tag: u8, mut body: Reader<'_>) -> Result<Edit, FaultKind> {
             Edit::Counts { number: table, live_delta: unzigzag(number(&mut body)?) }
         }
         tag::CANDIDATES => Edit::Candidates(numbers(&mut body)?),
+        tag::ADD_CANDIDATES => Edit::AddCandidates(numbers(&mut body)?),
         tag::JOB_STARTED => Edit::JobStarted {
             id: number(&mut body)?,
             kind: job_kind(&mut body)?,
@@ -346,10 +349,10 @@ mod tests {
     #[test]
     fn an_unknown_tag_and_job_kind_are_foreign() {
         let good = encode_group(&[Edit::NextFile(5)]);
-        let payload = [&good[..], &[20, 0]].concat();
+        let payload = [&good[..], &[21, 0]].concat();
         let fault = decode_group(&payload).unwrap_err();
         assert_eq!(fault.at, good.len());
-        assert!(matches!(fault.kind, FaultKind::Foreign { found, .. } if found == "edit tag 20"));
+        assert!(matches!(fault.kind, FaultKind::Foreign { found, .. } if found == "edit tag 21"));
         let fault = decode_group(&[tag::JOB_STARTED, 2, 1, 9]).unwrap_err();
         assert!(matches!(fault.kind, FaultKind::Foreign { .. }));
     }

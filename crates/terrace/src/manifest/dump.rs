@@ -34,7 +34,7 @@ fn describe_end(text: &mut String, state: &State, tail: &Tail) {
         text,
         "state: {} tables, {} candidates, {} open jobs, flushed {}, next file {}, logs from {}",
         state.tables.size(),
-        state.candidates.len(),
+        state.candidates.size(),
         state.jobs.size(),
         state.flushed_seq,
         state.next_file,

@@ -92,8 +92,10 @@ pub enum Edit {
         /// What is added to the table's live count.
         live_delta: i64,
     },
-    /// The whole list of compaction candidates, replacing the one before it.
+    /// The whole list of compaction candidates, replacing the one before it. A snapshot has it.
     Candidates(Vec<u64>),
+    /// Tables that join the compaction candidates. One leaves them with the table.
+    AddCandidates(Vec<u64>),
     /// A job starts; until it is done it is found again at every open.
     JobStarted {
         /// The job's number.
@@ -214,6 +216,7 @@ impl fmt::Display for Edit {
             Edit::MoveTable { number, level } => write!(f, "table {number} moves to level {level}"),
             Edit::Counts { number, live_delta } => write!(f, "table {number} live {live_delta:+}"),
             Edit::Candidates(numbers) => write!(f, "candidates {numbers:?}"),
+            Edit::AddCandidates(numbers) => write!(f, "add candidates {numbers:?}"),
             Edit::JobStarted { id, kind, inputs } => write!(f, "job {id} started: {kind} of {inputs:?}"),
             Edit::JobDone { id } => write!(f, "job {id} done"),
             Edit::FlushedSeq(seq) => write!(f, "flushed up to sequence number {seq}"),

@@ -15,10 +15,9 @@
 //! Its maps are persistent: a copy shares what did not change, so that a group of edits costs what it changes and not
 //! what there is.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use rpds::RedBlackTreeMapSync;
+use rpds::{RedBlackTreeMapSync, RedBlackTreeSetSync};
 use terrace_table::{MAX_KEY_BYTES, TableMeta};
 
 use super::edit::{BegunLog, Edit, Identity, JobKind, KnownPool, KnownStamp, ListPlace};
@@ -75,7 +74,7 @@ pub struct State {
     /// Its tables, by file number.
     pub tables: RedBlackTreeMapSync<u64, TableState>,
     /// Candidates for compaction.
-    pub candidates: Arc<BTreeSet<u64>>,
+    pub candidates: RedBlackTreeSetSync<u64>,
     /// Jobs started and not ended, by their number.
     pub jobs: RedBlackTreeMapSync<u64, OpenJob>,
     /// Buckets, by the key that each begins at; none on engines without them.
@@ -102,7 +101,7 @@ impl State {
         State {
             identity,
             tables: RedBlackTreeMapSync::new_sync(),
-            candidates: Arc::default(),
+            candidates: RedBlackTreeSetSync::new_sync(),
             jobs: RedBlackTreeMapSync::new_sync(),
             buckets: RedBlackTreeMapSync::new_sync(),
             flushed_seq: 0,
@@ -129,9 +128,7 @@ impl State {
             Edit::AddList { level, place, meta } => self.add_table(*level, 0, Some(*place), meta)?,
             Edit::RemoveTable { number } => {
                 self.table(*number, "remove")?;
-                if self.candidates.contains(number) {
-                    Arc::make_mut(&mut self.candidates).remove(number);
-                }
+                self.candidates.remove_mut(number);
                 self.tables.remove_mut(number)
             }
             Edit::MoveTable { number, level } => {
@@ -143,7 +140,8 @@ impl State {
                 let counted = live_raw.saturating_add(*live_delta).clamp(-LIMIT, LIMIT);
                 std::mem::replace(live_raw, counted) != counted
             }
-            Edit::Candidates(numbers) => self.note_candidates(numbers)?,
+            Edit::Candidates(numbers) => self.set_candidates(numbers)?,
+            Edit::AddCandidates(numbers) => self.add_candidates(numbers)?,
             Edit::JobStarted { id, kind, inputs } => self.start_job(*id, *kind, inputs)?,
             Edit::JobDone { id } => match self.jobs.remove_mut(id) {
                 true => true,
@@ -200,14 +198,24 @@ impl State {
         self.tables.get_mut(&number).ok_or_else(|| format!("no table {number} to {purpose}"))
     }
 
-    fn note_candidates(&mut self, numbers: &[u64]) -> Result<bool, String> {
-        if let Some(number) = numbers.iter().find(|n| !self.tables.contains_key(*n)) {
-            return Err(format!("candidate {number} is not a table"));
-        }
+    fn set_candidates(&mut self, numbers: &[u64]) -> Result<bool, String> {
+        self.are_tables(numbers)?;
         let candidates = numbers.iter().copied().collect();
-        let changed = *self.candidates != candidates;
-        self.candidates = Arc::new(candidates);
-        Ok(changed)
+        Ok(std::mem::replace(&mut self.candidates, candidates) != self.candidates)
+    }
+
+    fn add_candidates(&mut self, numbers: &[u64]) -> Result<bool, String> {
+        self.are_tables(numbers)?;
+        let before = self.candidates.size();
+        numbers.iter().for_each(|&number| self.candidates.insert_mut(number));
+        Ok(self.candidates.size() > before)
+    }
+
+    fn are_tables(&self, candidates: &[u64]) -> Result<(), String> {
+        match candidates.iter().find(|number| !self.tables.contains_key(number)) {
+            Some(number) => Err(format!("candidate {number} is not a table")),
+            None => Ok(()),
+        }
     }
 
     fn add_table(

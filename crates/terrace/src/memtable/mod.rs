@@ -17,6 +17,7 @@ pub(crate) mod chunks;
 mod cursor;
 pub(crate) mod hash;
 mod node;
+mod set;
 
 use std::cmp::Ordering as Order;
 use std::ptr::NonNull;
@@ -31,6 +32,7 @@ use arena::Arena;
 use node::{Content, MAX_HEIGHT, Node, NodeRef, Sought};
 
 pub(crate) use cursor::MemCursor;
+pub(crate) use set::Memtables;
 
 /// Memory is taken from the system in pieces of this size, or an eighth of the memtable's if that is less.
 const CHUNK_BYTES: u64 = 1 << 20;

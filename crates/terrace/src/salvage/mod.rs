@@ -23,7 +23,7 @@ use crate::manifest::{FileName, Identity, Manifest, State};
 use crate::options::EngineKind;
 use crate::pool;
 
-pub(crate) use runs::{Runs, each_newest};
+pub(crate) use runs::{Runs, each_newest_in};
 
 /// Whose a database is by what is left of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

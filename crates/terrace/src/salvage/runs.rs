@@ -3,10 +3,11 @@
 
 use bytes::Bytes;
 use terrace_base::Result;
-use terrace_table::{Cursor, Kind, Table, TableBuilder, TableMeta, TableOptions, merge};
+use terrace_table::{Cursor, Kind, Table, TableBuilder, TableMeta, TableOptions};
 
 use crate::core::Core;
 use crate::manifest::FileName;
+use crate::tables::{each_newest, merge_ahead};
 
 /// A part is never smaller than this.
 const LEAST_BYTES: usize = 1 << 20;
@@ -84,26 +85,17 @@ impl<'a> Runs<'a> {
     }
 }
 
-/// Gives the newest version of each key in the `tables`, which [`Runs`] has made for no database in particular, to `each`, in order of the
-/// keys.
-pub(crate) fn each_newest(core: &Core, tables: &[TableMeta], each: &mut Each<'_>) -> Result<()> {
-    let readahead = core.memory.buffer(tables.len(), READAHEAD_BYTES);
-    let mut children: Vec<Box<dyn Cursor>> = Vec::with_capacity(tables.len());
-    for meta in tables {
+/// Gives `each` the newest version of each key in the `tables`, in order of the keys. [`Runs`] has made the tables for no
+/// database in particular.
+pub(crate) fn each_newest_in(core: &Core, tables: &[TableMeta], each: &mut Each<'_>) -> Result<()> {
+    let child = |meta: &TableMeta, ahead| -> Result<Box<dyn Cursor>> {
         let file = core.files.hold_table(meta);
         let table = Table::lazy(file, meta.clone(), TableOptions::default().origin, core.cache().clone());
-        children.push(Box::new(table.cursor(false, readahead)));
-    }
-    let mut cursor = merge(children);
-    cursor.seek_first()?;
-    let mut previous: Option<Vec<u8>> = None;
-    while cursor.valid() {
-        if previous.as_deref() != Some(cursor.key()) {
-            let value = cursor.value()?;
-            each(cursor.key(), cursor.seq(), cursor.kind(), &value)?;
-            previous = Some(cursor.key().to_vec());
-        }
-        cursor.next()?;
-    }
-    Ok(())
+        Ok(Box::new(table.cursor(false, ahead)))
+    };
+    let (mut cursor, _loan) = merge_ahead(core, READAHEAD_BYTES, tables, child)?;
+    each_newest(&mut cursor, |newest| {
+        let value = newest.value()?;
+        each(newest.key(), newest.seq(), newest.kind(), &value)
+    })
 }

@@ -19,7 +19,7 @@ use rpds::RedBlackTreeMapSync;
 use terrace_base::clock::Clock;
 use terrace_base::{Error, Result};
 use terrace_disk::MeteredFs;
-use terrace_table::{BlockCache, Table, TableMeta};
+use terrace_table::{BlockCache, Cursor, Table, TableMeta};
 
 use crate::core::Core;
 use crate::core::files::{Files, missing_table};
@@ -104,6 +104,11 @@ impl TableStore {
         table.ok_or_else(|| {
             Error::corruption(&self.files.table(number), 0, "a table of the manifest", "no open table")
         })
+    }
+
+    /// A cursor over table `number` for a job, which reads `ahead` bytes ahead and fills no cache.
+    pub fn cursor(&self, number: u64, ahead: usize) -> Result<Box<dyn Cursor>> {
+        Ok(Box::new(self.get(number)?.cursor(false, ahead)))
     }
 
     /// Adds tables that the manifest names.

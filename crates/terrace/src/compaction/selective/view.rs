@@ -77,7 +77,7 @@ impl<'a> View<'a> {
                 .iter()
                 .map(|(number, table)| TableView::new(table, pins.active(*number, oldest_snapshot)))
                 .collect(),
-            candidates: (*state.candidates).clone(),
+            candidates: state.candidates.iter().copied().collect(),
             busy: inputs.chain(outputs).collect(),
         }
     }

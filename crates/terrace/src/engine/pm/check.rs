@@ -9,7 +9,7 @@ use terrace_index::ScanBatch;
 use terrace_pmem::{Granularity, Marks};
 
 use super::PmStore;
-use super::elsewhere::{Elsewhere, PlaceOf, Word, WordOf};
+use super::elsewhere::{Elsewhere, PlaceOf, VersionRef, VersionRefOf};
 use super::index::KeyIndex;
 use super::versions::Named;
 use crate::core::report::{CheckReport, problem};
@@ -85,15 +85,15 @@ fn check_words<I: KeyIndex>(
 fn check_chain<I: KeyIndex>(
     store: &PmStore<I>,
     key: &[u8],
-    word: WordOf<I>,
+    word: VersionRefOf<I>,
     marks: &mut Marks,
     places: &mut Vec<PlaceOf<I>>,
     entries: &mut u64,
 ) -> Result<()> {
     // Marked even if it is damaged: it has an owner.
     match word {
-        Word::Record(record) => marks.slot(record.offset())?,
-        Word::Place(place) => places.push(place),
+        VersionRef::Record(record) => marks.slot(record.offset())?,
+        VersionRef::Place(place) => places.push(place),
     }
     let chain = store.chain(word, key)?;
     *entries += chain.len() as u64;
@@ -121,7 +121,7 @@ fn check_chain<I: KeyIndex>(
 }
 
 /// A number that was given out.
-fn told<I: KeyIndex>(store: &PmStore<I>, word: WordOf<I>, number: u64) -> Result<()> {
+fn told<I: KeyIndex>(store: &PmStore<I>, word: VersionRefOf<I>, number: u64) -> Result<()> {
     if number > store.number() {
         let at = word.record().map_or(0, |record| record.offset());
         return Err(store.pool.corruption(at, "a number that was given out", "a higher one"));

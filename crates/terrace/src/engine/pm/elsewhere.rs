@@ -109,7 +109,7 @@ pub(crate) trait Elsewhere: Debug + Send + Sync + Sized + 'static {
     fn was_read(&self, record: RecordRef);
 
     /// Of the version in `record` that of `before` is the older one; none if its key was not there.
-    fn was_written<P: Place>(&self, record: RecordRef, before: Option<Word<P>>);
+    fn was_written<P: Place>(&self, record: RecordRef, before: Option<VersionRef<P>>);
 
     /// A version of so many bytes is about to be written to the pool, before anything is held: the moment to slow writers down.
     fn pace<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>, bytes: usize);
@@ -204,7 +204,7 @@ impl Elsewhere for Nowhere {
 
     fn was_read(&self, _: RecordRef) {}
 
-    fn was_written<P: Place>(&self, _: RecordRef, _: Option<Word<P>>) {}
+    fn was_written<P: Place>(&self, _: RecordRef, _: Option<VersionRef<P>>) {}
 
     fn pace<I: KeyIndex<Home = Self>>(&self, _: &PmStore<I>, _: usize) {}
 
@@ -252,36 +252,36 @@ impl Elsewhere for Nowhere {
 
 /// What names a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Word<P> {
+pub(crate) enum VersionRef<P> {
     Record(RecordRef),
     Place(P),
 }
 
-impl<P: Place> Word<P> {
+impl<P: Place> VersionRef<P> {
     /// The word that the bits are, if they are one.
-    pub fn decode(bits: u64) -> Option<Word<P>> {
+    pub fn decode(bits: u64) -> Option<VersionRef<P>> {
         match RecordRef::decode(bits) {
-            Some(record) => Some(Word::Record(record)),
-            None => P::from_bits(bits).map(Word::Place),
+            Some(record) => Some(VersionRef::Record(record)),
+            None => P::from_bits(bits).map(VersionRef::Place),
         }
     }
 
     pub fn bits(self) -> u64 {
         match self {
-            Word::Record(record) => record.bits(),
-            Word::Place(place) => place.bits(),
+            VersionRef::Record(record) => record.bits(),
+            VersionRef::Place(place) => place.bits(),
         }
     }
 
     pub fn is_tombstone(self) -> bool {
-        matches!(self, Word::Record(record) if record.is_tombstone())
+        matches!(self, VersionRef::Record(record) if record.is_tombstone())
     }
 
     /// The record, if it is one's.
     pub fn record(self) -> Option<RecordRef> {
         match self {
-            Word::Record(record) => Some(record),
-            Word::Place(_) => None,
+            VersionRef::Record(record) => Some(record),
+            VersionRef::Place(_) => None,
         }
     }
 }
@@ -290,4 +290,4 @@ impl<P: Place> Word<P> {
 pub(crate) type PlaceOf<I> = <<I as KeyIndex>::Home as Elsewhere>::Place;
 
 /// The word of a version of `I`'s.
-pub(crate) type WordOf<I> = Word<PlaceOf<I>>;
+pub(crate) type VersionRefOf<I> = VersionRef<PlaceOf<I>>;

@@ -8,7 +8,7 @@ use terrace_base::{Error, Result};
 use terrace_table::{Kind, TableMeta};
 
 use crate::core::Core;
-use crate::salvage::{Runs, each_newest};
+use crate::salvage::{Runs, each_newest_in};
 
 /// What is found of a version.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub(super) fn take(
 
 /// Calls `each` with the newest of what was gathered of each key.
 pub(super) fn each_content(core: &Core, tables: &[TableMeta], each: &mut EachContent<'_>) -> Result<()> {
-    each_newest(core, tables, &mut |key, seq, kind, value| match Content::decode(kind, value) {
+    each_newest_in(core, tables, &mut |key, seq, kind, value| match Content::decode(kind, value) {
         Some(content) => each(key, seq, content),
         None => Err(Error::corruption(&core.dir, 0, "what was gathered", "something else")),
     })

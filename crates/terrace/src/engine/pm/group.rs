@@ -20,7 +20,7 @@ use terrace_base::{Error, Result};
 use terrace_pmem::Claim;
 use terrace_table::Kind;
 
-use super::elsewhere::{Elsewhere, Place, PlaceOf, Word, WordOf};
+use super::elsewhere::{Elsewhere, Place, PlaceOf, VersionRef, VersionRefOf};
 use super::index::KeyIndex;
 use super::layout::Change;
 use super::placed::Placed;
@@ -39,13 +39,13 @@ const ATTEMPTS: usize = 10_000;
 /// What a group replaces, by key.
 #[derive(Debug)]
 pub(super) struct Overlay<P> {
-    pub words: HashMap<Box<[u8]>, Option<Word<P>>>,
+    pub words: HashMap<Box<[u8]>, Option<VersionRef<P>>>,
 }
 
 /// One key's part in a group.
 struct Step<'a, P> {
     key: &'a [u8],
-    before: Option<Word<P>>,
+    before: Option<VersionRef<P>>,
     old: Old<P>,
     new: Option<New<'a, P>>,
 }
@@ -56,7 +56,7 @@ impl<P: Place> Step<'_, P> {
     }
 
     fn undo(&self) -> Undo {
-        let change = Change { new: self.after().unwrap_or(0), old: self.before.map_or(0, Word::bits) };
+        let change = Change { new: self.after().unwrap_or(0), old: self.before.map_or(0, VersionRef::bits) };
         Undo { change, key: self.key.into() }
     }
 }
@@ -143,7 +143,7 @@ impl<I: KeyIndex> PmStore<I> {
         let mut steps = Vec::with_capacity(ops.len());
         for (key, op) in ops {
             let before = self.decode_some(self.index.get(key)?)?;
-            if op.kind == Kind::Delete && before.is_none_or(Word::is_tombstone) {
+            if op.kind == Kind::Delete && before.is_none_or(VersionRef::is_tombstone) {
                 continue;
             }
             let old = self.old(before, key, newest)?;
@@ -190,7 +190,7 @@ impl<I: KeyIndex> PmStore<I> {
                 self.show();
                 // What is elsewhere goes when it is clear that no other attempt is made with it.
                 for new in steps.into_iter().filter_map(|step| step.new) {
-                    if let word @ Word::Record(_) = new.keep() {
+                    if let word @ VersionRef::Record(_) = new.keep() {
                         self.limbo.retire(word);
                     }
                 }
@@ -226,7 +226,7 @@ impl<I: KeyIndex> PmStore<I> {
 
     /// A step has happened: what it leaves nameless goes.
     fn finish_step(&self, step: Step<'_, PlaceOf<I>>) {
-        let new: Option<WordOf<I>> = step.new.map(New::keep);
+        let new: Option<VersionRefOf<I>> = step.new.map(New::keep);
         self.note_weight(new, step.before);
         if let Some(word) = new {
             self.note_kept(word);

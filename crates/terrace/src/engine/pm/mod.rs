@@ -69,7 +69,9 @@ use crate::manifest::Manifest;
 use crate::pool;
 use crate::stats::Stats;
 
-pub(crate) use elsewhere::{Elsewhere, Item, Loaded, Nowhere, Place, Salvaged, Tell, Word, WordOf};
+pub(crate) use elsewhere::{
+    Elsewhere, Item, Loaded, Nowhere, Place, Salvaged, Tell, VersionRef, VersionRefOf,
+};
 pub(crate) use index::KeyIndex;
 pub(crate) use open::open;
 pub(crate) use repair::repair;
@@ -95,7 +97,7 @@ pub(crate) struct PmStore<I: KeyIndex> {
     pub(in crate::engine) pool: Pool,
     pub(in crate::engine) index: I,
     /// Records and places that nothing names any more, until their readers have left.
-    pub(in crate::engine) limbo: Limbo<WordOf<I>, Pins>,
+    pub(in crate::engine) limbo: Limbo<VersionRefOf<I>, Pins>,
     manifest: Arc<Manifest>,
     /// What is not in the pool.
     pub(in crate::engine) home: Arc<I::Home>,
@@ -180,13 +182,13 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// The word that the index has, decoded.
-    pub(in crate::engine) fn decode(&self, bits: u64) -> Result<WordOf<I>> {
-        Word::decode(bits).ok_or_else(|| {
+    pub(in crate::engine) fn decode(&self, bits: u64) -> Result<VersionRefOf<I>> {
+        VersionRef::decode(bits).ok_or_else(|| {
             self.pool.corruption(0, "the word of a version in the index", format!("{bits:#018x}"))
         })
     }
 
-    pub(in crate::engine) fn decode_some(&self, bits: Option<u64>) -> Result<Option<WordOf<I>>> {
+    pub(in crate::engine) fn decode_some(&self, bits: Option<u64>) -> Result<Option<VersionRefOf<I>>> {
         bits.map(|bits| self.decode(bits)).transpose()
     }
 

@@ -11,7 +11,7 @@ use terrace_index::limbo::Limbo;
 use terrace_index::pins::Pins;
 use terrace_pmem::{Granularity, POff, Pool};
 
-use super::elsewhere::{Elsewhere, Word, WordOf};
+use super::elsewhere::{Elsewhere, VersionRef, VersionRefOf};
 use super::index::KeyIndex;
 use super::layout::{self, HEADER_BYTES, HEADER_KIND, MARK_AT};
 use super::sparse::Sparse;
@@ -178,13 +178,13 @@ pub(super) fn assemble<I: KeyIndex>(
     let freed = Arc::new(AtomicU64::new(0));
     let limbo = {
         let (pool, home, freed) = (pool.clone(), home.clone(), freed.clone());
-        Limbo::with(Pins::default(), move |word: WordOf<I>| match word {
-            Word::Record(record) => {
+        Limbo::with(Pins::default(), move |word: VersionRefOf<I>| match word {
+            VersionRef::Record(record) => {
                 // What cannot be freed is unreachable, and found by the pool's check.
                 drop(pool.free(record.offset(), record.kind()));
                 freed.fetch_add(1, Ordering::Relaxed);
             }
-            Word::Place(place) => home.free(place),
+            VersionRef::Place(place) => home.free(place),
         })
     };
     let jobs = Background::new(core.clone(), 1);

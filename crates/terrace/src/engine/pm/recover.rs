@@ -7,13 +7,13 @@ use terrace_base::Result;
 use terrace_index::ScanBatch;
 use terrace_pmem::Marks;
 
-use super::elsewhere::WordOf;
+use super::elsewhere::VersionRefOf;
 use super::index::KeyIndex;
 use super::open::Found;
 use super::{NO_GROUP, PmStore};
 
 /// What is given a key and its word.
-type Visit<'a, I> = dyn FnMut(&[u8], WordOf<I>) -> Result<()> + 'a;
+type Visit<'a, I> = dyn FnMut(&[u8], VersionRefOf<I>) -> Result<()> + 'a;
 
 /// Keys that are looked at while the gate is held once.
 const CHUNK: usize = 256;

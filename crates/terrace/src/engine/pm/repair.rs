@@ -16,7 +16,7 @@ use terrace_index::ScanBatch;
 use terrace_pmem::{CLOSED_WITH, Opened, Pool, PoolOptions};
 use terrace_table::{Kind, TableMeta, TableOptions};
 
-use super::elsewhere::{Elsewhere, Place, PlaceOf, Salvaged, Word};
+use super::elsewhere::{Elsewhere, Place, PlaceOf, Salvaged, VersionRef};
 use super::gathered::{Content, Rank, each_content, highest_number, is_merely_found, take};
 use super::index::KeyIndex;
 use super::open;
@@ -300,9 +300,9 @@ fn found_at<I: KeyIndex>(pool: &Pool, home: &I::Home, key: &[u8], bits: u64) -> 
         let loaded = home.load(key, place)?.ok_or_else(|| home.lost(place))?;
         Ok((loaded.number, Content::At(place.bits())))
     };
-    match Word::<PlaceOf<I>>::decode(bits) {
-        Some(Word::Place(place)) => at(place),
-        Some(Word::Record(word)) => {
+    match VersionRef::<PlaceOf<I>>::decode(bits) {
+        Some(VersionRef::Place(place)) => at(place),
+        Some(VersionRef::Record(word)) => {
             // SAFETY: nobody else uses the pool.
             let record = unsafe { Record::load(pool, word) }?.of(pool, key)?;
             match record.place().and_then(PlaceOf::<I>::from_bits) {

@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use terrace_base::Result;
 use terrace_pmem::{Claim, Clearing, Kind as PmKind};
 
-use super::elsewhere::{Elsewhere, PlaceOf, Word};
+use super::elsewhere::{Elsewhere, PlaceOf, VersionRef};
 use super::index::KeyIndex;
 use super::versions::Named;
 use super::{NO_GROUP, PmStore};
@@ -224,7 +224,7 @@ impl<I: KeyIndex> PmStore<I> {
             return Ok(false);
         }
         let under = self.link(&record)?;
-        let copy = NewRecord::copy(&self.pool, &record, under.map(Word::bits))?;
+        let copy = NewRecord::copy(&self.pool, &record, under.map(VersionRef::bits))?;
         if !self.index.drains_first() {
             self.pool.drain();
         }
@@ -234,13 +234,13 @@ impl<I: KeyIndex> PmStore<I> {
             return Ok(true);
         }
         let copy = copy.keep();
-        self.home.was_written(copy, Some(Word::<PlaceOf<I>>::Record(record.word)));
-        let word = Word::Record(copy);
+        self.home.was_written(copy, Some(VersionRef::<PlaceOf<I>>::Record(record.word)));
+        let word = VersionRef::Record(copy);
         if under.is_some() || record.word.is_remote() {
             self.note_kept(word);
         }
         // Where it has a place, the copy has that now.
-        self.limbo.retire(Word::Record(record.word));
+        self.limbo.retire(VersionRef::Record(record.word));
         Ok(true)
     }
 
@@ -250,7 +250,7 @@ impl<I: KeyIndex> PmStore<I> {
         let Some(record) = self.record_at(kind, at) else { return Ok(false) };
         let Some(head) = self.decode_some(self.index.get(record.key)?)? else { return Ok(false) };
         let chain = self.chain(head, record.key)?;
-        let at_link = chain.iter().position(|version| version.word() == Word::Record(record.word));
+        let at_link = chain.iter().position(|version| version.word() == VersionRef::Record(record.word));
         let Some(i) = at_link else { return Ok(false) };
         let Some(newer) = i.checked_sub(1) else { return self.move_named(kind, at) };
         let Named::Record(newer) = chain[newer] else { return Ok(false) };
@@ -258,7 +258,7 @@ impl<I: KeyIndex> PmStore<I> {
         let copy = NewRecord::copy(&self.pool, &record, under)?;
         newer.relink(&self.pool, Some(copy.word().bits()))?;
         copy.keep();
-        self.limbo.retire(Word::Record(record.word));
+        self.limbo.retire(VersionRef::Record(record.word));
         Ok(true)
     }
 

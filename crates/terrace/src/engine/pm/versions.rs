@@ -9,7 +9,7 @@ use terrace_base::Result;
 use terrace_pmem::Claim;
 
 use super::PmStore;
-use super::elsewhere::{Elsewhere, Place, PlaceOf, Word, WordOf};
+use super::elsewhere::{Elsewhere, Place, PlaceOf, VersionRef, VersionRefOf};
 use super::index::KeyIndex;
 use crate::core::engine::Engine;
 use crate::core::snapshots::is_needed;
@@ -52,10 +52,10 @@ pub(in crate::engine) enum Named<'p, P> {
 }
 
 impl<P: Place> Named<'_, P> {
-    pub fn word(&self) -> Word<P> {
+    pub fn word(&self) -> VersionRef<P> {
         match self {
-            Named::Record(record) => Word::Record(record.word),
-            Named::Place(place) => Word::Place(*place),
+            Named::Record(record) => VersionRef::Record(record.word),
+            Named::Place(place) => VersionRef::Place(*place),
         }
     }
 
@@ -70,25 +70,25 @@ impl<P: Place> Named<'_, P> {
 
 impl<I: KeyIndex> PmStore<I> {
     /// The version that `word` names, a version of `key`. The caller is present since before the word was loaded.
-    pub(super) fn named(&self, word: WordOf<I>, key: &[u8]) -> Result<Named<'_, PlaceOf<I>>> {
+    pub(super) fn named(&self, word: VersionRefOf<I>, key: &[u8]) -> Result<Named<'_, PlaceOf<I>>> {
         Ok(match word {
-            Word::Record(word) => {
+            VersionRef::Record(word) => {
                 // SAFETY: the caller's presence.
                 let record = unsafe { Record::load(&self.pool, word)? };
                 Named::Record(record.of(&self.pool, key)?)
             }
-            Word::Place(place) => Named::Place(place),
+            VersionRef::Place(place) => Named::Place(place),
         })
     }
 
     /// The version under `record`. Links of earlier sessions mean nothing.
-    pub(in crate::engine) fn link(&self, record: &Record<'_>) -> Result<Option<WordOf<I>>> {
+    pub(in crate::engine) fn link(&self, record: &Record<'_>) -> Result<Option<VersionRefOf<I>>> {
         if record.number <= self.inherited {
             return Ok(None);
         }
         match record.link(&self.pool)? {
             0 => Ok(None),
-            bits => Word::decode(bits).map(Some).ok_or_else(|| {
+            bits => VersionRef::decode(bits).map(Some).ok_or_else(|| {
                 self.pool.corruption(
                     record.word.offset(),
                     "the record of a version",
@@ -110,8 +110,8 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// Remembers that something hangs under the record of `word`, or that it need not be a record for long.
-    pub(super) fn note_kept(&self, word: WordOf<I>) {
-        let Word::Record(word) = word else { return };
+    pub(super) fn note_kept(&self, word: VersionRefOf<I>) {
+        let VersionRef::Record(word) = word else { return };
         if !word.is_linked() {
             return;
         }
@@ -124,17 +124,17 @@ impl<I: KeyIndex> PmStore<I> {
 
     /// Retires a version of `key`, which nothing names any more, with the place that its record may have. The caller is
     /// present.
-    pub(in crate::engine) fn retire_version(&self, key: &[u8], word: WordOf<I>) -> Result<()> {
+    pub(in crate::engine) fn retire_version(&self, key: &[u8], word: VersionRefOf<I>) -> Result<()> {
         match word {
-            Word::Place(place) => self.retire_place(key, place),
-            Word::Record(record) if record.is_remote() => {
+            VersionRef::Place(place) => self.retire_place(key, place),
+            VersionRef::Record(record) if record.is_remote() => {
                 // SAFETY: the caller is present, and the record is retired only now.
                 let loaded = unsafe { Record::load(&self.pool, record)? };
                 let place = self.place_in(&loaded)?;
                 self.limbo.retire(word);
                 place.map_or(Ok(()), |place| self.retire_place(key, place))
             }
-            Word::Record(_) => {
+            VersionRef::Record(_) => {
                 self.limbo.retire(word);
                 Ok(())
             }
@@ -144,16 +144,16 @@ impl<I: KeyIndex> PmStore<I> {
     /// Retires the place of a version of `key`, which nothing names any more.
     pub(super) fn retire_place(&self, key: &[u8], place: PlaceOf<I>) -> Result<()> {
         self.home.retire(key, place)?;
-        self.limbo.retire(Word::Place(place));
+        self.limbo.retire(VersionRef::Place(place));
         Ok(())
     }
 
     /// Retires a version of `key` and all under it. The caller is present, and nothing names `word` any more.
-    pub(super) fn retire_chain(&self, key: &[u8], word: WordOf<I>) -> Result<()> {
+    pub(super) fn retire_chain(&self, key: &[u8], word: VersionRefOf<I>) -> Result<()> {
         let mut next = Some(word);
         while let Some(word) = next {
             next = match word {
-                Word::Record(record) if record.is_linked() => {
+                VersionRef::Record(record) if record.is_linked() => {
                     // SAFETY: the caller is present, and `word` is retired only now.
                     let record = unsafe { Record::load(&self.pool, record)? };
                     self.link(&record)?
@@ -186,7 +186,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// What `record` has a link to.
-    fn under<'p>(&'p self, record: &Record<'p>, next: WordOf<I>) -> Result<Named<'p, PlaceOf<I>>> {
+    fn under<'p>(&'p self, record: &Record<'p>, next: VersionRefOf<I>) -> Result<Named<'p, PlaceOf<I>>> {
         // A reader of `record` keeps what hangs under it from being freed, too.
         let older = self.named(next, record.key)?;
         match older.lowest() < record.number {
@@ -201,7 +201,7 @@ impl<I: KeyIndex> PmStore<I> {
     /// All versions from `word` on, newest first. The caller is present.
     pub(in crate::engine) fn chain<'p>(
         &'p self,
-        word: WordOf<I>,
+        word: VersionRefOf<I>,
         key: &[u8],
     ) -> Result<Vec<Named<'p, PlaceOf<I>>>> {
         // The caller is present since before the word was loaded.
@@ -275,7 +275,7 @@ impl<I: KeyIndex> PmStore<I> {
 
     /// Drops the versions of `key` that no snapshot in `held` (ascending) needs; its newest, if something still hangs
     /// under that, or it is a record with a place where the place alone will do one day. The caller is alone and present.
-    pub(super) fn collapse(&self, key: &[u8], held: &[u64]) -> Result<Option<WordOf<I>>> {
+    pub(super) fn collapse(&self, key: &[u8], held: &[u64]) -> Result<Option<VersionRefOf<I>>> {
         let Some(head) = self.decode_some(self.index.get(key)?)? else { return Ok(None) };
         let chain = self.chain(head, key)?;
         let mut kept = vec![chain[0]];
@@ -296,7 +296,7 @@ impl<I: KeyIndex> PmStore<I> {
             let Named::Record(version) = version else { break };
             let under = kept.get(i + 1).map(Named::word);
             if self.link(version)? != under {
-                version.relink(&self.pool, under.map(Word::bits))?;
+                version.relink(&self.pool, under.map(VersionRef::bits))?;
             }
         }
         if kept.len() == 1 && head.is_tombstone() && self.replace_or_put_off(key, head, None)? {
@@ -311,8 +311,8 @@ impl<I: KeyIndex> PmStore<I> {
 
     /// Has the place take the place of the remote `record`, the only version of its key, unless a snapshot would then see it
     /// that does not: its own number may be lower. The record if it stays. The caller is alone and present.
-    fn settle(&self, record: &Record<'_>, held: &[u64]) -> Result<Option<WordOf<I>>> {
-        let word = Word::Record(record.word);
+    fn settle(&self, record: &Record<'_>, held: &[u64]) -> Result<Option<VersionRefOf<I>>> {
+        let word = VersionRef::Record(record.word);
         let Some(place) = self.place_in(record)? else { return Ok(None) };
         if is_needed(held, 0, record.number) {
             return Ok(Some(word));
@@ -325,7 +325,7 @@ impl<I: KeyIndex> PmStore<I> {
 
     /// Replaces the word of `key`, and says whether it did. What the index needs beside may come out of what is kept back;
     /// where there is no room even so, all stays as it is until somebody looks the next time. The caller is alone.
-    fn replace_or_put_off(&self, key: &[u8], from: WordOf<I>, to: Option<u64>) -> Result<bool> {
+    fn replace_or_put_off(&self, key: &[u8], from: VersionRefOf<I>, to: Option<u64>) -> Result<bool> {
         let exchange = || self.index.compare_exchange(key, Some(from.bits()), to);
         match self.pool.claiming(Claim::Some, exchange) {
             Ok(replaced) => Ok(replaced.is_ok()),

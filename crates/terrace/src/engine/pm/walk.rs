@@ -13,7 +13,7 @@ use terrace_base::{Error, Result};
 use terrace_index::ScanBatch;
 
 use super::PmStore;
-use super::elsewhere::{Elsewhere, PlaceOf, Word, WordOf};
+use super::elsewhere::{Elsewhere, PlaceOf, VersionRef, VersionRefOf};
 use super::index::KeyIndex;
 use super::read::value;
 use super::versions::Named;
@@ -74,7 +74,7 @@ impl Found {
         &mut self,
         store: &PmStore<I>,
         at: u64,
-        words: &[Option<WordOf<I>>],
+        words: &[Option<VersionRefOf<I>>],
     ) -> Result<usize> {
         let records = words.iter().flatten().filter_map(|word| word.record());
         records.for_each(|word| store.pool.prefetch(word.offset(), FRONT_BYTES));
@@ -82,8 +82,8 @@ impl Found {
         for (i, (word, version)) in words.iter().zip(&mut newest).enumerate() {
             *version = match *word {
                 None => None,
-                Some(Word::Place(place)) => Some(Named::Place(place)),
-                Some(Word::Record(word)) => {
+                Some(VersionRef::Place(place)) => Some(Named::Place(place)),
+                Some(VersionRef::Record(word)) => {
                     // SAFETY: the caller's presence.
                     let found = unsafe { Record::peek(&store.pool, word)? };
                     Some(Named::Record(found.of(&store.pool, self.batch.key(self.done + i))?))

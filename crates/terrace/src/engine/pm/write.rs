@@ -11,7 +11,7 @@ use terrace_pmem::Claim;
 use terrace_table::Kind;
 
 use super::PmStore;
-use super::elsewhere::{Elsewhere, Place, PlaceOf, Word, WordOf};
+use super::elsewhere::{Elsewhere, Place, PlaceOf, VersionRef, VersionRefOf};
 use super::index::KeyIndex;
 use super::placed::Placed;
 use super::sparse::{FIRST_SLABS, MOST_TIMES};
@@ -27,11 +27,11 @@ pub(super) enum Old<P> {
     /// There is none.
     Absent,
     /// Nobody needs any of them.
-    AllGo(Word<P>),
+    AllGo(VersionRef<P>),
     /// It goes; one under it hangs under the new version.
-    Goes(Word<P>, Option<Word<P>>),
+    Goes(VersionRef<P>, Option<VersionRef<P>>),
     /// It hangs under the new version.
-    Stays(Word<P>),
+    Stays(VersionRef<P>),
 }
 
 /// A version that is written and that nothing names yet.
@@ -42,25 +42,25 @@ pub(super) enum New<'p, P> {
 }
 
 impl<P: Place> New<'_, P> {
-    pub fn word(&self) -> Word<P> {
+    pub fn word(&self) -> VersionRef<P> {
         match self {
-            New::Record(record) => Word::Record(record.word()),
-            New::Place(place) => Word::Place(*place),
+            New::Record(record) => VersionRef::Record(record.word()),
+            New::Place(place) => VersionRef::Place(*place),
         }
     }
 
     /// It is named now: its record stays.
-    pub fn keep(self) -> Word<P> {
+    pub fn keep(self) -> VersionRef<P> {
         match self {
-            New::Record(record) => Word::Record(record.keep()),
-            New::Place(place) => Word::Place(place),
+            New::Record(record) => VersionRef::Record(record.keep()),
+            New::Place(place) => VersionRef::Place(place),
         }
     }
 }
 
 impl<P: Place> Old<P> {
     /// What hangs under the new version.
-    pub fn under(self) -> Option<Word<P>> {
+    pub fn under(self) -> Option<VersionRef<P>> {
         match self {
             Old::Absent | Old::AllGo(_) => None,
             Old::Goes(_, under) => under,
@@ -150,8 +150,8 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// Tells the rest of the engine's that a version has been written.
-    pub(super) fn note_weight(&self, new: Option<WordOf<I>>, before: Option<WordOf<I>>) {
-        if let Some(Word::Record(record)) = new {
+    pub(super) fn note_weight(&self, new: Option<VersionRefOf<I>>, before: Option<VersionRefOf<I>>) {
+        if let Some(VersionRef::Record(record)) = new {
             self.home.was_written(record, before);
         }
     }
@@ -179,12 +179,12 @@ impl<I: KeyIndex> PmStore<I> {
             if wanted.is_some_and(|wanted| wanted != before.is_some_and(|word| !word.is_tombstone())) {
                 return Ok(false);
             }
-            if op.kind == Kind::Delete && before.is_none_or(Word::is_tombstone) {
+            if op.kind == Kind::Delete && before.is_none_or(VersionRef::is_tombstone) {
                 return Ok(true);
             }
             let old = self.old(before, op.key, newest)?;
             let new = self.successor(op, old, placed)?;
-            let (from, to) = (before.map(Word::bits), new.as_ref().map(|new| new.word().bits()));
+            let (from, to) = (before.map(VersionRef::bits), new.as_ref().map(|new| new.word().bits()));
             if self.index.compare_exchange(op.key, from, to)?.is_ok() {
                 let new = new.map(New::keep);
                 self.note_weight(new, before);
@@ -215,10 +215,10 @@ impl<I: KeyIndex> PmStore<I> {
     fn store<'s>(
         &'s self,
         op: &Op<'_>,
-        older: Option<WordOf<I>>,
+        older: Option<VersionRefOf<I>>,
         placed: &Placed<'_, '_, I>,
     ) -> Result<New<'s, PlaceOf<I>>> {
-        let older_bits = older.map(Word::bits);
+        let older_bits = older.map(VersionRef::bits);
         let new = match placed.get(op.key).filter(|_| op.kind == Kind::Put) {
             // Whoever took a snapshot since its number was given out must not see it.
             Some((number, place)) if older.is_none() && self.core.snapshots.newest() < number => {
@@ -241,7 +241,12 @@ impl<I: KeyIndex> PmStore<I> {
 
     /// What becomes of the versions that `before` is the newest of, if the newest snapshot held is `newest` (0: none). The
     /// caller holds the gate and is present.
-    pub(super) fn old(&self, before: Option<WordOf<I>>, key: &[u8], newest: u64) -> Result<Old<PlaceOf<I>>> {
+    pub(super) fn old(
+        &self,
+        before: Option<VersionRefOf<I>>,
+        key: &[u8],
+        newest: u64,
+    ) -> Result<Old<PlaceOf<I>>> {
         let Some(word) = before else { return Ok(Old::Absent) };
         if newest == 0 {
             return Ok(Old::AllGo(word));

@@ -12,7 +12,7 @@ use terrace_pmem::Pool;
 
 use super::memtable::{MEMTABLE_KIND, MEMTABLES, root};
 use super::open::{FLUSHED_ROOT, INDEX_ROOT};
-use crate::located::{Chain, LocationIndex, Word, each_word_of};
+use crate::located::{Chain, Location, LocationIndex, each_word_of};
 use crate::manifest::State;
 
 /// What of `pool` the manifest, which says `state`, should tell of and does not.
@@ -30,9 +30,9 @@ pub(super) fn missing_in(state: &State, pool: &Pool) -> Result<Option<String>> {
 fn tables_named(pool: &Pool) -> Result<BTreeSet<u64>> {
     let mut named = BTreeSet::new();
     each_word_of(&LocationIndex::open(pool, INDEX_ROOT)?, |_, word| {
-        match Word::decode(word) {
-            Some(Word::Position(position)) => drop(named.insert(position.number())),
-            Some(Word::Chain(offset)) => {
+        match Location::decode(word) {
+            Some(Location::Position(position)) => drop(named.insert(position.number())),
+            Some(Location::Chain(offset)) => {
                 let versions = Chain::load(pool, offset)?.versions.into_iter();
                 named.extend(versions.filter_map(|version| version.position).map(|p| p.number()));
             }

@@ -14,7 +14,7 @@ use terrace_table::{Cursor, Kind, Position};
 use super::Slm;
 use crate::commit_log::durability;
 use crate::core::report::CheckReport;
-use crate::located::{CHAIN_KIND, Chain, Origin, Word};
+use crate::located::{CHAIN_KIND, Chain, Location, Origin};
 use crate::pool;
 use crate::stats::Stats;
 
@@ -131,12 +131,12 @@ fn misplaced(number: u64, position: Position, key: &[u8]) -> String {
 fn check_words(slm: &Slm, held: &BTreeMap<u64, u64>, report: &mut CheckReport) -> Result<()> {
     let mut named: BTreeMap<u64, u64> = BTreeMap::new();
     slm.located.each_word(|key, word| {
-        match Word::decode(word) {
-            Some(Word::Position(position)) => {
+        match Location::decode(word) {
+            Some(Location::Position(position)) => {
                 report.keys += 1;
                 *named.entry(position.number()).or_default() += 1;
             }
-            Some(Word::Chain(offset)) => match Chain::load(&slm.pool, offset) {
+            Some(Location::Chain(offset)) => match Chain::load(&slm.pool, offset) {
                 Ok(chain) if chain.key != key => {
                     report.problems.push(format!("the chain at {offset} belongs to another key"));
                 }

@@ -11,15 +11,16 @@ use std::sync::atomic::Ordering;
 use terrace_base::exec::Lane;
 use terrace_base::{Error, Result};
 use terrace_index::{OrderedIndex, ScanBatch};
-use terrace_table::{Cursor, Kind, TableMeta, merge};
+use terrace_table::{Cursor, Kind, TableMeta};
 
 use super::flush::side_by_side;
 use super::output::{Finished, Outputs, Sink};
 use super::{JOB_ROOTS, Slm};
 use crate::background::Compacting;
 use crate::compaction::selective::{Choice, PinnedEntries, SelectiveOptions, Tombstones, View, choose};
-use crate::located::{CHUNK_KEYS, JobRun, Origin, Relocation, Word};
+use crate::located::{CHUNK_KEYS, JobRun, Location, Origin, Relocation};
 use crate::manifest::{Edit, JobKind};
+use crate::tables::merge_ahead;
 
 /// Bytes read ahead from each input, at most.
 const READAHEAD_BYTES: usize = 512 << 10;
@@ -78,8 +79,8 @@ fn leaf_scan(slm: &Slm) -> Result<()> {
 
 /// The table that an index word names; a chain names none in particular.
 pub(super) fn file_of(word: u64) -> Option<u64> {
-    match Word::decode(word) {
-        Some(Word::Position(position)) => Some(position.number()),
+    match Location::decode(word) {
+        Some(Location::Position(position)) => Some(position.number()),
         _ => None,
     }
 }
@@ -184,10 +185,12 @@ impl Slm {
     fn end_of(&self, inputs: &[u64]) -> Vec<Edit> {
         let mut candidates = self.new_candidates.lock();
         let state = self.manifest.state();
-        candidates.extend(state.candidates.iter());
-        candidates.retain(|n| state.tables.contains_key(n) && !inputs.contains(n));
+        candidates.retain(|n| state.tables.contains_key(n) && !state.candidates.contains(n));
+        let stay: Vec<u64> = candidates.iter().copied().filter(|number| !inputs.contains(number)).collect();
         let mut edits: Vec<Edit> = inputs.iter().map(|&number| Edit::RemoveTable { number }).collect();
-        edits.push(Edit::Candidates(candidates.iter().copied().collect()));
+        if !stay.is_empty() {
+            edits.push(Edit::AddCandidates(stay));
+        }
         edits
     }
 
@@ -202,14 +205,8 @@ impl Slm {
 
 fn merge_tables(slm: &Slm, job: u64, inputs: &[u64], tombstones: &Tombstones, sink: Sink<'_>) -> Result<()> {
     let mut outputs = Outputs::new(slm, job);
-    let readahead = slm.core.memory.buffer(inputs.len(), READAHEAD_BYTES);
-    let _loan = slm.core.memory.lend(inputs.len() * readahead);
-    let mut children: Vec<Box<dyn Cursor>> = Vec::with_capacity(inputs.len());
-    for &number in inputs {
-        children.push(Box::new(slm.tables.get(number)?.cursor(false, readahead)));
-    }
-    let mut cursor = merge(children);
-    cursor.seek_first()?;
+    let child = |&number: &u64, ahead| slm.tables.cursor(number, ahead);
+    let (mut cursor, _loan) = merge_ahead(&slm.core, READAHEAD_BYTES, inputs, child)?;
     let mut group = KeyGroup::default();
     while cursor.valid() {
         if cursor.key() != group.key || group.versions.is_empty() {

@@ -23,7 +23,7 @@ use super::behind::note_flushed;
 use super::memtable::MemTable;
 use super::output::{Finished, Outputs, Sink};
 use super::{JOB_ROOTS, Slm};
-use crate::core::snapshots::is_needed;
+use crate::levels::merge::Survivors;
 use crate::located::{CHUNK_KEYS, Committed, Job, JobRun, Version};
 use crate::manifest::{Edit, JobKind};
 
@@ -253,21 +253,15 @@ fn write_tables(
         memtable.flush.written.fetch_add(finished.len(), Ordering::Relaxed);
         sink(finished);
     };
-    let (mut key, mut newer): (Vec<u8>, Option<u64>) = (Vec::new(), None);
+    // Tombstones are looked up in the index below, which may fail.
+    let mut survivors = Survivors::new(held, |_: &[u8], _| false);
     let mut seen = 0;
     while cursor.valid() {
-        if newer.is_none() || cursor.key() != key {
-            key.clear();
-            key.extend_from_slice(cursor.key());
-            newer = None;
+        let (seq, kind) = (cursor.seq(), cursor.version_kind()?);
+        let key = cursor.key();
+        if survivors.keeps(key, seq, kind) && keep(slm, key, kind, held)? {
+            outputs.add(key, seq, kind, cursor.value()?, None, &mut finish)?;
         }
-        let seq = cursor.seq();
-        let wanted = newer.is_none_or(|newer| is_needed(held, seq, newer));
-        let kind = cursor.version_kind()?;
-        if wanted && keep(slm, &key, kind, held)? {
-            outputs.add(&key, seq, kind, cursor.value()?, None, &mut finish)?;
-        }
-        newer = Some(seq);
         cursor.next()?;
         seen += 1;
         if seen % SEEN_AT_ONCE == 0 {

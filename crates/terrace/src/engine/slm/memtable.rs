@@ -6,13 +6,15 @@
 //!    sequence numbers; only the newest may be empty.
 //! 3. A flushed memtable's extents go back to the pool when its last reader has let go of it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use terrace_base::Result;
 use terrace_index::{SkipList, kinds};
 use terrace_pmem::{Granularity, Kind as PmKind, Pool};
+
+use crate::commit_log::FirstLog;
+use crate::memtable::Memtables;
 
 /// Extents of this kind hold memtables.
 pub(super) const MEMTABLE_KIND: PmKind = kinds::SLM_MEMTABLE;
@@ -53,7 +55,7 @@ pub(super) struct MemTable {
     to_index: AtomicU64,
     slot: usize,
     /// The first commit log that holds writes of this memtable; zero before there is one.
-    first_log: AtomicU64,
+    first_log: FirstLog,
     /// How far its flush has come.
     pub flush: FlushProgress,
 }
@@ -160,7 +162,7 @@ impl MemTable {
 
     fn around(list: SkipList, slot: usize) -> MemTable {
         let to_index = index_room(list.entries(), list.bytes_used()).into();
-        MemTable { list, to_index, slot, first_log: AtomicU64::new(0), flush: FlushProgress::default() }
+        MemTable { list, to_index, slot, first_log: FirstLog::default(), flush: FlushProgress::default() }
     }
 
     /// The skiplist.
@@ -172,18 +174,9 @@ impl MemTable {
         self.slot
     }
 
-    pub fn first_log(&self) -> u64 {
-        self.first_log.load(Ordering::Acquire)
-    }
-
-    /// Notes the first log that this memtable's writes go to.
-    pub fn logged_from(&self, number: u64) {
-        let _ = self.first_log.compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire);
-    }
-
-    /// Notes that log `number` stands for all this memtable's logs before it.
-    pub fn relogged(&self, number: u64) {
-        self.first_log.store(number, Ordering::Release);
+    /// Where its writes begin in the logs.
+    pub fn first_log(&self) -> &FirstLog {
+        &self.first_log
     }
 
     /// Bytes that its entries take of the index once they are flushed, at most.
@@ -221,45 +214,10 @@ pub(super) fn root(slot: usize) -> &'static str {
     ["slm.mem.0", "slm.mem.1"][slot]
 }
 
-/// The memtables of one moment, newest first.
-#[derive(Debug, Clone)]
-pub(super) struct MemSet(Vec<Arc<MemTable>>);
+/// The memtables of one moment.
+pub(super) type MemSet = Memtables<MemTable>;
 
-impl MemSet {
-    /// The set with `tables`, newest first; not empty.
-    pub fn new(tables: Vec<Arc<MemTable>>) -> MemSet {
-        debug_assert!(!tables.is_empty(), "there is always a memtable to write to");
-        MemSet(tables)
-    }
-
-    /// The one being written.
-    pub fn active(&self) -> &Arc<MemTable> {
-        &self.0[0]
-    }
-
-    /// The oldest that waits for its flush.
-    pub fn oldest_immutable(&self) -> Option<&Arc<MemTable>> {
-        if self.0.len() > 1 { self.0.last() } else { None }
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<MemTable>> {
-        self.0.iter()
-    }
-
-    /// The set after rotation to `table`.
-    pub fn rotated(&self, table: Arc<MemTable>) -> MemSet {
-        let mut tables = vec![table];
-        tables.extend(self.0.iter().cloned());
-        MemSet(tables)
-    }
-
-    /// The set without `table`.
-    pub fn without(&self, table: &Arc<MemTable>) -> MemSet {
-        MemSet::new(self.0.iter().filter(|t| !Arc::ptr_eq(t, table)).cloned().collect())
-    }
-
-    /// A slot that no memtable of the set uses.
-    pub fn free_slot(&self) -> Option<usize> {
-        (0..MEMTABLES).find(|slot| self.0.iter().all(|t| t.slot() != *slot))
-    }
+/// A slot that no memtable of `mem` uses.
+pub(super) fn free_slot(mem: &MemSet) -> Option<usize> {
+    (0..MEMTABLES).find(|slot| mem.iter().all(|t| t.slot() != *slot))
 }

@@ -48,7 +48,7 @@ use terrace_base::exec::Lane;
 use terrace_index::{PointIndex, SkipList, WeakSkipList};
 use terrace_pmem::Pool;
 
-use crate::commit_log::CommitLog;
+use crate::commit_log::{CommitLog, oldest_first_log};
 use crate::compaction::selective::{LeafScan, PinnedEntries};
 use crate::core::Core;
 use crate::core::engine::{Direction, Engine, EngineIter};
@@ -204,9 +204,7 @@ impl Slm {
     /// The log from which on the memtables after `memtable` are logged.
     fn first_log_after(&self, memtable: &Arc<MemTable>) -> u64 {
         self.log.first_after(&self.manifest, || {
-            let mem = self.mem.load();
-            let newer = mem.iter().take_while(|m| !Arc::ptr_eq(m, memtable));
-            newer.map(|m| m.first_log()).last().filter(|&number| number > 0)
+            oldest_first_log(self.mem.load().newer_than(memtable).map(|m| m.first_log().get()))
         })
     }
 
@@ -227,7 +225,7 @@ impl Slm {
         retired.retain(|list| !list.is_gone());
         retired.push(memtable.list().downgrade());
         drop(retired);
-        self.mem.rcu(|mem| mem.without(memtable));
+        self.mem.rcu(|mem| mem.without(|other| Arc::ptr_eq(other, memtable)));
         memtable.free()?;
         if let Err(error) = self.log.drop_old(&self.manifest) {
             tracing::warn!(%error, "logs that are no longer needed stay until the next flush");

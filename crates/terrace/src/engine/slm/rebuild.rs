@@ -10,13 +10,14 @@ use std::sync::Arc;
 
 use terrace_base::{Error, Result};
 use terrace_index::{PointIndex, Record};
-use terrace_table::{Cursor, Kind, merge};
+use terrace_table::Kind;
 
 use super::memtable::NODE_OVERHEAD_BYTES;
 use super::{Slm, flush};
 use crate::batch::{Op, WriteBatch};
 use crate::commit_log::replay;
-use crate::located::{Word, count_edits};
+use crate::located::{Location, count_edits};
+use crate::tables::{each_newest, merge_ahead};
 
 /// Bytes read ahead from each table, at most.
 const READAHEAD_BYTES: usize = 256 << 10;
@@ -51,27 +52,18 @@ impl Slm {
     fn rebuild_index(&self) -> Result<u64> {
         let state = self.manifest.state();
         let mut live: BTreeMap<u64, i64> = state.tables.keys().map(|n| (*n, 0)).collect();
-        let readahead = self.core.memory.buffer(state.tables.size(), READAHEAD_BYTES);
-        let _loan = self.core.memory.lend(state.tables.size() * readahead);
-        let mut children: Vec<Box<dyn Cursor>> = Vec::with_capacity(state.tables.size());
-        for &number in state.tables.keys() {
-            children.push(Box::new(self.tables.get(number)?.cursor(false, readahead)));
-        }
-        let mut cursor = merge(children);
-        cursor.seek_first()?;
-        let mut previous: Option<Vec<u8>> = None;
+        let child = |&number: &u64, ahead| self.tables.cursor(number, ahead);
+        let numbers: Vec<u64> = state.tables.keys().copied().collect();
+        let (mut cursor, _loan) = merge_ahead(&self.core, READAHEAD_BYTES, &numbers, child)?;
         let mut keys = 0;
-        while cursor.valid() {
-            if previous.as_deref() != Some(cursor.key()) {
-                if let (Kind::Put, Some(position)) = (cursor.kind(), cursor.position()) {
-                    self.located.index().insert(cursor.key(), Word::Position(position).encode())?;
-                    *live.entry(position.number()).or_default() += 1;
-                    keys += 1;
-                }
-                previous = Some(cursor.key().to_vec());
+        each_newest(&mut cursor, |newest| {
+            if let (Kind::Put, Some(position)) = (newest.kind(), newest.position()) {
+                self.located.index().insert(newest.key(), Location::Position(position).encode())?;
+                *live.entry(position.number()).or_default() += 1;
+                keys += 1;
             }
-            cursor.next()?;
-        }
+            Ok(())
+        })?;
         for (number, table) in &state.tables {
             *live.entry(*number).or_default() -= table.live_raw;
         }
@@ -102,7 +94,7 @@ impl Slm {
             flush::run(self)?;
         }
         let memtable = Arc::clone(self.mem.load().active());
-        memtable.logged_from(number);
+        memtable.first_log().note(number);
         let mut wanted = Vec::with_capacity(batch.len());
         for (op, seq) in batch.ops().zip(first..).filter(|(_, seq)| *seq > reached) {
             if !self.superseded(op.key, seq)? {

@@ -20,7 +20,7 @@ use super::behind::note_flushed;
 use super::flush;
 use super::open::Attached;
 use crate::core::engine::Engine;
-use crate::located::Word;
+use crate::located::Location;
 use crate::pool;
 
 impl Slm {
@@ -160,7 +160,7 @@ impl Slm {
         }
         let mut named = BTreeSet::new();
         self.located.each_word(|_, word| {
-            if let Some(Word::Position(position)) = Word::decode(word) {
+            if let Some(Location::Position(position)) = Location::decode(word) {
                 named.insert(position.number());
             }
             Ok(())
@@ -201,7 +201,7 @@ impl Slm {
         if let Some(&first) = logs.first()
             && !self.mem.load().active().is_empty()
         {
-            self.mem.load().iter().for_each(|m| m.logged_from(first));
+            self.mem.load().iter().for_each(|m| m.first_log().note(first));
         }
         if self.logs_writes() {
             self.log.join_small(self, logs.len())?;

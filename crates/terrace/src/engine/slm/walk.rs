@@ -23,7 +23,7 @@ use super::memtable::MemSet;
 
 use crate::compaction::selective::RangeScan;
 use crate::core::engine::{Direction, EngineIter};
-use crate::located::{Word, value_of};
+use crate::located::{Location, value_of};
 
 /// Index entries copied at first, and at most, in one go.
 const FIRST_STRETCH: usize = 8;
@@ -250,8 +250,8 @@ fn read_ahead(
     let mut out = vec![None; window.len()];
     let first = window.start;
     let mut places: Vec<(Position, usize)> = window
-        .filter_map(|i| match Word::decode(batch.word(i)) {
-            Some(Word::Position(position)) => Some((position, i)),
+        .filter_map(|i| match Location::decode(batch.word(i)) {
+            Some(Location::Position(position)) => Some((position, i)),
             _ => None,
         })
         .collect();

@@ -13,13 +13,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use terrace_base::exec::Lane;
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_index::{ListCursor, Record, Staged, Staging};
 use terrace_pmem::{Claim, Granularity};
 use terrace_table::Kind;
 
-use super::memtable::{MemSet, MemTable, NODE_OVERHEAD_BYTES, first_bytes, index_room};
+use super::memtable::{MemSet, MemTable, NODE_OVERHEAD_BYTES, first_bytes, free_slot, index_room};
 use super::{Slm, flush};
 use crate::batch::WriteBatch;
 use crate::commit_log::{Entry, Logged};
@@ -143,7 +142,7 @@ impl Slm {
                 self.slow_down(active.list().bytes_used(), mem.oldest_immutable(), group);
                 return Ok(());
             }
-            if mem.free_slot().is_some() {
+            if free_slot(&mem).is_some() {
                 self.rotate_memtable(0)?;
             } else {
                 self.wait_for_flush()?;
@@ -155,7 +154,7 @@ impl Slm {
     fn may_rotate_early(&self, mem: &MemSet) -> bool {
         self.rotate_soon.load(Ordering::Relaxed)
             && !mem.active().is_empty()
-            && mem.free_slot().is_some()
+            && free_slot(mem).is_some()
             && self.rotate_soon.swap(false, Ordering::Relaxed)
     }
 
@@ -185,11 +184,11 @@ impl Slm {
     /// from `first_log` on, if that is not zero, else in one to come.
     pub(super) fn rotate_memtable(&self, first_log: u64) -> Result<()> {
         let mem = self.mem.load_full();
-        let slot = mem.free_slot().ok_or_else(|| Error::invalid("no memtable is free to rotate to"))?;
+        let slot = free_slot(&mem).ok_or_else(|| Error::invalid("no memtable is free to rotate to"))?;
         self.log.rotate()?;
         let next = Arc::new(self.new_memtable(slot)?);
-        next.logged_from(first_log);
-        self.mem.store(Arc::new(mem.rotated(next)));
+        next.first_log().note(first_log);
+        self.mem.store(Arc::new(mem.rotated(&next)));
         self.spawn_flush();
         Ok(())
     }
@@ -218,16 +217,12 @@ impl Slm {
 
     /// Waits until the oldest immutable memtable is flushed.
     pub(super) fn wait_for_flush(&self) -> Result<()> {
-        let Some(waited_for) = self.mem.load().oldest_immutable().cloned() else { return Ok(()) };
-        let gone = || !self.mem.load().iter().any(|m| Arc::ptr_eq(m, &waited_for));
-        self.flushes.wait_until(&self.core, gone, || flush::run(self))
+        let memtables = || MemSet::clone(&self.mem.load());
+        self.flushes.wait_for_oldest(&self.core, memtables, || flush::run(self))
     }
 
     fn spawn_flush(&self) {
-        self.spawn(Lane::Flush, |slm| {
-            // The failure is kept in `health`; writers that need the room get it.
-            let _ = flush::run(slm);
-        });
+        self.jobs.spawn_flush(&self.me, flush::run);
     }
 }
 
@@ -257,7 +252,7 @@ impl Logged for Slm {
     }
 
     fn logged_from(&self, number: u64) {
-        self.mem.load().active().logged_from(number);
+        self.mem.load().active().first_log().note(number);
     }
 
     fn unflushed(&self, flushed: u64) -> Result<Vec<ListCursor>> {
@@ -286,7 +281,7 @@ impl Logged for Slm {
 
     fn relogged(&self, number: u64) -> bool {
         let mem = self.mem.load();
-        mem.iter().filter(|m| !m.is_empty()).for_each(|m| m.relogged(number));
+        mem.iter().filter(|m| !m.is_empty()).for_each(|m| m.first_log().replace(number));
         !mem.active().is_empty()
     }
 }

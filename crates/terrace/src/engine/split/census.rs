@@ -11,7 +11,7 @@ use terrace_index::ScanBatch;
 
 use super::home::Ssd;
 use super::place::OnSsd;
-use crate::engine::pm::{KeyIndex, Named, PmStore, Word, WordOf};
+use crate::engine::pm::{KeyIndex, Named, PmStore, VersionRef, VersionRefOf};
 
 /// Has the walk done in the background.
 pub(super) fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
@@ -77,10 +77,10 @@ fn walk<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
 fn meet<I: KeyIndex<Home = Ssd>>(
     store: &PmStore<I>,
     key: &[u8],
-    word: WordOf<I>,
+    word: VersionRefOf<I>,
     met: &mut Met,
 ) -> Result<()> {
-    if let Word::Record(record) = word
+    if let VersionRef::Record(record) = word
         && !record.is_linked()
         && !record.is_remote()
     {

@@ -21,7 +21,7 @@ use super::{census, check, migrate, reclaim, repair};
 use crate::core::Core;
 use crate::core::files::missing_table;
 use crate::core::report::CheckReport;
-use crate::engine::pm::{Elsewhere, Item, KeyIndex, Loaded, Place, PmStore, Salvaged, Tell, Word};
+use crate::engine::pm::{Elsewhere, Item, KeyIndex, Loaded, Place, PmStore, Salvaged, Tell, VersionRef};
 use crate::manifest::{FileName, Identity, Manifest, State};
 use crate::salvage::Salvage;
 use crate::stats::Stats;
@@ -335,9 +335,9 @@ impl Elsewhere for Ssd {
         self.weights.count(record.offset());
     }
 
-    fn was_written<P: Place>(&self, record: RecordRef, before: Option<Word<P>>) {
+    fn was_written<P: Place>(&self, record: RecordRef, before: Option<VersionRef<P>>) {
         let inherited = match before {
-            Some(Word::Record(before)) => self.weights.get(before.offset()),
+            Some(VersionRef::Record(before)) => self.weights.get(before.offset()),
             _ => 0,
         };
         self.weights.set(record.offset(), inherited.saturating_add(1));

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use terrace_base::checksum::{crc32c, crc32c_append};
-use terrace_base::{Error, Result};
+use terrace_base::{Error, Kind, Result};
 use terrace_disk::BlockBuf;
 
 use crate::engine::pm::{Item, Loaded};
@@ -13,7 +13,10 @@ use crate::engine::pm::{Item, Loaded};
 /// Bytes before the key.
 pub(super) const HEAD_BYTES: usize = 32;
 
+/// Its last byte is the version: greater ones are for items of other kinds and with further fields, such as an expiry or the
+/// number of a keyspace. Their heads are as long, and lengths, origin and checksum stay where they are.
 const MAGIC: [u8; 8] = *b"TERSLOT1";
+const VERSIONS: std::ops::RangeInclusive<u8> = MAGIC[7]..=b'9';
 
 /// Bits of a number; the rest of its word is the length of the key.
 const NUMBER_BITS: u32 = 48;
@@ -47,6 +50,8 @@ pub(super) struct Head {
     pub key_len: usize,
     pub value_len: usize,
     pub number: u64,
+    /// A later version wrote it, if the item is sound.
+    pub is_later: bool,
 }
 
 impl Head {
@@ -56,11 +61,13 @@ impl Head {
         let word =
             |at: usize| front[at..at + 8].iter().rev().fold(0u64, |word, byte| word << 8 | u64::from(*byte));
         let value_len = u32::from_le_bytes([front[12], front[13], front[14], front[15]]) as usize;
-        let is_one = front[..8] == MAGIC && word(24) == origin && value_len <= crate::batch::MAX_VALUE_BYTES;
+        let is_one = front[..7] == MAGIC[..7] && VERSIONS.contains(&front[7]);
+        let is_one = is_one && word(24) == origin && value_len <= crate::batch::MAX_VALUE_BYTES;
         is_one.then(|| Head {
             key_len: (word(16) >> NUMBER_BITS) as usize,
             value_len,
             number: word(16) & ((1 << NUMBER_BITS) - 1),
+            is_later: front[7] != MAGIC[7],
         })
     }
 
@@ -77,7 +84,7 @@ pub(super) struct Read<'a> {
     pub key: &'a [u8],
 }
 
-/// The item of that database that `bytes` begin with, if there is one and it is sound.
+/// The item of that database that `bytes` begin with, if there is one and it is sound. A later version may have written it.
 pub(super) fn decode(origin: u64, bytes: &[u8]) -> Option<Read<'_>> {
     let head = Head::of(origin, bytes)?;
     let item = bytes.get(..head.bytes())?;
@@ -88,6 +95,7 @@ pub(super) fn decode(origin: u64, bytes: &[u8]) -> Option<Read<'_>> {
 /// The version of `key` in the item at `offset` of the file at `path`.
 pub(super) fn load(origin: u64, key: &[u8], item: BlockBuf, path: &Path, offset: u64) -> Result<Loaded> {
     let head = match decode(origin, &item) {
+        Some(read) if read.head.is_later => return Err(later(path)),
         Some(read) if read.key == key => read.head,
         Some(_) => return Err(wrong(path, offset, key, "another key's")),
         None => return Err(wrong(path, offset, key, "other bytes")),
@@ -95,6 +103,12 @@ pub(super) fn load(origin: u64, key: &[u8], item: BlockBuf, path: &Path, offset:
     let from = HEAD_BYTES + head.key_len;
     let value = Bytes::from_owner(item).slice(from..from + head.value_len);
     Ok(Loaded { number: head.number, value })
+}
+
+/// The error for a sound item that a later version wrote.
+#[cold]
+pub(super) fn later(path: &Path) -> Error {
+    Kind::later("an item of another kind, or with further fields", path)
 }
 
 fn wrong(path: &Path, offset: u64, key: &[u8], found: &str) -> Error {
@@ -128,6 +142,19 @@ mod tests {
             assert!(decode(7, &damaged).is_none(), "bit {bit}");
         }
         assert!(decode(7, &bytes[..39]).is_none() && decode(7, &[]).is_none());
+    }
+
+    #[test]
+    fn an_item_of_a_later_version_is_refused_by_name() {
+        for version in [b'2', b'9'] {
+            let mut bytes = encode(7, &ITEM, 512);
+            bytes[7] = version;
+            assert!(decode(7, &bytes).is_none(), "its checksum covers the version");
+            let crc = crc(&bytes[..40]);
+            bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+            let error = load(7, b"key", bytes, Path::new("slots"), 0).unwrap_err();
+            assert!(error.is_of_another_version(), "{error}");
+        }
     }
 
     const GOLDEN: &str = "544552534c4f5431576a72be05000000040302010000030044332211000000006b657976616c7565";

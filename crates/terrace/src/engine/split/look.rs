@@ -153,6 +153,7 @@ impl SlotsFile {
     ///
     /// # Errors
     ///
+    /// `InvalidFormat` for a sound item that a later version wrote;
     /// `Corruption` in the end if the stamp that the manifest knows is not in its place, and where the file ends before
     /// its length; what the system says of a read that fails; and the errors of `see`.
     ///
@@ -175,6 +176,9 @@ impl SlotsFile {
                     see(InSlots::Stamp { offset, number: stamp.number, is_known })?;
                 } else if let Some(head) = Head::of(self.origin, front) {
                     let (key, is_sound) = self.read_item(offset, &head, front)?;
+                    if is_sound && head.is_later {
+                        return Err(item::later(&self.path).into());
+                    }
                     if is_sound {
                         covered = offset + head.bytes() as u64;
                     }

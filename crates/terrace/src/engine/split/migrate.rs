@@ -24,7 +24,7 @@ use super::home::Ssd;
 use super::pace::Fill;
 use super::place::OnSsd;
 use super::reclaim;
-use crate::engine::pm::{KeyIndex, Place, PmStore, Word, WordOf};
+use crate::engine::pm::{KeyIndex, Place, PmStore, VersionRef, VersionRefOf};
 use crate::manifest::Edit;
 use crate::tables::{MadeTable, TableWriter, WriterOptions};
 use crate::versions::{LINKED_KIND, RECORD_KIND, Record};
@@ -154,8 +154,8 @@ impl<'a, I: KeyIndex<Home = Ssd>> Mover<'a, I> {
         let store = self.store;
         let Some(word) = store.decode_some(store.index.get(&note.key)?)? else { return Ok(false) };
         let is_same = match (word, note.from) {
-            (Word::Place(OnSsd::Run(position)), From::Run(from)) => position == from,
-            (Word::Record(record), From::Record { number }) if !record.is_tombstone() => {
+            (VersionRef::Place(OnSsd::Run(position)), From::Run(from)) => position == from,
+            (VersionRef::Record(record), From::Record { number }) if !record.is_tombstone() => {
                 // SAFETY: present since before the word was loaded.
                 let record = unsafe { Record::peek(&store.pool, record)? };
                 record.number == number
@@ -365,8 +365,8 @@ fn look<I: KeyIndex<Home = Ssd>>(
     store.index.scan(from, false, BATCH_KEYS, batch)?;
     let mut going = Vec::new();
     for (key, bits) in batch.iter() {
-        let word: WordOf<I> = store.decode(bits)?;
-        let Word::Record(word) = word else { continue };
+        let word: VersionRefOf<I> = store.decode(bits)?;
+        let VersionRef::Record(word) = word else { continue };
         if word.is_tombstone() || word.is_remote() {
             continue;
         }

@@ -48,7 +48,7 @@ impl Place for OnSsd {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::pm::Word;
+    use crate::engine::pm::VersionRef;
     use crate::versions::RecordRef;
 
     #[test]
@@ -58,12 +58,12 @@ mod tests {
         assert_eq!((run.bits(), slot.bits()), (0x4000_0070_0001_0008, 0x8000_0000_0240_012c));
         for place in [run, slot] {
             assert_eq!(OnSsd::from_bits(place.bits()), Some(place));
-            assert_eq!(Word::<OnSsd>::decode(place.bits()), Some(Word::Place(place)));
+            assert_eq!(VersionRef::<OnSsd>::decode(place.bits()), Some(VersionRef::Place(place)));
         }
         let record = RecordRef::new(0x40, true, true);
-        assert_eq!(Word::<OnSsd>::decode(record.bits()), Some(Word::Record(record)));
+        assert_eq!(VersionRef::<OnSsd>::decode(record.bits()), Some(VersionRef::Record(record)));
         for wrong in [0, 3 << 62, 1 << 62, 2 << 62, 2 << 62 | 1 << 61 | 1, 1 << 60 | 0x40] {
-            assert_eq!(Word::<OnSsd>::decode(wrong), None, "{wrong:#x}");
+            assert_eq!(VersionRef::<OnSsd>::decode(wrong), None, "{wrong:#x}");
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
 use terrace_base::exec::Lane;
-use terrace_table::{Cursor, Kind, merge};
+use terrace_table::{Cursor, Kind};
 
 use super::home::Ssd;
 use super::migrate::{From, Mover, Moving};
@@ -18,6 +18,7 @@ use super::runs::Run;
 use crate::compaction::selective::{PinnedEntries, SelectiveOptions, View, choose};
 use crate::engine::pm::{KeyIndex, Place, PmStore};
 use crate::manifest::State;
+use crate::tables::merge_ahead;
 
 /// Bytes read ahead from each input, at most.
 const READAHEAD_BYTES: usize = 512 << 10;
@@ -173,14 +174,8 @@ fn merge_into<I: KeyIndex<Home = Ssd>>(
     inputs: &[u64],
     mover: &mut Mover<'_, I>,
 ) -> Result<()> {
-    let readahead = store.core.memory.buffer(inputs.len(), READAHEAD_BYTES);
-    let _loan = store.core.memory.lend(inputs.len() * readahead);
-    let mut children: Vec<Box<dyn Cursor>> = Vec::with_capacity(inputs.len());
-    for &number in inputs {
-        children.push(Box::new(store.home.tables.get(number)?.cursor(false, readahead)));
-    }
-    let mut cursor = merge(children);
-    cursor.seek_first()?;
+    let child = |&number: &u64, ahead| store.home.tables.cursor(number, ahead);
+    let (mut cursor, _loan) = merge_ahead(&store.core, READAHEAD_BYTES, inputs, child)?;
     while cursor.valid() {
         if store.jobs.is_closing() {
             return Ok(());

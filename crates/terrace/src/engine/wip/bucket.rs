@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use rpds::RedBlackTreeSetSync;
 use terrace_base::Result;
 use terrace_base::checksum::hash64;
 use terrace_table::Entry;
@@ -21,6 +22,7 @@ use terrace_table::Entry;
 use super::memtable::BucketMemtable;
 use crate::compaction::buckets::{BucketFigures, BucketTable, LEVELS};
 use crate::levels::run::Run;
+use crate::memtable::Memtables;
 
 /// Where merges of a whole bucket go.
 pub(super) const LAST_LEVEL: usize = LEVELS - 1;
@@ -53,8 +55,7 @@ pub(super) struct Bucket {
 /// What may be read of a bucket at one moment.
 #[derive(Debug, Clone)]
 pub(super) struct Readable {
-    /// Newest first; the first is the one being written.
-    pub memtables: Vec<Arc<BucketMemtable>>,
+    pub memtables: Memtables<BucketMemtable>,
     /// Those with the newest versions first.
     pub tables: Arc<Vec<Placed>>,
 }
@@ -68,7 +69,11 @@ pub(super) struct Placed {
 
 impl Placed {
     /// What deciding needs of it.
-    pub fn figures<'a>(&'a self, keeping: &BTreeSet<u64>, busy: &BTreeSet<u64>) -> BucketTable<'a> {
+    pub fn figures<'a>(
+        &'a self,
+        keeping: &RedBlackTreeSetSync<u64>,
+        busy: &BTreeSet<u64>,
+    ) -> BucketTable<'a> {
         let meta = self.run.meta();
         BucketTable {
             number: meta.number,
@@ -92,13 +97,12 @@ impl Placed {
 
 impl Readable {
     pub fn active(&self) -> &Arc<BucketMemtable> {
-        &self.memtables[0]
+        self.memtables.active()
     }
 
     /// The same with another memtable to be written.
     pub fn with(&self, active: &Arc<BucketMemtable>) -> Readable {
-        let memtables = std::iter::once(active).chain(&self.memtables).cloned().collect();
-        Readable { memtables, tables: self.tables.clone() }
+        Readable { memtables: self.memtables.rotated(active), tables: self.tables.clone() }
     }
 
     /// Whether no table but those of `except` may hold a version of `key` that is older than `seq`.
@@ -118,7 +122,7 @@ impl Bucket {
     pub fn new(
         lower: Vec<u8>,
         upper: Option<Vec<u8>>,
-        memtables: Vec<Arc<BucketMemtable>>,
+        memtables: Memtables<BucketMemtable>,
         tables: Arc<Vec<Placed>>,
     ) -> Arc<Bucket> {
         Arc::new(Bucket {

@@ -100,11 +100,15 @@ impl Buckets {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::wip::memtable::{BucketMemtable, Memory};
+    use crate::memtable::hash::Overflow;
 
     fn buckets(lowers: &[&str]) -> Buckets {
         let uppers = lowers.iter().skip(1).map(|upper| Some(upper.as_bytes().to_vec())).chain([None]);
+        let memory = Memory::new(Overflow::Chain);
         let bucket = |(lower, upper): (&&str, Option<Vec<u8>>)| {
-            Bucket::new(lower.as_bytes().to_vec(), upper, Vec::new(), Arc::default())
+            let active = BucketMemtable::new(&memory, (lower.as_bytes(), upper.as_deref()), None);
+            Bucket::new(lower.as_bytes().to_vec(), upper, active.into(), Arc::default())
         };
         Buckets::new(lowers.iter().zip(uppers).map(bucket).collect())
     }

@@ -7,15 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
-use terrace_table::TableMeta;
 
 use super::bucket::{Bucket, Placed, newest_first};
 use super::buckets::Buckets;
 use super::memtable::BucketMemtable;
 use super::{Plan, Wip};
 use crate::compaction::buckets::{BucketFigures, BucketTable, KeyRange, kept, sublevels};
-use crate::levels::output::Written;
-use crate::levels::run::Made;
+use crate::levels::change::RunChange;
 use crate::manifest::{Edit, State};
 
 /// A change, as it is put together.
@@ -23,63 +21,15 @@ use crate::manifest::{Edit, State};
 pub(super) struct Change {
     /// What else the manifest is told.
     pub edits: Vec<Edit>,
-    added: Vec<(usize, TableMeta)>,
-    removed: Vec<u64>,
-    moved: Vec<(u64, usize)>,
-    /// Tables among those added that hold versions which only snapshots keep.
-    keeping: Vec<u64>,
-    /// The files of those added.
-    made: Vec<Made>,
+    pub runs: RunChange,
 }
 
 impl Change {
-    /// Adds what a flush or a compaction has written to `level`.
-    pub fn add(&mut self, level: usize, written: Vec<Written>) {
-        for table in written {
-            self.keeping.extend(table.keeps_old.then_some(table.meta.number));
-            self.added.push((level, table.meta));
-            self.made.push(table.made);
-        }
-    }
-
-    /// Takes tables away.
-    pub fn remove(&mut self, numbers: impl IntoIterator<Item = u64>) {
-        self.removed.extend(numbers);
-    }
-
-    /// Puts a table on `level` as it is.
-    pub fn move_to(&mut self, level: usize, number: u64) {
-        self.moved.push((number, level));
-    }
-
-    fn manifest_edits(&self, state: &State) -> Vec<Edit> {
-        let mut edits = self.edits.clone();
-        edits.extend(self.removed.iter().map(|&number| Edit::RemoveTable { number }));
-        let moves = self.moved.iter().map(|&(number, level)| Edit::MoveTable { number, level: level as u32 });
-        edits.extend(moves);
-        let add = |(level, meta): &(usize, TableMeta)| Edit::AddTable {
-            level: *level as u32,
-            job: 0,
-            meta: meta.clone(),
-        };
-        edits.extend(self.added.iter().map(add));
-        if !self.keeping.is_empty() {
-            let mut candidates = (*state.candidates).clone();
-            for number in &self.removed {
-                candidates.remove(number);
-            }
-            candidates.extend(&self.keeping);
-            edits.push(Edit::Candidates(candidates.into_iter().collect()));
-        }
-        edits
-    }
-
     /// A key of each table that comes, goes or moves.
     fn keys(&self, state: &State) -> Vec<Vec<u8>> {
-        let gone = self.removed.iter().chain(self.moved.iter().map(|(number, _)| number));
-        let gone =
-            gone.filter_map(|number| state.tables.get(number)).map(|table| table.meta.smallest.clone());
-        gone.chain(self.added.iter().map(|(_, meta)| meta.smallest.clone())).collect()
+        let gone = self.runs.removed().iter().chain(self.runs.moved().iter().map(|(number, _)| number));
+        let gone = gone.filter_map(|number| state.tables.get(number)).map(|table| &*table.meta);
+        gone.chain(self.runs.added().map(|(_, meta)| meta)).map(|meta| meta.smallest.clone()).collect()
     }
 }
 
@@ -96,29 +46,21 @@ impl Wip {
 
     /// The same, with `changing` locked.
     pub(super) fn install_locked(&self, mut change: Change, leaving: &[Arc<BucketMemtable>]) -> Result<()> {
-        let made: Vec<Placed> =
-            change.added.iter().map(|(level, meta)| self.made(*level, meta)).collect::<Result<_>>()?;
+        let runs = change.runs.open(&self.runs)?;
+        let levels = change.runs.added().map(|(level, _)| level);
+        let made: Vec<Placed> = levels.zip(runs).map(|(level, run)| Placed { run, level }).collect();
         let state = self.manifest.state();
         let buckets = self.buckets();
-        let files = std::mem::take(&mut change.made);
-        let mut edits = change.manifest_edits(&state);
+        let keys = change.keys(&state);
+        let mut edits = std::mem::take(&mut change.edits);
         edits.extend(self.flushed_edits(&state, &buckets, leaving));
-        if let Err(e) = self.manifest.apply(&edits) {
-            // Whether they are in it a crash would decide: they stay until that is settled.
-            files.into_iter().for_each(Made::keep_until_decided);
-            return Err(e);
-        }
-        files.into_iter().for_each(Made::keep);
+        change.runs.commit(&self.manifest, edits)?;
         self.runs.insert(made.iter().map(|table| table.run.clone()));
-        self.show(&buckets, &change, &state, &made, leaving);
+        self.show(&buckets, &change.runs, &keys, &made, leaving);
         self.forget_logs();
         self.fit_cache();
         self.jobs.progressed();
         Ok(())
-    }
-
-    fn made(&self, level: usize, meta: &TableMeta) -> Result<Placed> {
-        self.runs.made(meta).map(|run| Placed { run, level })
     }
 
     /// What the manifest is told as memtables leave: for each bucket how far its writes are in tables, for all of them how
@@ -158,28 +100,28 @@ impl Wip {
         holders
     }
 
-    /// Shows readers what has changed, of each bucket in one step.
+    /// Shows readers what has changed, of each bucket in one step; `keys` are of the tables that come, go or move.
     fn show(
         &self,
         buckets: &Buckets,
-        change: &Change,
-        before: &State,
+        change: &RunChange,
+        keys: &[Vec<u8>],
         made: &[Placed],
         leaving: &[Arc<BucketMemtable>],
     ) {
         let mut touched = self.holders(buckets, leaving);
-        for key in change.keys(before) {
-            let place = buckets.place(&key);
+        for key in keys {
+            let place = buckets.place(key);
             touched.insert(place, buckets.at(place));
         }
         for bucket in touched.values() {
             let new: Vec<&Placed> = made.iter().filter(|t| bucket.holds(&t.run.meta().smallest)).collect();
             bucket.readable.rcu(|now| {
                 let mut next = (**now).clone();
-                next.memtables.retain(|memtable| !is_among(leaving, memtable));
-                let kept = now.tables.iter().filter(|t| !change.removed.contains(&t.run.number()));
+                next.memtables = now.memtables.without(|memtable| is_among(leaving, memtable));
+                let kept = now.tables.iter().filter(|t| !change.removed().contains(&t.run.number()));
                 let mut tables: Vec<Placed> = kept.chain(new.iter().copied()).cloned().collect();
-                for (number, level) in &change.moved {
+                for (number, level) in change.moved() {
                     tables.iter_mut().filter(|t| t.run.number() == *number).for_each(|t| t.level = *level);
                 }
                 next.tables = newest_first(tables);

@@ -153,8 +153,8 @@ impl Wip {
         let written = self.merge_tables(&claim, &claim.tables, cuts, patience)?;
         let bytes = written.iter().map(|table| table.meta.file_bytes).sum();
         let mut change = Change::default();
-        change.remove(claim.numbers());
-        change.add(level + 1, written);
+        change.runs.remove(claim.numbers());
+        change.runs.add(level + 1, written);
         self.install(change, &[])?;
         bucket.forget_reads(level);
         self.core.counters.count_compaction(level + 1, bytes);

@@ -103,7 +103,7 @@ impl Wip {
         if *needs_log {
             self.log.sync_beside()?;
         }
-        change.add(0, written);
+        change.runs.add(0, written);
         let needed_before = self.manifest.state().log_number;
         self.install(change, batch)?;
         self.core.counters.count_flush(batch.len() as u64, 0, bytes);

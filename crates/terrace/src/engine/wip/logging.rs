@@ -199,7 +199,7 @@ impl Wip {
             let current = Some(self.current_log.load(Ordering::Acquire)).filter(|number| *number > 0);
             let of_memtables = self.memtables().into_iter().filter(|memtable| !contains(leaving, memtable));
             of_memtables
-                .map(|memtable| memtable.first_log())
+                .map(|memtable| memtable.first_log().get())
                 .filter(|number| *number > 0)
                 .chain(current)
                 .min()
@@ -225,7 +225,7 @@ impl Wip {
         let oldest = self.span.lock().parts.front()?.0;
         let holds = |bucket: &&Arc<Bucket>| {
             let readable = bucket.readable.load();
-            readable.memtables.iter().any(|m| m.first_log() > 0 && m.first_log() <= oldest)
+            readable.memtables.iter().any(|m| m.first_log().is_up_to(oldest))
         };
         let buckets = self.buckets();
         let holders: Vec<&Arc<Bucket>> = buckets.iter().filter(holds).collect();
@@ -302,7 +302,7 @@ impl Logged for Wip {
     }
 
     fn relogged(&self, number: u64) -> bool {
-        self.memtables().iter().filter(|m| !m.is_empty()).for_each(|m| m.relogged(number));
+        self.memtables().iter().filter(|m| !m.is_empty()).for_each(|m| m.first_log().replace(number));
         let goes_on = self.buckets().iter().any(|bucket| !bucket.readable.load().active().is_empty());
         self.current_log.store(if goes_on { number } else { 0 }, Ordering::Release);
         goes_on

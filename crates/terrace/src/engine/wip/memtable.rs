@@ -11,6 +11,7 @@ use terrace_base::Result;
 use terrace_table::{Cursor, Kind};
 
 use crate::batch::Op;
+use crate::commit_log::FirstLog;
 use crate::memtable::chunks::Chunks;
 use crate::memtable::hash::{HashTable, Overflow};
 use crate::memtable::{MemList, Version};
@@ -55,7 +56,7 @@ pub(super) struct BucketMemtable {
     pub lower: Vec<u8>,
     pub upper: Option<Vec<u8>>,
     /// The first log that holds writes of this memtable; zero before there is one.
-    first_log: AtomicU64,
+    first_log: FirstLog,
     /// The smallest sequence number in it; `u64::MAX` if it is empty.
     min_seq: AtomicU64,
     /// What it has added to the sum of all.
@@ -86,7 +87,7 @@ impl BucketMemtable {
             shape,
             lower: lower.to_vec(),
             upper: upper.map(<[u8]>::to_vec),
-            first_log: AtomicU64::new(0),
+            first_log: FirstLog::default(),
             min_seq: AtomicU64::new(u64::MAX),
             counted: AtomicU64::new(0),
             closed_bytes: AtomicU64::new(0),
@@ -96,9 +97,7 @@ impl BucketMemtable {
 
     /// Inserts an operation that log `log` has. Called by one thread at a time.
     pub fn insert(&self, op: &Op<'_>, seq: u64, log: u64) {
-        if self.first_log.load(Ordering::Relaxed) == 0 {
-            self.first_log.store(log, Ordering::Release);
-        }
+        self.first_log.note(log);
         if self.min_seq.load(Ordering::Relaxed) == u64::MAX {
             self.min_seq.store(seq, Ordering::Release);
         }
@@ -221,14 +220,9 @@ impl BucketMemtable {
         }
     }
 
-    /// The first log that has something of it; zero if there is none.
-    pub fn first_log(&self) -> u64 {
-        self.first_log.load(Ordering::Acquire)
-    }
-
-    /// Notes that log `number` stands for all its logs before that.
-    pub fn relogged(&self, number: u64) {
-        self.first_log.store(number, Ordering::Release);
+    /// Where its writes begin in the logs.
+    pub fn first_log(&self) -> &FirstLog {
+        &self.first_log
     }
 
     /// Looks at everything; says what is wrong.

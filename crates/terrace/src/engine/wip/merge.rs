@@ -1,7 +1,7 @@
 //! Merging tables of a bucket.
 
 use terrace_base::{Error, Result};
-use terrace_table::{Cursor, merge};
+use terrace_table::Cursor;
 
 use super::Wip;
 use super::bucket::Placed;
@@ -13,6 +13,7 @@ use crate::levels::merge::Survivors;
 use crate::levels::output::{Below, Outputs, Written};
 use crate::levels::row::Row;
 use crate::levels::run::Run;
+use crate::tables::merge_ahead;
 
 /// Bytes read ahead from each sublevel, at most.
 const READAHEAD_BYTES: usize = 512 << 10;
@@ -36,13 +37,12 @@ impl Wip {
         let numbers: Vec<u64> = inputs.iter().map(|table| table.run.number()).collect();
         let mut survivors = Survivors::new(&held, |key: &[u8], seq| readable.lacks_older(key, seq, &numbers));
         let rows = sublevels(inputs);
-        let readahead = self.core.memory.buffer(rows.len(), READAHEAD_BYTES);
-        let _loan = self.core.memory.lend(readahead * rows.len());
-        let child = |row: Row| -> Box<dyn Cursor> { Box::new(LevelCursor::new(row, false, readahead)) };
-        let mut cursor = merge(rows.into_iter().map(child).collect());
+        let child = |row: Row, ahead| -> Result<Box<dyn Cursor>> {
+            Ok(Box::new(LevelCursor::new(row, false, ahead)))
+        };
+        let (mut cursor, _loan) = merge_ahead(&self.core, READAHEAD_BYTES, rows, child)?;
         let mut outputs = Outputs::new(&self.core, &self.manifest, self.writer_options(), Below::default());
         outputs.begin_part(cuts)?;
-        cursor.seek_first()?;
         outputs.add_survivors(&mut cursor, None, &mut survivors, |_| true, || self.jobs.look_up(patience))?;
         outputs.finish()
     }

@@ -66,7 +66,6 @@ use std::sync::{Arc, OnceLock, Weak};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use terrace_base::Result;
-use terrace_base::exec::Lane;
 use terrace_pmem::Pool;
 use terrace_table::TableOptions;
 
@@ -282,10 +281,6 @@ impl Wip {
     fn fit_cache(&self) {
         let tables = self.core.cache().table_bytes();
         self.core.memory.fit_cache(tables + self.memory.held().max(self.memtables_budget()));
-    }
-
-    fn spawn(&self, lane: Lane, job: impl FnOnce(&Wip) + Send + 'static) -> bool {
-        self.jobs.spawn(lane, &self.me, job)
     }
 }
 

@@ -80,7 +80,7 @@ fn new_state(
     (state.log_number, state.log_end, state.last_log) =
         known.map_or((0, None, None), |s| (s.log_number, s.log_end, s.last_log));
     // What a table's entries beside the newest of their key are for is not known: it is looked at again.
-    state.candidates = std::sync::Arc::new(state.tables.keys().copied().collect());
+    state.candidates = state.tables.keys().copied().collect();
     Ok(state)
 }
 

@@ -14,6 +14,7 @@ use super::bucket::{Bucket, Placed, newest_first};
 use super::change::Change;
 use super::memtable::BucketMemtable;
 use crate::manifest::Edit;
+use crate::memtable::Memtables;
 
 impl Wip {
     /// Makes `change`, and of `bucket` several that begin at `boundaries`, too. None of its tables spans one of them, and no
@@ -146,7 +147,7 @@ impl Wip {
             memtable.reaches(lower) && upper.as_ref().is_none_or(|upper| memtable.lower < *upper)
         };
         let reaching = memtables.iter().filter(reaches).cloned();
-        let memtables = std::iter::once(active).chain(reaching).collect();
+        let memtables = Memtables::new(std::iter::once(active).chain(reaching).collect());
         Bucket::new(lower.to_vec(), upper, memtables, newest_first(own))
     }
 }

@@ -8,7 +8,6 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use terrace_base::Result;
-use terrace_base::exec::Lane;
 
 use super::Wip;
 use super::bucket::Bucket;
@@ -97,12 +96,7 @@ impl Wip {
             memtable_fill: fill,
             group_bytes: group.bytes(),
         };
-        let Some(delay) = delay(&load(), &limits) else {
-            let is_enough = || delay(&load(), &limits).is_some();
-            return self.jobs.work_until(is_enough, || self.compact_for_writers());
-        };
-        self.core.slow_down(delay);
-        Ok(())
+        self.jobs.slow_down(|| delay(&load(), &limits), || self.compact_for_writers())
     }
 
     /// Sublevels on level 0 of `bucket`, and how much too much it holds: nothing, once others have taken its place. Its figures
@@ -193,10 +187,7 @@ impl Wip {
 
     /// Has the memtables flushed whose writes no log before `number` is without.
     pub(super) fn freeze_logged_up_to(&self, number: u64) {
-        let holds = |bucket: &&Arc<Bucket>| {
-            let first = bucket.readable.load().active().first_log();
-            first > 0 && first <= number
-        };
+        let holds = |bucket: &&Arc<Bucket>| bucket.readable.load().active().first_log().is_up_to(number);
         let holders: Vec<Arc<Bucket>> = self.buckets().iter().filter(holds).cloned().collect();
         self.freeze(&holders);
     }
@@ -231,9 +222,6 @@ impl Wip {
     }
 
     pub(super) fn spawn_flush(&self) {
-        self.spawn(Lane::Flush, |wip| {
-            // The failure is kept in `health`; writers that need the room get it.
-            let _ = wip.run_flushes(|| false);
-        });
+        self.jobs.spawn_flush(&self.me, |wip| wip.run_flushes(|| false));
     }
 }

@@ -123,11 +123,11 @@ impl Wip {
         let bytes: u64 = written.iter().map(|table| table.meta.file_bytes).sum();
         let live = bytes + stay.iter().map(|table| table.run.meta().file_bytes).sum::<u64>();
         let mut change = Change::default();
-        change.remove(inputs.iter().map(|table| table.run.number()));
+        change.runs.remove(inputs.iter().map(|table| table.run.number()));
         stay.iter()
             .filter(|table| table.level != LAST_LEVEL)
-            .for_each(|table| change.move_to(LAST_LEVEL, table.run.number()));
-        change.add(LAST_LEVEL, written.into_iter().map(keeping_tombstones).collect());
+            .for_each(|table| change.runs.move_to(LAST_LEVEL, [table.run.number()]));
+        change.runs.add(LAST_LEVEL, written.into_iter().map(keeping_tombstones).collect());
         if boundaries.is_empty() {
             self.install(change, &[])?;
         } else {

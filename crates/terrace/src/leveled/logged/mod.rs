@@ -11,7 +11,6 @@ mod repair;
 mod write;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use terrace_base::Result;
@@ -22,7 +21,7 @@ pub(crate) use repair::repair;
 
 use super::{LeveledTree, Memtable, Stage, WriteBuffer};
 use crate::batch::Op;
-use crate::commit_log::{CommitLog, Policy, durability};
+use crate::commit_log::{CommitLog, FirstLog, Policy, durability};
 use crate::core::Core;
 use crate::core::report::CheckReport;
 use crate::core::request::Group;
@@ -44,8 +43,7 @@ pub(crate) struct LoggedMemtables<S = ()> {
 #[derive(Debug)]
 pub(crate) struct LoggedMemtable {
     list: MemList,
-    /// The first log that holds writes of this memtable; zero before there is one.
-    first_log: AtomicU64,
+    first_log: FirstLog,
 }
 
 /// Memtables lie in DRAM, so everything is handed to the system at once; what a flush writes is shown when all of it is
@@ -70,25 +68,6 @@ impl<S: Stage> LoggedMemtables<S> {
         let log = CommitLog::new(core.clone(), manifest, in_pool, log_policy(memtable_bytes));
         log.open_in_pool()?;
         Ok(LoggedMemtables { log, stage })
-    }
-}
-
-impl LoggedMemtable {
-    fn first_log(&self) -> u64 {
-        self.first_log.load(Ordering::Acquire)
-    }
-
-    /// Notes the first log that this memtable's writes go to.
-    fn logged_from(&self, number: u64) {
-        if self.first_log() != 0 {
-            return;
-        }
-        let _ = self.first_log.compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire);
-    }
-
-    /// Notes that log `number` stands for all this memtable's logs before it.
-    fn relogged(&self, number: u64) {
-        self.first_log.store(number, Ordering::Release);
     }
 }
 
@@ -148,7 +127,7 @@ impl<S: Stage> WriteBuffer for LoggedMemtables<S> {
     type Stage = S;
 
     fn memtable(&self, bytes: u64) -> LoggedMemtable {
-        LoggedMemtable { list: MemList::new(bytes), first_log: AtomicU64::new(0) }
+        LoggedMemtable { list: MemList::new(bytes), first_log: FirstLog::default() }
     }
 
     fn stage(&self) -> &S {

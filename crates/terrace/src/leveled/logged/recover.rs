@@ -76,7 +76,7 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
         let used = active.bytes_used();
         if used > 0 && used + need > self.settings.memtable_bytes {
             self.set_active_aside();
-            self.readable().active().logged_from(number);
+            self.readable().active().first_log.note(number);
             if !self.core.options.read_only {
                 // Without room it stays in memory, and in its logs.
                 unless_full(self.run_flushes())?;
@@ -84,7 +84,7 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
         }
         let readable = self.readable();
         let active = readable.active();
-        active.logged_from(number);
+        active.first_log.note(number);
         let newer = ops.ops().zip(first_seq..).filter(|(_, seq)| *seq > reached);
         active.insert(newer.map(|(op, seq)| {
             let value = if op.kind == Kind::Put { op.value } else { &[] };

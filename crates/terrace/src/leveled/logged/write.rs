@@ -8,7 +8,7 @@ use terrace_table::{Cursor, Kind};
 
 use super::{LoggedMemtable, LoggedMemtables};
 use crate::batch::WriteBatch;
-use crate::commit_log::{Entry, Logged};
+use crate::commit_log::{Entry, Logged, oldest_first_log};
 use crate::core::request::Group;
 use crate::leveled::{LeveledTree, Memtable, Stage};
 use crate::manifest::Manifest;
@@ -53,9 +53,7 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
     /// The log from which on the memtables after `memtable` are logged.
     pub(super) fn first_log_after(&self, memtable: &LoggedMemtable) -> u64 {
         self.buffer.log.first_after(&self.manifest, || {
-            let readable = self.readable();
-            let newer = readable.memtables.iter().take_while(|m| !std::ptr::eq(&***m, memtable));
-            newer.map(|m| m.first_log()).filter(|&n| n > 0).last()
+            oldest_first_log(self.readable().memtables.newer_than(memtable).map(|m| m.first_log.get()))
         })
     }
 }
@@ -86,7 +84,7 @@ impl<S: Stage> Logged for LeveledTree<LoggedMemtables<S>> {
     }
 
     fn logged_from(&self, number: u64) {
-        self.readable.load().active().logged_from(number);
+        self.readable.load().active().first_log.note(number);
     }
 
     fn unflushed(&self, flushed: u64) -> Result<Vec<MemCursor>> {
@@ -117,7 +115,7 @@ impl<S: Stage> Logged for LeveledTree<LoggedMemtables<S>> {
 
     fn relogged(&self, number: u64) -> bool {
         let readable = self.readable();
-        readable.memtables.iter().filter(|m| !m.is_empty()).for_each(|m| m.relogged(number));
+        readable.memtables.iter().filter(|m| !m.is_empty()).for_each(|m| m.first_log.replace(number));
         !readable.active().is_empty()
     }
 }

@@ -62,13 +62,14 @@ fn every_other_edit_is_golden() {
     let meta =
         TableMeta { number: 7, smallest: b"a".to_vec(), largest: b"b".to_vec(), ..TableMeta::default() };
     let place = ListPlace { head: 300, id: 5 };
-    let golden: [(Edit, &[u8]); 15] = [
+    let golden: [(Edit, &[u8]); 16] = [
         (
             Edit::AddList { level: 2, place, meta },
             b"\x12\x1d\x02\xac\x02\x05\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x07\0\0\0\0\0\x01a\x01b",
         ),
         (Edit::RemoveTable { number: 300 }, &[0x03, 0x02, 0xac, 0x02]),
         (Edit::Candidates(vec![1, 300]), &[0x05, 0x03, 0x01, 0xac, 0x02]),
+        (Edit::AddCandidates(vec![1, 300]), &[0x14, 0x03, 0x01, 0xac, 0x02]),
         (Edit::JobStarted { id: 4, kind: JobKind::Flush, inputs: vec![] }, &[0x06, 0x02, 0x04, 0x00]),
         (
             Edit::JobStarted { id: 5, kind: JobKind::Compaction, inputs: vec![1, 2] },

@@ -13,6 +13,7 @@ enum Op {
     Move(u64, u32),
     Count(u64, i8),
     Candidates(Vec<u64>),
+    MoreCandidates(Vec<u64>),
     Start(u64, Vec<u64>),
     Done(u64),
     Flushed(u64),
@@ -36,6 +37,7 @@ impl Op {
             Op::Move(number, level) => Edit::MoveTable { number, level },
             Op::Count(number, delta) => Edit::Counts { number, live_delta: delta.into() },
             Op::Candidates(numbers) => Edit::Candidates(numbers),
+            Op::MoreCandidates(numbers) => Edit::AddCandidates(numbers),
             Op::Start(id, inputs) => Edit::JobStarted { id, kind: JobKind::Compaction, inputs },
             Op::Done(id) => Edit::JobDone { id },
             Op::Flushed(seq) => Edit::FlushedSeq(seq),
@@ -88,6 +90,10 @@ impl Model {
                 self.candidates = numbers.into_iter().collect();
                 return self.candidates.iter().all(|n| self.live.contains_key(n));
             }
+            Op::MoreCandidates(numbers) => {
+                self.candidates.extend(numbers);
+                return self.candidates.iter().all(|n| self.live.contains_key(n));
+            }
             Op::Start(id, inputs) => return self.jobs.insert(id, inputs).is_none(),
             Op::Done(id) => return self.jobs.remove(&id).is_some(),
             Op::Flushed(seq) => self.flushed = self.flushed.max(seq),
@@ -112,7 +118,7 @@ impl Model {
         Model {
             live: state.tables.iter().map(|(n, t)| (*n, t.live_raw)).collect(),
             levels: state.tables.iter().map(|(n, t)| (*n, t.level)).collect(),
-            candidates: (*state.candidates).clone(),
+            candidates: state.candidates.iter().copied().collect(),
             jobs: state.jobs.iter().map(|(id, job)| (*id, job.inputs.clone())).collect(),
             flushed: state.flushed_seq,
             next: state.next_file,
@@ -132,6 +138,7 @@ fn ops() -> impl Strategy<Value = Op> {
         2 => (table.clone(), any::<i8>()).prop_map(|(n, d)| Op::Count(n, d)),
         2 => (table.clone(), 0u32..7).prop_map(|(n, l)| Op::Move(n, l)),
         1 => tables.clone().prop_map(Op::Candidates),
+        1 => tables.clone().prop_map(Op::MoreCandidates),
         2 => (0u64..3, tables).prop_map(|(id, inputs)| Op::Start(id, inputs)),
         1 => (0u64..3).prop_map(Op::Done),
         1 => any::<u64>().prop_map(Op::Flushed),

@@ -1,0 +1,35 @@
+//! Where the writes of a memtable begin in the logs.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The first log that has something of a memtable; zero while there is none.
+#[derive(Debug, Default)]
+pub(crate) struct FirstLog(AtomicU64);
+
+impl FirstLog {
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Whether log `number`, or one before it, has something of the memtable.
+    pub fn is_up_to(&self, number: u64) -> bool {
+        (1..=number).contains(&self.get())
+    }
+
+    /// Notes that a write went to log `number`. The first one counts.
+    pub fn note(&self, number: u64) {
+        if self.0.load(Ordering::Relaxed) == 0 {
+            let _ = self.0.compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire);
+        }
+    }
+
+    /// Notes that log `number` stands for all logs before it.
+    pub fn replace(&self, number: u64) {
+        self.0.store(number, Ordering::Release);
+    }
+}
+
+/// The oldest log that one of the memtables `newer`, newest first, goes on from.
+pub(crate) fn oldest_first_log(newer: impl Iterator<Item = u64>) -> Option<u64> {
+    newer.filter(|&number| number > 0).last()
+}
