@@ -77,7 +77,7 @@ pub struct Options {
     /// breakdown. Memtables and tables become smaller where they would need too much of it.
     pub memory_budget: u64,
     /// Size to which the pool may grow, in bytes. It bounds what the database may hold: how much an engine needs,
-    /// says its page of limits (`docs/engines/slm-limits.md`).
+    /// says its page of limits (`docs/limits.md`).
     pub pm_bytes: u64,
     /// Whether every write waits until it is power-safe (on media where that is not free).
     pub sync: bool,
