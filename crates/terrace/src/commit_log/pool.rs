@@ -130,8 +130,8 @@ impl Gathered {
         Gathered { path, logs, lacks_some: false }
     }
 
-    /// The last write up to which all are in logs but those up to `known`; `None` where one of the logs could not be read to
-    /// its end.
+    /// The last write up to which all are in logs but those up to `known`; `None` where one of the logs could not be
+    /// read to its end.
     pub fn reached(&self, known: u64) -> Option<u64> {
         let is_whole = !self.lacks_some && self.logs.values().all(|(_, end)| end.is_ok());
         let mut reached = known;

@@ -151,8 +151,8 @@ pub(crate) trait Stage: Debug + Send + Sync + Sized + 'static {
         Arc::default()
     }
 
-    /// Proves, before logs are replayed, that a manifest which says `state` has not lost what it rests on. `logged` says how far
-    /// logs go on behind a write; none where one cannot be read to its end.
+    /// Proves, before logs are replayed, that a manifest which says `state` has not lost what it rests on. `logged` says
+    /// how far logs go on behind a write; none where one cannot be read to its end.
     fn prove(&self, _state: &State, _logged: impl FnOnce(u64) -> Option<u64>) -> Result<()> {
         Ok(())
     }

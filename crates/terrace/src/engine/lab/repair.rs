@@ -87,7 +87,7 @@ fn hear(
     let found = logged(found).unwrap_or(found);
     if witness.flushed > found {
         base.report.doubts.push(format!(
-            "writes {} to {}, which were flushed and are nowhere: deletions of what was not there, or lost with a table",
+            "writes {} to {}, which were flushed and are nowhere: deletions of what was not there, or lost",
             found + 1,
             witness.flushed
         ));

@@ -14,8 +14,8 @@
 //! 3. Of a key only newer versions replace older ones. What a snapshot needs of an older one is on level 0, and readable there,
 //!    before.
 //! 4. A key leaves when a run of level 0 that the manifest names holds its version.
-//! 5. Everything here has been in the log of a memtable, and the log stays until what is here is durable and the manifest
-//!    says so.
+//! 5. Everything here has been in the log of a memtable, and the log stays until what is here is durable and the
+//!    manifest says so.
 
 use std::ops::Bound;
 use std::sync::Arc;

@@ -1,12 +1,15 @@
 //! What the pool knows of the manifest, in two roots: a manifest that has lost its newest groups is told by them.
 //!
-//! 1. A flush notes the last write of its memtable before it changes the tree. Logs hold that write until the manifest says
-//!    that it is flushed. So manifest and logs together always know it, whatever a crash has cut short.
-//! 2. Keys leave the tree for a table that the manifest names. Its number is noted after the manifest has it and before the
-//!    first key leaves. So the manifest always knows a number that is higher.
+//! 1. A flush notes the last write of its memtable before it changes the tree. Logs hold that write until the manifest
+//!    says that it is flushed. So manifest and logs together always know it, whatever a crash has cut short.
+//! 2. Keys leave the tree for a table that the manifest names. Its number is noted after the manifest has it and before
+//!    the first key leaves. So the manifest's next number is always higher.
 //!
-//! A manifest that knows less has lost its end. New writes would get numbers that the tree has already, and be taken for old
-//! ones.
+//! A manifest that knows less has lost its end. New writes would get numbers that the tree has already, and be taken
+//! for old ones.
+//!
+//! Both are lower bounds. Where a job with a higher number was quicker, a manifest that has lost no more than the table
+//! for which keys have left is not told by the second.
 
 use terrace_base::Result;
 use terrace_pmem::Pool;
@@ -43,13 +46,13 @@ impl Witness {
         raise(pool, FLUSHED_ROOT, &mut self.flushed, last)
     }
 
-    /// Keys are about to leave for tables up to the number `table`, which the manifest names. Durable when this returns.
+    /// Keys are about to leave for tables up to number `table`, which the manifest names. Durable when this returns.
     pub fn leaves_for(&mut self, pool: &Pool, table: u64) -> Result<()> {
         raise(pool, LEFT_ROOT, &mut self.left, table)
     }
 
-    /// What shows that a manifest which says `state` has lost its end. `logged` says how far logs go on behind a write; none
-    /// where they cannot be read and may hold more, which is damage of another kind.
+    /// What shows that a manifest which says `state` has lost its end. `logged` says how far logs go on behind a write;
+    /// none where they cannot be read and may hold more, which is damage of another kind.
     pub fn refutes(&self, state: &State, logged: impl FnOnce(u64) -> Option<u64>) -> Option<String> {
         if self.left >= state.next_file {
             return Some(format!("values have left for table {}, of which it does not know", self.left));

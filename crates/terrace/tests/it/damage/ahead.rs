@@ -1,5 +1,7 @@
 //! Trees of values that are ahead of their manifests, which have lost their newest groups.
 
+use std::path::Path;
+
 use terrace::{Db, EngineKind, RepairReport};
 use terrace_pmem::{Granularity, PoolOptions};
 
@@ -134,5 +136,39 @@ fn a_full_tree_beside_a_manifest_that_tells_of_a_creation_alone_is_refused_and_b
             assert!(report.lost.is_empty() && !report.doubts.is_empty(), "{report:?}");
             assert_eq!(wrong(&bed, &map), None, "{report:?}");
         }
+    }
+}
+
+/// An older copy of the manifest is put back: of an earlier session, closed in order, or of this one.
+#[test]
+fn a_tree_beside_an_older_manifest_is_told_and_brought_back() {
+    for (is_reopened, is_closed) in [(true, true), (true, false), (false, true), (false, false)] {
+        let (bed, mut map) = (bed(64 << 10), Map::new());
+        let mut db = bed.open().unwrap();
+        (0..4).for_each(|round| write(&db, &mut map, round));
+        if is_reopened {
+            db.close().unwrap();
+            drop(db);
+            db = bed.open().unwrap();
+        }
+        let older = bed.image();
+        (4..8).for_each(|round| write(&db, &mut map, round));
+        if is_closed {
+            db.close().unwrap();
+        }
+        let mut image = bed.image();
+        drop(db);
+        let is_of_manifest = |path: &Path| {
+            let name = path.file_name().unwrap().to_string_lossy();
+            name.starts_with("MANIFEST") || name == "CURRENT"
+        };
+        image.files.retain(|path, _| !is_of_manifest(path));
+        image.files.extend(older.files.into_iter().filter(|(path, _)| is_of_manifest(path)));
+        let bed = image.bed();
+        let refused = bed.open().map(drop).unwrap_err();
+        assert!(refused.to_string().contains("repair"), "{refused}");
+        let report = bed.repair().unwrap();
+        let is_told = !report.lost.is_empty() || !report.doubts.is_empty();
+        assert_eq!((wrong(&bed, &map), is_told), (None, true), "{refused}; {report:?}");
     }
 }
