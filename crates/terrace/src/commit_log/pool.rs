@@ -110,6 +110,8 @@ pub(crate) fn number_of(log: &PmLog) -> Option<u64> {
 pub(crate) struct Gathered {
     path: PathBuf,
     logs: BTreeMap<u64, (Vec<Record>, Result<()>)>,
+    /// There were logs that are not here.
+    pub lacks_some: bool,
 }
 
 impl Gathered {
@@ -125,7 +127,24 @@ impl Gathered {
             (number, (records, end))
         });
         let logs = read.collect();
-        Gathered { path, logs }
+        Gathered { path, logs, lacks_some: false }
+    }
+
+    /// The last write up to which all are in logs but those up to `known`; `None` where one of the logs could not be
+    /// read to its end.
+    pub fn reached(&self, known: u64) -> Option<u64> {
+        let is_whole = !self.lacks_some && self.logs.values().all(|(_, end)| end.is_ok());
+        let mut reached = known;
+        for record in self.logs.values().flat_map(|(records, _)| records) {
+            match record {
+                Record::Start { before, .. } if *before > reached => break,
+                Record::Batch { first_seq, ops } => {
+                    reached = reached.max(first_seq.saturating_add(ops.len() as u64).saturating_sub(1));
+                }
+                _ => {}
+            }
+        }
+        is_whole.then_some(reached)
     }
 
     /// Of a pool that was closed in order, the newest log must say so.

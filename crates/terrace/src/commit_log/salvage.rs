@@ -36,7 +36,7 @@ pub(crate) fn gather_logs(
     }
     let doubts = pool::take_as_it_is(&pool, known.and_then(|state| state.pool));
     doubts.into_iter().for_each(|doubt| base.lost(doubt));
-    let mut logs = Vec::new();
+    let (mut logs, mut lacks_some) = (Vec::new(), false);
     for root in LOG_ROOTS {
         let opened = pool.root(root).and_then(|head| head.map(|head| PmLog::open(&pool, head)).transpose());
         match opened.map(|log| log.map(|log| (number_of(&log), log))) {
@@ -45,15 +45,19 @@ pub(crate) fn gather_logs(
             Ok(Some((None, _))) => {
                 let what = format!("{root}: a log that does not begin");
                 base.lost(format!("{what}, if anything was in it"));
+                lacks_some = true;
                 base.pool_aside = Some(what);
             }
             Err(e) => {
                 base.pool_aside = Some(e.to_string());
                 base.lost(format!("{e}: the writes of one memtable"));
+                lacks_some = true;
             }
         }
     }
-    Ok(Gathered::from_pool(&pool, logs.iter().map(|(number, log)| (*number, log))))
+    let mut gathered = Gathered::from_pool(&pool, logs.iter().map(|(number, log)| (*number, log)));
+    gathered.lacks_some = lacks_some;
+    Ok(gathered)
 }
 
 /// Makes a new manifest that says `state`, has `replay` bring what logs hold into tables, and makes the pool anew that

@@ -28,6 +28,7 @@ use crate::core::request::Group;
 use crate::levels::Stale;
 use crate::levels::output::Wanted;
 use crate::levels::run::Passed;
+use crate::manifest::State;
 use crate::manifest::{Edit, Manifest};
 use crate::stats::Stats;
 
@@ -148,6 +149,12 @@ pub(crate) trait Stage: Debug + Send + Sync + Sized + 'static {
     /// Bytes of runs that are known to be outdated.
     fn stale(&self) -> Arc<Stale> {
         Arc::default()
+    }
+
+    /// Proves, before logs are replayed, that a manifest which says `state` has not lost what it rests on. `logged` says
+    /// how far logs go on behind a write; none where one cannot be read to its end.
+    fn prove(&self, _state: &State, _logged: impl FnOnce(u64) -> Option<u64>) -> Result<()> {
+        Ok(())
     }
 
     /// Flushes `memtable`, the oldest: what is not kept here goes to level 0 ([`LeveledTree::to_level_0`]). What is kept is

@@ -38,7 +38,7 @@ pub(crate) fn new_state(
 ) -> Result<State> {
     let flushed = runs.iter().map(|(_, meta, sound)| if *sound { meta.max_seq } else { 0 }).max();
     let flushed = flushed.unwrap_or(0).max(known.as_ref().map_or(0, |s| s.flushed_seq));
-    let newest = runs.iter().map(|(_, meta, _)| meta.max_seq).max().unwrap_or(0);
+    let newest = runs.iter().map(|(_, meta, _)| meta.max_seq).max().unwrap_or(0).max(base.flushing);
     let flushed = match gathered.filter(|_| base.left.is_some()) {
         // What comes before the first log that is there was flushed, to lists as well as to tables.
         Some(gathered) => flushed.max(first_beginning(gathered)?.unwrap_or(0).min(newest)),

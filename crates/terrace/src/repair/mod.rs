@@ -106,6 +106,7 @@ fn mend(
     if done.left.is_none() {
         let newer = done.newest_unnamed.as_ref().filter(|(seq, _)| *seq > last);
         let newer = newer.map(|(_, what)| format!("{what} goes on after write {last}, where the rest ends"));
+        let newer = done.found_lost_end.take().or(newer);
         let newer = newer.map_or_else(|| newer_table(env, dir, options, last), |newer| Ok(Some(newer)))?;
         if let Some(found) = newer {
             drop((view, done));

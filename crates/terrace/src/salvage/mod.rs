@@ -58,6 +58,10 @@ pub(crate) struct Salvage {
     pub lost_end: Option<String>,
     /// The last write of what is whole in the pool and the manifest does not name, and what that is.
     pub newest_unnamed: Option<(u64, String)>,
+    /// What a repair that believed the manifest found of its having lost its end.
+    pub found_lost_end: Option<String>,
+    /// The last write that was about to be flushed, where the pool says so: what logs do not go back to was.
+    pub flushing: u64,
     /// Files that are to be kept out of the way, by name, and why.
     pub aside: BTreeMap<String, String>,
     /// Why the pool that was there is to be kept out of the way, if it is.
@@ -88,6 +92,8 @@ impl Salvage {
             left: None,
             lost_end: None,
             newest_unnamed: None,
+            found_lost_end: None,
+            flushing: 0,
             aside: BTreeMap::new(),
             pool_aside: None,
             is_known: false,

@@ -20,8 +20,11 @@ pub(super) fn check<B: WriteBuffer>(
 
 /// Proves index and records of the value tree; `last` is the last sequence number that was written.
 fn check_values(values: &ValueTree, last: u64, report: &mut CheckReport) -> Result<()> {
-    let _still = values.work.lock();
+    let work = values.work.lock();
     let (mut keys, mut problems) = (0, Vec::new());
+    if work.witness.flushed > last {
+        problems.push(format!("value tree: write {} was flushed, after {last}", work.witness.flushed));
+    }
     let walked = values.each_place(&mut |key, place| {
         keys += 1;
         let name = key.escape_ascii();

@@ -46,12 +46,12 @@ pub(super) fn evict<B: WriteBuffer>(values: &ValueTree, tree: &LeveledTree<B>) -
     }
     let wanted = used - bound / ENOUGH.1 * ENOUGH.0;
     let victims = gather(values, &mut work, wanted, tree.flushed_seq())?;
-    take_below(values, tree, &victims)
+    take_below(values, tree, &mut work, &victims)
 }
 
 /// Has everything go to level 0 that may.
 pub(super) fn clear<B: WriteBuffer>(values: &ValueTree, tree: &LeveledTree<B>) -> Result<()> {
-    let _alone = values.work.lock();
+    let mut work = values.work.lock();
     let (mut victims, last) = (Victims::new(), tree.flushed_seq());
     values.each_place(&mut |key, place| {
         if bytes_of(values, key, place, last)?.is_some() {
@@ -59,11 +59,16 @@ pub(super) fn clear<B: WriteBuffer>(values: &ValueTree, tree: &LeveledTree<B>) -
         }
         Ok(())
     })?;
-    take_below(values, tree, &victims)
+    take_below(values, tree, &mut work, &victims)
 }
 
-/// Writes victims to level 0, and takes them out of the tree. The caller holds `work`.
-fn take_below<B: WriteBuffer>(values: &ValueTree, tree: &LeveledTree<B>, victims: &Victims) -> Result<()> {
+/// Writes victims to level 0, and takes them out of the tree.
+fn take_below<B: WriteBuffer>(
+    values: &ValueTree,
+    tree: &LeveledTree<B>,
+    work: &mut Work,
+    victims: &Victims,
+) -> Result<()> {
     // Who was hot may be so again: then what is written now is stale.
     let wanted = values.hints.is_on().then(|| Box::new(|_: &[u8]| true) as Box<Wanted<'_>>);
     let change = tree.to_level_0_noting(wanted, |add| {
@@ -74,7 +79,9 @@ fn take_below<B: WriteBuffer>(values: &ValueTree, tree: &LeveledTree<B>, victims
         }
         Ok(())
     })?;
+    let table = change.metas().map(|meta| meta.number).max();
     tree.put(change)?;
+    table.map_or(Ok(()), |table| work.witness.leaves_for(&values.pool, table))?;
     for (key, place) in victims {
         values.leave(key, *place)?;
         count(&values.figures.evicted);

@@ -44,6 +44,7 @@ pub(super) fn flush<B: WriteBuffer>(
     // Listed after all of the memtable became visible: later snapshots see nothing older.
     let held = tree.core().snapshots.list();
     let mut work = values.work.lock();
+    work.witness.flushes(&values.pool, memtable.max_seq())?;
     work.outdated.clear();
     memtable.visit(|key, _, _, _| {
         values.sketch.touch(values.hash(key));

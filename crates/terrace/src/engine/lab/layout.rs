@@ -11,7 +11,13 @@ pub(super) const VALUES_ROOT: &str = "lab.values";
 /// The root of the tree of hints.
 pub(super) const HINTS_ROOT: &str = "lab.hints";
 
-/// The roots that a pool of this engine has beside those of logs.
+/// The root that says of which write the last flush has begun. There is none before the first one.
+pub(super) const FLUSHED_ROOT: &str = "lab.flushed";
+
+/// The root that says for which table keys have left the value tree. There is none before the first has left.
+pub(super) const LEFT_ROOT: &str = "lab.left";
+
+/// The roots that a new pool of this engine has beside those of logs.
 pub(super) const ROOTS: [&str; 2] = [VALUES_ROOT, HINTS_ROOT];
 
 /// The word that says "below"; no record's word has this bit.

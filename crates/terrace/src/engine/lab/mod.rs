@@ -19,6 +19,7 @@
 //! | `clock.rs` | which keys were asked for |
 //! | `flush.rs`, `evict.rs` | what comes into the tree, and what leaves it |
 //! | `cursor.rs` | moving over it |
+//! | `witness.rs` | telling a manifest that has lost its end |
 //! | `stage.rs` | the seam |
 //! | `open.rs`, `check.rs`, `repair.rs` | opening; proving it; bringing back what is sound |
 //!
@@ -40,6 +41,7 @@ mod stage;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod witness;
 
 use crate::leveled::LeveledTree;
 use crate::leveled::logged::LoggedMemtables;

@@ -6,7 +6,7 @@ use terrace_base::{Error, Result};
 
 use super::layout::ROOTS;
 use super::tree::ValueTree;
-use super::{Lab, Values};
+use super::{Lab, Values, witness};
 use crate::commit_log::{Beside, Gathered, LogHome, Opened};
 use crate::compaction::leveled::LeastOverlap;
 use crate::core::Core;
@@ -16,10 +16,9 @@ use crate::leveled::{LeveledTree, Parts, policy, settings};
 use crate::options::{EngineKind, LogPlace};
 use crate::pool;
 
-/// What lies in the pool beside logs. A tree in which there is something is not told from a new one: beside a manifest that
-/// tells of no more than a creation it is made anew, unless there is a log.
+/// What lies in the pool beside logs.
 const IN_POOL: Beside =
-    Beside { is_needed: true, roots: &ROOTS, fill: ValueTree::create, is_used: |_| false };
+    Beside { is_needed: true, roots: &ROOTS, fill: ValueTree::create, is_used: witness::is_used };
 
 /// Where the log lies: in the pool.
 pub(super) fn log_home() -> LogHome {

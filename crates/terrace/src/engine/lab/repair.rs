@@ -17,6 +17,8 @@ use terrace_table::Kind;
 use super::layout::{Place, VALUES_ROOT};
 use super::open;
 use super::tree::{CHUNK, kind};
+use super::witness::Witness;
+use crate::commit_log::Gathered;
 use crate::leveled::{PlacedRun, logged};
 use crate::manifest::{Identity, State};
 use crate::salvage::{Entries, Salvage};
@@ -33,6 +35,7 @@ fn gather_values(
     base: &mut Salvage,
     identity: &Identity,
     known: Option<&State>,
+    logs: Option<&Gathered>,
     runs: &mut Vec<PlacedRun>,
 ) -> Result<()> {
     let Some(pool) = base.open_pool(identity, known)? else {
@@ -54,11 +57,41 @@ fn gather_values(
         entries = scattered(&pool);
         runs.iter_mut().for_each(|(level, ..)| *level = 0);
     }
+    let witness = Witness::read(&pool);
     drop(pool);
     let tables = base.write_tables(entries, "the value tree")?;
     // Beside what is here the log may hold older writes that are in no table yet: nothing follows of how far that is.
     runs.extend(tables.into_iter().map(|meta| (0, meta, false)));
+    match witness {
+        Ok(witness) => hear(base, &witness, (known, logs), runs),
+        // Which root it was that cannot be read is not known.
+        Err(e) => drop(base.pool_aside.get_or_insert(e.to_string())),
+    }
     Ok(())
+}
+
+/// Takes what the pool knows of the manifest into account.
+fn hear(
+    base: &mut Salvage,
+    witness: &Witness,
+    (known, logs): (Option<&State>, Option<&Gathered>),
+    runs: &[PlacedRun],
+) {
+    base.flushing = witness.flushed;
+    let logged = |known| logs.and_then(|logs| logs.reached(known));
+    if base.left.is_none() {
+        base.found_lost_end = known.and_then(|state| witness.refutes(state, logged));
+        return;
+    }
+    let found = runs.iter().map(|(_, meta, _)| meta.max_seq).max().unwrap_or(0);
+    let found = logged(found).unwrap_or(found);
+    if witness.flushed > found {
+        base.report.doubts.push(format!(
+            "writes {} to {}, which were flushed and are nowhere: deletions of what was not there, or lost",
+            found + 1,
+            witness.flushed
+        ));
+    }
 }
 
 /// Takes what the index names. Records that are damaged are lost.

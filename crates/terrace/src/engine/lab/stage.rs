@@ -12,6 +12,7 @@ use super::{check, evict, flush, passed};
 use crate::core::report::CheckReport;
 use crate::leveled::{Change, LeveledTree, Lie, Memtable, MergePart, Moment, Stage, Watched, WriteBuffer};
 use crate::levels::Stale;
+use crate::manifest::State;
 use crate::stats::Stats;
 
 /// The value tree, or none: where the options want none, and in a repair.
@@ -48,6 +49,10 @@ impl Stage for Values {
 
     fn stale(&self) -> Arc<Stale> {
         self.0.as_ref().map_or_else(Arc::default, |values| values.hints.stale())
+    }
+
+    fn prove(&self, state: &State, logged: impl FnOnce(u64) -> Option<u64>) -> Result<()> {
+        self.0.as_ref().map_or(Ok(()), |values| values.prove(state, logged))
     }
 
     fn flush<B: WriteBuffer<Stage = Self>>(tree: &LeveledTree<B>, memtable: &B::Memtable) -> Result<Change> {

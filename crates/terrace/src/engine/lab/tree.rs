@@ -14,7 +14,8 @@
 //! 3. Of a key only newer versions replace older ones. What a snapshot needs of an older one is on level 0, and readable there,
 //!    before.
 //! 4. A key leaves when a run of level 0 that the manifest names holds its version.
-//! 5. Everything here has been in the log of a memtable, and the log stays until what is here is durable.
+//! 5. Everything here has been in the log of a memtable, and the log stays until what is here is durable and the
+//!    manifest says so.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -36,7 +37,9 @@ use super::filter::Filter;
 use super::hints::Hints;
 use super::layout::{Place, VALUES_ROOT};
 use super::sketch::Sketch;
+use super::witness::Witness;
 use crate::core::Core;
+use crate::manifest::State;
 use crate::options::LabOptions;
 use crate::stats::{HintStats, Stats, ValueStats};
 use crate::versions::{NewRecord, RECORD_KIND, Record, RecordRef, Version};
@@ -102,6 +105,8 @@ pub(super) struct Work {
     pub below: Vec<Vec<u8>>,
     /// Keys of which the running flush has brought newer versions than those that their hints lead to, with the words of these.
     pub outdated: Vec<(Vec<u8>, u64)>,
+    /// What the pool knows of the manifest.
+    pub witness: Witness,
 }
 
 /// What has happened since the opening.
@@ -133,8 +138,13 @@ impl ValueTree {
         let limbo =
             Limbo::with(Pins::default(), move |word: RecordRef| drop(free.free(word.offset(), word.kind())));
         let share = core.options.memory_budget / BUDGET_SHARE;
-        let work =
-            Work { threshold: LEAST_THRESHOLD, hand: Vec::new(), below: Vec::new(), outdated: Vec::new() };
+        let work = Work {
+            threshold: LEAST_THRESHOLD,
+            hand: Vec::new(),
+            below: Vec::new(),
+            outdated: Vec::new(),
+            witness: Witness::read(pool)?,
+        };
         let most = pool.max_size() / POOL_SHARE;
         let expected = if options.value_tree_bytes > 0 { options.value_tree_bytes } else { most }.min(most);
         let has_values = options.trees.has_values();
@@ -301,6 +311,25 @@ impl ValueTree {
         self.limbo.drain();
         let is_all = self.index.drain() && self.limbo.is_empty();
         self.hints.drain() && is_all
+    }
+
+    /// Proves that a manifest which says `state` has not lost what the tree rests on. `logged` says how
+    /// far logs go on behind a write.
+    ///
+    /// # Errors
+    /// `Corruption` if it has: only a repair brings that back.
+    pub fn prove(&self, state: &State, logged: impl FnOnce(u64) -> Option<u64>) -> Result<()> {
+        match self.work.lock().witness.refutes(state, logged) {
+            Some(found) => {
+                let expected = "a manifest that knows what the value tree rests on";
+                Err(self.pool.corruption(
+                    0,
+                    expected,
+                    format!("one that has lost its end: {found}; run repair"),
+                ))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Waits until everything that was unlinked is freed: readers look for a moment, and leave. The caller holds `work`.

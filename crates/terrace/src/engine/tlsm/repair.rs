@@ -12,6 +12,7 @@ use terrace_pmem::Pool;
 use terrace_table::TableMeta;
 
 use super::open;
+use crate::commit_log::Gathered;
 use crate::leveled::{PlacedRun, logged};
 use crate::manifest::{Identity, State};
 use crate::salvage::{Runs, Salvage};
@@ -33,6 +34,7 @@ fn gather_lists(
     base: &mut Salvage,
     identity: &Identity,
     known: Option<&State>,
+    _logs: Option<&Gathered>,
     runs: &mut Vec<PlacedRun>,
 ) -> Result<()> {
     let Some(pool) = base.open_pool(identity, known)? else {

@@ -39,10 +39,12 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
         gathered: Option<&Gathered>,
         damaged: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<Replayed> {
+        let log = &self.buffer.log;
+        let logged = |known| log.gather().map_or(Some(known), |logs| logs.reached(known));
+        self.buffer.stage.prove(&self.manifest.state(), logged)?;
         let listing = self.manifest.listing()?;
         let mut apply =
             |number, first_seq, ops: &WriteBatch, reached| self.replay_group(number, first_seq, ops, reached);
-        let log = &self.buffer.log;
         let replayed = log.replay((&self.manifest, &listing), found, gathered, damaged, &mut apply)?;
         self.applied.fetch_max(self.last_seq(), Ordering::AcqRel);
         self.runs.lists().map_or(Ok(()), |lists| lists.prove(self.last_seq()))?;

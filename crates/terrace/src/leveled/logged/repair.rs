@@ -18,12 +18,18 @@ use crate::options::LsmOptions;
 use crate::salvage::Salvage;
 
 /// Repairs the database in the view that `base` works in. `gather` brings what runs and logs do not hold into tables, beside
-/// the runs that it is given; `assemble` wires the engine around what is opened then.
+/// the logs and runs that it is given; `assemble` wires the engine around what is opened then.
 pub(crate) fn repair<S: Stage>(
     mut base: Salvage,
     home: LogHome,
     levels: &LsmOptions,
-    gather: impl FnOnce(&mut Salvage, &Identity, Option<&State>, &mut Vec<PlacedRun>) -> Result<()>,
+    gather: impl FnOnce(
+        &mut Salvage,
+        &Identity,
+        Option<&State>,
+        Option<&Gathered>,
+        &mut Vec<PlacedRun>,
+    ) -> Result<()>,
     assemble: impl FnOnce(
         Arc<Core>,
         Opened,
@@ -39,7 +45,7 @@ pub(crate) fn repair<S: Stage>(
     let mut runs = gather_runs(&mut base, known.as_ref())?;
     let on_pm = home.is_on_pm(&identity);
     let gathered = on_pm.then(|| gather_logs(&mut base, &identity, known.as_ref())).transpose()?;
-    gather(&mut base, &identity, known.as_ref(), &mut runs)?;
+    gather(&mut base, &identity, known.as_ref(), gathered.as_ref(), &mut runs)?;
     let state = new_state(&base, identity, runs, known, gathered.as_ref())?;
     let core = base.core.clone();
     rebuild(base, state, gathered.as_ref(), home.beside, |opened, damaged| {

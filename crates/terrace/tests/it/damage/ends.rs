@@ -20,10 +20,10 @@ fn manifest(image: &Image) -> (PathBuf, u64) {
     (path.clone(), 0x6d61_6e69_6600_0000 ^ number)
 }
 
-/// The manifest of a sample, and where each of its records ends.
-fn groups(sample: &Sample) -> (PathBuf, Vec<usize>) {
-    let (path, id) = manifest(&sample.image);
-    let bytes = &sample.image.files[&path];
+/// The manifest of an image, and where each of its records ends.
+pub fn groups(image: &Image) -> (PathBuf, Vec<usize>) {
+    let (path, id) = manifest(image);
+    let bytes = &image.files[&path];
     let mut ends = Vec::new();
     let mut note = |_, payload: &[u8]| {
         ends.push(payload.as_ptr() as usize - bytes.as_ptr() as usize + payload.len());
@@ -34,7 +34,7 @@ fn groups(sample: &Sample) -> (PathBuf, Vec<usize>) {
 }
 
 /// The image with a manifest that tells of its creation alone, closed in order or not.
-fn as_created(image: &Image, sealed: bool) -> Image {
+pub fn as_created(image: &Image, sealed: bool) -> Image {
     let (path, id) = manifest(image);
     let mut first = Vec::new();
     let mut take = |_, payload: &[u8]| {
@@ -63,7 +63,7 @@ fn as_created(image: &Image, sealed: bool) -> Image {
 }
 
 /// What is wrong with opening an image of which only a repair brings back what was there.
-fn not_refused(image: &Image, bed: &Bed) -> Option<String> {
+pub fn not_refused(image: &Image, bed: &Bed) -> Option<String> {
     let fault = match bed.open() {
         Ok(_) => "it opens".into(),
         Err(e) if e.kind() != ErrorKind::Corruption || !e.to_string().contains("run repair") => e.to_string(),
@@ -90,7 +90,7 @@ fn falsely_whole(sample: &Sample, bed: &Bed) -> Option<String> {
 fn cut_and_repair(samples: impl Iterator<Item = Sample>, first: impl Fn(&Bed)) {
     let (mut tried, mut wrong) = (0, Vec::new());
     for sample in samples {
-        let (path, ends) = groups(&sample);
+        let (path, ends) = groups(&sample.image);
         for (group, end) in ends.iter().enumerate() {
             let mut image = sample.image.clone();
             image.files.get_mut(&path).unwrap().truncate(*end);

@@ -189,7 +189,12 @@ impl Bed {
 
     /// The pool alone.
     pub fn open_pool(&self) -> Pool {
-        self.pm.open(Path::new(POOL), &PoolOptions::default()).unwrap()
+        self.open_pool_with(&PoolOptions::default())
+    }
+
+    /// The pool alone, opened as `options` say.
+    pub fn open_pool_with(&self, options: &PoolOptions) -> Pool {
+        self.pm.open(Path::new(POOL), options).unwrap()
     }
 
     /// The disk.

@@ -7,6 +7,7 @@
 //! What cannot be told from writes that a power cut took: the newest group of a log or manifest that was not
 //! closed. `TERRACE_DAMAGE=n` tries n times as many places; `TERRACE_DAMAGE_SEED` sets others.
 
+mod ahead;
 mod ends;
 pub mod image;
 mod job_log;

@@ -1,0 +1,94 @@
+//! What the pool knows of the manifest, in two roots: a manifest that has lost its newest groups is told by them.
+//!
+//! 1. A flush notes the last write of its memtable before it changes the tree. Logs hold that write until the manifest
+//!    says that it is flushed. So manifest and logs together always know it, whatever a crash has cut short.
+//! 2. Keys leave the tree for a table that the manifest names. Its number is noted after the manifest has it and before
+//!    the first key leaves. So the manifest's next number is always higher.
+//!
+//! A manifest that knows less has lost its end. New writes would get numbers that the tree has already, and be taken
+//! for old ones.
+//!
+//! Both are lower bounds. Where a job with a higher number was quicker, a manifest that has lost no more than the table
+//! for which keys have left is not told by the second.
+
+use terrace_base::Result;
+use terrace_pmem::Pool;
+
+use super::layout::{FLUSHED_ROOT, LEFT_ROOT};
+use crate::manifest::State;
+use crate::versions::{RECORD_KIND, Record, RecordRef};
+
+/// The highest value of a root.
+const MOST: u64 = (1 << 48) - 1;
+
+/// What the pool knows of the manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Witness {
+    /// The last write of which a flush has begun.
+    pub flushed: u64,
+    /// The highest table that keys have left for.
+    left: u64,
+}
+
+impl Witness {
+    /// What `pool` says. No flush runs.
+    pub fn read(pool: &Pool) -> Result<Witness> {
+        let flushed = match pool.root(FLUSHED_ROOT)? {
+            Some(flushed) => flushed,
+            // Versions before this one noted nothing: what they have flushed last may be told by the records.
+            None => newest_record(pool),
+        };
+        Ok(Witness { flushed, left: pool.root(LEFT_ROOT)?.unwrap_or(0) })
+    }
+
+    /// A memtable whose last write is `last` is about to be flushed. Durable when this returns.
+    pub fn flushes(&mut self, pool: &Pool, last: u64) -> Result<()> {
+        raise(pool, FLUSHED_ROOT, &mut self.flushed, last)
+    }
+
+    /// Keys are about to leave for tables up to number `table`, which the manifest names. Durable when this returns.
+    pub fn leaves_for(&mut self, pool: &Pool, table: u64) -> Result<()> {
+        raise(pool, LEFT_ROOT, &mut self.left, table)
+    }
+
+    /// What shows that a manifest which says `state` has lost its end. `logged` says how far logs go on behind a write;
+    /// none where they cannot be read and may hold more, which is damage of another kind.
+    pub fn refutes(&self, state: &State, logged: impl FnOnce(u64) -> Option<u64>) -> Option<String> {
+        if self.left >= state.next_file {
+            return Some(format!("values have left for table {}, of which it does not know", self.left));
+        }
+        let in_tables = state.tables.values().map(|table| table.meta.max_seq).max().unwrap_or(0);
+        let known = in_tables.max(state.flushed_seq);
+        if self.flushed <= known {
+            return None;
+        }
+        let known = logged(known)?;
+        let is_beyond = self.flushed > known;
+        is_beyond.then(|| format!("write {} was flushed, and no log goes on after {known}", self.flushed))
+    }
+}
+
+/// Sets a root to `value`, if that is higher than what is `known`.
+fn raise(pool: &Pool, root: &str, known: &mut u64, value: u64) -> Result<()> {
+    let value = value.min(MOST);
+    if value > *known {
+        pool.set_root(root, value)?;
+        *known = value;
+    }
+    Ok(())
+}
+
+/// Whether flushes have been here.
+pub(super) fn is_used(pool: &Pool) -> bool {
+    // A root that cannot be read was set.
+    pool.slots(RECORD_KIND).next().is_some() || !matches!(pool.root(FLUSHED_ROOT), Ok(None))
+}
+
+/// The highest number of a record. Of one that nothing names it is no higher: it was in a memtable, too.
+fn newest_record(pool: &Pool) -> u64 {
+    let words =
+        pool.slots(RECORD_KIND).flat_map(|(at, _)| [false, true].map(|gone| RecordRef::new(at, gone, false)));
+    // SAFETY: no flush runs, and nothing else frees a record.
+    let records = words.filter_map(|word| unsafe { Record::peek(pool, word) }.ok());
+    records.map(|record| record.number).max().unwrap_or(0)
+}
