@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use terrace_base::Result;
+use terrace_table::TableMeta;
 
 use super::{LeveledTree, Readable, Stage, WriteBuffer};
 use crate::levels::Levels;
@@ -59,6 +60,11 @@ impl Change {
     /// Bytes that were written for the runs added.
     pub fn bytes(&self) -> u64 {
         self.written_bytes
+    }
+
+    /// The runs added.
+    pub fn metas(&self) -> impl Iterator<Item = &TableMeta> {
+        self.runs.added().map(|(_, meta)| meta)
     }
 }
 
