@@ -15,7 +15,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use super::bus::Guard;
 
 /// Bytes that are made ready at a time. Few, since whoever appends waits for it; each page costs a fault without it.
-const READY_BYTES: usize = 64 << 10;
+const READY_BYTES: usize = 8 << 10;
 
 #[derive(Debug)]
 pub(super) struct Window {

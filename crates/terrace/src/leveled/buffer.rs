@@ -21,7 +21,7 @@ use terrace_pmem::Marks;
 use terrace_table::{Cursor, Entry, Kind};
 
 use super::LeveledTree;
-use super::change::{Change, Lie};
+use super::change::{Change, Relocations};
 use crate::batch::Op;
 use crate::core::report::CheckReport;
 use crate::core::request::Group;
@@ -144,7 +144,7 @@ pub(crate) trait Stage: Debug + Send + Sync + Sized + 'static {
     }
 
     /// Is told where versions have come to lie that it asked about. The manifest says so, and readers see it.
-    fn placed<B: WriteBuffer<Stage = Self>>(_tree: &LeveledTree<B>, _lie: &Lie) {}
+    fn placed<B: WriteBuffer<Stage = Self>>(_tree: &LeveledTree<B>, _relocations: &Relocations) {}
 
     /// Bytes of runs that are known to be outdated.
     fn stale(&self) -> Arc<Stale> {

@@ -11,7 +11,7 @@ use terrace_table::TableMeta;
 use super::{LeveledTree, Readable, Stage, WriteBuffer};
 use crate::levels::Levels;
 use crate::levels::change::RunChange;
-use crate::levels::output::{Noted, Written};
+use crate::levels::output::{BlockHint, Written};
 use crate::levels::run::Run;
 use crate::manifest::Edit;
 
@@ -22,13 +22,13 @@ pub(crate) struct Change {
     pub edits: Vec<Edit>,
     runs: RunChange,
     written_bytes: u64,
-    pub lie: Lie,
+    pub relocations: Relocations,
 }
 
 /// Where versions have come to lie that the stage asked about.
 #[derive(Debug, Default)]
-pub(crate) struct Lie {
-    pub noted: Vec<Noted>,
+pub(crate) struct Relocations {
+    pub hints: Vec<BlockHint>,
     /// Keys that lay in runs which were taken away.
     pub moved: Vec<Vec<u8>>,
     /// Runs that were taken away.
@@ -40,7 +40,7 @@ impl Change {
     pub fn add(&mut self, level: usize, mut runs: Vec<Written>) {
         for run in &mut runs {
             self.written_bytes += run.written_bytes;
-            self.lie.noted.append(&mut run.noted);
+            self.relocations.hints.append(&mut run.hints);
         }
         self.runs.add(level, runs);
     }
@@ -48,7 +48,7 @@ impl Change {
     /// Takes the runs `numbers` away.
     pub fn remove(&mut self, numbers: impl Iterator<Item = u64>) {
         let numbers: Vec<u64> = numbers.collect();
-        self.lie.gone.extend(&numbers);
+        self.relocations.gone.extend(&numbers);
         self.runs.remove(numbers);
     }
 
@@ -72,9 +72,9 @@ impl<B: WriteBuffer> LeveledTree<B> {
     /// Applies `change` and shows its runs to readers; `leaves` is the memtable whose contents they are. The new
     /// runs, which are whole and durable, are looked at first, so that nothing fails once they are in the manifest.
     pub(super) fn install(&self, mut change: Change, leaves: Option<&Arc<B::Memtable>>) -> Result<()> {
-        let lie = std::mem::take(&mut change.lie);
+        let relocations = std::mem::take(&mut change.relocations);
         self.install_runs(change, leaves)?;
-        B::Stage::placed(self, &lie);
+        B::Stage::placed(self, &relocations);
         Ok(())
     }
 

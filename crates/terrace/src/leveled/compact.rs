@@ -107,7 +107,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
             }
             outcome => outcome?,
         };
-        change.lie.moved = moved;
+        change.relocations.moved = moved;
         change.remove(pick.tables());
         change.add(pick.output, written);
         let bytes = change.bytes();

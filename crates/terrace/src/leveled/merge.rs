@@ -261,7 +261,7 @@ fn resumed<B: WriteBuffer>(store: &Arc<ListStore>, tree: &LeveledTree<B>, done: 
     let written = |list: &PmList| {
         let (number, keeps_old) = (tree.new_file_number(), list.about().keeps_old);
         let made = Made::List(store.adopted(number, list.clone()));
-        Written { meta: meta_of(number, list), made, keeps_old, written_bytes: 0, noted: Vec::new() }
+        Written { meta: meta_of(number, list), made, keeps_old, written_bytes: 0, hints: Vec::new() }
     };
     done.iter().map(written).collect()
 }

@@ -42,14 +42,14 @@ impl LevelCursor {
     }
 
     /// Goes on to the next run with an entry while there is none here.
-    fn settle_forward(&mut self) -> Result<()> {
+    fn skip_empty_forward(&mut self) -> Result<()> {
         while self.inner.as_ref().is_some_and(|inner| !inner.valid()) {
             self.enter(self.runs.after(self.at), |inner| inner.seek_first())?;
         }
         Ok(())
     }
 
-    fn settle_back(&mut self) -> Result<()> {
+    fn skip_empty_back(&mut self) -> Result<()> {
         while self.inner.as_ref().is_some_and(|inner| !inner.valid()) {
             match self.runs.before(self.at) {
                 Some(before) => self.enter(before, |inner| inner.seek_last())?,
@@ -67,19 +67,19 @@ impl Cursor for LevelCursor {
 
     fn seek_first(&mut self) -> Result<()> {
         self.enter(self.runs.first(), |inner| inner.seek_first())?;
-        self.settle_forward()
+        self.skip_empty_forward()
     }
 
     fn seek_last(&mut self) -> Result<()> {
         let Some(last) = self.runs.before(self.runs.partition(|_| true)) else { return Ok(()) };
         self.enter(last, |inner| inner.seek_last())?;
-        self.settle_back()
+        self.skip_empty_back()
     }
 
     fn seek(&mut self, key: &[u8], seq: u64) -> Result<()> {
         let at = self.runs.partition(|t| *t.meta().largest < *key);
         self.enter(at, |inner| inner.seek(key, seq))?;
-        self.settle_forward()
+        self.skip_empty_forward()
     }
 
     fn seek_back(&mut self, key: &[u8], seq: u64) -> Result<()> {
@@ -87,17 +87,17 @@ impl Cursor for LevelCursor {
             Some(at) => self.enter(at, |inner| inner.seek_back(key, seq))?,
             None => self.inner = None,
         }
-        self.settle_back()
+        self.skip_empty_back()
     }
 
     fn next(&mut self) -> Result<()> {
         self.inner.as_mut().map_or(Ok(()), |inner| inner.next())?;
-        self.settle_forward()
+        self.skip_empty_forward()
     }
 
     fn prev(&mut self) -> Result<()> {
         self.inner.as_mut().map_or(Ok(()), |inner| inner.prev())?;
-        self.settle_back()
+        self.skip_empty_back()
     }
 
     fn key(&self) -> &[u8] {

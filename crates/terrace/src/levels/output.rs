@@ -29,12 +29,12 @@ pub(crate) struct Written {
     /// It holds versions beside the newest of their key, which only snapshots keep.
     pub keeps_old: bool,
     /// Where keys that somebody asked about have come to lie.
-    pub noted: Vec<Noted>,
+    pub hints: Vec<BlockHint>,
 }
 
 /// The block that the newest version of a key in a table lies in.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Noted {
+pub(crate) struct BlockHint {
     pub key: Vec<u8>,
     pub block: Position,
     /// Entries of the block.
@@ -65,7 +65,7 @@ pub(crate) struct Outputs<'a> {
     cuts: Vec<Vec<u8>>,
     wanted: Option<Box<Wanted<'a>>>,
     /// Keys in the table being written that are wanted, each with the ordinal of its newest version there.
-    noted: Vec<(Vec<u8>, u64)>,
+    hints: Vec<(Vec<u8>, u64)>,
     /// Entries of the table being written.
     entries: u64,
     done: Vec<Written>,
@@ -129,7 +129,7 @@ impl<'a> Outputs<'a> {
             below,
             cuts: Vec::new(),
             wanted: None,
-            noted: Vec::new(),
+            hints: Vec::new(),
             entries: 0,
             done: Vec::new(),
         }
@@ -177,7 +177,7 @@ impl<'a> Outputs<'a> {
         if may_cut {
             self.cut(key)?;
             if self.wanted.as_mut().is_some_and(|wanted| wanted(key)) {
-                self.noted.push((key.to_vec(), self.entries));
+                self.hints.push((key.to_vec(), self.entries));
             }
         } else {
             self.keeps_old = true;
@@ -249,22 +249,22 @@ impl<'a> Outputs<'a> {
 
     /// Ends the run being written; `next` is the key that begins the following one, if one is known to.
     fn close(&mut self, next: Option<&[u8]>) -> Result<()> {
-        let (keeps_old, noted) = (self.keeps_old, &mut self.noted);
+        let (keeps_old, hints) = (self.keeps_old, &mut self.hints);
         let written = match &mut self.writer {
             Writer::Tables(writer) => writer.finish()?.map(|made| {
                 self.core.counters.tables_written.add(1);
-                let noted = placed(std::mem::take(noted), &made);
+                let hints = placed(std::mem::take(hints), &made);
                 let written_bytes = made.meta.file_bytes;
-                Written { meta: made.meta, made: Made::File(made.file), keeps_old, written_bytes, noted }
+                Written { meta: made.meta, made: Made::File(made.file), keeps_old, written_bytes, hints }
             }),
             Writer::Lists(writer) => writer.finish(keeps_old, next)?.map(|made| {
-                let (written_bytes, noted) = (made.written_bytes, Vec::new());
-                Written { meta: made.meta, made: Made::List(made.list), keeps_old, written_bytes, noted }
+                let (written_bytes, hints) = (made.written_bytes, Vec::new());
+                Written { meta: made.meta, made: Made::List(made.list), keeps_old, written_bytes, hints }
             }),
         };
         if let Some(written) = written {
             (self.keeps_old, self.entries) = (false, 0);
-            self.noted.clear();
+            self.hints.clear();
             self.done.push(written);
         }
         Ok(())
@@ -281,16 +281,16 @@ impl<'a> Outputs<'a> {
 }
 
 /// In which block of a table each of some keys lies, given by the ordinals of its entries, which ascend.
-fn placed(keys: Vec<(Vec<u8>, u64)>, made: &MadeTable) -> Vec<Noted> {
+fn placed(keys: Vec<(Vec<u8>, u64)>, made: &MadeTable) -> Vec<BlockHint> {
     let mut at = 0;
     let first_of = |at: usize| made.blocks.get(at).map(|span: &BlockSpan| span.first_entry);
-    let noted = keys.into_iter().filter_map(|(key, ordinal)| {
+    let hints = keys.into_iter().filter_map(|(key, ordinal)| {
         while first_of(at + 1).is_some_and(|first| first <= ordinal) {
             at += 1;
         }
         let span = made.blocks.get(at)?;
         let end = first_of(at + 1).unwrap_or(made.meta.entries);
-        Some(Noted { key, block: span.position, entries: end - span.first_entry })
+        Some(BlockHint { key, block: span.position, entries: end - span.first_entry })
     });
-    noted.collect()
+    hints.collect()
 }

@@ -308,7 +308,7 @@ impl Model {
         false
     }
 
-    fn settle(&mut self) {
+    fn compact_until_at_rest(&mut self) {
         for _ in 0..2000 {
             let oldest = self.snapshots.first().copied();
             let Some(pick) = self.policy.choose(&self.view(), oldest) else { return };
@@ -345,7 +345,7 @@ enum Step {
     Snapshot,
     Release(prop::sample::Index),
     One,
-    Settle,
+    Rest,
     CompactAll,
     /// A repair that cannot read the manifest puts every table on level 0.
     Repair,
@@ -358,7 +358,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::Snapshot),
         1 => any::<prop::sample::Index>().prop_map(Step::Release),
         3 => Just(Step::One),
-        3 => Just(Step::Settle),
+        3 => Just(Step::Rest),
         1 => Just(Step::CompactAll),
         1 => Just(Step::Repair),
     ];
@@ -381,7 +381,7 @@ fn take(model: &mut Model, step: Step) {
                 model.execute(&pick);
             }
         }
-        Step::Settle => model.settle(),
+        Step::Rest => model.compact_until_at_rest(),
         Step::CompactAll => model.compact_all(),
         Step::Repair => model.repair(),
     }
@@ -399,7 +399,7 @@ proptest! {
                 model.check();
             }
             model.snapshots.clear();
-            model.settle();
+            model.compact_until_at_rest();
             model.compact_all();
             // All that is left is the newest put of each key.
             let is_live = |versions: &&Vec<(u64, bool)>| versions.last().is_some_and(|(_, put)| *put);

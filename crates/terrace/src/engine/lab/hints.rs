@@ -28,7 +28,7 @@ use terrace_pmem::{Marks, Pool};
 
 use super::layout::{HINTS_ROOT, Hint};
 use super::tree::{CHUNK, INDEX_BYTES};
-use crate::leveled::Lie;
+use crate::leveled::Relocations;
 use crate::levels::Stale;
 use crate::options::LabOptions;
 
@@ -167,8 +167,8 @@ impl Hints {
 
     /// Notes where keys have come to lie, beside `data` bytes of tables. `entry_bytes` says how long an entry of a run is, where
     /// the run is there.
-    pub fn placed(&self, lie: &Lie, data: u64, entry_bytes: &dyn Fn(u64) -> Option<u64>) {
-        if lie.gone.is_empty() && lie.noted.is_empty() {
+    pub fn placed(&self, relocations: &Relocations, data: u64, entry_bytes: &dyn Fn(u64) -> Option<u64>) {
+        if relocations.gone.is_empty() && relocations.hints.is_empty() {
             return;
         }
         let _alone = self.work.lock();
@@ -176,30 +176,30 @@ impl Hints {
             return;
         }
         let mut stale = (**self.stale.load()).clone();
-        stale.retain(|run, _| !lie.gone.contains(run));
-        let placed = self.place(lie, self.bound(data), &mut stale, entry_bytes);
-        let moved = lie.moved.iter().try_for_each(|key| self.forget(key, &lie.gone));
+        stale.retain(|run, _| !relocations.gone.contains(run));
+        let placed = self.place(relocations, self.bound(data), &mut stale, entry_bytes);
+        let moved = relocations.moved.iter().try_for_each(|key| self.forget(key, &relocations.gone));
         self.stale.store(Arc::new(stale));
         self.soft(placed.and(moved));
     }
 
     fn place(
         &self,
-        lie: &Lie,
+        relocations: &Relocations,
         bound: u64,
         stale: &mut Stale,
         entry_bytes: &dyn Fn(u64) -> Option<u64>,
     ) -> Result<()> {
-        for noted in &lie.noted {
-            let before = self.index.get(&noted.key)?;
-            if before.is_none() && self.used() + INDEX_BYTES + noted.key.len() as u64 > bound {
+        for hint in &relocations.hints {
+            let before = self.index.get(&hint.key)?;
+            if before.is_none() && self.used() + INDEX_BYTES + hint.key.len() as u64 > bound {
                 continue;
             }
-            let before = before.and_then(|bits| Hint::decode(bits, &noted.key));
-            let mut now = Hint::new(noted.block, noted.entries);
+            let before = before.and_then(|bits| Hint::decode(bits, &hint.key));
+            let mut now = Hint::new(hint.block, hint.entries);
             if let Some(before) = before {
-                let was_moved = lie.gone.contains(&before.run);
-                if !was_moved && !lie.gone.is_empty() {
+                let was_moved = relocations.gone.contains(&before.run);
+                if !was_moved && !relocations.gone.is_empty() {
                     // A newer copy has come to lie above while this one was merged.
                     continue;
                 }
@@ -212,7 +212,7 @@ impl Hints {
                     *stale.entry(counts.run).or_default() += bytes;
                 }
             }
-            self.index.insert(&noted.key, now.bits(&noted.key))?;
+            self.index.insert(&hint.key, now.bits(&hint.key))?;
         }
         Ok(())
     }

@@ -10,7 +10,9 @@ use super::cursor::{Purpose, TreeCursor};
 use super::tree::ValueTree;
 use super::{check, evict, flush, passed};
 use crate::core::report::CheckReport;
-use crate::leveled::{Change, LeveledTree, Lie, Memtable, MergePart, Moment, Stage, Watched, WriteBuffer};
+use crate::leveled::{
+    Change, LeveledTree, Memtable, MergePart, Moment, Relocations, Stage, Watched, WriteBuffer,
+};
 use crate::levels::Stale;
 use crate::manifest::State;
 use crate::stats::Stats;
@@ -41,9 +43,9 @@ impl Stage for Values {
         Ok(self.0.as_ref().and_then(|values| passed::watch(values, part)))
     }
 
-    fn placed<B: WriteBuffer<Stage = Self>>(tree: &LeveledTree<B>, lie: &Lie) {
+    fn placed<B: WriteBuffer<Stage = Self>>(tree: &LeveledTree<B>, relocations: &Relocations) {
         if let Some(values) = &tree.stage().0 {
-            values.hints.placed(lie, tree.run_bytes(), &|run| tree.entry_bytes(run));
+            values.hints.placed(relocations, tree.run_bytes(), &|run| tree.entry_bytes(run));
         }
     }
 

@@ -23,8 +23,8 @@ use crate::core::Core;
 use crate::core::engine::Engine;
 use crate::core::request::{Condition, Group, Request};
 use crate::env::{Env, RealPm};
-use crate::leveled::Lie;
-use crate::levels::output::Noted;
+use crate::leveled::Relocations;
+use crate::levels::output::BlockHint;
 use crate::options::{EngineKind, LabOptions, Options, PoolChoice};
 use crate::pool;
 use crate::versions::Version;
@@ -117,11 +117,11 @@ impl Subject {
 
     fn placed(&self, keys: &[u8], run: u8, gone: Option<u8>) {
         let block = |i: usize| Position::new(u64::from(run) + 1, 16 + 4096 * (i as u64 / 3), 4000).unwrap();
-        let noted = keys.iter().enumerate();
-        let noted = noted.map(|(i, k)| Noted { key: key(*k), block: block(i), entries: 3 }).collect();
+        let hints = keys.iter().enumerate();
+        let hints = hints.map(|(i, k)| BlockHint { key: key(*k), block: block(i), entries: 3 }).collect();
         let gone = gone.map(|run| u64::from(run) + 1).into_iter().collect();
-        let lie = Lie { noted, moved: (0..40).map(key).collect(), gone };
-        self.values.hints.placed(&lie, 0, &|_| Some(100));
+        let relocations = Relocations { hints, moved: (0..40).map(key).collect(), gone };
+        self.values.hints.placed(&relocations, 0, &|_| Some(100));
     }
 
     fn take(&mut self, op: &Op) -> Result<()> {

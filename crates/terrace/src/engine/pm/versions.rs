@@ -304,14 +304,14 @@ impl<I: KeyIndex> PmStore<I> {
         }
         dropped.into_iter().try_for_each(|word| self.retire_version(key, word))?;
         match kept[..] {
-            [Named::Record(only)] if only.word.is_remote() => self.settle(&only, held),
+            [Named::Record(only)] if only.word.is_remote() => self.replace_by_place(&only, held),
             _ => Ok((kept.len() > 1).then_some(head)),
         }
     }
 
     /// Has the place take the place of the remote `record`, the only version of its key, unless a snapshot would then see it
     /// that does not: its own number may be lower. The record if it stays. The caller is alone and present.
-    fn settle(&self, record: &Record<'_>, held: &[u64]) -> Result<Option<VersionRefOf<I>>> {
+    fn replace_by_place(&self, record: &Record<'_>, held: &[u64]) -> Result<Option<VersionRefOf<I>>> {
         let word = VersionRef::Record(record.word);
         let Some(place) = self.place_in(record)? else { return Ok(None) };
         if is_needed(held, 0, record.number) {
