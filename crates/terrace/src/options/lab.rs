@@ -1,7 +1,9 @@
 //! Options of the engine `lab`.
 
 use super::lsm::{LsmOptions, settings_of_levels};
-use super::settings::{BLOCK_BYTES, Choice, KIB, MANY, MEMTABLE_BYTES, Setting, Slot, TABLE_BYTES, TIB};
+use super::settings::{
+    BLOCK_BYTES, Choice, EngineOptions, KIB, MANY, MEMTABLE_BYTES, Setting, Slot, TABLE_BYTES, TIB,
+};
 
 /// Which of the trees an engine `lab` uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -70,9 +72,8 @@ impl Default for LabOptions {
     }
 }
 
-impl LabOptions {
-    /// Each of them by its name.
-    pub(super) fn settings(&mut self) -> Vec<Setting<'_>> {
+impl EngineOptions for LabOptions {
+    fn settings(&mut self) -> Vec<Setting<'_>> {
         let mut all = vec![
             Setting {
                 name: "lab.value_tree_bytes",
@@ -90,8 +91,7 @@ impl LabOptions {
         all
     }
 
-    /// What does not go together, in words.
-    pub(super) fn contradiction(&self) -> Option<&'static str> {
+    fn contradiction(&self) -> Option<&'static str> {
         self.levels.contradiction().map(|_| {
             "lab.l0_tables, l0_slowdown_tables and l0_stop_tables must ascend, and lab.debt_slowdown_bytes be below lab.debt_stop_bytes"
         })

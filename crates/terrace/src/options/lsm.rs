@@ -1,6 +1,8 @@
 //! Options of the engine `lsm`.
 
-use super::settings::{BLOCK_BYTES, Choice, KIB, MANY, MEMTABLE_BYTES, Setting, Slot, TABLE_BYTES, TIB};
+use super::settings::{
+    BLOCK_BYTES, Choice, EngineOptions, KIB, MANY, MEMTABLE_BYTES, Setting, Slot, TABLE_BYTES, TIB,
+};
 
 /// The options of levels under memtables, by their names, which begin with the engine's.
 macro_rules! settings_of_levels {
@@ -123,16 +125,14 @@ impl Default for LsmOptions {
     }
 }
 
-impl LsmOptions {
-    /// Each of them by its name.
-    pub(super) fn settings(&mut self) -> Vec<Setting<'_>> {
+impl EngineOptions for LsmOptions {
+    fn settings(&mut self) -> Vec<Setting<'_>> {
         let mut all = vec![Setting { name: "lsm.log", slot: Slot::OneNamed(&mut self.log) }];
         all.extend(settings_of_levels!("lsm", self));
         all
     }
 
-    /// What does not go together, in words.
-    pub(super) fn contradiction(&self) -> Option<&'static str> {
+    fn contradiction(&self) -> Option<&'static str> {
         let tables = [self.l0_tables, self.l0_slowdown_tables, self.l0_stop_tables];
         if !tables.is_sorted() || tables[1] == tables[2] {
             return Some("lsm.l0_tables, l0_slowdown_tables and l0_stop_tables must ascend");

@@ -30,7 +30,7 @@ pub use terrace_table::Compression;
 pub use self::kind::{BufferPlace, EngineKind};
 pub use self::lab::{LabOptions, LabTrees};
 pub use self::lsm::{LogPlace, LsmOptions};
-use self::settings::{KIB, MIB, Setting, Slot, TIB};
+use self::settings::{EngineOptions, KIB, MIB, Setting, Slot, TIB};
 pub use self::slm::SlmOptions;
 pub use self::split::SplitOptions;
 pub use self::sptree::SptreeOptions;
@@ -149,6 +149,22 @@ impl Default for Options {
     }
 }
 
+/// The options of each engine, out of all.
+macro_rules! of_engines {
+    ($options:ident) => {
+        [
+            &mut $options.slm as &mut dyn EngineOptions,
+            &mut $options.lsm,
+            &mut $options.turbo,
+            &mut $options.sptree,
+            &mut $options.split,
+            &mut $options.wip,
+            &mut $options.lab,
+            &mut $options.tlsm,
+        ]
+    };
+}
+
 impl Options {
     /// Sets an option by name, such as `slm.block_bytes` to `4096`. Sizes are in bytes.
     ///
@@ -193,11 +209,18 @@ impl Options {
 
     /// Refuses values out of their ranges, and those that cannot work together, by name.
     pub(crate) fn validate(&self) -> Result<()> {
-        self.clone().settings().iter().try_for_each(Setting::check)?;
-        match self.contradiction() {
+        let mut options = self.clone();
+        options.settings().iter().try_for_each(Setting::check)?;
+        let of_engines = options.of_engines().into_iter().find_map(|engine| engine.contradiction());
+        match self.contradiction().or(of_engines) {
             Some(message) => Err(Error::invalid(message)),
             None => Ok(()),
         }
+    }
+
+    /// The options of each engine.
+    fn of_engines(&mut self) -> [&mut dyn EngineOptions; EngineKind::ALL.len()] {
+        of_engines!(self)
     }
 
     /// Every option that is a number or a choice by name.
@@ -212,14 +235,7 @@ impl Options {
             Setting { name: "table_reads", slot: Slot::OneNamed(&mut self.table_reads) },
             whole("pool_extent_bytes", &mut self.pool_extent_bytes, 4 * KIB..=64 * MIB),
         ];
-        all.extend(self.slm.settings());
-        all.extend(self.lsm.settings());
-        all.extend(self.turbo.settings());
-        all.extend(self.sptree.settings());
-        all.extend(self.split.settings());
-        all.extend(self.wip.settings());
-        all.extend(self.lab.settings());
-        all.extend(self.tlsm.settings());
+        all.extend(of_engines!(self).into_iter().flat_map(EngineOptions::settings));
         all
     }
 
@@ -231,7 +247,7 @@ impl Options {
         }
     }
 
-    /// What does not go together, in words.
+    /// What does not go together of those of all engines, in words.
     fn contradiction(&self) -> Option<&'static str> {
         if !self.pool_extent_bytes.is_power_of_two() {
             return Some("pool_extent_bytes must be a power of two");
@@ -239,11 +255,7 @@ impl Options {
         if self.pm_bytes < 4 * self.slm.memtable_bytes.min(MIB) {
             return Some("pm_bytes must be at least 4 MiB, or four times a smaller slm.memtable_bytes");
         }
-        if self.split.low_share > self.split.high_share {
-            return Some("split.low_share must not be above split.high_share");
-        }
-        let of_levels = self.lab.contradiction().or_else(|| self.tlsm.contradiction());
-        self.lsm.contradiction().or_else(|| self.wip.contradiction()).or(of_levels)
+        None
     }
 }
 

@@ -18,6 +18,17 @@ pub(super) const MEMTABLE_BYTES: RangeInclusive<u64> = 4 * KIB..=64 * GIB;
 /// Numbers of tables, or of keys that are looked at together.
 pub(super) const MANY: RangeInclusive<u64> = 1..=1_000_000;
 
+/// The options of one engine.
+pub(super) trait EngineOptions: std::fmt::Debug {
+    /// Each of them by its name.
+    fn settings(&mut self) -> Vec<Setting<'_>>;
+
+    /// What does not go together, in words.
+    fn contradiction(&self) -> Option<&'static str> {
+        None
+    }
+}
+
 /// One option of an [`Options`](super::Options).
 pub(super) struct Setting<'a> {
     /// What it is called: its engine, a dot, and its field.

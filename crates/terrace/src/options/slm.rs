@@ -1,6 +1,6 @@
 //! Options of the engine `slm`.
 
-use super::settings::{BLOCK_BYTES, MANY, MEMTABLE_BYTES, Setting, Slot, TABLE_BYTES};
+use super::settings::{BLOCK_BYTES, EngineOptions, MANY, MEMTABLE_BYTES, Setting, Slot, TABLE_BYTES};
 
 /// Options of the `slm` engine; the defaults are the paper's (SLM-DB, section 6.1) where nothing better was found:
 /// see [`published`](Self::published).
@@ -61,11 +61,12 @@ impl SlmOptions {
             ..SlmOptions::default()
         }
     }
+}
 
-    /// Each of them by its name.
-    pub(super) fn settings(&mut self) -> [Setting<'_>; 10] {
+impl EngineOptions for SlmOptions {
+    fn settings(&mut self) -> Vec<Setting<'_>> {
         let set = |name, slot| Setting { name, slot };
-        [
+        vec![
             set("slm.memtable_bytes", Slot::Whole(&mut self.memtable_bytes, MEMTABLE_BYTES)),
             set("slm.live_key_threshold", Slot::Share(&mut self.live_key_threshold)),
             set("slm.garbage_share", Slot::Share(&mut self.garbage_share)),

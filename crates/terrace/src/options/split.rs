@@ -1,6 +1,6 @@
 //! Options of the engine `split`.
 
-use super::settings::{BLOCK_BYTES, GIB, Setting, Slot, TABLE_BYTES, TIB};
+use super::settings::{BLOCK_BYTES, EngineOptions, GIB, Setting, Slot, TABLE_BYTES, TIB};
 
 /// Options of the `split` engine; the defaults are the paper's (SplitKV, section 3) where it gives any.
 #[derive(Debug, Clone)]
@@ -45,11 +45,10 @@ impl Default for SplitOptions {
     }
 }
 
-impl SplitOptions {
-    /// Each of them by its name.
-    pub(super) fn settings(&mut self) -> [Setting<'_>; 10] {
+impl EngineOptions for SplitOptions {
+    fn settings(&mut self) -> Vec<Setting<'_>> {
         let set = |name, slot| Setting { name, slot };
-        [
+        vec![
             set("split.boundary_bytes", Slot::Whole(&mut self.boundary_bytes, 64..=2 * GIB)),
             set("split.records_bytes", Slot::Whole(&mut self.records_bytes, 0..=16 * TIB)),
             set("split.high_share", Slot::Share(&mut self.high_share)),
@@ -61,5 +60,9 @@ impl SplitOptions {
             set("split.max_merge_runs", Slot::Whole(&mut self.max_merge_runs, 2..=10_000)),
             set("split.leaf_entries", Slot::Whole(&mut self.leaf_entries, 4..=64)),
         ]
+    }
+
+    fn contradiction(&self) -> Option<&'static str> {
+        (self.low_share > self.high_share).then_some("split.low_share must not be above split.high_share")
     }
 }

@@ -1,6 +1,6 @@
 //! Options of the engine `sptree`.
 
-use super::settings::{GIB, KIB, Setting, Slot};
+use super::settings::{EngineOptions, GIB, KIB, Setting, Slot};
 
 /// Options of the `sptree` engine; each open may choose anew.
 #[derive(Debug, Clone)]
@@ -21,11 +21,10 @@ impl Default for SptreeOptions {
     }
 }
 
-impl SptreeOptions {
-    /// Each of them by its name.
-    pub(super) fn settings(&mut self) -> [Setting<'_>; 4] {
+impl EngineOptions for SptreeOptions {
+    fn settings(&mut self) -> Vec<Setting<'_>> {
         let set = |name, slot| Setting { name, slot };
-        [
+        vec![
             set("sptree.buffered", Slot::Flag(&mut self.buffered)),
             set("sptree.filter_bits", Slot::OneOf(&mut self.filter_bits, &[1, 2, 4])),
             set("sptree.log_bytes", Slot::Whole(&mut self.log_bytes, 4 * KIB..=GIB)),

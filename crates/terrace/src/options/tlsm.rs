@@ -1,7 +1,9 @@
 //! Options of the engine `tlsm`.
 
 use super::lsm::{LsmOptions, settings_of_levels};
-use super::settings::{BLOCK_BYTES, Choice, KIB, MANY, MEMTABLE_BYTES, Setting, Slot, TABLE_BYTES, TIB};
+use super::settings::{
+    BLOCK_BYTES, Choice, EngineOptions, KIB, MANY, MEMTABLE_BYTES, Setting, Slot, TABLE_BYTES, TIB,
+};
 
 /// Which runs lie in persistent memory; the others are SSTables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -84,9 +86,8 @@ impl Default for TlsmOptions {
     }
 }
 
-impl TlsmOptions {
-    /// Each of them by its name.
-    pub(super) fn settings(&mut self) -> Vec<Setting<'_>> {
+impl EngineOptions for TlsmOptions {
+    fn settings(&mut self) -> Vec<Setting<'_>> {
         let mut all = vec![
             Setting { name: "tlsm.tiering", slot: Slot::OneNamed(&mut self.tiering) },
             Setting { name: "tlsm.pm_levels", slot: Slot::Whole(&mut self.pm_levels, 1..=3) },
@@ -97,8 +98,7 @@ impl TlsmOptions {
         all
     }
 
-    /// What does not go together, in words.
-    pub(super) fn contradiction(&self) -> Option<&'static str> {
+    fn contradiction(&self) -> Option<&'static str> {
         self.levels.contradiction().map(|_| {
             "tlsm.l0_tables, l0_slowdown_tables and l0_stop_tables must ascend, and tlsm.debt_slowdown_bytes be below tlsm.debt_stop_bytes"
         })

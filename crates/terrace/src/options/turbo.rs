@@ -1,6 +1,6 @@
 //! Options of the engine `turbo`.
 
-use super::settings::{Setting, Slot};
+use super::settings::{EngineOptions, Setting, Slot};
 
 /// Options of the `turbo` engine; fixed when the database is created.
 #[derive(Debug, Clone)]
@@ -20,11 +20,10 @@ impl Default for TurboOptions {
     }
 }
 
-impl TurboOptions {
-    /// Each of them by its name.
-    pub(super) fn settings(&mut self) -> [Setting<'_>; 3] {
+impl EngineOptions for TurboOptions {
+    fn settings(&mut self) -> Vec<Setting<'_>> {
         let set = |name, slot| Setting { name, slot };
-        [
+        vec![
             set("turbo.shards", Slot::Whole(&mut self.shards, 2..=1 << 24)),
             set("turbo.initial_buckets", Slot::Whole(&mut self.initial_buckets, 1..=1 << 20)),
             set("turbo.probing_scope", Slot::Whole(&mut self.probing_scope, 1..=1 << 20)),

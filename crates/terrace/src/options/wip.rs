@@ -1,7 +1,7 @@
 //! Options of the engine `wip`.
 
 use super::lsm::LogPlace;
-use super::settings::{BLOCK_BYTES, Choice, GIB, KIB, Setting, Slot, TIB};
+use super::settings::{BLOCK_BYTES, Choice, EngineOptions, GIB, KIB, Setting, Slot, TIB};
 
 /// What a bucket's memtable is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -91,11 +91,10 @@ impl Default for WipOptions {
     }
 }
 
-impl WipOptions {
-    /// Each of them by its name.
-    pub(super) fn settings(&mut self) -> [Setting<'_>; 16] {
+impl EngineOptions for WipOptions {
+    fn settings(&mut self) -> Vec<Setting<'_>> {
         let set = |name, slot| Setting { name, slot };
-        [
+        vec![
             set("wip.memtable_bytes", Slot::Whole(&mut self.memtable_bytes, KIB..=GIB)),
             set("wip.most_memtable_bytes", Slot::Whole(&mut self.most_memtable_bytes, KIB..=64 * GIB)),
             set("wip.memtables_share", Slot::Real(&mut self.memtables_share, 0.01..=0.9)),
@@ -115,8 +114,7 @@ impl WipOptions {
         ]
     }
 
-    /// What does not go together, in words.
-    pub(super) fn contradiction(&self) -> Option<&'static str> {
+    fn contradiction(&self) -> Option<&'static str> {
         if self.memtable_bytes > self.most_memtable_bytes {
             return Some("wip.most_memtable_bytes must be at least wip.memtable_bytes");
         }
