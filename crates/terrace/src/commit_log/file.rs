@@ -58,7 +58,12 @@ fn written(outcome: Result<u64>) -> Result<(), Failure> {
 impl FileLog {
     /// Creates log file `number` of `database` with `first` as its first record, not yet synced, and with room to write
     /// through a mapping if it is to be `mapped` and can be.
-    pub fn create(core: &Core, (number, mapped): (u64, bool), database: u64, first: &Record) -> Result<FileLog> {
+    pub fn create(
+        core: &Core,
+        (number, mapped): (u64, bool),
+        database: u64,
+        first: &Record,
+    ) -> Result<FileLog> {
         let path = log_path(&core.dir, number);
         let create = if mapped { create_reserved_log_file } else { create_log_file };
         create(core.fs(), &path, (number, FIRST_LSN), database).and_then(|mut writer| {

@@ -10,7 +10,7 @@ use terrace_sim::{Change, KvModel, Map, Recorder, World};
 
 use super::env::{DIR, Process};
 use super::judge::may_end_early;
-use super::ops::{Op, key, value};
+use super::ops::{Op, Write, key, value};
 use crate::harness::Contents;
 
 /// Snapshots held at a time.
@@ -121,10 +121,12 @@ impl<'a> Session<'a> {
         self.stamp += 1;
         let plain = WriteOptions::default();
         match op {
-            Op::Put(k, len) => self.write(ledger, &[(*k, Some(*len))], plain),
-            Op::PutSynced(k, len) => self.write(ledger, &[(*k, Some(*len))], WriteOptions::SYNC),
-            Op::Delete(k) => self.write(ledger, &[(*k, None)], plain),
-            Op::Batch(changes) => self.write(ledger, changes, plain),
+            Op::Put { key, len } => self.write(ledger, &[Write::Put { key: *key, len: *len }], plain),
+            Op::PutSynced { key, len } => {
+                self.write(ledger, &[Write::Put { key: *key, len: *len }], WriteOptions::SYNC)
+            }
+            Op::Delete { key } => self.write(ledger, &[Write::Delete { key: *key }], plain),
+            Op::Batch(writes) => self.write(ledger, writes, plain),
             Op::Sync => {
                 let outcome = self.db().sync();
                 if self.settle("sync", outcome)? {
@@ -143,7 +145,7 @@ impl<'a> Session<'a> {
                 let outcome = self.db().flush();
                 self.settle("flush", outcome).map(drop)
             }
-            Op::Compact(from, to) => {
+            Op::Compact { from, to } => {
                 let (from, to) = (key(*from), key(*to));
                 let last: &[u8] = if from <= to { &to } else { b"\xff" };
                 let range = (Bound::Included(&from[..]), Bound::Included(last));
@@ -156,12 +158,12 @@ impl<'a> Session<'a> {
             }
             Op::Reopen => self.reopen(ledger),
             Op::Kill => self.kill(ledger),
-            Op::DiskFull(slack) => {
+            Op::DiskFull { slack } => {
                 let fs = self.world.fs();
                 fs.set_capacity(Some(fs.used_bytes() + u64::from(*slack)));
                 Ok(())
             }
-            Op::PoolFull(slack) => {
+            Op::PoolFull { slack } => {
                 let media = self.world.media();
                 media.set_limit(media.len() + u64::from(*slack));
                 Ok(())
@@ -188,13 +190,13 @@ impl<'a> Session<'a> {
     fn write(
         &mut self,
         ledger: &mut dyn Ledger,
-        changes: &[(u16, Option<u32>)],
+        writes: &[Write],
         how: WriteOptions,
     ) -> std::result::Result<(), String> {
         let mut batch = WriteBatch::new();
         let mut change = Change(Vec::new());
-        for (i, (k, len)) in changes.iter().enumerate() {
-            let (k, v) = (key(*k), len.map(|len| value(self.stamp * 16 + i as u32, len)));
+        for (i, write) in writes.iter().enumerate() {
+            let (k, v) = (key(write.key()), write.len().map(|len| value(self.stamp * 16 + i as u32, len)));
             match &v {
                 Some(v) => batch.put(&k, v),
                 None => batch.delete(&k),
