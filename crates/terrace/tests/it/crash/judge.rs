@@ -29,7 +29,7 @@ pub fn judge(options: &Options, world: &World, model: &KvModel) -> Result<(), St
     if rng.one_in(SECOND_LIFE_ONE_IN) { second_life(options, world, found, &mut rng) } else { Ok(()) }
 }
 
-/// As [`judge`], with one operation failing while the survivor is opened or settles down, which one by its seed.
+/// As [`judge`], with one operation failing while the survivor is opened or comes to rest, which one by its seed.
 pub fn judge_failing(options: &Options, world: &World, model: &KvModel) -> Result<(), String> {
     let mut rng = Rng::new(world.seed() ^ 0xfa17);
     world.fail_nth(rng.below(FAILING_AMONG));
@@ -82,8 +82,8 @@ fn first_look(options: &Options, world: &World, model: &KvModel, more: &[Op]) ->
     Ok(found)
 }
 
-/// Whether a log may end early without being told for damaged: a failed sync has dropped its last pages, which look like room,
-/// and the process died before it had cut the log.
+/// Whether a log may end early without being told for damaged: a failed sync has dropped its last pages, which look
+/// like room, and the process died before it had cut the log.
 pub fn may_end_early(world: &World) -> bool {
     world.fs().has_dropped_pages() && world.fs().has_room()
 }

@@ -129,7 +129,7 @@ impl<'a> Session<'a> {
             Op::Batch(writes) => self.write(ledger, writes, plain),
             Op::Sync => {
                 let outcome = self.db().sync();
-                if self.settle("sync", outcome)? {
+                if self.has_worked("sync", outcome)? {
                     ledger.update(&mut KvModel::synced_so_far);
                 }
                 Ok(())
@@ -143,14 +143,14 @@ impl<'a> Session<'a> {
             Op::Compare => self.compare(ledger).map(drop),
             Op::Flush => {
                 let outcome = self.db().flush();
-                self.settle("flush", outcome).map(drop)
+                self.has_worked("flush", outcome).map(drop)
             }
             Op::Compact { from, to } => {
                 let (from, to) = (key(*from), key(*to));
                 let last: &[u8] = if from <= to { &to } else { b"\xff" };
                 let range = (Bound::Included(&from[..]), Bound::Included(last));
                 let outcome = self.db().compact_range(range);
-                self.settle("compact", outcome).map(drop)
+                self.has_worked("compact", outcome).map(drop)
             }
             Op::Background => {
                 self.process.help();
@@ -175,8 +175,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// An expected error is none.
-    fn settle<T>(&self, what: &str, outcome: Result<T>) -> std::result::Result<bool, String> {
+    /// Whether it has worked; an error that is not expected is one.
+    fn has_worked<T>(&self, what: &str, outcome: Result<T>) -> std::result::Result<bool, String> {
         match outcome {
             Ok(_) => Ok(true),
             Err(e) if self.errors != Errors::Fail && is_of_the_media(&e) => {
@@ -211,7 +211,7 @@ impl<'a> Session<'a> {
             (Err(_), _) => KvModel::fail,
         };
         ledger.update(&mut |model| done(model));
-        if !self.settle("write", outcome)? {
+        if !self.has_worked("write", outcome)? {
             // Reads go on, and from now on they say the one or the other.
             self.compare(ledger)?;
         }
@@ -256,7 +256,7 @@ impl<'a> Session<'a> {
         if let Some(db) = self.db.take() {
             let outcome = db.close();
             drop(db);
-            self.settle("close", outcome)?;
+            self.has_worked("close", outcome)?;
         }
         self.start_again(ledger)
     }
@@ -269,8 +269,8 @@ impl<'a> Session<'a> {
         self.start_again(ledger)
     }
 
-    /// Opens the database after its process has ended. What a failed sync had dropped of a log, and nobody has had the time to
-    /// put elsewhere, is told then, and a repair brings back what was before it.
+    /// Opens the database after its process has ended. What a failed sync had dropped of a log, and nobody has had the
+    /// time to put elsewhere, is told then, and a repair brings back what was before it.
     fn start_again(&mut self, ledger: &mut dyn Ledger) -> std::result::Result<(), String> {
         match self.start() {
             Err(e) if self.may_have_lost_writes(&e) => {

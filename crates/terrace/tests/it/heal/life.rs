@@ -306,10 +306,10 @@ impl<'a> Life<'a> {
     }
 
     /// Brings the store to rest with nothing held: what it takes now it needs.
-    pub fn settles(&mut self) -> Verdict {
+    pub fn comes_to_rest(&mut self) -> Verdict {
         self.held.clear();
         for op in [Op::Put { key: 1, len: 31 }, Op::Flush, Op::COMPACT_LONG_KEYS, Op::Flush] {
-            self.carry_out(&op).map_err(|e| format!("settling: {e}"))?;
+            self.carry_out(&op).map_err(|e| format!("coming to rest: {e}"))?;
             self.rest();
         }
         Ok(())
@@ -333,7 +333,7 @@ pub fn fresh<'a>(world: &'a World, options: Options, map: &Map) -> Verdict<Life<
     }
     life.now = map.clone();
     life.model = KvModel::from(map.clone());
-    life.settles()?;
+    life.comes_to_rest()?;
     let found: Map = life.db().try_all().map_err(|e| e.to_string())?.into_iter().collect();
     if found == life.now { Ok(life) } else { Err("a fresh copy is another".into()) }
 }
