@@ -57,11 +57,15 @@ fn batches() -> Vec<Op> {
     ]
 }
 
+/// Must catch a key of a batch that was cut off whose older version the undo list does not bring back into the hash
+/// table.
 #[test]
 fn in_turbo_are_there_or_not() {
     each_event(&options(EngineKind::Turbo), Script { seed: 1, ops: batches() });
 }
 
+/// Must catch a leaf that a batch splits and that keeps, after the undo, an entry of the batch or lacks one from before
+/// it.
 #[test]
 fn in_sptree_are_there_or_not() {
     let mut options = options(EngineKind::Sptree);
@@ -69,6 +73,8 @@ fn in_sptree_are_there_or_not() {
     each_event(&options, Script { seed: 2, ops: batches() });
 }
 
+/// Must catch a batch that the logs of write buffers bring back after it was taken back, or of which they bring back a
+/// part.
 #[test]
 fn in_a_buffered_sptree_are_there_or_not() {
     let mut options = options(EngineKind::Sptree);

@@ -79,7 +79,8 @@ fn each_fails_unheeded(images: u64, script: impl Into<Script>) {
     }
 }
 
-/// A log that failed is behind the pool: closing in order does not make up for it.
+/// Must catch a close that vouches for the pool although a log failed: that log is behind the pool, and a close in
+/// order does not make up for it.
 #[test]
 fn of_logs_before_a_close() {
     let ops = vec![
@@ -93,7 +94,8 @@ fn of_logs_before_a_close() {
     each_fails_unheeded(2 * IMAGES, Script { seed: 9, ops });
 }
 
-/// What was handed over to a log goes elsewhere where that cannot be closed: the next opening finds all of it.
+/// Must catch writes that were handed over to a log and go with it where it cannot be closed: they must go elsewhere,
+/// where the next opening finds all of them.
 #[test]
 fn of_logs_at_a_close() {
     // What a failed sync drops depends on how many changes there were before.
@@ -102,7 +104,8 @@ fn of_logs_at_a_close() {
     each_fails(Script { seed: 16, ops });
 }
 
-/// The log that is begun for what waits for its flush goes on as the log of the memtable after it.
+/// Must catch writes of a new memtable that are in no log: the log that is begun for what waits for its flush goes on
+/// as theirs.
 #[test]
 fn of_logs_at_a_rotation() {
     let mut ops = vec![
@@ -120,7 +123,8 @@ fn of_logs_at_a_rotation() {
     each_fails_unheeded(2 * IMAGES, Script { seed: 10, ops });
 }
 
-/// A log that the manifest could not be told of takes the next group, although a flush has ended meanwhile.
+/// Must catch a group that goes with its log: the manifest could not be told of that log, it takes the next group, and
+/// a flush has ended meanwhile.
 #[test]
 fn of_logs_begun_before_a_flush_ends() {
     let ops = vec![
@@ -135,6 +139,7 @@ fn of_logs_begun_before_a_flush_ends() {
     each_fails_unheeded(4 * IMAGES, Script { seed: 14, ops });
 }
 
+/// Must catch a failure that nobody heeds and that later lives pay for: kills, closes and power cuts come on top of it.
 #[test]
 fn of_anything_unheeded() {
     let mix = Mix {
@@ -164,7 +169,7 @@ fn each_fails(script: impl Into<Script>) {
     }
 }
 
-/// Each operation of a creation fails, and a power cut comes at any event of what is tried again.
+/// Must catch a creation that fails half way and leaves what the next attempt takes for damage or for a whole database.
 #[test]
 fn of_creation() {
     for (engine, granularity) in everywhere() {
@@ -182,31 +187,38 @@ fn of_creation() {
     }
 }
 
+/// Must catch a memtable that is let go of although its table, or what names that, could not be written.
 #[test]
 fn of_flushes() {
     each_fails(Drawn { seed: 2, ops: 40, mix: Mix::FLUSHES });
 }
 
+/// Must catch inputs that are removed although the outputs, or what names them, could not be written.
 #[test]
 fn of_compactions() {
     each_fails(Drawn { seed: 3, ops: 40, mix: Mix::COMPACTIONS });
 }
 
+/// Must catch a write that is acknowledged although its log failed, and writes behind a gap that a failure has left in
+/// a log.
 #[test]
 fn of_logs() {
     each_fails(Drawn { seed: 4, ops: 40, mix: Mix::LOGS });
 }
 
+/// Must catch an opening or a close that fails half way, after it has removed what the next opening needs.
 #[test]
 fn of_opening_and_closing() {
     each_fails(Drawn { seed: 5, ops: 30, mix: Mix::OPENINGS });
 }
 
+/// Must catch a structure that uses room which the pool failed to get, and a store that does not ask for it again.
 #[test]
 fn of_pool_growth() {
     each_fails(Drawn { seed: 8, ops: 30, mix: Mix::GROWTH });
 }
 
+/// Must catch a failure in one job that does harm to another: to batches, snapshots, flushes and compactions under way.
 #[test]
 fn of_everything() {
     each_fails(Drawn { seed: 6, ops: 60, mix: Mix::EVERYTHING });
@@ -223,6 +235,7 @@ fn recovery_failing(engine: EngineKind, errors: Errors) -> impl Scenario<Op = Op
     )
 }
 
+/// Must catch a recovery that drops logs or memtables although it failed to bring over what is in them.
 #[test]
 fn of_recovery() {
     let mix = Mix {
@@ -245,8 +258,7 @@ fn of_recovery() {
     }
 }
 
-/// Any operation of the disk fails once, reads among them: what is answered is right, the rest is an error that
-/// passes, and afterwards all is there.
+/// Must catch an answer that is wrong because a read failed, and an error that outlasts its cause.
 #[test]
 fn of_reads() {
     for (engine, after) in

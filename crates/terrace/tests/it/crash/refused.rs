@@ -1,5 +1,5 @@
-//! Batches that a pool has no room for, and a crash at events of their refusal: the survivor has the room that there was
-//! before. It is told of no more room than its machine had.
+//! Batches that a pool has no room for, and a crash at events of their refusal: the survivor has the room that there
+//! was before. It is told of no more room than its machine had.
 
 use terrace::{EngineKind, Options};
 use terrace_sim::{KvModel, PmOptions, Recorder, Scenario, World, WorldOptions, kv_scenario};
@@ -83,6 +83,7 @@ fn refusals(engine: EngineKind) -> impl Scenario<Op = Op, Model = KvModel> {
     )
 }
 
+/// Must catch extents and slots that a refused batch has taken and that a crash beside the refusal leaves to nobody.
 #[test]
 fn a_crash_beside_a_refusal_takes_no_room() {
     for (engine, granularity) in everywhere() {

@@ -26,8 +26,8 @@ impl Regression {
     }
 }
 
-/// A flush cut short is done again, so two tables hold the same tombstone: a compaction that merged both
-/// wrote it twice, which a table refuses.
+/// Must catch a compaction that writes one tombstone twice, which a table refuses: a flush that was cut short is done
+/// again, and two tables hold the tombstone.
 #[test]
 fn tombstones_of_a_flush_done_twice_are_merged() {
     let ops = [
@@ -46,8 +46,8 @@ fn tombstones_of_a_flush_done_twice_are_merged() {
     Regression { granularity: Granularity::CacheLine, seed: 12, images: 1500 }.passes(&ops);
 }
 
-/// After a kill the pool held more than the log. A power cut during the recovery, after some of that had been
-/// put into tables, brought those records back and not the ones before them.
+/// Must catch records that come back without those before them: after a kill the pool held more than the log, and the
+/// power went during the recovery, after some of that had been put into tables.
 #[test]
 fn a_power_cut_while_recovering_from_a_kill_leaves_a_prefix() {
     let ops = [
@@ -60,8 +60,8 @@ fn a_power_cut_while_recovering_from_a_kill_leaves_a_prefix() {
     Regression { granularity: Granularity::Page, seed: 2, images: 1500 }.passes(&ops);
 }
 
-/// A pool that was being made anew after a power cut was known before it bore its database's name. A kill between left it to be
-/// taken for damage to one that holds more than its logs.
+/// Must catch a pool that is known before it bears its database's name: a kill while it was made anew after a power cut
+/// left it to be taken for damage to one that holds more than its logs.
 #[test]
 fn a_kill_while_a_pool_is_made_anew_begins_that_again() {
     let ops = [Op::Put { key: 4, len: 126 }, Op::Put { key: 5, len: 66 }, Op::Reopen, Op::Delete { key: 7 }];
@@ -93,8 +93,8 @@ fn a_kill_while_a_pool_is_made_anew_begins_that_again() {
     Regression { granularity: Granularity::Page, seed: 3, images: 600 }.passes(&ops);
 }
 
-/// A compaction moved two versions of a key into one block. After a power cut between the two the log of the job was
-/// taken to say that both had moved, because the chain held the block's position.
+/// Must catch a version of a key that is taken for moved because another one has moved into the same block: the log of
+/// the job was read so after a power cut between the two.
 #[test]
 fn versions_of_a_key_that_move_into_one_block_are_counted_one_by_one() {
     let ops = [

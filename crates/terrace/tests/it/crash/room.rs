@@ -78,6 +78,8 @@ fn around(seed: u64, full: Op, mix: Mix) -> Vec<Op> {
     ops
 }
 
+/// Must catch a write that is acknowledged although its log has no room, and a store that goes on refusing when there
+/// is room.
 #[test]
 fn on_the_disk() {
     for (i, slack) in [0, 60, 700, 1500, 3000, 5000, 12_000].into_iter().enumerate() {
@@ -91,6 +93,8 @@ fn on_the_disk() {
     }
 }
 
+/// Must catch a refused write that is half there or keeps room of the pool, and a store that goes on refusing when
+/// there is room.
 #[test]
 fn where_the_pool_lies() {
     let large = Mix { len: 50_000, ..MIX };

@@ -212,7 +212,7 @@ fn flushes_of_a_replay((large, small): &(Options, Options), ops: &[Op]) -> u64 {
     session.db().stats().counts.flushes
 }
 
-/// The logs of a large memtable are replayed into small ones, several times full; recoveries are cut short, too.
+/// Must catch a replay that flushes memtables on its way and, cut short, leaves writes behind those that it lacks.
 #[test]
 fn replay_that_overflows_memtables() {
     let mix = Mix { put: 10, synced: 2, delete: 3, batch: 2, flush: 1, keys: 50, len: 700, ..Mix::NONE };
@@ -241,16 +241,16 @@ fn everything_at_once() {
     Plan { drawn: Drawn { seed: 12, ops: 120, mix: Mix::EVERYTHING }, images: 2000 }.explore();
 }
 
-/// Must catch what many openings that each write a little leave to one another: a log that takes the place of many and lacks
-/// some of them, many that go before it is there, and what a killed one had only stored.
+/// Must catch what many openings that each write a little leave to one another: a log that takes the place of many and
+/// lacks some of them, many that go before it is there, and what a killed one had only stored.
 #[test]
 fn opened_often_for_little() {
     let mix = Mix { put: 4, delete: 1, synced: 1, reopen: 5, keys: 10, len: 30, ..Mix::NONE };
     Plan { drawn: Drawn { seed: 12, ops: 34, mix }, images: 900 }.explore();
 }
 
-/// Must catch keys that are in no bucket, in two, or in one whose bounds are not theirs: buckets are split, emptied, joined
-/// and filled again.
+/// Must catch keys that are in no bucket, in two, or in one whose bounds are not theirs: buckets are split, emptied,
+/// joined and filled again.
 #[test]
 fn buckets_split_and_joined() {
     let all = [Op::Flush, Op::COMPACT_LONG_KEYS];

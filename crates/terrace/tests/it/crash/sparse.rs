@@ -1,5 +1,5 @@
-//! Records move out of slabs in which little is left: whenever the power goes, each key has its value, and what was copied in
-//! vain is reclaimed.
+//! Records move out of slabs in which little is left: whenever the power goes, each key has its value, and what was
+//! copied in vain is reclaimed.
 
 use terrace::EngineKind;
 use terrace_pmem::Granularity;
@@ -47,6 +47,7 @@ fn engines() -> impl Iterator<Item = EngineKind> {
     ENGINES.into_iter().filter(|engine| engine.keeps_all_in_memory())
 }
 
+/// Must catch a record whose old place is given away before its copy, or the link to that, is durable.
 #[test]
 fn slabs_are_emptied() {
     for engine in engines() {
@@ -62,7 +63,8 @@ fn slabs_are_emptied() {
     }
 }
 
-/// In a pool that is full, values of another size find room all the same.
+/// Must catch a full pool that refuses values of another size although slabs are nearly empty, and what is lost when
+/// they are emptied for it.
 #[test]
 fn a_full_pool_has_its_slabs_emptied() {
     for engine in engines() {

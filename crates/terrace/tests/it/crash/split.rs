@@ -296,8 +296,7 @@ fn crashes_where_slots_are_used_again() {
     assert!(looks > 50, "{looks}");
 }
 
-/// The same where nobody compacts: one that is written over and over has its slots used again by writers
-/// alone.
+/// Must catch a slot that writers alone use again, nobody compacting, before what replaced its word is durable.
 #[test]
 fn crashes_where_writers_use_slots_again() {
     if !is_tried() {

@@ -33,8 +33,8 @@ fn fill() -> Vec<Op> {
     ops
 }
 
-/// What a flush meets: hot keys that are replaced, deleted and too large for the tree, new ones, and a snapshot that needs what
-/// they replace.
+/// What a flush meets: hot keys that are replaced, deleted and too large for the tree, new ones, and a snapshot that
+/// needs what they replace.
 fn writes() -> Vec<Op> {
     let mut ops = vec![Op::Snapshot];
     ops.extend((0..HOT).map(|k| match k % 5 {
@@ -84,6 +84,7 @@ fn crash_in(what: &str, before: &[Op], ops: &[Op]) -> Crashed {
     Crashed { moments, evicted: then.values.evicted - first.values.evicted }
 }
 
+/// Must catch a version that a snapshot needs and that is replaced in the tree of values before it is in a table.
 #[test]
 fn crashes_in_a_flush_under_a_snapshot() {
     if runs_on(EngineKind::Lab, Granularity::CacheLine) {
@@ -91,6 +92,7 @@ fn crashes_in_a_flush_under_a_snapshot() {
     }
 }
 
+/// Must catch a log that goes before what its memtable held is in the tree or in a table that the manifest names.
 #[test]
 fn crashes_in_flushes_without_a_snapshot() {
     if runs_on(EngineKind::Lab, Granularity::CacheLine) {
@@ -99,6 +101,7 @@ fn crashes_in_flushes_without_a_snapshot() {
     }
 }
 
+/// Must catch a key that leaves the full tree before the manifest names the table that it goes to.
 #[test]
 fn crashes_in_an_eviction_that_a_flush_begins() {
     if runs_on(EngineKind::Lab, Granularity::CacheLine) {
@@ -107,6 +110,7 @@ fn crashes_in_an_eviction_that_a_flush_begins() {
     }
 }
 
+/// Must catch a merge that drops a copy of a key for the sake of a newer one which is leaving the tree just then.
 #[test]
 fn crashes_in_compactions() {
     if runs_on(EngineKind::Lab, Granularity::CacheLine) {
@@ -116,7 +120,7 @@ fn crashes_in_compactions() {
     }
 }
 
-/// What a flush has left half done is opened, and that is cut short in its turn.
+/// Must catch an opening that is cut short and leaves less of a half done flush than it found.
 #[test]
 fn crashes_in_openings() {
     if !runs_on(EngineKind::Lab, Granularity::CacheLine) {

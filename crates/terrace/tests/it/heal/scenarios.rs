@@ -13,12 +13,14 @@ fn explore_everywhere(script: impl Into<Script>) {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
+/// Must catch a creation that a refusal leaves half done, so that trying again cannot complete it.
 #[test]
 fn creation() {
     explore_everywhere(Script { seed: 1, ops: vec![Op::Put { key: 1, len: 10 }] });
 }
 
-/// Versions that snapshots hold come into memtables, and these into several tables each.
+/// Must catch a flush that is tried again and changes the versions that a snapshot sees: memtables go into several
+/// tables each.
 #[test]
 fn flushes_under_snapshots() {
     let mix = Mix {
@@ -37,6 +39,8 @@ fn flushes_under_snapshots() {
     explore_everywhere(Drawn { seed: 2, ops: 70, mix });
 }
 
+/// Must catch a merge that is tried again and drops a version that a snapshot or an iterator needs, and tables that a
+/// refused one leaves behind.
 #[test]
 fn compactions_under_snapshots() {
     let mix = Mix {
@@ -56,27 +60,30 @@ fn compactions_under_snapshots() {
     explore_everywhere(Drawn { seed: 3, ops: 70, mix });
 }
 
+/// Must catch a refused write that comes back from its log, and a synced one that a later log lacks.
 #[test]
 fn logs_and_syncs() {
     let mix = Mix { synced: 5, sync: 2, snapshot: 1, read: 1, ..Mix::LOGS };
     explore_everywhere(Drawn { seed: 4, ops: 40, mix });
 }
 
+/// Must catch an opening or a close that is refused half way and takes something from the one after it.
 #[test]
 fn opening_and_closing() {
     let mix = Mix { put: 10, background: 2, reopen: 2, kill: 2, snapshot: 1, read: 1, ..Mix::OPENINGS };
     explore_everywhere(Drawn { seed: 5, ops: 40, mix });
 }
 
-/// Values so large that the pool has to grow.
+/// Must catch room that is lost with a refused growth of the pool, or used without one: values are so large that it has
+/// to grow.
 #[test]
 fn growth() {
     let mix = Mix { put: 8, batch: 1, snapshot: 1, read: 1, keys: 6, ..Mix::GROWTH };
     explore_everywhere(Drawn { seed: 6, ops: 24, mix });
 }
 
-/// Batches of several keys with values that extents of their own hold, over versions that snapshots hold: what is refused
-/// on the way is taken back.
+/// Must catch a batch that is not taken back whole when something is refused on its way: values have extents of their
+/// own and lie over versions that snapshots hold.
 #[test]
 fn groups_under_snapshots() {
     let mix = Mix {
@@ -98,7 +105,7 @@ fn groups_under_snapshots() {
     }
 }
 
-/// Buckets are split, emptied, joined and filled again, under snapshots and under walks in both directions.
+/// Must catch a key that walks miss or meet twice because a split or a join of buckets was refused and tried again.
 #[test]
 fn buckets_split_and_joined() {
     let mix = Mix { snapshot: 1, read: 1, ..Mix::BUCKETS };
@@ -119,6 +126,7 @@ fn buckets_split_and_joined() {
     }
 }
 
+/// Must catch a refusal that one job outlives and another, which runs beside it, does not.
 #[test]
 fn everything() {
     let mix = Mix { put: 14, snapshot: 3, read: 2, keys: 36, ..Mix::EVERYTHING };
