@@ -8,7 +8,7 @@ use std::process::Command;
 
 use terrace::{Db, EngineKind, ErrorKind, Options, Result};
 
-use crate::harness::{Contents, Map, assert_clean};
+use crate::harness::{Contents, Map, assert_clean, engines_on_files};
 
 /// Set in the process that has the small file system mounted, to its directory.
 const MOUNTED: &str = "TERRACE_SMALL_DISK";
@@ -94,26 +94,20 @@ fn in_the_small_disk(engine: EngineKind, disk: &Path) {
     db.close().unwrap();
 }
 
+/// Whose turn it is in the process that has a small file system.
+const ENGINE: &str = "TERRACE_SMALL_DISK_ENGINE";
+
 #[test]
 fn a_small_file_system() {
-    on_a_small_disk(EngineKind::Slm, "full::a_small_file_system");
-}
-
-#[test]
-fn a_small_file_system_under_levels() {
-    on_a_small_disk(EngineKind::Lsm, "full::a_small_file_system_under_levels");
-}
-
-#[test]
-fn a_small_file_system_under_buckets() {
-    on_a_small_disk(EngineKind::Wip, "full::a_small_file_system_under_buckets");
-}
-
-/// Runs the test called `test` in a process that has a small file system.
-fn on_a_small_disk(engine: EngineKind, test: &str) {
     if let Ok(disk) = std::env::var(MOUNTED) {
+        let engine = EngineKind::parse(&std::env::var(ENGINE).unwrap()).unwrap();
         return in_the_small_disk(engine, Path::new(&disk));
     }
+    engines_on_files().for_each(|engine| on_a_small_disk(engine, "full::a_small_file_system"));
+}
+
+/// Runs the test called `test` for `engine` in a process that has a small file system.
+fn on_a_small_disk(engine: EngineKind, test: &str) {
     let mount = tempfile::tempdir().unwrap();
     let script = "mount -t tmpfs -o size=$2 none \"$1\" && TERRACE_SMALL_DISK=\"$1\" exec \"$0\" --exact \"$3\" --nocapture";
     let may = Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|s| s.success());
@@ -127,6 +121,7 @@ fn on_a_small_disk(engine: EngineKind, test: &str) {
         .arg(mount.path())
         .arg(SMALL_DISK_BYTES.to_string())
         .arg(test)
+        .env(ENGINE, engine.name())
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&ended.stdout);

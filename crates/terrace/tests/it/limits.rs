@@ -154,7 +154,8 @@ fn small_pool() -> Options {
     options
 }
 
-/// Overwriting goes on for ever in a pool of a fraction (a sixtieth, in long runs) of what is written: writers are slowed, none is refused.
+/// Overwriting goes on for ever in a pool of a fraction (a sixtieth, in long runs) of what is written: writers are
+/// slowed, none is refused.
 #[test]
 fn a_small_pool_carries_many_overwrites() {
     many_overwrites(small_pool());
@@ -273,10 +274,10 @@ fn a_small_pool_carries_many_large_items() {
     let db = Db::open(dir.path(), options.clone()).unwrap();
     let live = overwritten(&db, 600 * scale(), (16 << 10, 64 << 10), 4000 * scale());
     let run = options.split.run_bytes;
-    let settled = (db.stats().split, space_of(dir.path(), "SLOTS"));
+    let at_rest = (db.stats().split, space_of(dir.path(), "SLOTS"));
     db.compact_range(..).unwrap();
     let (stats, space) = (db.stats().split, space_of(dir.path(), "SLOTS"));
-    println!("{live} bytes live; settled {settled:?}; compacted {stats:?} {space}");
+    println!("{live} bytes live; at rest {at_rest:?}; compacted {stats:?} {space}");
     assert!(live > 8 * options.pm_bytes && stats.submitted >= 4000 * scale(), "{live} bytes, {stats:?}");
     assert!(stats.file_bytes <= live * 13 / 10 + run && space <= live * 13 / 10 + run, "{space}: {stats:?}");
     assert_clean(&db);
@@ -333,42 +334,13 @@ fn ten_thousand_iterators_and_snapshots() {
     assert_eq!((stats.counts.snapshots, entries, stats.pm.chains), (0, 500, 0));
 }
 
+mod space_behind_a_snapshot_is_reclaimed {
+    use super::behind_a_snapshot;
+
+    crate::harness::test_each_engine!(behind_a_snapshot);
+}
+
 /// What lies between a held snapshot and now is nobody's, and goes.
-#[test]
-fn space_behind_a_snapshot_is_reclaimed() {
-    behind_a_snapshot(EngineKind::Slm);
-}
-
-#[test]
-fn space_behind_a_snapshot_is_reclaimed_on_levels() {
-    behind_a_snapshot(EngineKind::Lsm);
-}
-
-#[test]
-fn space_behind_a_snapshot_is_reclaimed_under_a_tree_of_values() {
-    behind_a_snapshot(EngineKind::Lab);
-}
-
-#[test]
-fn space_behind_a_snapshot_is_reclaimed_on_levels_in_the_pool() {
-    behind_a_snapshot(EngineKind::Tlsm);
-}
-
-#[test]
-fn space_behind_a_snapshot_is_reclaimed_in_buckets() {
-    behind_a_snapshot(EngineKind::Wip);
-}
-
-#[test]
-fn space_behind_a_snapshot_is_reclaimed_in_a_table() {
-    behind_a_snapshot(EngineKind::Turbo);
-}
-
-#[test]
-fn space_behind_a_snapshot_is_reclaimed_in_a_tree() {
-    behind_a_snapshot(EngineKind::Sptree);
-}
-
 fn behind_a_snapshot(engine: EngineKind) {
     let dir = tempfile::tempdir().unwrap();
     let mut options = emulated(Options { engine, ..Options::default() });
@@ -403,8 +375,8 @@ fn behind_a_snapshot(engine: EngineKind) {
     let held = db.stats();
     println!("{data} bytes of data: at most {most_disk} in tables, {most_pool} in the pool beside memtables");
     assert_eq!(snapshot.get(&key(7)).unwrap().unwrap(), first);
-    // A bucket may hold three times as much as it should, and a merge of it as much again, before writers wait for that; levels
-    // behind on merges hold little less.
+    // A bucket may hold three times as much as it should, and a merge of it as much again, before writers wait for
+    // that; levels behind on merges hold little less.
     assert!(most_disk < 8 * data, "{most_disk} bytes of tables for {data}");
     assert_eq!(snapshot.entries().unwrap().count() as u64, records);
     drop(snapshot);

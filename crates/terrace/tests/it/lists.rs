@@ -1,5 +1,5 @@
-//! The lists of the engine `tlsm`: what is copied and what is not, what leaves the pool and when, what a crash leaves of a
-//! merge.
+//! The lists of the engine `tlsm`: what is copied and what is not, what leaves the pool and when, what a crash leaves
+//! of a merge.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,7 @@ use terrace_pmem::Granularity;
 
 use crate::harness::{Contents, Engine, Machine, Map, Setup, assert_clean};
 
-const TLSM: Engine = Engine { kind: EngineKind::Tlsm, drains_per_group: None };
+const TLSM: Engine = Engine::of(EngineKind::Tlsm);
 
 fn setup() -> Setup {
     Setup::tiny("lists", &TLSM)
@@ -248,8 +248,8 @@ fn manifest_of(machine: &Machine) -> std::path::PathBuf {
     machine.dir().join(String::from_utf8(name).unwrap().split_whitespace().next().unwrap())
 }
 
-/// A manifest that has lost its newest groups is refused beside lists that only these named, and nothing of them goes; a
-/// repair brings them back with the logs behind them.
+/// A manifest that has lost its newest groups is refused beside lists that only these named, and nothing of them goes;
+/// a repair brings them back with the logs behind them.
 #[test]
 fn lists_that_a_manifest_has_lost_are_told_and_brought_back() {
     let tierings = [TieringKind::None, TieringKind::Leveled, TieringKind::Lru];

@@ -7,8 +7,8 @@ use terrace::{Db, EngineKind, Error, ErrorKind, Options};
 use terrace_disk::Fs;
 use terrace_pmem::Granularity;
 
-use crate::harness::{Engine, Machine, Map, Setup, assert_clean};
-use crate::logs::{ENGINES, all, logs, put, roomy};
+use crate::harness::{Engine, Machine, Map, Setup, assert_clean, engines_on_files};
+use crate::logs::{all, logs, put, roomy};
 
 /// After a clean close a log that is cut short, missing or damaged is told, and a repair says what is gone.
 #[test]
@@ -74,8 +74,8 @@ fn a_missing_newest_log_is_told() {
     assert!(all(&machine.kill().open().unwrap()) == map);
 }
 
-/// Where memtables outlive the process a log that was closed and has lost its end costs nothing yet; it is begun anew, before
-/// a power cut finds it.
+/// Where memtables outlive the process a log that was closed and has lost its end costs nothing yet; it is begun anew,
+/// before a power cut finds it.
 #[test]
 fn a_log_without_its_end_is_begun_anew_beside_a_pool() {
     for gone in [false, true] {
@@ -104,8 +104,8 @@ fn a_log_without_its_end_is_begun_anew_beside_a_pool() {
 /// What happens to a log, by what it is called.
 type Harm = (&'static str, fn(&mut Vec<u8>));
 
-/// After a clean close the memtables of `slm` hold all that a damaged log does: `check` names the damage and says so, and a
-/// repair that does not call everything sound leaves nothing for the next check to name.
+/// After a clean close the memtables of `slm` hold all that a damaged log does: `check` names the damage and says so,
+/// and a repair that does not call everything sound leaves nothing for the next check to name.
 #[test]
 fn check_and_repair_are_of_one_mind_about_a_log() {
     let harms: [Harm; 6] = [
@@ -158,7 +158,7 @@ fn check_and_repair_are_of_one_mind_about_a_log() {
 /// `check` counts what memtables hold, and what they take away.
 #[test]
 fn check_counts_the_keys_of_memtables() {
-    for kind in ENGINES {
+    for kind in engines_on_files() {
         let machine = roomy(kind);
         let db = machine.open().unwrap();
         let mut map = Map::new();
@@ -180,8 +180,8 @@ fn check_counts_the_keys_of_memtables() {
     }
 }
 
-/// Within one boot nothing of a log is lost when a process is killed, synced or not: one flipped bit anywhere is damage. After
-/// a power cut an unsynced log ends there, and a synced one is damaged.
+/// Within one boot nothing of a log is lost when a process is killed, synced or not: one flipped bit anywhere is
+/// damage. After a power cut an unsynced log ends there, and a synced one is damaged.
 #[test]
 fn a_flipped_bit_is_damage_until_the_power_is_cut() {
     for sync_at in [None, Some(30), Some(49)] {
@@ -230,7 +230,7 @@ fn written(log: &[u8]) -> usize {
 /// A log that is missing before another that was begun durably is told, power cut or not.
 #[test]
 fn a_missing_log_before_another_is_told() {
-    let setup = Setup::tiny("tiny", &Engine { kind: EngineKind::Lsm, drains_per_group: None });
+    let setup = Setup::tiny("tiny", &Engine::of(EngineKind::Lsm));
     let machine = Machine::new(&setup.on(Granularity::Page));
     let (db, mut map) = (machine.open().unwrap(), Map::new());
     let mut told = 0;
@@ -256,7 +256,7 @@ fn a_missing_log_before_another_is_told() {
 /// A log that has lost its last records, as an older copy of it has, is told by the one that was begun behind it.
 #[test]
 fn an_older_copy_of_a_log_before_another_is_told() {
-    let setup = Setup::tiny("tiny", &Engine { kind: EngineKind::Lsm, drains_per_group: None });
+    let setup = Setup::tiny("tiny", &Engine::of(EngineKind::Lsm));
     let machine = Machine::new(&setup.on(Granularity::Page));
     let (db, mut map) = (machine.open().unwrap(), Map::new());
     let mut copies: BTreeMap<PathBuf, Vec<Vec<u8>>> = BTreeMap::new();

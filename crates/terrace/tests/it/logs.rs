@@ -9,13 +9,11 @@ use terrace_disk::Fs;
 use terrace_pmem::Granularity;
 use terrace_sim::{EventKind, World};
 
-use crate::harness::{Contents, Engine, Machine, Map, Setup, assert_clean};
+use crate::harness::{Contents, Engine, Machine, Map, Setup, assert_clean, engines_on_files};
 
 /// Engines that log in files where there is no persistent memory.
-pub const ENGINES: [EngineKind; 3] = [EngineKind::Lsm, EngineKind::Slm, EngineKind::Wip];
-
 pub fn roomy(kind: EngineKind) -> Machine {
-    Machine::new(&Setup::roomy(&Engine { kind, drains_per_group: None }, Granularity::Page))
+    Machine::new(&Setup::roomy(&Engine::of(kind), Granularity::Page))
 }
 
 pub fn put(db: &Db, map: &mut Map, key: &str, len: usize, sync: bool) -> terrace::Result<()> {
@@ -75,11 +73,11 @@ impl Watch {
     }
 }
 
-/// One sync fails, be it with a full disk or having dropped what it was to make durable. The write is refused, does not come
-/// back, and the next is well.
+/// One sync fails, be it with a full disk or having dropped what it was to make durable. The write is refused, does not
+/// come back, and the next is well.
 #[test]
 fn one_failed_sync_refuses_one_write() {
-    for (kind, before) in ENGINES.into_iter().flat_map(|kind| (0..7).map(move |before| (kind, before))) {
+    for (kind, before) in engines_on_files().flat_map(|kind| (0..7).map(move |before| (kind, before))) {
         let machine = roomy(kind);
         let (db, mut map) = (machine.open().unwrap(), Map::new());
         put(&db, &mut map, "synced", 100, true).unwrap();
@@ -110,7 +108,7 @@ fn one_failed_sync_refuses_one_write() {
 /// No sync of a log succeeds for a while: every write is refused, none comes back, and then all is well.
 #[test]
 fn while_syncs_fail_refused_writes_do_not_come_back() {
-    for (kind, before) in ENGINES.into_iter().flat_map(|kind| (0..7).map(move |before| (kind, before))) {
+    for (kind, before) in engines_on_files().flat_map(|kind| (0..7).map(move |before| (kind, before))) {
         let machine = roomy(kind);
         let (db, mut map) = (machine.open().unwrap(), Map::new());
         put(&db, &mut map, "synced", 100, true).unwrap();
@@ -151,7 +149,7 @@ fn while_syncs_fail_refused_writes_do_not_come_back() {
 #[test]
 fn a_sync_that_fails_at_the_close_takes_nothing() {
     let cases = (0..6).flat_map(|before| (0..2).map(move |spared| (before, spared)));
-    for (kind, (before, spared)) in ENGINES.into_iter().flat_map(|k| cases.clone().map(move |c| (k, c))) {
+    for (kind, (before, spared)) in engines_on_files().flat_map(|k| cases.clone().map(move |c| (k, c))) {
         let (machine, case) = (roomy(kind), format!("{kind:?} {before} {spared}"));
         let (db, mut map) = (machine.open().unwrap(), Map::new());
         put(&db, &mut map, "synced", 100, true).unwrap();
@@ -173,11 +171,11 @@ fn a_sync_that_fails_at_the_close_takes_nothing() {
     }
 }
 
-/// A close that could not bring the log's contents anywhere says so, however often it is asked. The engine `wip` brings them
-/// to tables, for which it needs no log.
+/// A close that could not bring the log's contents anywhere says so, however often it is asked. The engine `wip` brings
+/// them to tables, for which it needs no log.
 #[test]
 fn a_close_that_failed_does_not_turn_into_one_that_succeeded() {
-    for kind in ENGINES.into_iter().filter(|kind| *kind != EngineKind::Wip) {
+    for kind in engines_on_files().filter(|kind| *kind != EngineKind::Wip) {
         let machine = roomy(kind);
         let (db, mut map) = (machine.open().unwrap(), Map::new());
         put(&db, &mut map, "synced", 100, true).unwrap();
@@ -191,11 +189,11 @@ fn a_close_that_failed_does_not_turn_into_one_that_succeeded() {
     }
 }
 
-/// A full disk refuses what does not fit. It does not make the log begin anew with everything that memtables hold, and after a
-/// failed sync nothing is begun before there is room for that.
+/// A full disk refuses what does not fit. It does not make the log begin anew with everything that memtables hold, and
+/// after a failed sync nothing is begun before there is room for that.
 #[test]
 fn on_a_full_disk_no_log_is_begun() {
-    for kind in ENGINES {
+    for kind in engines_on_files() {
         let machine = roomy(kind);
         let (db, mut map) = (machine.open().unwrap(), Map::new());
         for i in 0..60 {

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use terrace::{Db, EngineKind, Options, WriteOptions};
 
-use crate::harness::{Map, assert_clean};
-use crate::logs::{ENGINES, all, put};
+use crate::harness::{Map, assert_clean, engines_on_files};
+use crate::logs::{all, put};
 
 fn options(engine: EngineKind, map_logs: bool) -> Options {
     Options { engine, map_logs, pm_bytes: 64 << 20, memory_budget: 32 << 20, ..Options::default() }
@@ -26,7 +26,7 @@ fn are_mapped(db: &Db) -> bool {
 
 #[test]
 fn how_the_log_is_written_is_told_and_can_be_chosen() {
-    for engine in ENGINES {
+    for engine in engines_on_files() {
         for map_logs in [false, true] {
             let dir = tempfile::tempdir().unwrap();
             let (db, mut map) = (Db::open(dir.path(), options(engine, map_logs)).unwrap(), Map::new());
@@ -79,7 +79,7 @@ fn what_a_running_process_has_written_is_in_its_files() {
 /// Somebody cuts the log under its mapping. That costs one write, which is refused, and not the process.
 #[test]
 fn a_log_that_is_cut_under_its_mapping_refuses_one_write_and_loses_none() {
-    for engine in ENGINES {
+    for engine in engines_on_files() {
         let dir = tempfile::tempdir().unwrap();
         let (db, mut map) = (Db::open(dir.path(), options(engine, true)).unwrap(), Map::new());
         for i in 0..100 {

@@ -10,10 +10,8 @@ use terrace_base::clock::ManualClock;
 use terrace_disk::Fault;
 use terrace_pmem::Granularity;
 
-use crate::harness::{Engine, Machine, Map, Setup, assert_clean};
+use crate::harness::{Engine, Machine, Map, Setup, assert_clean, engines_on_files};
 use crate::logs::{all, put};
-
-const ENGINES: [EngineKind; 3] = [EngineKind::Lsm, EngineKind::Slm, EngineKind::Wip];
 
 fn options(engine: EngineKind, table_reads: TableReads) -> Options {
     let mut options =
@@ -47,7 +45,7 @@ fn assert_found(db: &Db, map: &Map) {
 
 #[test]
 fn how_tables_are_read_is_told_and_can_be_chosen() {
-    for engine in ENGINES {
+    for engine in engines_on_files() {
         for reads in [TableReads::Auto, TableReads::Mapped, TableReads::Calls] {
             let dir = tempfile::tempdir().unwrap();
             let (db, map) = filled(dir.path(), options(engine, reads));
@@ -67,7 +65,7 @@ fn how_tables_are_read_is_told_and_can_be_chosen() {
 /// A value that is held outlives its table, the table's file and the database.
 #[test]
 fn values_outlive_what_they_were_read_from() {
-    for engine in ENGINES {
+    for engine in engines_on_files() {
         let dir = tempfile::tempdir().unwrap();
         let (db, mut map) = filled(dir.path(), options(engine, TableReads::Mapped));
         let held: Vec<_> = map.keys().map(|key| (key.clone(), db.get(key).unwrap().unwrap())).collect();
@@ -86,7 +84,7 @@ fn values_outlive_what_they_were_read_from() {
 /// Somebody cuts tables under their mappings. Who reads them gets what is right or an error, and the process goes on.
 #[test]
 fn tables_that_are_cut_under_their_mappings_are_errors_and_not_the_end() {
-    for engine in ENGINES {
+    for engine in engines_on_files() {
         let dir = tempfile::tempdir().unwrap();
         let (db, map) = filled(dir.path(), options(engine, TableReads::Mapped));
         assert_found(&db, &map);
@@ -120,15 +118,13 @@ fn tables_that_are_cut_under_their_mappings_are_errors_and_not_the_end() {
 }
 
 fn machine(engine: EngineKind) -> Machine {
-    Machine::new(
-        &Setup::tiny("mapped", &Engine { kind: engine, drains_per_group: None }).on(Granularity::Page),
-    )
+    Machine::new(&Setup::tiny("mapped", &Engine::of(engine)).on(Granularity::Page))
 }
 
 /// A disk that fails once, at any read, or from then on: answers are right or errors, and right when it is well again.
 #[test]
 fn a_disk_that_fails_under_mappings_gives_errors_or_what_is_right() {
-    for engine in ENGINES {
+    for engine in engines_on_files() {
         let machine = machine(engine);
         machine.fs().set_maps(true);
         let (mut db, mut map) = (machine.open().unwrap(), Map::new());
@@ -165,7 +161,7 @@ fn a_disk_that_fails_under_mappings_gives_errors_or_what_is_right() {
 
 #[test]
 fn tables_that_do_not_fit_into_memory_are_read_by_calls() {
-    for engine in ENGINES {
+    for engine in engines_on_files() {
         let machine = machine(engine);
         machine.fs().set_maps(true);
         machine.fs().set_available_memory(Some(1000));

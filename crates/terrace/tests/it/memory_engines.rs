@@ -2,20 +2,15 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use terrace::{Db, EngineKind, ErrorKind, Options, WriteBatch};
+use terrace::{Db, ErrorKind, Options, WriteBatch};
 use terrace_pmem::{Granularity, Media};
 
-use crate::harness::{Contents, Engine, Machine, Map, Setup, assert_clean, get};
-
-const ENGINES: [Engine; 2] = [
-    Engine { kind: EngineKind::Turbo, drains_per_group: None },
-    Engine { kind: EngineKind::Sptree, drains_per_group: None },
-];
+use crate::harness::{Contents, Engine, Machine, Map, Setup, assert_clean, engines_in_memory, get};
 
 /// A record must be durable before it is named, so two is the least that a put can have; a delete names nothing.
 #[test]
 fn a_put_has_two_drains_and_a_delete_one() {
-    for engine in ENGINES {
+    for engine in engines_in_memory().map(Engine::of) {
         let mut setup = Setup::roomy(&engine, Granularity::CacheLine);
         let options = |mut o: Options| {
             (o.sptree.leaf_entries, o.turbo.initial_buckets) = (64, 64);
@@ -45,7 +40,7 @@ fn a_put_has_two_drains_and_a_delete_one() {
 
 #[test]
 fn an_ordinary_file_is_no_place_for_them() {
-    for engine in ENGINES {
+    for engine in engines_in_memory().map(Engine::of) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("db");
         let options = Options { engine: engine.kind, ..Options::default() };
@@ -57,11 +52,11 @@ fn an_ordinary_file_is_no_place_for_them() {
     }
 }
 
-/// Single writes go on beside batches and snapshots: a snapshot holds all of each batch or nothing of it, and every write
-/// that had ended when it was taken.
+/// Single writes go on beside batches and snapshots: a snapshot holds all of each batch or nothing of it, and every
+/// write that had ended when it was taken.
 #[test]
 fn snapshots_cut_between_writers() {
-    for engine in ENGINES {
+    for engine in engines_in_memory().map(Engine::of) {
         let machine = Machine::new(&Setup::tiny("cuts", &engine).threaded(2));
         let db = machine.open().unwrap();
         let number = |value: &[u8]| u32::from_be_bytes(value[..4].try_into().unwrap());
@@ -105,7 +100,7 @@ fn snapshots_cut_between_writers() {
 /// Versions that were kept for snapshots of a process that died are nobody's, and so are the deletions over them.
 #[test]
 fn what_a_dead_process_kept_for_snapshots_goes() {
-    for engine in ENGINES {
+    for engine in engines_in_memory().map(Engine::of) {
         let machine = Machine::new(&Setup::tiny("dead", &engine).threaded(1));
         let db = machine.open().unwrap();
         let key = |i: u32| i.to_be_bytes();
@@ -132,7 +127,7 @@ fn what_a_dead_process_kept_for_snapshots_goes() {
 /// A batch for which the index has no room on the way has not happened.
 #[test]
 fn a_batch_that_does_not_fit_is_taken_back() {
-    for engine in ENGINES {
+    for engine in engines_in_memory().map(Engine::of) {
         for pm_bytes in [600 << 10, 650 << 10, 700 << 10] {
             let setup = Setup::tiny("tight", &engine);
             let machine = Machine::new(&setup);
@@ -191,7 +186,7 @@ fn a_write_over_damage_has_happened() {
             db.write(batch)
         }),
     ];
-    for engine in ENGINES {
+    for engine in engines_in_memory().map(Engine::of) {
         for (i, (what, write)) in (0u8..).zip(writes) {
             let machine = Machine::new(&Setup::tiny("over damage", &engine));
             let db = machine.open().unwrap();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use terrace::{Db, EngineKind, ErrorKind, Options, PoolChoice, Profile};
 
-use crate::harness::assert_clean;
+use crate::harness::{ENGINES, assert_clean, engines_on_files};
 
 fn options() -> Options {
     let mut options = Options { pm_bytes: 4 << 20, pool_extent_bytes: 4096, ..Options::default() };
@@ -54,7 +54,7 @@ fn kill(db: Db, dir: &Path) {
 /// What a database takes grows with what is in it, and does not with how often it was opened.
 #[test]
 fn little_takes_little() {
-    for engine in [EngineKind::Slm, EngineKind::Lsm, EngineKind::Wip] {
+    for engine in engines_on_files() {
         let options = || Options { engine, ..Options::default() };
         // A table an opening, until a compaction has the time to end.
         let most = if engine == EngineKind::Lsm { 44 } else { 20 };
@@ -92,8 +92,8 @@ fn extents_of_any_size() {
 /// The variable that has [`a_process_may_change_its_directory`] work in the directory it names.
 const MOVING: &str = "TERRACE_MOVING_IN";
 
-/// A database that was opened by a relative path is where it was when the process goes elsewhere, be another one of that
-/// name there.
+/// A database that was opened by a relative path is where it was when the process goes elsewhere, be another one of
+/// that name there.
 #[test]
 fn a_process_may_change_its_directory() {
     if std::env::var_os(MOVING).is_some() {
@@ -206,15 +206,8 @@ fn reading_only_writes_nothing() {
 
 #[test]
 fn reading_only_writes_nothing_whatever_the_engine() {
-    for (engine, buffered) in [
-        (EngineKind::Lsm, false),
-        (EngineKind::Wip, false),
-        (EngineKind::Lab, false),
-        (EngineKind::Tlsm, false),
-        (EngineKind::Turbo, false),
-        (EngineKind::Sptree, false),
-        (EngineKind::Sptree, true),
-    ] {
+    let all = ENGINES.into_iter().map(|engine| (engine, false));
+    for (engine, buffered) in all.chain([(EngineKind::Sptree, true)]) {
         let mut options = emulated(Options { engine, pm_bytes: 16 << 20, ..options() });
         (options.sptree.buffered, options.sptree.log_bytes) = (buffered, 4096);
         (options.turbo.shards, options.turbo.initial_buckets) = (4, 16);

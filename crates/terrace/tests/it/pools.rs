@@ -6,7 +6,7 @@ use std::path::Path;
 use terrace::{Db, EngineKind, ErrorKind, Options, PoolChoice, Profile, Result};
 use terrace_base::rng::Rng;
 
-use crate::harness::{Contents, Map, assert_clean, booted};
+use crate::harness::{Contents, ENGINES, Map, assert_clean, booted};
 
 const OPS: u32 = 500;
 const SYNCED: u32 = 420;
@@ -171,8 +171,8 @@ fn in_the_same_boot_the_pool_is_all_there() {
     assert_prefix(&db, &left.states, OPS - 1, "the same boot");
 }
 
-/// A process that was killed leaves in the pool what its logs do not have yet. Where the pool is damaged then, that is told, and
-/// not made good from the logs as after a power cut.
+/// A process that was killed leaves in the pool what its logs do not have yet. Where the pool is damaged then, that is
+/// told, and not made good from the logs as after a power cut.
 #[test]
 fn in_the_same_boot_damage_to_the_pool_is_told() {
     let left = leave();
@@ -225,8 +225,8 @@ fn an_older_copy_of_the_pool_is_told_after_a_kill() {
     }
 }
 
-/// A copy of the pool from within the session that was killed bears its number. It is told if a memtable was flushed since, or
-/// more than one group was logged. A repair brings back what tables and logs have.
+/// A copy of the pool from within the session that was killed bears its number. It is told if a memtable was flushed
+/// since, or more than one group was logged. A repair brings back what tables and logs have.
 #[test]
 fn an_older_copy_from_within_the_session_is_told_by_what_it_lacks() {
     let emulated = PoolChoice::Emulated { path: None, profile: Profile::parse("dram").unwrap() };
@@ -311,7 +311,8 @@ fn assert_left_alone<T>(file: &Path, work: impl FnOnce() -> Result<T>) {
     assert!(std::fs::read(file).unwrap() == before, "{} was changed", file.display());
 }
 
-/// A repair that is told of a pool which is not the database's, or of a file which is no pool at all, does nothing to it.
+/// A repair that is told of a pool which is not the database's, or of a file which is no pool at all, does nothing to
+/// it.
 #[test]
 fn a_repair_leaves_what_is_not_its_own() {
     let home = tempfile::tempdir().unwrap();
@@ -321,16 +322,7 @@ fn a_repair_leaves_what_is_not_its_own() {
         let pool = PoolChoice::Emulated { path: Some(pool.into()), profile: Profile::parse("dram").unwrap() };
         Options { engine, pool, ..options() }
     };
-    let engines = [
-        EngineKind::Slm,
-        EngineKind::Lsm,
-        EngineKind::Wip,
-        EngineKind::Turbo,
-        EngineKind::Sptree,
-        EngineKind::Lab,
-        EngineKind::Tlsm,
-    ];
-    let dbs = engines.map(|engine| (engine, at(&format!("{engine:?}")), at(&format!("{engine:?}.pool"))));
+    let dbs = ENGINES.map(|engine| (engine, at(&format!("{engine:?}")), at(&format!("{engine:?}.pool"))));
     for (engine, dir, pool) in &dbs {
         let db = Db::open(dir, with(*engine, pool)).unwrap();
         db.put(b"whose", format!("{engine:?}").as_bytes()).unwrap();

@@ -11,7 +11,7 @@ use terrace_sim::EventKind;
 
 use crate::harness::{Engine, Machine, Setup, assert_clean, entries};
 
-const SLM: Engine = Engine { kind: EngineKind::Slm, drains_per_group: None };
+const SLM: Engine = Engine::of(EngineKind::Slm);
 
 /// Opens the database with background work that waits for `Inline::help`.
 fn open_held(machine: &Machine) -> (Db, Arc<Inline>) {

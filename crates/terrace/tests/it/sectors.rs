@@ -93,7 +93,7 @@ fn processes_that_are_killed_and_cut_off() {
 
 #[test]
 fn machines() {
-    for setup in setups(&Engine { kind: EngineKind::Slm, drains_per_group: None }) {
+    for setup in setups(&Engine::of(EngineKind::Slm)) {
         let machine = Machine::new(&setup);
         let next = || vec![machine.kill().env().fs, machine.power_cut(3).env().fs, machine.env().fs];
         live(&*machine.env().fs, machine.dir(), next);

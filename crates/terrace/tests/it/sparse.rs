@@ -6,12 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use terrace::{Db, EngineKind, ErrorKind, Options};
 use terrace_base::rng::Rng;
 
-use crate::harness::{Contents, Engine, Machine, Map, Setup, assert_clean};
-
-const ENGINES: [Engine; 2] = [
-    Engine { kind: EngineKind::Turbo, drains_per_group: None },
-    Engine { kind: EngineKind::Sptree, drains_per_group: None },
-];
+use crate::harness::{Contents, Engine, Machine, Map, Setup, assert_clean, engines_in_memory};
 
 const POOL: u64 = 1 << 20;
 
@@ -79,11 +74,11 @@ fn pairs() -> impl Iterator<Item = (usize, usize)> {
     befores.into_iter().flat_map(|before| [24usize, 200, 380, 1500, 6000].map(|after| (before, after)))
 }
 
-/// Of values of one size nine of ten are deleted at random: there is room for such of another, also while a snapshot holds
-/// versions of what is left.
+/// Of values of one size nine of ten are deleted at random: there is room for such of another, also while a snapshot
+/// holds versions of what is left.
 #[test]
 fn what_is_left_of_one_size_makes_room_for_another() {
-    for engine in ENGINES {
+    for engine in engines_in_memory().map(Engine::of) {
         for (i, (before, after)) in pairs().enumerate() {
             let key_bytes = [4, 8, 20][i % 3];
             // A leaf of `sptree` is to have room in a slab.
@@ -123,7 +118,7 @@ fn what_is_left_of_one_size_makes_room_for_another() {
 /// What sparse slabs hold goes without anybody's finding no room, and no more is done than that.
 #[test]
 fn much_that_is_free_in_slabs_comes_back_in_the_background() {
-    for engine in ENGINES {
+    for engine in engines_in_memory().map(Engine::of) {
         let case = Case { engine, extent_bytes: 4096, key_bytes: 20 };
         let db = case.open(&case.machine());
         let mut map = Map::new();
@@ -151,7 +146,7 @@ fn much_that_is_free_in_slabs_comes_back_in_the_background() {
 #[test]
 fn slabs_are_emptied_beside_readers_and_writers() {
     const KEYS: u32 = 600;
-    for engine in ENGINES {
+    for engine in engines_in_memory().map(Engine::of) {
         let case = Case { engine, extent_bytes: 4096, key_bytes: 20 };
         let machine = Machine::new(&Setup::tiny("sparse", &engine).threaded(2));
         let db = case.open_of(&machine, 8 * POOL);

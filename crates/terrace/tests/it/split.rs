@@ -6,7 +6,7 @@ use terrace_pmem::Granularity;
 
 use crate::harness::{Contents, Engine, Machine, Map, Setup, assert_clean};
 
-const SPLIT: Engine = Engine { kind: EngineKind::Split, drains_per_group: None };
+const SPLIT: Engine = Engine::of(EngineKind::Split);
 
 /// Sizes of values on both sides of the boundary, which is 160 with the key.
 const SMALL: usize = 60;
@@ -41,8 +41,8 @@ fn an_ordinary_file_is_no_place_for_it() {
     assert_eq!(Db::open(&path, options).map(drop).unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
-/// Each item is where its size says, changes its place with it, and is read from there: not at all of the SSD, exactly its
-/// sectors, or one block.
+/// Each item is where its size says, changes its place with it, and is read from there: not at all of the SSD, exactly
+/// its sectors, or one block.
 #[test]
 fn an_item_is_where_its_size_says() {
     let machine = machine("places");
@@ -95,8 +95,8 @@ fn what_is_hot_stays() {
     assert_clean(&db);
 }
 
-/// Space comes back, of slots and of tables, while values are replaced over and over; and with a snapshot held nothing of
-/// what it sees goes.
+/// Space comes back, of slots and of tables, while values are replaced over and over; and with a snapshot held nothing
+/// of what it sees goes.
 #[test]
 fn space_comes_back() {
     let machine = Machine::new(&Setup::tiny("space", &SPLIT).threaded(2));

@@ -8,7 +8,7 @@ use terrace_disk::Fs;
 
 use crate::harness::{Engine, Machine, Setup, assert_clean};
 
-const SPLIT: Engine = Engine { kind: EngineKind::Split, drains_per_group: None };
+const SPLIT: Engine = Engine::of(EngineKind::Split);
 
 /// Less than the boundary, with its key.
 const SMALL: usize = 60;
@@ -142,8 +142,8 @@ fn a_walk_reads_few_large_items_at_once() {
     assert_eq!(rest.len(), 39);
 }
 
-/// A table that a killed migration has made, and no group of edits names, goes; and its number is not taken for one that shows
-/// an older manifest once the database was closed.
+/// A table that a killed migration has made, and no group of edits names, goes; and its number is not taken for one
+/// that shows an older manifest once the database was closed.
 #[test]
 fn what_a_killed_migration_has_made_goes() {
     let machine = Machine::new(&Setup::tiny("left", &SPLIT));

@@ -9,9 +9,7 @@ use terrace_sim::{Map, PmOptions, Refusal, Survival, Trouble, World, WorldOption
 
 use crate::crash::env::{DIR, Process, tiny};
 use crate::crash::run::{contents, contents_of};
-use crate::harness::assert_clean;
-
-const ENGINES: [EngineKind; 3] = [EngineKind::Slm, EngineKind::Lsm, EngineKind::Wip];
+use crate::harness::{assert_clean, engines_on_files};
 
 /// Tables that may be open.
 const OPEN_TABLES: usize = 64;
@@ -149,7 +147,7 @@ fn thousands(engine: EngineKind) -> Bed {
 /// Thousands of tables are opened, read, scanned, merged, checked and held by snapshots with a few descriptors.
 #[test]
 fn thousands_of_tables_need_few_descriptors() {
-    for engine in ENGINES {
+    for engine in engines_on_files() {
         let (mut bed, (records, _)) = (thousands(engine), many(engine));
         bed.db().close().unwrap();
         let before = bed.world.fs().operations().0;
@@ -227,7 +225,7 @@ fn a_pool_is_made_anew_from_thousands_of_tables() {
 /// fails, and succeeds when there is one again.
 #[test]
 fn where_there_is_no_descriptor_left_others_are_closed_or_the_call_fails_and_that_passes() {
-    for engine in ENGINES {
+    for engine in engines_on_files() {
         let mut bed = Bed::new(small_tables(engine, 100_000));
         bed.load(3000);
         let fs = bed.world.fs();
@@ -262,11 +260,11 @@ fn where_there_is_no_descriptor_left_others_are_closed_or_the_call_fails_and_tha
     }
 }
 
-/// Any operation of the disk fails while tables are opened for a get, a scan, a flush or a compaction. The error passes.
+/// Any operation of the disk fails while tables are opened for a get, a scan, a flush or a compaction. The error
+/// passes.
 #[test]
 fn an_opening_that_fails_passes() {
-    for (engine, trouble) in ENGINES.into_iter().flat_map(|e| [(e, Trouble::Io), (e, Trouble::TooManyFiles)])
-    {
+    for (engine, trouble) in engines_on_files().flat_map(|e| [(e, Trouble::Io), (e, Trouble::TooManyFiles)]) {
         let mut bed = Bed::new(small_tables(engine, 2));
         bed.load(200);
         let mut refused = 0;
@@ -304,8 +302,8 @@ fn an_opening_that_fails_passes() {
     }
 }
 
-/// What an iterator may still open is there for as long as the iterator is, and goes with it. A crash leaves it to the next
-/// opening.
+/// What an iterator may still open is there for as long as the iterator is, and goes with it. A crash leaves it to the
+/// next opening.
 #[test]
 fn files_stay_while_somebody_may_open_them() {
     let mut bed = Bed::new(small_tables(EngineKind::Lsm, 1));
@@ -343,7 +341,7 @@ fn files_stay_while_somebody_may_open_them() {
 /// A table with a damaged end is no obstacle to opening: whoever asks for what is in it hears of it, and nobody else.
 #[test]
 fn a_damaged_table_is_told_by_who_reads_it() {
-    for engine in ENGINES {
+    for engine in engines_on_files() {
         let mut bed = Bed::new(small_tables(engine, 4));
         bed.load(300);
         bed.db().close().unwrap();
@@ -395,7 +393,7 @@ fn a_damaged_table_is_told_by_who_reads_it() {
 /// What a check cannot read, be it that no descriptor is left, is no damage: the check fails, and names no problem.
 #[test]
 fn a_check_that_cannot_read_names_no_problem() {
-    for engine in ENGINES {
+    for engine in engines_on_files() {
         let mut bed = Bed::new(small_tables(engine, 4));
         bed.put(0..200, 0);
         bed.db().flush().unwrap();

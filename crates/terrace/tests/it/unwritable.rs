@@ -18,7 +18,7 @@ use terrace_disk::{
     Slots, WriteFile,
 };
 
-use crate::harness::{Contents, Engine, Machine, Map, Setup, assert_clean, setups};
+use crate::harness::{Contents, Engine, Machine, Map, Setup, assert_clean, setups, test_each_engine};
 
 /// Cases of each set of options.
 const CASES: u64 = 6;
@@ -366,7 +366,7 @@ fn without_room(ended: &Ended, case: &str) {
 
 fn explore(kind: EngineKind) {
     let cases = std::env::var("UNWRITABLE_CASES").map_or(CASES, |n| n.parse().unwrap());
-    for setup in setups(&Engine { kind, drains_per_group: None }) {
+    for setup in setups(&Engine::of(kind)) {
         if setup.name.contains("threads") || setup.name.contains("side by side") {
             // A history with threads ends at no one event.
             continue;
@@ -381,36 +381,13 @@ fn explore(kind: EngineKind) {
     }
 }
 
-#[test]
-fn slm() {
-    explore(EngineKind::Slm);
-}
-
-#[test]
-fn lsm() {
-    explore(EngineKind::Lsm);
-}
-
-#[test]
-fn wip() {
-    explore(EngineKind::Wip);
-}
-
-#[test]
-fn turbo() {
-    explore(EngineKind::Turbo);
-}
-
-#[test]
-fn sptree() {
-    explore(EngineKind::Sptree);
-}
+test_each_engine!(explore);
 
 /// Slots on a disk without room: what has its space is used, nothing is lost, and with room all goes on; and one that
 /// refuses changes has none opened for them.
 #[test]
 fn slots_without_room() {
-    let machine = Machine::new(&setups(&Engine { kind: EngineKind::Slm, drains_per_group: None })[0]);
+    let machine = Machine::new(&setups(&Engine::of(EngineKind::Slm))[0]);
     let (path, item) = (machine.dir().join("items"), |byte| BlockBuf::holding(&[byte; 100_000], 4096));
     let (env_of_it, has_room) = env(&machine, Refuses::Growth);
     machine.fs().create_dir_all(machine.dir()).unwrap();

@@ -6,7 +6,7 @@ use terrace_pmem::Granularity;
 
 use crate::harness::{Contents, Engine, Machine, Map, Setup, assert_clean};
 
-const LAB: Engine = Engine { kind: EngineKind::Lab, drains_per_group: None };
+const LAB: Engine = Engine::of(EngineKind::Lab);
 
 fn setup() -> Setup {
     Setup::tiny("values", &LAB)

@@ -1,5 +1,5 @@
-//! Lines of the hash memtable: a reader without a lock finds what was inserted before it asked, while the writer appends,
-//! replaces, chains lines and replaces the directory.
+//! Lines of the hash memtable: a reader without a lock finds what was inserted before it asked, while the writer
+//! appends, replaces, chains lines and replaces the directory.
 //!
 //! The stores are in the order of `memtable/hash/directory.rs`, the loads too; there are no tags, and records are
 //! numbers. A key's versions are kept in one slot, the newest leading to those before it.

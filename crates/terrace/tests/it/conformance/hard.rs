@@ -1,5 +1,5 @@
-//! What an enemy would choose: keys that collide or differ where nobody looks, values at the edges of every size that the
-//! allocator has, and much deleted before values of another size come.
+//! What an enemy would choose: keys that collide or differ where nobody looks, values at the edges of every size that
+//! the allocator has, and much deleted before values of another size come.
 
 use terrace::{Db, ErrorKind, Options, WriteBatch};
 use terrace_base::rng::Rng;

@@ -1,6 +1,6 @@
 //! The suite: what every engine must do, whatever is beneath it.
 //!
-//! An engine joins by one line in the list at the end. Every test gets the engine; the random ones
+//! An engine joins by its row in `harness/engines.rs`. Every test gets the engine; the random ones
 //! run under every set of options of `harness::setups`.
 
 mod basics;
@@ -17,13 +17,13 @@ mod ops;
 mod room;
 mod snapshots;
 
-use crate::harness::Engine;
+use crate::harness::{Engine, each_engine};
 
 /// Makes a test of each function for each engine.
 macro_rules! conformance {
-    ($($engine:ident: $what:expr),* $(,)?) => {
+    ([] $($engine:ident: $kind:ident, $drains:expr;)*) => {
         $(mod $engine {
-            const ENGINE: super::Engine = $what;
+            const ENGINE: super::Engine = super::Engine::of(terrace::EngineKind::$kind);
             super::tests_of_an_engine!(
                 basics::{an_empty_database_is_empty, written_keys_are_read, any_bytes_are_keys, values_of_every_size,
                     deleted_keys_are_gone, multi_get_is_of_one_moment, stats_tell_what_happened},
@@ -67,13 +67,4 @@ macro_rules! tests_of_an_engine {
 }
 use tests_of_an_engine;
 
-conformance! {
-    slm: super::Engine { kind: terrace::EngineKind::Slm, drains_per_group: Some(2) },
-    lsm: super::Engine { kind: terrace::EngineKind::Lsm, drains_per_group: Some(1) },
-    wip: super::Engine { kind: terrace::EngineKind::Wip, drains_per_group: Some(1) },
-    lab: super::Engine { kind: terrace::EngineKind::Lab, drains_per_group: Some(1) },
-    tlsm: super::Engine { kind: terrace::EngineKind::Tlsm, drains_per_group: Some(1) },
-    turbo: super::Engine { kind: terrace::EngineKind::Turbo, drains_per_group: None },
-    split: super::Engine { kind: terrace::EngineKind::Split, drains_per_group: None },
-    sptree: super::Engine { kind: terrace::EngineKind::Sptree, drains_per_group: None },
-}
+each_engine!([conformance]);

@@ -13,7 +13,10 @@ use terrace_disk::{Access, BlockFile, FileLock, Fs, ReadFile, SimFs, WriteFile};
 use terrace_pmem::{Granularity, Pool, PoolOptions};
 use terrace_sim::World;
 
-use crate::harness::HASH_SEED;
+use crate::harness::{HASH_SEED, tiny_engines};
+
+/// The engines that every scenario is tried on.
+pub use crate::harness::ENGINES;
 
 /// The database's directory.
 pub const DIR: &str = "/db";
@@ -51,18 +54,6 @@ impl Process {
     }
 }
 
-/// The engines that every scenario is tried on.
-pub const ENGINES: [EngineKind; 8] = [
-    EngineKind::Slm,
-    EngineKind::Lsm,
-    EngineKind::Wip,
-    EngineKind::Turbo,
-    EngineKind::Sptree,
-    EngineKind::Split,
-    EngineKind::Lab,
-    EngineKind::Tlsm,
-];
-
 /// Whether `engine` is tried on such a pool. `TERRACE_CRASH_ENGINE` leaves one engine only, for work on that.
 pub fn runs_on(engine: EngineKind, granularity: Granularity) -> bool {
     let asked = std::env::var("TERRACE_CRASH_ENGINE");
@@ -70,8 +61,8 @@ pub fn runs_on(engine: EngineKind, granularity: Granularity) -> bool {
     !is_left_out && (!engine.needs_memory() || granularity != Granularity::Page)
 }
 
-/// Only one in so many images of a scenario is looked at. The engines that keep everything in persistent memory
-/// have few structures, and random histories with kills and power cuts in their conformance besides, and `batches` tries
+/// Only one in so many images of a scenario is looked at. The engines that keep everything in persistent memory have
+/// few structures, and random histories with kills and power cuts in their conformance besides, and `batches` tries
 /// every event; all of it takes minutes, and is done if `TERRACE_CRASH_MEMORY` is set.
 pub fn share(engine: EngineKind) -> u64 {
     let whole = !engine.keeps_all_in_memory() || std::env::var_os("TERRACE_CRASH_MEMORY").is_some();
@@ -82,13 +73,6 @@ pub fn share(engine: EngineKind) -> u64 {
 pub fn tiny(engine: EngineKind) -> Options {
     Options {
         engine,
-        lsm: crate::harness::tiny_lsm(),
-        wip: crate::harness::tiny_wip(),
-        lab: crate::harness::tiny_lab(),
-        tlsm: crate::harness::tiny_tlsm(),
-        turbo: crate::harness::tiny_turbo(),
-        sptree: crate::harness::tiny_sptree(),
-        split: crate::harness::tiny_split(),
         pool_extent_bytes: 4096,
         pm_bytes: 16 << 20,
         memory_budget: 1 << 20,
@@ -102,7 +86,7 @@ pub fn tiny(engine: EngineKind) -> Options {
             unasked_leaf_scans: true,
             ..SlmOptions::default()
         },
-        ..Options::default()
+        ..tiny_engines()
     }
 }
 

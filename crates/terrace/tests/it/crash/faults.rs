@@ -7,14 +7,15 @@ use std::collections::BTreeSet;
 use terrace::{Db, EngineKind, ErrorKind};
 use terrace_disk::Fault;
 use terrace_pmem::Granularity;
-use terrace_sim::{KvModel, Map, Recorder, Scenario, World, WorldOptions, kv_scenario};
+use terrace_sim::{Explorer, KvModel, Map, Recorder, Scenario, World, WorldOptions, kv_scenario};
 
 use super::env::{DIR, ENGINES, Process, runs_on, share};
 use super::judge::{judge, judge_failing, options};
-use super::ops::{Mix, Op, draw};
+use super::mixes::{Drawn, Mix, Script};
+use super::ops::Op;
 use super::room::everywhere;
 use super::run::{Errors, Session};
-use super::scenarios::explorer;
+use super::scenarios::{Exploration, Nested};
 use crate::harness::Contents;
 
 /// Images that the operations of a scenario share; a long run gets more by the environment.
@@ -25,7 +26,14 @@ const CREATION_IMAGES: u64 = 1200;
 
 /// Operations after which nothing is left of a passing failure.
 fn in_order_again() -> Vec<Op> {
-    vec![Op::Put(1, 30), Op::Compare, Op::Flush, Op::PutSynced(2, 400), Op::Compact(0, u16::MAX), Op::Compare]
+    vec![
+        Op::Put { key: 1, len: 30 },
+        Op::Compare,
+        Op::Flush,
+        Op::PutSynced { key: 2, len: 400 },
+        Op::COMPACT_LONG_KEYS,
+        Op::Compare,
+    ]
 }
 
 /// Carries operations out with one failing somewhere, then some more, which must not fail.
@@ -54,62 +62,84 @@ fn failing_unheeded(engine: EngineKind) -> impl Scenario<Op = Op, Model = KvMode
     )
 }
 
+/// One image is drawn at each event and no recovery is crashed: failures are many.
+fn one_look(at: Exploration) -> Explorer {
+    Nested::NONE.within(at.explorer()).drawn(1)
+}
+
 /// Each operation of an ordinary file's fails, and a power cut comes at some time after.
-fn each_fails_unheeded(seed: u64, images: u64, ops: &[Op]) {
+fn each_fails_unheeded(images: u64, script: impl Into<Script>) {
+    let Script { seed, ops } = script.into();
     for engine in ENGINES.into_iter().filter(|e| runs_on(*e, Granularity::Page)) {
-        let explorer = explorer(engine, seed, Granularity::Page, images).nested(0, 0).drawn(1).kills(false);
-        let outcome = explorer.explore_faults(failing_unheeded(engine), ops.to_vec());
+        let on_a_file = Exploration { engine, granularity: Granularity::Page, seed, images };
+        let explorer = one_look(on_a_file).kills(false);
+        let outcome = explorer.explore_faults(failing_unheeded(engine), ops.clone());
         let summary = outcome.unwrap_or_else(|failure| panic!("{engine:?}: {failure}"));
         println!("{engine:?} unheeded, seed {seed}: {summary:?}");
     }
 }
 
-/// A log that failed is behind the pool: closing in order does not make up for it.
+/// Must catch a close that vouches for the pool although a log failed: that log is behind the pool, and a close in
+/// order does not make up for it.
 #[test]
 fn of_logs_before_a_close() {
-    let ops = [
-        Op::Put(1, 100),
-        Op::PutSynced(2, 100),
+    let ops = vec![
+        Op::Put { key: 1, len: 100 },
+        Op::PutSynced { key: 2, len: 100 },
         Op::Reopen,
-        Op::Put(3, 100),
-        Op::PutSynced(4, 100),
+        Op::Put { key: 3, len: 100 },
+        Op::PutSynced { key: 4, len: 100 },
         Op::Reopen,
     ];
-    each_fails_unheeded(9, 2 * IMAGES, &ops);
+    each_fails_unheeded(2 * IMAGES, Script { seed: 9, ops });
 }
 
-/// What was handed over to a log goes elsewhere where that cannot be closed: the next opening finds all of it.
+/// Must catch writes that were handed over to a log and go with it where it cannot be closed: they must go elsewhere,
+/// where the next opening finds all of them.
 #[test]
 fn of_logs_at_a_close() {
     // What a failed sync drops depends on how many changes there were before.
-    let writes = |n: u16| (0..n).map(move |k| Op::Put(k, 9000 - u32::from(k) * 2000));
+    let writes = |n: u16| (0..n).map(move |k| Op::Put { key: k, len: 9000 - u32::from(k) * 2000 });
     let ops: Vec<Op> = (1..5).flat_map(|n| writes(n).chain([Op::Reopen])).collect();
-    each_fails(16, &ops);
+    each_fails(Script { seed: 16, ops });
 }
 
-/// The log that is begun for what waits for its flush goes on as the log of the memtable after it.
+/// Must catch writes of a new memtable that are in no log: the log that is begun for what waits for its flush goes on
+/// as theirs.
 #[test]
 fn of_logs_at_a_rotation() {
-    let mut ops = vec![Op::Put(1, 1500), Op::Put(2, 1500), Op::Put(3, 1500), Op::PutSynced(4, 20)];
-    ops.extend([Op::Background, Op::Background, Op::PutSynced(5, 20), Op::Put(6, 20)]);
-    each_fails_unheeded(10, 2 * IMAGES, &ops);
+    let mut ops = vec![
+        Op::Put { key: 1, len: 1500 },
+        Op::Put { key: 2, len: 1500 },
+        Op::Put { key: 3, len: 1500 },
+        Op::PutSynced { key: 4, len: 20 },
+    ];
+    ops.extend([
+        Op::Background,
+        Op::Background,
+        Op::PutSynced { key: 5, len: 20 },
+        Op::Put { key: 6, len: 20 },
+    ]);
+    each_fails_unheeded(2 * IMAGES, Script { seed: 10, ops });
 }
 
-/// A log that the manifest could not be told of takes the next group, although a flush has ended meanwhile.
+/// Must catch a group that goes with its log: the manifest could not be told of that log, it takes the next group, and
+/// a flush has ended meanwhile.
 #[test]
 fn of_logs_begun_before_a_flush_ends() {
-    let ops = [
-        Op::Put(1, 1500),
-        Op::Put(2, 1500),
-        Op::Put(3, 1500),
+    let ops = vec![
+        Op::Put { key: 1, len: 1500 },
+        Op::Put { key: 2, len: 1500 },
+        Op::Put { key: 3, len: 1500 },
         Op::Background,
         Op::Background,
-        Op::PutSynced(4, 20),
-        Op::Put(5, 20),
+        Op::PutSynced { key: 4, len: 20 },
+        Op::Put { key: 5, len: 20 },
     ];
-    each_fails_unheeded(14, 4 * IMAGES, &ops);
+    each_fails_unheeded(4 * IMAGES, Script { seed: 14, ops });
 }
 
+/// Must catch a failure that nobody heeds and that later lives pay for: kills, closes and power cuts come on top of it.
 #[test]
 fn of_anything_unheeded() {
     let mix = Mix {
@@ -122,120 +152,76 @@ fn of_anything_unheeded() {
         kill: 1,
         keys: 20,
         len: 900,
-        ..Mix::default()
+        ..Mix::NONE
     };
     for seed in 11..14 {
-        each_fails_unheeded(seed, IMAGES / 2, &draw(seed, 40, mix));
+        each_fails_unheeded(IMAGES / 2, Drawn { seed, ops: 40, mix });
     }
 }
 
-fn each_fails(seed: u64, ops: &[Op]) {
+fn each_fails(script: impl Into<Script>) {
+    let Script { seed, ops } = script.into();
     for (engine, granularity) in everywhere() {
-        let explorer = explorer(engine, seed, granularity, IMAGES).nested(0, 0).drawn(1);
-        let outcome = explorer.explore_faults(failing_once(engine), ops.to_vec());
+        let explorer = one_look(Exploration { engine, granularity, seed, images: IMAGES });
+        let outcome = explorer.explore_faults(failing_once(engine), ops.clone());
         let summary = outcome.unwrap_or_else(|failure| panic!("{engine:?} {granularity:?}: {failure}"));
         println!("{engine:?} {granularity:?} seed {seed}: {summary:?}");
     }
 }
 
-/// Each operation of a creation fails, and a power cut comes at any event of what is tried again.
+/// Must catch a creation that fails half way and leaves what the next attempt takes for damage or for a whole database.
 #[test]
 fn of_creation() {
     for (engine, granularity) in everywhere() {
-        for (seed, errors) in [(1, Errors::Passing), (15, Errors::Expected)] {
-            let explorer = explorer(engine, seed, granularity, CREATION_IMAGES * share(engine));
-            let explorer = explorer.nested(0, 0).drawn(1);
-            let failing = match errors {
-                Errors::Passing => explorer.explore_faults(failing_once(engine), vec![Op::Put(1, 10)]),
-                _ => explorer.explore_faults(failing_unheeded(engine), vec![Op::Put(1, 10)]),
-            };
-            let summary = failing.unwrap_or_else(|failure| panic!("{engine:?} {granularity:?}: {failure}"));
+        let heeded = Exploration { engine, granularity, seed: 1, images: CREATION_IMAGES * share(engine) };
+        let unheeded = Exploration { seed: 15, ..heeded };
+        let ops = || vec![Op::Put { key: 1, len: 10 }];
+        let tried = [
+            (heeded, one_look(heeded).explore_faults(failing_once(engine), ops())),
+            (unheeded, one_look(unheeded).explore_faults(failing_unheeded(engine), ops())),
+        ];
+        for (Exploration { seed, .. }, outcome) in tried {
+            let summary = outcome.unwrap_or_else(|failure| panic!("{engine:?} {granularity:?}: {failure}"));
             println!("{engine:?} {granularity:?} seed {seed}: {summary:?}");
         }
     }
 }
 
+/// Must catch a memtable that is let go of although its table, or what names that, could not be written.
 #[test]
 fn of_flushes() {
-    let mix = Mix { put: 12, delete: 2, background: 2, flush: 1, keys: 40, len: 400, ..Mix::default() };
-    each_fails(2, &draw(2, 40, mix));
+    each_fails(Drawn { seed: 2, ops: 40, mix: Mix::FLUSHES });
 }
 
+/// Must catch inputs that are removed although the outputs, or what names them, could not be written.
 #[test]
 fn of_compactions() {
-    let mix = Mix {
-        put: 8,
-        delete: 3,
-        batch: 2,
-        flush: 2,
-        compact: 1,
-        background: 3,
-        keys: 60,
-        len: 400,
-        ..Mix::default()
-    };
-    each_fails(3, &draw(3, 40, mix));
+    each_fails(Drawn { seed: 3, ops: 40, mix: Mix::COMPACTIONS });
 }
 
+/// Must catch a write that is acknowledged although its log failed, and writes behind a gap that a failure has left in
+/// a log.
 #[test]
 fn of_logs() {
-    let mix = Mix {
-        put: 8,
-        synced: 4,
-        sync: 1,
-        delete: 1,
-        background: 1,
-        flush: 1,
-        keys: 20,
-        len: 500,
-        ..Mix::default()
-    };
-    each_fails(4, &draw(4, 40, mix));
+    each_fails(Drawn { seed: 4, ops: 40, mix: Mix::LOGS });
 }
 
+/// Must catch an opening or a close that fails half way, after it has removed what the next opening needs.
 #[test]
 fn of_opening_and_closing() {
-    let mix = Mix {
-        put: 8,
-        delete: 2,
-        synced: 1,
-        background: 1,
-        flush: 1,
-        reopen: 3,
-        kill: 3,
-        keys: 20,
-        len: 300,
-        ..Mix::default()
-    };
-    each_fails(5, &draw(5, 30, mix));
+    each_fails(Drawn { seed: 5, ops: 30, mix: Mix::OPENINGS });
 }
 
+/// Must catch a structure that uses room which the pool failed to get, and a store that does not ask for it again.
 #[test]
 fn of_pool_growth() {
-    let mix = Mix { put: 6, delete: 1, background: 1, reopen: 1, keys: 8, len: 90_000, ..Mix::default() };
-    each_fails(8, &draw(8, 30, mix));
+    each_fails(Drawn { seed: 8, ops: 30, mix: Mix::GROWTH });
 }
 
+/// Must catch a failure in one job that does harm to another: to batches, snapshots, flushes and compactions under way.
 #[test]
 fn of_everything() {
-    let mix = Mix {
-        put: 12,
-        synced: 2,
-        delete: 5,
-        batch: 4,
-        sync: 1,
-        snapshot: 2,
-        read: 1,
-        release: 1,
-        flush: 2,
-        compact: 1,
-        background: 4,
-        reopen: 1,
-        kill: 1,
-        keys: 40,
-        len: 300,
-    };
-    each_fails(6, &draw(6, 60, mix));
+    each_fails(Drawn { seed: 6, ops: 60, mix: Mix::EVERYTHING });
 }
 
 /// As `failing_once`, with all going well until the crash and one operation of the recovery failing.
@@ -249,6 +235,7 @@ fn recovery_failing(engine: EngineKind, errors: Errors) -> impl Scenario<Op = Op
     )
 }
 
+/// Must catch a recovery that drops logs or memtables although it failed to bring over what is in them.
 #[test]
 fn of_recovery() {
     let mix = Mix {
@@ -261,17 +248,17 @@ fn of_recovery() {
         background: 3,
         keys: 30,
         len: 400,
-        ..Mix::default()
+        ..Mix::NONE
     };
+    let drawn = Drawn { seed: 7, ops: 50, mix };
     for (engine, granularity) in everywhere() {
-        let explorer = explorer(engine, 7, granularity, 300);
-        let summary = explorer.must_pass(recovery_failing(engine, Errors::Fail), draw(7, 50, mix));
+        let explorer = Exploration { engine, granularity, seed: drawn.seed, images: 300 }.explorer();
+        let summary = explorer.must_pass(recovery_failing(engine, Errors::Fail), drawn.draw());
         println!("{engine:?} {granularity:?}: {summary:?}");
     }
 }
 
-/// Any operation of the disk fails once, reads among them: what is answered is right, the rest is an error that
-/// passes, and afterwards all is there.
+/// Must catch an answer that is wrong because a read failed, and an error that outlasts its cause.
 #[test]
 fn of_reads() {
     for (engine, after) in

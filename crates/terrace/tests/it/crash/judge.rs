@@ -8,7 +8,8 @@ use terrace_base::rng::Rng;
 use terrace_sim::{KvModel, Map, Survival, World};
 
 use super::env::{DIR, Process, tiny};
-use super::ops::{Mix, Op, draw, key};
+use super::mixes::{Drawn, Mix};
+use super::ops::{Op, Write, key};
 use super::run::{Errors, Ledger, Session, contents};
 
 /// Keys that scenarios use at most.
@@ -28,7 +29,7 @@ pub fn judge(options: &Options, world: &World, model: &KvModel) -> Result<(), St
     if rng.one_in(SECOND_LIFE_ONE_IN) { second_life(options, world, found, &mut rng) } else { Ok(()) }
 }
 
-/// As [`judge`], with one operation failing while the survivor is opened or settles down, which one by its seed.
+/// As [`judge`], with one operation failing while the survivor is opened or comes to rest, which one by its seed.
 pub fn judge_failing(options: &Options, world: &World, model: &KvModel) -> Result<(), String> {
     let mut rng = Rng::new(world.seed() ^ 0xfa17);
     world.fail_nth(rng.below(FAILING_AMONG));
@@ -81,8 +82,8 @@ fn first_look(options: &Options, world: &World, model: &KvModel, more: &[Op]) ->
     Ok(found)
 }
 
-/// Whether a log may end early without being told for damaged: a failed sync has dropped its last pages, which look like room,
-/// and the process died before it had cut the log.
+/// Whether a log may end early without being told for damaged: a failed sync has dropped its last pages, which look
+/// like room, and the process died before it had cut the log.
 pub fn may_end_early(world: &World) -> bool {
     world.fs().has_dropped_pages() && world.fs().has_room()
 }
@@ -103,12 +104,16 @@ fn repaired(options: &Options, world: &World, model: &KvModel) -> Result<Map, St
 
 fn a_little_more() -> Vec<Op> {
     vec![
-        Op::Put(1, 40),
-        Op::Batch(vec![(2, Some(9)), (1, None), (3, Some(300))]),
-        Op::Delete(4),
+        Op::Put { key: 1, len: 40 },
+        Op::Batch(vec![
+            Write::Put { key: 2, len: 9 },
+            Write::Delete { key: 1 },
+            Write::Put { key: 3, len: 300 },
+        ]),
+        Op::Delete { key: 4 },
         Op::Flush,
         Op::Compare,
-        Op::PutSynced(0, 5),
+        Op::PutSynced { key: 0, len: 5 },
         Op::Reopen,
         Op::Compare,
     ]
@@ -166,10 +171,10 @@ fn second_life(options: &Options, world: &World, found: Map, rng: &mut Rng) -> R
         background: 3,
         keys: 30,
         len: 300,
-        ..Mix::default()
+        ..Mix::NONE
     };
-    let mut ops = vec![Op::Sync, Op::PutSynced(5, 5)];
-    ops.extend(draw(rng.next_u64(), 12, mix));
+    let mut ops = vec![Op::Sync, Op::PutSynced { key: 5, len: 5 }];
+    ops.extend(Drawn { seed: rng.next_u64(), ops: 12, mix }.draw());
     let mut session = Session::open(world, options, Errors::Fail)?;
     session.carry_out(&ops[0], &mut ledger)?;
     session.carry_out(&ops[1], &mut ledger)?;

@@ -6,6 +6,7 @@ mod batches;
 pub mod env;
 mod faults;
 pub mod judge;
+pub mod mixes;
 mod moments;
 pub mod ops;
 mod refused;

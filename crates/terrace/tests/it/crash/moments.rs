@@ -65,11 +65,13 @@ pub fn judge_all(options: &Options, moments: &[Moment], what: &str) {
     }
 }
 
-/// Opens what a power cut has left of every `step`th moment, cuts that short in its turn, and judges; how
-/// often.
-pub fn judge_openings(options: &Options, moments: &[Moment], step: usize, what: &str) -> u64 {
+/// Of so many moments one is looked at.
+pub struct Every(pub usize);
+
+/// Opens what a power cut has left of some moments, cuts that short in its turn, and judges; how often.
+pub fn judge_openings(options: &Options, moments: &[Moment], every: Every, what: &str) -> u64 {
     let mut looks = 0;
-    for (i, Moment { snapshot, model, .. }) in moments.iter().enumerate().step_by(step) {
+    for (i, Moment { snapshot, model, .. }) in moments.iter().enumerate().step_by(every.0) {
         let world = snapshot.power_cut(Survival::Seeded(i as u64));
         give_room(&world);
         let caught: Arc<Mutex<Vec<Snapshot>>> = Arc::default();

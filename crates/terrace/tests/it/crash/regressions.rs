@@ -4,68 +4,106 @@ use terrace_pmem::Granularity;
 
 use super::env::{ENGINES, runs_on};
 use super::judge::options;
-use super::ops::Op;
+use super::ops::{Op, Write};
 use super::run::Errors;
-use super::scenarios::{explorer, scenario};
+use super::scenarios::{Exploration, scenario};
 
-fn passes(granularity: Granularity, seed: u64, images: u64, ops: &[Op]) {
-    for engine in ENGINES.into_iter().filter(|e| runs_on(*e, granularity)) {
-        let scenario = scenario(options(engine), Errors::Fail);
-        explorer(engine, seed, granularity, images).must_pass(scenario, ops.to_vec());
+/// What is looked at for the operations of a regression.
+struct Regression {
+    granularity: Granularity,
+    seed: u64,
+    images: u64,
+}
+
+impl Regression {
+    fn passes(&self, ops: &[Op]) {
+        let Regression { granularity, seed, images } = *self;
+        for engine in ENGINES.into_iter().filter(|e| runs_on(*e, granularity)) {
+            let scenario = scenario(options(engine), Errors::Fail);
+            let explorer = Exploration { engine, granularity, seed, images }.explorer();
+            explorer.must_pass(scenario, ops.to_vec());
+        }
     }
 }
 
-/// A flush cut short is done again, so two tables hold the same tombstone: a compaction that merged both
-/// wrote it twice, which a table refuses.
+/// Must catch a compaction that writes one tombstone twice, which a table refuses: a flush that was cut short is done
+/// again, and two tables hold the tombstone.
 #[test]
 fn tombstones_of_a_flush_done_twice_are_merged() {
     let ops = [
-        Op::Put(18, 225),
-        Op::Compact(0, 65535),
-        Op::Batch(vec![(26, None), (16, None), (9, Some(232)), (6, Some(280))]),
-        Op::Delete(18),
-        Op::Put(14, 1),
+        Op::Put { key: 18, len: 225 },
+        Op::COMPACT_LONG_KEYS,
+        Op::Batch(vec![
+            Write::Delete { key: 26 },
+            Write::Delete { key: 16 },
+            Write::Put { key: 9, len: 232 },
+            Write::Put { key: 6, len: 280 },
+        ]),
+        Op::Delete { key: 18 },
+        Op::Put { key: 14, len: 1 },
         Op::Flush,
     ];
-    passes(Granularity::CacheLine, 12, 1500, &ops);
+    Regression { granularity: Granularity::CacheLine, seed: 12, images: 1500 }.passes(&ops);
 }
 
-/// After a kill the pool held more than the log. A power cut during the recovery, after some of that had been
-/// put into tables, brought those records back and not the ones before them.
+/// Must catch records that come back without those before them: after a kill the pool held more than the log, and the
+/// power went during the recovery, after some of that had been put into tables.
 #[test]
 fn a_power_cut_while_recovering_from_a_kill_leaves_a_prefix() {
-    let ops = [Op::Put(10, 24), Op::PutSynced(4, 60), Op::Put(10, 17), Op::Put(6, 6), Op::Put(5, 49)];
-    passes(Granularity::Page, 2, 1500, &ops);
+    let ops = [
+        Op::Put { key: 10, len: 24 },
+        Op::PutSynced { key: 4, len: 60 },
+        Op::Put { key: 10, len: 17 },
+        Op::Put { key: 6, len: 6 },
+        Op::Put { key: 5, len: 49 },
+    ];
+    Regression { granularity: Granularity::Page, seed: 2, images: 1500 }.passes(&ops);
 }
 
-/// A pool that was being made anew after a power cut was known before it bore its database's name. A kill between left it to be
-/// taken for damage to one that holds more than its logs.
+/// Must catch a pool that is known before it bears its database's name: a kill while it was made anew after a power cut
+/// left it to be taken for damage to one that holds more than its logs.
 #[test]
 fn a_kill_while_a_pool_is_made_anew_begins_that_again() {
-    let ops = [Op::Put(4, 126), Op::Put(5, 66), Op::Reopen, Op::Delete(7)];
-    passes(Granularity::Page, 10, 1200, &ops);
+    let ops = [Op::Put { key: 4, len: 126 }, Op::Put { key: 5, len: 66 }, Op::Reopen, Op::Delete { key: 7 }];
+    Regression { granularity: Granularity::Page, seed: 10, images: 1200 }.passes(&ops);
     let ops = [
-        Op::Put(15, 6),
-        Op::Batch(vec![(2, Some(2)), (8, Some(37)), (11, Some(55)), (15, Some(66))]),
+        Op::Put { key: 15, len: 6 },
+        Op::Batch(vec![
+            Write::Put { key: 2, len: 2 },
+            Write::Put { key: 8, len: 37 },
+            Write::Put { key: 11, len: 55 },
+            Write::Put { key: 15, len: 66 },
+        ]),
         Op::Sync,
-        Op::Batch(vec![(6, None), (3, Some(28)), (8, Some(72)), (0, Some(2)), (5, None)]),
-        Op::Batch(vec![(15, Some(24)), (13, Some(52))]),
-        Op::Batch(vec![(14, None), (9, Some(0)), (14, Some(1)), (5, Some(53))]),
+        Op::Batch(vec![
+            Write::Delete { key: 6 },
+            Write::Put { key: 3, len: 28 },
+            Write::Put { key: 8, len: 72 },
+            Write::Put { key: 0, len: 2 },
+            Write::Delete { key: 5 },
+        ]),
+        Op::Batch(vec![Write::Put { key: 15, len: 24 }, Write::Put { key: 13, len: 52 }]),
+        Op::Batch(vec![
+            Write::Delete { key: 14 },
+            Write::Put { key: 9, len: 0 },
+            Write::Put { key: 14, len: 1 },
+            Write::Put { key: 5, len: 53 },
+        ]),
     ];
-    passes(Granularity::Page, 3, 600, &ops);
+    Regression { granularity: Granularity::Page, seed: 3, images: 600 }.passes(&ops);
 }
 
-/// A compaction moved two versions of a key into one block. After a power cut between the two the log of the job was
-/// taken to say that both had moved, because the chain held the block's position.
+/// Must catch a version of a key that is taken for moved because another one has moved into the same block: the log of
+/// the job was read so after a power cut between the two.
 #[test]
 fn versions_of_a_key_that_move_into_one_block_are_counted_one_by_one() {
     let ops = [
-        Op::Put(12, 0),
-        Op::Put(7, 30),
+        Op::Put { key: 12, len: 0 },
+        Op::Put { key: 7, len: 30 },
         Op::Snapshot,
-        Op::Put(7, 142),
-        Op::Put(10, 209),
-        Op::Compact(0, 65535),
+        Op::Put { key: 7, len: 142 },
+        Op::Put { key: 10, len: 209 },
+        Op::COMPACT_LONG_KEYS,
     ];
-    passes(Granularity::CacheLine, 21, 1200, &ops);
+    Regression { granularity: Granularity::CacheLine, seed: 21, images: 1200 }.passes(&ops);
 }

@@ -1,5 +1,5 @@
-//! Repairs that are killed, lose the power or meet a fault at any of their events: what there was is still there, or the
-//! repair is complete, and another one brings the same as one that nothing disturbed.
+//! Repairs that are killed, lose the power or meet a fault at any of their events: what there was is still there, or
+//! the repair is complete, and another one brings the same as one that nothing disturbed.
 //!
 //! `TERRACE_REPAIR_EVERY=1` looks at every event; without it one in so many is looked at.
 
@@ -297,6 +297,8 @@ fn share() -> u64 {
     std::env::var("TERRACE_REPAIR_EVERY").map_or(SHARE, |text| text.parse().expect("a number"))
 }
 
+/// Must catch a repair that removes or replaces files before what it makes of them is complete: the next one finds
+/// less.
 #[test]
 fn a_repair_that_is_cut_short_is_begun_again() {
     let looks = cases().enumerate().map(|(i, case)| case.cut_short(share(), i as u64 * 7));
@@ -312,7 +314,8 @@ enum CutOff {
     Opening,
 }
 
-/// Databases that were cut off at each of so many events of what they did, and what is in them: it changes nothing of that.
+/// Databases that were cut off at each of so many events of what they did, and what is in them: it changes nothing of
+/// that.
 fn cut_off(engine: EngineKind, granularity: Granularity, doing: CutOff, share: u64) -> (Vec<Snapshot>, Map) {
     let (world, written) = database(engine, granularity, false);
     let shots: Arc<Mutex<Vec<Snapshot>>> = Arc::default();
@@ -345,8 +348,8 @@ fn cut_off(engine: EngineKind, granularity: Granularity, doing: CutOff, share: u
     (std::mem::take(&mut *shots.lock().unwrap()), written)
 }
 
-/// What was half done when a process ended is repaired as well as what was at rest: nothing follows from what is there of
-/// what is not. With the manifest's pointer damaged nothing else says what was done.
+/// Must catch a repair that loses writes because a flush, a compaction or an opening was half done: it takes what is
+/// not there yet for lost, or what is about to go for all there is.
 #[test]
 fn what_was_cut_off_in_the_middle_of_something_is_repaired_whole() {
     let mut looks = 0;
@@ -376,13 +379,15 @@ fn what_was_cut_off_in_the_middle_of_something_is_repaired_whole() {
     assert!(looks > 20);
 }
 
+/// Must catch a repair that goes on behind a failed operation and leaves a database that is neither as it was nor
+/// right.
 #[test]
 fn a_repair_that_meets_a_fault_has_changed_nothing_or_is_complete() {
     let operations = |i: usize| (i as u64 * 5 % share()..).step_by(share() as usize);
     cases().enumerate().for_each(|(i, case)| case.with_faults(operations(i)));
 }
 
-/// What cannot be read is not what is damaged: manifests and the heads of tables are read first.
+/// Must catch a repair that takes what it cannot read for damaged: manifests and the heads of tables are read first.
 #[test]
 fn a_repair_that_cannot_read_at_first_takes_nothing_for_damaged() {
     cases().for_each(|case| case.with_faults(0..READS_AT_FIRST));

@@ -3,13 +3,14 @@
 
 use terrace::EngineKind;
 use terrace_pmem::Granularity;
-use terrace_sim::{Explorer, KvModel, PmOptions, Recorder, Scenario, World, WorldOptions, kv_scenario};
+use terrace_sim::{KvModel, PmOptions, Recorder, Scenario, World, WorldOptions, kv_scenario};
 
 use super::env::{ENGINES, runs_on};
 use super::judge::{judge, options};
-use super::ops::{Mix, Op, draw};
+use super::mixes::{Drawn, Mix};
+use super::ops::Op;
 use super::run::{Errors, Session, contents, give_room};
-use super::scenarios::explorer;
+use super::scenarios::Exploration;
 
 /// Images for each amount of room; a long run gets more by the environment.
 const IMAGES: u64 = 48;
@@ -21,7 +22,7 @@ fn without_room(engine: EngineKind) -> impl Scenario<Op = Op, Model = KvModel> {
             let mut session = Session::open(world, &options(engine), Errors::Fail)?;
             for op in ops {
                 match op {
-                    Op::DiskFull(_) | Op::PoolFull(_) => session.expect(Errors::Expected),
+                    Op::DiskFull { .. } | Op::PoolFull { .. } => session.expect(Errors::Expected),
                     Op::Room => session.expect(Errors::Fail),
                     _ => {}
                 }
@@ -44,23 +45,20 @@ fn judge_without_room(engine: EngineKind, world: &World, model: &KvModel) -> Res
     judge(&options(engine), world, model)
 }
 
-fn mix() -> Mix {
-    Mix {
-        put: 10,
-        synced: 2,
-        delete: 3,
-        batch: 2,
-        flush: 1,
-        compact: 1,
-        background: 2,
-        snapshot: 1,
-        read: 1,
-        release: 1,
-        keys: 40,
-        len: 400,
-        ..Mix::default()
-    }
-}
+/// Some of everything but lives.
+const MIX: Mix = Mix {
+    put: 10,
+    delete: 3,
+    batch: 2,
+    sync: 0,
+    snapshot: 1,
+    flush: 1,
+    background: 2,
+    reopen: 0,
+    kill: 0,
+    len: 400,
+    ..Mix::EVERYTHING
+};
 
 /// Every engine on both media.
 pub fn everywhere() -> impl Iterator<Item = (EngineKind, Granularity)> {
@@ -70,41 +68,44 @@ pub fn everywhere() -> impl Iterator<Item = (EngineKind, Granularity)> {
 
 /// Some operations, more of them without room, and more with.
 fn around(seed: u64, full: Op, mix: Mix) -> Vec<Op> {
-    let mut ops = draw(seed, 20, mix);
+    let drawn = |seed, ops| Drawn { seed, ops, mix }.draw();
+    let mut ops = drawn(seed, 20);
     ops.push(full);
-    ops.extend(draw(seed + 1000, 40, mix));
-    ops.extend([Op::Room, Op::Compare, Op::Put(3, 100), Op::Flush]);
-    ops.extend(draw(seed + 2000, 10, mix));
-    ops.extend([Op::Compact(0, u16::MAX), Op::Compare]);
+    ops.extend(drawn(seed + 1000, 40));
+    ops.extend([Op::Room, Op::Compare, Op::Put { key: 3, len: 100 }, Op::Flush]);
+    ops.extend(drawn(seed + 2000, 10));
+    ops.extend([Op::COMPACT_LONG_KEYS, Op::Compare]);
     ops
 }
 
+/// Must catch a write that is acknowledged although its log has no room, and a store that goes on refusing when there
+/// is room.
 #[test]
 fn on_the_disk() {
     for (i, slack) in [0, 60, 700, 1500, 3000, 5000, 12_000].into_iter().enumerate() {
         for (engine, granularity) in everywhere() {
             let seed = 20 + i as u64;
-            let ops = around(seed, Op::DiskFull(slack), mix());
-            let summary = explorer(engine, seed, granularity, IMAGES).must_pass(without_room(engine), ops);
+            let ops = around(seed, Op::DiskFull { slack }, MIX);
+            let on_disk = Exploration { engine, granularity, seed, images: IMAGES };
+            let summary = on_disk.explorer().must_pass(without_room(engine), ops);
             println!("{engine:?} {granularity:?}, {slack} bytes left: {summary:?}");
         }
     }
 }
 
+/// Must catch a refused write that is half there or keeps room of the pool, and a store that goes on refusing when
+/// there is room.
 #[test]
 fn where_the_pool_lies() {
-    let large = Mix { len: 50_000, ..mix() };
+    let large = Mix { len: 50_000, ..MIX };
     for (i, slack) in [0, 30_000, 100_000].into_iter().enumerate() {
         for (engine, granularity) in everywhere() {
             let seed = 40 + i as u64;
-            let ops = around(seed, Op::PoolFull(slack), large);
-            let summary = small(engine, seed, granularity, 1 << 20).must_pass(without_room(engine), ops);
+            let ops = around(seed, Op::PoolFull { slack }, large);
+            let in_pool = Exploration { engine, granularity, seed, images: IMAGES };
+            let pm = PmOptions { bytes: 128 << 10, capacity: 1 << 20, granularity };
+            let summary = in_pool.explorer().world(WorldOptions { pm }).must_pass(without_room(engine), ops);
             println!("{engine:?} {granularity:?}, {slack} bytes left: {summary:?}");
         }
     }
-}
-
-fn small(engine: EngineKind, seed: u64, granularity: Granularity, capacity: u64) -> Explorer {
-    let pm = PmOptions { bytes: 128 << 10, capacity, granularity };
-    explorer(engine, seed, granularity, IMAGES).world(WorldOptions { pm })
 }

@@ -10,7 +10,7 @@ use terrace_sim::{Change, KvModel, Map, Recorder, World};
 
 use super::env::{DIR, Process};
 use super::judge::may_end_early;
-use super::ops::{Op, key, value};
+use super::ops::{Op, Write, key, value};
 use crate::harness::Contents;
 
 /// Snapshots held at a time.
@@ -121,13 +121,15 @@ impl<'a> Session<'a> {
         self.stamp += 1;
         let plain = WriteOptions::default();
         match op {
-            Op::Put(k, len) => self.write(ledger, &[(*k, Some(*len))], plain),
-            Op::PutSynced(k, len) => self.write(ledger, &[(*k, Some(*len))], WriteOptions::SYNC),
-            Op::Delete(k) => self.write(ledger, &[(*k, None)], plain),
-            Op::Batch(changes) => self.write(ledger, changes, plain),
+            Op::Put { key, len } => self.write(ledger, &[Write::Put { key: *key, len: *len }], plain),
+            Op::PutSynced { key, len } => {
+                self.write(ledger, &[Write::Put { key: *key, len: *len }], WriteOptions::SYNC)
+            }
+            Op::Delete { key } => self.write(ledger, &[Write::Delete { key: *key }], plain),
+            Op::Batch(writes) => self.write(ledger, writes, plain),
             Op::Sync => {
                 let outcome = self.db().sync();
-                if self.settle("sync", outcome)? {
+                if self.has_worked("sync", outcome)? {
                     ledger.update(&mut KvModel::synced_so_far);
                 }
                 Ok(())
@@ -141,14 +143,14 @@ impl<'a> Session<'a> {
             Op::Compare => self.compare(ledger).map(drop),
             Op::Flush => {
                 let outcome = self.db().flush();
-                self.settle("flush", outcome).map(drop)
+                self.has_worked("flush", outcome).map(drop)
             }
-            Op::Compact(from, to) => {
+            Op::Compact { from, to } => {
                 let (from, to) = (key(*from), key(*to));
                 let last: &[u8] = if from <= to { &to } else { b"\xff" };
                 let range = (Bound::Included(&from[..]), Bound::Included(last));
                 let outcome = self.db().compact_range(range);
-                self.settle("compact", outcome).map(drop)
+                self.has_worked("compact", outcome).map(drop)
             }
             Op::Background => {
                 self.process.help();
@@ -156,12 +158,12 @@ impl<'a> Session<'a> {
             }
             Op::Reopen => self.reopen(ledger),
             Op::Kill => self.kill(ledger),
-            Op::DiskFull(slack) => {
+            Op::DiskFull { slack } => {
                 let fs = self.world.fs();
                 fs.set_capacity(Some(fs.used_bytes() + u64::from(*slack)));
                 Ok(())
             }
-            Op::PoolFull(slack) => {
+            Op::PoolFull { slack } => {
                 let media = self.world.media();
                 media.set_limit(media.len() + u64::from(*slack));
                 Ok(())
@@ -173,8 +175,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// An expected error is none.
-    fn settle<T>(&self, what: &str, outcome: Result<T>) -> std::result::Result<bool, String> {
+    /// Whether it has worked; an error that is not expected is one.
+    fn has_worked<T>(&self, what: &str, outcome: Result<T>) -> std::result::Result<bool, String> {
         match outcome {
             Ok(_) => Ok(true),
             Err(e) if self.errors != Errors::Fail && is_of_the_media(&e) => {
@@ -188,13 +190,13 @@ impl<'a> Session<'a> {
     fn write(
         &mut self,
         ledger: &mut dyn Ledger,
-        changes: &[(u16, Option<u32>)],
+        writes: &[Write],
         how: WriteOptions,
     ) -> std::result::Result<(), String> {
         let mut batch = WriteBatch::new();
         let mut change = Change(Vec::new());
-        for (i, (k, len)) in changes.iter().enumerate() {
-            let (k, v) = (key(*k), len.map(|len| value(self.stamp * 16 + i as u32, len)));
+        for (i, write) in writes.iter().enumerate() {
+            let (k, v) = (key(write.key()), write.len().map(|len| value(self.stamp * 16 + i as u32, len)));
             match &v {
                 Some(v) => batch.put(&k, v),
                 None => batch.delete(&k),
@@ -209,7 +211,7 @@ impl<'a> Session<'a> {
             (Err(_), _) => KvModel::fail,
         };
         ledger.update(&mut |model| done(model));
-        if !self.settle("write", outcome)? {
+        if !self.has_worked("write", outcome)? {
             // Reads go on, and from now on they say the one or the other.
             self.compare(ledger)?;
         }
@@ -254,7 +256,7 @@ impl<'a> Session<'a> {
         if let Some(db) = self.db.take() {
             let outcome = db.close();
             drop(db);
-            self.settle("close", outcome)?;
+            self.has_worked("close", outcome)?;
         }
         self.start_again(ledger)
     }
@@ -267,8 +269,8 @@ impl<'a> Session<'a> {
         self.start_again(ledger)
     }
 
-    /// Opens the database after its process has ended. What a failed sync had dropped of a log, and nobody has had the time to
-    /// put elsewhere, is told then, and a repair brings back what was before it.
+    /// Opens the database after its process has ended. What a failed sync had dropped of a log, and nobody has had the
+    /// time to put elsewhere, is told then, and a repair brings back what was before it.
     fn start_again(&mut self, ledger: &mut dyn Ledger) -> std::result::Result<(), String> {
         match self.start() {
             Err(e) if self.may_have_lost_writes(&e) => {

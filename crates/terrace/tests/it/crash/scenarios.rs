@@ -11,7 +11,9 @@ use terrace_sim::{
 
 use super::env::{DEVICE, ENGINES, runs_on, share};
 use super::judge::{Shared, judge, options};
-use super::ops::{Mix, Op, draw};
+use super::mixes::{Drawn, Mix};
+use super::ops::Op;
+use super::room::everywhere;
 use super::run::{Errors, Session};
 use crate::harness::with_memtables_of;
 
@@ -27,17 +29,46 @@ pub fn scenario(options: Options, errors: Errors) -> impl Scenario<Op = Op, Mode
     )
 }
 
-pub fn explorer(engine: EngineKind, seed: u64, granularity: Granularity, images: u64) -> Explorer {
-    let pm = PmOptions { bytes: 1280 << 10, capacity: 4 << 20, granularity };
-    Explorer::new(seed).world(WorldOptions { pm }).images(images / share(engine)).shrink_runs(60)
+/// What is explored: an engine on a medium, from a seed.
+#[derive(Debug, Clone, Copy)]
+pub struct Exploration {
+    pub engine: EngineKind,
+    pub granularity: Granularity,
+    pub seed: u64,
+    /// So many images, of an engine that keeps everything in memory its share of them.
+    pub images: u64,
+}
+
+impl Exploration {
+    /// Explores on media of a size for most scenarios.
+    pub fn explorer(&self) -> Explorer {
+        let pm = PmOptions { bytes: 1280 << 10, capacity: 4 << 20, granularity: self.granularity };
+        let images = self.images / share(self.engine);
+        Explorer::new(self.seed).world(WorldOptions { pm }).images(images).shrink_runs(60)
+    }
+}
+
+/// Crashes within recoveries, and within the recoveries from these.
+#[derive(Debug, Clone, Copy)]
+pub struct Nested {
+    /// How deep; 0 for no crash within a recovery.
+    pub depth: u32,
+    /// At so many events of each recovery.
+    pub events: u32,
+}
+
+impl Nested {
+    pub const NONE: Nested = Nested { depth: 0, events: 0 };
+
+    /// Sets them for `explorer`.
+    pub fn within(self, explorer: Explorer) -> Explorer {
+        explorer.nested(self.depth, self.events)
+    }
 }
 
 /// Operations drawn at random, and how many crash images of them are looked at.
 struct Plan {
-    seed: u64,
-    /// So many operations.
-    ops: usize,
-    mix: Mix,
+    drawn: Drawn,
     /// So many images on each medium, of the default engine; of others a third.
     images: u64,
 }
@@ -45,29 +76,26 @@ struct Plan {
 impl Plan {
     /// Explores every engine on both media.
     fn explore(&self) {
-        let ops = draw(self.seed, self.ops, self.mix);
-        for engine in ENGINES {
-            for granularity in [Granularity::CacheLine, Granularity::Page] {
-                if runs_on(engine, granularity) {
-                    let summary = self.explore_on(engine, granularity, &ops);
-                    println!("{engine:?} {granularity:?} seed {}: {summary:?}", self.seed);
-                }
-            }
+        let ops = self.drawn.draw();
+        for (engine, granularity) in everywhere() {
+            let summary = self.explore_on(engine, granularity, &ops);
+            println!("{engine:?} {granularity:?} seed {}: {summary:?}", self.drawn.seed);
         }
     }
 
     fn explore_on(&self, engine: EngineKind, granularity: Granularity, ops: &[Op]) -> Summary {
         // The others have fewer structures to catch in the middle of a change.
         let images = if engine == EngineKind::default() { self.images } else { self.images / 3 };
-        explorer(engine, self.seed, granularity, images)
-            .must_pass(scenario(with_memtables_of(self.seed, options(engine)), Errors::Fail), ops.to_vec())
+        let seed = self.drawn.seed;
+        let scenario = scenario(with_memtables_of(seed, options(engine)), Errors::Fail);
+        Exploration { engine, granularity, seed, images }.explorer().must_pass(scenario, ops.to_vec())
     }
 }
 
 /// Must catch what is half there of a database, and what a second creation makes of it.
 #[test]
 fn creation() {
-    Plan { seed: 1, ops: 0, mix: Mix::default(), images: 600 }.explore();
+    Plan { drawn: Drawn { seed: 1, ops: 0, mix: Mix::NONE }, images: 600 }.explore();
 }
 
 /// Must catch a pool that outlives the directory it belongs to, or comes after it.
@@ -80,7 +108,8 @@ fn creation_outside_the_directory() {
         }
         let options = Options { pool: PoolChoice::Path(pool.into()), ..options(engine) };
         let scenario = scenario(options, Errors::Fail);
-        let summary = explorer(engine, 21, Granularity::CacheLine, 600).must_pass(scenario, Vec::new());
+        let in_memory = Exploration { engine, granularity: Granularity::CacheLine, seed: 21, images: 600 };
+        let summary = in_memory.explorer().must_pass(scenario, Vec::new());
         println!("{engine:?} {pool}: {summary:?}");
     }
 }
@@ -88,115 +117,72 @@ fn creation_outside_the_directory() {
 /// Must catch records that are linked before they are durable, and versions in the wrong order.
 #[test]
 fn puts_and_overwrites_in_one_memtable() {
-    let mix = Mix { put: 6, synced: 1, delete: 2, keys: 12, len: 60, ..Mix::default() };
-    Plan { seed: 2, ops: 20, mix, images: 600 }.explore();
+    let mix = Mix { put: 6, synced: 1, delete: 2, keys: 12, len: 60, ..Mix::NONE };
+    Plan { drawn: Drawn { seed: 2, ops: 20, mix }, images: 600 }.explore();
 }
 
 /// Must catch a batch of which a part is there.
 #[test]
 fn batches() {
-    let mix = Mix { put: 2, batch: 6, sync: 1, keys: 16, len: 80, ..Mix::default() };
-    Plan { seed: 3, ops: 14, mix, images: 600 }.explore();
+    let mix = Mix { put: 2, batch: 6, sync: 1, keys: 16, len: 80, ..Mix::NONE };
+    Plan { drawn: Drawn { seed: 3, ops: 14, mix }, images: 600 }.explore();
 }
 
 /// Must catch what is in neither memtable nor table, while one becomes the other.
 #[test]
 fn rotation_and_flush() {
-    let mix = Mix { put: 12, background: 2, flush: 1, keys: 40, len: 400, ..Mix::default() };
-    Plan { seed: 4, ops: 50, mix, images: 1500 }.explore();
+    let mix = Mix { delete: 0, ..Mix::FLUSHES };
+    Plan { drawn: Drawn { seed: 4, ops: 50, mix }, images: 1500 }.explore();
 }
 
 /// Must catch keys that come back because their tombstone went before they did.
 #[test]
 fn flush_with_deletes() {
-    let mix =
-        Mix { put: 5, delete: 5, batch: 2, background: 1, flush: 2, keys: 15, len: 120, ..Mix::default() };
-    Plan { seed: 5, ops: 50, mix, images: 1500 }.explore();
+    let mix = Mix { put: 5, delete: 5, batch: 2, background: 1, flush: 2, keys: 15, len: 120, ..Mix::NONE };
+    Plan { drawn: Drawn { seed: 5, ops: 50, mix }, images: 1500 }.explore();
 }
 
 /// Must catch inputs that go before everything names the outputs, and counts that are no longer true.
 #[test]
 fn compaction() {
-    let mix = Mix {
-        put: 8,
-        delete: 3,
-        batch: 2,
-        background: 3,
-        flush: 2,
-        compact: 1,
-        keys: 60,
-        len: 400,
-        ..Mix::default()
-    };
-    Plan { seed: 6, ops: 70, mix, images: 2000 }.explore();
+    Plan { drawn: Drawn { seed: 6, ops: 70, mix: Mix::COMPACTIONS }, images: 2000 }.explore();
 }
 
 /// Must catch versions of one key that are told apart by what they share: a table, a block, a length.
 #[test]
 fn versions_in_one_block() {
-    let mix = Mix { put: 8, snapshot: 3, compact: 1, keys: 3, len: 12, ..Mix::default() };
+    let mix = Mix { put: 8, snapshot: 3, compact: 1, keys: 3, len: 12, ..Mix::NONE };
     for seed in 0..2 {
-        Plan { seed, ops: 24, mix, images: 500 }.explore();
+        Plan { drawn: Drawn { seed, ops: 24, mix }, images: 500 }.explore();
     }
 }
 
 /// Must catch extents that a structure uses before the pool is known to have them.
 #[test]
 fn pool_growth() {
-    let mix = Mix { put: 6, delete: 1, background: 1, keys: 8, len: 60_000, ..Mix::default() };
-    Plan { seed: 8, ops: 20, mix, images: 600 }.explore();
+    let mix = Mix { reopen: 0, len: 60_000, ..Mix::GROWTH };
+    Plan { drawn: Drawn { seed: 8, ops: 20, mix }, images: 600 }.explore();
 }
 
 /// Must catch a synced write that is in no log, and logs out of order.
 #[test]
 fn logs_rotated_and_synced() {
-    let mix = Mix {
-        put: 8,
-        synced: 3,
-        sync: 1,
-        delete: 1,
-        background: 1,
-        flush: 1,
-        keys: 20,
-        len: 500,
-        ..Mix::default()
-    };
-    Plan { seed: 9, ops: 40, mix, images: 1200 }.explore();
+    let mix = Mix { synced: 3, ..Mix::LOGS };
+    Plan { drawn: Drawn { seed: 9, ops: 40, mix }, images: 1200 }.explore();
 }
 
 /// Must catch what a close says is whole and is not.
 #[test]
 fn closed_and_opened_again() {
-    let mix = Mix {
-        put: 8,
-        delete: 2,
-        synced: 1,
-        background: 1,
-        flush: 1,
-        reopen: 2,
-        keys: 20,
-        len: 200,
-        ..Mix::default()
-    };
-    Plan { seed: 10, ops: 30, mix, images: 1200 }.explore();
+    let mix = Mix { reopen: 2, kill: 0, len: 200, ..Mix::OPENINGS };
+    Plan { drawn: Drawn { seed: 10, ops: 30, mix }, images: 1200 }.explore();
 }
 
 /// Must catch what one recovery leaves for the next.
 #[test]
 fn killed_and_opened_again() {
-    let mix = Mix {
-        put: 8,
-        delete: 2,
-        batch: 2,
-        synced: 1,
-        background: 1,
-        flush: 1,
-        kill: 2,
-        keys: 20,
-        len: 200,
-        ..Mix::default()
-    };
-    Plan { seed: 11, ops: 40, mix, images: 1500 }.explore();
+    let mix = Mix { batch: 2, reopen: 0, kill: 2, len: 200, ..Mix::OPENINGS };
+    Plan { drawn: Drawn { seed: 11, ops: 40, mix }, images: 1500 }.explore();
 }
 
 /// Memtables so large that what a scenario writes is in logs until it is flushed, and those into which it is replayed.
@@ -226,12 +212,12 @@ fn flushes_of_a_replay((large, small): &(Options, Options), ops: &[Op]) -> u64 {
     session.db().stats().counts.flushes
 }
 
-/// The logs of a large memtable are replayed into small ones, several times full; recoveries are cut short, too.
+/// Must catch a replay that flushes memtables on its way and, cut short, leaves writes behind those that it lacks.
 #[test]
 fn replay_that_overflows_memtables() {
-    let mix = Mix { put: 10, synced: 2, delete: 3, batch: 2, flush: 1, keys: 50, len: 700, ..Mix::default() };
-    let first = draw(13, 60, Mix { flush: 0, ..mix });
-    let ops = [first.clone(), draw(14, 60, mix)].concat();
+    let mix = Mix { put: 10, synced: 2, delete: 3, batch: 2, flush: 1, keys: 50, len: 700, ..Mix::NONE };
+    let first = Drawn { seed: 13, ops: 60, mix: Mix { flush: 0, ..mix } }.draw();
+    let ops = [first.clone(), Drawn { seed: 14, ops: 60, mix }.draw()].concat();
     for engine in ENGINES.into_iter().filter(|e| runs_on(*e, Granularity::Page)) {
         let sizes = large_and_small(engine);
         let flushes = flushes_of_a_replay(&sizes, &first);
@@ -244,54 +230,37 @@ fn replay_that_overflows_memtables() {
             },
             move |world: &World, model: &KvModel| judge(&small, world, model),
         );
-        explorer(engine, 13, Granularity::Page, 250).nested(2, 3).must_pass(scenario, ops.clone());
+        let on_files = Exploration { engine, granularity: Granularity::Page, seed: 13, images: 250 };
+        Nested { depth: 2, events: 3 }.within(on_files.explorer()).must_pass(scenario, ops.clone());
     }
 }
 
 /// Must catch what only comes about where all of this meets.
 #[test]
 fn everything_at_once() {
-    let mix = Mix {
-        put: 12,
-        synced: 2,
-        delete: 5,
-        batch: 4,
-        sync: 1,
-        snapshot: 2,
-        read: 1,
-        release: 1,
-        flush: 2,
-        compact: 1,
-        background: 4,
-        reopen: 1,
-        kill: 1,
-        keys: 40,
-        len: 300,
-    };
-    Plan { seed: 12, ops: 120, mix, images: 2000 }.explore();
+    Plan { drawn: Drawn { seed: 12, ops: 120, mix: Mix::EVERYTHING }, images: 2000 }.explore();
 }
 
-/// Must catch what many openings that each write a little leave to one another: a log that takes the place of many and lacks
-/// some of them, many that go before it is there, and what a killed one had only stored.
+/// Must catch what many openings that each write a little leave to one another: a log that takes the place of many and
+/// lacks some of them, many that go before it is there, and what a killed one had only stored.
 #[test]
 fn opened_often_for_little() {
-    let mix = Mix { put: 4, delete: 1, synced: 1, reopen: 5, keys: 10, len: 30, ..Mix::default() };
-    Plan { seed: 12, ops: 34, mix, images: 900 }.explore();
+    let mix = Mix { put: 4, delete: 1, synced: 1, reopen: 5, keys: 10, len: 30, ..Mix::NONE };
+    Plan { drawn: Drawn { seed: 12, ops: 34, mix }, images: 900 }.explore();
 }
 
-/// Must catch keys that are in no bucket, in two, or in one whose bounds are not theirs: buckets are split, emptied, joined
-/// and filled again.
+/// Must catch keys that are in no bucket, in two, or in one whose bounds are not theirs: buckets are split, emptied,
+/// joined and filled again.
 #[test]
 fn buckets_split_and_joined() {
-    let fill =
-        Mix { put: 12, batch: 1, delete: 1, background: 3, flush: 1, keys: 60, len: 900, ..Mix::default() };
-    let all = [Op::Flush, Op::Compact(0, u16::MAX)];
+    let all = [Op::Flush, Op::COMPACT_LONG_KEYS];
     let rest = || std::iter::repeat_n(Op::Background, 12);
-    let mut ops = draw(31, 110, fill);
+    let mut ops = Drawn { seed: 31, ops: 110, mix: Mix::BUCKETS }.draw();
     ops.extend(all.iter().cloned().chain(rest()));
-    ops.extend((0..60).filter(|key| key % 7 != 0).map(Op::Delete));
+    ops.extend((0..60).filter(|key| key % 7 != 0).map(|key| Op::Delete { key }));
     ops.extend(all.iter().cloned().chain(rest()));
-    ops.extend(draw(32, 60, Mix { kill: 1, synced: 1, ..fill }));
+    let more = Mix { kill: 1, synced: 1, ..Mix::BUCKETS };
+    ops.extend(Drawn { seed: 32, ops: 60, mix: more }.draw());
     for (granularity, memtables) in
         [Granularity::CacheLine, Granularity::Page, Granularity::Page].into_iter().zip(0..)
     {
@@ -314,7 +283,8 @@ fn buckets_split_and_joined() {
             },
             move |world: &World, model: &KvModel| judge(&for_judge, world, model),
         );
-        let summary = explorer(EngineKind::Wip, 31, granularity, 500).must_pass(scenario, ops.clone());
+        let of_buckets = Exploration { engine: EngineKind::Wip, granularity, seed: 31, images: 500 };
+        let summary = of_buckets.explorer().must_pass(scenario, ops.clone());
         println!("{granularity:?}: {most:?} {summary:?}");
         let [splits, joins] = [&most.0, &most.1].map(|count| count.load(Ordering::Relaxed));
         assert!(splits > 0 && joins > 0, "{splits} splits, {joins} joins");

@@ -11,8 +11,8 @@ use terrace_sim::{PmOptions, World, WorldOptions};
 
 use super::env::{DIR, runs_on};
 use super::judge::{Shared, options};
-use super::moments::{Moment, at_every_event, judge_all, judge_openings};
-use super::ops::Op;
+use super::moments::{Every, Moment, at_every_event, judge_all, judge_openings};
+use super::ops::{Op, Write};
 use super::run::{Errors, Session};
 
 /// Bytes of values on both sides of the boundary, which is 160 with the key.
@@ -89,7 +89,7 @@ fn used_again(before: &BTreeMap<usize, u64>, after: &BTreeMap<usize, u64>) -> us
 }
 
 fn puts(keys: impl Iterator<Item = u16>, len: u32) -> Vec<Op> {
-    keys.map(|k| Op::Put(k, len)).collect()
+    keys.map(|k| Op::Put { key: k, len }).collect()
 }
 
 /// So many small items, of which some have been migrated, to tables that lie side by side and over one
@@ -110,8 +110,12 @@ fn crowd() -> Vec<Op> {
     for round in 0..4u16 {
         ops.extend(puts(120 + 10 * round..130 + 10 * round, SMALL));
         ops.extend(puts((round..120).step_by(23), SMALL + 4));
-        ops.push(Op::Delete(11 + round));
-        ops.push(Op::Batch(vec![(2 * round, Some(SMALL)), (60 + round, None), (90 + round, Some(SMALL))]));
+        ops.push(Op::Delete { key: 11 + round });
+        ops.push(Op::Batch(vec![
+            Write::Put { key: 2 * round, len: SMALL },
+            Write::Delete { key: 60 + round },
+            Write::Put { key: 90 + round, len: SMALL },
+        ]));
         ops.push(Op::Background);
     }
     ops
@@ -157,7 +161,7 @@ fn crashes_in_migrations_under_snapshots() {
 fn crashes_in_openings_after_migrations() {
     if is_tried() {
         let (moments, _) = crash_in_a_migration("migration", &[], &crowd());
-        let looks = judge_openings(&tiny(), &moments, 37, "migration");
+        let looks = judge_openings(&tiny(), &moments, Every(37), "migration");
         println!("{looks} openings that were cut short");
         assert!(looks > 50, "{looks}");
     }
@@ -166,7 +170,7 @@ fn crashes_in_openings_after_migrations() {
 /// What has most of the tables die: updates, deletions, and small items that become large.
 fn death() -> Vec<Op> {
     let mut ops = puts((0..120).filter(|k| k % 3 == 0), SMALL);
-    ops.extend((0..120).filter(|k| k % 3 == 1).map(Op::Delete));
+    ops.extend((0..120).filter(|k| k % 3 == 1).map(|key| Op::Delete { key }));
     ops.extend(puts((0..120).filter(|k| k % 12 == 2), LARGE));
     ops
 }
@@ -186,7 +190,7 @@ fn crashes_in_rewritings_of_tables() {
     assert!(then.counts.compactions > first.counts.compactions, "{:?}", then.counts);
     assert!(!tables.is_empty() && tables.is_disjoint(&left), "{tables:?} {left:?}");
     judge_all(&tiny(), &moments, "rewriting");
-    let looks = judge_openings(&tiny(), &moments, 37, "rewriting");
+    let looks = judge_openings(&tiny(), &moments, Every(37), "rewriting");
     assert!(looks > 50, "{looks}");
 }
 
@@ -204,7 +208,7 @@ fn crashes_in_rewritings_under_a_snapshot() {
     let held = life.moments_of("rewriting under a snapshot", &death());
     let kept: Vec<_> = tables.intersection(&life.tables()).cloned().collect();
     assert!(!kept.is_empty(), "what the snapshot needs stays where it is");
-    let ops = [Op::ReadSnapshots, Op::Release, Op::Background, Op::Compact(0, u16::MAX)];
+    let ops = [Op::ReadSnapshots, Op::Release, Op::Background, Op::COMPACT_LONG_KEYS];
     let released = life.moments_of("a snapshot is released", &ops);
     let (then, left) = (life.stats(), life.tables());
     assert!(then.counts.compactions > first.counts.compactions, "{:?}", then.counts);
@@ -240,10 +244,22 @@ fn crashes_where_items_cross_the_boundary() {
         let shrunk: Vec<Op> = puts(200..204, SMALL)
             .into_iter()
             .chain(puts((0..120).step_by(26), SMALL))
-            .chain([Op::Batch(vec![(13, Some(SMALL)), (204, Some(SMALL)), (39, None), (5, Some(LARGE))])])
-            .chain([Op::Batch(vec![(205, None), (206, Some(LARGE)), (207, Some(SMALL))]), Op::Compare])
+            .chain([Op::Batch(vec![
+                Write::Put { key: 13, len: SMALL },
+                Write::Put { key: 204, len: SMALL },
+                Write::Delete { key: 39 },
+                Write::Put { key: 5, len: LARGE },
+            ])])
+            .chain([
+                Op::Batch(vec![
+                    Write::Delete { key: 205 },
+                    Write::Put { key: 206, len: LARGE },
+                    Write::Put { key: 207, len: SMALL },
+                ]),
+                Op::Compare,
+            ])
             .chain(held.then_some([Op::ReadSnapshots, Op::Release]).into_iter().flatten())
-            .chain([Op::Background, Op::Compact(0, u16::MAX)])
+            .chain([Op::Background, Op::COMPACT_LONG_KEYS])
             .collect();
         moments.extend(life.moments_of(what, &shrunk));
         let last = life.stats().split;
@@ -264,9 +280,9 @@ fn crashes_where_slots_are_used_again() {
     life.does(&puts(0..12, LARGE));
     life.does(&[Op::Snapshot]);
     let first = life.items();
-    let compact = Op::Compact(0, u16::MAX);
+    let compact = Op::COMPACT_LONG_KEYS;
     let update: Vec<Op> = puts(0..12, LARGE + 512);
-    let held = [update, vec![Op::Delete(3), compact.clone()], puts(20..26, LARGE)].concat();
+    let held = [update, vec![Op::Delete { key: 3 }, compact.clone()], puts(20..26, LARGE)].concat();
     let mut moments = life.moments_of("slots that a snapshot needs", &held);
     let then = life.items();
     assert_eq!(used_again(&first, &then), 0, "a snapshot needs what is there");
@@ -276,12 +292,11 @@ fn crashes_where_slots_are_used_again() {
     println!("of {all} slots {again} were used again");
     assert!(again > 6, "{again} of {all}");
     judge_all(&tiny(), &moments, "slots");
-    let looks = judge_openings(&tiny(), &moments, 19, "slots");
+    let looks = judge_openings(&tiny(), &moments, Every(19), "slots");
     assert!(looks > 50, "{looks}");
 }
 
-/// The same where nobody compacts: one that is written over and over has its slots used again by writers
-/// alone.
+/// Must catch a slot that writers alone use again, nobody compacting, before what replaced its word is durable.
 #[test]
 fn crashes_where_writers_use_slots_again() {
     if !is_tried() {

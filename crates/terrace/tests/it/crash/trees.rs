@@ -6,7 +6,7 @@ use terrace_sim::{PmOptions, World, WorldOptions};
 
 use super::env::runs_on;
 use super::judge::{Shared, options};
-use super::moments::{Moment, at_every_event, judge_all, judge_openings};
+use super::moments::{Every, Moment, at_every_event, judge_all, judge_openings};
 use super::ops::Op;
 use super::run::{Errors, Session};
 
@@ -24,30 +24,32 @@ fn small() -> Options {
 fn fill() -> Vec<Op> {
     let mut ops = Vec::new();
     for round in 0..10u16 {
-        ops.extend((0..HOT).filter(|k| (k + round) % 3 != 0).map(|k| Op::Put(k, 60 + u32::from(k))));
-        ops.extend((0..8).map(|i| Op::Put(HOT + 8 * round + i, 120)));
+        ops.extend(
+            (0..HOT).filter(|k| (k + round) % 3 != 0).map(|k| Op::Put { key: k, len: 60 + u32::from(k) }),
+        );
+        ops.extend((0..8).map(|i| Op::Put { key: HOT + 8 * round + i, len: 120 }));
         ops.extend([Op::Flush, Op::Background, Op::Background]);
     }
     ops
 }
 
-/// What a flush meets: hot keys that are replaced, deleted and too large for the tree, new ones, and a snapshot that needs what
-/// they replace.
+/// What a flush meets: hot keys that are replaced, deleted and too large for the tree, new ones, and a snapshot that
+/// needs what they replace.
 fn writes() -> Vec<Op> {
     let mut ops = vec![Op::Snapshot];
     ops.extend((0..HOT).map(|k| match k % 5 {
-        0 => Op::Delete(k),
-        1 => Op::Put(k, 2000),
-        _ => Op::Put(k, 90),
+        0 => Op::Delete { key: k },
+        1 => Op::Put { key: k, len: 2000 },
+        _ => Op::Put { key: k, len: 90 },
     }));
-    ops.extend((0..HOT).filter(|k| k % 4 == 0).map(|k| Op::Put(k, 70)));
-    ops.extend((150..160).map(|k| Op::Put(k, 100)));
+    ops.extend((0..HOT).filter(|k| k % 4 == 0).map(|k| Op::Put { key: k, len: 70 }));
+    ops.extend((150..160).map(|k| Op::Put { key: k, len: 100 }));
     ops
 }
 
 /// Keys that are new and written twice each: the tree lets them in, and is full.
 fn crowd() -> Vec<Op> {
-    (0..2).flat_map(|round| (120..160).map(move |k| Op::Put(k, 80 + round))).collect()
+    (0..2).flat_map(|round| (120..160).map(move |k| Op::Put { key: k, len: 80 + round })).collect()
 }
 
 /// What was crashed.
@@ -82,6 +84,7 @@ fn crash_in(what: &str, before: &[Op], ops: &[Op]) -> Crashed {
     Crashed { moments, evicted: then.values.evicted - first.values.evicted }
 }
 
+/// Must catch a version that a snapshot needs and that is replaced in the tree of values before it is in a table.
 #[test]
 fn crashes_in_a_flush_under_a_snapshot() {
     if runs_on(EngineKind::Lab, Granularity::CacheLine) {
@@ -89,6 +92,7 @@ fn crashes_in_a_flush_under_a_snapshot() {
     }
 }
 
+/// Must catch a log that goes before what its memtable held is in the tree or in a table that the manifest names.
 #[test]
 fn crashes_in_flushes_without_a_snapshot() {
     if runs_on(EngineKind::Lab, Granularity::CacheLine) {
@@ -97,6 +101,7 @@ fn crashes_in_flushes_without_a_snapshot() {
     }
 }
 
+/// Must catch a key that leaves the full tree before the manifest names the table that it goes to.
 #[test]
 fn crashes_in_an_eviction_that_a_flush_begins() {
     if runs_on(EngineKind::Lab, Granularity::CacheLine) {
@@ -105,23 +110,24 @@ fn crashes_in_an_eviction_that_a_flush_begins() {
     }
 }
 
+/// Must catch a merge that drops a copy of a key for the sake of a newer one which is leaving the tree just then.
 #[test]
 fn crashes_in_compactions() {
     if runs_on(EngineKind::Lab, Granularity::CacheLine) {
         let before: Vec<Op> = writes().into_iter().chain([Op::Flush]).collect();
-        let crashed = crash_in("compaction", &before, &[Op::Compact(0, u16::MAX)]);
-        assert!(crashed.evicted > 0, "whoever wants all merged has the tree emptied first");
+        let crashed = crash_in("compaction", &before, &[Op::COMPACT_LONG_KEYS]);
+        assert!(crashed.evicted > 0, "a compaction that is asked for has the tree emptied first");
     }
 }
 
-/// What a flush has left half done is opened, and that is cut short in its turn.
+/// Must catch an opening that is cut short and leaves less of a half done flush than it found.
 #[test]
 fn crashes_in_openings() {
     if !runs_on(EngineKind::Lab, Granularity::CacheLine) {
         return;
     }
     let Crashed { moments, .. } = crash_in("flush", &writes(), &[Op::Flush]);
-    let looks = judge_openings(&small(), &moments, 5, "flush");
+    let looks = judge_openings(&small(), &moments, Every(5), "flush");
     println!("{looks} openings that were cut short");
     assert!(looks > 50);
 }

@@ -101,6 +101,8 @@ fn judge(engine: EngineKind, world: &World, deeds: &[Deeds; WRITERS], what: &str
     assert!(report.is_clean(), "{what}: {:#?}", report.problems);
 }
 
+/// Must catch a write that is there without one that was acknowledged before it began, and a synced one that is not
+/// there.
 #[test]
 fn a_power_cut_leaves_a_prefix_of_what_many_did() {
     ENGINES.into_iter().filter(|e| runs_on(*e, Granularity::Page)).for_each(leaves_a_prefix);

@@ -104,13 +104,13 @@ fn cut_and_repair(samples: impl Iterator<Item = Sample>, first: impl Fn(&Bed)) {
     assert!(tried > 0 && wrong.is_empty(), "{} of {tried}: {wrong:#?}", wrong.len());
 }
 
-/// A repair keeps what is there, or says that it does not know what was.
+/// Must catch a repair that calls a database whole although its manifest has lost what named the newest tables or logs.
 #[test]
 fn a_manifest_without_its_newest_groups_repairs_to_nothing_falsely_whole() {
     cut_and_repair(samples_with_tables().into_iter(), |_| ());
 }
 
-/// Opening removes no table that the index names, where the manifest was not closed and the pool was.
+/// Must catch an opening that removes tables which the index names because a manifest that was cut off does not.
 #[test]
 fn opening_beside_such_a_manifest_takes_nothing_from_a_repair() {
     let is_closed_slm = |sample: &Sample| sample.closed && sample.image.options.engine == EngineKind::Slm;
@@ -120,7 +120,8 @@ fn opening_beside_such_a_manifest_takes_nothing_from_a_repair() {
     });
 }
 
-/// What a creation that was cut off leaves is begun anew, but no database of which the manifest tells no more than that.
+/// Must catch a database that is begun anew, its files gone, because its manifest tells no more than a creation that
+/// was cut off.
 #[test]
 fn a_manifest_that_tells_of_a_creation_alone_is_refused_beside_a_database() {
     let mut wrong = Vec::new();
@@ -135,7 +136,7 @@ fn a_manifest_that_tells_of_a_creation_alone_is_refused_beside_a_database() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The same where there is no table yet: everything is in the pool, or in a log.
+/// Must catch the same where there is no table to give it away: everything is in the pool, or in a log.
 #[test]
 fn a_manifest_that_tells_of_a_creation_alone_is_refused_beside_a_pool_or_a_log() {
     let mut wrong = Vec::new();

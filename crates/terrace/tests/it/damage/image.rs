@@ -15,9 +15,7 @@ use terrace_disk::{Fs, SimFs};
 use terrace_index::kinds;
 use terrace_pmem::{Granularity, Media, MemMedia, Pool, PoolOptions};
 
-use crate::harness::{
-    HASH_SEED, tiny_lab, tiny_lsm, tiny_split, tiny_sptree, tiny_tlsm, tiny_turbo, tiny_wip,
-};
+use crate::harness::{HASH_SEED, tiny_engines, tiny_split, tiny_wip};
 
 /// The database directory.
 pub const DIR: &str = "/db";
@@ -239,23 +237,16 @@ impl Bed {
 pub fn options(engine: EngineKind) -> Options {
     let slm =
         SlmOptions { memtable_bytes: 4096, table_bytes: 2048, block_bytes: 256, ..SlmOptions::default() };
-    let lsm = tiny_lsm();
-    let (turbo, sptree) = (tiny_turbo(), tiny_sptree());
-    let wip = WipOptions { bucket_bytes: 6 << 10, ..tiny_wip() };
-    let options = Options {
+    Options {
         engine,
         slm,
-        lsm,
-        turbo,
-        sptree,
         split: SplitOptions { boundary_bytes: 64, records_bytes: 2 << 10, ..tiny_split() },
-        wip,
-        lab: tiny_lab(),
-        tlsm: tiny_tlsm(),
+        wip: WipOptions { bucket_bytes: 6 << 10, ..tiny_wip() },
         pool_extent_bytes: 4096,
-        ..Options::default()
-    };
-    Options { memory_budget: 1 << 20, pm_bytes: PM_BYTES, ..options }
+        memory_budget: 1 << 20,
+        pm_bytes: PM_BYTES,
+        ..tiny_engines()
+    }
 }
 
 impl PlainMemory {

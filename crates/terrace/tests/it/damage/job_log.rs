@@ -48,6 +48,7 @@ fn assert_has_all(bed: &Bed) {
     assert!(db.check().unwrap().is_clean());
 }
 
+/// Must catch a job log of an earlier form that is read as if it were of this one, or that costs a repair any key.
 #[test]
 fn a_job_log_of_an_earlier_form_is_refused_and_costs_a_repair_nothing() {
     let bed = killed().bed();

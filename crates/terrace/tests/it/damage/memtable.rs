@@ -49,6 +49,7 @@ fn assert_all_but(bed: &Bed, lost: &[usize]) {
     assert!(db.check().unwrap().is_clean());
 }
 
+/// Must catch a repair that gives up a whole memtable for a damaged record in it.
 #[test]
 fn a_repair_keeps_all_of_a_memtable_but_what_is_damaged() {
     let mut image = killed(Granularity::CacheLine, KEYS);
@@ -60,7 +61,7 @@ fn a_repair_keeps_all_of_a_memtable_but_what_is_damaged() {
     assert_all_but(&bed, &[100, 200]);
 }
 
-/// What has a log's name and is none of the database's has nothing of what is in its memtables.
+/// Must catch a file that only has a log's name and that is taken to hold what is in memtables.
 #[test]
 fn a_stranger_among_the_logs_costs_no_memtable() {
     let others = killed(Granularity::Page, 10);
@@ -86,8 +87,8 @@ fn a_stranger_among_the_logs_costs_no_memtable() {
     }
 }
 
-/// Of what a killed process had in memtables and in logs all is kept that is sound in either: the logs' newest writes had not
-/// reached their files, which were not mapped.
+/// Must catch a repair that goes by memtables or by logs alone: either has sound writes that the other lacks, for the
+/// newest had not reached the files, which were not mapped.
 #[test]
 fn a_damaged_memtable_and_its_logs_count_together() {
     let mut options = options(EngineKind::Slm);
@@ -131,7 +132,7 @@ fn a_damaged_memtable_and_its_logs_count_together() {
     assert_eq!(db.get(key(2).as_bytes()).unwrap().as_deref(), Some(&[2; 20][..]));
 }
 
-/// What is synced is in the logs, whatever becomes of the memtables.
+/// Must catch a synced write that a repair gives up with its memtable although a log has it.
 #[test]
 fn what_is_damaged_in_a_memtable_is_taken_from_its_logs() {
     let mut image = killed(Granularity::Page, KEYS);
@@ -144,7 +145,7 @@ fn what_is_damaged_in_a_memtable_is_taken_from_its_logs() {
     assert_all_but(&bed, &[]);
 }
 
-/// A memtable that an earlier version has written is sound: nobody takes it for damage.
+/// Must catch a memtable of another version that is taken for a damaged one, and given up.
 #[test]
 fn memtables_of_other_versions_are_refused_and_left_alone() {
     for version in [1, 3] {

@@ -85,16 +85,20 @@ fn used_bytes(bytes: &[u8]) -> Vec<usize> {
     lines.flat_map(|(i, line)| i * 64..i * 64 + line.len()).collect()
 }
 
+/// Must catch a bit of a file or pool that changes an answer without a word, or that neither check nor repair copes
+/// with.
 #[test]
 fn flipped_bits_are_told_or_harmless() {
     flip(samples_with_tables());
 }
 
+/// Must catch such a bit in hash tables, leaves, records and undo lists, of which no file has a copy.
 #[test]
 fn flipped_bits_where_all_is_in_memory_are_told_or_harmless() {
     flip(samples_in_memory());
 }
 
+/// Must catch such a bit in what one index leads to in three places: records in memory, runs in tables, items in slots.
 #[test]
 fn flipped_bits_of_records_runs_and_slots_are_told_or_harmless() {
     flip(samples_of_split());

@@ -32,13 +32,14 @@ pub fn kind_of(path: &Path) -> &'static str {
 /// Judges `image`, in which the file at `path` (or the pool) is not what it was.
 fn hear(docket: &mut Docket, sample: &Sample, path: Option<&Path>, place: &str, image: &Image) {
     let what = path.map_or("pool", kind_of);
-    // A file that was not closed and ends early may always have ended there. Of a log that was closed the manifest knows
-    // the end.
+    // A file that was not closed and ends early may always have ended there. Of a log that was closed the manifest
+    // knows the end.
     let may_lose_the_newest = what == "manifest" || what == "log" && !sample.closed;
     let judge = Judge { sample, image, may_lose_the_newest, check_is_enough: false };
     docket.hear(what, &format!("{}, {place}", path.unwrap_or(Path::new("pool")).display()), &judge);
 }
 
+/// Must catch a file or pool that ends early and is taken for a whole one.
 #[test]
 fn files_that_end_early_are_told_or_harmless() {
     let mut rng = Rng::new(number("TERRACE_DAMAGE_SEED", 1));
@@ -66,7 +67,7 @@ fn files_that_end_early_are_told_or_harmless() {
 /// Bytes of the superblock's two copies.
 const SUPERBLOCKS: [usize; 2] = [0x22, 0x1022];
 
-/// The other copy serves, and there is nothing to repair that the next writer does not.
+/// Must catch a pool that is refused, or repaired, for one bad copy of its superblock: the other copy serves.
 #[test]
 fn one_damaged_superblock_is_as_good_as_none() {
     let mut docket = Docket::default();
@@ -92,6 +93,8 @@ fn look(image: &Image, what: &str) {
     assert!(!bed.pools().iter().any(unfinished), "{what}: {:?}", bed.pools());
 }
 
+/// Must catch a missing file that goes unnoticed, and a repair that, only looking, changes something or says other
+/// things than one that repairs.
 #[test]
 fn missing_files_are_told_and_made_good() {
     let mut docket = Docket::default();
@@ -108,6 +111,7 @@ fn missing_files_are_told_and_made_good() {
     docket.close();
 }
 
+/// Must catch another database's file, or another of the same one, that is read as if it were the one of that name.
 #[test]
 fn foreign_files_are_told() {
     let mut docket = Docket::default();
@@ -177,7 +181,7 @@ fn headers(sample: &Sample) -> Vec<Vec<Header>> {
 /// Where a pool keeps its roots.
 const ROOTS: std::ops::Range<usize> = 0x3000..0x4000;
 
-/// Whatever root a killed process left is damaged, the rest comes back.
+/// Must catch a damaged root of a pool that costs what other roots lead to.
 #[test]
 fn a_damaged_root_costs_what_it_led_to_at_most() {
     let mut docket = Docket::default();
@@ -200,7 +204,7 @@ fn assert_refused(bed: &Bed) {
     assert_eq!(bed.repair().map(drop).unwrap_err().kind(), ErrorKind::InvalidFormat);
 }
 
-/// What another version has written is refused by its number, and a repair leaves it alone.
+/// Must catch what another version has written that is read as this one's, or that a repair changes.
 #[test]
 fn other_versions_are_refused() {
     for sample in samples_in_memory().into_iter().filter(|sample| sample.closed) {
@@ -239,6 +243,7 @@ fn age(path: &Path, file: &mut [u8]) {
     }
 }
 
+/// Must catch a table, log or manifest of another version that is taken for damaged, and set aside.
 #[test]
 fn other_versions_of_files_are_refused() {
     let mut seen = BTreeSet::new();
@@ -287,7 +292,7 @@ fn reserve(file: &mut [u8]) -> bool {
     true
 }
 
-/// A record that only a later version knows is sound: a repair does not give it up.
+/// Must catch a record that only a later version knows and that a repair gives up as damaged.
 #[test]
 fn records_of_a_later_version_are_refused_by_name() {
     let mut tried = 0;
@@ -327,6 +332,7 @@ fn records_of_a_later_version_are_refused_by_name() {
     assert!(tried > 4, "{tried}");
 }
 
+/// Must catch a pool of another version that is made anew from logs, or written to.
 #[test]
 fn other_versions_of_pools_are_refused() {
     // On a medium that forgets a power cut's writes a pool that cannot be read is made anew from logs.
@@ -344,8 +350,8 @@ fn other_versions_of_pools_are_refused() {
     }
 }
 
-/// A repair brings back what is in the logs of write buffers alone of a pool that does not open, whether it is told of
-/// buffers or not.
+/// Must catch a repair that forgets the logs of write buffers where the pool does not open, be it told of buffers or
+/// not.
 #[test]
 fn a_repair_reads_the_logs_of_write_buffers() {
     let is_buffered = |sample: &Sample| sample.image.options.sptree.buffered && !sample.closed;

@@ -70,14 +70,7 @@ impl Setup {
             pm_bytes: 8 << 20,
             pool_extent_bytes: 4096,
             slm,
-            lsm: tiny_lsm(),
-            turbo: tiny_turbo(),
-            sptree: tiny_sptree(),
-            split: tiny_split(),
-            wip: tiny_wip(),
-            lab: tiny_lab(),
-            tlsm: tiny_tlsm(),
-            ..Options::default()
+            ..tiny_engines()
         };
         Setup { name, granularity: Granularity::CacheLine, background: Background::Inline, options }
     }
@@ -98,6 +91,20 @@ impl Setup {
     }
 }
 
+/// Options with those of every engine that are small in the same way in all suites.
+pub fn tiny_engines() -> Options {
+    Options {
+        lsm: tiny_lsm(),
+        turbo: tiny_turbo(),
+        sptree: tiny_sptree(),
+        split: tiny_split(),
+        wip: tiny_wip(),
+        lab: tiny_lab(),
+        tlsm: tiny_tlsm(),
+        ..Options::default()
+    }
+}
+
 /// Options of `lsm` with which a few keys fill tables on several levels.
 pub fn tiny_lsm() -> LsmOptions {
     LsmOptions {
@@ -114,7 +121,7 @@ pub fn tiny_lsm() -> LsmOptions {
 }
 
 /// Options of `lab` with which a few keys fill the tree of values, and tables on several levels.
-pub fn tiny_lab() -> LabOptions {
+fn tiny_lab() -> LabOptions {
     LabOptions {
         levels: tiny_lsm(),
         value_tree_bytes: 8 << 10,
@@ -153,12 +160,12 @@ pub fn with_memtables_of(seed: u64, mut options: Options) -> Options {
 }
 
 /// Options of `turbo` with which few keys make shards grow.
-pub fn tiny_turbo() -> TurboOptions {
+fn tiny_turbo() -> TurboOptions {
     TurboOptions { shards: 4, initial_buckets: 1, probing_scope: 4 }
 }
 
 /// Options of `sptree` with which few keys split leaves.
-pub fn tiny_sptree() -> SptreeOptions {
+fn tiny_sptree() -> SptreeOptions {
     SptreeOptions { leaf_entries: 6, ..SptreeOptions::default() }
 }
 

@@ -1,7 +1,7 @@
 //! Cases: a scenario, and which of its operations are refused.
 //!
-//! Every operation of a scenario that a trouble can befall is refused in turn, or a sample where these are many. How many
-//! operations the trouble lasts for is drawn. `HEAL_CASES` says how many cases each scenario has at most, and
+//! Every operation of a scenario that a trouble can befall is refused in turn, or a sample where these are many. How
+//! many operations the trouble lasts for is drawn. `HEAL_CASES` says how many cases each scenario has at most, and
 //! `HEAL_CASE` names the one to be run: `Io:17:3` refuses three operations from the seventeenth on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -164,7 +164,7 @@ fn live(subject: &Subject, world: &World, ops: &[Op]) -> Verdict {
         _ => snapshot.power_cut(Survival::Seeded(rng.next_u64())),
     };
     judge(&subject.options, &survivor, &model).map_err(|e| format!("a survivor: {e}"))?;
-    life.settles()?;
+    life.comes_to_rest()?;
     space::judge(world, &life, &subject.options, WorldOptions { pm: subject.pm })?;
     life.lives_again()
 }

@@ -49,8 +49,8 @@ fn held(snapshot: &Snapshot) -> Map {
     found
 }
 
-/// What an attempt at a flush has put into the index comes before what the next attempt puts there, and
-/// is no older version of it.
+/// Must catch a flush that is tried again and takes what its first attempt has put into the index for older versions:
+/// older snapshots would see them.
 #[test]
 fn a_flush_that_is_tried_again_leaves_older_snapshots_as_they_are() {
     for after in 0..60 {
@@ -73,7 +73,7 @@ fn a_flush_that_is_tried_again_leaves_older_snapshots_as_they_are() {
     }
 }
 
-/// Refused writes try the flush again that has no room; none of them leaves a file.
+/// Must catch a file that each refused write leaves behind because it tries the flush again that has no room.
 #[test]
 fn refused_writes_leave_no_files() {
     let world = world(Granularity::CacheLine);

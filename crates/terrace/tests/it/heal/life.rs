@@ -7,7 +7,7 @@ use terrace::{Bytes, Db, Options, Result, Snapshot, WriteBatch, WriteOptions};
 use terrace_sim::{Change, KvModel, Map, World};
 
 use crate::crash::env::{DIR, Process};
-use crate::crash::ops::{Op, key, value};
+use crate::crash::ops::{Op, Write, key, value};
 use crate::crash::run::{contents, contents_of, is_of_the_media};
 use crate::harness::Contents;
 
@@ -84,10 +84,12 @@ impl<'a> Life<'a> {
         self.stamp += 1;
         let plain = WriteOptions::default();
         match op {
-            Op::Put(k, len) => self.write(&[(*k, Some(*len))], plain),
-            Op::PutSynced(k, len) => self.write(&[(*k, Some(*len))], WriteOptions::SYNC),
-            Op::Delete(k) => self.write(&[(*k, None)], plain),
-            Op::Batch(changes) => self.write(changes, plain),
+            Op::Put { key, len } => self.write(&[Write::Put { key: *key, len: *len }], plain),
+            Op::PutSynced { key, len } => {
+                self.write(&[Write::Put { key: *key, len: *len }], WriteOptions::SYNC)
+            }
+            Op::Delete { key } => self.write(&[Write::Delete { key: *key }], plain),
+            Op::Batch(writes) => self.write(writes, plain),
             Op::Sync => {
                 if self.call("sync", || self.db().sync())?.is_some() {
                     self.model.synced_so_far();
@@ -102,14 +104,14 @@ impl<'a> Life<'a> {
             }
             Op::Compare => self.compare("comparing"),
             Op::Flush => self.call("flush", || self.db().flush()).map(drop),
-            Op::Compact(from, to) => self.compact(*from, *to),
+            Op::Compact { from, to } => self.compact(*from, *to),
             Op::Background => {
                 self.process.help();
                 Ok(())
             }
             Op::Reopen => self.reopen(),
             Op::Kill => self.kill(),
-            Op::DiskFull(_) | Op::PoolFull(_) | Op::Room => Err(format!("{op:?} is no part of this")),
+            Op::DiskFull { .. } | Op::PoolFull { .. } | Op::Room => Err(format!("{op:?} is no part of this")),
         }
     }
 
@@ -140,11 +142,11 @@ impl<'a> Life<'a> {
         Err("opening failed again and again".into())
     }
 
-    fn write(&mut self, changes: &[(u16, Option<u32>)], how: WriteOptions) -> Verdict {
+    fn write(&mut self, writes: &[Write], how: WriteOptions) -> Verdict {
         let mut batch = WriteBatch::new();
         let mut change = Change(Vec::new());
-        for (i, (k, len)) in changes.iter().enumerate() {
-            let (k, v) = (key(*k), len.map(|len| value(self.stamp * 16 + i as u32, len)));
+        for (i, write) in writes.iter().enumerate() {
+            let (k, v) = (key(write.key()), write.len().map(|len| value(self.stamp * 16 + i as u32, len)));
             match &v {
                 Some(v) => batch.put(&k, v),
                 None => batch.delete(&k),
@@ -274,11 +276,15 @@ impl<'a> Life<'a> {
     /// All is well: the store goes on as if nothing had been, and answers what it must.
     pub fn goes_on(&mut self) -> Verdict {
         let said = |e| format!("when all is well: {e}");
-        for op in [Op::Put(1, 30), Op::ReadSnapshots, Op::Batch(vec![(2, Some(40)), (3, None)]), Op::Compare]
-        {
+        for op in [
+            Op::Put { key: 1, len: 30 },
+            Op::ReadSnapshots,
+            Op::Batch(vec![Write::Put { key: 2, len: 40 }, Write::Delete { key: 3 }]),
+            Op::Compare,
+        ] {
             self.carry_out(&op).map_err(said)?;
         }
-        for op in [Op::Flush, Op::ReadSnapshots, Op::PutSynced(2, 400), Op::Compact(0, u16::MAX)] {
+        for op in [Op::Flush, Op::ReadSnapshots, Op::PutSynced { key: 2, len: 400 }, Op::COMPACT_LONG_KEYS] {
             self.carry_out(&op).map_err(said)?;
         }
         self.rest();
@@ -300,10 +306,10 @@ impl<'a> Life<'a> {
     }
 
     /// Brings the store to rest with nothing held: what it takes now it needs.
-    pub fn settles(&mut self) -> Verdict {
+    pub fn comes_to_rest(&mut self) -> Verdict {
         self.held.clear();
-        for op in [Op::Put(1, 31), Op::Flush, Op::Compact(0, u16::MAX), Op::Flush] {
-            self.carry_out(&op).map_err(|e| format!("settling: {e}"))?;
+        for op in [Op::Put { key: 1, len: 31 }, Op::Flush, Op::COMPACT_LONG_KEYS, Op::Flush] {
+            self.carry_out(&op).map_err(|e| format!("coming to rest: {e}"))?;
             self.rest();
         }
         Ok(())
@@ -311,7 +317,7 @@ impl<'a> Life<'a> {
 
     /// Closes and opens, is killed and opens.
     pub fn lives_again(&mut self) -> Verdict {
-        for op in [Op::Reopen, Op::Put(5, 50), Op::Kill, Op::Compare] {
+        for op in [Op::Reopen, Op::Put { key: 5, len: 50 }, Op::Kill, Op::Compare] {
             self.carry_out(&op).map_err(|e| format!("in another life: {e}"))?;
         }
         self.rest();
@@ -327,7 +333,7 @@ pub fn fresh<'a>(world: &'a World, options: Options, map: &Map) -> Verdict<Life<
     }
     life.now = map.clone();
     life.model = KvModel::from(map.clone());
-    life.settles()?;
+    life.comes_to_rest()?;
     let found: Map = life.db().try_all().map_err(|e| e.to_string())?.into_iter().collect();
     if found == life.now { Ok(life) } else { Err("a fresh copy is another".into()) }
 }

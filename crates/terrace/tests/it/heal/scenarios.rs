@@ -3,20 +3,24 @@
 use terrace::EngineKind;
 
 use super::cases::{everywhere, explore, stats_after};
-use crate::crash::ops::{Mix, Op, draw};
+use crate::crash::mixes::{Drawn, Mix, Script};
+use crate::crash::ops::Op;
 
-fn explore_everywhere(seed: u64, ops: &[Op]) {
+fn explore_everywhere(script: impl Into<Script>) {
+    let Script { seed, ops } = script.into();
     let failures: Vec<String> =
-        everywhere(seed).filter_map(|subject| explore(&subject, seed, ops).err()).collect();
+        everywhere(seed).filter_map(|subject| explore(&subject, seed, &ops).err()).collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
+/// Must catch a creation that a refusal leaves half done, so that trying again cannot complete it.
 #[test]
 fn creation() {
-    explore_everywhere(1, &[Op::Put(1, 10)]);
+    explore_everywhere(Script { seed: 1, ops: vec![Op::Put { key: 1, len: 10 }] });
 }
 
-/// Versions that snapshots hold come into memtables, and these into several tables each.
+/// Must catch a flush that is tried again and changes the versions that a snapshot sees: memtables go into several
+/// tables each.
 #[test]
 fn flushes_under_snapshots() {
     let mix = Mix {
@@ -30,11 +34,13 @@ fn flushes_under_snapshots() {
         release: 1,
         keys: 24,
         len: 500,
-        ..Mix::default()
+        ..Mix::NONE
     };
-    explore_everywhere(2, &draw(2, 70, mix));
+    explore_everywhere(Drawn { seed: 2, ops: 70, mix });
 }
 
+/// Must catch a merge that is tried again and drops a version that a snapshot or an iterator needs, and tables that a
+/// refused one leaves behind.
 #[test]
 fn compactions_under_snapshots() {
     let mix = Mix {
@@ -49,68 +55,35 @@ fn compactions_under_snapshots() {
         release: 2,
         keys: 30,
         len: 300,
-        ..Mix::default()
+        ..Mix::NONE
     };
-    explore_everywhere(3, &draw(3, 70, mix));
+    explore_everywhere(Drawn { seed: 3, ops: 70, mix });
 }
 
+/// Must catch a refused write that comes back from its log, and a synced one that a later log lacks.
 #[test]
 fn logs_and_syncs() {
-    let mix = Mix {
-        put: 8,
-        synced: 5,
-        sync: 2,
-        delete: 1,
-        background: 1,
-        flush: 1,
-        snapshot: 1,
-        read: 1,
-        keys: 20,
-        len: 500,
-        ..Mix::default()
-    };
-    explore_everywhere(4, &draw(4, 40, mix));
+    let mix = Mix { synced: 5, sync: 2, snapshot: 1, read: 1, ..Mix::LOGS };
+    explore_everywhere(Drawn { seed: 4, ops: 40, mix });
 }
 
+/// Must catch an opening or a close that is refused half way and takes something from the one after it.
 #[test]
 fn opening_and_closing() {
-    let mix = Mix {
-        put: 10,
-        delete: 2,
-        synced: 1,
-        background: 2,
-        flush: 1,
-        reopen: 2,
-        kill: 2,
-        snapshot: 1,
-        read: 1,
-        keys: 20,
-        len: 300,
-        ..Mix::default()
-    };
-    explore_everywhere(5, &draw(5, 40, mix));
+    let mix = Mix { put: 10, background: 2, reopen: 2, kill: 2, snapshot: 1, read: 1, ..Mix::OPENINGS };
+    explore_everywhere(Drawn { seed: 5, ops: 40, mix });
 }
 
-/// Values so large that the pool has to grow.
+/// Must catch room that is lost with a refused growth of the pool, or used without one: values are so large that it has
+/// to grow.
 #[test]
 fn growth() {
-    let mix = Mix {
-        put: 8,
-        delete: 1,
-        batch: 1,
-        background: 1,
-        reopen: 1,
-        snapshot: 1,
-        read: 1,
-        keys: 6,
-        len: 90_000,
-        ..Mix::default()
-    };
-    explore_everywhere(6, &draw(6, 24, mix));
+    let mix = Mix { put: 8, batch: 1, snapshot: 1, read: 1, keys: 6, ..Mix::GROWTH };
+    explore_everywhere(Drawn { seed: 6, ops: 24, mix });
 }
 
-/// Batches of several keys with values that extents of their own hold, over versions that snapshots hold: what is refused
-/// on the way is taken back.
+/// Must catch a batch that is not taken back whole when something is refused on its way: values have extents of their
+/// own and lie over versions that snapshots hold.
 #[test]
 fn groups_under_snapshots() {
     let mix = Mix {
@@ -125,36 +98,25 @@ fn groups_under_snapshots() {
         reopen: 1,
         keys: 16,
         len: 12_000,
-        ..Mix::default()
+        ..Mix::NONE
     };
     for seed in 20..22 {
-        explore_everywhere(seed, &draw(seed, 40, mix));
+        explore_everywhere(Drawn { seed, ops: 40, mix });
     }
 }
 
-/// Buckets are split, emptied, joined and filled again, under snapshots and under walks in both directions.
+/// Must catch a key that walks miss or meet twice because a split or a join of buckets was refused and tried again.
 #[test]
 fn buckets_split_and_joined() {
-    let fill = Mix {
-        put: 12,
-        batch: 1,
-        delete: 1,
-        background: 3,
-        flush: 1,
-        snapshot: 1,
-        read: 1,
-        keys: 60,
-        len: 900,
-        ..Mix::default()
-    };
+    let mix = Mix { snapshot: 1, read: 1, ..Mix::BUCKETS };
     let all =
-        || [Op::Flush, Op::Compact(0, u16::MAX)].into_iter().chain(std::iter::repeat_n(Op::Background, 12));
+        || [Op::Flush, Op::COMPACT_LONG_KEYS].into_iter().chain(std::iter::repeat_n(Op::Background, 12));
     for seed in 30..33 {
-        let mut ops: Vec<Op> = draw(seed, 90, fill).into_iter().chain(all()).collect();
+        let mut ops: Vec<Op> = Drawn { seed, ops: 90, mix }.draw().into_iter().chain(all()).collect();
         ops.extend([Op::Snapshot, Op::ReadSnapshots]);
-        ops.extend((0..60).filter(|key| key % 7 != 0).map(Op::Delete).chain(all()));
+        ops.extend((0..60).filter(|key| key % 7 != 0).map(|key| Op::Delete { key }).chain(all()));
         ops.extend([Op::ReadSnapshots, Op::Release, Op::Release, Op::Release].into_iter().chain(all()));
-        ops.extend(draw(seed + 100, 40, fill));
+        ops.extend(Drawn { seed: seed + 100, ops: 40, mix }.draw());
         for subject in everywhere(seed).filter(|subject| subject.engine == EngineKind::Wip) {
             let buckets = stats_after(&subject, seed, &ops).unwrap().buckets;
             let (splits, joins) = (buckets.splits, buckets.joins);
@@ -164,26 +126,11 @@ fn buckets_split_and_joined() {
     }
 }
 
+/// Must catch a refusal that one job outlives and another, which runs beside it, does not.
 #[test]
 fn everything() {
-    let mix = Mix {
-        put: 14,
-        synced: 2,
-        delete: 5,
-        batch: 4,
-        sync: 1,
-        snapshot: 3,
-        read: 2,
-        release: 1,
-        flush: 2,
-        compact: 1,
-        background: 4,
-        reopen: 1,
-        kill: 1,
-        keys: 36,
-        len: 300,
-    };
+    let mix = Mix { put: 14, snapshot: 3, read: 2, keys: 36, ..Mix::EVERYTHING };
     for seed in 7..9 {
-        explore_everywhere(seed, &draw(seed, 90, mix));
+        explore_everywhere(Drawn { seed, ops: 90, mix });
     }
 }

@@ -15,7 +15,7 @@ const MOST_LOGS: usize = 2;
 /// been split and emptied.
 const POOL_SLACK_BYTES: u64 = 128 << 10;
 
-/// Judges what `life`, which has settled, takes of disk and pool.
+/// Judges what `life`, which is at rest, takes of disk and pool.
 pub fn judge(world: &World, life: &Life<'_>, options: &Options, made_of: WorldOptions) -> Verdict {
     files(world, life)?;
     let other = World::new(77, made_of);

@@ -35,7 +35,7 @@ pub fn judge(states: &[State], ops: &[Op]) -> Result<Vec<State>, String> {
             under_way.insert(i);
             continue;
         }
-        let next = settle(&possible, &under_way, ops, i);
+        let next = after_one(&possible, &under_way, ops, i);
         if next.is_empty() {
             return Err(explain(&possible, &under_way, ops, i));
         }
@@ -47,20 +47,20 @@ pub fn judge(states: &[State], ops: &[Op]) -> Result<Vec<State>, String> {
 }
 
 /// The configurations after operation `ending` has taken place in each of `possible`.
-fn settle(
+fn after_one(
     possible: &HashSet<Configuration>,
     under_way: &BTreeSet<usize>,
     ops: &[Op],
     ending: usize,
 ) -> HashSet<Configuration> {
-    let mut settled = HashSet::new();
+    let mut ended = HashSet::new();
     let mut seen: HashSet<Configuration> = possible.clone();
     let mut open: Vec<Configuration> = possible.iter().cloned().collect();
     while let Some(configuration) = open.pop() {
         if configuration.done.contains(&ending) {
             let mut configuration = configuration;
             configuration.done.remove(&ending);
-            settled.insert(configuration);
+            ended.insert(configuration);
             continue;
         }
         for &i in under_way.difference(&configuration.done) {
@@ -73,7 +73,7 @@ fn settle(
             }
         }
     }
-    settled
+    ended
 }
 
 /// What `state` becomes if `op` takes place now; `None` if its answer would be wrong.
@@ -90,7 +90,7 @@ fn after(state: &State, op: &Op) -> Option<State> {
             }
             return Some(state);
         }
-        (Action::WriteIf { exists, key, value }, Answer::Said(done)) => {
+        (Action::WriteIf { exists, key, value }, Answer::Bool(done)) => {
             if *done && held(key).is_some() == *exists {
                 let mut state = state.clone();
                 state.insert(*key, *value);
@@ -99,7 +99,7 @@ fn after(state: &State, op: &Op) -> Option<State> {
             !*done && held(key).is_some() != *exists
         }
         (Action::Get(key), Answer::Value(value)) => held(key) == *value,
-        (Action::Contains(key), Answer::Said(there)) => held(key).is_some() == *there,
+        (Action::Contains(key), Answer::Bool(there)) => held(key).is_some() == *there,
         (Action::MultiGet(keys), Answer::Values(values)) => keys.iter().map(held).eq(values.iter().copied()),
         (Action::ReadAll, Answer::All(all)) => state == all,
         (action, answer) => panic!("{answer:?} is no answer to {action:?}"),
@@ -183,7 +183,7 @@ mod tests {
     fn conditions_are_judged() {
         let absent = |begin, end, done| {
             let action = Action::WriteIf { exists: false, key: 1, value: begin };
-            op(begin as usize, begin, end, action, Answer::Said(done))
+            op(begin as usize, begin, end, action, Answer::Bool(done))
         };
         assert!(passes(&[absent(0, 3, true), absent(1, 2, false)]));
         assert!(!passes(&[absent(0, 3, true), absent(1, 2, true)]));

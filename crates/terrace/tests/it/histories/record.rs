@@ -47,7 +47,7 @@ pub enum Action {
 pub enum Answer {
     Done,
     /// Whether a conditional write took place, or a key is there.
-    Said(bool),
+    Bool(bool),
     Value(Held),
     Values(Vec<Held>),
     All(State),

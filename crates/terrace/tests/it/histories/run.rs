@@ -184,7 +184,7 @@ impl Asker<'_> {
             let key = key_bytes(key);
             let done =
                 if exists { db.update_if_exists(&key, &bytes) } else { db.put_if_absent(&key, &bytes) };
-            Answer::Said(done.unwrap())
+            Answer::Bool(done.unwrap())
         });
     }
 
@@ -195,7 +195,7 @@ impl Asker<'_> {
 
     fn contains(&mut self) {
         let (db, key) = (self.db, self.key());
-        self.recorder.note(Action::Contains(key), || Answer::Said(db.contains_key(&key_bytes(key)).unwrap()));
+        self.recorder.note(Action::Contains(key), || Answer::Bool(db.contains_key(&key_bytes(key)).unwrap()));
     }
 
     fn multi_get(&mut self) {

@@ -1,10 +1,10 @@
 //! Real kills: a process that writes with two threads gets SIGKILL at any moment; its successor finds
 //! every acknowledged write, of the two in flight all or nothing each, and nothing else.
 //!
-//! The writing process is this test binary again, which acknowledges every operation over a pipe
-//! (`child.rs`). The same database lives through all kills of a run: some are judged in place, some on a
-//! copy of the directory, so that the next process has to recover from what the last one left, and some
-//! copies are repaired first, by processes that are killed, too, until one comes to its end. What each operation does follows from the seed (`ops.rs`); when the axe
+//! The writing process is this test binary again, which acknowledges every operation over a pipe (`child.rs`). The same
+//! database lives through all kills of a run: some are judged in place, some on a copy of the directory, so that the
+//! next process has to recover from what the last one left, and some copies are repaired first, by processes that are
+//! killed, too, until one comes to its end. What each operation does follows from the seed (`ops.rs`); when the axe
 //! falls does, too, but what the threads are doing at that moment is the machine's business.
 //!
 //! `TERRACE_KILLS` sets the number of kills for each kind of pool, `TERRACE_KILLS_SEED` the seed.
@@ -16,6 +16,8 @@ mod run;
 
 use terrace::{EngineKind, PoolChoice, Profile};
 
+use crate::harness::test_each_engine;
+
 /// Kills for each kind of pool where nothing else is asked for.
 const KILLS: u64 = 40;
 
@@ -23,71 +25,22 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
 }
 
-fn kill_often(engine: EngineKind, pool: &PoolChoice) {
+/// Must catch a write that is acknowledged while only the process has it, a batch of which a part is there, and what a
+/// successor takes for damage or for whole although it was cut off: in emulated memory, and in ordinary files where the
+/// engine does with them.
+fn kill_often(engine: EngineKind) {
+    let emulated = PoolChoice::Emulated { path: None, profile: Profile::parse("dram").unwrap() };
+    let file = (!engine.needs_memory()).then_some(PoolChoice::Auto);
     let (kills, seed) = (number("TERRACE_KILLS", KILLS), number("TERRACE_KILLS_SEED", 1));
-    println!("{engine:?}: {}", run::Run::new(engine, pool.clone(), seed).kill(kills));
+    for pool in file.into_iter().chain([emulated]) {
+        let run = run::Run::new(engine, pool.clone(), seed);
+        println!("{engine:?}, {pool:?}: {}", run.kill(kills));
+    }
 }
 
-fn emulated() -> PoolChoice {
-    PoolChoice::Emulated { path: None, profile: Profile::parse("dram").unwrap() }
-}
+test_each_engine!(kill_often);
 
-#[test]
-fn kills_take_nothing_from_an_ordinary_file() {
-    kill_often(EngineKind::Slm, &PoolChoice::Auto);
-}
-
-#[test]
-fn kills_take_nothing_from_log_files() {
-    kill_often(EngineKind::Lsm, &PoolChoice::Auto);
-}
-
-#[test]
-fn kills_take_nothing_from_a_log_in_emulated_memory() {
-    kill_often(EngineKind::Lsm, &emulated());
-}
-
-#[test]
-fn kills_take_nothing_from_emulated_memory() {
-    kill_often(EngineKind::Slm, &emulated());
-}
-
-#[test]
-fn kills_take_nothing_from_a_tree_of_values() {
-    kill_often(EngineKind::Lab, &emulated());
-}
-
-#[test]
-fn kills_take_nothing_from_lists() {
-    kill_often(EngineKind::Tlsm, &emulated());
-}
-
-#[test]
-fn kills_take_nothing_from_buckets() {
-    kill_often(EngineKind::Wip, &PoolChoice::Auto);
-}
-
-#[test]
-fn kills_take_nothing_from_buckets_with_a_log_in_emulated_memory() {
-    kill_often(EngineKind::Wip, &emulated());
-}
-
-#[test]
-fn kills_take_nothing_from_a_table() {
-    kill_often(EngineKind::Turbo, &emulated());
-}
-
-#[test]
-fn kills_take_nothing_from_a_tree() {
-    kill_often(EngineKind::Sptree, &emulated());
-}
-
-#[test]
-fn kills_take_nothing_from_records_runs_and_slots() {
-    kill_often(EngineKind::Split, &emulated());
-}
-
-/// Not a test but the process that is killed; it does nothing unless a run has started it.
+/// Catches nothing: it is the process that is killed, and does nothing unless a run has started it.
 #[test]
 fn the_process_that_is_killed() {
     if let Ok(task) = std::env::var(child::TASK) {

@@ -1,11 +1,11 @@
 //! What changes between two lives of a database: the media, the boot of the machine, single files that are older copies
-//! of themselves, missing or under another's name, pages of the pool of another time or place, the engine and the options
-//! asked for, operations that fail.
+//! of themselves, missing or under another's name, pages of the pool of another time or place, the engine and the
+//! options asked for, operations that fail.
 //!
 //! A history is a series of lives. In each the database is opened, compared with the model, written to, and closed,
 //! killed, or cut off from its power; then something around it changes. What opens must answer as the model does, or
-//! say what is wrong: never is a write lost in silence that had to be there. After an error what was changed is put back,
-//! and all must be as it was.
+//! say what is wrong: never is a write lost in silence that had to be there. After an error what was changed is put
+//! back, and all must be as it was.
 //!
 //! `TERRACE_LIVES=n` lives n times as many histories; `TERRACE_LIVES_SEED` sets others. What fails names its seed.
 
@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use terrace::EngineKind;
 use terrace_pmem::Granularity;
 
+use crate::harness::test_each_engine;
 use history::History;
 
 /// Histories of each kind of database, and lives of each.
@@ -28,7 +29,16 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).map_or(default, |text| text.parse().expect("a number"))
 }
 
-fn live(engine: EngineKind, granularity: Granularity) {
+/// Must catch a write that is lost without a word where something around a database changed between two lives: a file,
+/// the pool or a page of it that is of another time or place, another engine, other options, media or boots.
+fn live(engine: EngineKind) {
+    live_on(engine, Granularity::CacheLine);
+    if !engine.needs_memory() {
+        live_on(engine, Granularity::Page);
+    }
+}
+
+fn live_on(engine: EngineKind, granularity: Granularity) {
     let (many, first) = (number("TERRACE_LIVES", 1), number("TERRACE_LIVES_SEED", 1));
     let mut tally: BTreeMap<String, u32> = BTreeMap::new();
     let mut faults: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -54,57 +64,4 @@ fn live(engine: EngineKind, granularity: Granularity) {
     assert!(tally.len() > 20, "hardly anything was tried: {tally:?}");
 }
 
-#[test]
-fn slm_on_persistent_memory() {
-    live(EngineKind::Slm, Granularity::CacheLine);
-}
-
-#[test]
-fn slm_on_an_ordinary_file() {
-    live(EngineKind::Slm, Granularity::Page);
-}
-
-#[test]
-fn lsm_with_its_log_on_persistent_memory() {
-    live(EngineKind::Lsm, Granularity::CacheLine);
-}
-
-#[test]
-fn lsm_with_its_log_in_files() {
-    live(EngineKind::Lsm, Granularity::Page);
-}
-
-#[test]
-fn tlsm_on_persistent_memory() {
-    live(EngineKind::Tlsm, Granularity::CacheLine);
-}
-
-#[test]
-fn lab_on_persistent_memory() {
-    live(EngineKind::Lab, Granularity::CacheLine);
-}
-
-#[test]
-fn wip_with_its_log_on_persistent_memory() {
-    live(EngineKind::Wip, Granularity::CacheLine);
-}
-
-#[test]
-fn wip_with_its_log_in_files() {
-    live(EngineKind::Wip, Granularity::Page);
-}
-
-#[test]
-fn turbo_on_persistent_memory() {
-    live(EngineKind::Turbo, Granularity::CacheLine);
-}
-
-#[test]
-fn split_on_persistent_memory() {
-    live(EngineKind::Split, Granularity::CacheLine);
-}
-
-#[test]
-fn sptree_on_persistent_memory() {
-    live(EngineKind::Sptree, Granularity::CacheLine);
-}
+test_each_engine!(live);

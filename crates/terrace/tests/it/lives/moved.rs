@@ -5,17 +5,7 @@ use std::path::Path;
 
 use terrace::{Db, EngineKind, ErrorKind, Options, PoolChoice, Profile, Result, WriteOptions};
 
-use crate::harness::{Contents, Map};
-
-const ENGINES: [EngineKind; 7] = [
-    EngineKind::Slm,
-    EngineKind::Lsm,
-    EngineKind::Wip,
-    EngineKind::Lab,
-    EngineKind::Tlsm,
-    EngineKind::Turbo,
-    EngineKind::Sptree,
-];
+use crate::harness::{Contents, ENGINES, Map};
 
 fn emulated(path: &Path) -> PoolChoice {
     PoolChoice::Emulated { path: Some(path.into()), profile: Profile::parse("dram").unwrap() }
@@ -38,7 +28,7 @@ fn map_of(value: &[u8]) -> Map {
     (0..50u8).map(|i| (vec![i], value.to_vec())).collect()
 }
 
-/// A pool that is moved is found where the options say, and an older copy of it, or of the manifest, is told.
+/// Must catch an older copy of a pool that is opened as if it were the newest, and a moved one that is not.
 #[test]
 fn a_pool_moves_and_an_older_one_does_not_come_back() {
     for engine in ENGINES {
@@ -62,7 +52,7 @@ fn a_pool_moves_and_an_older_one_does_not_come_back() {
     }
 }
 
-/// Of all files in the directory but the pool, an older copy: the pool is newer than the manifest.
+/// Must catch an older copy of all files that is opened beside the newer pool.
 #[test]
 fn an_older_manifest_beside_a_newer_pool_is_told() {
     for engine in ENGINES {
@@ -83,7 +73,7 @@ fn an_older_manifest_beside_a_newer_pool_is_told() {
     }
 }
 
-/// A copy of a pool in use, opened in the same boot: what of it is newer than what cannot be told.
+/// Must catch a copy of a pool in use that is taken for whole: what of it is newer than what cannot be told.
 #[test]
 fn a_copy_of_a_pool_in_use_is_not_trusted() {
     for engine in [EngineKind::Slm, EngineKind::Turbo] {
@@ -114,7 +104,7 @@ fn a_copy_of_a_pool_in_use_is_not_trusted() {
     }
 }
 
-/// A database that is opened to be read has not one byte changed, whatever is read of it.
+/// Must catch a byte that opening to read changes: in files, in the pool, in a damaged superblock that it could mend.
 #[test]
 fn who_only_reads_changes_no_byte() {
     for engine in ENGINES {
