@@ -115,6 +115,7 @@ impl TableStore {
     pub fn insert(&self, tables: impl IntoIterator<Item = Arc<Table>>) {
         self.change(|map, bytes| {
             for table in tables {
+                debug_assert!(!map.contains_key(&table.number()), "no two tables have a number");
                 *bytes += table.meta().file_bytes;
                 map.insert_mut(table.number(), table);
             }

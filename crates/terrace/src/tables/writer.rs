@@ -105,6 +105,10 @@ impl<'a> TableWriter<'a> {
 
     /// Adds a version; keys ascend, and the sequence numbers of a key descend. Begins a table where there is none.
     pub fn add(&mut self, key: &[u8], seq: u64, kind: Kind, value: &[u8]) -> Result<()> {
+        debug_assert!(
+            self.current.is_some() || self.last_key.is_empty() || self.last_key != key,
+            "all versions of a key go into the same table"
+        );
         let open = match self.current.take() {
             Some(open) => open,
             None => self.begin()?,
