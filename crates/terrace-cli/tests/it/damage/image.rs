@@ -223,12 +223,15 @@ fn flags(engine: &str, rng: &mut Rng) -> Vec<String> {
             "wip.sublevels=4",
         ],
         "turbo" => &["turbo.shards=16"],
+        "split" => &["split.boundary_bytes=256", "split.records_bytes=64KiB", "split.run_bytes=16KiB"],
+        "lab" => &["lab.memtable_bytes=32KiB", "lab.table_bytes=16KiB", "lab.value_tree_bytes=64KiB"],
+        "tlsm" => &["tlsm.memtable_bytes=32KiB", "tlsm.table_bytes=16KiB", "tlsm.list_bytes=64KiB"],
         _ => &[],
     };
     for setting in settings {
         flags.extend(["--set".to_string(), setting.to_string()]);
     }
-    if matches!(engine, "turbo" | "sptree") || rng.one_in(2) {
+    if !matches!(engine, "slm" | "lsm" | "wip") || rng.one_in(2) {
         flags.extend(["--pool".to_string(), "emulated:dram".to_string()]);
     }
     flags

@@ -21,7 +21,7 @@ use judge::Verdict;
 use strays::Strays;
 
 /// Every engine.
-const ENGINES: [&str; 5] = ["slm", "lsm", "wip", "turbo", "sptree"];
+const ENGINES: [&str; 8] = ["slm", "lsm", "wip", "turbo", "sptree", "split", "lab", "tlsm"];
 
 /// Cases of each engine.
 const CASES: u64 = 4;
@@ -93,4 +93,19 @@ fn turbo() {
 #[test]
 fn sptree() {
     explore("sptree");
+}
+
+#[test]
+fn split() {
+    explore("split");
+}
+
+#[test]
+fn lab() {
+    explore("lab");
+}
+
+#[test]
+fn tlsm() {
+    explore("tlsm");
 }
