@@ -58,7 +58,8 @@ impl Window {
         if end > self.len {
             return Ok(false);
         }
-        let to = end.next_multiple_of(READY_BYTES).min(self.len);
+        // From one page's start to another's, however long pages are.
+        let to = end.next_multiple_of(READY_BYTES.max(rustix::param::page_size())).min(self.len);
         loop {
             // SAFETY: the range lies in this value's mapping, from the start of a page on.
             let done = unsafe {

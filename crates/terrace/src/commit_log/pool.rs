@@ -133,18 +133,25 @@ impl Gathered {
     /// The last write up to which all are in logs but those up to `known`; `None` where one of the logs could not be
     /// read to its end.
     pub fn reached(&self, known: u64) -> Option<u64> {
-        let is_whole = !self.lacks_some && self.logs.values().all(|(_, end)| end.is_ok());
         let mut reached = known;
-        for record in self.logs.values().flat_map(|(records, _)| records) {
-            match record {
-                Record::Start { before, .. } if *before > reached => break,
-                Record::Batch { first_seq, ops } => {
-                    reached = reached.max(first_seq.saturating_add(ops.len() as u64).saturating_sub(1));
+        for (records, end) in self.logs.values() {
+            for record in records {
+                match record {
+                    // What is missing here no later log has, be that damaged or not.
+                    Record::Start { before, .. } if *before > reached => {
+                        return (!self.lacks_some).then_some(reached);
+                    }
+                    Record::Batch { first_seq, ops } => {
+                        reached = reached.max(first_seq.saturating_add(ops.len() as u64).saturating_sub(1));
+                    }
+                    _ => {}
                 }
-                _ => {}
+            }
+            if end.is_err() {
+                return None;
             }
         }
-        is_whole.then_some(reached)
+        (!self.lacks_some).then_some(reached)
     }
 
     /// Of a pool that was closed in order, the newest log must say so.
@@ -175,5 +182,37 @@ impl Source for Gathered {
 
     fn may_lose_ends(&self) -> bool {
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::WriteBatch;
+
+    fn log(before: u64, writes: u64, is_whole: bool) -> (Vec<Record>, Result<()>) {
+        let mut ops = WriteBatch::new();
+        (0..writes).for_each(|_| ops.put(b"key", b"value"));
+        let records = vec![
+            Record::Start { number: 1, before, previous: 0 },
+            Record::Batch { first_seq: before + 1, ops },
+        ];
+        (records, if is_whole { Ok(()) } else { Err(Error::invalid("damaged")) })
+    }
+
+    fn reached(known: u64, logs: Vec<(Vec<Record>, Result<()>)>) -> Option<u64> {
+        let logs = (1..).zip(logs).collect();
+        Gathered { path: PathBuf::new(), logs, lacks_some: false }.reached(known)
+    }
+
+    /// A log behind a gap says nothing of what is missing before it.
+    #[test]
+    fn damage_behind_a_gap_does_not_hide_the_gap() {
+        assert_eq!(reached(10, vec![log(10, 5, true), log(15, 5, true)]), Some(20));
+        assert_eq!(reached(10, vec![log(12, 5, true)]), Some(10));
+        assert_eq!(reached(10, vec![log(12, 5, false)]), Some(10));
+        assert_eq!(reached(10, vec![log(10, 5, true), log(17, 5, false)]), Some(15));
+        assert_eq!(reached(10, vec![log(10, 5, false), log(17, 5, true)]), None, "it may have held more");
+        assert_eq!(reached(10, vec![log(10, 5, false)]), None);
     }
 }

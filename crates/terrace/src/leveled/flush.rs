@@ -45,14 +45,22 @@ impl<B: WriteBuffer> LeveledTree<B> {
         Ok(())
     }
 
-    /// Puts what a stage has written onto level 0, before anything that it replaces leaves the stage.
-    pub fn put(&self, change: Change) -> Result<()> {
-        let bytes = change.bytes();
-        if bytes > 0 {
+    /// Puts what a stage has written onto level 0, before anything that it replaces leaves the stage. Returns the highest
+    /// number of a run that this adds.
+    pub fn put(&self, change: Change) -> Result<Option<u64>> {
+        let (bytes, number) = (change.bytes(), change.metas().map(|meta| meta.number).max());
+        if number.is_some() {
             self.install(change, None)?;
             self.core.counters.count_flush(0, 0, bytes);
         }
-        Ok(())
+        Ok(number)
+    }
+
+    /// A file number that the manifest passes by this, and had not passed before.
+    pub fn pass_number(&self) -> Result<u64> {
+        let number = self.manifest.take_numbers(1).start;
+        self.manifest.apply(&[Edit::NextFile(number + 1)])?;
+        Ok(number)
     }
 
     /// Writes what somebody may still see of some versions to level 0. `versions` is given where to add them, in order:

@@ -225,7 +225,7 @@ fn decode_body(tag: u8, mut body: Reader<'_>) -> Result<Edit, FaultKind> {
         tag::SNAPSHOT_END => Edit::SnapshotEnd,
         tag::SET_BUCKET => Edit::SetBucket { lower: key(&mut body)?, flushed: number(&mut body)? },
         tag::REMOVE_BUCKET => Edit::RemoveBucket { lower: key(&mut body)? },
-        other => return Err(foreign(format!("edit tag {other}"), "edit tags 1 to 19")),
+        other => return Err(foreign(format!("edit tag {other}"), "edit tags 1 to 20")),
     };
     if !body.is_empty() {
         return Err(FaultKind::Malformed("the end of the edit's body"));
@@ -352,7 +352,9 @@ mod tests {
         let payload = [&good[..], &[21, 0]].concat();
         let fault = decode_group(&payload).unwrap_err();
         assert_eq!(fault.at, good.len());
-        assert!(matches!(fault.kind, FaultKind::Foreign { found, .. } if found == "edit tag 21"));
+        assert!(matches!(&fault.kind, FaultKind::Foreign { found, .. } if found == "edit tag 21"));
+        let highest = format!("edit tags 1 to {}", tag::ADD_CANDIDATES);
+        assert!(matches!(fault.kind, FaultKind::Foreign { supported, .. } if supported == highest));
         let fault = decode_group(&[tag::JOB_STARTED, 2, 1, 9]).unwrap_err();
         assert!(matches!(fault.kind, FaultKind::Foreign { .. }));
     }

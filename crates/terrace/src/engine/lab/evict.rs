@@ -69,6 +69,9 @@ fn take_below<B: WriteBuffer>(
     work: &mut Work,
     victims: &Victims,
 ) -> Result<()> {
+    if victims.is_empty() {
+        return Ok(());
+    }
     // Who was hot may be so again: then what is written now is stale.
     let wanted = values.hints.is_on().then(|| Box::new(|_: &[u8]| true) as Box<Wanted<'_>>);
     let change = tree.to_level_0_noting(wanted, |add| {
@@ -79,9 +82,9 @@ fn take_below<B: WriteBuffer>(
         }
         Ok(())
     })?;
-    let table = change.metas().map(|meta| meta.number).max();
-    tree.put(change)?;
-    table.map_or(Ok(()), |table| work.witness.leaves_for(&values.pool, table))?;
+    // Tombstones over nothing leave without a table, and not without a trace in the manifest.
+    let number = tree.put(change)?.map_or_else(|| tree.pass_number(), Ok)?;
+    work.witness.leaves_for(&values.pool, number)?;
     for (key, place) in victims {
         values.leave(key, *place)?;
         count(&values.figures.evicted);

@@ -46,9 +46,9 @@ impl Witness {
         raise(pool, FLUSHED_ROOT, &mut self.flushed, last)
     }
 
-    /// Keys are about to leave for tables up to number `table`, which the manifest names. Durable when this returns.
-    pub fn leaves_for(&mut self, pool: &Pool, table: u64) -> Result<()> {
-        raise(pool, LEFT_ROOT, &mut self.left, table)
+    /// Keys are about to leave for tables up to `number`, or for none; the manifest has passed it. Durable when this returns.
+    pub fn leaves_for(&mut self, pool: &Pool, number: u64) -> Result<()> {
+        raise(pool, LEFT_ROOT, &mut self.left, number)
     }
 
     /// What shows that a manifest which says `state` has lost its end. `logged` says how far logs go on behind a write;
