@@ -7,8 +7,8 @@
 //!                                      └─ the others ──────────▶ level 0 ◀───────────────┘ ──compaction──▶ level 1 ..
 //! ```
 //!
-//! Memtables, log and levels are the [leveled core](crate::leveled)'s. Here is what this design puts between them, as a
-//! [`Stage`](crate::leveled::Stage).
+//! Memtables, log and levels come from the [leveled core](crate::leveled). This folder has the part between
+//! them, as a [`Stage`](crate::leveled::Stage).
 //!
 //! | file | what it does |
 //! |---|---|
@@ -23,7 +23,7 @@
 //! | `stage.rs` | the seam |
 //! | `open.rs`, `check.rs`, `repair.rs` | opening; proving it; bringing back what is sound |
 //!
-//! `docs/engines/lab.md` tells the design, its parameters and what it is good and bad at.
+//! `docs/engines/lab.md` describes the design, its parameters, its strengths and its weaknesses.
 
 mod check;
 mod clock;
