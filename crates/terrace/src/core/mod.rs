@@ -1,4 +1,5 @@
-//! What the store, its engines and their parts share: what they are called with, and what each asks of the other.
+//! The parts that the store, its engines and their parts share: how they are called, and what each requires
+//! of the other.
 //!
 //! | file | what it owns |
 //! |---|---|
@@ -50,7 +51,7 @@ pub(crate) struct Core {
     pub counters: Counters,
     pub memory: Arc<Memory>,
     pub table_reader: Arc<TableReader>,
-    /// Whether what is written is gone when it is closed: then nothing is compacted.
+    /// Whether everything written is lost at the close: then nothing is compacted.
     pub is_scratch: bool,
 }
 
@@ -59,7 +60,7 @@ impl Core {
         Self::over(dir, options, env, false)
     }
 
-    /// Of a database in whose environment nothing is kept.
+    /// For a database whose environment keeps nothing.
     pub fn scratch(dir: PathBuf, options: Options, env: Env) -> Result<Arc<Core>> {
         Self::over(dir, options, env, true)
     }
@@ -90,12 +91,12 @@ impl Core {
         self.memory.cache()
     }
 
-    /// Decides anew how tables are read, if that is due.
+    /// Decides again how tables are read, if that is due.
     pub fn reconsider_reads(&self) {
         self.table_reader.reconsider(&*self.fs, self.env.clock.now());
     }
 
-    /// Waits for `delay`, to slow a writer down, and counts it.
+    /// Waits for `delay`, to throttle a writer, and counts it.
     pub fn slow_down(&self, delay: Duration) {
         if !delay.is_zero() {
             self.counters.stalls.add(1);
@@ -104,7 +105,7 @@ impl Core {
         }
     }
 
-    /// Does what a writer has to wait for, and counts how long it takes.
+    /// Does what a writer has to wait for, and counts the time.
     pub fn stalled(&self, wait: impl FnOnce() -> Result<()>) -> Result<()> {
         let start = self.env.clock.now();
         let outcome = wait();

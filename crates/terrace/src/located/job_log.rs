@@ -121,7 +121,7 @@ impl<'a> LoggedJob<'a> {
     ///
     /// # Errors
     ///
-    /// Errors: `Corruption` if it is no record: it is whole, so another version may have written it.
+    /// `Corruption` if it is no record: it is whole, so another version may have written it.
     pub fn take(&mut self, payload: &[u8]) -> Result<()> {
         if self.id.is_none() {
             let (id, counts) =

@@ -100,7 +100,7 @@ impl SlotsFile {
     ///
     /// # Errors
     ///
-    /// Errors: `InvalidFormat` if neither does, and the system's error for a file or directory that cannot be
+    /// `InvalidFormat` if neither does, and the system's error for a file or directory that cannot be
     /// read.
     pub fn open(fs: &dyn Fs, path: &Path) -> Result<SlotsFile> {
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -153,7 +153,7 @@ impl SlotsFile {
     ///
     /// # Errors
     ///
-    /// Errors: `InvalidFormat` for a sound item that a later version wrote; at the end `Corruption` if the
+    /// `InvalidFormat` for a sound item that a later version wrote; at the end `Corruption` if the
     /// stamp that the manifest knows is not in its place, or if the file ends before its length; the system's
     /// error for a failed read; and the errors of `see`.
     ///
