@@ -29,7 +29,7 @@ pub(crate) trait Engine: Send + Sync + Debug {
         snapshots.hold()
     }
 
-    /// Errors: `Unsupported` from an engine without key order: `walk` is refused, too.
+    /// `Unsupported` from an engine without key order: `walk` is refused, too.
     fn ordered(&self) -> Result<()> {
         Ok(())
     }

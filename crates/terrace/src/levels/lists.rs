@@ -173,7 +173,7 @@ impl ListStore {
     /// all stay until it cannot ([`sweep`](Self::sweep)).
     ///
     /// # Errors
-    /// Errors: `InvalidFormat` if another version wrote one of them.
+    /// `InvalidFormat` if another version wrote one of them.
     pub fn open(
         pool: &Pool,
         state: &State,
@@ -260,7 +260,7 @@ impl ListStore {
     /// flush writes was in logs before, and what a merge writes was in lists.
     ///
     /// # Errors
-    /// Errors: `Corruption` if a list continues after that: the manifest has lost its end, and only a repair
+    /// `Corruption` if a list continues after that: the manifest has lost its end, and only a repair
     /// recovers what it named.
     pub fn prove(&self, last: u64) -> Result<()> {
         let unnamed = self.unnamed.lock();

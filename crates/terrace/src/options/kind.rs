@@ -130,7 +130,7 @@ impl EngineKind {
     /// The engine called `name`.
     ///
     /// # Errors
-    /// Errors: `InvalidArgument` if there is none, with the names of the existing ones.
+    /// `InvalidArgument` if there is none, with the names of the existing ones.
     pub fn parse(name: &str) -> Result<Self> {
         Self::ALL.iter().copied().find(|e| e.name() == name).ok_or_else(|| {
             let known: Vec<_> = Self::ALL.iter().map(|e| e.name()).collect();

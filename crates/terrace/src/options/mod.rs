@@ -154,7 +154,7 @@ impl Options {
     /// Sets an option by name, such as `slm.block_bytes` to `4096`. Sizes are in bytes.
     ///
     /// # Errors
-    /// Errors: `InvalidArgument` if there is no such option, with a list of the existing ones, or if it
+    /// `InvalidArgument` if there is no such option, with a list of the existing ones, or if it
     /// cannot have that value, with its range. Opening refuses combinations that cannot work together.
     ///
     /// ```

@@ -49,7 +49,7 @@ impl Note {
     /// The note in `folder`. `None`: there is no note, or a power cut has torn it, and then nothing lies
     /// beside it.
     ///
-    /// Errors: the file is no note, so nobody knows that the folder is a repair's.
+    /// The file is no note, so nobody knows that the folder is a repair's.
     pub fn read(fs: &dyn Fs, folder: &Path) -> Result<Option<Note>> {
         let path = folder.join(NAME);
         if !fs.exists(&path)? {

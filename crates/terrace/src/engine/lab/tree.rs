@@ -320,7 +320,7 @@ impl ValueTree {
     /// logs continue after a write.
     ///
     /// # Errors
-    /// Errors: `Corruption` if it has: only a repair recovers from that.
+    /// `Corruption` if it has: only a repair recovers from that.
     pub fn prove(&self, state: &State, logged: impl FnOnce(u64) -> Option<u64>) -> Result<()> {
         match self.work.lock().witness.refutes(state, logged) {
             Some(found) => {
