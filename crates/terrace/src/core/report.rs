@@ -28,7 +28,7 @@ impl CheckReport {
     ///
     /// # Errors
     ///
-    /// those that say nothing of the data, or that only another version can judge: see [`problem`].
+    /// Errors that say nothing of the data, or that only another version can judge: see [`problem`].
     pub(crate) fn note<T>(&mut self, outcome: Result<T>) -> Result<Option<T>> {
         match outcome {
             Ok(found) => Ok(Some(found)),

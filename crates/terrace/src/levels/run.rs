@@ -101,7 +101,7 @@ impl Run {
         }
     }
 
-    /// Reads all of it. Errors: `Corruption` at the first problem.
+    /// Reads all of it. `Corruption` at the first problem.
     pub fn verify(&self) -> Result<()> {
         match self {
             Run::Table(table) => table.verify(),
