@@ -3,14 +3,14 @@
 //!
 //! | file | what it owns |
 //! |---|---|
-//! | `engine.rs` | what the store asks of an engine |
-//! | `request.rs` | what writers ask for, and the groups in which engines get it |
-//! | `snapshots.rs` | which versions somebody may still look at |
+//! | `engine.rs` | what the store requires of an engine |
+//! | `request.rs` | writers' requests, and the groups in which engines receive them |
+//! | `snapshots.rs` | the versions that somebody may still read |
 //! | `health.rs` | the failure after which nothing is written any more |
 //! | `memory.rs` | the budget of DRAM, and how much of it each part has borrowed |
 //! | `files.rs` | the files of tables: opened when they are read, removed when nobody may read them any more |
 //! | `table_reads.rs` | whether tables are read through mappings or by calls |
-//! | `report.rs` | what a check and a repair tell |
+//! | `report.rs` | the results of `check` and `repair` |
 
 pub(crate) mod engine;
 pub(crate) mod files;

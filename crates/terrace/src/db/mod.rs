@@ -409,7 +409,7 @@ fn finish_repair(env: &Env, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where the file lies that tools must not touch and that locks the database in `dir`.
+/// The path of the file that locks the database in `dir`; for tools.
 pub fn lock_path(dir: &Path) -> PathBuf {
     dir.join(LOCK_FILE)
 }

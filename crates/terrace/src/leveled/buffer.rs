@@ -1,10 +1,10 @@
 //! The part above level 0 of a leveled tree, which differs between designs.
 //!
-//! | seam | what it answers | `lsm` |
+//! | seam | what it provides | `lsm` |
 //! |---|---|---|
-//! | [`Memtable`] | what is read first and flushed | a skiplist in DRAM |
-//! | [`WriteBuffer`] | what makes a group durable before it is in a memtable, and what may be forgotten after a flush | the commit log |
-//! | [`Stage`] | what a flush makes, and what lies between memtables and level 0 | runs of level 0; nothing |
+//! | [`Memtable`] | the contents that are read first and flushed | a skiplist in DRAM |
+//! | [`WriteBuffer`] | making a group durable before it is in a memtable, and dropping logs after a flush | the commit log |
+//! | [`Stage`] | the outputs of a flush, and the part between memtables and level 0 | runs of level 0; nothing |
 //!
 //! A tree is compiled for its write buffer: reads go through no box and no dynamic call.
 //!

@@ -10,13 +10,13 @@
 //! | `mod.rs` | the tree, and what is readable at one moment |
 //! | `buffer.rs` | the seams above level 0: memtable, write buffer, stage |
 //! | `engine.rs` | the tree as an engine |
-//! | `write.rs`, `read.rs` | groups and lookups; how writers are slowed down |
+//! | `write.rs`, `read.rs` | groups and lookups; throttling of writers |
 //! | `flush.rs` | memtables, oldest first, out of memory |
-//! | `task.rs` | what is compacted next, and into what |
+//! | `task.rs` | the next compaction, and the kind of its outputs |
 //! | `compact.rs`, `merge.rs` | compaction jobs, and the merge that one does in parts |
 //! | `change.rs` | a change of the runs: into the manifest, and before readers |
-//! | `options.rs` | what options say to a tree |
-//! | `recover.rs`, `check.rs`, `repair.rs` | what opening has to do; proving everything; what a repair brings back |
+//! | `options.rs` | the options of a tree |
+//! | `recover.rs`, `check.rs`, `repair.rs` | the work of opening; proving everything; what a repair recovers |
 //! | `logged/` | a write buffer: memtables in DRAM and a commit log |
 //!
 //! The [`LevelPolicy`] decides about levels; a level consists of [`Run`](crate::levels::run::Run)s. An engine

@@ -2,13 +2,13 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `mod.rs` | which runs there are: lookups, and figures for [`compaction::leveled`](crate::compaction::leveled) |
+//! | `mod.rs` | the existing runs: lookups, and figures for [`compaction::leveled`](crate::compaction::leveled) |
 //! | `cursor.rs`, `list_cursor.rs` | moving over a level, and over one list |
 //! | `merge.rs` | which versions a merge keeps |
-//! | `run.rs`, `lists.rs` | what a level consists of: SSTables, and lists in persistent memory |
+//! | `run.rs`, `lists.rs` | the elements of a level: SSTables, and lists in persistent memory |
 //! | `row.rs` | the runs of one level in order |
 //! | `output.rs`, `list_writer.rs` | writing the runs of a flush or a compaction |
-//! | `walk.rs` | what a reader sees of merged versions |
+//! | `walk.rs` | a reader's view of merged versions |
 //!
 //! Invariants of the runs:
 //!

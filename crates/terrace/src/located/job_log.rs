@@ -197,7 +197,7 @@ struct LoggedMove<'r> {
 struct Numbers<'r>(&'r [u8]);
 
 impl<'r> Numbers<'r> {
-    /// Reads a count and so many numbers.
+    /// Reads a count and that many numbers.
     fn decode(r: &mut Reader<'r>) -> Option<Self> {
         let count = r.varint()?;
         let all = r.rest();

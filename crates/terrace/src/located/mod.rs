@@ -5,7 +5,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `chain.rs` | the word and what it names: a location, or a chain of versions in the pool |
-//! | `moves.rs` | what becomes of a key's word when versions arrive, move or go; deciding it and publishing it |
+//! | `moves.rs` | deciding and publishing the change of a key's word when versions arrive, move or are dropped |
 //! | `jobs.rs` | a job: chunks of moves, each in the job's log before it is published, and the end in the manifest |
 //! | `job_log.rs` | the bytes of that log, and what they tell of a job that a crash cut short |
 //! | `read.rs` | point reads: a word, and the block that it names |

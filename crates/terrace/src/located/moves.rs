@@ -244,7 +244,7 @@ impl Located {
     }
 }
 
-/// The decision of [`plan_insert`](Slm::plan_insert) in the usual case, which reads nothing: one version
+/// The decision of [`plan_insert`](Located::plan_insert) in the usual case, which reads nothing: one version
 /// replaces another, or none, and no snapshot needs the older one.
 fn plan_replacement<'k>(key: &'k [u8], old: u64, new: &[Version], held: &[u64]) -> Option<Move<'k>> {
     let ([version], []) = (new, held) else { return None };

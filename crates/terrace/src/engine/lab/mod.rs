@@ -14,10 +14,10 @@
 //! |---|---|
 //! | `tree.rs`, `filter.rs` | the value tree: lookups, its size; which keys may be there |
 //! | `hints.rs`, `passed.rs` | the tree of hints: what is stale of which run; what a merge need not read |
-//! | `layout.rs` | what the trees' words say |
+//! | `layout.rs` | the trees' words |
 //! | `sketch.rs` | how often a key was written lately |
-//! | `clock.rs` | which keys were asked for |
-//! | `flush.rs`, `evict.rs` | what comes into the tree, and what leaves it |
+//! | `clock.rs` | which keys were requested |
+//! | `flush.rs`, `evict.rs` | what enters the tree, and what leaves it |
 //! | `cursor.rs` | moving over it |
 //! | `witness.rs` | telling a manifest that has lost its end |
 //! | `stage.rs` | the seam |

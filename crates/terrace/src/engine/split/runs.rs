@@ -84,7 +84,7 @@ impl Runs {
         }
     }
 
-    /// The walk has met all keys up to `reached`, and found so many named entries of each table that were not
+    /// The walk has met all keys up to `reached`, and found these numbers of named entries of each table that were not
     /// counted yet. Nobody writes meanwhile.
     pub fn counted(&self, reached: Option<&[u8]>, found: &BTreeMap<u64, u64>) {
         let mut counts = self.0.lock();

@@ -13,8 +13,8 @@
 //! |---|---|
 //! | `mod.rs` | the engine, and what changes together |
 //! | `bucket.rs`, `memtable.rs` | a bucket and what it holds; all buckets in order |
-//! | `engine.rs`, `read.rs`, `iter.rs` | what the store asks for; lookups; walks from bucket to bucket |
-//! | `write.rs`, `room.rs`, `logging.rs` | groups; which memtables are flushed, and how writers are slowed down; the log |
+//! | `engine.rs`, `read.rs`, `iter.rs` | the operations of the store; lookups; walks from bucket to bucket |
+//! | `write.rs`, `room.rs`, `logging.rs` | groups; the choice of memtables to flush, and throttling of writers; the log |
 //! | `flush.rs` | memtables, oldest first, out of memory |
 //! | `compact.rs`, `merge.rs` | compaction jobs and the merges that they do |
 //! | `whole.rs`, `reshape.rs` | merging a whole bucket; splitting and joining |

@@ -7,7 +7,7 @@ use terrace_base::rng::Rng;
 use super::*;
 use crate::db::Db;
 
-/// Where buckets begin; each has keys with that prefix.
+/// Where buckets begin, and the number of keys in each.
 const BUCKETS: [&[u8]; 3] = [b"a", b"i", b"r"];
 const KEYS: u64 = 4;
 
