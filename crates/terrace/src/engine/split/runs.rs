@@ -84,8 +84,8 @@ impl Runs {
         }
     }
 
-    /// The walk has met all keys up to `reached`, and found these numbers of named entries of each table that were not
-    /// counted yet. Nobody writes meanwhile.
+    /// The walk has met all keys up to `reached`; `found` has the numbers of named entries of each table that
+    /// were not counted yet. Nobody writes meanwhile.
     pub fn counted(&self, reached: Option<&[u8]>, found: &BTreeMap<u64, u64>) {
         let mut counts = self.0.lock();
         let first_new = counts.first_new;
