@@ -8,16 +8,16 @@ use crate::memtable::MemList;
 use crate::memtable::chunks::Chunks;
 use crate::memtable::hash::{HashTable, Overflow};
 
-/// What the memtables are.
+/// The design of the memtables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Design {
     /// A skiplist each.
     Skiplists,
-    /// One skiplist in the place of all.
+    /// One skiplist instead of all.
     OneSkiplist,
     /// A hash table each, in ordinary pages.
     Hash,
-    /// A hash table each, in huge pages as far as the system has them.
+    /// A hash table each, in huge pages if the system has them.
     HugeHash,
 }
 
@@ -32,7 +32,7 @@ enum Tables {
 }
 
 impl Memtables {
-    /// As many empty ones, each meant to hold about `bytes`.
+    /// `count` empty ones, each for about `bytes`.
     pub fn new(design: Design, count: usize, bytes: u64) -> Self {
         let hash = |chunks: Arc<Chunks>| {
             let tables = (0..count).map(|_| HashTable::new(&chunks, Overflow::Chain)).collect();

@@ -1,7 +1,7 @@
 //! A batch of writes: applied whole or not at all.
 //!
-//! A batch is kept in the form the commit log stores: for each operation the kind (0 delete, 1 put),
-//! the key and, for a put, the value, both with a varint length before them.
+//! A batch has the encoding of the commit log: for each operation the kind (0 delete, 1 put), the key and,
+//! for a put, the value, both with a varint length before them.
 
 use terrace_base::codec::{Reader, put_bytes};
 use terrace_base::{Error, Result};
@@ -65,7 +65,7 @@ impl WriteBatch {
         self.len as usize
     }
 
-    /// Bytes that the batch takes, as it is in memory and in the log: keys and values, and a few for each operation.
+    /// Bytes of the batch in memory and in the log: keys and values, and a few for each operation.
     pub fn bytes(&self) -> usize {
         self.encoded.len()
     }
@@ -112,7 +112,7 @@ impl WriteBatch {
         std::iter::from_fn(move || next_op(&mut reader))
     }
 
-    /// The batch a log record holds; `None` if it does not decode to its end.
+    /// Decodes a batch from a log record; `None` if it does not decode to its end.
     pub(crate) fn decode(encoded: &[u8]) -> Option<WriteBatch> {
         let mut reader = Reader::new(encoded);
         let mut len = 0;
@@ -126,7 +126,8 @@ impl WriteBatch {
         Some(WriteBatch { encoded: encoded.to_vec(), len, error: None })
     }
 
-    /// What there is in a batch that does not [`decode`](Self::decode) that only a later version knows, if that is why.
+    /// The item that only a later version knows in a batch that does not [`decode`](Self::decode), if that is
+    /// the reason.
     pub(crate) fn reserved(encoded: &[u8]) -> Option<&'static str> {
         let mut reader = Reader::new(encoded);
         loop {

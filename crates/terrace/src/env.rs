@@ -1,4 +1,4 @@
-//! What a database runs in: files, persistent memory, background threads and time.
+//! The environment of a database: files, persistent memory, background threads and time.
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use terrace_base::{Error, Result};
 use terrace_disk::{Fs, RealFs};
 use terrace_pmem::{Pool, PoolOptions};
 
-/// Where pools come from.
+/// A source of pools.
 pub trait PmSpace: Send + Sync + Debug {
     /// Creates the pool `path`, which must not exist.
     fn create(&self, path: &Path, options: &PoolOptions) -> Result<Pool>;
@@ -18,21 +18,22 @@ pub trait PmSpace: Send + Sync + Debug {
     /// Opens the pool `path`.
     fn open(&self, path: &Path, options: &PoolOptions) -> Result<Pool>;
 
-    /// Whether there is a pool at `path`, or something else where none can be made. A device on which
-    /// nothing is does not count.
+    /// Whether there is a pool at `path`, or something else where none can be created. A blank device does
+    /// not count.
     fn exists(&self, path: &Path) -> Result<bool>;
 
-    /// Removes the pool `path`, if it is there; a device becomes blank.
+    /// Removes the pool `path`, if it exists; a device becomes blank.
     fn remove(&self, path: &Path) -> Result<()>;
 
-    /// Gives the pool `from`, which nobody has open, the name `to` in place of what lies there, durably when it returns.
-    /// Both lie on one file system; a device has no other name. A space that does not say how refuses.
+    /// Renames the pool `from`, which nobody has open, to `to`, and replaces what lies there; it is durable
+    /// on return. Both must lie on one file system; a device cannot be renamed. The default implementation
+    /// refuses.
     fn rename(&self, from: &Path, _to: &Path) -> Result<()> {
         Err(Error::io(from, "rename", std::io::ErrorKind::Unsupported.into()))
     }
 
-    /// Makes durable that the pool `path` has this name. A process that gave it the name by [`rename`](Self::rename) and was
-    /// killed has perhaps come no further.
+    /// Makes the name of the pool `path` durable. A process killed during a [`rename`](Self::rename) may not
+    /// have done so.
     fn sync_name(&self, _path: &Path) -> Result<()> {
         Ok(())
     }
@@ -42,7 +43,7 @@ pub trait PmSpace: Send + Sync + Debug {
         false
     }
 
-    /// Where what has the name `path` really lies: where a link leads. `None`: it leads nowhere.
+    /// The real place of `path`: the target of a link. `None`: the link leads nowhere.
     fn home(&self, path: &Path) -> Option<PathBuf> {
         Some(path.to_path_buf())
     }
@@ -51,12 +52,12 @@ pub trait PmSpace: Send + Sync + Debug {
 /// Pools in files and on devices of this machine.
 #[derive(Debug, Default)]
 pub struct RealPm {
-    /// Stands in for the machine's boot id and for what tells a file from its copy; for tests.
+    /// Replaces the machine's boot id and what distinguishes a file from its copy; for tests.
     pub boot_id: Option<String>,
 }
 
 impl RealPm {
-    /// The boot in which this machine really is, for pools whose copies count as themselves.
+    /// With the machine's real boot id, for pools whose copies count as themselves.
     pub fn with_copies() -> RealPm {
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
         RealPm { boot_id: boot_id.map(|id| id.trim().to_owned()) }
@@ -111,7 +112,7 @@ impl PmSpace for RealPm {
     }
 }
 
-/// Everything outside a database that it depends on. Tests swap in a simulated one.
+/// Everything outside a database on which it depends. Tests swap in a simulated one.
 #[derive(Debug, Clone)]
 pub struct Env {
     /// The SSD.
@@ -122,14 +123,14 @@ pub struct Env {
     pub executor: Arc<dyn Executor>,
     /// Time.
     pub clock: Arc<dyn Clock>,
-    /// Seed of the hash tables that databases make; `None`: each draws one that nobody knows. Whoever knows it can choose
-    /// keys that make a table slow.
+    /// Seed of databases' hash tables; `None`: each draws a secret one. Somebody who knows it can choose keys
+    /// that make a table slow.
     pub hash_seed: Option<u64>,
 }
 
 impl Env {
-    /// This machine, with `threads` background threads: those that all share in this process who ask for as many. None is
-    /// started before there is work.
+    /// This machine, with `threads` background threads, which all callers in this process that ask for the
+    /// same number share. They are started only when there is work.
     pub fn real(threads: usize) -> Self {
         Env {
             fs: Arc::new(RealFs),

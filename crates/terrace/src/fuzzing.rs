@@ -3,7 +3,7 @@ use crate::commit_log::Record;
 use crate::located::read_compaction_record;
 use crate::repair;
 
-/// A batch as a commit log holds it: what decodes is made up of operations that encode to the same.
+/// A batch as a commit log holds it: a decoded batch consists of operations whose encoding is the same.
 pub fn batch(data: &[u8]) {
     let Some(batch) = WriteBatch::decode(data) else { return };
     let mut again = WriteBatch::new();
@@ -16,16 +16,16 @@ pub fn batch(data: &[u8]) {
         count += 1;
     }
     assert_eq!((count, again.len()), (batch.len(), batch.len()));
-    // Lengths may have been written in more bytes than they need, once.
+    // Only the input may have lengths in more bytes than they need.
     let third = WriteBatch::decode(again.encoded()).map(|third| third.encoded().to_vec());
     assert_eq!(third.as_deref(), Some(again.encoded()));
 }
 
-/// A record of the commit log: what decodes encodes to what decodes to the same.
+/// A record of the commit log: encoding what was decoded must decode to the same.
 pub fn commit_record(data: &[u8]) {
     let Some(record) = Record::decode(data) else { return };
     let bytes = record.bytes();
-    // Numbers may have been written in more bytes than they need, once.
+    // Only the input may have numbers in more bytes than they need.
     assert!(bytes.len() <= data.len());
     assert_eq!(Record::decode(&bytes).map(|again| again.bytes()), Some(bytes));
 }
@@ -35,7 +35,7 @@ pub fn compaction_record(data: &[u8]) {
     read_compaction_record(data);
 }
 
-/// The record of a repair: what decodes is encoded to the same again.
+/// The record of a repair: encoding what was decoded gives the same bytes.
 pub fn repair_record(data: &[u8]) {
     repair::decode_record(data);
 }
@@ -45,7 +45,7 @@ pub fn sound_repair_record() -> Vec<u8> {
     repair::sound_record()
 }
 
-/// The note of a repair: what decodes is encoded to the same again.
+/// The note of a repair: encoding what was decoded gives the same bytes.
 pub fn repair_note(data: &[u8]) {
     repair::decode_note(data);
 }
@@ -55,12 +55,12 @@ pub fn sound_repair_note() -> Vec<u8> {
     repair::sound_note()
 }
 
-/// What a sector of a file of slots begins with: what decodes is encoded to the same again.
+/// The beginning of a sector of a file of slots: encoding what was decoded gives the same bytes.
 pub fn slots(data: &[u8]) {
     crate::engine::decode_slots(data);
 }
 
-/// A file of slots of a stamp and a few items.
+/// A file of slots with a stamp and a few items.
 pub fn sound_slots() -> Vec<u8> {
     crate::engine::sound_slots()
 }

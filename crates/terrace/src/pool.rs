@@ -1,14 +1,14 @@
-//! A database's pool: where it lies, whose it is, how it comes to be, and what is found of it when it is opened. What is
-//! in it is the engine's.
+//! A database's pool: its place, its owner, its creation, and its state at an opening. Its contents are the
+//! engine's.
 //!
-//! 1. A pool in use has a root `ENGINE.store` that names its database; one without was left behind by a creation
-//!    or rebuilding that was cut short.
-//! 2. A pool that lies outside of the database's directory is replaced only if it is nobody's or this database's.
+//! 1. A pool in use has a root `ENGINE.store` that names its database; a pool without one was left by a
+//!    creation or rebuilding that was cut short.
+//! 2. A pool outside the database's directory is replaced only if it is nobody's or this database's.
 //! 3. The manifest knows the pool by its identity and the number of its last session that changed it. A session's number
-//!    is in the manifest before the pool is closed, and the pool is closed before the manifest is sealed: so neither can
-//!    be an older copy without the other one telling.
-//! 4. The identity says on which kind of media the pool lies, and so whether there is a log of what a power cut could take
-//!    from it. On another kind it is not written to.
+//!    is in the manifest before the pool is closed, and the pool is closed before the manifest is sealed: so
+//!    each reveals an older copy of the other.
+//! 4. The identity names the kind of media on which the pool lies, and so whether there is a log of what a
+//!    power cut could take from it. A pool on another kind of media is not written to.
 
 mod guard;
 mod salvage;
@@ -37,29 +37,29 @@ const PAGE: &str = "page";
 /// The value of [`MEDIA`] for persistent memory, real or emulated.
 pub(crate) const MEMORY: &str = "memory";
 
-/// What an identity calls the place of the pool, where that was asked for.
+/// The identity's name for the pool's place, if that was requested.
 const PATH: &str = "pool.path";
 
 /// The name of the pool in the database's directory, unless it lies elsewhere.
 pub(crate) const POOL_NAME: &str = "pool";
 
-/// What a link is in a pool's place whose target is not there.
+/// Describes a link in the pool's place whose target does not exist.
 pub(crate) const LEADS_NOWHERE: &str = "a link that leads nowhere: the medium with the pool may not be there; where it is gone for good, remove the link";
 
-/// Initial size of a pool file; it grows by itself. One that may not become much larger, or that takes memory which is to be
-/// touched ahead of its use, begins with more.
+/// Initial size of a pool file; it grows by itself. A pool that may not become much larger, or that takes
+/// memory which is to be touched ahead of its use, begins with more.
 const INITIAL_POOL_BYTES: u64 = 256 << 10;
 const INITIAL_MEMORY_BYTES: u64 = 16 << 20;
 
-/// Extents that there is room for from the beginning, however large they are.
+/// Extents that fit from the beginning, however large they are.
 const INITIAL_EXTENTS: u64 = 4;
 
-/// The share of a pool that is kept back for what makes room, and its bounds.
+/// The share of a pool that is kept back for operations that make room, and its bounds.
 const KEPT_SHARE: u64 = 64;
 const FEWEST_KEPT_EXTENTS: u64 = 2;
 const MOST_KEPT_BYTES: u64 = 2 << 20;
 
-/// A new database's identity, but for the pool's medium.
+/// A new database's identity, without the pool's medium.
 pub(crate) fn new_identity(options: &Options, engine: EngineKind) -> Identity {
     let mut rng = Rng::new(Rng::fresh_seed());
     let mut uuid = [0; 16];
@@ -88,13 +88,13 @@ fn figures(profile: &Profile) -> String {
     format!("read={},drain={}{bandwidth}", profile.read_ns, profile.write_ns)
 }
 
-/// What an identity says of the medium of `pool`.
+/// The identity's name for the medium of `pool`.
 pub(crate) fn media_name(pool: &Pool) -> &'static str {
     if pool.granularity() == Granularity::Page { PAGE } else { MEMORY }
 }
 
-/// Where the pool really lies and how it is mapped: what is asked for, else what the database was created with. Where that is a
-/// link, it lies where the link leads, and stays there when it is made anew.
+/// The pool's real place and how it is mapped: as requested, or else as the database was created. If the
+/// place is a link, the pool lies at its target, and stays there when it is made again.
 pub(crate) fn request(core: &Core, identity: &Identity) -> Result<(PathBuf, MediaRequest)> {
     let recorded = |name: &str| identity.options.get(name);
     let emulated = recorded("pool.emulated");
@@ -122,7 +122,7 @@ pub(crate) fn request(core: &Core, identity: &Identity) -> Result<(PathBuf, Medi
     }
 }
 
-/// The emulated medium's name, where the pool is emulated.
+/// The emulated medium's name, if the pool is emulated.
 pub(crate) fn emulated(core: &Core, identity: &Identity) -> Result<Option<String>> {
     Ok(match request(core, identity)?.1 {
         MediaRequest::Emulated(profile) => Some(profile.to_string()),
@@ -130,12 +130,12 @@ pub(crate) fn emulated(core: &Core, identity: &Identity) -> Result<Option<String
     })
 }
 
-/// Where the pool lies by what the database was created with, if it says so.
+/// The pool's place that was recorded when the database was created, if any.
 pub(crate) fn recorded_path(identity: &Identity) -> Option<PathBuf> {
     identity.options.get(PATH).map(PathBuf::from)
 }
 
-/// How the pool is mapped and how far it may grow.
+/// The way the pool is mapped and its size limit.
 pub(crate) fn pool_options(core: &Core, media: MediaRequest) -> PoolOptions {
     let max_size = core.options.pm_bytes;
     PoolOptions {
@@ -155,9 +155,8 @@ fn initial_bytes(max_size: u64, extent_bytes: u64, media: &MediaRequest) -> u64 
     initial.max(INITIAL_EXTENTS.saturating_mul(extent_bytes)).min(max_size)
 }
 
-/// A pool with nothing in it; `roots` are those that a creation which was cut off may have set. What lies in the
-/// database's own directory under the pool's name is the rest of such a one; elsewhere what is there may be
-/// somebody's.
+/// An empty pool; a creation that was cut short may have set `roots`. In the database's own directory a pool
+/// under the pool's name is left from such a creation; elsewhere it may be somebody's.
 pub(crate) fn fresh(core: &Core, identity: &Identity, roots: &[&str]) -> Result<Pool> {
     let (path, media) = request(core, identity)?;
     if core.env.pm.home(&path).is_none() {
@@ -172,7 +171,7 @@ pub(crate) fn fresh(core: &Core, identity: &Identity, roots: &[&str]) -> Result<
     core.env.pm.create(&path, &options)
 }
 
-/// Whether a pool is the rest of a creation that was cut off: nobody's or this database's, with nothing in it.
+/// Whether a pool is left from a creation that was cut short: nobody's or this database's, and empty.
 fn is_leftover(
     core: &Core,
     path: &Path,
@@ -180,7 +179,7 @@ fn is_leftover(
     identity: &Identity,
     roots: &[&str],
 ) -> Result<bool> {
-    // To look at it alone: it stays as its owner left it.
+    // Only to look at it: it stays as its owner left it.
     let pool = core.env.pm.open(path, &PoolOptions { salvage: true, ..options.clone() })?;
     if pool.opened() == Opened::Torn {
         return Ok(!is_anothers(&pool, identity));
@@ -192,14 +191,15 @@ fn is_leftover(
     }))
 }
 
-/// What opening found of a database's pool. That it is another one's, or lies on other media, is an error.
+/// The state of a database's pool at an opening. If it is another database's, or lies on other media, that is
+/// an error.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// It was closed in order: it holds everything that was stored, and nothing was in flight.
+    /// It was closed cleanly: it holds everything that was stored, and nothing was running.
     Closed(Pool),
     /// It holds everything that was durable when the process or the power failed.
     Crashed(Pool),
-    /// Nothing in it is to be trusted. What it held is in tables and logs as well, and it may be made anew.
+    /// Nothing in it can be trusted. Tables and logs hold its contents as well, and it may be made again.
     Lost,
 }
 
@@ -221,7 +221,7 @@ pub(crate) fn open(core: &Core, manifest: &Manifest) -> Result<Found> {
     let pool = match attach(core, &path, &options, identity) {
         Err(e) if may_replace(core, identity) && is_unusable(&e) => {
             salvage::admit_replacing(core, &path, &pool_options(core, media), identity)?;
-            // An ordinary file holds nothing that tables and log do not, once it was closed or power has failed.
+            // An ordinary file holds nothing beyond tables and log, once it was closed or power has failed.
             if may_be_ahead(core, manifest) {
                 return Err(damaged(&path, e));
             }
@@ -241,15 +241,17 @@ pub(crate) fn open(core: &Core, manifest: &Manifest) -> Result<Found> {
     }
 }
 
-/// Whether a pool in an ordinary file may hold what its logs do not, which are written a little behind it: the process that
-/// wrote them was killed, and the page cache has everything still. Damage to the pool is then no matter of a power cut.
+/// Whether a pool in an ordinary file may hold more than its logs, which are written a little behind it: the
+/// process that wrote them was killed, and the page cache still has everything. Then damage to the pool is
+/// not due to a power cut.
 fn may_be_ahead(core: &Core, manifest: &Manifest) -> bool {
     let epoch = core.fs().epoch(&core.dir);
     let begun = manifest.state().needed_begun();
     !manifest.is_sealed() && epoch != 0 && begun.is_some_and(|begun| begun.epoch == epoch)
 }
 
-/// What lies where a pool is known to have been is no pool any more: that is damage, but for another version's.
+/// If a pool is known to have been in this place and none is there, that is damage, unless another version
+/// wrote what is there.
 fn damaged(path: &Path, error: Error) -> Error {
     match error {
         Error::InvalidFormat { ref found, .. } if !error.is_of_another_version() => {
@@ -259,7 +261,8 @@ fn damaged(path: &Path, error: Error) -> Error {
     }
 }
 
-/// Whether something lies in the pool's place. Whoever has not named it cannot help that no pool can lie there.
+/// Whether something lies in the pool's place. If the user has not named the place, it is no error that no
+/// pool can lie there.
 fn is_there(core: &Core, path: &Path) -> Result<bool> {
     let is_named = !matches!(core.options.pool, PoolChoice::Auto | PoolChoice::Emulated { path: None, .. });
     match core.env.pm.exists(path) {
@@ -270,7 +273,7 @@ fn is_there(core: &Core, path: &Path) -> Result<bool> {
     }
 }
 
-/// Opens the database's pool, which must be this database's and lie where it lay.
+/// Opens the database's pool, which must be this database's and lie in its recorded place.
 fn attach(core: &Core, path: &Path, options: &PoolOptions, identity: &Identity) -> Result<Pool> {
     if !is_there(core, path)? {
         let found =
@@ -279,7 +282,8 @@ fn attach(core: &Core, path: &Path, options: &PoolOptions, identity: &Identity) 
     }
     let pool = core.env.pm.open(path, options)?;
     let ours = match pool.opened() {
-        // Any of its roots may be missing; nothing in it is of use any more, but another's is left to it all the same.
+        // Any of its roots may be missing; its contents are useless, but another database's pool is still
+        // left alone.
         Opened::Torn => !is_anothers(&pool, identity),
         _ => pool.root(&owner_root(identity))? == Some(owner_of(identity)),
     };
@@ -311,35 +315,36 @@ pub(crate) fn check_media(pool: &Pool, identity: &Identity) -> Result<()> {
     }
 }
 
-/// Whether a pool that is of no use may be made anew: all that an ordinary file held is in tables and logs.
+/// Whether a useless pool may be made again: tables and logs hold everything that an ordinary file held.
 fn may_replace(core: &Core, identity: &Identity) -> bool {
     !core.options.read_only && identity.options.get(MEDIA).is_some_and(|media| media == PAGE)
 }
 
-/// Makes an empty pool in the place of one that is of no use, or not there.
+/// Replaces a useless or missing pool by an empty one.
 pub(crate) fn replace(core: &Core, identity: &Identity) -> Result<Pool> {
     let (path, media) = request(core, identity)?;
     core.env.pm.remove(&path)?;
     let pool = core.env.pm.create(&path, &pool_options(core, media))?;
-    // Where it was missing, nothing has said so yet.
+    // If it was missing, its medium has not been checked yet.
     check_media(&pool, identity)?;
     Ok(pool)
 }
 
-/// Bytes of `pool` that are kept back for what makes room: they are there for deletions when nothing else is.
+/// Bytes of `pool` that are kept back for operations that make room: deletions may use them when nothing else
+/// is left.
 pub(crate) fn kept_back(pool: &Pool) -> u64 {
     let fewest = FEWEST_KEPT_EXTENTS * pool.extent_bytes();
     (pool.max_size() / KEPT_SHARE).clamp(fewest, fewest.max(MOST_KEPT_BYTES))
 }
 
-/// Has the manifest know the session of a pool that is open, from the next change on.
+/// The manifest will record the session of an open pool with the next change.
 pub(crate) fn note(manifest: &Manifest, pool: &Pool) {
     if !pool.is_read_only() {
         manifest.note_pool(KnownPool { uuid: pool.uuid(), generation: pool.generation() });
     }
 }
 
-/// Closes the pool, where there is one, and the manifest in order (invariant 3).
+/// Closes the pool, if there is one, and the manifest cleanly (invariant 3).
 pub(crate) fn close(core: &Core, manifest: &Manifest, pool: Option<&Pool>) -> Result<()> {
     if core.options.read_only {
         return pool.map_or(Ok(()), Pool::close);
@@ -350,7 +355,7 @@ pub(crate) fn close(core: &Core, manifest: &Manifest, pool: Option<&Pool>) -> Re
     manifest.seal()
 }
 
-/// Closes the pool in order, and leaves it open whether the manifest has lost its end.
+/// Closes the pool cleanly, and leaves open whether the manifest has lost its end.
 pub(crate) fn close_unsealed(manifest: &Manifest, pool: &Pool) -> Result<()> {
     if pool.has_changed() {
         manifest.apply(&[])?;
@@ -358,7 +363,7 @@ pub(crate) fn close_unsealed(manifest: &Manifest, pool: &Pool) -> Result<()> {
     pool.close()
 }
 
-/// Frees what is not among `marks`, as a crash has left it. Nobody frees anything meanwhile, so nothing that is found has an
+/// Frees what a crash has left outside `marks`. Nobody frees anything meanwhile, so nothing found has an
 /// owner.
 pub(crate) fn reclaim(pool: &Pool, marks: &Marks) -> Result<()> {
     pool.reclaim(marks)?;
@@ -368,13 +373,13 @@ pub(crate) fn reclaim(pool: &Pool, marks: &Marks) -> Result<()> {
 /// Units of a pool that are verified in one job.
 const VERIFIED_AT_ONCE: u64 = 1024;
 
-/// Verifies a piece of the pool; where the next begins. Damage stays where it is, for whoever comes by it and for
-/// `check`.
+/// Verifies a piece of the pool; returns the start of the next. Damage stays, for its readers and for `check`
+/// to find.
 pub(crate) fn verify(pool: &Pool, from: u64) -> Option<u64> {
     pool.verify_some(from, VERIFIED_AT_ONCE)
 }
 
-/// Uses a pool as it is found, for a repair; what may be lost by that.
+/// Uses a pool as it is found, for a repair; returns what may be lost by that.
 pub(crate) fn take_as_it_is(pool: &Pool, known: Option<KnownPool>) -> Vec<String> {
     let mut doubts: Vec<String> = pool
         .altered()
@@ -389,7 +394,7 @@ pub(crate) fn take_as_it_is(pool: &Pool, known: Option<KnownPool>) -> Vec<String
     doubts
 }
 
-/// Whether an error says that what lies in a pool's place is none that can be used.
+/// Whether an error means that the pool's place holds no usable pool.
 pub(crate) fn is_unusable(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corruption | ErrorKind::InvalidFormat)
 }
@@ -401,7 +406,7 @@ fn is_inside(path: &Path, dir: &Path) -> bool {
     !leads_out && absolute.is_some_and(|(path, dir)| path.starts_with(dir))
 }
 
-/// Whether a pool says that it is another database's. Damage to some of its roots does not hide what others say.
+/// Whether a pool names another database as its owner. Damage to some of its roots does not hide the others.
 fn is_anothers(pool: &Pool, identity: &Identity) -> bool {
     EngineKind::ALL.iter().any(|engine| {
         let owner = pool.root(&owner_root_of(engine.name())).ok().flatten();
@@ -409,18 +414,18 @@ fn is_anothers(pool: &Pool, identity: &Identity) -> bool {
     })
 }
 
-/// The engine that a pool is for, and the first bytes of its database's identity, if it says so.
+/// The engine of a pool, and the first bytes of its database's identity, if it names them.
 pub(crate) fn owner_in(pool: &Pool) -> Option<(EngineKind, u64)> {
     let owner = |engine: EngineKind| pool.root(&owner_root_of(engine.name())).ok().flatten();
     EngineKind::ALL.iter().find_map(|engine| owner(*engine).map(|owner| (*engine, owner)))
 }
 
-/// Says in the pool whose it is.
+/// Records the owner in the pool.
 pub(crate) fn set_owner(pool: &Pool, identity: &Identity) -> Result<()> {
     pool.set_root(&owner_root(identity), owner_of(identity))
 }
 
-/// Says what medium the pool is, and how much of it is used.
+/// Reports the pool's medium and how much of it is used.
 pub(crate) fn fill_stats(pool: &Pool, stats: &mut Stats) {
     stats.media = pool.describe();
     stats.pm.is_memory = pool.granularity() != Granularity::Page;
@@ -430,7 +435,7 @@ pub(crate) fn fill_stats(pool: &Pool, stats: &mut Stats) {
     stats.pm.traffic = pool.stats();
 }
 
-/// The root that says whose pool this is: the first six bytes of the store's identity.
+/// The root that names the pool's owner: the first six bytes of the store's identity.
 fn owner_root(identity: &Identity) -> String {
     owner_root_of(&identity.engine)
 }

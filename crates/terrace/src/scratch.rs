@@ -1,8 +1,8 @@
-//! A database read without changing a byte of it: what an unclean end has left is put right in memory alone.
+//! A database read without changing a byte of it: the effects of an unclean end are repaired only in memory.
 //!
-//! The engine opens it as it would for writing, in a world of its own: files over those that are there, a pool whose
-//! stores stay in this process. So what is read is what the next opening for writing will find. Nothing is compacted,
-//! and background work is done by the caller that waits for it.
+//! The engine opens it as for writing, in a world of its own: new files hide the existing ones, and the
+//! pool's stores stay in this process. So a reader sees what the next opening for writing will find. Nothing
+//! is compacted, and background work is done by the caller that waits for it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,10 +20,10 @@ use crate::engine;
 use crate::env::{Env, PmSpace};
 use crate::options::Options;
 
-/// What opening gives: the shared state, the engine, and the last sequence number in it.
+/// The result of opening: the shared state, the engine, and the last sequence number in it.
 type Opened = (Arc<Core>, (Arc<dyn Engine>, u64));
 
-/// Opens the database in `dir` to be read.
+/// Opens the database in `dir` for reading.
 pub(crate) fn open_to_read(dir: &Path, options: &Options, env: &Env) -> Result<Opened> {
     let over = |env: &Env| Env { fs: Arc::new(ScratchFs::new(env.fs.clone())), ..env.clone() };
     let core = Core::new(dir.to_path_buf(), options.clone(), over(env))?;
@@ -40,7 +40,7 @@ pub(crate) fn open_to_read(dir: &Path, options: &Options, env: &Env) -> Result<O
     Ok((core, opened))
 }
 
-/// Whether opening for writing may know what to do about an error.
+/// Whether opening for writing may be able to handle an error.
 fn is_for_recovery(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotClosed | ErrorKind::Corruption | ErrorKind::InvalidFormat)
 }
@@ -52,7 +52,7 @@ struct ScratchPm {
     names: Mutex<Names>,
 }
 
-/// What was done to pools here.
+/// Changes made to pools here.
 #[derive(Debug, Default)]
 struct Names {
     made: BTreeSet<PathBuf>,

@@ -1,4 +1,4 @@
-//! What a database says of itself: shapes, sizes and counts, in bytes unless named otherwise.
+//! A database's figures: shapes, sizes and counts, in bytes unless named otherwise.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,15 +20,15 @@ pub struct Stats {
     pub media: String,
     /// What an acknowledged write survives, in plain words.
     pub durability: String,
-    /// Where the commit log lies and how it is written, in plain words; empty where there is none.
+    /// Where the commit log lies and how it is written, in plain words; empty if there is none.
     pub log: String,
     /// How tables are read, and why, in plain words.
     pub table_reads: String,
     /// The emulation's name, when persistent memory is emulated.
     pub emulated: Option<String>,
-    /// What opening had to do.
+    /// A line about the work of opening.
     pub opened: String,
-    /// The background failure that stands, if one does.
+    /// The current background failure, if there is one.
     pub failure: Option<String>,
     /// The first floor.
     pub dram: DramStats,
@@ -38,23 +38,23 @@ pub struct Stats {
     pub ssd: SsdStats,
     /// Operations and background work.
     pub counts: Counts,
-    /// Buckets, of an engine that has them; else all zero.
+    /// Buckets, of an engine that has them; otherwise all zero.
     pub buckets: BucketStats,
-    /// The tree of values, of an engine that has one; else all zero.
+    /// The tree of values, of an engine that has one; otherwise all zero.
     pub values: ValueStats,
-    /// The tree of hints, of an engine that has one; else all zero.
+    /// The tree of hints, of an engine that has one; otherwise all zero.
     pub hints: HintStats,
-    /// Runs that lie in the pool, of an engine that has such; else all zero.
+    /// Runs in the pool, of an engine that has them; otherwise all zero.
     pub lists: ListStats,
-    /// What the `split` engine has moved, and has in slots.
+    /// What the `split` engine has migrated, and has in slots.
     pub split: SplitStats,
 }
 
-/// Ranges of keys with memtables and tables of their own.
+/// Ranges of keys with their own memtables and tables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BucketStats {
-    /// Buckets there are.
+    /// The number of buckets.
     pub buckets: u64,
     /// Sublevels of the bucket that has the most.
     pub most_sublevels: u64,
@@ -64,11 +64,11 @@ pub struct BucketStats {
     pub joins: u64,
     /// Bytes of commit log that are needed.
     pub log_bytes: u64,
-    /// Who needs the oldest part of it, in words.
+    /// The holder of its oldest part, in words.
     pub log_held_by: String,
 }
 
-/// Newest values that are kept in the pool, above tables.
+/// Newest values kept in the pool, above tables.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ValueStats {
@@ -78,7 +78,7 @@ pub struct ValueStats {
     pub bytes: u64,
     /// Bytes that they may take.
     pub bound: u64,
-    /// Keys that were let in since the database was opened.
+    /// Keys admitted since the database was opened.
     pub admitted: u64,
     /// Versions that were replaced there since then.
     pub updated: u64,
@@ -86,19 +86,19 @@ pub struct ValueStats {
     pub evicted: u64,
 }
 
-/// What is known of where outdated values lie in tables.
+/// What is known of where stale values lie in tables.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HintStats {
-    /// Keys of which it is known where they lie.
+    /// Keys whose place is known.
     pub keys: u64,
     /// Bytes of the pool that this takes.
     pub bytes: u64,
     /// Bytes that it may take.
     pub bound: u64,
-    /// Bytes of tables that are known to be outdated.
+    /// Bytes of tables that are known to be stale.
     pub stale_bytes: u64,
-    /// Values that became outdated where they lie since the database was opened.
+    /// Values that became stale in their places since the database was opened.
     pub outdated: u64,
     /// Blocks of tables that compactions have left out unread since then.
     pub passed_blocks: u64,
@@ -108,7 +108,7 @@ pub struct HintStats {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ListStats {
-    /// Lists there are.
+    /// The number of lists.
     pub lists: u64,
     /// Records that they lead to.
     pub entries: u64,
@@ -120,15 +120,15 @@ pub struct ListStats {
     pub bound: u64,
     /// Lists that became tables since the database was opened, to make room.
     pub evicted: u64,
-    /// Lists that were written anew since then, to empty buffers that were mostly dead.
+    /// Lists rewritten since then, to empty buffers that were mostly dead.
     pub emptied: u64,
-    /// Merges that were gone on with after a crash.
+    /// Merges continued after a crash.
     pub resumed: u64,
     /// Bytes of records that flushes and merges copied into buffers since then.
     pub copied_bytes: u64,
 }
 
-/// What the `split` engine has moved, and has in slots.
+/// What the `split` engine has migrated, and has in slots.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SplitStats {
@@ -136,13 +136,14 @@ pub struct SplitStats {
     pub is_there: bool,
     /// Whether the drive has a cache that a power cut empties, so that each submission ends with a flush of it.
     pub cache_is_volatile: bool,
-    /// Records that went from persistent memory to tables since the database was opened.
+    /// Records migrated from persistent memory to tables since the database was opened.
     pub migrated: u64,
     /// Bytes of the tables that were written for them.
     pub migrated_bytes: u64,
-    /// Bytes of tables that are dead, once they are counted.
+    /// Bytes of dead entries in tables, once they are counted.
     pub dead_bytes: u64,
-    /// Items in slots, those included that readers and snapshots may still need; once they are counted, all of them.
+    /// Items in slots, including those that readers and snapshots may still need; complete only once they are
+    /// counted.
     pub items: u64,
     /// Bytes of their sectors.
     pub item_bytes: u64,
@@ -150,15 +151,15 @@ pub struct SplitStats {
     pub retired_bytes: u64,
     /// Bytes of blocks of the file of slots that are held.
     pub held_bytes: u64,
-    /// Bytes of its blocks that are free and take space.
+    /// Bytes of its blocks that are free and still take space.
     pub free_bytes: u64,
-    /// Bytes of space that it takes.
+    /// Bytes of space that the file takes.
     pub file_bytes: u64,
     /// Submissions of items since the database was opened, and items in them.
     pub submissions: u64,
     /// See [`submissions`](Self::submissions).
     pub submitted: u64,
-    /// Times that the device was asked to make them durable.
+    /// Device syncs that made them durable.
     pub device_syncs: u64,
 }
 
@@ -170,7 +171,8 @@ pub struct DramStats {
     pub budget: u64,
     /// Cached blocks.
     pub block_cache: u64,
-    /// Open tables: index, filter and metadata, and of mapped ones what says which blocks are verified, a 256th of their size.
+    /// Open tables: index, filter and metadata, and for mapped ones the record of verified blocks, a 256th of
+    /// their size.
     pub tables: u64,
     /// DRAM parts of memtables.
     pub memtables: u64,
@@ -180,8 +182,8 @@ pub struct DramStats {
     pub allocator: u64,
     /// Keys and buffers of flush and compaction.
     pub jobs: u64,
-    /// Memory that the process takes, as the system counts it, with what is mapped of pools and tables and is in memory;
-    /// `None` where it does not say.
+    /// The process's memory, as the system counts it, including the resident parts of mapped pools and
+    /// tables; `None` if the system does not report it.
     pub resident: Option<u64>,
     /// Blocks found in the cache.
     pub cache_hits: u64,
@@ -190,7 +192,7 @@ pub struct DramStats {
 }
 
 impl DramStats {
-    /// All of it.
+    /// The sum of all.
     pub fn total(&self) -> u64 {
         self.block_cache + self.tables + self.memtables + self.index + self.allocator + self.jobs
     }
@@ -226,16 +228,15 @@ pub struct SsdStats {
     pub tables: u64,
     /// Tables whose files are open now; see `Options::max_open_tables`.
     pub open_tables: u64,
-    /// Tables that are mapped, those included that are gone and of which somebody still holds a value.
+    /// Mapped tables, including dropped ones of which somebody still holds a value.
     pub mapped_tables: u64,
-    /// Bytes of them. They count to no budget: the system takes their memory back when it is needed.
+    /// Bytes of them. They count towards no budget: the system takes their memory back when it is needed.
     pub mapped_bytes: u64,
     /// Bytes of these that are in memory, as the system counts them.
     pub mapped_resident: u64,
     /// Mappings that the system could not read since the database was opened; their tables are read by calls.
     pub failed_maps: u64,
-    /// Files that nobody needs any more and that are still there: somebody still reads them, or they could not be removed
-    /// yet.
+    /// Unneeded files that still exist: somebody still reads them, or they could not be removed yet.
     pub obsolete_files: u64,
     /// Bytes of live tables.
     pub table_bytes: u64,
@@ -245,7 +246,7 @@ pub struct SsdStats {
     pub live_entries: u64,
     /// Bytes written to files.
     pub bytes_written: u64,
-    /// Bytes read from files by calls; what is read through mappings nobody counts.
+    /// Bytes read from files by calls; reads through mappings are not counted.
     pub bytes_read: u64,
     /// Read operations, likewise.
     pub reads: u64,
@@ -277,7 +278,7 @@ pub struct Counts {
     pub compactions: u64,
     /// Tables written by flush and compaction.
     pub tables_written: u64,
-    /// Bytes of tables written, by the level that they were written to; the last counts for all below it, too.
+    /// Bytes of tables written, by level; the last counts for all below it, too.
     pub level_bytes: [u64; COUNTED_LEVELS],
     /// Bytes written by flushes.
     pub flush_bytes: u64,
@@ -326,7 +327,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// The counters now; what is not counted here is zero.
+            /// The counters now; figures not counted here are zero.
             pub fn snapshot(&self) -> Counts {
                 let level_bytes = std::array::from_fn(|level| self.level_bytes[level].get());
                 Counts { $($name: self.$name.get(),)* level_bytes, ..Counts::default() }
@@ -354,7 +355,7 @@ counters!(
 );
 
 impl Counters {
-    /// Counts a flush of so many memtables into tables of `level`.
+    /// Counts a flush of `memtables` memtables into tables of `level`.
     pub fn count_flush(&self, memtables: u64, level: usize, bytes: u64) {
         self.flushes.add(memtables);
         self.flush_bytes.add(bytes);
@@ -384,7 +385,7 @@ impl Counters {
     }
 }
 
-/// A relaxed counter, in parts on cache lines of their own, between which threads spread.
+/// A relaxed counter, in parts on separate cache lines, over which threads are spread.
 #[derive(Debug, Default)]
 pub(crate) struct Counter([Part; PARTS]);
 

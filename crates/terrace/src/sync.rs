@@ -1,4 +1,4 @@
-//! What the parts that are model-checked are made of. `tests/model` puts others in their place.
+//! The primitives of the model-checked parts. `tests/model` replaces them.
 
 pub(crate) use std::sync::atomic::{AtomicBool, Ordering};
 

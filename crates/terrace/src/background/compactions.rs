@@ -1,5 +1,5 @@
-//! Compactions in the background: one after the other in each slot, giving way to what is more urgent, and between two of
-//! them to what others have to compact that share the threads.
+//! Compactions in the background: one after the other in each slot; between two of them they give way to more
+//! urgent jobs and to other databases' compactions on the same threads.
 
 use std::sync::{Arc, Weak};
 
@@ -9,7 +9,7 @@ use terrace_base::{Error, Result};
 use super::queue::Needs;
 use super::{Background, Slot};
 
-/// Whether a compaction goes on when the database is closing: one that somebody waits for does.
+/// Whether a compaction continues when the database is closing: one that somebody waits for does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
     UntilClosing,
@@ -22,15 +22,15 @@ pub(crate) struct Compacting<E> {
     pub begin: fn(&E) -> Result<()>,
     /// Does the most worthwhile compaction; false if there is none, or no time.
     pub next: fn(&E, &Slot) -> Result<bool>,
-    /// Whether there is one that nobody asks for: one that was chosen and not done, because somebody else was
-    /// at its inputs.
+    /// Whether a compaction is due that nobody will request: one that was chosen and not done, because
+    /// another job was using its inputs.
     pub is_due: fn(&E) -> bool,
     /// Removes files that could not be removed before.
     pub sweep: fn(&E),
 }
 
 impl<E> Compacting<E> {
-    /// Does one after the other; whether to go on later.
+    /// Runs one after the other; returns whether to continue later.
     fn run(&self, jobs: &Background, engine: &E, slot: &Slot) -> Result<bool> {
         (self.begin)(engine)?;
         while !jobs.is_closing() {
@@ -46,8 +46,8 @@ impl<E> Compacting<E> {
 }
 
 impl Background {
-    /// Has compactions done in the background until there is none. Where every slot is taken, or will be by
-    /// jobs that wait for a thread, they begin when one comes free.
+    /// Runs compactions in the background until none is left. If every slot is taken, or will be by jobs that
+    /// wait for a thread, they begin when one is released.
     pub fn compact<E>(self: &Arc<Self>, engine: &Weak<E>, how: Compacting<E>)
     where
         E: Send + Sync + 'static,
@@ -66,8 +66,8 @@ impl Background {
         });
     }
 
-    /// Has `job` help with a compaction; false if no slot is left for it. If none is when it begins, it does
-    /// nothing. Whoever does a patient compaction has all slots, and its helpers need none.
+    /// Has `job` help with a compaction; false if no slot is left for it. If no slot is free when it begins,
+    /// it does nothing. The caller of a patient compaction has all slots, and its helpers need none.
     pub fn assist<E>(
         self: &Arc<Self>,
         engine: &Weak<E>,
@@ -84,12 +84,12 @@ impl Background {
         self.send(Lane::Compaction, needs, engine, move |_, engine, _slot| job(engine))
     }
 
-    /// Whether somebody else's compaction, or something more urgent, waits for a thread.
+    /// Whether another compaction, or something more urgent, waits for a thread.
     pub fn others_wait(&self) -> bool {
         self.core.env.executor.others_wait(Lane::Compaction)
     }
 
-    /// Lets what is more urgent than a compaction go first. An error where that is no longer wanted.
+    /// Lets more urgent jobs than a compaction run first. An error if the compaction is no longer wanted.
     pub fn look_up(&self, patience: Patience) -> Result<()> {
         self.give_way(Lane::Compaction);
         match patience {

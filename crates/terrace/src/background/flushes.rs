@@ -1,4 +1,5 @@
-//! The flushes of an engine: one runs at a time, whoever does it; others wait for it, or for the room that it makes.
+//! The flushes of an engine: one runs at a time, on any thread; others wait for it, or for the room that it
+//! makes.
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use terrace_base::Result;
@@ -7,17 +8,17 @@ use crate::core::Core;
 use crate::manifest::Manifest;
 use crate::memtable::Memtables;
 
-/// Who flushes, and who waits for that.
+/// The running flush, and its waiters.
 #[derive(Debug, Default)]
 pub(crate) struct Flushes {
-    /// Held by the one flush, and by what must not meet one.
+    /// Held by the one flush, and by whatever must not run beside one.
     alone: Mutex<()>,
-    /// Held while somebody looks whether to wait: what is looked at changes before [`notify`](Flushes::notify).
+    /// Held while a waiter checks its condition: the condition changes before [`notify`](Flushes::notify).
     looking: Mutex<()>,
     changed: Condvar,
 }
 
-/// The right to flush. Whoever waits for room is told when it is given back, however that comes about.
+/// The right to flush. Its release wakes those who wait for room, however it comes about.
 #[derive(Debug)]
 pub(crate) struct Flushing<'a> {
     flushes: &'a Flushes,
@@ -26,20 +27,20 @@ pub(crate) struct Flushing<'a> {
 
 impl Drop for Flushing<'_> {
     fn drop(&mut self) {
-        // In this order: whoever is woken looks whether the lock is free.
+        // In this order: a woken waiter checks whether the lock is free.
         self.lock = None;
         self.flushes.notify();
     }
 }
 
 impl Flushes {
-    /// Waits for the one flush, and has no other begin.
+    /// Waits for the one flush, and prevents others.
     pub fn claim(&self) -> Flushing<'_> {
         Flushing { flushes: self, lock: Some(self.alone.lock()) }
     }
 
-    /// Flushes, by `flush`, what `next` names, until there is nothing more. One caller works, others wait. The first failure
-    /// ends it, and is the database's until a flush succeeds.
+    /// Flushes, by `flush`, what `next` names, until nothing is left. One caller works, the others wait. The
+    /// first failure ends it, and is the database's until a flush succeeds.
     pub fn run<M>(
         &self,
         core: &Core,
@@ -50,7 +51,7 @@ impl Flushes {
         let _alone = self.claim();
         let mut outcome = Ok(());
         while let Some(memtable) = next()? {
-            // What could not be removed before may be the room that is missing.
+            // Files that could not be removed before may be the room that is missing.
             core.files.sweep(manifest);
             outcome = core.health.check().and_then(|()| flush(&memtable));
             if let Err(e) = &outcome {
@@ -65,7 +66,7 @@ impl Flushes {
         outcome
     }
 
-    /// Waits until the oldest of `memtables` that awaits its flush now is gone from them.
+    /// Waits until the oldest of `memtables` that awaits its flush now has left them.
     pub fn wait_for_oldest<M>(
         &self,
         core: &Core,
@@ -77,7 +78,7 @@ impl Flushes {
     }
 
     /// Waits until a memtable that awaits its flush is `gone`. If nobody flushes, because the background threads are busy or
-    /// the flush has failed before, it is flushed right here by `flush`, and the caller gets its cause if it fails.
+    /// the flush has failed before, the caller flushes it by `flush`, and gets the cause if that fails.
     pub fn wait_until(
         &self,
         core: &Core,
@@ -99,13 +100,14 @@ impl Flushes {
         })
     }
 
-    /// Something changed: whoever waits looks again.
+    /// Something changed: waiters check again.
     fn notify(&self) {
         drop(self.looking.lock());
         self.changed.notify_all();
     }
 
-    /// Both conditions are judged under the lock that [`notify`](Self::notify) takes, so no change is missed.
+    /// Both conditions are checked under the lock that [`notify`](Self::notify) takes, so no change is
+    /// missed.
     fn wait_while_one_runs(&self, gone: &impl Fn() -> bool) {
         let mut looking = self.looking.lock();
         while !gone() && self.alone.is_locked() {

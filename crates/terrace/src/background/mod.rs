@@ -1,15 +1,17 @@
-//! What an engine does in the background: which jobs are on their way, how many of a kind run at once, and who
-//! waits for them; and its flushes, which writers may have to do themselves.
+//! An engine's background work: its jobs, how many of a kind run at once, and who waits for them; and its
+//! flushes, which writers may have to do themselves.
 //!
 //! 1. No job begins once the database is closing; a close waits for those that have begun. It does not wait for those that
-//!    wait for a thread themselves: the threads may be busy for other databases. Where nobody but the closer would do them
-//!    he does.
-//! 2. A job is counted out after it has let go of the engine, however it ends: whoever has closed may open again.
-//! 3. What writers wait for goes before what makes reads cheaper, and that before what nobody waits for ([`Lane`]).
-//! 4. A slot is one job's at a time, from the moment when the job begins: one that waits for a thread keeps
-//!    nobody from compacting ([`slots`]).
-//! 5. The executor is given one ticket for each queued job, the job itself stays here ([`queue`]). Whoever
-//!    waits until nothing is left does what is queued himself: the threads may be busy for other databases.
+//!    still wait for a thread: the threads may be busy for other databases. If only the closer can do them,
+//!    it does.
+//! 2. A job is counted out after it has released the engine, however it ends: after a close the caller may
+//!    open again.
+//! 3. Jobs that writers wait for precede those that make reads cheaper, and those precede the ones that
+//!    nobody waits for ([`Lane`]).
+//! 4. A slot belongs to one job at a time, from the moment when the job begins: a job that waits for a thread
+//!    keeps nobody from compacting ([`slots`]).
+//! 5. The executor gets one ticket for each queued job; the job itself stays here ([`queue`]). A thread that
+//!    waits until nothing is left does the queued jobs itself: the threads may be busy for other databases.
 
 mod compactions;
 mod flushes;
@@ -33,7 +35,7 @@ pub(crate) use flushes::Flushes;
 use queue::{Jobs, Needs};
 pub(crate) use slots::Slot;
 
-/// How often somebody who waits for jobs looks whether there is one to help with.
+/// How often a waiter checks whether there is a job to help with.
 const POLL: Duration = Duration::from_millis(50);
 
 /// The background jobs of one engine.
@@ -43,15 +45,15 @@ pub(crate) struct Background {
     jobs: Mutex<Jobs>,
     idle: Condvar,
     closing: AtomicBool,
-    /// Whether the closer does jobs himself just now.
+    /// Whether the closer is doing jobs itself.
     clearing: AtomicBool,
     closed: AtomicBool,
-    /// Held while somebody gathers all slots: two could wait for each other.
+    /// Held while gathering all slots: two threads could wait for each other.
     gathering: Mutex<()>,
 }
 
 impl Background {
-    /// No jobs yet; `slots` at a time of the kind that needs a slot.
+    /// No jobs yet; at most `slots` at a time of the kind that needs a slot.
     pub fn new(core: Arc<Core>, slots: usize) -> Arc<Background> {
         Arc::new(Background {
             core,
@@ -68,7 +70,8 @@ impl Background {
         self.closing.load(Ordering::Acquire)
     }
 
-    /// Has no further job begin, and waits for those that have; says whether it was the first to do so.
+    /// Prevents further jobs from beginning, and waits for those that have; returns whether this call was the
+    /// first.
     pub fn close(&self) -> bool {
         {
             let _jobs = self.jobs.lock();
@@ -77,8 +80,8 @@ impl Background {
         self.clearing.store(true, Ordering::Release);
         while self.core.env.executor.help() {}
         self.clearing.store(false, Ordering::Release);
-        // What is left will not begin, and nobody is to wait for it. It goes with nothing locked: it may hold
-        // the last handle of something.
+        // The remaining jobs will not begin, and nobody may wait for them. They are dropped with nothing
+        // locked: one may hold the last handle of something.
         let left = self.jobs.lock().take_all();
         drop(left);
         self.progressed();
@@ -86,14 +89,14 @@ impl Background {
         !self.closed.swap(true, Ordering::AcqRel)
     }
 
-    /// Closes if an engine could not be `opened`: whoever opens it again meets no job of it.
+    /// Closes if an engine could not be `opened`: another opening meets none of its jobs.
     pub fn closed_unless<T>(&self, opened: Result<T>) -> Result<T> {
         opened.inspect_err(|_| {
             self.close();
         })
     }
 
-    /// Counts a job in, unless the database is closing: then it says no.
+    /// Counts a job in; false if the database is closing.
     fn begin(&self) -> bool {
         let mut jobs = self.jobs.lock();
         let may = !self.is_closing();
@@ -101,7 +104,7 @@ impl Background {
         may
     }
 
-    /// Has a close wait for what the calling thread is about to do.
+    /// Makes a close wait for what the calling thread is about to do.
     pub fn hold_open(self: &Arc<Self>) -> Result<JobGuard> {
         match self.begin() {
             true => Ok(JobGuard { jobs: self.clone() }),
@@ -109,7 +112,8 @@ impl Background {
         }
     }
 
-    /// Does `work`, for which a close waits. Once the database is closed, that is an error only where there `is_work`.
+    /// Does `work`; a close waits for it. Once the database is closed, that is an error only if there
+    /// `is_work`.
     pub fn unless_closed(
         self: &Arc<Self>,
         is_work: impl FnOnce() -> bool,
@@ -122,7 +126,7 @@ impl Background {
         }
     }
 
-    /// Has `job` run in the background, unless the database is closing: then it says no.
+    /// Runs `job` in the background; false if the database is closing.
     pub fn spawn<E>(
         self: &Arc<Self>,
         lane: Lane,
@@ -135,7 +139,7 @@ impl Background {
         self.send(lane, Needs::Nothing, engine, |_, engine, _| job(engine))
     }
 
-    /// Has `flush` run in the background, unless the database is closing.
+    /// Runs `flush` in the background, unless the database is closing.
     pub fn spawn_flush<E>(
         self: &Arc<Self>,
         engine: &Weak<E>,
@@ -149,7 +153,8 @@ impl Background {
         });
     }
 
-    /// Has `job` tidy up in the background, unless the database is closing. Its failure is the database's.
+    /// Runs the cleanup `job` in the background, unless the database is closing. Its failure is the
+    /// database's.
     pub fn tidy<E>(
         self: &Arc<Self>,
         engine: &Weak<E>,
@@ -166,8 +171,8 @@ impl Background {
         })
     }
 
-    /// Has `piece` done again and again, each time as a job that tidies up: it is given where it begins, from 0 on, and says
-    /// where the next one does.
+    /// Runs `piece` again and again, each time as a cleanup job: it receives its start, 0 at first, and
+    /// returns the start of the next piece.
     pub fn tidy_in_pieces<E>(
         self: &Arc<Self>,
         engine: &Weak<E>,
@@ -194,13 +199,13 @@ impl Background {
         });
     }
 
-    /// Runs what is more urgent than jobs of `lane` and waits for a thread. A long job asks for it between its steps, with
-    /// nothing locked.
+    /// Runs more urgent jobs than those of `lane` that wait for a thread. A long job calls this between its
+    /// steps, with nothing locked.
     pub fn give_way(&self, lane: Lane) {
         while !self.is_closing() && self.core.env.executor.give_way(lane) {}
     }
 
-    /// Waits until no job is left. Does those himself, of any lane, that no thread has come for.
+    /// Waits until no job is left. The caller itself does those, of any lane, that no thread has taken.
     pub fn wait_idle(self: &Arc<Self>) {
         loop {
             if self.core.env.executor.help() || self.run_own() {
@@ -210,7 +215,7 @@ impl Background {
             if jobs.are_done() {
                 return;
             }
-            // One that has come since is his as well.
+            // It also does one that has come since.
             if !jobs.are_queued() || self.is_closing() {
                 self.idle.wait_for(&mut jobs, POLL);
             }
@@ -231,7 +236,8 @@ impl Background {
         }
     }
 
-    /// Waits until `done`, which is looked at whenever a job or a slot has come free, helping meanwhile.
+    /// Waits until `done`, which is checked whenever a job has ended or a slot was released, and helps
+    /// meanwhile.
     pub fn wait_until(&self, mut done: impl FnMut() -> bool) {
         while !done() {
             if !self.core.env.executor.help() {
@@ -240,13 +246,13 @@ impl Background {
         }
     }
 
-    /// Has those who wait look again: a job has come further.
+    /// Makes waiters check again: a job has made progress.
     pub fn progressed(&self) {
         self.idle.notify_all();
     }
 
-    /// Waits until background work has come `enough` far, or nobody does any and there is none. Where nobody else can do it,
-    /// does it by `next`, which says whether there was something to do.
+    /// Waits until background work has made `enough` progress, or nobody does any and none is left. If nobody
+    /// else can do it, does it by `next`, which returns whether there was something to do.
     pub fn work_until(
         self: &Arc<Self>,
         enough: impl Fn() -> bool,
@@ -262,7 +268,7 @@ impl Background {
                         continue;
                     }
                     drop(slot);
-                    // Else others are at what there is to do.
+                    // Otherwise others are doing what there is to do.
                     if !self.jobs.lock().slots.are_taken() {
                         return Ok(());
                     }
@@ -273,8 +279,8 @@ impl Background {
         })
     }
 
-    /// Slows a writer down by what `delay` says. Where that is nothing any more, does or awaits background work, as
-    /// [`work_until`](Self::work_until) does, until it is something again.
+    /// Delays a writer as long as `delay` says. If that returns nothing, it does or awaits background work,
+    /// like [`work_until`](Self::work_until), until there is a delay again.
     pub fn slow_down(
         self: &Arc<Self>,
         delay: impl Fn() -> Option<Duration>,
@@ -287,7 +293,7 @@ impl Background {
         Ok(())
     }
 
-    /// Waits until a job or a slot has come free, or for a short while.
+    /// Waits until a job has ended or a slot was released, or for a short while.
     pub fn wait_a_moment(&self) {
         let mut jobs = self.jobs.lock();
         self.idle.wait_for(&mut jobs, POLL);

@@ -1,13 +1,13 @@
 //! The jobs of one engine that wait for a thread.
 //!
-//! The executor gets a ticket for each of them: "run one of that lane". So whoever waits can do the jobs of
-//! his own database while the threads are busy elsewhere. Of others he does what such a job gives way to.
+//! The executor gets a ticket for each of them: "run one of that lane". So a waiting thread can do the jobs
+//! of its own database while the threads are busy elsewhere. Of other databases' jobs it does those that such
+//! a job gives way to.
 //!
-//! 1. A lane has no more jobs than tickets under way: a job enters its lane before its ticket is sent, and a
-//!    ticket takes out one job at most. A ticket whose job somebody else has done is that of the next one
-//!    that comes, which needs none of its own, or finds nothing.
-//! 2. A job is taken out and counted as begun in one step: none is run twice, and none is overlooked by who
-//!    waits.
+//! 1. A lane has no more jobs than tickets: a job enters its lane before its ticket is sent, and a ticket
+//!    takes out one job at most. A ticket whose job was done by another thread serves the next job, which
+//!    then needs none of its own, or finds nothing.
+//! 2. A job is taken out and counted as begun in one step: none runs twice, and no waiter overlooks one.
 //! 3. Jobs hold no handle of their [`Background`], which holds them; tickets hold a weak one.
 
 use std::collections::VecDeque;
@@ -21,17 +21,17 @@ use terrace_base::exec::{self, LANES, Lane};
 use super::slots::{Slot, Slots};
 use super::{Background, JobGuard};
 
-/// What a job is given when it begins, and whether it begins without that.
+/// What a job needs to begin, and what happens without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Needs {
     Nothing,
-    /// A slot. Without one it is put aside until one comes free: somebody has asked for what it does.
+    /// A slot. Without one it is put aside until one is released: its work was requested.
     Slot,
     /// A slot. Without one it is dropped: others do what it would have helped with.
     SlotOrGoes,
 }
 
-/// What a job does, with the slot that it needs.
+/// The work of a job, with the slot that it needs.
 type Work = Box<dyn FnOnce(&Arc<Background>, Option<Slot>) + Send>;
 
 /// A job that waits for a thread.
@@ -46,14 +46,14 @@ impl std::fmt::Debug for Waiting {
     }
 }
 
-/// Jobs that have begun, those that wait for a thread, and those that wait for a slot.
+/// Running jobs, jobs that wait for a thread, and jobs that wait for a slot.
 #[derive(Debug)]
 pub(super) struct Jobs {
     pub running: usize,
     lanes: [VecDeque<Waiting>; LANES],
-    /// Tickets of each lane that are under way.
+    /// Tickets of each lane that the executor has.
     tickets: [usize; LANES],
-    /// Compactions that were asked for while every slot was taken.
+    /// Compactions that were requested while every slot was taken.
     aside: VecDeque<Waiting>,
     pub slots: Slots,
 }
@@ -74,7 +74,7 @@ impl Jobs {
         self.running == 0 && !self.are_queued()
     }
 
-    /// Whether a ticket of `lane` is to be sent, which is then under way.
+    /// Whether to send a ticket of `lane`, which is then counted.
     fn begin_ticket(&mut self, lane: Lane) -> bool {
         let lane = lane as usize;
         let is_wanted = self.lanes[lane].len() > self.tickets[lane];
@@ -92,8 +92,9 @@ impl Jobs {
         self.lanes.iter().flatten().filter(|job| is_counted(job.needs)).count()
     }
 
-    /// Queues `job`, but no more that need a slot than there are free ones: then a compaction is left to others, and what
-    /// goes without a slot is refused, which it says. Gives back what is not kept: it is dropped when nothing is locked.
+    /// Queues `job`, but no more jobs that need a slot than there are free ones: beyond that a compaction is
+    /// left to others, and a job that is dropped without a slot is refused, which the result says. Returns
+    /// the job if it is not kept: it must be dropped with nothing locked.
     fn add(&mut self, lane: Lane, job: Waiting) -> (bool, Option<Waiting>) {
         let has_room = self.queued(|needs| needs != Needs::Nothing) < self.slots.free();
         match job.needs {
@@ -104,8 +105,8 @@ impl Jobs {
         (true, None)
     }
 
-    /// Keeps a compaction until a slot comes free, unless there are others that begin after this moment: they
-    /// see what it would have seen.
+    /// Keeps a compaction until a slot is released, unless others will begin after this moment: they see what
+    /// it would have seen.
     fn put_aside(&mut self, job: Waiting) -> Option<Waiting> {
         let begins_later = self.queued(|needs| needs == Needs::Slot) > 0;
         if begins_later || self.aside.len() >= self.slots.limit() {
@@ -115,7 +116,8 @@ impl Jobs {
         None
     }
 
-    /// Queues what waits for a slot, now that one is free; whether a ticket of compactions is to be sent for it.
+    /// Queues a job that waits for a slot, now that one is free; returns whether to send a ticket of
+    /// compactions for it.
     pub fn resume(&mut self) -> bool {
         self.lanes[Lane::Compaction as usize].extend(self.aside.pop_front());
         self.begin_ticket(Lane::Compaction)
@@ -123,8 +125,8 @@ impl Jobs {
 }
 
 impl Background {
-    /// Has `job` run in the background with what it `needs`, unless the database is closing: then it says no,
-    /// as it does to a job that goes without a slot.
+    /// Runs `job` in the background with what it `needs`; false if the database is closing, or if the job is
+    /// dropped without a slot.
     pub(super) fn send<E>(
         self: &Arc<Self>,
         lane: Lane,
@@ -155,7 +157,7 @@ impl Background {
         is_taken
     }
 
-    /// Has a thread come for a job of `lane`, by a ticket that counts as under way.
+    /// Requests a thread for a job of `lane`, by a ticket that is counted already.
     pub(super) fn send_ticket(self: &Arc<Self>, lane: Lane) {
         let jobs = Arc::downgrade(self);
         let ticket = move || {
@@ -173,12 +175,12 @@ impl Background {
 
     /// Runs the most urgent job that waits for a thread; false if there is none.
     pub(super) fn run_own(self: &Arc<Self>) -> bool {
-        // As on a thread of the executor, one that panics takes nobody with it.
+        // As on a thread of the executor, a panic of the job does not spread.
         self.next_job(self.jobs.lock(), 0..LANES).map(exec::run).is_some()
     }
 
     /// Takes out a job of `lanes`, and counts it as begun, unless the database is closing and others are to
-    /// do it. One that needs a slot and finds none ends at once.
+    /// do it. A job that needs a slot and finds none ends at once.
     fn next_job(self: &Arc<Self>, mut jobs: MutexGuard<'_, Jobs>, lanes: Range<usize>) -> Option<exec::Job> {
         if self.is_closing() && !self.clearing.load(Ordering::Acquire) {
             return None;
@@ -199,7 +201,7 @@ impl Background {
         let dropped = if needs == Needs::Slot { jobs.put_aside(job) } else { Some(job) };
         drop(jobs);
         drop(dropped);
-        // Whoever waits for it looks again.
+        // Its waiters check again.
         self.idle.notify_all();
         Some(Box::new(|| ()))
     }

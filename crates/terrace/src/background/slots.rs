@@ -1,8 +1,8 @@
-//! Slots: how many compactions of one engine run at once. Whoever compacts has one, a thread of the executor
-//! as well as a writer that does it himself; whoever has all of them knows that nobody else compacts.
+//! Slots limit how many compactions of one engine run at once. Every compacting thread has one, a writer as
+//! well as a thread of the executor; a holder of all slots knows that nobody else compacts.
 //!
-//! 1. A slot is taken by whoever begins, and given back when it is dropped.
-//! 2. A compaction that was asked for while none was free is queued when one comes free, unless the database
+//! 1. A slot is taken when a compaction begins, and released when it is dropped.
+//! 2. A compaction that was requested while none was free is queued when one is released, unless the database
 //!    is closing.
 
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use terrace_base::exec::Lane;
 
 use super::Background;
 
-/// Which slots are taken.
+/// The taken slots.
 #[derive(Debug)]
 pub(super) struct Slots {
-    /// A bit each.
+    /// One bit for each.
     taken: usize,
     limit: usize,
 }
@@ -28,17 +28,17 @@ impl Slots {
         self.limit
     }
 
-    /// How many are free.
+    /// The number of free slots.
     pub fn free(&self) -> usize {
         self.limit - self.taken.count_ones() as usize
     }
 
-    /// Whether somebody has one.
+    /// Whether any is taken.
     pub fn are_taken(&self) -> bool {
         self.taken != 0
     }
 
-    /// Takes the first that is free.
+    /// Takes the first free one.
     pub fn take(&mut self) -> Option<usize> {
         let number = self.taken.trailing_ones() as usize;
         let is_free = number < self.limit;
@@ -96,7 +96,7 @@ impl Slot {
         Slot { jobs: jobs.clone(), number }
     }
 
-    /// Which of the slots it is, from 0.
+    /// Its index, from 0.
     pub fn number(&self) -> usize {
         self.number
     }

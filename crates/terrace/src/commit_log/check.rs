@@ -1,4 +1,4 @@
-//! Whether the logs that are needed are there and sound.
+//! Checks that the needed logs exist and are sound.
 
 use terrace_base::Result;
 use terrace_disk::Access;
@@ -10,7 +10,7 @@ use crate::core::report::problem;
 use crate::manifest::Manifest;
 
 impl CommitLog {
-    /// Reads every log that is needed back; says what is wrong.
+    /// Reads back every needed log; returns what is wrong.
     pub fn check(&self, manifest: &Manifest) -> Result<Vec<String>> {
         let series = self.series.lock();
         let all = series.older.iter().chain(&series.current);
@@ -34,7 +34,7 @@ impl CommitLog {
         Ok(problems)
     }
 
-    /// Whether the log that was begun last is there, and the one that was sealed last as long as it was, by its length
+    /// Whether the log begun last exists, and the log sealed last is as long as it was; looks at lengths
     /// alone.
     pub fn end_is_there(&self, manifest: &Manifest) -> Result<bool> {
         let (state, fs) = (manifest.state(), self.core.fs());

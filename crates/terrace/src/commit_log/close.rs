@@ -9,8 +9,8 @@ use super::{CommitLog, Log, Logged, Place, Record, Series};
 use crate::manifest::{Edit, Manifest};
 
 impl CommitLog {
-    /// Ends the logs in order, for a clean close. Where what lies in them turns out not to be durable, everything that
-    /// memtables hold goes elsewhere even now: nothing else will bring it there.
+    /// Ends the logs in order, for a clean close. If their contents turn out not to be durable, everything
+    /// that memtables hold is written elsewhere now: nothing later will do it.
     pub fn close(&self, host: &impl Logged) -> Result<()> {
         self.mend(host)?;
         match self.seal(host.manifest()) {
@@ -23,8 +23,8 @@ impl CommitLog {
         }
     }
 
-    /// Seals the last log, with those before it durable: then damage to any of their records is found, and the manifest knows
-    /// it.
+    /// Seals the last log, with those before it durable: then damage to any of their records can be found,
+    /// and the manifest knows the seal.
     fn seal(&self, manifest: &Manifest) -> Result<()> {
         let mut series = self.series.lock();
         let outcome = sync_all(&mut series);
@@ -35,7 +35,7 @@ impl CommitLog {
         let end = self.after(&mut series, outcome)?;
         match series.place {
             Place::Files => {
-                // What an earlier life has sealed may be needed still.
+                // A log that an earlier session has sealed may still be needed.
                 let (number, bytes) = end.or_else(|| manifest.state().needed_end()).unwrap_or_default();
                 manifest.apply(&[Edit::LogEnd { number, bytes }])
             }
@@ -43,12 +43,12 @@ impl CommitLog {
         }
     }
 
-    /// Ends the last log, if there is one; says its number and how many bytes it has if it lies in a file.
+    /// Ends the last log, if there is one; returns its number and, if it lies in a file, its size in bytes.
     fn seal_last(&self, series: &mut Series) -> Result<Option<(u64, u64)>, Failure> {
         match (series.older.last_mut(), &series.place) {
             (Some(Log::File(log)), _) => Ok(Some((log.number, log.seal()?))),
             (Some(Log::Pool(log)), Place::Pool { pool, .. }) => {
-                // For this an extent is kept.
+                // An extent is kept back for this.
                 let closed = pool.claiming(Claim::All, || log.append(&Record::Closed.bytes()));
                 closed.map(|()| None).map_err(Failure::Refused)
             }

@@ -1,8 +1,8 @@
 //! One log in a file.
 //!
-//! 1. `good` bytes of the file are records that were acknowledged; what follows was not, or not yet.
-//! 2. Records in `buffered` are in no file. They are handed over in order, all or none.
-//! 3. After an error other than [`Failure::Refused`] the file takes no more.
+//! 1. The first `good` bytes of the file are acknowledged records; the rest was not acknowledged, or not yet.
+//! 2. Records in `buffered` are in no file yet. They are handed over in order, all or none.
+//! 3. After an error other than [`Failure::Refused`] the file accepts no more records.
 
 use std::path::{Path, PathBuf};
 
@@ -13,12 +13,12 @@ use super::record::Record;
 use crate::core::Core;
 use crate::manifest::FileName;
 
-/// What became of a log that could not do what it was asked.
+/// The state of a log after a failed operation.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// Nothing: it is as it was before, and may be asked again.
+    /// Unchanged: it may be tried again.
     Refused(Error),
-    /// What its end is, or what of it is durable, is not known.
+    /// Its end, or how much of it is durable, is unknown.
     Broken(Error),
 }
 
@@ -29,7 +29,7 @@ impl Failure {
     }
 }
 
-/// A log in a file, being written.
+/// A log in a file that is being written.
 #[derive(Debug)]
 pub(super) struct FileLog {
     pub number: u64,
@@ -46,7 +46,7 @@ pub(super) fn log_path(dir: &Path, number: u64) -> PathBuf {
     FileName::Log(number).path(dir)
 }
 
-/// What an append has come to. By the contract of files one without room leaves nothing.
+/// The outcome of an append. By the contract of files, an append without room leaves nothing.
 fn written(outcome: Result<u64>) -> Result<(), Failure> {
     match outcome {
         Ok(_) => Ok(()),
@@ -56,8 +56,8 @@ fn written(outcome: Result<u64>) -> Result<(), Failure> {
 }
 
 impl FileLog {
-    /// Creates log file `number` of `database` with `first` as its first record, not yet synced, and with room to write
-    /// through a mapping if it is to be `mapped` and can be.
+    /// Creates log file `number` of `database` with `first` as its first record, not yet synced; if it is to
+    /// be `mapped` and can be, it has room to write through a mapping.
     pub fn create(
         core: &Core,
         (number, mapped): (u64, bool),
@@ -74,7 +74,7 @@ impl FileLog {
         })
     }
 
-    /// Appends `record`, keeping up to `buffer_bytes` back, and makes it durable if `sync`.
+    /// Appends `record`, keeping back up to `buffer_bytes`, and makes it durable if `sync`.
     pub fn append(&mut self, record: &[u8], buffer_bytes: usize, sync: bool) -> Result<(), Failure> {
         self.unsynced = true;
         if self.buffered.is_empty() && record.len() > buffer_bytes {
@@ -97,7 +97,7 @@ impl FileLog {
             return Ok(());
         }
         self.hand_over().inspect_err(|_| {
-            // The others were acknowledged.
+            // The earlier records were acknowledged.
             self.buffered.truncate(before.0);
             self.ends.truncate(before.1);
         })
@@ -116,8 +116,8 @@ impl FileLog {
         Ok(())
     }
 
-    /// Makes everything appended durable. After a failure nothing that was not durable before can be taken to be so,
-    /// whatever a second try says.
+    /// Makes everything appended durable. After a failure, nothing that was not durable before may be assumed
+    /// durable, whatever a second attempt reports.
     pub fn sync(&mut self) -> Result<(), Failure> {
         if !self.unsynced {
             return Ok(());
@@ -134,7 +134,7 @@ impl FileLog {
         self.writer.has_room()
     }
 
-    /// Gives back the room of a log that is complete. What stays does no harm but take it.
+    /// Gives back the unused room of a complete log. If that fails, the room is merely wasted.
     pub fn trim(&mut self) {
         if let Err(error) = self.writer.trim() {
             tracing::warn!(%error, "the room behind a commit log is given back with the log");
@@ -145,21 +145,21 @@ impl FileLog {
         self.unsynced
     }
 
-    /// Everything appended, after which nothing was, has been made durable.
+    /// Everything appended has been made durable, and nothing was appended since.
     pub fn note_synced(&mut self) {
         self.unsynced = false;
     }
 
-    /// Leaves the log, of which only what was acknowledged may be found by the next opening of the file. What a failed sync has
-    /// made of the file nobody knows; a power cut may bring back what is cut here.
+    /// Stops using the log; the next opening of the file may find only what was acknowledged. The state of
+    /// the file after a failed sync is unknown; a power cut may bring back what is cut here.
     pub fn leave(&mut self) {
         if let Err(error) = self.writer.cut(self.good) {
             tracing::warn!(%error, "a write that was refused stays in the commit log until that is begun anew");
         }
     }
 
-    /// Ends the log; says how many bytes it has. Where that fails it ends with its last record, as that of a process which was
-    /// killed: of an end whose sync has failed anything may be left.
+    /// Ends the log; returns its size in bytes. If that fails, it ends with its last record, like the log of
+    /// a killed process: after a failed sync any part of its end may be left.
     pub fn seal(&mut self) -> Result<u64, Failure> {
         let sealed = self.writer.seal();
         let is_written = self.writer.len() > self.good;

@@ -1,8 +1,8 @@
-//! Where the writes of a memtable begin in the logs.
+//! Where a memtable's writes begin in the logs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The first log that has something of a memtable; zero while there is none.
+/// The first log with writes of a memtable; zero while there is none.
 #[derive(Debug, Default)]
 pub(crate) struct FirstLog(AtomicU64);
 
@@ -11,7 +11,7 @@ impl FirstLog {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Whether log `number`, or one before it, has something of the memtable.
+    /// Whether log `number`, or one before it, has writes of the memtable.
     pub fn is_up_to(&self, number: u64) -> bool {
         (1..=number).contains(&self.get())
     }
@@ -23,13 +23,13 @@ impl FirstLog {
         }
     }
 
-    /// Notes that log `number` stands for all logs before it.
+    /// Notes that log `number` replaces all logs before it.
     pub fn replace(&self, number: u64) {
         self.0.store(number, Ordering::Release);
     }
 }
 
-/// The oldest log that one of the memtables `newer`, newest first, goes on from.
+/// The oldest log that the memtables `newer`, newest first, begin in.
 pub(crate) fn oldest_first_log(newer: impl Iterator<Item = u64>) -> Option<u64> {
     newer.filter(|&number| number > 0).last()
 }

@@ -1,4 +1,5 @@
-//! Going on after a failure: what memtables hold goes elsewhere, and the logs before are needed no more.
+//! Recovery from a failure: the memtables' contents are written elsewhere, and earlier logs are no longer
+//! needed.
 
 use std::sync::atomic::Ordering;
 
@@ -9,34 +10,34 @@ use super::{CommitLog, Log, Logged, Place, Record, Series};
 use crate::batch::WriteBatch;
 use crate::manifest::Edit;
 
-/// Bytes of operations in one record of a log that begins with what memtables hold.
+/// Bytes of operations in one record of a log that begins with the memtables' contents.
 const RECORD_BYTES: usize = 256 << 10;
 
-/// What a new log takes beside what it holds: headers, and whole blocks for its name.
+/// Room that a new log takes beside its contents: headers, and whole blocks for its name.
 const ROOM_BYTES: u64 = 64 << 10;
 
-/// So many logs in files may be left by openings in which little was written.
+/// Up to this many files may remain of logs from openings in which little was written.
 const MOST_SMALL_LOGS: usize = 4;
 
-/// What memtables may hold for each log that is there, for all of it to be copied or flushed.
+/// Bytes in memtables, for each existing log, up to which everything is copied or flushed.
 const SMALL_LOG_BYTES: u64 = 256 << 10;
 
-/// Why a log is begun that takes the place of all.
+/// Why a log begins that replaces all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Need {
-    /// The one before is broken.
+    /// The previous one is broken.
     Must,
-    /// Many small ones are there.
+    /// There are many small ones.
     Wish,
 }
 
-/// Whether of `there` logs, which hold no more than `bytes` together, one should take the place: openings in which little was
-/// written have left them.
+/// Whether one log should replace the `there` logs, which hold at most `bytes` together: openings in which
+/// little was written have left them.
 pub(crate) fn are_many_and_small(there: usize, bytes: u64) -> bool {
     there > MOST_SMALL_LOGS && bytes <= there as u64 * SMALL_LOG_BYTES
 }
 
-/// A record of a memtable, on its way into another log.
+/// A memtable record on its way into another log.
 pub(crate) trait Entry {
     /// Its sequence number.
     fn seq(&self) -> u64;
@@ -46,8 +47,8 @@ pub(crate) trait Entry {
 }
 
 impl CommitLog {
-    /// After a failure of the log: brings everything that it may have lost elsewhere. Refused at once, with nothing
-    /// written, while the disk has no room for it.
+    /// After a failure of the log: writes everything that it may have lost elsewhere. Refused at once, with
+    /// nothing written, while the disk lacks room for it.
     pub fn mend(&self, host: &impl Logged) -> Result<()> {
         if !self.is_broken() {
             return Ok(());
@@ -63,15 +64,17 @@ impl CommitLog {
         self.begin_anew(host, Need::Must)
     }
 
-    /// [`mend`](Self::mend), for a write that was refused just now: what does not succeed here is done before the next.
+    /// [`mend`](Self::mend) for a write that was just refused: if it fails here, it is done before the next
+    /// write.
     pub fn try_to_mend(&self, host: &impl Logged) {
         if let Err(error) = self.mend(host) {
             tracing::warn!(%error, "the commit log could not be begun anew");
         }
     }
 
-    /// After an opening in order that has found `there` logs in files: each writer that opens the database begins one, so
-    /// where many hold little one takes the place of all. Where the disk has no room for it they stay.
+    /// After a clean opening that has found `there` logs in files: each writer that opens the database begins
+    /// one, so if many of them hold little, one log replaces them all. If the disk lacks room for it, they
+    /// stay.
     pub fn join_small(&self, host: &impl Logged, there: usize) -> Result<()> {
         let bytes = host.memtable_bytes();
         let is_in_files = matches!(self.series.lock().place, Place::Files);
@@ -87,8 +90,8 @@ impl CommitLog {
         }
     }
 
-    /// Begins a log with everything that the memtables hold and drops those before it. Where that is merely a `Wish`, a log
-    /// that cannot be written is none, and all stays as it is.
+    /// Begins a log with everything that the memtables hold and drops the logs before it. If that is merely a
+    /// `Wish` and the log cannot be written, nothing changes.
     fn begin_anew(&self, host: &impl Logged, need: Need) -> Result<()> {
         let mut series = self.series.lock();
         if need == Need::Must && !self.is_broken() {
@@ -104,7 +107,7 @@ impl CommitLog {
             copied => copied?,
         };
         let begun = copied.as_ref().map(|log| self.begun(log.number));
-        // Until it is certain whether this has happened no log is to be trusted.
+        // No log can be trusted until it is certain whether this has happened.
         self.distrust();
         manifest.apply(&begun.into_iter().chain([Edit::LogNumber(number)]).collect::<Vec<_>>())?;
         self.go_on(&mut series, host, copied);
@@ -115,7 +118,7 @@ impl CommitLog {
 
     /// A log with everything that the memtables hold, if they hold anything.
     fn copy_all(&self, host: &impl Logged, number: u64) -> Result<Option<FileLog>> {
-        // In this order: what is flushed meanwhile is in the log twice rather than not at all.
+        // In this order: a write flushed meanwhile is then in the log twice rather than missing.
         let flushed = host.manifest().state().flushed_seq;
         let mut records = host.unflushed(flushed)?;
         records.sort_unstable_by_key(Entry::seq);
@@ -135,7 +138,7 @@ impl CommitLog {
         }
     }
 
-    /// A log that begins with `records`, in order, and stands for all before it; durable.
+    /// A durable log that begins with `records`, in order, and replaces all before it.
     fn copy<E: Entry>(&self, number: u64, flushed: u64, records: &[E]) -> Result<FileLog> {
         let copied = (|| {
             let first = Record::Restart { number, flushed };
@@ -158,7 +161,7 @@ impl CommitLog {
     }
 }
 
-/// The first operations of `run`, not too many, and how many they are.
+/// The first operations of `run`, up to about `most_bytes`, and their number.
 fn some_ops<E: Entry>(run: &[E], most_bytes: usize) -> Result<(WriteBatch, usize)> {
     let mut ops = WriteBatch::new();
     for (taken, record) in run.iter().enumerate() {

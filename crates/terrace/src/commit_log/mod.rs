@@ -1,30 +1,34 @@
-//! The commit log: what makes writes durable that memtables alone would not.
+//! The commit log: it makes writes durable while they are only in memtables.
 //!
-//! There is one series of logs, numbered upward by the manifest's file numbers; each begins where a memtable does, or
-//! where the one before it has its size, and goes when everything in it is in tables. They lie in a pool, where that is
-//! persistent memory, or in files. In the pool every group is durable when it is acknowledged. In files it is durable
-//! when somebody syncs; where memtables lie in DRAM it has been handed to the system by then, so that a killed process
-//! loses nothing, and where they outlive the process some of it may be kept back for a while. A power cut leaves a
-//! prefix of the history: `replay` says how.
+//! There is one series of logs, numbered upward by the manifest's file numbers; each begins with a memtable,
+//! or when the one before it has reached its size, and is removed when everything in it is in tables. They
+//! lie in a pool, if that is persistent memory, or in files. In the pool every group is durable when it is
+//! acknowledged. In files it is durable after a sync; where memtables lie in DRAM it has been handed to the
+//! system by then, so that a killed process loses nothing, and where they outlive the process some of it may
+//! be kept back for a while. A power cut leaves a prefix of the history: see `replay`.
 //!
-//! What is promised of files, whatever fails:
+//! Promises for logs in files, whatever fails:
 //!
 //! 1. **A refused write does not come back.** Its error is returned with the log as it was before, or with the log cut
 //!    back to its last acknowledged record and left. A process that is then killed leaves no trace of the write. A power
 //!    cut may bring it back as long as no other log could be begun.
 //! 2. **A full disk refuses what does not fit, and nothing else.** An append without room leaves the log usable.
-//! 3. **A failed sync proves nothing, and neither does the next.** Whatever had not been synced may be gone from the
-//!    disk, and from the page cache too. So after it, and after an append that failed for any other reason, the log is left,
-//!    and nothing is logged before everything that memtables hold is elsewhere ([`CommitLog::mend`]): in a new log that
-//!    stands for all before it, durable and complete before it counts; or, where that is much and tables may be written
-//!    without a log, in tables. A close, behind which nothing is logged, brings it there itself.
+//! 3. **A failed sync proves nothing, and neither does the next.** Whatever had not been synced may be gone from
+//!    the disk, and from the page cache too. So after a failed sync, and after an append that failed for any
+//!    reason but lack of room, the log is abandoned, and nothing is logged until everything that memtables
+//!    hold is elsewhere ([`CommitLog::mend`]): in a new log that replaces all before it, durable and complete
+//!    before it counts; or, if that is much and tables may be written without a log, in tables. A close, after
+//!    which nothing is logged, moves it itself.
 //! 4. **A failed attempt costs little.** Nothing is begun before the disk shows room for all of it.
-//! 5. **What a dead process left is not taken for durable.** Its last sync may have failed. What it logged is read, and
-//!    goes elsewhere, as under 3, before anything is logged that rests on it.
+//! 5. **What a dead process left is not assumed durable.** Its last sync may have failed. Its log is read
+//!    back, and the contents are written elsewhere, as under 3, before anything is logged that depends on
+//!    them.
 //! 6. A sync of a log syncs those before it first.
-//! 7. The manifest knows a log in a file before that takes its first group: one that is missing is missed.
+//! 7. The manifest knows a log in a file before the log takes its first group, so that a missing log is
+//!    noticed.
 //!
-//! The leader alone appends, syncs and mends, and removal happens beside it. `docs/formats/commit_log.md` has the records.
+//! Only the leader appends, syncs and mends; removal runs beside it. `docs/formats/commit_log.md` has the
+//! records.
 
 mod check;
 mod close;
@@ -66,10 +70,10 @@ pub(crate) use recover::unless_full;
 pub(crate) use replay::{Replayed, first_beginning, groups_beyond, log_files, replay, replay_files};
 pub(crate) use salvage::{gather_logs, rebuild};
 
-/// The largest buffer that is kept from one record to the next.
+/// The largest buffer kept from one record to the next.
 const KEPT_RECORD_BYTES: usize = 4 << 20;
 
-/// What the logs need of the engine whose memtables they make durable.
+/// What the logs need from the engine whose memtables they make durable.
 pub(crate) trait Logged {
     /// A record of a memtable.
     type Entry: Entry;
@@ -80,32 +84,33 @@ pub(crate) trait Logged {
     /// The last sequence number in a memtable or table.
     fn last_applied(&self) -> u64;
 
-    /// Notes that what goes into the active memtable is logged from log `number` on, unless it is from an earlier one.
+    /// Notes that writes to the active memtable are logged from log `number` on, unless it already began in
+    /// an earlier log.
     fn logged_from(&self, number: u64);
 
-    /// The records of memtables after `flushed`, in any order.
+    /// The memtables' records after `flushed`, in any order.
     fn unflushed(&self, flushed: u64) -> Result<Vec<Self::Entry>>;
 
-    /// Bytes that memtables hold, at most.
+    /// An upper bound of the bytes in memtables.
     fn memtable_bytes(&self) -> u64;
 
-    /// Brings everything that memtables hold into tables.
+    /// Flushes everything that memtables hold into tables.
     fn flush_all(&self) -> Result<()>;
 
-    /// Notes that log `number` stands for all before it, of every memtable that is not empty; whether the active one goes
-    /// on in it.
+    /// Notes, for every memtable that is not empty, that log `number` replaces all before it; returns whether
+    /// the active one continues in it.
     fn relogged(&self, number: u64) -> bool;
 }
 
-/// What an engine asks of its logs.
+/// What an engine requires of its logs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Policy {
     /// Bytes kept in DRAM before they are handed to the file system.
     pub buffer_bytes: usize,
-    /// A log is complete and synced before the next is begun, because flushing begins to show what is in tables before
-    /// all of it is.
+    /// A log is complete and synced before the next begins, because flushing begins to show what is in tables
+    /// before all of it is there.
     pub each_complete: bool,
-    /// Memtables that hold more are flushed in place of being copied to another log.
+    /// Memtables that hold more are flushed instead of being copied to another log.
     pub copy_bytes: u64,
 }
 
@@ -114,26 +119,26 @@ pub(crate) struct Policy {
 pub(crate) struct CommitLog {
     core: Arc<Core>,
     policy: Policy,
-    /// Whose they are, in the headers of files.
+    /// The owner, in the headers of files.
     database: u64,
     series: Mutex<Series>,
-    /// Logs in the pool that it was rid of since the opening.
+    /// Logs removed from the pool since the opening.
     dropped: AtomicU64,
-    /// What lies in the files cannot be relied upon: nothing more is logged before it is elsewhere.
+    /// The files' contents are not reliable: nothing more is logged until everything is elsewhere.
     broken: AtomicBool,
 }
 
-/// The log being written, and those before it that are still needed.
+/// The log being written, and the earlier ones that are still needed.
 #[derive(Debug)]
 struct Series {
     place: Place,
     current: Option<Log>,
     older: Vec<Log>,
-    /// The log before the one to come; zero if there was none.
+    /// The log before the next one; zero if there was none.
     previous: u64,
-    /// The last log that the manifest has been told of.
+    /// The last log that the manifest knows.
     announced: u64,
-    /// A record being put together.
+    /// A record under construction.
     record: Vec<u8>,
 }
 
@@ -158,7 +163,7 @@ impl Log {
         }
     }
 
-    /// Its number, if what it has is not all durable.
+    /// Its number, if some of its contents are not durable.
     fn number_of_unsynced(&self) -> Option<u64> {
         match self {
             Log::Pool(_) => None,
@@ -183,7 +188,7 @@ impl Log {
 }
 
 impl CommitLog {
-    /// No logs yet; they are to lie in the pool, so many bytes reserved for each, or in files.
+    /// No logs yet; they will lie in the pool, with this many bytes reserved for each, or in files.
     pub fn new(
         core: Arc<Core>,
         manifest: &Manifest,
@@ -213,7 +218,7 @@ impl CommitLog {
         Ok(())
     }
 
-    /// What the logs in the pool hold; none if there is no pool.
+    /// The contents of the logs in the pool; none without a pool.
     pub fn gather(&self) -> Option<Gathered> {
         let series = self.series.lock();
         let Place::Pool { pool, .. } = &series.place else { return None };
@@ -235,7 +240,7 @@ impl CommitLog {
         Files { fs: self.core.fs(), dir: &self.core.dir, database, numbers, each_complete, read_only }
     }
 
-    /// Appends the group, and makes it as durable as it is asked to be. It is refused wholly or not at all.
+    /// Appends the group, and makes it as durable as requested. On an error nothing of it was appended.
     pub fn append(&self, host: &impl Logged, group: &Group<'_>) -> Result<()> {
         let mut series = self.series.lock();
         let mut record = std::mem::take(&mut series.record);
@@ -261,7 +266,7 @@ impl CommitLog {
         sync: bool,
     ) -> Result<(), Failure> {
         if sync {
-            // In this order: a log that was synced tells that those before it are complete.
+            // In this order: a synced log proves that those before it are complete.
             series.older.iter_mut().try_for_each(Log::sync)?;
         }
         let Some(log) = &mut series.current else {
@@ -275,19 +280,20 @@ impl CommitLog {
         log.append(record, self.policy.buffer_bytes, sync)
     }
 
-    /// Has a log to be written to, in which there is room for a record of `bytes` if it lies in the pool.
+    /// Makes sure that there is a log to write to; one in the pool has room for a record of `bytes`.
     fn begin_if_none(&self, series: &mut Series, host: &impl Logged, bytes: u64) -> Result<()> {
         if series.current.is_none() {
             let log = self.begin(series, host, bytes)?;
             series.previous = log.number();
-            // Also while the manifest cannot be told of it: a flush that ends meanwhile leaves it in its place.
+            // Even if the manifest cannot be told of it: a flush that ends meanwhile leaves the log in its
+            // place.
             host.logged_from(log.number());
             series.current = Some(log);
         }
         Ok(())
     }
 
-    /// Begins the next log. If that fails nothing of it counts.
+    /// Begins the next log. If that fails, nothing has changed.
     fn begin(&self, series: &Series, host: &impl Logged, bytes: u64) -> Result<Log> {
         let number = host.manifest().take_numbers(1).start;
         let first = Record::Start { number, before: host.last_applied(), previous: series.previous };
@@ -301,7 +307,7 @@ impl CommitLog {
         }
     }
 
-    /// Has the manifest know the log being written. Where it cannot, the log waits for its first group.
+    /// Tells the manifest of the log being written. If that fails, the log waits for its first group.
     fn announce(&self, series: &mut Series, manifest: &Manifest) -> Result<()> {
         match &series.current {
             Some(Log::File(log)) if log.number != series.announced => {
@@ -317,7 +323,7 @@ impl CommitLog {
         Edit::LogBegun(BegunLog { number, epoch: self.core.fs().epoch(&self.core.dir) })
     }
 
-    /// Leaves the logs where their end or their durability is not known any more.
+    /// Abandons the logs if their end or their durability is no longer known.
     fn after<T>(&self, series: &mut Series, outcome: Result<T, Failure>) -> Result<T> {
         if let Err(Failure::Broken(_)) = &outcome {
             self.broken.store(true, Ordering::Release);
@@ -330,18 +336,18 @@ impl CommitLog {
         outcome.map_err(|failure| failure.error().clone())
     }
 
-    /// Whether what the files hold must go elsewhere before anything more is logged.
+    /// Whether the files' contents must be written elsewhere before anything more is logged.
     pub fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Acquire)
     }
 
-    /// Has everything that was replayed go elsewhere before anything more is logged.
+    /// Requires everything replayed to be written elsewhere before anything more is logged.
     pub fn distrust(&self) {
         self.broken.store(true, Ordering::Release);
     }
 
-    /// Leaves the log being written, which the next memtable does not go on with. Where each log is to be complete it is
-    /// synced first, and stays if that fails.
+    /// Ends the use of the log being written: the next memtable begins another. If each log must be complete,
+    /// it is synced first, and stays in use if that fails.
     pub fn rotate(&self) -> Result<()> {
         let mut series = self.series.lock();
         if self.policy.each_complete {
@@ -356,13 +362,13 @@ impl CommitLog {
         Ok(())
     }
 
-    /// Whether files are written through a mapping where that can be. What is gathered first is cheaper handed over by a
-    /// call: that clears no page before it fills it.
+    /// Whether files are written through a mapping where possible. Records that are buffered first are
+    /// cheaper to hand over by a system call, which does not clear a page before filling it.
     fn maps_files(&self) -> bool {
         self.core.options.map_logs && self.policy.buffer_bytes == 0
     }
 
-    /// Where logs lie and how they are written, in words.
+    /// Describes where logs lie and how they are written.
     pub fn describe(&self) -> &'static str {
         let series = self.series.lock();
         match (&series.place, &series.current) {
@@ -375,19 +381,19 @@ impl CommitLog {
         }
     }
 
-    /// The log from which on later memtables are logged, `known` if that is known. Otherwise a number is taken for it:
-    /// under the log's lock, so that the log to come has a higher one.
+    /// The log from which on later memtables are logged: `known`, if that is known. Otherwise it takes a new
+    /// number under the log's lock, so that the next log has a higher one.
     pub fn first_after(&self, manifest: &Manifest, known: impl FnOnce() -> Option<u64>) -> u64 {
         let _series = self.series.lock();
         known().unwrap_or_else(|| manifest.take_numbers(1).start)
     }
 
-    /// Lets go of logs that the manifest says are no longer needed.
+    /// Removes logs that the manifest no longer needs.
     pub fn drop_old(&self, manifest: &Manifest) -> Result<()> {
         let mut series = self.series.lock();
         let series = &mut *series;
         let needed = manifest.state().log_number;
-        // One after the other: behind one that fails the rest is still known.
+        // One after the other: if one fails, those after it are still known.
         while let Some(at) = series.older.iter().position(|log| log.number() < needed) {
             if let (Log::Pool(log), Place::Pool { pool, .. }) = (series.older.remove(at), &series.place) {
                 log.remove(pool)?;
@@ -397,13 +403,13 @@ impl CommitLog {
         self.remove_old_files(manifest)
     }
 
-    /// How many logs the pool was rid of since the opening: whoever was refused, and finds that there are more by now, may
-    /// try again.
+    /// The number of logs removed from the pool since the opening: a refused writer may try again if it has
+    /// grown.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// What a failed creation leaves would do no harm but take room, which may be what is missing.
+    /// The remains of a failed creation would only take room, which may be what is missing.
     fn remove_attempt(&self, number: u64) {
         let path = file::log_path(&self.core.dir, number);
         self.core.files.remove([unfinished_path(&path), path]);

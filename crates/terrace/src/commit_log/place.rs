@@ -1,5 +1,5 @@
-//! Where the commit log of a database lies: on persistent memory or in files, as was found when it was created; and the
-//! opening and creating of what that takes, for every engine whose writes a commit log makes durable.
+//! Where a database's commit log lies: on persistent memory or in files, as was determined at its creation;
+//! and the opening and creating of what that takes, for every engine whose writes a commit log makes durable.
 
 use terrace_base::{Error, Result};
 use terrace_pmem::{Granularity, Pool};
@@ -11,11 +11,11 @@ use crate::options::{EngineKind, LogPlace, PoolChoice};
 use crate::pool::{self, MEDIA, MEMORY};
 use crate::tables::refuse_missing;
 
-/// Where a log lies, as identities say it.
+/// A log's place, as identities name it.
 const ON_PM: &str = "pm";
 const IN_FILES: &str = "ssd";
 
-/// How a database was found.
+/// The state in which a database was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Found {
     New,
@@ -23,47 +23,47 @@ pub(crate) enum Found {
     Crashed,
 }
 
-/// What has been opened, or made.
+/// What was opened or made.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub manifest: Manifest,
-    /// The pool that the log lies in; there is none where it lies in files.
+    /// The pool of the log; none if the log lies in files.
     pub pool: Option<Pool>,
     pub found: Found,
 }
 
-/// What an engine says of its log's place.
+/// What an engine defines about its log's place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogHome {
     pub engine: EngineKind,
-    /// Where the options want the log.
+    /// The log's place according to the options.
     pub asked: LogPlace,
-    /// What the manifest of a new database begins with.
+    /// The first edits of a new database's manifest.
     pub first: fn() -> Vec<Edit>,
-    /// What is in the pool beside logs.
+    /// The rest of the pool.
     pub beside: Beside,
 }
 
-/// What an engine has in the pool beside logs.
+/// What an engine keeps in the pool beside logs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Beside {
-    /// Whether there is to be a pool on persistent memory, and the log in it.
+    /// Whether the engine needs a pool on persistent memory, with the log in it.
     pub is_needed: bool,
-    /// The roots of it.
+    /// Its roots.
     pub roots: &'static [&'static str],
     /// Puts it into a new pool.
     pub fill: fn(&Pool) -> Result<()>,
-    /// Whether there is more of it in a pool than that.
+    /// Whether a pool holds more of it than that.
     pub is_used: fn(&Pool) -> bool,
 }
 
 impl Beside {
-    /// There is nothing but logs.
+    /// Nothing but logs.
     pub const NOTHING: Beside = Beside { is_needed: false, roots: &[], fill: |_| Ok(()), is_used: |_| false };
 }
 
 impl LogHome {
-    /// The identity's name for where the log lies.
+    /// The identity's name for the log's place.
     fn option(&self) -> String {
         format!("{}.log", self.engine.name())
     }
@@ -76,8 +76,8 @@ impl LogHome {
         }
     }
 
-    /// Makes a database: the pool, where there is to be one, then the manifest, then the pool's owner and the first file
-    /// number. Cut short anywhere it is begun again: there is nothing in it yet.
+    /// Creates a database: the pool, if there is to be one, then the manifest, then the pool's owner and the
+    /// first file number. If it is cut short anywhere it starts again: nothing is in the database yet.
     fn create(&self, core: &Core) -> Result<Opened> {
         if !core.options.create_if_missing || core.options.read_only {
             return Err(Error::NotFound { dir: core.dir.clone() });
@@ -88,7 +88,7 @@ impl LogHome {
         self.begin(manifest, pool)
     }
 
-    /// Finds out where the log is to lie and makes the pool for it, if that is where.
+    /// Decides where the log lies, and makes the pool if it lies there.
     fn choose(&self, core: &Core, identity: &mut Identity) -> Result<Option<Pool>> {
         let files = self.asked == LogPlace::Ssd;
         let pool = if files { None } else { Some(self.fresh(core, identity)?) };
@@ -99,7 +99,7 @@ impl LogHome {
                 return Ok(Some(pool));
             }
             drop(pool);
-            // An ordinary file is no place for a log: files are.
+            // A pool in an ordinary file is no place for a log: log files are better.
             let (path, _) = pool::request(core, identity)?;
             core.env.pm.remove(&path)?;
             if self.beside.is_needed {
@@ -114,13 +114,13 @@ impl LogHome {
         Ok(None)
     }
 
-    /// A pool without anything in it.
+    /// An empty pool.
     fn fresh(&self, core: &Core, identity: &Identity) -> Result<Pool> {
         let roots = [&LOG_ROOTS[..], self.beside.roots].concat();
         pool::fresh(core, identity, &roots)
     }
 
-    /// Writes down whether the log lies in the pool; where it does not, there is none.
+    /// Records whether the log lies in the pool; if not, there is none.
     fn note(&self, identity: &mut Identity, on_pm: bool) {
         if on_pm {
             identity.options.insert(MEDIA.into(), MEMORY.into());
@@ -131,7 +131,8 @@ impl LogHome {
         identity.options.insert(self.option(), if on_pm { ON_PM } else { IN_FILES }.into());
     }
 
-    /// Writes down where the log lies of a database whose manifest tells nothing any more: in the pool, if there is one.
+    /// Records where the log of a database lies whose manifest can no longer be read: in the pool, if there
+    /// is one.
     pub fn note_found(&self, core: &Core, identity: &mut Identity) -> Result<()> {
         let (path, _) = pool::request(core, identity)?;
         self.note(identity, self.beside.is_needed || core.env.pm.exists(&path)?);
@@ -165,7 +166,7 @@ impl LogHome {
         let on_pm = self.is_on_pm(&identity);
         self.refuse_another_place(on_pm)?;
         if manifest.state().is_being_created() {
-            // A log hangs from its root only after the first number was taken.
+            // A root has a log only after the first file number was taken.
             let is_used = |pool: &Pool| {
                 let is_beside = (self.beside.is_used)(pool);
                 LOG_ROOTS.iter().try_fold(is_beside, |found, root| Ok(found || pool.root(root)?.is_some()))
@@ -203,7 +204,7 @@ impl LogHome {
     }
 }
 
-/// A pool in the database's own directory that no log lies in is the rest of a creation that was cut off.
+/// A pool in the database's own directory without a log is left from a creation that was cut short.
 fn remove_leftover_pool(core: &Core) -> Result<()> {
     let path = core.dir.join(pool::POOL_NAME);
     let mine = core.options.pool == PoolChoice::Auto && !core.options.read_only;

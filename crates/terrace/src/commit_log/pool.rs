@@ -1,4 +1,4 @@
-//! Logs in a pool. Each hangs from a root; the number in its first record says which came first.
+//! Logs in a pool. Each hangs from a root; the number in its first record gives its order.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::replay::{Read, Source, decode};
 /// Extents of this kind hold logs.
 const LOG_KIND: PmKind = kinds::LSM_LOG;
 
-/// Roots that logs hang from. A log takes any that is free.
+/// Roots that logs hang from. A log takes any free one.
 pub(crate) const LOG_ROOTS: [&str; 8] =
     ["lsm.log.0", "lsm.log.1", "lsm.log.2", "lsm.log.3", "lsm.log.4", "lsm.log.5", "lsm.log.6", "lsm.log.7"];
 
@@ -26,12 +26,13 @@ pub(super) struct PoolLog {
     pub log: PmLog,
 }
 
-/// What a log takes beside its first batch, at most: the heads of segment and records, and what it begins with.
+/// The most bytes that a log takes beside its first batch: the heads of segment and records, and its first
+/// record.
 const OVERHEAD_BYTES: u64 = 256;
 
 impl PoolLog {
-    /// A log of `bytes`, or of what a record of `record` bytes takes, if that is more or there is no room for more: a log
-    /// that could not be written to would only take room.
+    /// Creates a log of `bytes`; if a record of `record` bytes needs more, or there is no room for `bytes`,
+    /// of the record's size: a log that could not take it would only waste room.
     pub fn create_for(pool: &Pool, bytes: u64, record: u64, number: u64, first: &Record) -> Result<PoolLog> {
         let needed = record.saturating_add(OVERHEAD_BYTES);
         match PoolLog::create(pool, bytes.max(needed), number, first) {
@@ -42,7 +43,7 @@ impl PoolLog {
         }
     }
 
-    /// A log hanging from a free root, whose first record is `first`.
+    /// Creates a log on a free root, with `first` as its first record.
     pub fn create(pool: &Pool, bytes: u64, number: u64, first: &Record) -> Result<PoolLog> {
         let free = LOG_ROOTS.iter().find(|root| pool.root(root).is_ok_and(|head| head.is_none()));
         // Flushing frees one.
@@ -92,10 +93,10 @@ fn full(pool: &Pool) -> Error {
     Error::PoolFull { path: pool.path().to_path_buf(), requested: 0, size: pool.max_size() }
 }
 
-/// The number that a log in a pool begins with.
+/// The number in the first record of a log in a pool.
 pub(crate) fn number_of(log: &PmLog) -> Option<u64> {
     let mut number = None;
-    // An error ends the reading where it is enough.
+    // An error only ends the reading, which has enough.
     let _ = log.visit(&mut |lsn, payload| {
         if let (FIRST_LSN, Some(Record::Start { number: n, .. })) = (lsn, Record::decode(payload)) {
             number = Some(n);
@@ -105,12 +106,12 @@ pub(crate) fn number_of(log: &PmLog) -> Option<u64> {
     number
 }
 
-/// Logs that were read from a pool, each as far as it could be and with what ended the reading.
+/// Logs read from a pool, each as far as possible and with the error that ended the reading.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     path: PathBuf,
     logs: BTreeMap<u64, (Vec<Record>, Result<()>)>,
-    /// There were logs that are not here.
+    /// Some logs that existed are missing here.
     pub lacks_some: bool,
 }
 
@@ -130,8 +131,8 @@ impl Gathered {
         Gathered { path, logs, lacks_some: false }
     }
 
-    /// The last write up to which all are in logs but those up to `known`; `None` where one of the logs could not be
-    /// read to its end.
+    /// The last write up to which the logs hold everything after `known`; `None` if one of the logs could not
+    /// be read to its end.
     pub fn reached(&self, known: u64) -> Option<u64> {
         let mut reached = known;
         for (records, end) in self.logs.values() {
@@ -154,7 +155,7 @@ impl Gathered {
         (!self.lacks_some).then_some(reached)
     }
 
-    /// Of a pool that was closed in order, the newest log must say so.
+    /// In a pool that was closed cleanly the newest log must say so.
     pub fn check_end(&self) -> Result<()> {
         match self.logs.values().next_back() {
             Some((records, Ok(()))) if !matches!(records.last(), Some(Record::Closed)) => {

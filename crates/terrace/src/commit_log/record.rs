@@ -15,16 +15,16 @@ mod tag {
 /// One record of a log.
 #[derive(Debug, Clone)]
 pub(crate) enum Record {
-    /// The first of each log: its number, the last sequence number before it, and the log before it, zero if this is
-    /// the first.
+    /// The first of each log: its number, the last sequence number before it, and the previous log, zero if
+    /// this is the first.
     Start { number: u64, before: u64, previous: u64 },
-    /// A group's operations, from this sequence number on.
+    /// A group's operations, numbered from this sequence number on.
     Batch { first_seq: u64, ops: WriteBatch },
-    /// The first of a log that stands for all before it: it holds everything after `flushed`.
+    /// The first of a log that replaces all before it: it holds everything after `flushed`.
     Restart { number: u64, flushed: u64 },
-    /// Whatever such a log stands for lies before this.
+    /// Everything that replaces the earlier logs lies before this record.
     Complete,
-    /// The last of the newest log in a pool that was closed in order: nothing is missing at its end.
+    /// The last of the newest log in a pool that was closed cleanly: nothing is missing at its end.
     Closed,
 }
 
@@ -58,7 +58,7 @@ impl Record {
         out
     }
 
-    /// The record that `payload` is; `None` if it is none.
+    /// Decodes `payload`; `None` if it is no record.
     pub fn decode(payload: &[u8]) -> Option<Record> {
         let mut r = Reader::new(payload);
         let record = match r.u8()? {
@@ -77,7 +77,7 @@ impl Record {
     }
 }
 
-/// What there is in a payload that is no [`Record`] that only a later version knows, if that is why.
+/// The item that only a later version knows in a payload that is no [`Record`], if that is the reason.
 pub(super) fn reserved(payload: &[u8]) -> Option<&'static str> {
     let mut r = Reader::new(payload);
     let is_batch = r.u8()? == tag::BATCH;
@@ -112,7 +112,7 @@ mod tests {
             assert_eq!(record.bytes(), bytes);
             assert_eq!(Record::decode(bytes).unwrap().bytes(), bytes);
             for len in 0..bytes.len() {
-                // A batch that ends between two operations is a shorter batch; the log's framing rules that out.
+                // A batch cut between two operations is a shorter batch; the log's framing rules that out.
                 assert!(Record::decode(&bytes[..len]).is_none() || bytes[0] == 1);
             }
         }

@@ -1,4 +1,4 @@
-//! What opening does with the logs of a database: they are read back, and what of them cannot be relied upon is distrusted.
+//! How opening treats the logs of a database: they are read back, and unreliable ones are distrusted.
 
 use terrace_base::{Error, Result};
 
@@ -10,12 +10,13 @@ use crate::batch::WriteBatch;
 use crate::manifest::{Edit, Listing, Manifest};
 
 impl CommitLog {
-    /// Hands everything that the logs hold after what is flushed to `apply`, as [`replay`] does. `listing` is what the
-    /// database's directory holds; `gathered` are its logs if they lie elsewhere. The number of no file that is there is given
-    /// out again.
+    /// Passes everything that the logs hold beyond what is flushed to `apply`, as [`replay`] does. `listing`
+    /// is the contents of the database's directory; `gathered` are its logs if they lie elsewhere. No number
+    /// of an existing file is given out again.
     ///
-    /// What a killed process left in files is whole, but its last sync may have failed; what a power cut has left may be torn.
-    /// Before anything is logged that rests on it, it goes elsewhere (`mod.rs`, 5).
+    /// The files of a killed process are whole, but its last sync may have failed; after a power cut they may
+    /// be torn. Before anything is logged that depends on them, their contents are written elsewhere
+    /// (`mod.rs`, 5).
     pub fn replay(
         &self,
         (manifest, listing): (&Manifest, &Listing),
@@ -44,8 +45,8 @@ impl CommitLog {
         Ok(replayed)
     }
 
-    /// Notes that everything up to `last`, which is all there is, is in tables, and lets go of all logs. Nothing is written
-    /// meanwhile.
+    /// Notes that everything up to `last`, the last write, is in tables, and drops all logs. The caller lets
+    /// nobody write meanwhile.
     pub fn forget_all(&self, manifest: &Manifest, last: u64) -> Result<()> {
         let number = manifest.take_numbers(1).start;
         manifest.apply(&[Edit::FlushedSeq(last), Edit::LogNumber(number)])?;
@@ -53,8 +54,8 @@ impl CommitLog {
     }
 }
 
-/// How a flush of what was replayed went, but that there is no room for it: it stays in memory then, and in its logs. A disk
-/// or pool without room is no reason not to open.
+/// The outcome of flushing what was replayed, except for a lack of room: then it stays in memory and in its
+/// logs. A full disk or pool is no reason not to open.
 pub(crate) fn unless_full(flushed: Result<()>) -> Result<()> {
     match flushed {
         Err(e) if e.is_out_of_space() => Ok(()),

@@ -1,11 +1,12 @@
 //! Reading logs back: which of them count, where each must begin, and what may be missing.
 //!
-//! 1. Reading begins at the newest complete log of those that stand for the logs before them. One that was to
-//!    do so and is not complete counts for nothing: it never acknowledged anything.
-//! 2. Each other log begins with the last sequence number before it. If what was read until then ends earlier, the log
-//!    before it has lost its end. A power cut may have taken that, if nothing of the later log was ever synced (who
-//!    syncs a log syncs those before it first); then it and all after it are left out. Everything else is damage.
-//! 3. The log that was begun last is there as long as it is needed. So is the one that was sealed last, and it ends where the
+//! 1. Reading begins at the newest complete log of those that replace the logs before them. An incomplete one
+//!    of these is ignored: it never acknowledged anything.
+//! 2. Each other log begins with the last sequence number before it. If the data read until then ends
+//!    earlier, the log before it has lost its end. A power cut may have taken that, if nothing of the later
+//!    log was ever synced (a sync of a log syncs those before it first); then that log and all after it are
+//!    left out. Everything else is damage.
+//! 3. The log begun last exists as long as it is needed. So does the log sealed last, and it ends where the
 //!    manifest says.
 
 use std::collections::BTreeSet;
@@ -22,49 +23,49 @@ use crate::batch::WriteBatch;
 use crate::core::Core;
 use crate::manifest::State;
 
-/// What was replayed.
+/// The outcome of a replay.
 #[derive(Debug, Default)]
 pub(crate) struct Replayed {
-    /// Logs that there are, whether they count or not.
+    /// Existing logs, whether they count or not.
     pub there: usize,
     /// Logs that were read.
     pub logs: usize,
     pub groups: u64,
     pub writes: u64,
-    /// Everything up to this sequence number is there.
+    /// Everything up to this sequence number was found.
     pub reached: u64,
-    /// A log had lost its end, or is damaged and that is to be lived with: what followed was left out.
+    /// A log had lost its end, or its damage was tolerated: what followed was left out.
     pub gap: bool,
 }
 
-/// Whether a log counts, by its first record and whether it is complete.
+/// How a log begins, by its first record and whether it is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Begins {
     /// Where the log `previous` ends.
     After { before: u64, previous: u64 },
-    /// Anew: it stands for all before it.
+    /// Anew: it replaces all before it.
     Anew,
-    /// As one that was to begin anew and was not finished, or not even begun: nothing in it counts.
+    /// It was to begin anew and was not finished, or not even begun: nothing in it counts.
     Not,
 }
 
-/// How much of a log there is.
+/// How much of a log was found.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Read {
-    /// Bytes, if it was sealed.
+    /// Its size in bytes, if it was sealed.
     sealed: Option<u64>,
     /// Some of its records are known to have been synced.
     synced: bool,
-    /// It was written through the page cache of now: no power cut has come between.
+    /// It was written through the current page cache: no power cut has come between.
     unbroken: bool,
 }
 
-/// Where logs are read from.
+/// A source of logs to read.
 pub(crate) trait Source {
     /// The logs' numbers, ascending.
     fn numbers(&self) -> Vec<u64>;
 
-    /// Hands each record of a log to `each`, in order.
+    /// Passes each record of a log to `each`, in order.
     fn visit(&self, number: u64, each: &mut dyn FnMut(Record) -> Result<()>) -> Result<Read>;
 
     /// Where a log lies.
@@ -78,12 +79,12 @@ pub(crate) trait Source {
 pub(super) struct Files<'a> {
     pub fs: &'a dyn Fs,
     pub dir: &'a Path,
-    /// Whose they must be.
+    /// Their required owner.
     pub database: u64,
     pub numbers: Vec<u64>,
-    /// Each log was complete and synced before the next was begun.
+    /// Each log was complete and synced before the next began.
     pub each_complete: bool,
-    /// Nothing may be changed, not even made durable.
+    /// Nothing may be changed, nor even made durable.
     pub read_only: bool,
 }
 
@@ -115,7 +116,8 @@ impl Source for Files<'_> {
 }
 
 impl Files<'_> {
-    /// An error if the log at `path` says that it is another database's. Damage to its head is for its reader to tell.
+    /// An error if the log at `path` says that it is another database's. Its reader reports damage to its
+    /// head.
     fn admit(&self, path: &Path) -> Result<()> {
         match LogReader::origin(self.fs, path)? {
             Some(origin) if origin.database != self.database => {
@@ -127,8 +129,8 @@ impl Files<'_> {
     }
 }
 
-/// Gives the groups that the logs in files numbered `numbers` hold beyond what `state` says is flushed to `each`, with the
-/// sequence number of the first write of each: as far as the logs can be read. Changes nothing.
+/// Passes to `each` the groups beyond what `state` says is flushed, from the log files numbered `numbers`, as
+/// far as these can be read; each group with the sequence number of its first write. Changes nothing.
 pub(crate) fn replay_files(
     core: &Core,
     state: &State,
@@ -144,7 +146,8 @@ pub(crate) fn replay_files(
     replay(&files, state, &mut |_| Ok(()), &mut apply).map(drop)
 }
 
-/// Groups that the logs in files numbered `numbers` hold beyond sequence number `seq`. What cannot be read tells of none.
+/// The number of groups beyond sequence number `seq` in the log files numbered `numbers`. Unreadable logs
+/// count as empty.
 pub(crate) fn groups_beyond(core: &Core, state: &State, numbers: Vec<u64>, seq: u64) -> u64 {
     let (fs, dir, database) = (core.fs(), &*core.dir, state.identity.origin());
     let files = Files { fs, dir, database, numbers, each_complete: true, read_only: true };
@@ -163,13 +166,13 @@ pub(crate) fn groups_beyond(core: &Core, state: &State, numbers: Vec<u64>, seq: 
     last_groups.len() as u64
 }
 
-/// The logs in files of `core` numbered `numbers`, of the database `database`, to be read and nothing else.
+/// The log files of `core` numbered `numbers`, of the database `database`, for reading only.
 pub(crate) fn log_files(core: &Core, database: u64, numbers: BTreeSet<u64>) -> impl Source + '_ {
     let (fs, dir, numbers) = (core.fs(), &*core.dir, numbers.into_iter().collect());
     Files { fs, dir, database, numbers, each_complete: true, read_only: true }
 }
 
-/// The last sequence number before the first of the logs that begins, if one does. Damage is for whoever replays them.
+/// The last sequence number before the first log that begins, if one does. The replay reports damage.
 pub(crate) fn first_beginning(source: &dyn Source) -> Result<Option<u64>> {
     for number in source.numbers() {
         match beginning(source, number)? {
@@ -187,22 +190,23 @@ pub(super) fn decode(path: &Path, payload: &[u8]) -> Result<Record> {
     })
 }
 
-/// Logs being read one after the other.
+/// Logs read one after the other.
 struct Chain<'a> {
     source: &'a dyn Source,
     replayed: Replayed,
     flushed: u64,
-    /// The log read last, and how much of it there was.
+    /// The log read last, and how much of it was found.
     last: Option<(u64, Read)>,
-    /// Logs that do not begin: one that never acknowledged anything, or lost all of it to a power cut.
+    /// Logs without a beginning: they never acknowledged anything, or lost all of it to a power cut.
     blank: Vec<(u64, Read)>,
-    /// The log that was sealed last, and its length.
+    /// The log sealed last, and its length.
     end: Option<(u64, u64)>,
 }
 
-/// Hands everything that the logs of `source` hold after what is flushed to `apply`: the log's number, the first
-/// sequence number of a group, its operations, and up to where they are there already. `damaged` is asked about each
-/// damaged log; what it held from there on, and all that follows, is left out if that is no error.
+/// Passes everything that the logs of `source` hold beyond what is flushed to `apply`: the log's number, the
+/// first sequence number of a group, its operations, and the number up to which they are applied already.
+/// `damaged` is asked about each damaged log; if it returns no error, the rest of that log and all that
+/// follows are left out.
 pub(crate) fn replay(
     source: &dyn Source,
     state: &State,
@@ -238,7 +242,7 @@ pub(crate) fn replay(
     Ok(chain.replayed)
 }
 
-/// Whether to go on without what is damaged.
+/// Whether to continue without what is damaged.
 fn judge(error: Error, damaged: &mut dyn FnMut(Error) -> Result<()>, replayed: &mut Replayed) -> Result<()> {
     if error.kind() != ErrorKind::Corruption {
         return Err(error);
@@ -247,7 +251,7 @@ fn judge(error: Error, damaged: &mut dyn FnMut(Error) -> Result<()>, replayed: &
     damaged(error)
 }
 
-/// How log `number` begins. Damage is for whoever replays it.
+/// How log `number` begins. The replay reports damage.
 fn beginning(source: &dyn Source, number: u64) -> Result<Begins> {
     let mut begins = Begins::Not;
     let mut restarts = false;
@@ -266,7 +270,7 @@ fn beginning(source: &dyn Source, number: u64) -> Result<Begins> {
     }
 }
 
-/// The logs that were begun and sealed last must be there as long as they are needed, the one that was sealed whole.
+/// Checks that the logs begun and sealed last exist as long as they are needed, the sealed one whole.
 pub(super) fn check_known(source: &dyn Source, state: &State) -> Result<()> {
     check_there(source, state)?;
     let Some((number, bytes)) = state.needed_end() else { return Ok(()) };
@@ -298,7 +302,7 @@ fn check_end(source: &dyn Source, number: u64, bytes: u64, read: Read) -> Result
 }
 
 impl Chain<'_> {
-    /// Fails unless a power cut may have taken what lies between what was read so far and log `number`.
+    /// Fails unless a power cut may have taken what lies between the data read so far and log `number`.
     fn excuse_gap(&self, number: u64, before: u64, previous: u64) -> Result<()> {
         let source = self.source;
         let now = source.visit(number, &mut |_| Ok(()))?;
@@ -306,8 +310,8 @@ impl Chain<'_> {
         let found = format!("one that begins after {before}");
         let blank = self.blank.iter().find(|(blank, _)| *blank == previous).copied();
         let Some((last, read)) = blank.or(self.last) else {
-            // A log is removed when its memtable is in tables and the manifest says so. If what came before the first
-            // is in neither, the manifest has lost its newest group, or a log is missing.
+            // A log is removed when its memtable is in tables and the manifest says so. If the writes before
+            // the first log are in neither, the manifest has lost its newest group, or a log is missing.
             let expected =
                 format!("a log that begins where tables end, after {} (try `repair`)", self.flushed);
             return Err(Error::corruption(&source.path(number), 0, expected, found));
@@ -336,7 +340,7 @@ impl Chain<'_> {
         apply: &mut dyn FnMut(u64, u64, &WriteBatch, u64) -> Result<()>,
     ) -> Result<()> {
         if begins == Begins::Not {
-            // Never acknowledged anything, unless it is damaged or the next one says that it did.
+            // It never acknowledged anything, unless it is damaged or the next log says that it did.
             let read = self.source.visit(number, &mut |_| Ok(()))?;
             self.blank.push((number, read));
             return self.check_end(number, read);
@@ -358,7 +362,7 @@ impl Chain<'_> {
         self.check_end(number, read)
     }
 
-    /// Fails if `number` is the log that was sealed last and does not end where it did.
+    /// Fails if `number` is the log sealed last and it does not end where it did.
     fn check_end(&self, number: u64, read: Read) -> Result<()> {
         match self.end {
             Some((sealed, bytes)) if sealed == number => check_end(self.source, number, bytes, read),

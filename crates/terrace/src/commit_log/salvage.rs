@@ -1,4 +1,4 @@
-//! What a repair brings back of logs, and how it ends where there are any.
+//! A repair's part for logs: what it recovers from them, and how it ends.
 
 use terrace_base::{Error, Result};
 use terrace_log::PmLog;
@@ -9,7 +9,7 @@ use crate::manifest::{Identity, Manifest, State};
 use crate::pool;
 use crate::salvage::Salvage;
 
-/// Reads the logs in the pool, as far as they can be.
+/// Reads the logs in the pool as far as possible.
 pub(crate) fn gather_logs(
     base: &mut Salvage,
     identity: &Identity,
@@ -60,8 +60,9 @@ pub(crate) fn gather_logs(
     Ok(gathered)
 }
 
-/// Makes a new manifest that says `state`, has `replay` bring what logs hold into tables, and makes the pool anew that
-/// `gathered` logs lay in, with what lay `beside` them. `replay` is given what it opens, and what is to become of damaged logs.
+/// Writes a new manifest with `state`, has `replay` turn the logs' contents into tables, and makes the pool
+/// again that held the `gathered` logs, with what lay `beside` them. `replay` receives what is opened, and a
+/// function that decides about damaged logs.
 pub(crate) fn rebuild(
     mut base: Salvage,
     state: State,

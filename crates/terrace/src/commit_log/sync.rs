@@ -8,18 +8,18 @@ use super::file::{Failure, log_path};
 use super::{CommitLog, Log, Series};
 
 impl CommitLog {
-    /// Makes everything logged so far power-safe.
+    /// Makes everything logged so far survive a power cut.
     pub fn sync(&self) -> Result<()> {
         let mut series = self.series.lock();
         let outcome = sync_all(&mut series);
         self.after(&mut series, outcome)
     }
 
-    /// Makes everything logged so far power-safe while writers go on; an error where the log has failed, and nobody knows what
-    /// of it is. For logs of which nothing is kept back in DRAM.
+    /// Makes everything logged so far survive a power cut while writers continue; an error where the log has
+    /// failed and its state is unknown. For logs that keep nothing back in DRAM.
     pub fn sync_beside(&self) -> Result<()> {
         debug_assert_eq!(self.policy.buffer_bytes, 0, "everything has been handed to the system");
-        // With whether it is complete: to the one being written more is appended while it is synced.
+        // With whether it is complete: more may be appended to the one being written while it is synced.
         let unsynced: Vec<(u64, bool)> = {
             let series = self.series.lock();
             if self.is_broken() {
@@ -41,7 +41,7 @@ impl CommitLog {
                 (Err(e), still) => {
                     let is_needed =
                         still.is_some() || series.current.as_ref().is_some_and(|log| log.number() == number);
-                    // Where another failure came first, what it leaves is begun anew.
+                    // If another failure came first, its recovery begins a new log.
                     let outcome = if is_needed { Err(Failure::Broken(e)) } else { Err(Failure::Refused(e)) };
                     return self.after(&mut series, outcome);
                 }

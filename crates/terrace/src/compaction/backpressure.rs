@@ -1,21 +1,23 @@
-//! How much to slow a writer down, so that none ever has to be stopped.
+//! How much to throttle a writer, so that none ever has to stop.
 //!
-//! Two things can run out: the time that the flush of the memtable before this one takes, and the room in the pool. Each
-//! slows writers a little when it begins to and much when it has nearly, along a square: the delay and its slope start at zero, so that writers settle where
-//! they are as fast as the background work. The delay is in proportion to the bytes written, so that one
-//! large batch pays what many small writes of the same size pay.
+//! Two things can run out: the time until the flush of the previous memtable ends, and the room in the pool.
+//! Each throttles writers a little when it begins to and much when it has nearly run out, along a square: the
+//! delay and its slope start at zero, so that writers settle at the speed of the background work. The delay
+//! is in proportion to the bytes written, so that one large batch pays what many small writes of the same
+//! size pay.
 //!
-//! How long a flush takes is known, and writers that are ahead of it are slowed in proportion to that. A delay by
-//! bytes alone would be too short for small records, of which a flush has more to do for each byte: writers would fill
-//! their memtable all the same, and stop.
+//! The duration of a flush is known, and writers that are ahead of it are throttled in proportion to that. A
+//! delay by bytes alone would be too short for small records, which cost a flush more for each byte: writers
+//! would still fill their memtable, and stop.
 
 use std::time::Duration;
 
-/// The rate to which writers are slowed when the pool is at its end: what comes then is an error.
+/// The rate to which writers are throttled when the pool is at its end: after that comes an error.
 const SLOWEST_BYTES_PER_SEC: f64 = (4 << 20) as f64;
 
-/// Writers who have nearly filled a memtable before the flush is done are slowed to this part of its pace. That is enough
-/// for those who are ten times as fast as it; with less they stop, with more they are slowed for longer than they would stop.
+/// Writers that have nearly filled a memtable before the flush is done are throttled to this part of its
+/// pace. That is enough for those that are ten times as fast as the flush; with less throttling they stop,
+/// with more the delays exceed the stop.
 const SLOWEST_BESIDE_A_FLUSH: f64 = 0.2;
 
 /// No group waits longer than this, however large.
@@ -24,12 +26,12 @@ const LONGEST: Duration = Duration::from_millis(50);
 /// How far background work is behind.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Pressure {
-    /// How much of the memtable before the active one has been flushed, 0 to 1; `None` if there is none.
+    /// How much of the previous memtable has been flushed, 0 to 1; `None` if there is none.
     pub flushed: Option<f64>,
-    /// How long all of that flush takes, in seconds; 0 if nothing is known of it yet.
+    /// The duration of that whole flush, in seconds; 0 if nothing is known of it yet.
     pub flush_seconds: f64,
-    /// The share of the active memtable that is used, 0 to 1. When it is full and the one before is
-    /// still being flushed, writers stop.
+    /// The share of the active memtable that is used, 0 to 1. When it is full and the previous one is still
+    /// being flushed, writers stop.
     pub memtable_fill: f64,
     /// The share of the active memtable that the group is about to take.
     pub group_fill: f64,
@@ -39,29 +41,30 @@ pub struct Pressure {
     pub group_bytes: u64,
 }
 
-/// Where each measure begins to matter, and where its delay is the longest.
+/// Where each measure begins to matter, and where its delay is longest.
 mod ramp {
-    /// The part of the way to a full memtable that writers are ahead of the flush by.
+    /// Writers' lead over the flush, as a part of the way to a full memtable.
     pub const MEMTABLE: (f64, f64) = (0.1, 1.0);
     pub const POOL: (f64, f64) = (0.8, 0.98);
 }
 
-/// How long a group waits before it is written. Zero when nothing is behind; never decreasing in any of
-/// the measures, and without jumps; the longer of the two.
+/// The delay of a group before it is written. Zero when nothing is behind; the longer of the two delays; it
+/// never decreases in any of the measures, and has no jumps.
 pub fn delay(pressure: &Pressure) -> Duration {
     let seconds_a_byte = climb(pressure.pool_fill, ramp::POOL) / SLOWEST_BYTES_PER_SEC;
     let seconds = (seconds_a_byte * pressure.group_bytes as f64).max(beside_a_flush(pressure));
     Duration::from_secs_f64(seconds.min(LONGEST.as_secs_f64()))
 }
 
-/// Seconds: at most so many times what the flush takes for as much as the group is.
+/// Seconds: at most a multiple of the flush's time for as much as the group has.
 fn beside_a_flush(pressure: &Pressure) -> f64 {
     let slowest = pressure.flush_seconds / SLOWEST_BESIDE_A_FLUSH;
     climb(lead(pressure), ramp::MEMTABLE) * slowest * pressure.group_fill
 }
 
-/// How far writers are ahead of the flush, as a part of the way that is left to it: with none they fill the active
-/// memtable as fast as the one before is emptied, and slowed in proportion to it they settle there.
+/// Writers' lead over the flush, as a part of the flush's remaining way: without a lead they fill the active
+/// memtable as fast as the previous one is emptied, and a delay in proportion to the lead makes them settle
+/// there.
 pub fn lead(pressure: &Pressure) -> f64 {
     match pressure.flushed {
         Some(flushed) if flushed < 1.0 => (pressure.memtable_fill - flushed) / (1.0 - flushed),
@@ -69,10 +72,10 @@ pub fn lead(pressure: &Pressure) -> f64 {
     }
 }
 
-/// The square of how far `value` is from the beginning of the ramp to its end.
+/// The square of the position of `value` between the beginning of the ramp and its end.
 pub(super) fn climb(value: f64, (from, to): (f64, f64)) -> f64 {
     let part = ((value - from) / (to - from)).clamp(0.0, 1.0);
-    // A measure that is not a number says nothing.
+    // A measure that is not a number is ignored.
     if part.is_nan() { 0.0 } else { part * part }
 }
 
@@ -137,7 +140,8 @@ mod tests {
         assert_eq!(delay(&Pressure { group_bytes: 0, ..full }), Duration::ZERO);
     }
 
-    /// Writers who are one to twenty times as fast as the flush hardly fill their memtable before it is done.
+    /// Writers that are one to twenty times as fast as the flush hardly fill their memtable before it is
+    /// done.
     #[test]
     fn writers_settle_at_the_pace_of_the_flush() {
         for alone in [0.05, 0.3, 0.9] {

@@ -1,5 +1,5 @@
-//! Deciding what to compact, and how much to slow writers down meanwhile: pure functions of figures. Doing it is the engines'
-//! business.
+//! Deciding what to compact, and how much to throttle writers meanwhile: pure functions of figures. The
+//! engines carry it out.
 //!
 //! | part | for |
 //! |---|---|

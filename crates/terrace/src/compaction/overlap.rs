@@ -3,9 +3,9 @@
 //! The paper's ratio for ranges \[s1, sp\] and \[t1, tq\] is
 //! (min(sp, tq) - max(s1, t1)) / (max(sp, tq) - min(s1, t1)), or zero if that is negative. Our keys are
 //! byte strings, which have no difference. Which of two keys is greater is decided on the bytes; the
-//! difference is that of two numbers: the first eight bytes, big-endian, after the prefix that the
-//! four keys have in common, short keys filled up with zeros. Taking the prefix off is what leaves
-//! `user00000017` and `user00000042` a measurable distance apart.
+//! difference is that of two numbers: the first eight bytes, big-endian, after the prefix that the four keys
+//! have in common, short keys filled up with zeros. Without the common prefix `user00000017` and
+//! `user00000042` are a measurable distance apart.
 //!
 //! So ranges that meet in a single key overlap with a ratio of zero, and ranges that differ only
 //! beyond those eight bytes count as equal.
@@ -15,7 +15,7 @@ use terrace_base::prefix;
 /// A smallest and a largest key.
 type Range<'a> = (&'a [u8], &'a [u8]);
 
-/// Whether the two ranges share a place, be it a single key.
+/// Whether the two ranges have a common part, even a single key.
 pub fn overlaps(s: Range<'_>, t: Range<'_>) -> bool {
     s.0 <= t.1 && t.0 <= s.1
 }

@@ -1,7 +1,7 @@
-//! What the store asks of an engine.
+//! What the store requires of an engine.
 //!
-//! What the store promises is kept jointly: the store orders writers and decides what is visible, the
-//! engine makes a group durable before it returns from [`Engine::apply`] and finds what is asked for.
+//! Both keep the store's promises: the store orders writers and decides what is visible; the engine makes a
+//! group durable before it returns from [`Engine::apply`], and finds what is requested.
 
 use std::fmt::Debug;
 use std::ops::Bound;
@@ -16,10 +16,10 @@ use super::snapshots::{Held, Snapshots};
 use crate::batch::Op;
 use crate::stats::Stats;
 
-/// What every engine does. `apply` is called by one thread at a time, the rest by any.
+/// The operations of every engine. `apply` is called by one thread at a time, the rest by any.
 pub(crate) trait Engine: Send + Sync + Debug {
-    /// Carries `op` out if `condition` holds, durably and visibly; says whether it did. `None`, having done nothing, of
-    /// an engine whose writes are all applied by groups.
+    /// Carries out `op` if `condition` holds, durably and visibly; returns whether it did. `None`, with
+    /// nothing done, from an engine that applies all writes by groups.
     fn write_one(&self, _op: Op<'_>, _condition: Condition) -> Option<Result<bool>> {
         None
     }
@@ -29,19 +29,19 @@ pub(crate) trait Engine: Send + Sync + Debug {
         snapshots.hold()
     }
 
-    /// `Unsupported` of an engine that keeps keys in no order: `walk` is refused, too.
+    /// `Unsupported` from an engine without key order: `walk` is refused, too.
     fn ordered(&self) -> Result<()> {
         Ok(())
     }
 
-    /// A walk over all live keys of snapshot `at`, in order where there is one.
+    /// A walk over all live keys of snapshot `at`, in order if the engine has one.
     fn walk_all(self: Arc<Self>, at: u64) -> Result<Box<dyn EngineIter>> {
         let mut walk = self.walk(at, Direction::Forward)?;
         walk.seek(Bound::Unbounded)?;
         Ok(walk)
     }
 
-    /// Makes `group` durable and findable, though not yet visible. On an error no batch of it is.
+    /// Makes `group` durable and findable, though not yet visible. On an error none of its batches is.
     fn apply(&self, group: Group<'_>) -> Result<()>;
 
     /// The value of `key`: its version at snapshot `at`, else the newest visible one.
@@ -53,41 +53,42 @@ pub(crate) trait Engine: Send + Sync + Debug {
     /// A walk over the live keys of snapshot `at`, which must stay held as long as the walk.
     fn walk(self: Arc<Self>, at: u64, direction: Direction) -> Result<Box<dyn EngineIter>>;
 
-    /// Closes the write buffer and starts another; called by the leader, between groups.
+    /// Closes the write buffer and starts another; the leader calls it between groups.
     fn rotate(&self) -> Result<()>;
 
     /// Waits until closed write buffers are flushed.
     fn wait_until_flushed(&self) -> Result<()>;
 
-    /// Makes everything applied so far power-safe.
+    /// Makes everything applied so far survive a power cut.
     fn sync(&self) -> Result<()>;
 
-    /// Merges every table that holds keys of the range, dropping what is dead.
+    /// Merges every table with keys of the range, and drops what is dead.
     fn compact(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<()>;
 
-    /// A snapshot was let go; versions it alone needed may go too.
+    /// A snapshot was released; versions that only it needed may be dropped.
     fn released(&self);
 
     /// Fills in the engine's part.
     fn fill_stats(&self, stats: &mut Stats);
 
-    /// Where each of the ranges begins that the keys are cut into, in order; none of an engine that does not cut them.
+    /// The lower bounds of the ranges into which the keys are divided, in order; empty from an engine that
+    /// does not divide them.
     fn partitions(&self) -> Vec<Vec<u8>> {
         Vec::new()
     }
 
-    /// Proves every structure; damage goes into the report. Called by the leader, between groups.
+    /// Proves every structure; damage goes into the report. The leader calls it between groups.
     fn check(&self) -> Result<CheckReport>;
 
-    /// An error if what was read or written since the opening may rest on a piece of the pool that is not what it was
-    /// closed with. Asked after each operation, before its outcome is told.
+    /// An error if anything read or written since the opening may depend on a piece of the pool that differs
+    /// from what it was closed with. Checked after each operation, before its outcome is returned.
     fn intact(&self) -> Result<()>;
 
     /// Waits for the background work that has begun and marks everything closed. Later calls do nothing.
     fn close(&self) -> Result<()>;
 }
 
-/// Which way a walk goes.
+/// The direction of a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     Forward,

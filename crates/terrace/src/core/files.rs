@@ -1,10 +1,10 @@
-//! The files of tables: making and opening them, and one queue for those that are to be removed.
+//! The files of tables: making and opening them, and one queue for their removal.
 //!
-//! 1. A file that cannot be removed is tried again, whenever a job begins or ends, and goes when it can.
-//! 2. What is to go together goes in order: behind a file that stays, the rest of its row stays, too.
+//! 1. A failed removal is tried again whenever a job begins or ends, until it succeeds.
+//! 2. Files queued together are removed in order: behind a file that stays, the rest of its row stays, too.
 //! 3. A table that a failed group of edits names stays until the manifest has decided about the group.
-//! 4. A table that somebody may still read stays until nobody may any more: a file is opened when it is read, and closed
-//!    and opened again while a reader goes on. Whoever lets go last removes it.
+//! 4. A table that somebody may still read stays until nobody may: a file is opened when it is read, and
+//!    closed and opened again while a reader continues. The last holder to release it removes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -27,14 +27,14 @@ pub(crate) struct Files {
     waiting: Mutex<Waiting>,
 }
 
-/// What could not be removed yet.
+/// Removals that could not be done yet.
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Rows of files, each of which goes from its end.
+    /// Rows of files, each removed from its end.
     rows: Vec<Vec<PathBuf>>,
-    /// Tables whose place in the manifest a failed group has left undecided.
+    /// Tables about which a failed group has left the manifest undecided.
     undecided: BTreeSet<u64>,
-    /// Tables that somebody may read, and how many hold them.
+    /// Tables that somebody may read, with the number of their holders.
     held: BTreeMap<u64, usize>,
 }
 
@@ -47,7 +47,7 @@ impl Waiting {
     }
 }
 
-/// The file of a table that may be read for as long as this is held.
+/// The file of a table that may be read as long as this is held.
 #[derive(Debug)]
 struct TableFile {
     file: Arc<LazyFile>,
@@ -56,7 +56,7 @@ struct TableFile {
 }
 
 impl TableFile {
-    /// A table that is gone is damage.
+    /// A missing table is damage.
     fn told<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|e| if is_gone(&e) { missing_table(self.path()) } else { e })
     }
@@ -94,13 +94,13 @@ impl Drop for TableFile {
     }
 }
 
-/// The error for a table of the manifest that has no file.
+/// The error for a table of the manifest without a file.
 pub(crate) fn missing_table(path: &Path) -> Error {
     Error::corruption(path, 0, "a table that the manifest names (try `repair`)", "no such file")
 }
 
 impl Files {
-    /// The files in `dir` of `fs`, of which `descriptors` bounds how many are open; nothing waits to be removed.
+    /// The files in `dir` of `fs`; `descriptors` bounds how many are open; nothing waits to be removed.
     pub fn new(fs: Arc<dyn Fs>, dir: &Path, descriptors: Arc<Descriptors>) -> Arc<Files> {
         Arc::new(Files { fs, dir: dir.to_path_buf(), descriptors, waiting: Mutex::default() })
     }
@@ -115,7 +115,8 @@ impl Files {
         self.fs.create(&self.table(number))
     }
 
-    /// The file of the table that `meta` tells of, which is opened when it is read and not removed before it is dropped.
+    /// The file of the table described by `meta`; it is opened when it is read and not removed before this is
+    /// dropped.
     pub fn hold_table(self: &Arc<Self>, meta: &TableMeta) -> Arc<dyn ReadFile> {
         let path = self.table(meta.number);
         let file = LazyFile::new(self.fs.clone(), &self.descriptors, path, meta.file_bytes, Access::Random);
@@ -123,7 +124,7 @@ impl Files {
         Arc::new(TableFile { file, number: meta.number, files: self.clone() })
     }
 
-    /// How many tables are open, and how many files wait to be removed.
+    /// The numbers of open tables and of files that wait to be removed.
     pub fn figures(&self) -> (u64, u64) {
         let waiting = self.waiting.lock();
         let files = waiting.rows.iter().map(Vec::len).sum::<usize>() + waiting.undecided.len();
@@ -146,17 +147,17 @@ impl Files {
         self.try_row(row);
     }
 
-    /// Removes the files of the tables `numbers` in order, now or later. The manifest does not have them.
+    /// Removes the files of the tables `numbers` in order, now or later. The manifest does not name them.
     pub fn remove_tables(&self, numbers: impl IntoIterator<Item = u64>) {
         self.remove(numbers.into_iter().map(|number| self.table(number)));
     }
 
-    /// Removes the files of the tables `numbers` once the manifest has decided that they are none of its own.
+    /// Removes the files of the tables `numbers` once the manifest has decided that it does not name them.
     pub fn remove_when_decided(&self, numbers: impl IntoIterator<Item = u64>) {
         self.waiting.lock().undecided.extend(numbers);
     }
 
-    /// Removes what waits and can go now. Makes `manifest` decide where that is asked for.
+    /// Removes waiting files that can be removed now. Makes `manifest` decide if that is needed.
     pub fn sweep(&self, manifest: &Manifest) {
         manifest.tidy();
         let (rows, undecided) = {
@@ -183,7 +184,7 @@ impl Files {
     fn try_row(&self, mut row: Vec<PathBuf>) {
         loop {
             {
-                // In one step: whoever lets go of it finds the row here, or it is not held any more.
+                // In one step: a reader releasing it finds the row here, or it is no longer held.
                 let mut waiting = self.waiting.lock();
                 match row.last() {
                     None => return,
@@ -202,7 +203,7 @@ impl Files {
         }
     }
 
-    /// Notes that a reader of table `number` has gone; what waited for it goes, too.
+    /// Notes that a reader of table `number` has released it; removes what waited for that.
     fn let_go(&self, number: u64) {
         let freed: Vec<Vec<PathBuf>> = {
             let mut waiting = self.waiting.lock();

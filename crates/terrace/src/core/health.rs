@@ -1,8 +1,7 @@
-//! Whether background work succeeds, and what to tell writers when it does not.
+//! Whether background work succeeds, and the error that writers get when it does not.
 //!
-//! A failure is kept until the work it stopped succeeds. Meanwhile writes that depend on that work
-//! are refused with its cause and reads go on. Damage and panics are kept for ever: only reopening
-//! clears them.
+//! A failure is kept until the work it stopped succeeds. Meanwhile writes that depend on that work are
+//! refused with its cause, and reads continue. Damage and panics are permanent: only reopening clears them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +12,7 @@ use terrace_base::{Error, ErrorKind, Result};
 /// The last background failure, if it still stands.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
-    /// Whether a lasting one stands: asked by every write.
+    /// Whether a lasting failure stands: checked by every write.
     lasts: AtomicBool,
     failure: Mutex<Option<Arc<Error>>>,
 }

@@ -1,25 +1,25 @@
-//! One figure for all DRAM: cached blocks get what everything else leaves of the budget.
+//! One budget for all DRAM: cached blocks get the rest after everything else.
 //!
-//! What a database needs besides the cache comes and goes: B-trees grow with memtables, jobs hold keys and buffers, and
-//! the allocator of the C library keeps some of what was freed. So the cache's bound follows them, down to a share
-//! that is always its own.
+//! A database's needs beside the cache vary: B-trees grow with memtables, jobs hold keys and buffers, and the
+//! allocator of the C library keeps some freed memory. So the cache's bound follows them, down to a
+//! guaranteed share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrace_table::BlockCache;
 
-/// The most that the cache takes of the budget, in sixteenths.
+/// The cache's largest share of the budget, in sixteenths.
 const MOST_SIXTEENTHS: u64 = 12;
 
-/// What the cache keeps of the budget whatever else there is, in sixteenths.
+/// The cache's guaranteed share of the budget, in sixteenths.
 const LEAST_SIXTEENTHS: u64 = 2;
 
-/// What the C library's allocator keeps for its threads beside what is in use, and small things that nobody counts: a
-/// sixteenth of the budget and so much.
+/// Memory that the C library's allocator keeps for its threads beside what is in use, and small things that
+/// nobody counts: a sixteenth of the budget and this much.
 const SLACK_BYTES: u64 = 18 << 20;
 
-/// The bound of the cache moves in steps of this part of the budget: each has it look at all its shards.
+/// The cache's bound moves in steps of this part of the budget, since each step visits all its shards.
 const STEPS: u64 = 64;
 
 /// A database's DRAM.
@@ -33,7 +33,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Memory of which a cache of blocks has its share.
+    /// Memory of which a block cache gets its share.
     pub fn new(budget: u64) -> Arc<Memory> {
         let bound = share(budget, 0);
         Arc::new(Memory {
@@ -59,7 +59,7 @@ impl Memory {
         Loan { of: self.clone(), bytes: bytes as u64 }
     }
 
-    /// Bounds the cache by what is left beside jobs and the `others`.
+    /// Bounds the cache by the rest beside jobs and the `others`.
     pub fn fit_cache(&self, others: u64) {
         let wanted = share(self.budget, others + self.jobs());
         let before = self.bound.load(Ordering::Relaxed);
@@ -69,14 +69,15 @@ impl Memory {
         }
     }
 
-    /// A buffer of `most` bytes, less where the budget is small: `count` of them take a sixteenth of it at most.
+    /// The size of a buffer: `most` bytes, or less if the budget is small: `count` of them take at most a
+    /// sixteenth of it.
     pub fn buffer(&self, count: usize, most: usize) -> usize {
         let each = self.budget / 16 / (count as u64).max(1);
         usize::try_from(each).unwrap_or(most).clamp(16 << 10, most.max(16 << 10))
     }
 }
 
-/// What the cache gets of `budget` beside `others`.
+/// The cache's share of `budget` beside `others`.
 fn share(budget: u64, others: u64) -> u64 {
     let left = budget.saturating_sub(budget / 16 + SLACK_BYTES + others);
     let sixteenth = budget / 16;
@@ -91,7 +92,7 @@ pub(crate) struct Loan {
 }
 
 impl Loan {
-    /// It is so many bytes now.
+    /// Sets the loan to this many bytes.
     pub fn becomes(&mut self, bytes: usize) {
         let bytes = bytes as u64;
         self.of.jobs.fetch_add(bytes.wrapping_sub(self.bytes), Ordering::Relaxed);

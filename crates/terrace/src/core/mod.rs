@@ -1,15 +1,16 @@
-//! What the store, its engines and their parts share: what they are called with, and what each asks of the other.
+//! The parts that the store, its engines and their parts share: how they are called, and what each requires
+//! of the other.
 //!
 //! | file | what it owns |
 //! |---|---|
-//! | `engine.rs` | what the store asks of an engine |
-//! | `request.rs` | what writers ask for, and the groups in which engines get it |
-//! | `snapshots.rs` | which versions somebody may still look at |
+//! | `engine.rs` | what the store requires of an engine |
+//! | `request.rs` | writers' requests, and the groups in which engines receive them |
+//! | `snapshots.rs` | the versions that somebody may still read |
 //! | `health.rs` | the failure after which nothing is written any more |
 //! | `memory.rs` | the budget of DRAM, and how much of it each part has borrowed |
 //! | `files.rs` | the files of tables: opened when they are read, removed when nobody may read them any more |
 //! | `table_reads.rs` | whether tables are read through mappings or by calls |
-//! | `report.rs` | what a check and a repair tell |
+//! | `report.rs` | the results of `check` and `repair` |
 
 pub(crate) mod engine;
 pub(crate) mod files;
@@ -50,7 +51,7 @@ pub(crate) struct Core {
     pub counters: Counters,
     pub memory: Arc<Memory>,
     pub table_reader: Arc<TableReader>,
-    /// Whether what is written is gone when it is closed: then nothing is compacted.
+    /// Whether everything written is lost at the close: then nothing is compacted.
     pub is_scratch: bool,
 }
 
@@ -59,7 +60,7 @@ impl Core {
         Self::over(dir, options, env, false)
     }
 
-    /// Of a database in whose environment nothing is kept.
+    /// For a database whose environment keeps nothing.
     pub fn scratch(dir: PathBuf, options: Options, env: Env) -> Result<Arc<Core>> {
         Self::over(dir, options, env, true)
     }
@@ -90,12 +91,12 @@ impl Core {
         self.memory.cache()
     }
 
-    /// Decides anew how tables are read, if that is due.
+    /// Decides again how tables are read, if that is due.
     pub fn reconsider_reads(&self) {
         self.table_reader.reconsider(&*self.fs, self.env.clock.now());
     }
 
-    /// Waits for `delay`, to slow a writer down, and counts it.
+    /// Waits for `delay`, to throttle a writer, and counts it.
     pub fn slow_down(&self, delay: Duration) {
         if !delay.is_zero() {
             self.counters.stalls.add(1);
@@ -104,7 +105,7 @@ impl Core {
         }
     }
 
-    /// Does what a writer has to wait for, and counts how long it takes.
+    /// Does what a writer has to wait for, and counts the time.
     pub fn stalled(&self, wait: impl FnOnce() -> Result<()>) -> Result<()> {
         let start = self.env.clock.now();
         let outcome = wait();

@@ -1,4 +1,4 @@
-//! What `check` and `repair` found.
+//! The results of `check` and `repair`.
 
 use terrace_base::{Error, Result};
 
@@ -6,13 +6,13 @@ use terrace_base::{Error, Result};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CheckReport {
-    /// What is wrong and where, a line each. Empty for a healthy database.
+    /// The problems and their places, one line each. Empty for a healthy database.
     pub problems: Vec<String>,
     /// Tables read in full.
     pub tables: u64,
     /// Entries in them.
     pub entries: u64,
-    /// Keys that are there, in tables and memtables.
+    /// Existing keys, in tables and memtables.
     pub keys: u64,
     /// Bytes of the pool accounted for.
     pub pm_bytes: u64,
@@ -24,11 +24,11 @@ impl CheckReport {
         self.problems.is_empty()
     }
 
-    /// Notes what is wrong if something is; what came of it otherwise.
+    /// Notes a problem if there is one; otherwise returns the outcome.
     ///
     /// # Errors
     ///
-    /// What says nothing of what is there, or is only for another version to judge: see [`problem`].
+    /// Errors that say nothing of the data, or that only another version can judge: see [`problem`].
     pub(crate) fn note<T>(&mut self, outcome: Result<T>) -> Result<Option<T>> {
         match outcome {
             Ok(found) => Ok(Some(found)),
@@ -40,11 +40,12 @@ impl CheckReport {
     }
 }
 
-/// What is wrong, in words.
+/// The problem, in words.
 ///
 /// # Errors
 ///
-/// The error itself where it proves no damage: the system could not read what is there, or another version wrote it.
+/// Returns the error itself if it proves no damage: the system could not read the data, or another version
+/// wrote it.
 pub(crate) fn problem(error: Error) -> Result<String> {
     match error.is_system_failure() || error.is_of_another_version() {
         true => Err(error),
@@ -56,14 +57,14 @@ pub(crate) fn problem(error: Error) -> Result<String> {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RepairReport {
-    /// What was done, a line each.
+    /// The actions taken, one line each.
     pub actions: Vec<String>,
-    /// Files that were damaged or are not the database's, a line each with the reason. They lie in the folder `lost` of
-    /// the database's directory now, beside a list.
+    /// Files that were damaged or are not the database's, one line each with the reason. They lie in the
+    /// folder `lost` of the database's directory now, beside a list.
     pub set_aside: Vec<String>,
-    /// What could not be brought back, a line each.
+    /// What could not be recovered, one line each.
     pub lost: Vec<String>,
-    /// What cannot be told, a line each: whether more was lost that nothing speaks of any more.
+    /// Open questions, one line each: whether more was lost without a trace.
     pub doubts: Vec<String>,
     /// Keys in the repaired database.
     pub keys: u64,

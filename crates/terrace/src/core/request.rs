@@ -1,10 +1,10 @@
-//! What writers ask for, and the groups in which engines get it.
+//! Writers' requests, and the groups in which engines receive them.
 
 use terrace_table::Kind;
 
 use crate::batch::WriteBatch;
 
-/// What must hold for a write to take place.
+/// The condition for a write to take place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Condition {
     None,
@@ -12,12 +12,12 @@ pub(crate) enum Condition {
     IfAbsent,
     /// The batch's only key exists.
     IfExists,
-    /// Nothing; but nothing else may be in the group.
+    /// None; but nothing else may be in the group.
     Alone,
 }
 
 impl Condition {
-    /// Whether the key must be there, where that matters.
+    /// Whether the key must exist, if that matters.
     pub fn wants_key(self) -> Option<bool> {
         match self {
             Condition::IfAbsent => Some(false),
@@ -41,7 +41,7 @@ pub(crate) struct Group<'a> {
     pub requests: &'a [&'a Request],
     /// The sequence number of the first operation; the others count on from it.
     pub first_seq: u64,
-    /// Whether the group must be power-safe on return whatever the medium.
+    /// Whether the group must survive a power cut on return, whatever the medium.
     pub sync: bool,
 }
 
@@ -51,7 +51,7 @@ impl Group<'_> {
         self.requests.iter().map(|r| r.batch.len() as u64).sum()
     }
 
-    /// Whether nothing is to be added.
+    /// Whether nothing is added.
     pub fn only_deletes(&self) -> bool {
         self.requests.iter().flat_map(|r| r.batch.ops()).all(|op| op.kind == Kind::Delete)
     }

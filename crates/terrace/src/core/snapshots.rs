@@ -1,9 +1,9 @@
 //! Which sequence numbers readers may see, and which old ones somebody still needs.
 //!
 //! 1. `visible` grows only, and only after everything up to it is durable.
-//! 2. A registered number is at least the `visible` of the moment before it was registered, so a
-//!    flush that reads the list after its memtable became visible misses nobody who needs an
-//!    older version than that memtable's.
+//! 2. A registered number is at least `visible` at the moment before its registration, so a flush that reads
+//!    the list after its memtable became visible misses no reader that needs an older version than that
+//!    memtable's.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) struct Snapshots {
     held: Mutex<BTreeMap<u64, usize>>,
 }
 
-/// A registered sequence number; dropping it lets go.
+/// A registered sequence number; dropping it releases it.
 #[derive(Debug)]
 pub(crate) struct Held {
     seq: u64,
@@ -47,7 +47,7 @@ impl Drop for Held {
 }
 
 impl Snapshots {
-    /// The last sequence number readers see.
+    /// The last sequence number that readers see.
     pub fn visible(&self) -> u64 {
         self.visible.load(Ordering::Acquire)
     }
@@ -66,7 +66,7 @@ impl Snapshots {
         self.register(&mut held, seq)
     }
 
-    /// Registers `seq`, for an engine that numbers by itself.
+    /// Registers `seq`, for an engine with its own numbers.
     pub fn hold_at(self: &Arc<Self>, seq: u64) -> Held {
         self.register(&mut self.held.lock(), seq)
     }

@@ -1,11 +1,12 @@
-//! Whether tables are read through mappings of their files or by calls of the system.
+//! Whether tables are read through mappings of their files or by system calls.
 //!
-//! A mapping costs no call and no copy, and leaves it to the page cache what is kept in memory: whole pages. The cache of blocks
-//! keeps what was read, and no more. So mappings are for tables that fit into memory, and calls for those that are far larger.
-//! It is decided as tables come and go, by how large they are together and what memory the system has for them; and now and
-//! then as snapshots are made and figures are told, since other programs take memory and give it back, too.
+//! A mapping costs no call and no copy, and lets the page cache decide what is kept in memory: whole pages.
+//! The block cache keeps only what was read. So mappings are for tables that fit into memory, and calls for
+//! much larger ones. The choice is made when tables are added and removed, by their total size and the memory
+//! that the system has for them; and now and then when snapshots are made and figures are requested, since
+//! other programs take memory and give it back, too.
 //!
-//! Deciding is apart from asking the system, which is done in one place (`Fs::available_memory`).
+//! The decision is separate from asking the system, which is done in one place (`Fs::available_memory`).
 
 use std::io;
 use std::path::Path;
@@ -19,7 +20,7 @@ use terrace_disk::{Fs, MapFigures, Maps};
 
 use crate::options::TableReads;
 
-/// Addresses that the tables of a database take at most: an eighth of those that a process has.
+/// The most addresses for a database's tables: an eighth of those of a process.
 const MOST_ADDRESSES: u64 = 16 << 40;
 
 /// How the tables of a database are read.
@@ -28,25 +29,25 @@ pub(crate) struct TableReader {
     choice: TableReads,
     maps: Arc<Maps>,
     asked: Mutex<Asked>,
-    /// Milliseconds until when it is not decided anew unless tables change.
+    /// The time in milliseconds before which the choice is not made again unless tables change.
     due: AtomicU64,
 }
 
-/// What there was when the system was last asked.
+/// The system's answer when it was last asked.
 #[derive(Debug, Default)]
 struct Asked {
     at: Duration,
     tables: u64,
-    /// `u64::MAX` where it is not known.
+    /// `u64::MAX` if it is unknown.
     available: u64,
 }
 
-/// The system is not asked again before so long, unless tables have changed by more than a share: it looks at some files for
-/// that.
+/// The least time between two questions to the system, unless tables have changed by more than a share: it
+/// reads some files for that.
 const SELDOM: Duration = Duration::from_secs(1);
 const MUCH: u64 = 16;
 
-/// Who only reads has the system asked less often: a reader waits for it.
+/// Readers alone ask the system less often: a reader waits for it.
 const FOR_READERS: Duration = Duration::from_secs(10);
 
 impl Asked {
@@ -56,7 +57,7 @@ impl Asked {
 }
 
 impl TableReader {
-    /// As `choice` says, for no tables yet.
+    /// By `choice`, for no tables yet.
     pub fn new(choice: TableReads) -> TableReader {
         let maps = Maps::new(MOST_ADDRESSES);
         maps.want(choose(choice, true, 0, 0));
@@ -68,7 +69,7 @@ impl TableReader {
         &self.maps
     }
 
-    /// There are `bytes` of tables now, at `now`.
+    /// Decides for `bytes` of tables, at `now`.
     pub fn decide(&self, fs: &dyn Fs, now: Duration, bytes: u64) {
         if self.choice != TableReads::Auto {
             return;
@@ -77,7 +78,7 @@ impl TableReader {
         self.decide_by(&mut asked, fs, now, bytes);
     }
 
-    /// The same for the tables that there were then, if that is long ago and nobody else does it.
+    /// Decides again for the same tables, if that is long ago and nobody else does it.
     #[inline]
     pub fn reconsider(&self, fs: &dyn Fs, now: Duration) {
         if self.choice == TableReads::Auto && millis(now) >= self.due.load(Ordering::Relaxed) {
@@ -110,8 +111,8 @@ impl TableReader {
         }
     }
 
-    /// Refuses what was read of several tables since as many mappings had failed as in `before`, if more have by now: what was
-    /// sound when it was read may be zeros.
+    /// Refuses what was read from several tables if more mappings have failed than the `before` at its start:
+    /// data that was sound when it was read may be zeros.
     #[inline]
     pub fn intact_since(&self, before: u64, dir: &Path) -> Result<()> {
         if self.maps.failures() == before {
@@ -121,7 +122,7 @@ impl TableReader {
         Err(Error::io(dir, "read", io::Error::other(why)))
     }
 
-    /// How it is done and why, in words, and what there is of mappings.
+    /// The current way of reading and its reason, in words, and the figures of mappings.
     pub fn told(&self) -> (String, MapFigures) {
         let (is_mapped, is_auto) = (self.maps.is_wanted(), self.choice == TableReads::Auto);
         let words = match (is_mapped, is_auto) {
@@ -138,8 +139,8 @@ fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Whether `tables` bytes of tables are mapped where `available` bytes of memory are there for them. A little more memory is
-/// needed to begin with it than to stay with it, so that it does not go to and fro.
+/// Whether `tables` bytes of tables are mapped, with `available` bytes of memory for them. Starting to map
+/// needs a little more memory than continuing, so that the choice does not alternate.
 fn choose(choice: TableReads, were_mapped: bool, tables: u64, available: u64) -> bool {
     match choice {
         TableReads::Mapped => true,

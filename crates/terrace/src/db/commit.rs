@@ -4,8 +4,8 @@
 //! 2. A writer leaves the queue exactly once, with its own outcome.
 //! 3. A conditional write is a group of its own: its condition is judged against everything before it
 //!    and nothing beside it.
-//! 4. What cannot be carried out for want of room harms nobody else: a group that is refused for that is carried out
-//!    request by request, in order, and each has the outcome that it alone comes to.
+//! 4. A lack of room for one request affects no other: a group refused for that is carried out request by
+//!    request, in order, and each gets the outcome that it alone causes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use crate::sync::{AtomicBool, Condvar, Mutex, Ordering};
 /// Bytes of batches after which a group takes no further one.
 const GROUP_BYTES: usize = 1 << 20;
 
-/// Looks at whether it is its turn that a writer takes before it goes to sleep: about as long as a small group takes,
-/// and less than to fall asleep and be woken.
+/// Checks for its turn that a writer makes before it goes to sleep: about as long as a small group takes, and
+/// less than falling asleep and being woken.
 const LOOKS: u32 = if cfg!(terrace_model) { 0 } else { 300 };
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ struct Writer {
     request: Request,
     turn: Mutex<Turn>,
     changed: Condvar,
-    /// The turn is no longer `Waiting`. Only a hint to look at it.
+    /// The turn is no longer `Waiting`. Only a hint to check it.
     called: AtomicBool,
 }
 
@@ -51,8 +51,8 @@ struct State {
 }
 
 impl CommitQueue {
-    /// Has `request` applied, alone or with others, by this thread or another. `apply` gets the
-    /// group's requests in order and says for all of them whether they took place.
+    /// Applies `request`, alone or with others, on this thread or another. `apply` gets the group's requests
+    /// in order and returns for all of them whether they took place.
     pub fn commit(&self, request: Request, apply: impl Fn(&[&Request]) -> Result<bool>) -> Result<bool> {
         if self.lead_at_once() {
             let _retire = Retire { queue: self, followers: 0 };
@@ -120,7 +120,7 @@ impl CommitQueue {
     }
 }
 
-/// Applies a group; each request's outcome. Nothing of a group that fails has taken place.
+/// Applies a group; returns each request's outcome. If a group fails, nothing of it has taken place.
 fn outcomes(requests: &[&Request], apply: impl Fn(&[&Request]) -> Result<bool>) -> Vec<Result<bool>> {
     match apply(requests) {
         Err(e) if e.is_out_of_space() && requests.len() > 1 => {
@@ -212,7 +212,7 @@ mod tests {
         assert!(groups.load(Ordering::SeqCst) <= 4000);
     }
 
-    /// One of a group wants more room than there is: it alone is told so, by itself.
+    /// One request of a group wants more room than there is: only its writer gets that error.
     #[test]
     fn a_refusal_is_for_him_who_asked_too_much() {
         let sized = |bytes: usize| {

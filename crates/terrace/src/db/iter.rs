@@ -1,8 +1,8 @@
 //! Iterators over a range of a snapshot, from both ends.
 //!
-//! A walk goes one way only, so an iterator has up to two: one from the front, made by the first
-//! `next`, and one from the back, made by the first `next_back`. What one has given the other's bound
-//! excludes, so that they meet.
+//! A walk goes one way only, so an iterator has up to two: one from the front, made by the first `next`, and
+//! one from the back, made by the first `next_back`. What one has returned is outside the other's bound, so
+//! that they meet.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use crate::db::read::Hold;
 
 /// Entries in key order; from the back with [`next_back`](DoubleEndedIterator::next_back) or `rev`.
 ///
-/// The iterator owns what it needs: it may outlive its snapshot and be sent to another thread. After
-/// an error it gives nothing more.
+/// The iterator owns what it needs: it may outlive its snapshot and be sent to another thread. After an error
+/// it returns nothing more.
 pub struct DbIter {
-    /// The range asked for.
+    /// The requested range.
     range: (Bound<Bytes>, Bound<Bytes>),
-    /// What is left of it: past what the front has given or was sent to, before what the back has.
+    /// The rest of it: past what the front has returned or was moved to, before what the back has.
     lower: Bound<Bytes>,
     upper: Bound<Bytes>,
     front: Option<Box<dyn EngineIter>>,
     back: Option<Box<dyn EngineIter>>,
     failed: bool,
-    /// Mappings of tables that had failed when its walks were made.
+    /// Failed mappings of tables when its walks were made.
     failed_maps: u64,
     /// Last, as the walks read what it keeps.
     hold: Arc<Hold>,
@@ -46,7 +46,7 @@ impl DbIter {
         DbIter { hold, range, lower, upper, front: None, back: None, failed: false, failed_maps }
     }
 
-    /// Goes to `key`: `next` gives the first entry at or after it, and never one before the range.
+    /// Goes to `key`: `next` returns the first entry at or after it, and never one before the range.
     pub fn seek(&mut self, key: impl AsRef<[u8]>) {
         let key = key.as_ref();
         let inside = above(key, &self.range.0);
@@ -54,8 +54,8 @@ impl DbIter {
         self.front = None;
     }
 
-    /// Goes to `key` from behind: `next_back` gives the last entry at or before it, and never one after
-    /// the range.
+    /// Goes to `key` from behind: `next_back` returns the last entry at or before it, and never one after the
+    /// range.
     pub fn seek_for_prev(&mut self, key: impl AsRef<[u8]>) {
         let key = key.as_ref();
         let inside = below(key, &self.range.1);
@@ -63,7 +63,7 @@ impl DbIter {
         self.back = None;
     }
 
-    /// What the walk in `direction` comes to next, wherever that lies.
+    /// The next entry of the walk in `direction`, wherever that lies.
     fn advance(&mut self, direction: Direction) -> Result<Option<(Bytes, Bytes)>> {
         let (walk, bound) = match direction {
             Direction::Forward => (&mut self.front, &self.lower),
@@ -79,8 +79,8 @@ impl DbIter {
         Ok(entry)
     }
 
-    /// The same, of which all is what was written. A walk keeps what it has read ahead; should a mapping of a table fail
-    /// meanwhile, walks go on anew, and read that table by calls.
+    /// The same, with sound data only. A walk keeps what it has read ahead; if a mapping of a table fails
+    /// meanwhile, new walks are made, and read that table by calls.
     fn advance_soundly(&mut self, direction: Direction) -> Result<Option<(Bytes, Bytes)>> {
         loop {
             let entry = self.advance(direction);
@@ -101,7 +101,7 @@ impl DbIter {
             Direction::Backward => above(&key, &self.lower),
         };
         if !inside {
-            // The walk has passed an entry that a later seek of the other end may bring back inside.
+            // A later seek of the other end may bring an entry that this walk has passed back into the range.
             match direction {
                 Direction::Forward => self.front = None,
                 Direction::Backward => self.back = None,
@@ -155,9 +155,9 @@ impl DoubleEndedIterator for DbIter {
     }
 }
 
-/// All entries of a database, once each: in key order, or in no order where the engine has none.
+/// All entries of a database, once each: in key order, or in no order if the engine has none.
 ///
-/// It owns what it needs, as [`DbIter`] does, and gives nothing more after an error.
+/// It owns what it needs, like [`DbIter`], and returns nothing more after an error.
 pub struct Entries {
     walk: Box<dyn EngineIter>,
     failed: bool,

@@ -1,4 +1,4 @@
-//! The database: everything a user calls.
+//! The database: everything that users call.
 
 mod commit;
 mod iter;
@@ -39,8 +39,8 @@ pub use read::Snapshot;
 /// The file whose lock says that a process has the database open.
 const LOCK_FILE: &str = "LOCK";
 
-/// An open database. Cloning is cheap and gives another handle of the same database; the last one
-/// to be dropped closes it. It can be opened again once its snapshots and iterators are dropped, too.
+/// An open database. Cloning is cheap and gives another handle of the same database; dropping the last one
+/// closes it. It can be opened again once its snapshots and iterators are dropped, too.
 ///
 /// ```
 /// # fn main() -> terrace::Result<()> {
@@ -60,21 +60,21 @@ pub struct Db {
     inner: Arc<Inner>,
 }
 
-/// Held by whatever still reads the database's files and pool, so that nobody opens them beside it.
+/// Held by everything that still reads the database's files and pool, so that nobody opens them beside it.
 type DirectoryLock = Arc<Option<Box<dyn FileLock>>>;
 
 #[derive(Debug)]
 struct Inner {
     core: Arc<Core>,
     engine: Arc<dyn Engine>,
-    /// Refuses all writes, also where the engine would take them.
+    /// Refuses all writes, even if the engine would take them.
     read_only: bool,
     queue: CommitQueue,
-    /// The last sequence number given out; only the leader of the moment changes it.
+    /// The last sequence number given out; only the current leader changes it.
     last_seq: AtomicU64,
-    /// Set by the leader of the moment, so that no group is applied beside or after the close.
+    /// Set by the current leader, so that no group is applied beside or after the close.
     closed: AtomicBool,
-    /// How the engine was closed, which is done once.
+    /// The outcome of closing the engine, which is done once.
     outcome: OnceLock<Result<()>>,
     /// Last, as everything else may use what it guards.
     lock: DirectoryLock,
@@ -85,16 +85,16 @@ impl Db {
     ///
     /// # Errors
     ///
-    /// `Locked` if another process (or another handle in this one) has it open (readers alone may have it open side by
-    /// side), `Corruption` if it is
-    /// damaged, `InvalidFormat` if another version wrote it, `InvalidArgument` if there is none and none
-    /// is to be made, if it was created with other fixed options, or if another store's lies there.
+    /// `Locked` if another process (or another handle in this one) has it open (readers alone may
+    /// have it open side by side), `Corruption` if it is damaged, `InvalidFormat` if another version wrote
+    /// it, `InvalidArgument` if there is none and none is to be created, if it was created with other fixed
+    /// options, or if the directory holds another store's files.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let env = Env::real(options.background_threads);
         Self::open_in(env, path, options)
     }
 
-    /// Opens a database in an environment of the caller's, for tests under simulation.
+    /// Opens a database in the caller's environment, for tests under simulation.
     pub fn open_in(env: Env, path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let dir = lasting(path.as_ref())?;
         repair::admit(&*env.fs, &dir)?;
@@ -123,31 +123,33 @@ impl Db {
         Ok(Db { inner: Arc::new(inner) })
     }
 
-    /// Brings back all of a damaged database that is not itself damaged, and says what is gone. A healthy database is left
-    /// as it is. What was damaged is kept in the folder `lost` of its directory. The repair has happened wholly or not at
-    /// all, whenever it is killed; it needs room for what it writes beside what is there.
+    /// Recovers everything of a damaged database that is not itself damaged, and reports what is lost. A
+    /// healthy database is left as it is. What was damaged is kept in the folder `lost` of its directory. All
+    /// or nothing of the repair has happened, whenever it is killed; it needs room for what it writes beside
+    /// the existing files.
     ///
     /// # Errors
     ///
-    /// `Locked` if it is open; `InvalidArgument` if there is no database, or another engine's. Nothing was changed then.
+    /// `Locked` if it is open; `InvalidArgument` if there is no database, or another engine's. Then
+    /// nothing was changed.
     pub fn repair(path: impl AsRef<Path>, options: Options) -> Result<RepairReport> {
         let env = Env::real(options.background_threads);
         Self::repair_in(env, path, options)
     }
 
-    /// [`repair`](Self::repair), as `how` says; the engine of `options` is not asked.
+    /// [`repair`](Self::repair), with the choices of `how`; the engine in `options` is ignored.
     pub fn repair_with(path: impl AsRef<Path>, options: Options, how: RepairOptions) -> Result<RepairReport> {
         let env = Env::real(options.background_threads);
         Self::repair_with_in(env, path, options, how)
     }
 
-    /// [`repair`](Self::repair) in an environment of the caller's.
+    /// [`repair`](Self::repair) in the caller's environment.
     pub fn repair_in(env: Env, path: impl AsRef<Path>, options: Options) -> Result<RepairReport> {
         let how = RepairOptions { engine: Some(options.engine), ..RepairOptions::default() };
         Self::repair_with_in(env, path, options, how)
     }
 
-    /// [`repair_with`](Self::repair_with) in an environment of the caller's.
+    /// [`repair_with`](Self::repair_with) in the caller's environment.
     pub fn repair_with_in(
         env: Env,
         path: impl AsRef<Path>,
@@ -164,7 +166,7 @@ impl Db {
         let _lock = env.fs.lock(&path)?;
         let outcome = repair::run(&env, &dir, options, how);
         if !was_there && (how.dry_run || outcome.is_err()) {
-            // As it was found. Where the file cannot be removed, an empty one stays.
+            // As it was found. If the file cannot be removed, an empty one stays.
             let _ = env.fs.remove(&path);
         }
         outcome
@@ -174,7 +176,7 @@ impl Db {
     ///
     /// # Errors
     ///
-    /// `Corruption` if what holds it is damaged; `InvalidArgument` for an over-long key.
+    /// `Corruption` if its data is damaged; `InvalidArgument` for an over-long key.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
         let key = key.as_ref();
         check_key(key)?;
@@ -194,7 +196,7 @@ impl Db {
         Ok(found)
     }
 
-    /// The values of `keys`, all as of one moment.
+    /// The values of `keys`, all at one moment.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Bytes>>> {
         self.snapshot().multi_get(keys)
     }
@@ -204,7 +206,7 @@ impl Db {
         self.range(..)
     }
 
-    /// All entries, as of now, in key order where the engine has one: the one walk that every engine offers.
+    /// All entries, as of now, in key order if the engine has one: the one walk that every engine offers.
     pub fn entries(&self) -> Result<Entries> {
         self.snapshot().entries()
     }
@@ -219,7 +221,7 @@ impl Db {
         self.snapshot().prefix(prefix)
     }
 
-    /// The database as it is now, for as long as the snapshot is kept.
+    /// The database as it is now, as long as the snapshot is kept.
     pub fn snapshot(&self) -> Snapshot {
         let Inner { core, engine, lock, .. } = &*self.inner;
         core.reconsider_reads();
@@ -235,12 +237,12 @@ impl Db {
         self.inner.engine.wait_until_flushed()
     }
 
-    /// Makes everything acknowledged so far power-safe, on media where it is not at once.
+    /// Makes everything acknowledged so far survive a power cut, on media where it does not at once.
     pub fn sync(&self) -> Result<()> {
         self.inner.alone(|inner| inner.check_open().and_then(|()| inner.engine.sync()))
     }
 
-    /// Flushes, and merges all tables with keys in `range`: what is dead there is dropped.
+    /// Flushes, and merges all tables with keys in `range`: dead entries there are dropped.
     pub fn compact_range(&self, range: impl KeyRange) -> Result<()> {
         self.flush()?;
         let (from, to) = range.bounds();
@@ -283,8 +285,9 @@ impl Db {
         stats
     }
 
-    /// Where each of the ranges begins that the engine has cut the keys into, in key order: of `wip` the lower bounds of its
-    /// buckets, of which the first is the empty key. Empty where the engine does not cut the keys.
+    /// The lower bounds of the ranges into which the engine has divided the keys, in key order: for `wip`
+    /// those of its buckets, of which the first is the empty key. Empty if the engine does not divide the
+    /// keys.
     ///
     /// ```
     /// # fn main() -> terrace::Result<()> {
@@ -301,11 +304,11 @@ impl Db {
     }
 
     /// Reads everything and proves every structure; writers wait meanwhile. Damage is in the report, not an
-    /// error. A database that is closed is refused.
+    /// error. A closed database is refused.
     pub fn check(&self) -> Result<CheckReport> {
         let report = Cell::new(CheckReport::default());
         self.inner.alone(|inner| {
-            // What readers let go of after the close stays in the pool until the next open.
+            // What readers release after the close stays in the pool until the next open.
             inner.check_open()?;
             inner.engine.check().map(|found| report.set(found))
         })?;
@@ -313,7 +316,7 @@ impl Db {
     }
 
     /// Waits for the background work that has begun and closes the database cleanly. Writes are refused from then on;
-    /// snapshots and iterators may still read. Once closed, it says again how that went.
+    /// snapshots and iterators may still read. Later calls return the same outcome again.
     pub fn close(&self) -> Result<()> {
         self.inner.alone(|inner| {
             inner.closed.store(true, Ordering::Release);
@@ -348,7 +351,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Applies a group on the leader's thread; says whether its condition held.
+    /// Applies a group on the leader's thread; returns whether its condition held.
     fn apply(&self, group: &[&Request]) -> Result<bool> {
         self.check_open()?;
         let counters = &self.core.counters;
@@ -391,12 +394,13 @@ impl Inner {
     }
 }
 
-/// The directory `path` as it is named wherever the process goes: files are opened as long as the database is.
+/// The directory `path` under a name that stays valid when the process changes its directory: files are
+/// opened as long as the database is.
 fn lasting(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|e| Error::io(path, "find", e))
 }
 
-/// Puts in place what a repair has left that was cut short in its last step.
+/// Puts in place what a repair that was cut short in its last step has left.
 fn finish_repair(env: &Env, dir: &Path) -> Result<()> {
     if repair::is_unfinished(&*env.fs, dir)? {
         tracing::warn!(dir = %dir.display(), "putting in place what a repair has left that was cut short");
@@ -405,7 +409,7 @@ fn finish_repair(env: &Env, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where the files of the database in `dir` are that nobody else should touch; for tools.
+/// The path of the file that locks the database in `dir`; for tools.
 pub fn lock_path(dir: &Path) -> PathBuf {
     dir.join(LOCK_FILE)
 }

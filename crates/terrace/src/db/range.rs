@@ -1,4 +1,4 @@
-//! Ranges of keys as a caller writes them.
+//! Ranges of keys as callers write them.
 
 use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
@@ -19,7 +19,7 @@ use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, Rang
 /// # }
 /// ```
 pub trait KeyRange {
-    /// Where it begins and where it ends.
+    /// Its beginning and its end.
     fn bounds(&self) -> (Bound<&[u8]>, Bound<&[u8]>);
 }
 

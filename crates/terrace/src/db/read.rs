@@ -32,7 +32,7 @@ pub struct Snapshot {
     hold: Arc<Hold>,
 }
 
-/// The registered sequence number, let go of before the engine is told.
+/// The registered sequence number, released before the engine is told.
 #[derive(Debug)]
 pub(crate) struct Hold {
     held: Option<Held>,
@@ -51,12 +51,13 @@ impl Hold {
         &self.engine
     }
 
-    /// How many mappings of tables have failed until now.
+    /// The number of failed mappings of tables so far.
     pub fn failed_maps(&self) -> u64 {
         self.core.table_reader.maps().failures()
     }
 
-    /// Refuses what was read since `failed_maps` mappings had failed, if it may rest on what is not what was written.
+    /// Refuses what was read since `failed_maps` mappings had failed, if it may depend on data that differs
+    /// from what was written.
     #[inline]
     pub fn intact_since(&self, failed_maps: u64) -> Result<()> {
         self.engine.intact()?;
@@ -99,7 +100,7 @@ impl Snapshot {
         loop {
             let failed_maps = self.hold.failed_maps();
             let found = keys.iter().map(|key| self.get(key)).collect();
-            // Should a mapping fail meanwhile, what was read of it before is read again, by calls.
+            // If a mapping fails meanwhile, what was read through it is read again, by calls.
             if self.hold.failed_maps() == failed_maps {
                 return found;
             }
@@ -126,7 +127,7 @@ impl Snapshot {
         }
     }
 
-    /// All entries, in key order where the engine has one.
+    /// All entries, in key order if the engine has one.
     pub fn entries(&self) -> Result<Entries> {
         self.hold.core.counters.iterators.add(1);
         Entries::new(self.hold.clone())

@@ -1,9 +1,9 @@
-//! What an opening makes before anybody knows whether there will be a database: directories, the file of the lock, and
-//! what a creation has made before it failed, which may have failed for want of room. Where there is no database after
-//! all, they go again.
+//! What an opening makes before it is known whether there will be a database: directories, the file of the
+//! lock, and what a creation has made before it failed, perhaps for want of room. If there is no database
+//! after all, these are removed again.
 //!
-//! Only what this opening made goes, also where other things lie beside it. The lock's file goes while it is held: who
-//! waits for it finds that it has gone (`Fs::lock`).
+//! Only what this opening made is removed, even if other files lie beside it. The lock's file is removed
+//! while it is held: a waiter then finds it gone (`Fs::lock`).
 
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
@@ -19,16 +19,16 @@ use crate::pool::POOL_NAME;
 /// What one opening has made.
 #[derive(Debug)]
 pub(super) struct Traces {
-    /// The file of the lock, if it was not there.
+    /// The file of the lock, if it did not exist.
     lock: Option<PathBuf>,
     /// Directories, the innermost first.
     dirs: Vec<PathBuf>,
-    /// There was nothing in the directory: files of ours that are in it now are a creation's.
+    /// The directory was empty: files of ours that are in it now are a creation's.
     was_empty: bool,
 }
 
 impl Traces {
-    /// Makes directory `dir`, unless it is there, and notes whether the file `lock` in it is.
+    /// Creates directory `dir`, unless it exists, and notes whether the file `lock` in it does.
     pub fn make(fs: &dyn Fs, dir: &Path, lock: &Path, options: &Options) -> Result<Traces> {
         if fs.exists(dir)? {
             let lock = (!fs.exists(lock)?).then(|| lock.to_path_buf());
@@ -55,23 +55,24 @@ impl Traces {
         let Some((lock, dir)) = self.lock.as_deref().and_then(|lock| Some((lock, lock.parent()?))) else {
             return;
         };
-        // What cannot be removed stays: the opening's own error is the one to tell of.
+        // What cannot be removed stays: the opening's own error is the one to report.
         if self.was_empty {
             remove_beginnings(env, dir);
         }
         if fs.remove(lock).is_ok() {
-            // A directory with something in it stays.
+            // A directory that is not empty stays.
             let _ = self.dirs.iter().try_for_each(|dir| fs.remove_dir(dir));
         }
     }
 }
 
-/// Removes what a creation in `dir` has come to make, so that it means the same to the next opening wherever this is cut
-/// short: what a manifest may name before the manifest, the first manifest, which alone is a creation cut short, after the
-/// others, and the pool last. Where something cannot be removed, the rest stays.
+/// Removes what a creation in `dir` has made, in an order that means the same to the next opening wherever
+/// this is cut short: what a manifest may name before the manifest, the first manifest, which alone is a
+/// creation cut short, after the others, and the pool last. If something cannot be removed, the rest stays.
 ///
-/// Once `CURRENT` is there, everything stays: it is an empty database, which the next opening takes. Removals reach the
-/// disk in any order, and a power cut could leave a pointer whose manifest has gone, or a pool whose pointer has.
+/// Once `CURRENT` exists, everything stays: it is an empty database, which the next opening uses. Removals
+/// reach the disk in any order, and a power cut could leave a pointer whose manifest has gone, or a pool
+/// whose pointer has.
 fn remove_beginnings(env: &Env, dir: &Path) {
     let Ok(paths) = env.fs.list(dir) else { return };
     let mut made: Vec<_> = paths.iter().filter_map(|path| Some((FileName::parse(path)?, path))).collect();

@@ -1,4 +1,4 @@
-//! Writes as a user calls them.
+//! Writes as users call them.
 
 use terrace_base::{Error, Result};
 use terrace_table::Kind;
@@ -13,13 +13,13 @@ impl Db {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for a key over 65,535 bytes or a value over 1 GiB; `NoSpace` or `PoolFull` when
-    /// there is no room: nothing is lost, and writing goes on when there is. `Poisoned` after damage.
+    /// `InvalidArgument` for a key over 65,535 bytes or a value over 1 GiB; `NoSpace` or `PoolFull`
+    /// when there is no room: nothing is lost, and writing continues when there is. `Poisoned` after damage.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.put_with(key, value, WriteOptions::default())
     }
 
-    /// [`put`](Self::put), as `options` say.
+    /// [`put`](Self::put), with `options`.
     pub fn put_with(
         &self,
         key: impl AsRef<[u8]>,
@@ -34,7 +34,7 @@ impl Db {
         self.delete_with(key, WriteOptions::default())
     }
 
-    /// [`delete`](Self::delete), as `options` say.
+    /// [`delete`](Self::delete), with `options`.
     pub fn delete_with(&self, key: impl AsRef<[u8]>, options: WriteOptions) -> Result<()> {
         let op = Op { kind: Kind::Delete, key: key.as_ref(), value: &[] };
         self.write_one(op, Condition::None, options).map(drop)
@@ -45,7 +45,7 @@ impl Db {
         self.write_with(batch, WriteOptions::default())
     }
 
-    /// [`write`](Self::write), as `options` say.
+    /// [`write`](Self::write), with `options`.
     pub fn write_with(&self, batch: WriteBatch, options: WriteOptions) -> Result<()> {
         if batch.is_empty() && batch.validate().is_ok() && !options.sync {
             return Ok(());
@@ -60,12 +60,12 @@ impl Db {
         self.commit(batch, Condition::None, options).map(drop)
     }
 
-    /// Sets `key` to `value` if it does not exist; says whether it did so.
+    /// Sets `key` to `value` if it does not exist; returns whether it did so.
     pub fn put_if_absent(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<bool> {
         self.put_if(key.as_ref(), value.as_ref(), Condition::IfAbsent, WriteOptions::default())
     }
 
-    /// [`put_if_absent`](Self::put_if_absent), as `options` say.
+    /// [`put_if_absent`](Self::put_if_absent), with `options`.
     pub fn put_if_absent_with(
         &self,
         key: impl AsRef<[u8]>,
@@ -75,12 +75,12 @@ impl Db {
         self.put_if(key.as_ref(), value.as_ref(), Condition::IfAbsent, options)
     }
 
-    /// Sets `key` to `value` if it exists; says whether it did so.
+    /// Sets `key` to `value` if it exists; returns whether it did so.
     pub fn update_if_exists(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<bool> {
         self.put_if(key.as_ref(), value.as_ref(), Condition::IfExists, WriteOptions::default())
     }
 
-    /// [`update_if_exists`](Self::update_if_exists), as `options` say.
+    /// [`update_if_exists`](Self::update_if_exists), with `options`.
     pub fn update_if_exists_with(
         &self,
         key: impl AsRef<[u8]>,
@@ -94,7 +94,7 @@ impl Db {
         self.write_one(Op { kind: Kind::Put, key, value }, condition, options)
     }
 
-    /// Writes one key: past the queue where the engine takes single writes, else as a batch of its own.
+    /// Writes one key: past the queue if the engine takes single writes, otherwise as a batch of its own.
     fn write_one(&self, op: Op<'_>, condition: Condition, options: WriteOptions) -> Result<bool> {
         if op.key.len() <= MAX_KEY_BYTES
             && op.value.len() <= MAX_VALUE_BYTES
@@ -110,7 +110,7 @@ impl Db {
         self.commit(batch, condition, options)
     }
 
-    /// Has the engine write one key by itself, if it does such a thing.
+    /// Has the engine write one key by itself, if it supports that.
     fn directly(&self, op: Op<'_>, condition: Condition) -> Option<Result<bool>> {
         if self.inner.read_only {
             return Some(Err(Error::ReadOnly));

@@ -1,5 +1,5 @@
-//! The designs, and the choice among them by name. Each engine is one folder that wires shared parts; what two need is a
-//! part.
+//! The engines, chosen by name. Each engine is one folder that assembles shared parts; what two engines need
+//! becomes a part.
 
 mod lab;
 mod lsm;
@@ -28,7 +28,7 @@ pub(crate) use split::{decode_slots, sound_slots};
 
 /// Opens an engine's data, or creates it.
 type Open = fn(Arc<Core>) -> Result<(Arc<dyn Engine>, u64)>;
-/// Brings an engine's data back.
+/// Repairs an engine's data.
 type Repair = fn(Salvage) -> Result<Salvage>;
 
 /// The registry: a row for each engine.
@@ -51,7 +51,7 @@ pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
     registered(core.options.engine).0(core)
 }
 
-/// Brings back all that is not itself damaged.
+/// Recovers everything that is not itself damaged.
 pub(crate) fn repair(base: Salvage) -> Result<Salvage> {
     registered(base.core.options.engine).1(base)
 }

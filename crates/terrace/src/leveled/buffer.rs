@@ -1,15 +1,15 @@
-//! What stands above level 0 of a leveled tree, and is different in each design.
+//! The part above level 0 of a leveled tree, which differs between designs.
 //!
-//! | seam | what it answers | `lsm` |
+//! | seam | what it provides | `lsm` |
 //! |---|---|---|
-//! | [`Memtable`] | what is read first and flushed | a skiplist in DRAM |
-//! | [`WriteBuffer`] | what makes a group durable before it is in a memtable, and what may be forgotten after a flush | the commit log |
-//! | [`Stage`] | what a flush makes, and what lies between memtables and level 0 | runs of level 0; nothing |
+//! | [`Memtable`] | the contents that are read first and flushed | a skiplist in DRAM |
+//! | [`WriteBuffer`] | making a group durable before it is in a memtable, and dropping logs after a flush | the commit log |
+//! | [`Stage`] | the outputs of a flush, and the part between memtables and level 0 | runs of level 0; nothing |
 //!
-//! A tree is compiled for its write buffer: none of this is a box or a call through a table on the way of a read.
+//! A tree is compiled for its write buffer: reads go through no box and no dynamic call.
 //!
-//! Every version of a key in a memtable is newer than every one in an older memtable, those are newer than any on the stage,
-//! and those newer than any on the levels.
+//! Every version of a key in a memtable is newer than every one in an older memtable; those are newer than
+//! any on the stage, and those newer than any on the levels.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Debug};
@@ -32,31 +32,32 @@ use crate::manifest::State;
 use crate::manifest::{Edit, Manifest};
 use crate::stats::Stats;
 
-/// Versions of keys in order. One thread at a time inserts, any number read beside it. Nothing is removed from it: it goes
-/// as a whole, with its last reader.
+/// An ordered set of versions. One thread at a time inserts, while any number read. Nothing is removed from
+/// it: it is dropped as a whole, with its last reader.
 pub(crate) trait Memtable: Debug + Send + Sync + Sized + 'static {
-    /// A place in it, which it keeps.
+    /// A cursor over it, which keeps it alive.
     type Cursor: Cursor + 'static;
 
-    /// What a version takes beside its key and value, on average.
+    /// Average bytes that a version takes beside its key and value.
     const ENTRY_BYTES: u64;
 
-    /// Inserts operations, each with its sequence number. That cannot fail, so a group is readable wholly or not at all.
+    /// Inserts operations, each with its sequence number. This cannot fail, so a group is readable wholly or
+    /// not at all.
     fn insert<'a>(&self, ops: impl Iterator<Item = (Op<'a>, u64)>);
 
     /// The newest version of `key` up to sequence number `at`.
     fn get(&self, key: &[u8], at: u64) -> Option<Entry>;
 
-    /// A cursor over all versions, at none yet.
+    /// A cursor over all versions, not yet positioned.
     fn cursor(&self) -> Self::Cursor;
 
-    /// All versions in order, as they lie.
+    /// Visits all versions in order.
     fn visit(&self, each: impl FnMut(&[u8], u64, Kind, &[u8]) -> Result<()>) -> Result<()>;
 
-    /// Whether nothing is in it.
+    /// Whether it is empty.
     fn is_empty(&self) -> bool;
 
-    /// Bytes of its versions, with what they take beside: where this passes the tree's `memtable_bytes`, it is full.
+    /// Bytes of its versions with their overhead: it is full when this exceeds the tree's `memtable_bytes`.
     fn bytes_used(&self) -> u64;
 
     /// Bytes of DRAM held.
@@ -65,63 +66,65 @@ pub(crate) trait Memtable: Debug + Send + Sync + Sized + 'static {
     /// The greatest sequence number in it; 0 if it is empty.
     fn max_seq(&self) -> u64;
 
-    /// Looks at everything; says what is wrong.
+    /// Checks everything; returns what is wrong.
     fn check(&self) -> Vec<String>;
 }
 
-/// What makes durable what memtables alone would not.
+/// Makes durable what is only in memtables.
 ///
-/// Its functions are given the tree whose write buffer it is: a log that has failed wants memtables flushed, and a pool
-/// without room wants a memtable's log to go. The one leader of the moment calls them, but for what a flush calls.
+/// Its functions receive the tree whose write buffer it is: a failed log needs memtables to be flushed, and a
+/// full pool needs a memtable's log to be dropped. Only the current leader calls them, except those that a
+/// flush calls.
 pub(crate) trait WriteBuffer: Debug + Send + Sync + Sized + 'static {
-    /// What is written into.
+    /// The memtables that writes go to.
     type Memtable: Memtable;
-    /// What lies below the memtables.
+    /// The stage below the memtables.
     type Stage: Stage;
 
-    /// An empty memtable that is meant to hold about `bytes`.
+    /// An empty memtable for about `bytes`.
     fn memtable(&self, bytes: u64) -> Self::Memtable;
 
     /// The stage.
     fn stage(&self) -> &Self::Stage;
 
-    /// Before a group, a rotation or a sync: makes good what an earlier failure has left.
+    /// Before a group, a rotation or a sync: recovers from an earlier failure.
     fn mend(tree: &LeveledTree<Self>) -> Result<()>;
 
-    /// Makes a group as durable as it is asked to be, before any of it is in the active memtable. It is refused wholly or
-    /// not at all.
+    /// Makes a group as durable as requested, before any of it is in the active memtable. On an error nothing
+    /// of it was logged.
     fn log(tree: &LeveledTree<Self>, group: &Group<'_>) -> Result<()>;
 
     /// What is logged from now on goes into another memtable.
     fn rotate(&self) -> Result<()>;
 
-    /// Makes everything logged so far power-safe.
+    /// Makes everything logged so far survive a power cut.
     fn sync(tree: &LeveledTree<Self>) -> Result<()>;
 
-    /// What the manifest is told as `memtable`, the oldest, leaves: in one group with the runs that hold its contents.
+    /// The edits for the manifest when `memtable`, the oldest, leaves: in one group with the runs that hold
+    /// its contents.
     fn forgotten(tree: &LeveledTree<Self>, memtable: &Self::Memtable) -> Vec<Edit>;
 
-    /// Lets go of what the manifest says is no longer needed.
+    /// Drops what the manifest no longer needs.
     fn forget(&self, manifest: &Manifest) -> Result<()>;
 
-    /// Marks what it has in the pool; nothing of that is freed before `then` has returned.
+    /// Marks its memory in the pool; nothing of that is freed before `then` has returned.
     fn with_marked<T>(&self, marks: Marks, then: impl FnOnce(&Marks) -> Result<T>) -> Result<T>;
 
-    /// Proves what it has beside memtables.
+    /// Proves its parts beside memtables.
     fn check(&self, manifest: &Manifest, report: &mut CheckReport) -> Result<()>;
 
-    /// Says what an acknowledged write survives, and on what.
+    /// Reports what an acknowledged write survives, and on which medium.
     fn fill_stats(tree: &LeveledTree<Self>, stats: &mut Stats);
 
-    /// Makes good what a failure has left, and ends it in order. Nothing is written any more.
+    /// Recovers from a failure, and ends cleanly. Nothing is written any more.
     fn close(tree: &LeveledTree<Self>) -> Result<()>;
 }
 
-/// What lies between memtables and level 0.
+/// The stage between memtables and level 0.
 ///
-/// Only flushes change it. What leaves it must be on the levels first, in the manifest too; and what a snapshot still needs
-/// of a version that is replaced here, before that. So a reader that has found `readable` unchanged after he looked here has
-/// missed nothing ([`Moment`]); one that has not looks again.
+/// Only flushes change it. What leaves it must first be on the levels, and in the manifest; and any version
+/// replaced here that a snapshot still needs must be there before it is replaced. So a reader that finds
+/// `readable` unchanged after looking here has missed nothing ([`Moment`]); otherwise it looks again.
 pub(crate) trait Stage: Debug + Send + Sync + Sized + 'static {
     /// Whether anything ever leaves it.
     const CHANGES: bool;
@@ -132,49 +135,51 @@ pub(crate) trait Stage: Debug + Send + Sync + Sized + 'static {
     /// Cursors over its versions, for a reader of `moment`.
     fn cursors(&self, moment: &Arc<Moment>) -> Vec<Box<dyn Cursor>>;
 
-    /// A cursor over versions here with sequence numbers up to `seq`, whose values are not asked for: a compaction drops what
-    /// they hide.
+    /// A cursor over versions here with sequence numbers up to `seq`, without their values: a compaction
+    /// drops what they hide.
     fn hiding(&self, _seq: u64) -> Option<Box<dyn Cursor>> {
         None
     }
 
-    /// What it has to do with a part of a merge, if anything.
+    /// Its interest in a part of a merge, if any.
     fn watch<'a>(&'a self, _part: &MergePart<'a>) -> Result<Option<Watched<'a>>> {
         Ok(None)
     }
 
-    /// Is told where versions have come to lie that it asked about. The manifest says so, and readers see it.
+    /// Receives the new places of the versions that it asked about. The manifest has recorded them, and
+    /// readers see them.
     fn placed<B: WriteBuffer<Stage = Self>>(_tree: &LeveledTree<B>, _relocations: &Relocations) {}
 
-    /// Bytes of runs that are known to be outdated.
+    /// Bytes of runs that are known to be stale.
     fn stale(&self) -> Arc<Stale> {
         Arc::default()
     }
 
-    /// Proves, before logs are replayed, that a manifest which says `state` has not lost what it rests on. `logged` says
-    /// how far logs go on behind a write; none where one cannot be read to its end.
+    /// Before logs are replayed, proves that a manifest with `state` has not lost anything the stage depends
+    /// on. `logged` tells how far logs continue after a write; `None` if one cannot be read to its end.
     fn prove(&self, _state: &State, _logged: impl FnOnce(u64) -> Option<u64>) -> Result<()> {
         Ok(())
     }
 
-    /// Flushes `memtable`, the oldest: what is not kept here goes to level 0 ([`LeveledTree::to_level_0`]). What is kept is
-    /// durable when this returns; the change is put into the manifest in one group with the end of what the memtable was logged in.
+    /// Flushes `memtable`, the oldest: what the stage does not keep goes to level 0
+    /// ([`LeveledTree::to_level_0`]). What it keeps is durable on return; the change is put into the manifest
+    /// in one group with the end of the memtable's log.
     fn flush<B: WriteBuffer<Stage = Self>>(tree: &LeveledTree<B>, memtable: &B::Memtable) -> Result<Change>;
 
-    /// Has what is to leave go to level 0. What the last flush made is there, and no other runs.
+    /// Moves what is to leave to level 0. The runs of the last flush are there, and no other new ones.
     fn evict<B: WriteBuffer<Stage = Self>>(_tree: &LeveledTree<B>) -> Result<()> {
         Ok(())
     }
 
-    /// Has all that may leave go to level 0: somebody wants everything merged. No flush runs.
+    /// Moves everything that may leave to level 0: the caller wants everything merged. No flush runs.
     fn clear<B: WriteBuffer<Stage = Self>>(_tree: &LeveledTree<B>) -> Result<()> {
         Ok(())
     }
 
-    /// Marks what it has in the pool; nothing of that is freed before `then` has returned.
+    /// Marks its memory in the pool; nothing of that is freed before `then` has returned.
     fn with_marked<T>(&self, marks: Marks, then: impl FnOnce(Marks) -> Result<T>) -> Result<T>;
 
-    /// Proves what it has. Neither flush nor compaction runs.
+    /// Proves its contents. Neither flush nor compaction runs.
     fn check<B: WriteBuffer<Stage = Self>>(_tree: &LeveledTree<B>, _report: &mut CheckReport) -> Result<()> {
         Ok(())
     }
@@ -184,7 +189,7 @@ pub(crate) trait Stage: Debug + Send + Sync + Sized + 'static {
         0
     }
 
-    /// Says what it holds.
+    /// Reports what it holds.
     fn fill_stats(&self, _stats: &mut Stats) {}
 
     /// Saves what makes the next opening faster. Nothing is written any more.
@@ -193,47 +198,48 @@ pub(crate) trait Stage: Debug + Send + Sync + Sized + 'static {
     }
 }
 
-/// A part of a merge: keys from one to another, the last excluded.
+/// A part of a merge: a range of keys, without its end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MergePart<'a> {
     pub from: Option<&'a [u8]>,
     pub to: Option<&'a [u8]>,
-    /// The numbers of the runs that are merged.
+    /// The numbers of the merged runs.
     pub inputs: &'a BTreeSet<u64>,
-    /// Snapshots, listed after `visible` was asked for: no later one is older than that.
+    /// Snapshots, listed after asking for `visible`: no later snapshot is older than that.
     pub held: &'a [u64],
     pub visible: u64,
 }
 
-/// What a stage has to do with a part of a merge.
+/// A stage's interest in a part of a merge.
 pub(crate) struct Watched<'a> {
-    /// Of which keys it is to be told where they come to lie.
+    /// The keys whose new places it wants.
     pub wanted: Box<Wanted<'a>>,
     /// Blocks of the inputs that need not be read: nobody can see anything in them.
     pub passed: Passed,
-    /// Keys of which it was told that they lie in the inputs.
+    /// Keys that it was told lie in the inputs.
     pub named: Vec<Vec<u8>>,
 }
 
-/// What a reader of a stage reads beside it, all from one moment. Once something else is readable he is told, by cursors that
-/// end, to go on from where he is with what there is then.
+/// What a reader of a stage reads beside it, all from one moment. When the readable set changes, the reader's
+/// cursors end; it must then continue from its position with the new set.
 pub(crate) struct Moment {
     lasts: Box<dyn Fn() -> bool + Send + Sync>,
     is_over: AtomicBool,
 }
 
 impl Moment {
-    /// A moment that is over when `lasts` says so.
+    /// A moment that lasts while `lasts` returns true.
     pub fn new(lasts: impl Fn() -> bool + Send + Sync + 'static) -> Arc<Moment> {
         Arc::new(Moment { lasts: Box::new(lasts), is_over: AtomicBool::new(false) })
     }
 
-    /// A moment without an end, for who knows that nothing changes.
+    /// A moment without an end, for a caller that knows that nothing changes.
     pub fn forever() -> Arc<Moment> {
         Moment::new(|| true)
     }
 
-    /// Whether it lasts, asked by who has just looked at the stage. Where not, all his cursors end.
+    /// Whether it still lasts; the caller has just looked at the stage. If not, all cursors of this moment
+    /// end.
     pub fn lasts(&self) -> bool {
         if !(self.lasts)() {
             self.is_over.store(true, Ordering::Release);
@@ -253,7 +259,7 @@ impl Debug for Moment {
     }
 }
 
-/// Nothing lies between.
+/// No stage.
 impl Stage for () {
     const CHANGES: bool = false;
 

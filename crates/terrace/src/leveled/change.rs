@@ -1,6 +1,7 @@
-//! A change of the runs: what a flush or a compaction has written, moved and done with.
+//! A change of the runs: those that a flush or a compaction has written, moved and removed.
 //!
-//! It goes into the manifest as one group, so after a crash it has been made or not; readers are shown it after that.
+//! It goes into the manifest as one group, so after a crash all or nothing of it has happened; readers see it
+//! after that.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,28 +16,28 @@ use crate::levels::output::{BlockHint, Written};
 use crate::levels::run::Run;
 use crate::manifest::Edit;
 
-/// A change, as it is put together.
+/// A change under construction.
 #[derive(Debug, Default)]
 pub(crate) struct Change {
-    /// What else the manifest is told.
+    /// Further edits for the manifest.
     pub edits: Vec<Edit>,
     runs: RunChange,
     written_bytes: u64,
     pub relocations: Relocations,
 }
 
-/// Where versions have come to lie that the stage asked about.
+/// The new places of versions that the stage asked about.
 #[derive(Debug, Default)]
 pub(crate) struct Relocations {
     pub hints: Vec<BlockHint>,
-    /// Keys that lay in runs which were taken away.
+    /// Keys that were in removed runs.
     pub moved: Vec<Vec<u8>>,
-    /// Runs that were taken away.
+    /// Removed runs.
     pub gone: BTreeSet<u64>,
 }
 
 impl Change {
-    /// Adds what a flush or a compaction has written to `level`.
+    /// Adds the runs that a flush or a compaction has written to `level`.
     pub fn add(&mut self, level: usize, mut runs: Vec<Written>) {
         for run in &mut runs {
             self.written_bytes += run.written_bytes;
@@ -45,19 +46,19 @@ impl Change {
         self.runs.add(level, runs);
     }
 
-    /// Takes the runs `numbers` away.
+    /// Removes the runs `numbers`.
     pub fn remove(&mut self, numbers: impl Iterator<Item = u64>) {
         let numbers: Vec<u64> = numbers.collect();
         self.relocations.gone.extend(&numbers);
         self.runs.remove(numbers);
     }
 
-    /// Puts the runs `numbers` on `level`.
+    /// Moves the runs `numbers` to `level`.
     pub fn move_to(&mut self, level: usize, numbers: impl Iterator<Item = u64>) {
         self.runs.move_to(level, numbers);
     }
 
-    /// Bytes that were written for the runs added.
+    /// Bytes written for the added runs.
     pub fn bytes(&self) -> u64 {
         self.written_bytes
     }
@@ -69,8 +70,9 @@ impl Change {
 }
 
 impl<B: WriteBuffer> LeveledTree<B> {
-    /// Applies `change` and shows its runs to readers; `leaves` is the memtable whose contents they are. The new
-    /// runs, which are whole and durable, are looked at first, so that nothing fails once they are in the manifest.
+    /// Applies `change` and shows its runs to readers; `leaves` is the memtable whose contents they hold. The
+    /// new runs, which are whole and durable, are opened first, so that nothing fails once they are in the
+    /// manifest.
     pub(super) fn install(&self, mut change: Change, leaves: Option<&Arc<B::Memtable>>) -> Result<()> {
         let relocations = std::mem::take(&mut change.relocations);
         self.install_runs(change, leaves)?;
@@ -94,12 +96,12 @@ impl<B: WriteBuffer> LeveledTree<B> {
         Ok(())
     }
 
-    /// The runs on their levels once `change` has been made; `made` are those that it adds.
+    /// The runs on their levels after `change`; `made` are those that it adds.
     fn levels_after(&self, change: &RunChange, made: &[Run]) -> Result<Levels> {
         let state = self.manifest.state();
         let mut levels = (*self.readable().levels).clone();
         let level = |number| state.tables.get(number).map_or(0, |table| table.level as usize);
-        // In this order: what leaves a level makes room for what comes.
+        // In this order: runs that leave a level make room for those that come.
         for number in change.removed().iter().chain(change.moved().iter().map(|(number, _)| number)) {
             levels.remove(level(number), &self.runs.get(*number)?);
         }

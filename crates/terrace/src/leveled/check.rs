@@ -1,8 +1,8 @@
-//! Proving a database, and describing it.
+//! Proving and describing a database.
 //!
-//! Every run is read in full and proved by itself. Then all of them are read once more, merged, which proves what
-//! holds between them: a version that is newer than another of its key lies no deeper. Then the memtables, the
-//! write buffer and the pool.
+//! Every run is read in full and proved by itself. Then all runs are read once more, merged, which proves the
+//! order between them: a version that is newer than another of its key lies no deeper. Then the memtables,
+//! the write buffer and the pool.
 
 use std::collections::BTreeMap;
 
@@ -48,8 +48,8 @@ fn check_runs(levels: &Levels, report: &mut CheckReport) -> Result<()> {
     Ok(())
 }
 
-/// Walks over all versions in order, newest first within a key: their levels must not go up again. Memtables and
-/// the stage stand before the first.
+/// Walks over all versions in order, newest first within a key: their levels must not decrease. Memtables and
+/// the stage precede the first level.
 fn check_versions<B: WriteBuffer>(
     tree: &LeveledTree<B>,
     readable: &Readable<B::Memtable>,
@@ -114,7 +114,7 @@ fn check_pool<B: WriteBuffer>(tree: &LeveledTree<B>, report: &mut CheckReport) -
     tree.buffer.check(&tree.manifest, report)?;
     B::Stage::check(tree, report)?;
     let Some(pool) = &tree.pool else { return Ok(()) };
-    // Where a list is damaged, which is said already, nobody knows what of the pool is in use.
+    // If a list is damaged, which was reported already, the used part of the pool is unknown.
     let problems = match tree.with_marked(pool, |marks| Ok(pool.check(marks))) {
         Ok(problems) => problems,
         Err(e) => return report.note::<()>(Err(e)).map(drop),

@@ -1,8 +1,8 @@
-//! Doing compactions: one after the other as the policy chooses them, or all of a range.
+//! Running compactions: one after the other as the policy chooses them, or all of a range.
 //!
-//! Outputs go into the manifest in one group with the end of their inputs, so after a crash a compaction has
-//! happened or not. What a policy must keep so that no two of them meet stands at the head of
-//! [`compaction::leveled`](crate::compaction::leveled).
+//! The manifest takes outputs and the end of their inputs in one group, so after a crash a compaction has
+//! happened or not. The head of [`compaction::leveled`](crate::compaction::leveled) has the rules by which a
+//! policy keeps compactions apart.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -64,13 +64,13 @@ impl<B: WriteBuffer> LeveledTree<B> {
         Ok(true)
     }
 
-    /// Has compactions done in the background, as soon as a slot is free.
+    /// Starts compactions in the background, as soon as a slot is free.
     pub(super) fn spawn_compaction(&self) {
         if self.core.options.read_only || self.core.is_scratch {
             return;
         }
         let how: Compacting<Self> = Compacting {
-            // What an opening could not let go of takes no room from what is chosen.
+            // Files that an opening could not remove take no room from what is chosen.
             begin: |tree| {
                 tree.sweep();
                 Ok(())
@@ -82,7 +82,8 @@ impl<B: WriteBuffer> LeveledTree<B> {
         self.jobs.compact(&self.me, how);
     }
 
-    /// Makes nothing busy, not for a moment: the caller has no slot, and whoever has all of them finds everything free.
+    /// Makes nothing busy, not even briefly: the caller has no slot, and a caller with all slots finds
+    /// everything free.
     fn is_due(&self) -> bool {
         let oldest = self.oldest_snapshot();
         let is_cut_short = self.runs.lists().is_some_and(|lists| lists.has_unfinished());
@@ -101,7 +102,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         }
         let (written, moved) = match self.merge_runs(task, levels, patience) {
             Err(e) if e.kind() == ErrorKind::PoolFull && self.falls_back(task) => {
-                // What finds no room in persistent memory becomes a table.
+                // Output without room in persistent memory becomes a table.
                 let task = Task { kind: RunKind::Table, done: Vec::new(), ..task.clone() };
                 self.merge_runs(&task, levels, patience)?
             }
@@ -123,8 +124,8 @@ impl<B: WriteBuffer> LeveledTree<B> {
         task.kind == RunKind::List && !task.may_wait() && tiering.is_some_and(Tiering::falls_back)
     }
 
-    /// Removes the inputs, what is oldest first: should only some of them be gone after a crash, and the
-    /// manifest be lost, then no tombstone is missing above what it hides.
+    /// Removes the inputs, the oldest first: if only some of them are gone after a crash, and the manifest is
+    /// lost, no tombstone is missing above what it hides.
     fn remove_merged(&self, pick: &Pick) {
         let max_seq = |number: &u64| self.runs.get(*number).map_or(0, |run| run.meta().max_seq);
         let mut gone = pick.inputs.clone();
@@ -133,7 +134,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         self.runs.remove(&gone);
     }
 
-    /// What was written, and which keys the stage was told of that lay in the inputs.
+    /// The runs written, and the keys in the inputs that the stage had been told of.
     fn merge_runs(&self, task: &Task, levels: &Arc<Levels>, patience: Patience) -> Result<Merged> {
         let merge = Arc::new(Merge::new(self, task, levels, patience)?);
         for _ in 1..merge.parts {
@@ -169,7 +170,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         let start = self.new_file_number();
         for level in 0..self.policy.levels() - 1 {
             self.compact_while(|view| {
-                // What is flushed from now on is not asked for.
+                // Later flushes are not part of the request.
                 let asked = level > 0 || view.levels[0].iter().any(|t| t.number < start);
                 asked.then(|| self.policy.choose_in(view, level, range)).flatten()
             })?;

@@ -86,7 +86,8 @@ impl<B: WriteBuffer> Engine for LeveledTree<B> {
             if let (Some(lists), Some(pool)) = (self.runs.lists(), &self.pool)
                 && lists.lists().has_unnamed()
             {
-                // What readers keep is theirs until they let go, and nobody's if the process ends before.
+                // What readers keep stays until they release it, and is unreachable if the process ends
+                // before.
                 pool.leave_unreclaimed();
             }
         }

@@ -1,7 +1,7 @@
-//! Flushing a memtable: to level 0, or as the stage has it, and out of DRAM.
+//! Flushing a memtable out of DRAM: to level 0, or as the stage decides.
 //!
-//! Memtables are flushed oldest first. The run, the end of what it holds and the end of what the memtable was logged in go
-//! into the manifest as one group, so after a crash a flush has happened or not.
+//! Memtables are flushed oldest first. The manifest takes the run, the last sequence number in it and the end
+//! of the memtable's log as one group, so after a crash a flush has happened or not.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::levels::output::{Below, Outputs, Wanted};
 use crate::manifest::Edit;
 
 impl<B: WriteBuffer> LeveledTree<B> {
-    /// Flushes immutable memtables, oldest first, until there is none. One caller works, others wait.
+    /// Flushes immutable memtables, oldest first, until none is left. One caller works, the others wait.
     pub(super) fn run_flushes(&self) -> Result<()> {
         let next = || Ok(self.readable().memtables.oldest_immutable().cloned());
         let outcome = self.flushes.run(&self.core, &self.manifest, next, |memtable| self.flush(memtable));
@@ -28,7 +28,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
     }
 
     fn flush(&self, memtable: &Arc<B::Memtable>) -> Result<()> {
-        // A compaction is sent by flushes that succeed: lists that may go must not keep this one from its room.
+        // Successful flushes start a compaction: lists that may go must not keep this one from its room.
         self.runs.lists().iter().for_each(|lists| lists.sweep(&self.manifest));
         let mut change = B::Stage::flush(self, memtable)?;
         let bytes = change.bytes();
@@ -38,7 +38,8 @@ impl<B: WriteBuffer> LeveledTree<B> {
         self.core.counters.count_flush(1, 0, bytes);
         self.buffer.forget(&self.manifest)?;
         if let Err(error) = B::Stage::evict(self) {
-            // The memtable is gone, and the stage is only fuller than it should be. The next flush tries again.
+            // The memtable is gone, and the stage is merely fuller than it should be. The next flush tries
+            // again.
             tracing::warn!(%error, "what was to leave the stage could not");
             self.core.counters.background_errors.add(1);
         }
@@ -63,13 +64,13 @@ impl<B: WriteBuffer> LeveledTree<B> {
         Ok(number)
     }
 
-    /// Writes what somebody may still see of some versions to level 0. `versions` is given where to add them, in order:
-    /// keys ascending, of one key the newest first. Nothing that is older than any of them lies above level 0.
-    /// It may be asked for them twice.
+    /// Writes those of some versions that a reader may still see to level 0. `versions` receives a function
+    /// that takes them in order: keys ascending, each key's newest version first. No version older than any
+    /// of them lies above level 0. It may be called twice.
     pub fn to_level_0(&self, mut versions: impl FnMut(&mut Add<'_>) -> Result<()>) -> Result<Change> {
         let Some(lists) = self.runs.lists() else { return self.to_level_0_noting(None, versions) };
         match self.write_level_0(RunKind::List, None, &mut versions) {
-            // What finds no room in persistent memory becomes a table.
+            // Output without room in persistent memory becomes a table.
             Err(e) if e.kind() == ErrorKind::PoolFull && lists.options.tiering.falls_back() => {
                 self.write_level_0(RunKind::Table, None, versions)
             }
@@ -77,7 +78,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         }
     }
 
-    /// The same into tables, noting where the keys come to lie that are `wanted`.
+    /// The same into tables; notes the places of the keys that are `wanted`.
     pub fn to_level_0_noting<'a>(
         &'a self,
         wanted: Option<Box<Wanted<'a>>>,

@@ -1,4 +1,4 @@
-//! The merge of one compaction, cut into parts that run side by side where threads are free.
+//! The merge of one compaction, cut into parts that run in parallel where threads are free.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -25,20 +25,20 @@ use crate::levels::run::{Made, Passed, Run};
 /// Bytes read ahead from each input.
 const READAHEAD_BYTES: usize = 512 << 10;
 
-/// What a merge has written, in order, and the keys that the stage was told of before as lying in the inputs.
+/// The outputs of a merge, in order, and the keys in the inputs that the stage had been told of.
 pub(super) type Merged = (Vec<Written>, Vec<Vec<u8>>);
 
-/// One compaction's merge, cut into parts; each is done by whoever comes for it first.
+/// One compaction's merge, cut into parts; each is done by the first thread that takes it.
 pub(super) struct Merge {
     pick: Pick,
-    /// What the outputs are.
+    /// The kind of the outputs.
     kind: RunKind,
     /// Snapshots, listed after everything in the inputs had become visible.
     held: Vec<u64>,
-    /// What was visible before that: no later snapshot is older.
+    /// The last visible write before that: no later snapshot is older.
     visible: u64,
     patience: Patience,
-    /// What the parts read; let go of with the last part, so that no helper that comes too late keeps files from going.
+    /// What the parts read; dropped with the last part, so that a helper that comes too late keeps no files.
     sources: Mutex<Option<Arc<Sources>>>,
     pub parts: usize,
     todo: Mutex<VecDeque<Part>>,
@@ -47,14 +47,14 @@ pub(super) struct Merge {
     left: AtomicUsize,
 }
 
-/// The runs that a merge is of, and all that there were when it was chosen.
+/// The runs being merged, and all runs that existed when the merge was chosen.
 struct Sources {
     levels: Arc<Levels>,
     inputs: Row,
     next: Row,
 }
 
-/// The keys from one to another, the last excluded.
+/// A range of keys, without its end.
 #[derive(Debug, Clone)]
 struct Part {
     ordinal: usize,
@@ -92,17 +92,17 @@ impl Merge {
             parts: todo.len(),
             left: AtomicUsize::new(todo.len()),
             todo: Mutex::new(todo),
-            // Behind all parts.
+            // After all parts.
             done: Mutex::new(vec![(usize::MAX, Ok((resumed, Vec::new())))]),
         })
     }
 
-    /// Does parts until there is none left to begin.
+    /// Does parts until none is left to begin.
     pub fn work<B: WriteBuffer>(&self, tree: &LeveledTree<B>) {
         loop {
             let Some(part) = self.todo.lock().pop_front() else { return };
             let mut ending = Ending { merge: self, ordinal: part.ordinal, outcome: None };
-            // Gone before `ending` is.
+            // Dropped before `ending` is.
             let Some(sources) = self.sources.lock().clone() else { return };
             ending.outcome = Some(self.merge_part(tree, &sources, &part));
         }
@@ -123,16 +123,16 @@ impl Merge {
             watched.map_or_else(Default::default, |w| (Some(w.wanted), w.passed, w.named));
         let mut children = self.children(sources, &passed);
         let inputs = children.len();
-        // A version on the stage hides older ones in the inputs and stays where it is. Whoever holds no snapshot that was listed
-        // sees it, or a newer one. It comes after the inputs, and so hides no copy of itself: that is what it leaves behind on
-        // level 0, and it may be about to go.
+        // A version on the stage hides older ones in the inputs and stays where it is. A reader without a
+        // listed snapshot sees it, or a newer version. It comes after the inputs, and so hides no copy of
+        // itself: the stage leaves such a copy behind on level 0 and may be about to drop the version.
         children.extend(stage.hiding(self.visible));
         let mut cursor = merge(children);
         match &part.from {
             Some(from) => cursor.seek(from, u64::MAX)?,
             None => cursor.seek_first()?,
         }
-        // What stays on level 0 may hide what lies in other runs there.
+        // Versions that stay on level 0 may hide others in other runs there.
         let lacks_older =
             |key: &[u8], _| self.pick.output > 0 && sources.levels.lacks(self.pick.output + 1, key);
         let mut survivors = Survivors::new(&self.held, lacks_older);
@@ -190,7 +190,7 @@ impl Merge {
         self.left.load(Ordering::Acquire) == 0
     }
 
-    /// The outputs of all parts in order, or what went wrong in one of them: then all of them go.
+    /// The outputs of all parts in order, or the error of one of them: then all outputs are removed.
     pub fn finish(&self) -> Result<Merged> {
         drop(self.sources.lock().take());
         let mut done = std::mem::take(&mut *self.done.lock());
@@ -201,7 +201,7 @@ impl Merge {
     }
 }
 
-/// Counts a part as done, however that comes about.
+/// Counts a part as done, however it ends.
 struct Ending<'a> {
     merge: &'a Merge,
     ordinal: usize,
@@ -217,7 +217,7 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Cuts the merge of `runs` into as many parts as there may be threads for, none of them of fewer than `least` bytes.
+/// Cuts the merge of `runs` into as many parts as there may be threads for, none smaller than `least` bytes.
 fn parts<'a, B: WriteBuffer>(
     tree: &LeveledTree<B>,
     runs: impl Iterator<Item = &'a Run> + Clone,
@@ -239,7 +239,7 @@ fn parts<'a, B: WriteBuffer>(
     Ok(froms.zip(tos).enumerate().map(part).collect())
 }
 
-/// What is left to be merged between lists, in order, that stand for some of the keys.
+/// The rest of a merge between finished lists, which are in order and stand for some of the keys.
 fn between(done: &[PmList]) -> VecDeque<Part> {
     let (mut todo, mut from) = (VecDeque::new(), Some(None));
     for list in done {
@@ -247,7 +247,7 @@ fn between(done: &[PmList]) -> VecDeque<Part> {
         if let Some(from) = from.take().filter(|from| *from != cover.from) {
             todo.push_back(Part { ordinal: todo.len(), from, to: cover.from.clone() });
         }
-        // Behind one that goes to the end there is nothing.
+        // Nothing follows one that reaches to the end.
         from = cover.to.clone().map(Some);
     }
     if let Some(from) = from {
@@ -256,7 +256,7 @@ fn between(done: &[PmList]) -> VecDeque<Part> {
     todo
 }
 
-/// Lists that were whole when a crash cut their merge short, as outputs of it.
+/// Registers as outputs those lists that were whole when a crash cut their merge short.
 fn resumed<B: WriteBuffer>(store: &Arc<ListStore>, tree: &LeveledTree<B>, done: &[PmList]) -> Vec<Written> {
     let written = |list: &PmList| {
         let (number, keeps_old) = (tree.new_file_number(), list.about().keeps_old);

@@ -1,4 +1,4 @@
-//! The leveled core: a leveled LSM-tree without what each design puts above and around it.
+//! The leveled core: a leveled LSM-tree without the parts that each design puts above and around it.
 //!
 //! ```text
 //!   group ──▶ write buffer ──▶ memtables ──flush──▶ (stage) ──▶ level 0 ──compaction──▶ level 1 .. the last
@@ -10,28 +10,28 @@
 //! | `mod.rs` | the tree, and what is readable at one moment |
 //! | `buffer.rs` | the seams above level 0: memtable, write buffer, stage |
 //! | `engine.rs` | the tree as an engine |
-//! | `write.rs`, `read.rs` | groups and lookups; how writers are slowed down |
+//! | `write.rs`, `read.rs` | groups and lookups; throttling of writers |
 //! | `flush.rs` | memtables, oldest first, out of memory |
-//! | `task.rs` | what is compacted next, and into what |
+//! | `task.rs` | the next compaction, and the kind of its outputs |
 //! | `compact.rs`, `merge.rs` | compaction jobs, and the merge that one does in parts |
 //! | `change.rs` | a change of the runs: into the manifest, and before readers |
-//! | `options.rs` | what options say to a tree |
-//! | `recover.rs`, `check.rs`, `repair.rs` | what opening has to do; proving everything; what a repair brings back |
+//! | `options.rs` | the options of a tree |
+//! | `recover.rs`, `check.rs`, `repair.rs` | the work of opening; proving everything; what a repair recovers |
 //! | `logged/` | a write buffer: memtables in DRAM and a commit log |
 //!
-//! What is decided about levels is the [`LevelPolicy`]'s; what a level consists of is a
-//! [`Run`](crate::levels::run::Run). An engine chooses policy and write buffer, and opens what they need.
+//! The [`LevelPolicy`] decides about levels; a level consists of [`Run`](crate::levels::run::Run)s. An engine
+//! chooses policy and write buffer, and opens what they need.
 //!
 //! Threads: one leader writes at a time, any number read without locks, one flush and several compactions run in
-//! the background. What always holds:
+//! the background. Invariants:
 //!
-//! 1. What is acknowledged is in the write buffer, durable as asked, or in runs of the manifest (or on the stage). The write
-//!    buffer keeps it until everything in it is there.
-//! 2. `readable` shows every version that some reader may ask for: those of runs and those of memtables, which
-//!    leave in the same step in which their runs come.
-//! 3. A reader takes `readable` before it asks what is visible. Nothing that it then may see is missing: merges
-//!    drop no version that was the newest when it took `readable`.
-//! 4. Lock order: `flushes`, `choosing`, the write buffer's, `changing`, then what the parts lock.
+//! 1. Every acknowledged write is in the write buffer, as durable as requested, or in runs of the manifest
+//!    (or on the stage). The write buffer keeps its part until everything in it is there.
+//! 2. `readable` shows every version that some reader may ask for, in runs and in memtables; a memtable
+//!    leaves it in the same step in which its runs enter.
+//! 3. A reader loads `readable` before it asks what is visible. No version visible to it is then missing:
+//!    merges drop no version that was the newest when it loaded `readable`.
+//! 4. Lock order: `flushes`, `choosing`, the write buffer's, `changing`, then the parts' own locks.
 
 mod buffer;
 mod change;
@@ -86,7 +86,7 @@ pub(crate) struct LeveledTree<B: WriteBuffer> {
     /// Decides what is compacted.
     policy: Box<dyn LevelPolicy>,
     buffer: B,
-    /// Where the write buffer, the stage or runs lie, if any of them is on persistent memory.
+    /// The pool of the write buffer, the stage or runs, if any of them is on persistent memory.
     pool: Option<Pool>,
     /// The medium that an emulated pool stands for.
     emulated: Option<String>,
@@ -100,30 +100,30 @@ pub(crate) struct LeveledTree<B: WriteBuffer> {
     flushes: Flushes,
     /// Runs that running compactions read.
     choosing: Mutex<BTreeSet<u64>>,
-    /// What writers are slowed down by: runs on level 0, and bytes to be compacted.
+    /// What writers are throttled by: runs on level 0, and bytes to be compacted.
     l0_runs: AtomicUsize,
     debt_bytes: AtomicU64,
     /// Runs hold versions or tombstones that only snapshots keep.
     holds_garbage: AtomicBool,
     jobs: Arc<Background>,
-    /// What opening had to do, in a line.
+    /// A line about the work of opening.
     opened: OnceLock<String>,
 }
 
-/// What an engine's options say to the tree.
+/// An engine's options for the tree.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     /// Bytes of a memtable.
     pub memtable_bytes: u64,
-    /// Memtables at most: the one being written and those that wait for their flush.
+    /// Most memtables: the one being written and those that wait for their flush.
     pub memtables: usize,
-    /// Where writers are slowed down.
+    /// When writers are throttled.
     pub limits: Limits,
-    /// How tables are written; which database they are of is filled in.
+    /// How tables are written; the tree fills in their database.
     pub table: TableOptions,
 }
 
-/// What a tree is made of.
+/// The parts of a tree.
 #[derive(Debug)]
 pub(crate) struct Parts<B> {
     pub settings: Settings,
@@ -131,11 +131,11 @@ pub(crate) struct Parts<B> {
     pub manifest: Manifest,
     pub pool: Option<Pool>,
     pub buffer: B,
-    /// Where runs may lie in persistent memory, those that do.
+    /// The lists, if some runs may lie in persistent memory.
     pub lists: Option<Arc<ListStore>>,
 }
 
-/// Everything that may be read at one moment, but for the stage.
+/// Everything that may be read at one moment, except the stage.
 #[derive(Debug)]
 struct Readable<M> {
     memtables: Memtables<M>,
@@ -147,14 +147,14 @@ impl<M> Readable<M> {
         self.memtables.active()
     }
 
-    /// The same with another memtable to be written.
+    /// The same with another active memtable.
     fn with(&self, active: &Arc<M>) -> Self {
         Readable { memtables: self.memtables.rotated(active), levels: self.levels.clone() }
     }
 }
 
 impl<B: WriteBuffer> LeveledTree<B> {
-    /// Wires the tree around what has been opened, with an empty memtable.
+    /// Assembles the tree from its opened parts, with an empty memtable.
     pub fn new(core: Arc<Core>, parts: Parts<B>) -> Result<Arc<Self>> {
         let Parts { settings, policy, manifest, pool, buffer, lists } = parts;
         let runs = Runs::new(&core, &manifest, lists)?;
@@ -203,7 +203,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         &self.core
     }
 
-    /// What lies between memtables and level 0.
+    /// The stage between memtables and level 0.
     pub fn stage(&self) -> &B::Stage {
         self.buffer.stage()
     }
@@ -213,14 +213,14 @@ impl<B: WriteBuffer> LeveledTree<B> {
         self.readable().levels.sizes(0).iter().sum()
     }
 
-    /// Bytes of an entry of run `number`, on average, if there is such a run.
+    /// Average bytes of an entry of run `number`, if that run exists.
     pub fn entry_bytes(&self, number: u64) -> Option<u64> {
         let state = self.manifest.state();
         state.tables.get(&number).map(|table| table.meta.file_bytes / table.meta.entries.max(1))
     }
 
-    /// The offset of the block of run `number` in which the newest version of `key` there lies, if it has one; nothing if there
-    /// is no such run.
+    /// The offset of the block of run `number` with the newest version of `key` there, if it has one; `None`
+    /// if that run does not exist.
     pub fn block_of(&self, number: u64, key: &[u8]) -> Result<Option<Option<u64>>> {
         if !self.manifest.state().tables.contains_key(&number) {
             return Ok(None);
@@ -241,7 +241,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         WriterOptions { table_bytes, table: TableOptions { origin, ..self.settings.table.clone() } }
     }
 
-    /// A file number that no file has.
+    /// An unused file number.
     fn new_file_number(&self) -> u64 {
         self.manifest.take_numbers(1).start
     }
@@ -252,7 +252,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         self.runs.lists().iter().for_each(|lists| lists.sweep(&self.manifest));
     }
 
-    /// Gives the cache what memtables, each at its full size, the stage and tables leave of the budget.
+    /// Gives the cache the rest of the budget after memtables, each at its full size, the stage and tables.
     fn fit_cache(&self) {
         let readable = self.readable();
         let memtable = |m: &Arc<B::Memtable>| m.dram_bytes().max(self.settings.memtable_bytes);
@@ -262,7 +262,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         self.core.memory.fit_cache(self.core.cache().table_bytes() + others);
     }
 
-    /// Notes what writers are slowed down by.
+    /// Notes what writers are throttled by.
     fn note_load(&self, levels: &Levels) {
         let (sizes, l0_runs) = (levels.sizes(self.policy.levels()), levels.level(0).len());
         self.l0_runs.store(l0_runs, Ordering::Relaxed);
@@ -277,7 +277,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         levels.level(last).has_deletes() || state.candidates.iter().any(is_there)
     }
 
-    /// Has `job` tidy up in the background. Its failure is the database's.
+    /// Runs the cleanup `job` in the background. Its failure is the database's.
     pub fn tidy(&self, job: impl FnOnce(&Self) -> Result<()> + Send + 'static) {
         self.jobs.tidy(&self.me, job);
     }

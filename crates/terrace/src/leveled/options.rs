@@ -1,4 +1,4 @@
-//! What options say to a tree.
+//! The options of a tree.
 
 use terrace_table::TableOptions;
 
@@ -6,11 +6,11 @@ use super::Settings;
 use crate::compaction::leveled::{LevelPolicy, LeveledOptions, LeveledPolicy, Limits, Victims};
 use crate::options::{LsmOptions, Options};
 
-/// The share of the active memtable that may be filled while the others wait for their flush before writers are
-/// slowed down.
+/// The share of the active memtable that may be filled, while the others wait for their flush, before writers
+/// are throttled.
 const MEMTABLE_FILL: f64 = 0.5;
 
-/// What the options of levels, `levels`, and those of the store say to the tree.
+/// The settings of the tree by the options of levels, `levels`, and those of the store.
 pub(crate) fn settings(options: &Options, levels: &LsmOptions) -> Settings {
     let limits = Limits {
         l0_tables: (levels.l0_slowdown_tables, levels.l0_stop_tables),
@@ -35,7 +35,7 @@ pub(crate) fn table_options(options: &Options, levels: &LsmOptions) -> TableOpti
     }
 }
 
-/// What the options of levels say of compactions; `victims` chooses among the tables of a level.
+/// The policy for compactions by the options of levels; `victims` chooses among the tables of a level.
 pub(crate) fn policy(levels: &LsmOptions, victims: impl Victims + 'static) -> Box<dyn LevelPolicy> {
     let options = LeveledOptions {
         levels: levels.levels,

@@ -14,17 +14,17 @@ use crate::levels::walk::MergedIter;
 use crate::memtable::Memtables;
 
 impl<B: WriteBuffer> LeveledTree<B> {
-    /// The value of `key` as a reader at `at` sees it, or now.
+    /// The value of `key` for a reader at `at`, or for one of now.
     pub(super) fn get_value(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
         loop {
-            // In this order. Were it the other way round, a newer version could come in between, and a merge drop the
-            // one that this reader is to see.
+            // In this order: otherwise a newer version could be written in between, and a merge drop the one
+            // that this reader must see.
             let readable = self.readable.load();
             let visible = at.unwrap_or_else(|| self.core.snapshots.visible());
             let mut found = newest_in_memtables(&readable.memtables, key, visible);
             if found.is_none() {
-                // What is on the stage was visible before it came there. A reader of now takes it: what it has replaced
-                // meanwhile is kept for snapshots only.
+                // A version on the stage was visible before it came there. A reader of now takes it: the
+                // versions that it has replaced meanwhile are kept only for snapshots.
                 found = self.buffer.stage().get(key, at.unwrap_or(u64::MAX))?;
             }
             if found.is_none() {
@@ -37,7 +37,8 @@ impl<B: WriteBuffer> LeveledTree<B> {
         }
     }
 
-    /// A walk over what is readable now, which it keeps; where a stage changes, over what is readable as it goes on.
+    /// A walk over what is readable now, which it keeps; if the stage changes, over what is readable as it
+    /// continues.
     pub(super) fn merged_walk(&self, at: u64, direction: Direction) -> Box<dyn EngineIter> {
         if !B::Stage::CHANGES {
             return Box::new(self.walk_of(&self.readable(), &Moment::forever(), at, direction));
@@ -58,7 +59,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         MergedIter::new(cursors, at, direction)
     }
 
-    /// A walk over what is readable now, for as long as nothing else is.
+    /// A walk over what is readable now, valid until the readable set changes.
     fn walk_of_now(&self, at: u64, direction: Direction) -> (MergedIter, Arc<Moment>) {
         let readable = self.readable();
         let (tree, then) = (self.me.clone(), readable.clone());
@@ -67,7 +68,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         (self.walk_of(&readable, &moment, at, direction), moment)
     }
 
-    /// A cursor over each memtable, and those over the stage.
+    /// Cursors over each memtable and over the stage.
     pub(super) fn cursors_above(
         &self,
         readable: &Readable<B::Memtable>,
@@ -82,13 +83,13 @@ impl<B: WriteBuffer> LeveledTree<B> {
     }
 }
 
-/// The newest version of `key` up to `at` that memtables, newest first, hold.
+/// The newest version of `key` up to `at` in memtables, newest first.
 fn newest_in_memtables<M: Memtable>(memtables: &Memtables<M>, key: &[u8], at: u64) -> Option<Entry> {
     memtables.iter().find_map(|memtable| memtable.get(key, at))
 }
 
-/// A walk beside which versions leave the stage. Whenever something else is readable than a part of it was begun with, the next
-/// part goes on from the last key that was given. Its snapshot is held throughout.
+/// A walk during which versions may leave the stage. Whenever the readable set differs from the one with
+/// which a part began, the next part continues from the last key returned. Its snapshot is held throughout.
 struct StagedWalk<B: WriteBuffer> {
     tree: Weak<LeveledTree<B>>,
     at: u64,
@@ -99,7 +100,7 @@ struct StagedWalk<B: WriteBuffer> {
 }
 
 impl<B: WriteBuffer> StagedWalk<B> {
-    /// The part that the walk is in, begun if there is none.
+    /// The walk's current part, begun if there is none.
     fn part(&mut self) -> Result<&mut (MergedIter, Arc<Moment>)> {
         if self.part.is_none() {
             let closed = || Error::Closed;
@@ -124,7 +125,7 @@ impl<B: WriteBuffer> EngineIter for StagedWalk<B> {
             let (walk, moment) = self.part()?;
             let found = walk.next();
             if moment.is_over() {
-                // The walk has gone on without the stage.
+                // The walk has advanced without the stage.
                 self.part = None;
                 continue;
             }

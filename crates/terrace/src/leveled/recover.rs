@@ -1,4 +1,4 @@
-//! What opening has to do whatever the write buffer is: files that nobody refers to out of the way, and work begun.
+//! The work of opening with any write buffer: removing unreferenced files, and starting jobs.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,14 +30,14 @@ impl<B: WriteBuffer> LeveledTree<B> {
         self.readable.rcu(|now| now.with(&next));
     }
 
-    /// Has what a crash left in the pool, and nobody owns, freed in the background.
+    /// Frees, in the background, what a crash left in the pool without an owner.
     pub(super) fn reclaim_after(&self, crashed: bool) {
         if self.pool.as_ref().is_some_and(|pool| crashed || pool.needs_reclaim()) {
             self.jobs.tidy(&self.me, Self::reclaim_now);
         }
     }
 
-    /// Where the manifest has not decided yet what is there, the next opening does it.
+    /// If the manifest has not decided yet what exists, the next opening does it.
     pub(super) fn reclaim_now(&self) -> Result<()> {
         let Some(pool) = &self.pool else { return Ok(()) };
         if !self.manifest.settled()? {
@@ -46,9 +46,9 @@ impl<B: WriteBuffer> LeveledTree<B> {
         self.with_marked(pool, |marks| pool::reclaim(pool, marks))
     }
 
-    /// Marks everything that the tree has in the pool; nothing of that is freed before `then` has returned.
+    /// Marks everything of the tree in the pool; nothing of that is freed before `then` has returned.
     ///
-    /// What is not marked is reclaimed after a crash, and `check` calls it leaked.
+    /// Unmarked memory is reclaimed after a crash, and `check` reports it as leaked.
     pub(super) fn with_marked<T>(&self, pool: &Pool, then: impl FnOnce(&Marks) -> Result<T>) -> Result<T> {
         let above =
             |marks| self.buffer.stage().with_marked(marks, |marks| self.buffer.with_marked(marks, then));
@@ -58,7 +58,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         }
     }
 
-    /// Has what the pool was closed with verified in the background.
+    /// Verifies the pool's closing checksums in the background.
     pub fn verify_pool(&self) {
         if self.pool.is_some() {
             self.jobs.tidy_in_pieces(&self.me, |tree, from| pool::verify(tree.pool.as_ref()?, from));

@@ -1,7 +1,7 @@
-//! What a repair brings back of the levels.
+//! What a repair recovers of the levels.
 //!
-//! Where the manifest can be read and nothing that it names is missing, runs keep their levels; else all that are
-//! there go to level 0, where every order of versions is right.
+//! If the manifest can be read and nothing that it names is missing, runs keep their levels; otherwise all
+//! existing ones go to level 0, where every order of versions is right.
 
 use terrace_base::Result;
 use terrace_table::TableMeta;
@@ -13,13 +13,14 @@ use crate::salvage::Salvage;
 /// A run with its level, and whether it was found sound.
 pub(crate) type PlacedRun = (u32, TableMeta, bool);
 
-/// The runs that there are. `known` is what the manifest says, where it can be read.
+/// The existing runs. `known` is the state in the manifest, if it can be read.
 pub(crate) fn gather_runs(base: &mut Salvage, known: Option<&State>) -> Result<Vec<PlacedRun>> {
     let present = base.present_tables();
     let whole =
         base.left.is_none() && known.is_some_and(|s| s.files().all(|number| present.contains(&number)));
     let wanted = base.wanted_tables(known);
-    // A manifest that names what is not there has lost its end: what replaced it is there and not named.
+    // A manifest that names missing runs has lost its end: the runs that replaced them exist and are not
+    // named.
     let wanted = if whole { wanted } else { &present - &base.left.clone().unwrap_or_default() };
     let level =
         |number: u64| known.filter(|_| whole).map_or(0, |s| s.tables.get(&number).map_or(0, |t| t.level));
@@ -28,7 +29,7 @@ pub(crate) fn gather_runs(base: &mut Salvage, known: Option<&State>) -> Result<V
     Ok(tables.map(|(level, sound, meta)| (level, meta, sound)).collect())
 }
 
-/// What the new manifest is to say of them.
+/// What the new manifest says of them.
 pub(crate) fn new_state(
     base: &Salvage,
     identity: Identity,
@@ -40,7 +41,7 @@ pub(crate) fn new_state(
     let flushed = flushed.unwrap_or(0).max(known.as_ref().map_or(0, |s| s.flushed_seq));
     let newest = runs.iter().map(|(_, meta, _)| meta.max_seq).max().unwrap_or(0).max(base.flushing);
     let flushed = match gathered.filter(|_| base.left.is_some()) {
-        // What comes before the first log that is there was flushed, to lists as well as to tables.
+        // Writes before the first existing log were flushed, to lists as well as to tables.
         Some(gathered) => flushed.max(first_beginning(gathered)?.unwrap_or(0).min(newest)),
         None => flushed,
     };
@@ -49,7 +50,7 @@ pub(crate) fn new_state(
     state.next_file = state.next_file.max(base.next);
     (state.log_number, state.log_end, state.last_log) =
         known.map_or((0, None, None), |s| (s.log_number, s.log_end, s.last_log));
-    // What a run's entries beside the newest of their key are for is not known: it is looked at again.
+    // Why a run has entries beside the newest of their key is unknown: it is examined again.
     state.candidates = state.tables.keys().copied().collect();
     Ok(state)
 }

@@ -1,5 +1,6 @@
-//! What is to be compacted next, and into what: a merge that a crash has cut short, what makes room in persistent memory, or
-//! what the policy chooses. The first two are for trees with runs in persistent memory.
+//! The next compaction, and the kind of its outputs: a merge that a crash has cut short, one that makes room
+//! in persistent memory, or one that the policy chooses. The first two are for trees with runs in persistent
+//! memory.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,21 +13,21 @@ use crate::compaction::leveled::{LevelsView, Pick, Relief, Room, RunKind};
 use crate::levels::Levels;
 use crate::levels::lists::{ListStore, Unfinished};
 
-/// Extents that may be lost to the ends of lists and buffers before anything is done about it.
+/// Extents that may be lost to the ends of lists and buffers before a compaction is chosen for that.
 const SLACK_EXTENTS: u64 = 16;
 
 /// A compaction to be done.
 #[derive(Debug, Clone)]
 pub(super) struct Task {
     pub pick: Pick,
-    /// What its outputs are.
+    /// The kind of its outputs.
     pub kind: RunKind,
     pub why: Why,
-    /// Outputs that there are already.
+    /// Outputs that exist already.
     pub done: Vec<PmList>,
 }
 
-/// What a compaction is for.
+/// The reason for a compaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Why {
     Policy,
@@ -36,7 +37,7 @@ pub(super) enum Why {
 }
 
 impl Task {
-    /// Whether it can be left undone where there is no room for it.
+    /// Whether it may be skipped if there is no room for it.
     pub fn may_wait(&self) -> bool {
         self.why == Why::Empty
     }
@@ -55,7 +56,7 @@ impl Task {
 }
 
 impl<B: WriteBuffer> LeveledTree<B> {
-    /// The most worthwhile compaction, if there is one. The caller holds what says which runs are `busy`.
+    /// The most worthwhile compaction, if there is one. The caller holds the lock of the `busy` runs.
     pub(super) fn choose(&self, busy: &BTreeSet<u64>, oldest: Option<u64>) -> Option<(Task, Arc<Levels>)> {
         let levels = self.readable().levels.clone();
         if let Some(task) = self.relief(&levels, busy) {
@@ -65,7 +66,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         Some((self.task(&levels, pick), levels))
     }
 
-    /// What `choose` says to `levels`, held against the rules that every choice keeps.
+    /// The choice of `choose` among `levels`, checked against the rules that every choice keeps.
     pub(super) fn pick_of(
         &self,
         levels: &Levels,
@@ -80,7 +81,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         Some(pick)
     }
 
-    /// `pick` with what its outputs are to be.
+    /// `pick` with the kind of its outputs.
     pub(super) fn task(&self, levels: &Levels, mut pick: Pick) -> Task {
         let (mut list_bytes, mut table_bytes) = (0, 0);
         for run in pick.tables().filter_map(|number| self.runs.get(number).ok()) {
@@ -93,12 +94,12 @@ impl<B: WriteBuffer> LeveledTree<B> {
                 lists.options.tiering.kind(depth, list_bytes, table_bytes)
             }
         };
-        // A list that is to be a table is written anew.
+        // A list that is to become a table is rewritten.
         pick.is_move &= list_bytes == 0 || kind == RunKind::List;
         Task { pick, kind, why: Why::Policy, done: Vec::new() }
     }
 
-    /// What makes room in persistent memory, if there should be more.
+    /// A compaction that makes room in persistent memory, if that is needed.
     fn relief(&self, levels: &Levels, busy: &BTreeSet<u64>) -> Option<Task> {
         let lists = self.runs.lists()?;
         let usage = lists.usage();
@@ -118,7 +119,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         Some(Task { pick, kind, why, done: Vec::new() })
     }
 
-    /// A merge that a crash has cut short, if it can go on. Others are let go of.
+    /// A merge that a crash has cut short, if it can continue. Others are dropped.
     pub(super) fn resume(&self, busy: &BTreeSet<u64>) -> Option<(Task, Arc<Levels>)> {
         let lists = self.runs.lists()?;
         let levels = self.readable().levels.clone();
@@ -135,7 +136,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
     }
 }
 
-/// What was chosen when `unfinished` was begun, by the levels that its inputs are on.
+/// The choice from which `unfinished` began, by the levels of its inputs.
 fn pick_of_unfinished(unfinished: &Unfinished, level_of: impl Fn(u64) -> Option<usize>) -> Option<Pick> {
     let output = unfinished.level as usize;
     let levels: Vec<usize> =
@@ -150,8 +151,8 @@ fn pick_of_unfinished(unfinished: &Unfinished, level_of: impl Fn(u64) -> Option<
     (pick.tables().count() == unfinished.inputs.len()).then_some(pick)
 }
 
-/// As many of `lists` as stand for keys that no other stands for, in order. There are others where a merge failed and was begun
-/// anew before the crash.
+/// As many of `lists` as cover disjoint keys, in order. Others exist if a merge failed and was started again
+/// before the crash.
 fn apart(mut lists: Vec<PmList>) -> Vec<PmList> {
     lists.sort_by(|a, b| a.about().cover.from.cmp(&b.about().cover.from));
     let mut kept: Vec<PmList> = Vec::new();

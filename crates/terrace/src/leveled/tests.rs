@@ -34,7 +34,7 @@ use crate::options::{EngineKind, Options};
 use crate::pool;
 use crate::stats::Stats;
 
-/// By key, and of one key the newest first.
+/// By key, each key's newest version first.
 type Versions = BTreeMap<(Vec<u8>, Reverse<u64>), (Kind, Vec<u8>)>;
 
 /// Versions in a map of the standard library.
@@ -102,7 +102,7 @@ impl Memtable for Map {
     }
 }
 
-/// A write buffer without a log: what is not flushed is gone with the process.
+/// A write buffer without a log: what is not flushed is lost with the process.
 #[derive(Debug, Default)]
 struct Forgetful<S> {
     stage: S,
@@ -200,7 +200,7 @@ impl Stage for Favourites {
     }
 }
 
-/// A stage that has a slot of the pool, and nothing in it.
+/// A stage with an empty slot in the pool.
 #[derive(Debug)]
 struct InPool {
     slot: u64,
@@ -230,7 +230,7 @@ impl Stage for InPool {
 /// A key's versions: sequence number, and the value unless it was deleted.
 type History = Vec<(u64, Option<Vec<u8>>)>;
 
-/// A tree, and what must be in it.
+/// A tree, and its expected contents.
 struct Pair<S: Stage> {
     tree: Arc<LeveledTree<Forgetful<S>>>,
     history: BTreeMap<Vec<u8>, History>,
@@ -304,7 +304,7 @@ impl<S: Stage> Pair<S> {
         }
     }
 
-    /// Every reader is told the truth, by lookups and by walks both ways, and nothing is wrong.
+    /// Every reader gets the right answer, by lookups and by walks both ways, and nothing is wrong.
     fn compare(&self) {
         for at in self.held.iter().map(Held::seq).chain([self.visible()]) {
             let mut expected = Vec::new();
@@ -389,7 +389,8 @@ fn any_policy_under_a_stage_that_keeps_some_keys() {
     }
 }
 
-/// What a stage has in the pool is neither leaked nor reclaimed after a crash; what nobody has, is both.
+/// A stage's memory in the pool is neither leaked nor reclaimed after a crash; memory without an owner is
+/// both.
 #[test]
 fn what_a_stage_has_in_the_pool_is_marked() {
     const KIND: PmKind = PmKind(200);

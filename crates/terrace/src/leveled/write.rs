@@ -1,11 +1,12 @@
 //! The write path: make room, make durable, insert.
 //!
-//! 1. A group is in the write buffer, as durable as its medium makes it (or as was asked for), before any of it is in the
-//!    memtable: nothing is readable that a crash could take back.
+//! 1. A group is in the write buffer, as durable as its medium makes it (or as requested), before any of it
+//!    is in the memtable: nothing is readable that a crash could take back.
 //! 2. Inserting cannot fail, so a group is readable wholly or not at all; it is visible once the store says so.
-//! 3. Writers are slowed down while flushes and compactions are behind, more the further, and stop at the limit.
+//! 3. Writers are throttled while flushes and compactions are behind, more the further, and stop at the
+//!    limit.
 //!
-//! The caller is the one leader of the moment.
+//! The caller is the current leader.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,7 +31,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         Ok(())
     }
 
-    /// Rotates when the active memtable is full, waits when all are, and slows down before that.
+    /// Rotates when the active memtable is full, waits when all are, and throttles before that.
     fn make_room(&self, group: &Group<'_>) -> Result<()> {
         let need = group.bytes() + group.ops() * B::Memtable::ENTRY_BYTES;
         let limit = self.settings.memtable_bytes;
@@ -48,7 +49,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         }
     }
 
-    /// Spreads the wait for background work over the writes before it, so that no single one stops for long.
+    /// Spreads the wait for background work over the preceding writes, so that no single one stops for long.
     fn slow_down(&self, memtable_fill: f64, memtables_full: bool, group: &Group<'_>) -> Result<()> {
         let limits = &self.settings.limits;
         let load = || Load {
@@ -61,8 +62,8 @@ impl<B: WriteBuffer> LeveledTree<B> {
         self.jobs.slow_down(|| delay(&load(), limits), || self.compact_next())
     }
 
-    /// Makes a new memtable the active one and has the old one flushed. What goes into the new one is logged apart
-    /// from what is in the old one.
+    /// Makes a new memtable the active one and starts the flush of the old one. Writes to the new one are
+    /// logged apart from those in the old one.
     pub(super) fn rotate_memtable(&self) -> Result<()> {
         self.buffer.rotate()?;
         let next = Arc::new(self.buffer.memtable(self.settings.memtable_bytes));

@@ -1,8 +1,8 @@
-//! A change of runs: what a flush or a compaction has written, moved and done with.
+//! A change of runs: those that a flush or a compaction has written, moved and removed.
 //!
-//! 1. It goes into the manifest as one group, so after a crash it has been made or not.
-//! 2. Runs that were added stay once the manifest has them. Where it has failed to take them a later group decides; where
-//!    it was never asked they go with the change.
+//! 1. It goes into the manifest as one group, so after a crash all or nothing of it has happened.
+//! 2. Added runs stay once the manifest has them. If the manifest failed to take them, a later group decides;
+//!    if it was never asked, they are removed with the change.
 
 use terrace_base::Result;
 use terrace_table::TableMeta;
@@ -19,18 +19,18 @@ struct Added {
     made: Made,
 }
 
-/// A change of runs, as it is put together.
+/// A change of runs under construction.
 #[derive(Debug, Default)]
 pub(crate) struct RunChange {
     added: Vec<Added>,
     removed: Vec<u64>,
     moved: Vec<(u64, usize)>,
-    /// Runs among those added that hold versions which only snapshots keep.
+    /// Added runs that hold versions which only snapshots keep.
     keeping: Vec<u64>,
 }
 
 impl RunChange {
-    /// Adds what was written to `level`.
+    /// Adds the runs written to `level`.
     pub fn add(&mut self, level: usize, written: Vec<Written>) {
         for Written { meta, made, keeps_old, .. } in written {
             self.keeping.extend(keeps_old.then_some(meta.number));
@@ -38,32 +38,32 @@ impl RunChange {
         }
     }
 
-    /// Takes the runs `numbers` away.
+    /// Removes the runs `numbers`.
     pub fn remove(&mut self, numbers: impl IntoIterator<Item = u64>) {
         self.removed.extend(numbers);
     }
 
-    /// Puts the runs `numbers` on `level` as they are.
+    /// Moves the runs `numbers` to `level` unchanged.
     pub fn move_to(&mut self, level: usize, numbers: impl IntoIterator<Item = u64>) {
         self.moved.extend(numbers.into_iter().map(|number| (number, level)));
     }
 
-    /// The runs that are added, by level.
+    /// The added runs, by level.
     pub fn added(&self) -> impl Iterator<Item = (usize, &TableMeta)> {
         self.added.iter().map(|added| (added.level, &added.meta))
     }
 
-    /// The runs that are taken away.
+    /// The removed runs.
     pub fn removed(&self) -> &[u64] {
         &self.removed
     }
 
-    /// The runs that come to other levels, with those.
+    /// The moved runs, with their new levels.
     pub fn moved(&self) -> &[(u64, usize)] {
         &self.moved
     }
 
-    /// Opens the runs that are added. They are whole and durable: nothing fails once the manifest has them.
+    /// Opens the added runs. They are whole and durable: nothing fails once the manifest has them.
     pub fn open(&self, runs: &Runs) -> Result<Vec<Run>> {
         let open = |added: &Added| match &added.made {
             Made::File(_) => runs.made(&added.meta),
@@ -72,7 +72,7 @@ impl RunChange {
         self.added.iter().map(open).collect()
     }
 
-    /// What the manifest is told.
+    /// The edits for the manifest.
     fn edits(&self) -> Vec<Edit> {
         let mut edits: Vec<Edit> = self.removed.iter().map(|&number| Edit::RemoveTable { number }).collect();
         edits.extend(
@@ -91,7 +91,7 @@ impl RunChange {
         edits
     }
 
-    /// Makes the change, and `more` with it, in the manifest.
+    /// Commits the change, with the edits `more`, to the manifest.
     pub fn commit(&mut self, manifest: &Manifest, more: Vec<Edit>) -> Result<()> {
         let edits = [self.edits(), more].concat();
         let made = self.added.drain(..).map(|added| added.made);

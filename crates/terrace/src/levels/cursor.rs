@@ -1,4 +1,4 @@
-//! Moving over the runs of one level below 0, one after the other.
+//! Cursors over the runs of one level below 0, one after the other.
 
 use bytes::Bytes;
 use terrace_base::Result;
@@ -7,9 +7,9 @@ use terrace_table::{Cursor, Kind, Position};
 use super::row::{Place, Row};
 use super::run::{Passed, RunCursor};
 
-/// A cursor over runs that do not overlap, in order. Only the run it is in has a cursor of its own.
+/// A cursor over runs that do not overlap, in order. Only the current run has its own cursor.
 ///
-/// Invariant: `inner` is a cursor of run `at`; where it is not valid, so is this.
+/// Invariant: `inner` is a cursor of run `at`; if it is not valid, neither is this.
 #[derive(Debug)]
 pub(crate) struct LevelCursor {
     runs: Row,
@@ -21,17 +21,17 @@ pub(crate) struct LevelCursor {
 }
 
 impl LevelCursor {
-    /// A cursor at no entry yet; the rest is as for [`Run::cursor`](super::run::Run::cursor).
+    /// A cursor that is not yet positioned; the rest is as for [`Run::cursor`](super::run::Run::cursor).
     pub fn new(runs: Row, fill_cache: bool, readahead: usize) -> Self {
         LevelCursor { at: runs.first(), runs, inner: None, fill_cache, readahead, passed: Passed::default() }
     }
 
-    /// The same, which goes past what is `passed`.
+    /// The same, without what is `passed`.
     pub fn past(self, passed: &Passed) -> Self {
         LevelCursor { passed: passed.clone(), ..self }
     }
 
-    /// Goes to run `at` and has `moves` place its cursor; nowhere if there is no such run.
+    /// Goes to run `at` and has `moves` position its cursor; nowhere if there is no such run.
     fn enter(&mut self, at: Place, moves: impl FnOnce(&mut RunCursor) -> Result<()>) -> Result<()> {
         if self.inner.is_none() || self.at != at {
             let (fill_cache, readahead) = (self.fill_cache, self.readahead);
@@ -41,7 +41,7 @@ impl LevelCursor {
         self.inner.as_mut().map_or(Ok(()), moves)
     }
 
-    /// Goes on to the next run with an entry while there is none here.
+    /// Advances to the next run with an entry while there is none here.
     fn skip_empty_forward(&mut self) -> Result<()> {
         while self.inner.as_ref().is_some_and(|inner| !inner.valid()) {
             self.enter(self.runs.after(self.at), |inner| inner.seek_first())?;

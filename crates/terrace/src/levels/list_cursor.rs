@@ -7,12 +7,12 @@ use terrace_table::{Cursor, Kind};
 
 use super::lists::ListRun;
 
-/// A place in a list.
+/// A position in a list.
 #[derive(Debug)]
 pub(crate) enum ListCursor {
     /// In a list.
     At(PmCursor),
-    /// In one that cannot be read: every move is this error.
+    /// In an unreadable list: every move returns this error.
     Damaged(Error),
 }
 

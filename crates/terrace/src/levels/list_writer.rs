@@ -1,8 +1,8 @@
 //! Writing lists in persistent memory, one after the other as each fills up.
 //!
 //! 1. All versions of a key go into the same list.
-//! 2. Each output of a merge says which keys it stands for: from where the one before it ends to where the next begins. So
-//!    those that are whole after a crash tell what is left to be merged.
+//! 2. Each output of a merge records the keys that it stands for: from the end of the previous one to the
+//!    beginning of the next. So the outputs that are whole after a crash show what is left to merge.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,16 +14,16 @@ use terrace_table::{FilterBuilder, Kind, TableMeta};
 use super::lists::{ListStore, MadeList};
 use crate::manifest::Manifest;
 
-/// What lists are written for.
+/// The purpose of a series of lists.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ListJob {
-    /// The level they are for.
+    /// Their level.
     pub level: u32,
-    /// The runs that are merged; none for a flush.
+    /// The merged runs; none for a flush.
     pub inputs: Vec<u64>,
-    /// The keys of the part that is merged here.
+    /// The keys of this part of the merge.
     pub cover: Cover,
-    /// Bytes at which a list is full.
+    /// Size at which a list is full.
     pub run_bytes: u64,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct FinishedList {
 }
 
 impl<'a> ListWriter<'a> {
-    /// A writer of lists that get their numbers from `manifest`.
+    /// A writer of lists with numbers from `manifest`.
     pub fn new(store: &'a Arc<ListStore>, manifest: &'a Manifest, job: ListJob) -> Self {
         ListWriter { store, manifest, job, current: None, last_key: Vec::new() }
     }
@@ -71,8 +71,8 @@ impl<'a> ListWriter<'a> {
         self.current.as_ref().is_some_and(|open| open.builder.bytes() >= self.job.run_bytes)
     }
 
-    /// Adds a version, whose record lies at `place` where it lies in the pool already; `value` is asked for where it must be
-    /// copied. Begins a list where there is none.
+    /// Adds a version, with its record's `place` if that lies in the pool already; `value` is called if it
+    /// must be copied. Begins a list if there is none.
     pub fn add<V: AsRef<[u8]>>(
         &mut self,
         (key, seq, kind, vlen): (&[u8], u64, Kind, usize),
@@ -99,8 +99,8 @@ impl<'a> ListWriter<'a> {
         if points { Ok(()) } else { open.builder.add(key, seq, kind, value()?.as_ref()) }
     }
 
-    /// Finishes the list being written, if there is one: it is durable and whole. `next` is the key that follows, if one is
-    /// known to.
+    /// Finishes the list being written, if there is one: it is durable and whole on return. `next` is the key
+    /// that follows, if known.
     pub fn finish(&mut self, keeps_old: bool, next: Option<&[u8]>) -> Result<Option<FinishedList>> {
         let Some(Open { number, builder, filter }) = self.current.take() else { return Ok(None) };
         let to = next.map_or_else(|| self.job.cover.to.clone(), |key| Some(key.to_vec()));

@@ -1,12 +1,13 @@
 //! Runs in persistent memory: lists of places of records ([`terrace_index::pmlist`]) with their figures and filters.
 //!
-//! 1. A list that the manifest names is named in the pool's book-keeping, too, from the moment on in which the manifest has
-//!    it until it has it no more. So what it leads to stays as long as it may be found again after a crash.
-//! 2. Opening reads the headers of lists and nothing else. Of one that is damaged every read is an error that says so, and
-//!    nothing is given back to the pool until it is repaired: nobody knows what it led to.
-//! 3. Lists that a merge had finished when the process died are kept until the merge has gone on.
-//! 4. No list that an opening finds goes before the logs are read: one that holds more than manifest and logs know was named
-//!    by groups that the manifest has lost.
+//! 1. A list that the manifest names is also named in the pool's book-keeping, from the moment when the
+//!    manifest has it until the manifest drops it. So what it leads to stays as long as a crash may make it
+//!    reachable again.
+//! 2. Opening reads only the headers of lists. Every read of a damaged list returns that error, and nothing
+//!    is given back to the pool until it is repaired: nobody knows what the list led to.
+//! 3. Lists that a merge had finished when the process died are kept until the merge has continued.
+//! 4. No list that an opening finds is dropped before the logs are read: one that holds more than manifest
+//!    and logs know was named by groups that the manifest has lost.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,19 +25,19 @@ use crate::compaction::leveled::{ListFigures, Tiering};
 use crate::manifest::{ListPlace, Manifest, State};
 use crate::stats::Stats;
 
-/// Pieces that a list may be cut into.
+/// The most pieces that a list may be cut into.
 const ANCHORS: u64 = 16;
 
-/// What a store of lists goes by.
+/// The options of a store of lists.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ListOptions {
-    /// How records come into lists.
+    /// How records enter lists.
     pub style: Style,
     /// Which runs are lists.
     pub tiering: Tiering,
     /// Bits of filter for each key.
     pub filter_bits: u32,
-    /// Bytes that lists may take of the pool.
+    /// The pool's bytes that lists may take.
     pub limit: u64,
 }
 
@@ -49,13 +50,14 @@ pub(crate) struct ListStore {
     /// Lists that a failed group of edits names: they stay until the manifest has decided about it.
     undecided: Mutex<Vec<Arc<ListRun>>>,
     /// Lists that an opening found and that the manifest does not name, as long as it may take that back or may have lost its
-    /// end: they are as good as named.
+    /// end: they are treated as named.
     unnamed: Mutex<Vec<PmList>>,
-    /// What is unnamed is known to be needless.
+    /// The unnamed lists are known to be unnecessary.
     is_proved: AtomicBool,
-    /// Nothing goes: one of those that the manifest names cannot be read.
+    /// Nothing is dropped: a list that the manifest names cannot be read.
     is_damaged: bool,
-    /// The first number that no file or list had when this was opened. Since then numbers of the opening before may be others'.
+    /// The first number that no file or list had at this opening. Earlier numbers may have been reused since
+    /// then.
     next_file: u64,
     unfinished: Mutex<Vec<Unfinished>>,
     /// The bytes of lists when the last attempt to empty buffers found no room.
@@ -63,7 +65,7 @@ pub(crate) struct ListStore {
     pub counts: ListCounts,
 }
 
-/// What was done since the opening.
+/// Counts since the opening.
 #[derive(Debug, Default)]
 pub(crate) struct ListCounts {
     pub evicted: AtomicU64,
@@ -72,7 +74,7 @@ pub(crate) struct ListCounts {
     pub copied_bytes: AtomicU64,
 }
 
-/// A merge that a crash has cut short, and what of it is done.
+/// A merge that a crash has cut short, with its finished part.
 #[derive(Debug, Clone)]
 pub(crate) struct Unfinished {
     pub level: u32,
@@ -88,14 +90,14 @@ pub(crate) struct ListRun {
 }
 
 impl ListRun {
-    /// A run of a list, of the number `number`.
+    /// A list as the run `number`.
     pub fn new(number: u64, list: PmList) -> Arc<ListRun> {
         let meta = meta_of(number, &list);
         Arc::new(ListRun { meta, list: Ok(list), filter: OnceLock::new() })
     }
 
     fn with_filter(self: Arc<Self>, filter: Vec<u8>) -> Arc<ListRun> {
-        // It is none where there are to be no filters.
+        // It is none if there are to be no filters.
         let _ = self.filter.set(Filter::of(Bytes::from(filter)));
         self
     }
@@ -104,7 +106,7 @@ impl ListRun {
         &self.meta
     }
 
-    /// The list, or why there is none.
+    /// The list, or the error that prevents reading it.
     pub fn list(&self) -> Result<&PmList> {
         self.list.as_ref().map_err(Error::clone)
     }
@@ -148,7 +150,7 @@ impl fmt::Debug for ListRun {
     }
 }
 
-/// The figures of a list as those of a table: the bytes of the file are what it stands for in the pool.
+/// The figures of a list like those of a table: the bytes of the file are its bytes in the pool.
 pub(crate) fn meta_of(number: u64, list: &PmList) -> TableMeta {
     let Figures { entries, deletes, min_seq, max_seq, raw_bytes, record_bytes } = *list.figures();
     TableMeta {
@@ -165,9 +167,10 @@ pub(crate) fn meta_of(number: u64, list: &PmList) -> TableMeta {
 }
 
 impl ListStore {
-    /// The lists in `pool` that `state` names, and those of merges that were cut short. Others go, but for such as hold more than
-    /// the manifest knows: they stay until they are [proved](Self::prove) needless. Where the manifest may still take the state
-    /// back (not `is_decided`) all stay until it cannot ([`sweep`](Self::sweep)).
+    /// Opens the lists in `pool` that `state` names, and those of merges that were cut short. Others are
+    /// dropped, except those that hold more than the manifest knows: they stay until they are
+    /// [proved](Self::prove) unnecessary. If the manifest may still take the state back (not `is_decided`),
+    /// all stay until it cannot ([`sweep`](Self::sweep)).
     ///
     /// # Errors
     /// `InvalidFormat` if another version wrote one of them.
@@ -178,7 +181,7 @@ impl ListStore {
         is_decided: bool,
     ) -> Result<Arc<ListStore>> {
         let lists = Lists::new(pool, options.limit);
-        // What a list leads to is known when all of them are open.
+        // What a list leads to is known only when all of them are open.
         lists.keep_all(true);
         let (mut runs, mut is_damaged) = (BTreeMap::new(), false);
         let named = state.tables.iter().filter_map(|(number, table)| Some((*number, table, table.list?)));
@@ -234,7 +237,7 @@ impl ListStore {
         self.runs.lock().insert(run.meta.number, run);
     }
 
-    /// Takes out what of `numbers` is a list and that the manifest does not name any more; says whether it was one.
+    /// Removes run `number`, which the manifest no longer names, if it is a list; returns whether it was one.
     pub fn remove(&self, number: u64) -> bool {
         let Some(run) = self.runs.lock().remove(&number) else { return false };
         if let Ok(list) = &run.list {
@@ -243,7 +246,7 @@ impl ListStore {
         true
     }
 
-    /// Whether there is a merge to go on with, or something to let go of.
+    /// Whether there is a merge to continue, or something to drop.
     pub fn has_unfinished(&self) -> bool {
         !self.unfinished.lock().is_empty()
     }
@@ -253,11 +256,12 @@ impl ListStore {
         self.unfinished.lock().pop()
     }
 
-    /// Proves what is unnamed needless: manifest and logs know all that it holds, up to `last`. What a flush writes is in logs
-    /// before, and what a merge writes was in lists.
+    /// Proves the unnamed lists unnecessary: manifest and logs know everything in them, up to `last`. What a
+    /// flush writes was in logs before, and what a merge writes was in lists.
     ///
     /// # Errors
-    /// `Corruption` if a list goes on behind that: the manifest has lost its end, and only a repair brings back what it named.
+    /// `Corruption` if a list continues after that: the manifest has lost its end, and only a repair
+    /// recovers what it named.
     pub fn prove(&self, last: u64) -> Result<()> {
         let unnamed = self.unnamed.lock();
         if let Some(list) = unnamed.iter().find(|list| list.figures().max_seq > last) {
@@ -272,7 +276,8 @@ impl ListStore {
         Ok(())
     }
 
-    /// The merges whose inputs are all there, with those of the `unnamed` lists that they had finished. The others go.
+    /// The merges whose inputs all exist, with the `unnamed` lists that they had finished. The others are
+    /// dropped.
     fn cut_short(&self, unnamed: Vec<PmList>, state: &State) -> Vec<Unfinished> {
         let mut found: BTreeMap<(u32, Vec<u64>), Vec<PmList>> = BTreeMap::new();
         for list in unnamed {
@@ -286,8 +291,8 @@ impl ListStore {
         found.into_iter().map(unfinished).collect()
     }
 
-    /// Lets go of what a failed group of edits has left, once the manifest has decided, and of what an opening could not let
-    /// go of.
+    /// Drops what a failed group of edits has left, once the manifest has decided, and what an opening could
+    /// not drop.
     pub fn sweep(&self, manifest: &Manifest) {
         let waiting = std::mem::take(&mut *self.undecided.lock());
         let unnamed = match self.is_proved.load(Ordering::Acquire) {
@@ -310,22 +315,22 @@ impl ListStore {
         }
     }
 
-    /// Notes that there was no room to empty buffers: it is not tried again before something else has changed that.
+    /// Notes that emptying buffers lacked room: it is not tried again before something else has changed that.
     pub fn note_refusal(&self) {
         self.refused_at.store(self.lists.bytes(), Ordering::Relaxed);
     }
 
-    /// Whether emptying buffers was refused, with as much there as now.
+    /// Whether emptying buffers was refused at the current size.
     pub fn was_refused(&self) -> bool {
         self.refused_at.load(Ordering::Relaxed) == self.lists.bytes()
     }
 
-    /// What lists take of the pool.
+    /// The pool's bytes that lists take.
     pub fn usage(&self) -> ListUse {
         self.lists.usage()
     }
 
-    /// The figures of each list of the manifest, as far as tiering asks for them.
+    /// The figures of each list in the manifest, as far as tiering needs them.
     pub fn figures(&self) -> Vec<ListFigures> {
         let runs = self.runs.lock();
         let figures = |run: &Arc<ListRun>| {
@@ -344,7 +349,7 @@ impl ListStore {
         self.runs.lock().values().map(|run| run.dram_bytes()).sum()
     }
 
-    /// Marks what lists have in the pool; nothing of that is freed before `then` has returned.
+    /// Marks the lists' memory in the pool; nothing of that is freed before `then` has returned.
     pub fn with_marked<T>(&self, marks: Marks, then: impl FnOnce(Marks) -> Result<T>) -> Result<T> {
         self.lists.with_marked(marks, then)
     }
@@ -365,18 +370,18 @@ impl ListStore {
         stats.dram.allocator = self.lists.pool().dram_bytes();
     }
 
-    /// A list that was made, as a run that is not in the manifest yet.
+    /// A finished list, as a run that is not in the manifest yet.
     pub fn made(self: &Arc<Self>, number: u64, list: PmList, filter: Vec<u8>) -> MadeList {
         MadeList { run: ListRun::new(number, list).with_filter(filter), store: self.clone() }
     }
 
-    /// The same of one that was found whole.
+    /// The same for one that was found whole.
     pub fn adopted(self: &Arc<Self>, number: u64, list: PmList) -> MadeList {
         MadeList { run: ListRun::new(number, list), store: self.clone() }
     }
 }
 
-/// A list that is whole, and that the manifest does not name yet. It goes with this unless it is kept.
+/// A whole list that the manifest does not name yet. Dropping this removes it unless it is kept.
 #[derive(Debug)]
 pub(crate) struct MadeList {
     pub run: Arc<ListRun>,
@@ -384,7 +389,7 @@ pub(crate) struct MadeList {
 }
 
 impl MadeList {
-    /// Where it is.
+    /// Its place.
     pub fn place(&self) -> ListPlace {
         let list = self.run.list.as_ref();
         list.map_or(ListPlace { head: 0, id: 0 }, |list| ListPlace { head: list.head(), id: list.id() })
@@ -395,9 +400,9 @@ impl MadeList {
         self.run.list.iter().for_each(PmList::name);
     }
 
-    /// It stays until the manifest has decided about a group that has failed and names it.
+    /// It stays until the manifest has decided about a failed group that names it.
     pub fn keep_until_decided(self) {
-        // A crash would find it, or this process again: it is as good as named until then.
+        // A crash, or this process, would find it again: it counts as named until then.
         self.run.list.iter().for_each(PmList::name);
         self.store.undecided.lock().push(self.run);
     }
@@ -412,7 +417,7 @@ fn open_named(lists: &Lists, place: ListPlace, meta: &TableMeta) -> Result<PmLis
     Ok(list)
 }
 
-/// The lists that are whole and that nobody names.
+/// The whole lists that nothing names.
 fn unnamed(lists: &Lists, state: &State) -> Vec<PmList> {
     let named: Vec<u64> = state.tables.values().filter_map(|table| Some(table.list?.head)).collect();
     let others = lists.heads().into_iter().filter(|head| !named.contains(head));

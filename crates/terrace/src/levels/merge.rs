@@ -1,9 +1,9 @@
 //! Which versions of a key a flush or a compaction keeps.
 //!
-//! Versions come newest first. One stays if no newer one came before it, or if a snapshot sees it: one that was taken
-//! between it and the next newer one. A tombstone that would stay goes all the same if nothing is left for it to
-//! hide: no snapshot is older than it, so that every older version goes in this merge, and no older version can
-//! lie anywhere else.
+//! Versions come newest first. A version stays if no newer one came before it, or if a snapshot sees it: one
+//! taken between it and the next newer one. A tombstone that would stay is still dropped if it has nothing
+//! left to hide: no snapshot is older than it, so that every older version is dropped in this merge, and no
+//! older version can lie anywhere else.
 
 use terrace_table::Kind;
 
@@ -14,14 +14,14 @@ use crate::core::snapshots::is_needed;
 pub(crate) struct Survivors<'a, F> {
     /// Snapshots, ascending, listed after everything in the merge had become visible.
     held: &'a [u64],
-    /// Whether no version of a key that is older than a sequence number lies anywhere but in the merge.
+    /// Whether no version of a key that is older than a sequence number lies outside the merge.
     lacks_older: F,
     key: Vec<u8>,
     newer: Option<u64>,
 }
 
 impl<'a, F: Fn(&[u8], u64) -> bool> Survivors<'a, F> {
-    /// For a merge beside which no older version lies of the keys for which `lacks_older` says so.
+    /// For a merge outside which no older version lies of the keys for which `lacks_older` says so.
     pub fn new(held: &'a [u64], lacks_older: F) -> Self {
         Survivors { held, lacks_older, key: Vec::new(), newer: None }
     }
@@ -33,7 +33,8 @@ impl<'a, F: Fn(&[u8], u64) -> bool> Survivors<'a, F> {
             self.key.extend_from_slice(key);
             self.newer = None;
         }
-        // Of two copies of one version, which only a repair can leave, the first stays: nothing lies between.
+        // Of two copies of one version, which only a repair can leave, the first stays: no snapshot lies
+        // between them.
         let newer = self.newer.replace(seq);
         if newer.is_some_and(|newer| !is_needed(self.held, seq, newer)) {
             return false;

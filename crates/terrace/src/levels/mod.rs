@@ -1,19 +1,19 @@
-//! The runs of a leveled tree, as they are on its levels at one moment, and what is done with them.
+//! The runs of a leveled tree on their levels at one moment, and the operations on them.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `mod.rs` | which runs there are: lookups, and figures for [`compaction::leveled`](crate::compaction::leveled) |
+//! | `mod.rs` | the existing runs: lookups, and figures for [`compaction::leveled`](crate::compaction::leveled) |
 //! | `cursor.rs`, `list_cursor.rs` | moving over a level, and over one list |
 //! | `merge.rs` | which versions a merge keeps |
-//! | `run.rs`, `lists.rs` | what a level consists of: SSTables, and lists in persistent memory |
+//! | `run.rs`, `lists.rs` | the elements of a level: SSTables, and lists in persistent memory |
 //! | `row.rs` | the runs of one level in order |
 //! | `output.rs`, `list_writer.rs` | writing the runs of a flush or a compaction |
-//! | `walk.rs` | what a reader sees of merged versions |
+//! | `walk.rs` | a reader's view of merged versions |
 //!
-//! What always holds of the runs:
+//! Invariants of the runs:
 //!
 //! 1. On level 0 they are sorted by their greatest sequence number, the newest first; on every other level they
-//!    do not overlap and are sorted by key. All versions of a key that a level below 0 holds are in one run.
+//!    do not overlap and are sorted by key. All versions of a key on a level below 0 are in one run.
 //! 2. Of two versions of a key on different levels, the newer is on the upper one.
 
 pub(crate) mod change;
@@ -41,17 +41,17 @@ use cursor::LevelCursor;
 use row::Row;
 use run::Run;
 
-/// Bytes that a reader's cursor reads ahead at most.
+/// The most bytes that a reader's cursor reads ahead.
 const SCAN_READAHEAD_BYTES: usize = 256 << 10;
 
-/// The runs of one moment. A change makes another, which shares what has not changed.
+/// The runs at one moment. A change makes another set, which shares what has not changed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Levels {
     levels: Vec<Row>,
 }
 
 impl Levels {
-    /// The runs that `state` names, each as `find` has it.
+    /// The runs that `state` names, each as returned by `find`.
     pub fn new(state: &State, find: impl Fn(u64) -> Result<Run>) -> Result<Levels> {
         let mut levels: Vec<Vec<Run>> = Vec::new();
         for (number, named) in &state.tables {
@@ -66,7 +66,7 @@ impl Levels {
         Ok(Levels { levels: levels.into_iter().enumerate().map(row).collect() })
     }
 
-    /// Takes `run` off `level`.
+    /// Removes `run` from `level`.
     pub fn remove(&mut self, level: usize, run: &Run) {
         if let Some(row) = self.levels.get_mut(level) {
             row.remove(level, run);
@@ -76,7 +76,7 @@ impl Levels {
         }
     }
 
-    /// Puts `run` on `level`.
+    /// Adds `run` to `level`.
     pub fn insert(&mut self, level: usize, run: Run) {
         self.levels.resize_with(self.levels.len().max(level + 1), Row::default);
         debug_assert!(
@@ -96,12 +96,12 @@ impl Levels {
         self.levels.get(level).cloned().unwrap_or_default()
     }
 
-    /// The level that the run `number` is on.
+    /// The level of the run `number`.
     pub fn level_of(&self, number: u64) -> Option<usize> {
         self.levels.iter().position(|row| row.iter().any(|run| run.number() == number))
     }
 
-    /// Levels down to the last that holds a run.
+    /// The number of levels down to the last with a run.
     pub fn depth(&self) -> usize {
         self.levels.len()
     }
@@ -130,7 +130,7 @@ impl Levels {
         Ok(None)
     }
 
-    /// A cursor for readers over each run of level 0 and each other level.
+    /// Readers' cursors: over each run of level 0 and each other level.
     pub fn cursors(&self) -> Vec<Box<dyn Cursor>> {
         let mut cursors: Vec<Box<dyn Cursor>> = Vec::new();
         for run in self.level(0).iter() {
@@ -142,7 +142,7 @@ impl Levels {
         cursors
     }
 
-    /// Whether no level from `level` on holds a run whose range `key` is in.
+    /// Whether no run on `level` or below has `key` in its range.
     pub fn lacks(&self, level: usize, key: &[u8]) -> bool {
         self.levels.iter().enumerate().skip(level).all(|(level, runs)| match level {
             0 => !runs.iter().any(|t| covers(t.meta(), key)),
@@ -150,8 +150,8 @@ impl Levels {
         })
     }
 
-    /// The figures of all runs, on `levels` levels: those in `busy` are, those in `keeping` keep old versions, and so much of
-    /// them is `stale`.
+    /// The figures of all runs on `levels` levels: runs in `busy` are busy, those in `keeping` keep old
+    /// versions, and `stale` gives stale bytes.
     pub fn view(
         &self,
         levels: usize,
@@ -167,7 +167,7 @@ impl Levels {
         LevelsView { levels: view }
     }
 
-    /// What is wrong with the runs' places.
+    /// The problems of the runs' places.
     pub fn check(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (level, runs) in self.levels.iter().enumerate().skip(1) {
@@ -181,7 +181,7 @@ impl Levels {
     }
 }
 
-/// Bytes of each run that are known to be outdated; of runs that it does not name, none are.
+/// Bytes of each run that are known to be stale; a run without an entry has none.
 pub(crate) type Stale = BTreeMap<u64, u64>;
 
 fn stale_of(meta: &TableMeta, stale: &Stale) -> u64 {
@@ -209,7 +209,7 @@ fn figures<'a>(
     }
 }
 
-/// The keys between which a run's lie.
+/// The first and last key of a run.
 fn range(run: &Run) -> (&[u8], &[u8]) {
     (&run.meta().smallest, &run.meta().largest)
 }
@@ -224,7 +224,7 @@ fn candidate<'a>(runs: &'a Row, key: &[u8]) -> Option<&'a Run> {
     runs.get(place).filter(|t| *t.meta().smallest <= *key)
 }
 
-/// Newer runs come first; in what a repair has put together, a later one may all the same hold a newer version.
+/// Newer runs come first; after a repair a later one may still hold a newer version.
 fn get_from_level_0(runs: &Row, key: &[u8], at: u64) -> Result<Option<Entry>> {
     let mut newest: Option<Entry> = None;
     for run in runs.iter() {

@@ -1,7 +1,7 @@
 //! Writing the runs of a flush or a compaction, one after the other as each fills up: tables, or lists in persistent memory.
 //!
 //! A finished table is synced, though neither its name nor any word of it is in the manifest: [`Outputs::finish`]
-//! makes the names durable, the rest is the caller's.
+//! makes the names durable, and the caller does the rest.
 
 use std::sync::Arc;
 
@@ -16,23 +16,23 @@ use crate::core::Core;
 use crate::manifest::Manifest;
 use crate::tables::{MadeTable, TableWriter, WriterOptions};
 
-/// Entries merged between two looks at what else there is to do.
+/// Entries merged between two checks for more urgent work.
 const ENTRIES_A_LOOK: u32 = 4096;
 
-/// A run that was written. It goes with this unless somebody keeps it.
+/// A run that was written. Dropping this removes it unless somebody keeps it.
 #[derive(Debug)]
 pub(crate) struct Written {
     pub meta: TableMeta,
     pub made: Made,
-    /// Bytes that were written for it.
+    /// Bytes written for it.
     pub written_bytes: u64,
     /// It holds versions beside the newest of their key, which only snapshots keep.
     pub keeps_old: bool,
-    /// Where keys that somebody asked about have come to lie.
+    /// The places of the keys that somebody asked about.
     pub hints: Vec<BlockHint>,
 }
 
-/// The block that the newest version of a key in a table lies in.
+/// The block of a table with the newest version of a key there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BlockHint {
     pub key: Vec<u8>,
@@ -41,7 +41,7 @@ pub(crate) struct BlockHint {
     pub entries: u64,
 }
 
-/// Says of keys, which ascend, whether it is to be noted where they come to lie.
+/// Whether to note the place of a key; called with ascending keys.
 pub(crate) type Wanted<'a> = dyn FnMut(&[u8]) -> bool + 'a;
 
 /// Whatever is written.
@@ -59,19 +59,20 @@ pub(crate) struct Outputs<'a> {
     core: &'a Core,
     writer: Writer<'a>,
     keeps_old: bool,
-    /// Tables of the level below the output's: none of the outputs is to overlap too much of them.
+    /// Tables of the level below the output's: no output may overlap too much of them.
     below: Below,
     /// Keys before which a table ends, ascending, the next one last.
     cuts: Vec<Vec<u8>>,
     wanted: Option<Box<Wanted<'a>>>,
-    /// Keys in the table being written that are wanted, each with the ordinal of its newest version there.
+    /// Wanted keys in the table being written, each with the ordinal of its newest version there.
     hints: Vec<(Vec<u8>, u64)>,
     /// Entries of the table being written.
     entries: u64,
     done: Vec<Written>,
 }
 
-/// The ranges and sizes of tables that outputs should not overlap too many of, so that each is cheap to compact.
+/// The ranges and sizes of tables that one output should not overlap too many of, so that each is cheap to
+/// compact.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Below {
     /// The tables' largest keys and bytes, in order.
@@ -87,7 +88,8 @@ impl Below {
         Below { tables, max_bytes, at: 0, overlapped: 0 }
     }
 
-    /// Passes the tables that end before `key`; whether the output being written has overlapped too much.
+    /// Passes the tables that end before `key`; returns whether the output being written has overlapped too
+    /// much.
     fn is_enough(&mut self, key: &[u8], open: bool) -> bool {
         while let Some((largest, bytes)) = self.tables.get(self.at)
             && **largest < *key
@@ -135,12 +137,13 @@ impl<'a> Outputs<'a> {
         }
     }
 
-    /// The same, noting where the keys come to lie that are `wanted`.
+    /// The same; notes the places of the keys that are `wanted`.
     pub fn noting(self, wanted: Option<Box<Wanted<'a>>>) -> Self {
         Outputs { wanted, ..self }
     }
 
-    /// Ends the table being written, and has those that follow end before each of `cuts`, which ascend. Keys may begin anew.
+    /// Ends the table being written; later ones end before each of `cuts`, which ascend. Keys may start from
+    /// the beginning again.
     pub fn begin_part(&mut self, mut cuts: Vec<Vec<u8>>) -> Result<()> {
         self.close(None)?;
         cuts.reverse();
@@ -157,7 +160,7 @@ impl<'a> Outputs<'a> {
         }
     }
 
-    /// Adds the version that `cursor` is at: into a list by the place of its record, if it has one.
+    /// Adds the version at `cursor`: into a list by its record's place, if it has one.
     fn add_at<C: Cursor>(&mut self, cursor: &C) -> Result<()> {
         let (key, seq, kind) = (cursor.key(), cursor.seq(), cursor.kind());
         self.before(key)?;
@@ -200,9 +203,9 @@ impl<'a> Outputs<'a> {
         }
     }
 
-    /// Adds those of the versions that `cursor` comes by, up to the key `to`, which `survivors` keeps and which `is_input` says are
-    /// of the inputs: others lie elsewhere, and only hide what is older. Looks up now and then, and ends where that is an
-    /// error.
+    /// Adds the versions at `cursor`, up to the key `to`, that `survivors` keeps and that belong to the
+    /// inputs by `is_input`: others lie elsewhere, and only hide older ones. It checks for more urgent work
+    /// now and then, and ends if that returns an error.
     pub fn add_survivors<C: Cursor, F: Fn(&[u8], u64) -> bool>(
         &mut self,
         cursor: &mut C,
@@ -225,7 +228,7 @@ impl<'a> Outputs<'a> {
         Ok(())
     }
 
-    /// Ends the table being written where it is full.
+    /// Ends the table being written if it is full.
     fn cut(&mut self, key: &[u8]) -> Result<()> {
         let enough = self.below.is_enough(key, self.is_open());
         let passes = self.passes_cut(key);
@@ -238,7 +241,7 @@ impl<'a> Outputs<'a> {
         Ok(())
     }
 
-    /// Whether `key` is the first at or behind a cut.
+    /// Whether `key` is the first at or after a cut.
     fn passes_cut(&mut self, key: &[u8]) -> bool {
         let before = self.cuts.len();
         while self.cuts.last().is_some_and(|cut| **cut <= *key) {
@@ -247,7 +250,7 @@ impl<'a> Outputs<'a> {
         self.cuts.len() < before
     }
 
-    /// Ends the run being written; `next` is the key that begins the following one, if one is known to.
+    /// Ends the run being written; `next` is the key that begins the following one, if known.
     fn close(&mut self, next: Option<&[u8]>) -> Result<()> {
         let (keeps_old, hints) = (self.keeps_old, &mut self.hints);
         let written = match &mut self.writer {
@@ -270,7 +273,7 @@ impl<'a> Outputs<'a> {
         Ok(())
     }
 
-    /// Ends the last table and makes the names of all durable; the tables, in order.
+    /// Ends the last table and makes all names durable; returns the tables, in order.
     pub fn finish(mut self) -> Result<Vec<Written>> {
         self.close(None)?;
         if self.done.iter().any(|written| matches!(written.made, Made::File(_))) {
@@ -280,7 +283,7 @@ impl<'a> Outputs<'a> {
     }
 }
 
-/// In which block of a table each of some keys lies, given by the ordinals of its entries, which ascend.
+/// The block of a table for each of some keys, given by the ordinals of their entries, which ascend.
 fn placed(keys: Vec<(Vec<u8>, u64)>, made: &MadeTable) -> Vec<BlockHint> {
     let mut at = 0;
     let first_of = |at: usize| made.blocks.get(at).map(|span: &BlockSpan| span.first_entry);

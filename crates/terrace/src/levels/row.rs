@@ -1,9 +1,9 @@
-//! The runs of one level in order, so that a change copies little of them.
+//! The runs of one level in order; a change copies few of them.
 //!
-//! A row is a list of pieces of a few dozen runs each. A changed row shares with the one before it every piece that has
-//! not changed; of the list of pieces there is a copy, which is shorter than the row by the length of a piece.
+//! A row is a list of pieces of a few dozen runs each. A changed row shares every unchanged piece with the
+//! previous one; it has its own list of pieces, which is shorter than the row by the length of a piece.
 //!
-//! 1. No piece is empty, and but for the moment of a change none is longer than `PIECE`.
+//! 1. No piece is empty, and except during a change none is longer than `PIECE`.
 //! 2. All runs are in the order of the level, and so are the pieces.
 
 use std::cmp::{Ordering, Reverse};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::run::Run;
 
-/// Runs of a piece at most. Two neighbours that have become short are put together.
+/// Most runs in a piece. Two neighbours that have become short are joined.
 const PIECE: usize = 64;
 
 type Piece = Arc<Vec<Run>>;
@@ -26,15 +26,15 @@ pub(crate) struct Row {
     with_deletes: usize,
 }
 
-/// Where a run is in a row.
+/// A run's position in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     piece: usize,
     at: usize,
 }
 
-/// The order of runs of `level`: the newest first on level 0, by keys on the others. Numbers make it one of all runs,
-/// should what a repair has put together be alike.
+/// The order of runs on `level`: the newest first on level 0, by keys on the others. Numbers make it total,
+/// since a repair may leave runs that are otherwise alike.
 pub(crate) fn order(level: usize, a: &Run, b: &Run) -> Ordering {
     match level {
         0 => Reverse((a.meta().max_seq, a.number())).cmp(&Reverse((b.meta().max_seq, b.number()))),
@@ -43,7 +43,7 @@ pub(crate) fn order(level: usize, a: &Run, b: &Run) -> Ordering {
 }
 
 impl Row {
-    /// Of `runs`, which are in the order of their level.
+    /// From `runs`, which are in the order of their level.
     pub fn of(runs: Vec<Run>) -> Row {
         let mut row = Row::default();
         runs.iter().for_each(|run| row.count(run, true));
@@ -51,7 +51,7 @@ impl Row {
         row
     }
 
-    /// How many runs there are.
+    /// The number of runs.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -78,8 +78,8 @@ impl Row {
         self.pieces.get(place.piece)?.get(place.at)
     }
 
-    /// The place of the first run for which `before` is false, behind the last if there is none; it is true for those
-    /// before that one.
+    /// The place of the first run for which `before` is false, or the end if there is none; `before` must be
+    /// true for all runs before that one.
     pub fn partition(&self, before: impl Fn(&Run) -> bool) -> Place {
         let piece = self.pieces.partition_point(|piece| piece.last().is_some_and(&before));
         let at = self.pieces.get(piece).map_or(0, |runs| runs.partition_point(|run| before(run)));
@@ -106,7 +106,7 @@ impl Row {
         Some(Place { piece, at: self.pieces.get(piece)?.len() - 1 })
     }
 
-    /// Takes `run` out, which is in it.
+    /// Removes `run`, which must be in it.
     pub fn remove(&mut self, level: usize, run: &Run) {
         let place = self.partition(|other| order(level, other, run).is_lt());
         if self.get(place).is_none_or(|found| found.number() != run.number()) {
@@ -123,14 +123,14 @@ impl Row {
         }
     }
 
-    /// Puts `run` in, which is not in it.
+    /// Inserts `run`, which must not be in it.
     pub fn insert(&mut self, level: usize, run: Run) {
         let mut place = self.partition(|other| order(level, other, &run).is_lt());
         self.count(&run, true);
         let pieces = Arc::make_mut(&mut self.pieces);
         match pieces.len().checked_sub(1) {
             None => return pieces.push(Arc::new(vec![run])),
-            // Behind the last one of all.
+            // After the very last one.
             Some(last) if place.piece > last => place = Place { piece: last, at: pieces[last].len() },
             Some(_) => {}
         }
@@ -160,7 +160,7 @@ impl Row {
     }
 }
 
-/// Puts a piece and the next one together if they make a short one.
+/// Joins a piece and the next one if the result is short.
 fn join_if_short(pieces: &mut Vec<Piece>, at: usize) {
     if let [one, next, ..] = &pieces[at..]
         && one.len() + next.len() <= PIECE / 2

@@ -1,15 +1,17 @@
-//! A run: what levels consist of. A run is an SSTable, or a list in persistent memory ([`lists`](super::lists)).
+//! A run, the element of a level. A run is an SSTable, or a list in persistent memory
+//! ([`lists`](super::lists)).
 //!
-//! Whatever is asked of a run is asked here: its figures, a version, a cursor, what is wrong with it; and of [`Runs`] which
-//! there are, that one comes, that one goes. So another kind of run is another case of [`Run`] and of [`RunCursor`], with
-//! no box and no table of functions on the way of a read.
+//! [`Run`] answers every question about a run: its figures, a version, a cursor, its problems; [`Runs`] knows
+//! which runs exist, and adds and removes them. So another kind of run is another case of [`Run`] and of
+//! [`RunCursor`], without a box or a dynamic call on the path of a read.
 //!
-//! What always holds:
+//! Invariants:
 //!
-//! 1. A run never changes. Its versions are in order, keys ascending, of one key the newest first.
-//! 2. Its figures are in memory: its number, its first and last key, its size. Asking for them reads nothing.
-//! 3. The holder of a run may read it. It is removed when the manifest does not name it any more and nobody holds it.
-//! 4. One number is one run, whatever its kind: all take theirs from the manifest's file numbers.
+//! 1. A run never changes. Its versions are in order: keys ascending, each key's newest version first.
+//! 2. Its figures are in memory: its number, its first and last key, its size. Reading them takes no I/O.
+//! 3. The holder of a run may read it. It is removed when the manifest no longer names it and nobody holds
+//!    it.
+//! 4. One number is one run, whatever its kind: all numbers are the manifest's file numbers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,7 +26,7 @@ use crate::core::Core;
 use crate::manifest::Manifest;
 use crate::tables::{MadeFile, TableStore};
 
-/// One run; a copy is a handle of the same.
+/// One run; a copy is a handle of the same run.
 #[derive(Debug, Clone)]
 pub(crate) enum Run {
     /// A file.
@@ -33,7 +35,7 @@ pub(crate) enum Run {
     List(Arc<ListRun>),
 }
 
-/// Blocks of runs, by their numbers, that need not be read.
+/// Blocks of runs, by the runs' numbers, that need not be read.
 pub(crate) type Passed = BTreeMap<u64, PassedBlocks>;
 
 impl Run {
@@ -63,7 +65,7 @@ impl Run {
         }
     }
 
-    /// Whether a version of `key` may be in it: where not, there is none.
+    /// Whether a version of `key` may be in it: if false, there is none.
     pub fn may_contain(&self, key: &[u8]) -> Result<bool> {
         match self {
             Run::Table(table) => table.may_contain(key),
@@ -71,8 +73,8 @@ impl Run {
         }
     }
 
-    /// A cursor at no entry yet; what it reads of a file is kept in the cache if asked, and so many bytes are read ahead at
-    /// most.
+    /// A cursor that is not yet positioned; the cache keeps what it reads from a file if requested, and it
+    /// reads ahead at most `readahead` bytes.
     pub fn cursor(&self, fill_cache: bool, readahead: usize) -> RunCursor {
         match self {
             Run::Table(table) => RunCursor::Table(table.cursor(fill_cache, readahead)),
@@ -80,7 +82,7 @@ impl Run {
         }
     }
 
-    /// The same, which goes past what is `passed` of it.
+    /// The same, without what is `passed` of it.
     pub fn cursor_past(&self, passed: &Passed, fill_cache: bool, readahead: usize) -> RunCursor {
         match self {
             Run::Table(table) => {
@@ -91,7 +93,7 @@ impl Run {
         }
     }
 
-    /// Keys in order, each with the bytes from the one before it: where a merge may be cut.
+    /// Keys in order, each with the bytes since the previous one: places where a merge may be cut.
     pub fn anchors(&self) -> Result<Vec<(Vec<u8>, u64)>> {
         match self {
             Run::Table(table) => table.anchors(),
@@ -99,7 +101,7 @@ impl Run {
         }
     }
 
-    /// Reads all of it. `Corruption` at the first thing that is wrong.
+    /// Reads all of it. `Corruption` at the first problem.
     pub fn verify(&self) -> Result<()> {
         match self {
             Run::Table(table) => table.verify(),
@@ -108,7 +110,7 @@ impl Run {
     }
 }
 
-/// What holds a run that was made, and that the manifest does not name yet. It goes with this unless it is kept.
+/// Holds a finished run that the manifest does not name yet. Dropping this removes it unless it is kept.
 #[derive(Debug)]
 pub(crate) enum Made {
     File(MadeFile),
@@ -124,7 +126,7 @@ impl Made {
         }
     }
 
-    /// It stays until the manifest has decided about a group that has failed and names it.
+    /// It stays until the manifest has decided about a failed group that names it.
     pub fn keep_until_decided(self) {
         match self {
             Made::File(file) => file.keep_until_decided(),
@@ -141,12 +143,12 @@ pub(crate) struct Runs {
 }
 
 impl Runs {
-    /// The runs that the manifest names; none of the tables is looked at yet.
+    /// The runs that the manifest names; no table is opened yet.
     pub fn new(core: &Core, manifest: &Manifest, lists: Option<Arc<ListStore>>) -> Result<Runs> {
         Ok(Runs { tables: TableStore::new(core, manifest)?, lists })
     }
 
-    /// Those in persistent memory, where there may be any.
+    /// The store of lists, if there may be any.
     pub fn lists(&self) -> Option<&Arc<ListStore>> {
         self.lists.as_ref()
     }
@@ -159,7 +161,7 @@ impl Runs {
         self.tables.get(number).map(Run::Table)
     }
 
-    /// A table that has just been written, which is looked at now: nothing is to fail once the manifest names it.
+    /// A table that was just written; it is opened now, so that nothing fails once the manifest names it.
     pub fn made(&self, meta: &TableMeta) -> Result<Run> {
         self.tables.made(meta).map(Run::Table)
     }
@@ -176,7 +178,7 @@ impl Runs {
         self.tables.insert(tables);
     }
 
-    /// Takes out runs that the manifest does not name any more. They go in this order once nobody reads them.
+    /// Removes runs that the manifest no longer names. They are deleted in this order once nobody reads them.
     pub fn remove(&self, numbers: &[u64]) {
         let is_list = |number: &u64| self.lists.as_ref().is_some_and(|lists| lists.remove(*number));
         let files: Vec<u64> = numbers.iter().copied().filter(|number| !is_list(number)).collect();
@@ -184,7 +186,7 @@ impl Runs {
     }
 }
 
-/// A place in a run, which it keeps.
+/// A position in a run, which it keeps alive.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -195,7 +197,7 @@ pub(crate) enum RunCursor {
     List(ListCursor),
 }
 
-/// Asks whichever cursor it is.
+/// Calls the cursor of either kind.
 macro_rules! either {
     ($cursor:expr, $each:ident => $what:expr) => {
         match $cursor {

@@ -1,5 +1,5 @@
-//! What a reader sees of versions merged from memtables and tables: of each key the newest up to its snapshot, unless
-//! that is a tombstone.
+//! A reader's view of versions merged from memtables and tables: each key's newest version up to its
+//! snapshot, unless that is a tombstone.
 
 use std::ops::Bound;
 
@@ -20,7 +20,7 @@ pub(crate) struct MergedIter {
 }
 
 impl MergedIter {
-    /// A walk over `children`, at nothing yet.
+    /// A walk over `children`, not yet positioned.
     pub fn new(children: Vec<Box<dyn Cursor>>, at: u64, direction: Direction) -> Self {
         MergedIter { cursor: merge(children), at, direction, key: Vec::new() }
     }
@@ -53,7 +53,7 @@ impl MergedIter {
         Ok(None)
     }
 
-    /// Backward the oldest version of a key comes first, and the last that the snapshot sees counts.
+    /// Backward the oldest version of a key comes first, and the last one that the snapshot sees counts.
     fn next_back(&mut self) -> Result<Option<(Bytes, Bytes)>> {
         while self.cursor.valid() {
             self.enter_key();
@@ -86,7 +86,7 @@ impl EngineIter for MergedIter {
             (Direction::Forward, Bound::Unbounded) => self.cursor.seek_first(),
             (Direction::Forward, Bound::Included(key)) => self.cursor.seek(key, u64::MAX),
             (Direction::Forward, Bound::Excluded(key)) => {
-                // The last place of a key is that of the lowest sequence number.
+                // The last position of a key is that of the lowest sequence number.
                 self.cursor.seek(key, 0)?;
                 if self.cursor.valid() && self.cursor.key() == key { self.cursor.next() } else { Ok(()) }
             }

@@ -1,13 +1,13 @@
-//! Version chains: more than one version of a key, for as long as a snapshot needs an older one.
+//! Version chains: more than one version of a key, as long as a snapshot needs an older one.
 //!
 //! An index word is a [`Position`] or, tagged, the offset of a chain in the pool. A chain lists versions
-//! newest first. It exists only while some snapshot needs a version under the newest; without
-//! snapshots there is none and nothing is paid.
+//! newest first. It exists only while some snapshot needs a version under the newest; without snapshots there
+//! are no chains and no costs.
 //!
 //! 1. A chain is written and durable before its word is published, and its sequence numbers and key
 //!    never change afterwards. Only a version's position may be replaced, by the compaction that moved
 //!    it, with one 8-byte publish.
-//! 2. Chains are changed by the holder of the index-writer lock alone; readers take no lock.
+//! 2. Only the holder of the index-writer lock changes chains; readers take no lock.
 //! 3. A chain taken out of the index waits in limbo for its readers.
 //! 4. After a crash no snapshot is left, so every chain found is collapsed.
 //!
@@ -29,7 +29,7 @@ pub(crate) const CHAIN_KIND: PmKind = kinds::VERSION_CHAIN;
 /// Both top bits of an index word say that it names a chain.
 const CHAIN_TAG: u64 = 0b11 << 62;
 
-/// The longest chain that is believed: more versions than this is damage.
+/// The longest plausible chain: more versions than this mean damage.
 const MAX_VERSIONS: u64 = 1 << 20;
 
 /// Header: checksum of the rest (4), versions (4), key bytes (4), reserved (4).
@@ -44,17 +44,17 @@ const _: () = assert!(HEADER_BYTES.is_multiple_of(8) && VERSION_BYTES == 2 * siz
 /// One version of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Version {
-    /// Its sequence number, or where only the record itself knows that, the highest it can be: no other
-    /// version of the key in any table lies between the two.
+    /// Its sequence number, or, if only the record itself knows that, an upper bound: no other version of the
+    /// key in any table lies between the two.
     pub seq: u64,
-    /// Whether `seq` is the number itself. Only the oldest version of a chain may not know its own.
+    /// Whether `seq` is the number itself. Only the oldest version of a chain may lack the exact number.
     pub exact: bool,
     /// A tombstone has no position.
     pub position: Option<Position>,
 }
 
 impl Version {
-    /// The lowest that the sequence number can be.
+    /// A lower bound of the sequence number.
     pub fn lowest(&self) -> u64 {
         if self.exact { self.seq } else { 0 }
     }
@@ -116,7 +116,7 @@ impl Chain {
         out
     }
 
-    /// What the checksum covers: everything but the positions, which change in place.
+    /// The bytes under the checksum: everything but the positions, which change in place.
     fn covered(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.key.len() + 8 * self.versions.len() + 8);
         out.extend((self.versions.len() as u32).to_le_bytes());
@@ -155,14 +155,14 @@ impl Chain {
         Ok(chain)
     }
 
-    /// Which version is the one that is `seq` in a table: the one whose number is the highest there up to what the chain
-    /// says.
+    /// The version that is `seq` in a table: the one with the highest number there that is not above the
+    /// chain's.
     pub(super) fn find(&self, seq: u64, from: Origin) -> Option<usize> {
         let is_it = |v: &Version| seq <= v.seq && from.newer.is_none_or(|newer| newer > v.seq);
         self.versions.iter().position(|v| v.position.is_some_and(|p| p.number() == from.table) && is_it(v))
     }
 
-    /// The version that a reader at `at` looks for first, and the older ones after it.
+    /// The version that a reader at `at` looks for first, with the older ones after it.
     pub fn visible(&self, at: u64) -> &[Version] {
         let first = self.versions.iter().position(|v| v.lowest() <= at).unwrap_or(self.versions.len());
         &self.versions[first..]
@@ -185,9 +185,9 @@ fn unpack(packed: u64, word: u64) -> Option<Version> {
     Some(Version { seq: packed >> 2, exact: packed & 2 != 0, position })
 }
 
-/// The versions that stay: the newest, and each older one that a snapshot in `held` (ascending)
-/// still sees. A tombstone at the end says nothing and goes, and so does a lone tombstone. Where a flush that
-/// had failed was done again, what it had put in the first time follows once more and goes.
+/// The versions to keep: the newest, and each older one that a snapshot in `held` (ascending) still sees. A
+/// tombstone at the end says nothing and is dropped, and so is a lone tombstone. If a failed flush was
+/// repeated, the versions of its first attempt follow once more and are dropped.
 pub(super) fn retain(versions: &[Version], held: &[u64]) -> Vec<Version> {
     let mut kept: Vec<Version> = Vec::new();
     let mut newer: Option<u64> = None;

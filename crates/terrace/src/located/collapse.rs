@@ -1,4 +1,4 @@
-//! Dropping versions from chains that no snapshot needs any more.
+//! Dropping versions that no snapshot needs any more from chains.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -10,14 +10,14 @@ use super::{CHAIN_KIND, Chain, Located};
 use crate::manifest::JobKind;
 
 impl Located {
-    /// Drops versions from chains that no snapshot needs any more.
+    /// Drops versions that no snapshot needs any more from chains.
     pub fn collapse_chains(&self) -> Result<()> {
         let _alone = self.collapsing.lock();
         let keys: Vec<Vec<u8>> = self.keys_of_chains().into_iter().collect();
         if keys.is_empty() {
             let _still = self.writer.lock();
             if self.pool.slots(CHAIN_KIND).next().is_none() {
-                // What was counted at opening and led nowhere has been reclaimed.
+                // Chains that were counted at opening without being reachable have been reclaimed.
                 self.chains.store(0, Ordering::Release);
             }
             return Ok(());
@@ -32,13 +32,13 @@ impl Located {
         job.finish(Vec::new)
     }
 
-    /// The keys of all chains. A key's retired chain may still be there beside its present one: each key once, as moves
-    /// of one chunk are all decided before the first is made.
+    /// The keys of all chains. A key's retired chain may still exist beside its current one: each key is
+    /// listed once, as all moves of one chunk are decided before the first is made.
     fn keys_of_chains(&self) -> BTreeSet<Vec<u8>> {
         let _here = self.limbo.enter();
         let offsets = self.pool.slots(CHAIN_KIND).map(|(offset, _)| offset);
-        // A chain retired meanwhile may read as damaged, or as another key's: asking for what becomes
-        // of that key's chain is harmless. Damage to a linked one is found by whoever reads it.
+        // A chain retired meanwhile may read as damaged, or as another key's: processing that key's chain is
+        // harmless. A reader of a damaged linked chain finds the damage.
         offsets.filter_map(|offset| Chain::load(&self.pool, offset).ok()).map(|c| c.key).collect()
     }
 }

@@ -1,4 +1,4 @@
-//! The bytes of a job's compaction log, and what the log of a job that a crash cut off tells of the counts.
+//! The bytes of a job's compaction log, and what the log of a job that a crash cut off says about the counts.
 //!
 //! Format: `docs/formats/slm.md`.
 
@@ -18,17 +18,17 @@ const OF_WORD: u8 = 0;
 /// First byte of the record that ends a chunk.
 const CHUNK_END: u8 = 2;
 
-/// First byte of a move: the position of a version in the key's chain changes. (1 was such a move that did not say
-/// of which version.)
+/// First byte of a move: the position of a version in the key's chain changes. (1 was such a move without the
+/// version.)
 const IN_CHAIN: u8 = 3;
 
-/// Bytes of that record, at most.
+/// Most bytes of that record.
 pub(super) const CHUNK_END_BYTES: u64 = 11;
 
 /// Bytes after which moves go into a further record.
 const RECORD_BYTES: usize = 8 << 10;
 
-/// The first record: the job's number in the manifest, and what logs before this one told of the counts.
+/// The first record: the job's number in the manifest, and the counts of the job's earlier logs.
 pub(super) fn encode_start(id: u64, counts: &BTreeMap<u64, i64>) -> Vec<u8> {
     let mut out = Vec::new();
     put_varint(&mut out, id);
@@ -90,7 +90,7 @@ impl Move<'_> {
     }
 }
 
-/// The record that says how many of a chunk's moves were applied, from the first.
+/// The record with the number of a chunk's moves that were applied, from the first.
 pub(super) fn encode_chunk_end(applied: u64) -> Vec<u8> {
     let mut out = vec![CHUNK_END];
     put_varint(&mut out, applied);
@@ -102,7 +102,7 @@ fn decode_chunk_end(payload: &[u8]) -> Option<u64> {
     r.varint().filter(|_| r.is_empty())
 }
 
-/// What a compaction log tells of the counts, added up record by record; see invariant 2.
+/// A compaction log's effect on the counts, added up record by record; see invariant 2.
 pub(super) struct LoggedJob<'a> {
     located: &'a Located,
     /// The job's number in the manifest, once the first record has been taken.
@@ -121,7 +121,7 @@ impl<'a> LoggedJob<'a> {
     ///
     /// # Errors
     ///
-    /// `Corruption` if it is none: it is whole, so another version may have written it.
+    /// `Corruption` if it is no record: it is whole, so another version may have written it.
     pub fn take(&mut self, payload: &[u8]) -> Result<()> {
         if self.id.is_none() {
             let (id, counts) =
@@ -152,7 +152,7 @@ impl<'a> LoggedJob<'a> {
         self.chunk.clear();
     }
 
-    /// The job's number and, by table, how many live versions it has brought and taken.
+    /// The job's number and, by table, the balance of live versions gained and lost.
     pub fn finish(mut self) -> Result<(u64, BTreeMap<u64, i64>)> {
         for moved in moves_in(&self.chunk) {
             if moved.was_applied(self.located)? {
@@ -164,7 +164,7 @@ impl<'a> LoggedJob<'a> {
     }
 }
 
-/// Whether a record holds moves and nothing else.
+/// Whether a record holds only moves.
 fn are_moves(payload: &[u8]) -> bool {
     let mut r = Reader::new(payload);
     let mut moved = !payload.is_empty();
@@ -174,7 +174,7 @@ fn are_moves(payload: &[u8]) -> bool {
     moved
 }
 
-/// The moves of a chunk, or of a record, up to the first that is none.
+/// The moves of a chunk, or of a record, up to the first that is invalid.
 fn moves_in(chunk: &[u8]) -> impl Iterator<Item = LoggedMove<'_>> {
     let mut r = Reader::new(chunk);
     std::iter::from_fn(move || if r.is_empty() { None } else { LoggedMove::decode(&mut r) })
@@ -197,7 +197,7 @@ struct LoggedMove<'r> {
 struct Numbers<'r>(&'r [u8]);
 
 impl<'r> Numbers<'r> {
-    /// Reads a count and so many numbers.
+    /// Reads a count and that many numbers.
     fn decode(r: &mut Reader<'r>) -> Option<Self> {
         let count = r.varint()?;
         let all = r.rest();
@@ -246,7 +246,7 @@ impl<'r> LoggedMove<'r> {
     }
 }
 
-/// Reads any record of a compaction log; says whether it is one behind the first.
+/// Reads any record of a compaction log; returns whether it is one after the first.
 pub(crate) fn read_compaction_record(payload: &[u8]) -> bool {
     if let Some((id, counts)) = decode_start(payload) {
         assert_eq!(decode_start(&encode_start(id, &counts)), Some((id, counts)));

@@ -1,23 +1,24 @@
-//! Moving keys in the index: what flush and compaction share.
+//! Moving keys in the index: the part that flush and compaction share.
 //!
 //! A job writes tables and then points index words at them. Each chunk of keys goes through three steps
 //! under the index-writer lock: look up and decide; record in the job's compaction log, which lies in
-//! the pool, and drain it; publish the new words. Tables are in the manifest before any word names
-//! them, and what they replace stays until the job is done, so at every moment every word names a
-//! live record and there is nothing to undo after a crash. What a crash does leave is a job whose
-//! effect on the live-key counts is unknown; the log has it (SLM-DB, section 3.3).
+//! the pool, and drain it; publish the new words. Tables are in the manifest before any word names them, and
+//! the tables that they replace stay until the job is done, so every word always names a live record and a
+//! crash leaves nothing to undo. It does leave a job whose effect on the live-key counts is unknown; the log
+//! has it (SLM-DB, section 3.3).
 //!
-//! 1. Index words and chains are changed under the writer lock alone, chunk by chunk.
-//! 2. A chunk's moves are durable in the log before its first word is published, and a record that says how many of
-//!    them were applied before the writer lock is given back. So nobody else has touched a key of a chunk
-//!    that has no such record: after a crash one of its moves has been applied exactly if the key's word is no longer
-//!    the recorded one. The words do not tell that of other chunks, since later jobs may have put them back: the
-//!    offset of a chain that was freed is soon another chain's.
-//! 3. What a chunk with that record tells is its effect on the counts alone. So a log that has become long gives way to a
-//!    new one which begins with the sum: the root is switched by one store, and a crash takes the one or the other.
-//! 4. Counts go into the manifest in one group with the job's end. Where that group fails the job waits for its end:
-//!    its log stays, and no other job begins before the group has been made good. A flush stays open instead, and
-//!    goes on where it stopped (`flush.rs`).
+//! 1. Index words and chains change only under the writer lock, chunk by chunk.
+//! 2. A chunk's moves are durable in the log before its first word is published, and so is a record of how
+//!    many of them were applied before the writer lock is released. So nobody else has touched a key of a
+//!    chunk without such a record: after a crash one of its moves has been applied exactly if the key's word
+//!    is no longer the recorded one. The words do not show that for other chunks, since later jobs may have
+//!    put them back: the offset of a freed chain is soon another chain's.
+//! 3. A chunk with that record only matters by its effect on the counts. So a new log that begins with the
+//!    sum replaces one that has become long: the root is switched by one store, and a crash leaves one or the
+//!    other.
+//! 4. Counts go into the manifest in one group with the job's end. If that group fails, the job's end is
+//!    pending: its log stays, and no other job begins before the group has been repeated successfully. A
+//!    flush stays open instead, and continues where it stopped (`flush.rs`).
 
 use std::collections::BTreeMap;
 
@@ -45,16 +46,16 @@ pub(crate) struct Job {
     id: u64,
     root: &'static str,
     log: PmLog,
-    /// The length at which the log gives way to a new one.
+    /// The length at which a new log replaces this one.
     limit: u64,
     deltas: BTreeMap<u64, i64>,
-    /// Tables that this job wrote: puts in them, and how many of those are in the index.
+    /// Tables that this job wrote: their puts, and how many of those are in the index.
     outputs: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Job {
-    /// By how much the counts of the manifest, which counts what a job wrote as live from the start, differ from the
-    /// index as it is now.
+    /// The differences between the manifest's counts, which count a job's output as live from the start, and
+    /// the current index.
     pub fn uncounted(&self) -> BTreeMap<u64, i64> {
         let mut uncounted = self.deltas.clone();
         for (number, (puts, arrived)) in &self.outputs {
@@ -63,7 +64,7 @@ impl Job {
         uncounted
     }
 
-    /// Tables that this job wrote and of which nothing came into the index.
+    /// Tables that this job wrote and of which nothing was indexed.
     fn unused(&self) -> Vec<u64> {
         self.outputs.iter().filter(|(_, (_, arrived))| *arrived == 0).map(|(number, _)| *number).collect()
     }
@@ -103,23 +104,23 @@ impl Located {
         Ok(self.resume_job(job))
     }
 
-    /// Goes on with a job that has rested.
+    /// Continues a job that has rested.
     pub fn resume_job(&self, job: Job) -> JobRun<'_> {
         JobRun { located: self, job }
     }
 
-    /// The length at which a log that has just been begun gives way to a new one.
+    /// The length at which a new log replaces one that was just begun.
     fn log_limit(&self, log: &PmLog) -> u64 {
         log.len() + self.log_growth
     }
 
-    /// What a job's log takes of the pool, and the one that it gives way to.
+    /// The pool's bytes for a job's log and its successor.
     pub fn job_log_bytes(&self) -> u64 {
         2 * (LOG_BYTES + self.log_growth).next_multiple_of(self.pool.extent_bytes())
     }
 
-    /// A log of the job `id` whose logs before told `counts`; it hangs from `root` in place of what did. Where that
-    /// fails everything is as before.
+    /// A log of the job `id` whose earlier logs amount to `counts`; it replaces the log at `root`. On an
+    /// error everything is as before.
     fn begin_log(&self, root: &str, id: u64, counts: &BTreeMap<u64, i64>) -> Result<PmLog> {
         let mut log = match PmLog::create(&self.pool, JOB_LOG_KIND, LOG_BYTES) {
             // It takes more as it needs it.
@@ -147,7 +148,7 @@ impl<'a> JobRun<'a> {
         self.job
     }
 
-    /// Notes a table that this job wrote, with so many puts in it.
+    /// Notes a table that this job wrote, with `puts` puts in it.
     pub fn owns(&mut self, table: u64, puts: u64) {
         self.job.outputs.insert(table, (puts, 0));
     }
@@ -167,8 +168,8 @@ impl<'a> JobRun<'a> {
         self.publish(writer, moves, done)
     }
 
-    /// Points the versions that a compaction moved at their new places; one that has meanwhile been
-    /// replaced is dead where it arrives.
+    /// Points the versions that a compaction moved at their new places; a version that has meanwhile been
+    /// replaced is dead on arrival.
     pub fn relocate(&mut self, chunk: &[Relocation]) -> Result<()> {
         let writer = self.located.writer.lock();
         let mut moves = Moves::of(self.located, chunk.iter().map(|relocation| &relocation.key[..]))?;
@@ -184,7 +185,7 @@ impl<'a> JobRun<'a> {
     /// Drops versions that no snapshot needs any more from the chains of `keys`.
     pub fn collapse(&mut self, keys: &[Vec<u8>]) -> Result<()> {
         let writer = self.located.writer.lock();
-        // Listed under the lock: whoever a chain was made for was listed before it was made.
+        // Listed under the lock: a snapshot for which a chain was made had been listed before that.
         let held = self.located.core.snapshots.list();
         let mut moves = Moves::of(self.located, keys.iter().map(|key| &key[..]))?;
         for (i, key) in keys.iter().enumerate() {
@@ -218,7 +219,7 @@ impl<'a> JobRun<'a> {
         self.keep_log_short()?;
         let records = encode_moves(moves.planned.iter().map(|(_, one)| one));
         let bytes: usize = records.iter().map(Vec::len).sum();
-        // For the record that ends the chunk, too: once there are others it must not fail.
+        // For the record that ends the chunk, too: once the moves are logged it must not fail.
         let log = &mut self.job.log;
         log.reserve(records.len() as u64 + 1, bytes as u64 + CHUNK_END_BYTES)?;
         records.iter().try_for_each(|record| log.append(record).map(drop))?;
@@ -230,7 +231,7 @@ impl<'a> JobRun<'a> {
         outcome.and(ended)
     }
 
-    /// Begins the log anew if it is long. The caller holds the index-writer lock, between two chunks.
+    /// Replaces the log if it is long. The caller holds the index-writer lock, between two chunks.
     fn keep_log_short(&mut self) -> Result<()> {
         if self.job.log.len() < self.job.limit {
             return Ok(());
@@ -242,7 +243,7 @@ impl<'a> JobRun<'a> {
                 job.limit = self.located.log_limit(&log);
                 std::mem::replace(&mut job.log, log).free()
             }
-            // The long one does as well.
+            // The long one will do as well.
             Err(Error::PoolFull { .. } | Error::NoSpace { .. }) => {
                 job.limit *= 2;
                 Ok(())
@@ -251,8 +252,8 @@ impl<'a> JobRun<'a> {
         }
     }
 
-    /// What the moves in the log add up to: what arrived in the index, less what died. What was dead when it arrived is
-    /// in both, and in no move.
+    /// The sum of the moves in the log: what arrived in the index, less what died. Versions that were dead on
+    /// arrival are in both, and in no move.
     fn told(&self) -> BTreeMap<u64, i64> {
         let mut told = self.job.deltas.clone();
         for (number, (_, arrived)) in &self.job.outputs {
@@ -274,8 +275,8 @@ impl<'a> JobRun<'a> {
         Ok(())
     }
 
-    /// Ends the job before it was done: what it wrote and indexed stays, what it wrote and did not index is dead.
-    /// Tables of which nothing came into the index go where `all_is_elsewhere`.
+    /// Ends the job before it is done: what it wrote and indexed stays, what it wrote and did not index is
+    /// dead. Tables of which nothing was indexed are removed if `all_is_elsewhere`.
     pub fn give_up(self, all_is_elsewhere: bool) -> Result<()> {
         let JobRun { located, job } = self;
         let unused = if all_is_elsewhere { job.unused() } else { Vec::new() };
@@ -284,13 +285,13 @@ impl<'a> JobRun<'a> {
         located.end_job(Ending { id: job.id, root: job.root, log: job.log, deltas, unused }, || edits)
     }
 
-    /// Ends the job: `edits` and the counts in one manifest group, then the log goes.
+    /// Ends the job: `edits` and the counts in one manifest group, then the log is removed.
     pub fn finish(self, edits: impl FnOnce() -> Vec<Edit>) -> Result<()> {
         let JobRun { located, job: Job { id, root, log, deltas, .. } } = self;
         located.end_job(Ending { id, root, log, deltas, unused: Vec::new() }, edits)
     }
 
-    /// Has `edits`, the counts and the job's end in the manifest, or rests.
+    /// Puts `edits`, the counts and the job's end into the manifest, or rests.
     pub fn commit(
         self,
         edits: impl FnOnce() -> Vec<Edit>,
@@ -306,7 +307,7 @@ impl<'a> JobRun<'a> {
 pub(crate) struct Committed<'a>(JobRun<'a>);
 
 impl Committed<'_> {
-    /// The log goes.
+    /// Removes the log.
     pub fn drop_log(self) -> Result<()> {
         let JobRun { located, job } = self.0;
         located.drop_log(job.root, job.log)
@@ -339,8 +340,8 @@ impl Located {
         log.free()
     }
 
-    /// Makes good the ends of jobs that did not get into the manifest. Others wait meanwhile: the root that such
-    /// a job's log hangs from is not free for the next job before that is done.
+    /// Repeats the ends of jobs that did not get into the manifest. Others wait meanwhile: the root of such a
+    /// job's log is not free for the next job before that.
     fn retry_endings(&self) -> Result<()> {
         let mut endings = self.endings.lock();
         while let Some(ending) = endings.pop() {
@@ -358,8 +359,8 @@ impl Located {
         Ok(())
     }
 
-    /// By how much the counts of the manifest differ from the index because of jobs that are done and have not ended
-    /// there. None is running.
+    /// The differences between the manifest's counts and the index caused by jobs that are done and have not
+    /// ended in the manifest. None is running.
     pub fn uncounted(&self) -> BTreeMap<u64, i64> {
         let mut uncounted = BTreeMap::new();
         for (number, delta) in self.endings.lock().iter().flat_map(|ending| &ending.deltas) {
@@ -368,8 +369,8 @@ impl Located {
         uncounted
     }
 
-    /// Commits a job's end and its counts; those of tables that are gone no longer matter. `edits` is
-    /// called with no other job ending beside it.
+    /// Commits a job's end and its counts; those of removed tables no longer matter. `edits` is called with
+    /// no other job ending beside it.
     pub fn commit_job(
         &self,
         id: u64,
@@ -384,19 +385,19 @@ impl Located {
             .collect();
         group.extend(count_edits(&self.manifest.state(), deltas, &removed));
         group.push(Edit::JobDone { id });
-        // What the job was made of must have been what was written.
+        // The job must have been made from what was written.
         self.pool.intact()?;
         self.manifest.apply(&group)
     }
 }
 
-/// Ends a job's inputs among the candidates.
+/// The edits that make a job's inputs candidates again.
 pub(super) fn restart_edits(state: &State, id: u64) -> Vec<Edit> {
     let inputs = state.jobs.get(&id).map(|job| job.inputs.clone()).unwrap_or_default();
     vec![Edit::AddCandidates(inputs.into_iter().filter(|n| state.tables.contains_key(n)).collect())]
 }
 
-/// The count edits of `deltas` for tables that are there and stay.
+/// The count edits of `deltas` for tables that exist and stay.
 pub(crate) fn count_edits(state: &State, deltas: &BTreeMap<u64, i64>, removed: &[u64]) -> Vec<Edit> {
     deltas
         .iter()

@@ -1,29 +1,32 @@
-//! The index of an engine that keeps one word for every key: where the newest version lies, or the chain of versions
-//! that snapshots still see. And the jobs that move keys from one place to the next, with true counts after a crash.
+//! The index of an engine with one word for every key: the newest version's location, or the chain of
+//! versions that snapshots still see. It also has the jobs that move keys from one place to the next, with
+//! correct counts after a crash.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `chain.rs` | the word and what it names: a location, or a chain of versions in the pool |
-//! | `moves.rs` | what becomes of a key's word when versions arrive, move or go; deciding it and publishing it |
+//! | `moves.rs` | deciding and publishing the change of a key's word when versions arrive, move or are dropped |
 //! | `jobs.rs` | a job: chunks of moves, each in the job's log before it is published, and the end in the manifest |
 //! | `job_log.rs` | the bytes of that log, and what they tell of a job that a crash cut short |
 //! | `read.rs` | point reads: a word, and the block that it names |
 //! | `collapse.rs` | drops versions that no snapshot needs any more |
 //! | `recover.rs` | ends the jobs that a crash cut short; marks what the words and the logs hold of the pool |
 //!
-//! A location is a block of a table ([`Position`]), and what is counted is the live versions of each table. The top two
-//! bits of a word say what the rest means (`docs/formats/slm.md`); an engine with further places for a value takes those that
-//! the index leaves free in a location.
+//! A location is a block of a table ([`Position`]), and the counts are of live versions in each table. The
+//! top two bits of a word give the meaning of the rest (`docs/formats/slm.md`); an engine with further places
+//! for a value uses those that the index leaves free in a location.
 //!
 //! Chains and the versions of `engine/pm/versions.rs` are two schemes, and both stay. There a version *is* its record in
 //! the pool: a link from record to record costs one word, and older versions are freed one at a time. Here versions lie in
-//! tables, which do not change, so the list is apart from them, and is rewritten whole when one of them goes.
+//! tables, which do not change, so the list is separate, and is rewritten as a whole when a version is
+//! dropped.
 //!
-//! What always holds:
+//! Invariants:
 //!
-//! 1. Every word names a location of a table that is in the manifest, or a chain of such.
-//! 2. Words and chains change under `writer` alone; readers take no lock, and enter `limbo` before they follow a word.
-//! 3. Lock order: `collapsing`, `writer`, `endings`, `counting`, then what the parts lock.
+//! 1. Every word names a location in a table of the manifest, or a chain of such locations.
+//! 2. Words and chains change only under `writer`; readers take no lock, and enter `limbo` before they follow
+//!    a word.
+//! 3. Lock order: `collapsing`, `writer`, `endings`, `counting`, then the parts' own locks.
 
 mod chain;
 mod collapse;
@@ -57,14 +60,14 @@ pub(crate) use read::value_of;
 /// The index over all keys.
 pub(crate) type LocationIndex = FastFair;
 
-/// Index entries looked at in one go.
+/// Index entries examined in one go.
 const SCAN_KEYS: usize = 512;
 
-/// The roots that the logs of jobs hang from, one for each job that may run beside the others.
+/// The roots of jobs' logs, one for each job that may run beside the others.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct JobRoots {
     pub flush: &'static str,
-    /// Of the job that collapses chains.
+    /// That of the job that collapses chains.
     pub collapse: &'static str,
     pub compactions: &'static [&'static str],
 }
@@ -75,14 +78,14 @@ impl JobRoots {
     }
 }
 
-/// What the index stands on and belongs to.
+/// The parts that the index depends on and belongs to.
 pub(crate) struct Foundation {
     pub core: Arc<Core>,
     pub manifest: Arc<Manifest>,
     pub tables: Arc<TableStore>,
     pub pool: Pool,
     pub roots: JobRoots,
-    /// By so many bytes a job's log grows before it gives way to a new one.
+    /// Bytes by which a job's log grows before a new one replaces it.
     pub log_growth: u64,
 }
 
@@ -98,7 +101,7 @@ pub(crate) struct Located {
     index: LocationIndex,
     /// Chains taken out of the index, by offset, until their readers have left.
     limbo: Limbo<u64>,
-    /// Chains in the index; after a crash, at first, those that nothing leads to as well.
+    /// Chains in the index; at first after a crash also the unreachable ones.
     chains: AtomicI64,
     /// Held while words or chains change.
     writer: Mutex<()>,
@@ -111,7 +114,7 @@ pub(crate) struct Located {
 }
 
 impl Located {
-    /// The index that hangs from `root`.
+    /// Opens the index at `root`.
     pub fn open(foundation: Foundation, root: &str) -> Result<Self> {
         let Foundation { core, manifest, tables, pool, roots, log_growth } = foundation;
         let index = LocationIndex::open(&pool, root)?;
@@ -139,7 +142,7 @@ impl Located {
         })
     }
 
-    /// The index itself, to read.
+    /// The index itself, for reading.
     pub fn index(&self) -> &LocationIndex {
         &self.index
     }
@@ -164,13 +167,13 @@ impl Located {
         self.counting.lock()
     }
 
-    /// Whether nothing that was unlinked waits for its readers any more, after what can be freed has been.
+    /// Frees what can be freed; returns whether nothing unlinked still waits for its readers.
     pub fn drain(&self) -> bool {
         self.limbo.drain();
         self.index.drain() && self.limbo.is_empty()
     }
 
-    /// What an index word says.
+    /// Decodes an index word.
     fn decode_word(&self, word: u64) -> Result<Location> {
         Location::decode(word)
             .ok_or_else(|| Error::corruption(self.pool.path(), 0, "an index word", format!("{word:#018x}")))
@@ -195,7 +198,7 @@ impl Located {
         Ok(self.held_position(key, seq, from)?.is_some())
     }
 
-    /// Where the index says that the version lies, if it [`holds`](Self::holds) it.
+    /// The version's location in the index, if the index [`holds`](Self::holds) it.
     pub fn held_position(&self, key: &[u8], seq: u64, from: Origin) -> Result<Option<Position>> {
         let _here = self.limbo.enter();
         let Some(word) = self.index.get(key)? else { return Ok(None) };

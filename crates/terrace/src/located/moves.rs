@@ -1,8 +1,7 @@
-//! What becomes of a key in the index when versions of it arrive, move or are no longer needed: deciding it, and
-//! publishing it.
+//! Deciding and publishing a key's move in the index when versions arrive, move or are no longer needed.
 //!
-//! 1. Both happen under the index-writer lock, so that what was decided still holds when it is published.
-//! 2. A chain made for a move that is not published goes with it.
+//! 1. Both happen under the index-writer lock, so that the decision still holds when it is published.
+//! 2. A chain made for a move that is not published is freed with the move.
 
 use std::collections::VecDeque;
 
@@ -14,7 +13,7 @@ use terrace_table::Position;
 use super::Located;
 use super::chain::{Chain, Location, Version, move_version, retain};
 
-/// Keys of a chunk, all different: long enough to share its drain, short enough not to keep others waiting.
+/// Keys of a chunk, all different: enough to share its drain, few enough not to keep others waiting.
 pub(crate) const CHUNK_KEYS: usize = 256;
 
 /// The leaves of a chunk's keys.
@@ -63,11 +62,11 @@ impl FromIterator<u64> for Numbers {
     }
 }
 
-/// A chunk's moves in order. Those that are not published take the chains made for them along.
+/// A chunk's moves in order. Those that are not published free the chains made for them.
 pub(super) struct Moves<'a, 'k> {
     located: &'a Located,
     pub near: Near<'a>,
-    /// With each its key's place in the chunk.
+    /// Each with its key's position in the chunk.
     pub planned: VecDeque<(usize, Move<'k>)>,
 }
 
@@ -126,7 +125,7 @@ pub(crate) struct Relocation {
 }
 
 impl Located {
-    /// Decides what becomes of a key for which `new` versions arrive, newest first.
+    /// Decides the move of a key for which `new` versions arrive, newest first.
     pub(super) fn plan_insert<'k>(
         &self,
         key: &'k [u8],
@@ -144,7 +143,7 @@ impl Located {
         self.plan(key, old, new.len(), &[new, &before].concat(), held)
     }
 
-    /// What becomes of the key's chain now that only `held` are left; `None` if nothing does.
+    /// The move of the key's chain now that only `held` are left; `None` if it does not change.
     pub(super) fn plan_collapse<'k>(
         &self,
         key: &'k [u8],
@@ -161,7 +160,7 @@ impl Located {
         self.plan(key, old, 0, &versions, held).map(Some)
     }
 
-    /// Decides what becomes of a key's `versions`, of which the first `new` are not in the index yet.
+    /// Decides the move of a key with `versions`, of which the first `new` are not in the index yet.
     fn plan<'k>(
         &self,
         key: &'k [u8],
@@ -188,7 +187,8 @@ impl Located {
         Ok(Move { key, old, change: Change::Location(word), born, died })
     }
 
-    /// Decides what becomes of the key of a version that a compaction moved; `None` if the version has been replaced.
+    /// Decides the move of the key of a version that a compaction moved; `None` if the version has been
+    /// replaced.
     pub(super) fn plan_relocation<'k>(&self, r: &'k Relocation, old: u64) -> Result<Option<Move<'k>>> {
         if old == 0 {
             return Ok(None);
@@ -218,7 +218,7 @@ impl Located {
     /// Publishes a move that is in the log.
     pub(super) fn publish_move(&self, near: &Near<'_>, i: usize, one: &Move<'_>) -> Result<()> {
         debug_assert!(self.writer.is_locked(), "words change under the writer's lock alone");
-        // Of what arrives; what was there before may be damaged.
+        // Of what arrives; the older versions may be damaged.
         debug_assert!(
             one.born.iter().all(|number| self.manifest.state().tables.contains_key(&number)),
             "tables are in the manifest before any word names them"
@@ -244,8 +244,8 @@ impl Located {
     }
 }
 
-/// What [`plan_insert`](Slm::plan_insert) decides in the usual case, for which nothing has to be read: one version
-/// takes the place of another, or of none, and no snapshot needs the older one.
+/// The decision of [`plan_insert`](Located::plan_insert) in the usual case, which reads nothing: one version
+/// replaces another, or none, and no snapshot needs the older one.
 fn plan_replacement<'k>(key: &'k [u8], old: u64, new: &[Version], held: &[u64]) -> Option<Move<'k>> {
     let ([version], []) = (new, held) else { return None };
     let before = match old {

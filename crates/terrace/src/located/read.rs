@@ -1,8 +1,7 @@
 //! Point reads through the index: a word, and the block that it names.
 //!
-//! A reader takes no lock. What it may meet is a word whose table is gone, because a compaction
-//! moved the record in between; it then looks the word up again. A word that has not changed although its
-//! table is gone is damage.
+//! A reader takes no lock. It may meet a word whose table is gone, because a compaction moved the record in
+//! between; it then looks the word up again. An unchanged word whose table is gone is damage.
 
 use bytes::Bytes;
 use terrace_base::{Error, Result};
@@ -11,7 +10,7 @@ use terrace_table::{Entry, Kind, Position};
 
 use super::{Chain, Located, Location, Version};
 
-/// What a reader sees of an index word: candidates for its version, newest first.
+/// A reader's view of an index word: candidates for its version, newest first.
 enum Candidates {
     One(Position),
     Many(Vec<Version>),
@@ -30,7 +29,7 @@ impl Located {
         })
     }
 
-    /// The value of `key` in tables as a reader at `at` sees it.
+    /// The value of `key` in tables for a reader at `at`.
     pub fn get(&self, key: &[u8], at: u64) -> Result<Option<Bytes>> {
         let mut before = None;
         loop {
@@ -52,7 +51,7 @@ impl Located {
         {
             return Ok(value_of(Some(entry)));
         }
-        // A chain may have been retired since, a table merged, the version replaced: ask anew.
+        // Since then a chain may have been retired, a table merged, or the version replaced: ask again.
         self.get(key, at)
     }
 
@@ -85,8 +84,8 @@ impl Located {
     }
 
     /// The version that the index means by `position`, the newest there up to `seq`, if a reader at `at` sees it.
-    /// An older one beside it is dead even where the reader would see it: the tombstone above it may be
-    /// in another table.
+    /// An older one beside it is dead even if the reader would see it: the tombstone above it may be in
+    /// another table.
     fn read_version(&self, key: &[u8], seq: u64, at: u64, position: Position) -> Result<Outcome> {
         let tables = self.tables.load();
         let Some(table) = tables.get(&position.number()) else { return Ok(Outcome::Moved(position)) };
@@ -96,7 +95,7 @@ impl Located {
         Ok(Outcome::Found(Some(found).filter(|entry| entry.seq <= at)))
     }
 
-    /// What an index word names holds some version of the key, always.
+    /// The location in an index word always holds some version of the key.
     fn misplaced(&self, key: &[u8], position: Position) -> Error {
         let path = self.core.files.table(position.number());
         let expected = format!("a block with the key {}, as the index has it", key.escape_ascii());
@@ -110,7 +109,7 @@ impl Located {
 }
 
 enum Outcome {
-    /// The version, or none that this reader may see.
+    /// The version; `None` if this reader sees none.
     Found(Option<Entry>),
     /// The table is gone.
     Moved(Position),

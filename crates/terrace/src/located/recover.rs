@@ -1,4 +1,4 @@
-//! What a crash leaves of jobs, and what is reachable in the pool.
+//! A crash's remains of jobs, and what is reachable in the pool.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use super::jobs::restart_edits;
 use super::{Located, Location};
 
 impl Located {
-    /// Ends jobs that a crash cut short, with the counts that their logs tell. What they wrote and had
-    /// not indexed is dead; a compaction's inputs are noted, so that it starts again.
+    /// Ends jobs that a crash cut short, with the counts in their logs. What they wrote and had not indexed
+    /// is dead; a compaction's inputs become candidates, so that it starts again.
     pub fn end_cut_jobs(&self) -> Result<()> {
         for root in self.roots.all() {
             let Some(head) = self.pool.root(root)? else { continue };
@@ -22,7 +22,7 @@ impl Located {
             let (id, mut deltas) = logged.finish()?;
             let state = self.manifest.state();
             if state.jobs.contains_key(&id) {
-                // The manifest counts what a job wrote as live from the start.
+                // The manifest counts a job's output as live from the start.
                 for (number, table) in state.tables.iter().filter(|(_, t)| t.job == id) {
                     *deltas.entry(*number).or_default() -= (table.meta.entries - table.meta.deletes) as i64;
                 }

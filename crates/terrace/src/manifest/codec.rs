@@ -1,9 +1,9 @@
-//! How edits are written.
+//! The encoding of edits.
 //!
 //! A group of edits is one log record. In it each edit is a tag byte, a varint length and a body of
-//! that length; `docs/formats/manifest.md` has the byte table. Decoding never reads past a body,
-//! refuses what is left over, and says of a tag it does not know that the format is not its own
-//! rather than that the bytes are damaged: the record's checksum has already vouched for them.
+//! that length; `docs/formats/manifest.md` has the byte table. Decoding never reads past a body, refuses
+//! leftover bytes, and reports an unknown tag as a foreign format rather than as damage: the record's
+//! checksum has already vouched for the bytes.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub(crate) struct Fault {
 /// The two ways for a checksummed record to be unreadable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FaultKind {
-    /// Not what any version writes.
+    /// No version writes this.
     Malformed(&'static str),
     /// Written by another version.
     Foreign {
@@ -294,7 +294,7 @@ fn numbers(body: &mut Reader<'_>) -> Result<Vec<u64>, FaultKind> {
     Ok(all)
 }
 
-/// A key, no longer than one may be.
+/// A key of at most the longest allowed size.
 fn key(body: &mut Reader<'_>) -> Result<Vec<u8>, FaultKind> {
     let key = body.bytes().filter(|key| key.len() <= MAX_KEY_BYTES);
     key.map(<[u8]>::to_vec).ok_or(FaultKind::Malformed("a key"))

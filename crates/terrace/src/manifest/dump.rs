@@ -10,8 +10,8 @@ use terrace_log::Tail;
 
 use super::{FileName, State, edit, locate, replay};
 
-/// Writes the manifest in force in `dir` to `out` as readable text, edit by edit, and the state
-/// they add up to. Damage ends the text and is returned.
+/// Writes the manifest in force in `dir` to `out` as readable text: every edit, and the resulting state.
+/// Damage ends the text and is returned.
 pub fn dump(fs: &dyn Fs, dir: &Path, out: &mut dyn io::Write) -> Result<()> {
     let Some(number) = locate(fs, dir)? else {
         return Err(Error::NotFound { dir: dir.to_path_buf() });

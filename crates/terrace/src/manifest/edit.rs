@@ -1,4 +1,4 @@
-//! Version edits: one change to the manifest's state each.
+//! Version edits: each is one change to the manifest's state.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,10 +10,10 @@ use crate::options::EngineKind;
 /// The version of the manifest's format that this build writes and reads.
 pub const FORMAT_VERSION: u64 = 1;
 
-/// What a store is for good: fixed when it is created, checked whenever it is opened.
+/// A store's permanent properties: fixed at its creation, checked at every opening.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// Tells this store from every other; the pool carries the same.
+    /// Distinguishes this store from every other; the pool carries the same.
     pub uuid: [u8; 16],
     /// The engine that owns the data.
     pub engine: String,
@@ -22,18 +22,19 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// What the store's files say of whose they are: the engine's number in the top byte, and [`owner`](Self::owner).
+    /// The owner as the store's files name it: the engine's number in the top byte, and
+    /// [`owner`](Self::owner).
     pub fn origin(&self) -> u64 {
         let engine = EngineKind::parse(&self.engine).map_or(0, EngineKind::number);
         u64::from(engine) << 56 | self.owner()
     }
 
-    /// The first six bytes of the identity, the first of them the highest: what a pool says of whose it is.
+    /// The first six bytes of the identity, the first of them the highest: the owner as a pool names it.
     pub fn owner(&self) -> u64 {
         self.uuid[..6].iter().fold(0, |word, byte| word << 8 | u64::from(*byte))
     }
 
-    /// A new identity's bytes with those in front that [`owner`](Self::owner) is to give.
+    /// Replaces the leading bytes of a new identity, so that [`owner`](Self::owner) returns `owner`.
     pub fn with_owner(mut self, owner: u64) -> Identity {
         self.uuid[..6].copy_from_slice(&owner.to_be_bytes()[2..]);
         self
@@ -54,7 +55,7 @@ pub enum JobKind {
 pub enum Edit {
     /// The store's identity; first in every manifest file and nowhere else.
     Identity(Identity),
-    /// A table joins. Its live count starts at entries less deletes.
+    /// A table is added. Its live count starts at entries less deletes.
     AddTable {
         /// The level it belongs to; always 0 on engines of one level.
         level: u32,
@@ -63,26 +64,26 @@ pub enum Edit {
         /// The table.
         meta: TableMeta,
     },
-    /// A list in the pool joins: a run as a table is, with the bytes that it takes in the pool for those of a file. Tables'
-    /// edits move and remove it, too.
+    /// A list in the pool is added: a run like a table, with its bytes in the pool instead of a file's.
+    /// Tables' edits move and remove it, too.
     AddList {
         /// The level it belongs to.
         level: u32,
-        /// Where it is.
+        /// Its place.
         place: ListPlace,
         /// Its figures.
         meta: TableMeta,
     },
-    /// A table leaves, and with it its place among the candidates.
+    /// A table is removed, and with it its place among the candidates.
     RemoveTable {
         /// The table's file number.
         number: u64,
     },
-    /// A table goes to another level as it is; its number, and with it its file, stays.
+    /// A table moves to another level unchanged; its number, and with it its file, stays.
     MoveTable {
         /// The table's file number.
         number: u64,
-        /// The level it belongs to from now on.
+        /// Its new level.
         level: u32,
     },
     /// Keys of a table died (negative) or were found alive after all (positive).
@@ -92,11 +93,11 @@ pub enum Edit {
         /// What is added to the table's live count.
         live_delta: i64,
     },
-    /// The whole list of compaction candidates, replacing the one before it. A snapshot has it.
+    /// The whole list of compaction candidates, which replaces the previous one. Snapshots contain it.
     Candidates(Vec<u64>),
-    /// Tables that join the compaction candidates. One leaves them with the table.
+    /// Tables that become compaction candidates. A candidate is removed with its table.
     AddCandidates(Vec<u64>),
-    /// A job starts; until it is done it is found again at every open.
+    /// A job starts; until it is done every open finds it again.
     JobStarted {
         /// The job's number.
         id: u64,
@@ -105,42 +106,43 @@ pub enum Edit {
         /// The tables it reads.
         inputs: Vec<u64>,
     },
-    /// A job has ended, with its results in this group or given up.
+    /// A job has ended: its results are in this group, or it was given up.
     JobDone {
         /// The job's number.
         id: u64,
     },
-    /// Everything up to this sequence number is in tables. Never goes back.
+    /// Everything up to this sequence number is in tables. Never decreases.
     FlushedSeq(u64),
-    /// File numbers below this may be in use. Never goes back.
+    /// File numbers below this may be in use. Never decreases.
     NextFile(u64),
     /// Logs numbered below this are no longer needed.
     LogNumber(u64),
-    /// The log that was sealed last, and how long it is; zeros if none was. As long as it is needed it is there, with this
-    /// end.
+    /// The log sealed last, and its length; zeros if none was sealed. As long as it is needed it exists, with
+    /// this end.
     LogEnd {
         /// Its file number.
         number: u64,
         /// Bytes in it.
         bytes: u64,
     },
-    /// A log was begun, in a file. As long as it is needed it is there; those between it and the first that is needed are
-    /// named by the ones after them.
+    /// A log was begun in a file. As long as it is needed it exists; the needed logs before it are named by
+    /// their successors.
     LogBegun(BegunLog),
     /// The pool that belongs to the store, and a session of it. Written with whatever else that session changes here, and
-    /// before it is closed if it has changed the pool.
+    /// before the pool is closed if the session has changed it.
     Pool(KnownPool),
-    /// The stamp in the file of slots. Written before anything of a session is acknowledged that lies in that file alone.
+    /// The stamp in the file of slots. Written before anything is acknowledged that a session keeps only in
+    /// that file.
     Stamp(KnownStamp),
-    /// A bucket begins here, or has flushed more or less of its writes than before. The first of a store begins at the
-    /// empty key. Only on engines with buckets.
+    /// A bucket begins here, or the part of its writes that is flushed has changed. The first bucket of a
+    /// store begins at the empty key. Only on engines with buckets.
     SetBucket {
         /// The smallest key that may be in it.
         lower: Vec<u8>,
         /// Its writes up to this sequence number are in tables.
         flushed: u64,
     },
-    /// A bucket ends: the one before it takes its keys over. The one that begins at the empty key stays.
+    /// A bucket ends: the one before it takes over its keys. The one that begins at the empty key stays.
     RemoveBucket {
         /// Where it begins.
         lower: Vec<u8>,
@@ -149,12 +151,12 @@ pub enum Edit {
     SnapshotEnd,
 }
 
-/// Where a list is.
+/// The place of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListPlace {
     /// Its head in the pool.
     pub head: u64,
-    /// Tells it from every other that has been there.
+    /// Distinguishes it from every other list in that place.
     pub id: u64,
 }
 
@@ -163,8 +165,8 @@ pub struct ListPlace {
 pub struct BegunLog {
     /// Its file number.
     pub number: u64,
-    /// The page cache that it is written through, as [`Fs::epoch`](terrace_disk::Fs::epoch) names it; 0 if that is not
-    /// known.
+    /// The page cache through which it is written, as [`Fs::epoch`](terrace_disk::Fs::epoch) names it; 0 if
+    /// unknown.
     pub epoch: u64,
 }
 
@@ -187,7 +189,7 @@ pub struct KnownStamp {
 }
 
 impl KnownPool {
-    /// The pool is being made anew from tables and logs: what lies in its place is of no use.
+    /// The pool is being made again from tables and logs: the pool in its place is useless.
     pub const BEING_MADE: KnownPool = KnownPool { uuid: [0; 16], generation: 0 };
 }
 

@@ -25,22 +25,22 @@ use terrace_disk::Fs;
 const CURRENT: &str = "CURRENT";
 const CURRENT_TEMP: &str = "CURRENT.tmp";
 
-/// The record of a repair that is done but for putting its files in place.
+/// The record of a repair that only has to put its files in place.
 pub(crate) const REPAIR_RECORD: &str = "REPAIR";
 /// A record being written; worthless.
 pub(crate) const REPAIR_RECORD_TEMP: &str = "REPAIR.tmp";
-/// The folder in which a repair writes beside what is there.
+/// The folder in which a repair writes beside the existing files.
 pub(crate) const REPAIR_FOLDER: &str = "repair";
-/// The folder of what was damaged or not the database's.
+/// The folder for files that were damaged or not the database's.
 pub(crate) const LOST_FOLDER: &str = "lost";
 
-/// Whether a path ends as one of those that a repair makes in a database's directory.
+/// Whether a path ends with a name that a repair makes in a database's directory.
 pub(crate) fn is_of_repair(path: &Path) -> bool {
     let names = [REPAIR_RECORD, REPAIR_RECORD_TEMP, LOST_FOLDER, REPAIR_FOLDER];
     path.file_name().is_some_and(|name| names.iter().any(|own| name == *own))
 }
 
-/// What a name in the directory stands for.
+/// The meaning of a name in the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileName {
     /// The pointer to the manifest in force.
@@ -62,7 +62,7 @@ pub enum FileName {
 }
 
 impl FileName {
-    /// What `path`'s last component stands for; `None` if it is no name of ours.
+    /// The meaning of `path`'s last component; `None` if it is no name of ours.
     pub fn parse(path: &Path) -> Option<FileName> {
         let name = path.file_name()?.to_str()?;
         let parsed = match name {
@@ -142,8 +142,8 @@ pub(super) fn manifests(fs: &dyn Fs, dir: &Path) -> Result<Vec<u64>> {
 ///
 /// # Errors
 ///
-/// `Corruption` where there is a database but `CURRENT` is missing or damaged, or names a manifest
-/// that is missing: a case for `repair`.
+/// `Corruption` where there is a database but `CURRENT` is missing or damaged, or names a missing
+/// manifest: a case for `repair`.
 pub fn locate(fs: &dyn Fs, dir: &Path) -> Result<Option<u64>> {
     if !fs.exists(dir)? {
         return Ok(None);
@@ -165,8 +165,8 @@ pub fn locate(fs: &dyn Fs, dir: &Path) -> Result<Option<u64>> {
     Ok(Some(number))
 }
 
-/// Without `CURRENT`: nothing but the first manifest is a creation that was cut off before the
-/// store existed; a table, a log or a later manifest is the rest of a database.
+/// Without `CURRENT`: the first manifest alone is left from a creation that was cut short before the store
+/// existed; a table, a log or a later manifest is left from a database.
 fn absent_or_damaged(fs: &dyn Fs, dir: &Path, current: &Path) -> Result<Option<u64>> {
     let (ours, _) = list(fs, dir)?;
     let rest = ours.iter().find(|name| match name {

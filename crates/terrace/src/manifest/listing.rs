@@ -1,4 +1,4 @@
-//! What lies in a store's directory, told apart by what the manifest says of it.
+//! The files in a store's directory, classified by the manifest.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use super::state::State;
 
 /// A directory compared with a state.
 ///
-/// Dead tables and leftovers may be removed when no group is undecided (after an open, or after an
-/// `apply` that succeeded) and no job that writes tables is running. Foreign files are not ours.
+/// Dead tables and leftovers may be removed when no group is undecided (after an open, or after a successful
+/// `apply`) and no job that writes tables is running. Foreign files are not ours.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Listing {
     /// Tables that the state does not have, by number.
@@ -21,9 +21,9 @@ pub struct Listing {
     pub missing_tables: Vec<u64>,
     /// Commit logs that are still needed, by number, ascending.
     pub logs: Vec<u64>,
-    /// Old manifests, half-written pointers, logs no longer needed and those that were only begun.
+    /// Old manifests, half-written pointers, logs no longer needed and logs that were only begun.
     pub leftovers: Vec<PathBuf>,
-    /// Everything that is no name of ours.
+    /// Every other name.
     pub foreign: Vec<PathBuf>,
 }
 

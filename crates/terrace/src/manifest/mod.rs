@@ -1,34 +1,35 @@
-//! The manifest: which tables a store has, durably, one atomic group of edits at a time.
+//! The manifest: a durable record of a store's tables, changed by one atomic group of edits at a time.
 //!
 //! A manifest file `MANIFEST-NNNNNN` is a checksummed log: a snapshot of the whole [`State`], then
 //! one record for every group of [`Edit`]s applied since. `CURRENT` names the file in force. The
 //! bytes are in `docs/formats/manifest.md`.
 //!
-//! A file is only ever appended to by the process that created it. So the first group applied after
-//! an open starts a new file with a new snapshot, as does the first one after a failure and the
-//! first one past a size limit; `CURRENT` is then switched by an atomic rename, and the old file
-//! removed. Opening writes nothing (but see invariant 6).
+//! Only the process that created a file appends to it. So the first group applied after an open starts a new
+//! file with a new snapshot, and so do the first one after a failure and the first one past a size limit;
+//! `CURRENT` is then switched by an atomic rename, and the old file removed. Opening writes nothing (but see
+//! invariant 6).
 //!
 //! Thread safety: every method takes `&self`. Groups are applied one after the other; readers take
 //! an immutable state without waiting for them.
 //!
-//! What always holds:
+//! Invariants:
 //!
-//! 1. **All or nothing.** A group is one record, so after a crash it is there wholly or not at all.
-//! 2. **Durable when it returns.** [`Manifest::apply`] syncs the record before the group shows in
-//!    [`Manifest::state`]. After a crash the state is what it last was, or that with the one group
-//!    that was being applied.
-//! 3. **A failure decides nothing.** When `apply` fails, the state is as before, but its record may
-//!    have reached the disk: until a later `apply` has succeeded, a crash may bring the group back.
-//!    Files that it names must be kept until then.
+//! 1. **All or nothing.** A group is one record, so after a crash all or nothing of it is there.
+//! 2. **Durable on return.** [`Manifest::apply`] syncs the record before the group shows in
+//!    [`Manifest::state`]. After a crash the state is its last value, or that with the one group that was
+//!    being applied.
+//! 3. **A failure decides nothing.** When `apply` fails, the state is unchanged, but its record may have
+//!    reached the disk: until a later `apply` has succeeded, a crash may bring the group back. Files that it
+//!    names must be kept until then.
 //! 4. **A failed file is not trusted again.** The next group goes to a new file, which does not
 //!    contain the failed one; the old file stays until `CURRENT` is durably switched.
-//! 5. Damage is told from a torn tail by the log's framing. A last record that was synced and then
-//!    damaged looks like a torn one; [`Manifest::seal`], at a clean close, ends the log, so that damage
-//!    to any record is found.
-//! 6. What [`Manifest::open`] has read is synced, even what a dead process had not synced. Nothing is removed on its
-//!    word before [`Manifest::decide`]: where the sync of a dead process had failed, the system may show what no disk
-//!    has, and call it synced. Of a file that was closed in order every group was synced.
+//! 5. The log's framing distinguishes damage from a torn tail. A last record that was synced and then damaged
+//!    looks like a torn one; [`Manifest::seal`], at a clean close, ends the log, so that damage to any record
+//!    is found.
+//! 6. Whatever [`Manifest::open`] has read is synced, even what a dead process had not synced. Nothing is
+//!    removed because of it before [`Manifest::decide`]: if the sync of a dead process had failed, the system
+//!    may show contents that no disk has, and report them as synced. In a file that was closed cleanly every
+//!    group was synced.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -63,7 +64,7 @@ pub use listing::Listing;
 pub use replay::Salvaged;
 pub use state::{BucketState, OpenJob, State, TableState};
 
-/// A manifest file starts anew past this size, or past four times its snapshot if that is more.
+/// A new manifest file is started past this size, or past four times its snapshot if that is more.
 pub const ROLLOVER_BYTES: u64 = 4 << 20;
 
 /// The manifest of one open store.
@@ -76,7 +77,7 @@ pub struct Manifest {
     state: ArcSwap<State>,
     /// The next file number to hand out; never below the state's.
     next_file: AtomicU64,
-    /// The session of the pool that is open, to be noted with the next group.
+    /// The session of the open pool, to be recorded with the next group.
     pool: Mutex<Option<KnownPool>>,
     /// That session is not in the manifest yet.
     pool_is_news: AtomicBool,
@@ -86,18 +87,19 @@ pub struct Manifest {
 struct Writer {
     /// `None` before the first group, and after a failure.
     log: Option<LogWriter<FileSegment>>,
-    /// The highest manifest number in use, by whatever file.
+    /// The highest manifest number that any file uses.
     number: u64,
     /// The size of the snapshot at the start of the file.
     snapshot_bytes: u64,
-    /// Whether a group failed since one last succeeded, or may have failed in a process that died: it may be on the disk.
+    /// Whether a group may be on the disk although it failed: one has failed since one last succeeded, or may
+    /// have failed in a process that died.
     undecided: bool,
     /// Whether the file in force ends with its end record.
     sealed: bool,
-    /// The manifest in force; none before the first is, and after a failure to put one in force, which leaves open
-    /// what a crash would find.
+    /// The manifest in force; none before the first is, and after a failure to switch to one, which leaves
+    /// open what a crash would find.
     in_force: Option<u64>,
-    /// Manifests that are not in force may be there.
+    /// Manifests that are not in force may exist.
     others: bool,
 }
 
@@ -117,7 +119,7 @@ impl Manifest {
         if locate(&*fs, dir)?.is_some() {
             return Err(Error::invalid(format!("there is a database in {} already", dir.display())));
         }
-        // What `locate` did not object to is the rest of a creation that was cut off.
+        // If `locate` accepted it, it is left from a creation that was cut short.
         remove_if_there(&*fs, &FileName::Manifest(1).path(dir))?;
         let state = State::new(identity);
         let manifest = Self::over(fs, dir, state, 0);
@@ -129,8 +131,8 @@ impl Manifest {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if there is no database (see [`locate`] to ask first); `Corruption` if
-    /// it is damaged; `InvalidFormat` if another version wrote it.
+    /// `InvalidArgument` if there is no database (see [`locate`] to ask first); `Corruption` if it is
+    /// damaged; `InvalidFormat` if another version wrote it.
     pub fn open(fs: Arc<dyn Fs>, dir: &Path) -> Result<Self> {
         let Some(number) = locate(&*fs, dir)? else {
             return Err(Error::NotFound { dir: dir.to_path_buf() });
@@ -151,7 +153,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Makes a new manifest that holds `state`, whatever was there: how `repair` ends.
+    /// Makes a new manifest that holds `state`, whatever existed before: the end of a `repair`.
     pub fn rebuild(fs: Arc<dyn Fs>, dir: &Path, state: State) -> Result<Self> {
         let highest = files::manifests(&*fs, dir)?.last().copied().unwrap_or(0);
         let manifest = Self::over(fs, dir, state, highest);
@@ -174,8 +176,8 @@ impl Manifest {
         Ok(state)
     }
 
-    /// What the newest readable manifest in `dir` still tells: an identity and hints for `repair`, to be
-    /// checked against the tables that are really there.
+    /// The contents of the newest readable manifest in `dir`: an identity and hints for `repair`, to be
+    /// checked against the existing tables.
     ///
     /// # Errors
     ///
@@ -191,7 +193,7 @@ impl Manifest {
         if let Ok(Some(current)) = locate(fs, dir) {
             numbers.push(current);
         }
-        // Under its own name, or under that of the pointer, with which it was mixed up.
+        // Under its own name, or under that of the pointer, with which it was confused.
         let named = |number: &u64| (FileName::Manifest(*number).path(dir), *number);
         let mixed_up = |number: &u64| (FileName::Current.path(dir), *number);
         let places = numbers.iter().rev().map(named).chain(numbers.iter().rev().map(mixed_up));
@@ -199,7 +201,8 @@ impl Manifest {
         salvaged.find_map(Result::transpose).transpose()
     }
 
-    /// Whether there is one manifest alone, which would open if a pointer named it: then only that is missing or damaged.
+    /// Whether there is exactly one manifest, which would open if a pointer named it: then only the pointer
+    /// is missing or damaged.
     pub(crate) fn is_whole_without_pointer(fs: &dyn Fs, dir: &Path) -> Result<bool> {
         let [number] = files::manifests(fs, dir)?[..] else { return Ok(false) };
         let read = replay::read(fs, dir, number)
@@ -210,13 +213,14 @@ impl Manifest {
         }
     }
 
-    /// What the manifest in force in `dir` adds up to; `None` if there is none. Nothing is written.
+    /// The state of the manifest in force in `dir`; `None` if there is none. Nothing is written.
     pub(crate) fn state_in(fs: &dyn Fs, dir: &Path) -> Result<Option<State>> {
         let Some(number) = locate(fs, dir)? else { return Ok(None) };
         replay::read(fs, dir, number).map(|(state, _)| Some(state))
     }
 
-    /// Whose manifest `number` at `path` is, as far as it can be read; `None` if it does not say, or is not there.
+    /// The identity in manifest `number` at `path`, as far as it can be read; `None` if it has none, or does
+    /// not exist.
     pub(crate) fn identity_in(fs: &dyn Fs, path: &Path, number: u64) -> Result<Option<Identity>> {
         Ok(replay::salvage(fs, path, number)?.map(|salvaged| salvaged.state.identity))
     }
@@ -242,7 +246,7 @@ impl Manifest {
         }
     }
 
-    /// Sets the size at which a file is left for a new one, in place of [`ROLLOVER_BYTES`].
+    /// Sets the size at which a new file replaces the current one, instead of [`ROLLOVER_BYTES`].
     pub fn with_rollover_bytes(mut self, bytes: u64) -> Self {
         self.rollover_bytes = bytes;
         self
@@ -258,38 +262,38 @@ impl Manifest {
         &self.dir
     }
 
-    /// Hands out `count` file numbers that no file has. They are durably taken with the next group
-    /// that is applied: before that a crash forgets them, so a job whose files or index entries may
-    /// outlive it takes its numbers before its `JobStarted` is applied.
+    /// Hands out `count` unused file numbers. The next applied group takes them durably: before that a crash
+    /// forgets them, so a job whose files or index entries may outlive it takes its numbers before its
+    /// `JobStarted` is applied.
     pub fn take_numbers(&self, count: u64) -> Range<u64> {
         let first = self.next_file.fetch_add(count, Ordering::Relaxed);
         first..first + count
     }
 
-    /// Gives out no number up to `highest`, the highest of files that were made and may have been forgotten.
+    /// Hands out no number up to `highest`, the highest of files that were made and may have been forgotten.
     pub fn pass_over(&self, highest: Option<u64>) {
         self.next_file.fetch_max(highest.map_or(0, |number| number.saturating_add(1)), Ordering::Relaxed);
     }
 
-    /// Has the next group note the session of the pool that is open.
+    /// The next group records the session of the open pool.
     pub fn note_pool(&self, known: KnownPool) {
         *self.pool.lock() = Some(known);
         self.pool_is_news.store(self.state().pool != Some(known), Ordering::Release);
     }
 
-    /// Has the manifest know the session of the pool that is open, before anything is acknowledged that lies there alone: an
-    /// older copy of the pool is then told, however the session ends.
+    /// Records the session of the open pool before anything is acknowledged that lies only there: an older
+    /// copy of the pool is then detected, however the session ends.
     pub fn announce_pool(&self) -> Result<()> {
         if self.pool_is_news.load(Ordering::Acquire) { self.apply(&[]) } else { Ok(()) }
     }
 
-    /// Applies `edits` as one atomic group; durable when it returns. An empty group settles one that
-    /// failed: it is then gone for good.
+    /// Applies `edits` as one atomic group; it is durable on return. An empty group settles a failed one,
+    /// which is then gone for good.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if an edit does not fit the state: nothing was written. Any other error
-    /// leaves undecided whether the group is there after a crash; see the module's head.
+    /// `InvalidArgument` if an edit does not fit the state: nothing was written. After any other
+    /// error it is undecided whether the group is there after a crash; see the head of the module.
     pub fn apply(&self, edits: &[Edit]) -> Result<()> {
         let mut writer = self.writer.lock();
         let old = self.state.load_full();
@@ -319,14 +323,16 @@ impl Manifest {
         Ok(())
     }
 
-    /// Settles a group that failed, if there is one: it is then gone for good, and files that only it names may go. After
-    /// an opening it settles the newest group that a dead process has left: from then on that is there for good.
+    /// Settles a failed group, if there is one: it is then gone for good, and files that only it names may be
+    /// removed. After an opening it settles the newest group that a dead process has left: from then on that
+    /// group is permanent.
     pub fn decide(&self) -> Result<()> {
         let undecided = self.writer.lock().undecided;
         if undecided { self.apply(&[]) } else { Ok(()) }
     }
 
-    /// [`decide`](Self::decide) for an opening, which a full disk does not end; says whether it has decided.
+    /// [`decide`](Self::decide) for an opening, which a full disk does not prevent; returns whether it has
+    /// decided.
     pub fn settled(&self) -> Result<bool> {
         match self.decide() {
             Err(e) if e.is_out_of_space() => Ok(false),
@@ -335,9 +341,10 @@ impl Manifest {
     }
 
     /// Ends the file's log, for a clean close, with the numbers of all files that were begun; later groups may still be
-    /// applied. A file of a process that could not do so is left for one that ends.
+    /// applied. A new file that can be ended replaces the file of a process that could not end it.
     pub fn seal(&self) -> Result<()> {
-        // Numbers that were handed out are taken for good: a table of a higher number is newer than this manifest.
+        // Numbers that were handed out become permanent: a table with a higher number is newer than this
+        // manifest.
         if self.next_file.load(Ordering::Relaxed) > self.state.load().next_file {
             self.apply(&[])?;
         }
@@ -355,15 +362,16 @@ impl Manifest {
         Ok(())
     }
 
-    /// Takes back that the file in force was closed in order, durably: before the first table of a session is begun without
-    /// a group that tells of it. A table that such a file does not know shows that the file is an older copy.
+    /// Revokes, durably, the clean end of the file in force: before a session begins its first table without
+    /// a group that records it. A table that a sealed file does not know shows that the file is an older
+    /// copy.
     pub fn unseal(&self) -> Result<()> {
         let mut writer = self.writer.lock();
         // A file begun since the opening was not closed.
         if writer.log.is_none() { self.roll(&mut writer, &self.state.load()) } else { Ok(()) }
     }
 
-    /// Whether the file in force was closed in order: then nothing can be missing at its end.
+    /// Whether the file in force was closed cleanly: then nothing can be missing at its end.
     pub fn is_sealed(&self) -> bool {
         self.writer.lock().sealed
     }
@@ -381,7 +389,7 @@ impl Manifest {
         }
     }
 
-    /// What is in the directory, compared with what the manifest says.
+    /// The contents of the directory, compared with the manifest.
     pub fn listing(&self) -> Result<Listing> {
         // No other file is put in force meanwhile.
         let _writer = self.writer.lock();
@@ -389,21 +397,21 @@ impl Manifest {
     }
 }
 
-/// Appends a record and makes it durable; gives the log back only if that worked.
+/// Appends a record and makes it durable; returns the log only if that worked.
 fn append(mut log: LogWriter<FileSegment>, payload: &[u8]) -> Result<LogWriter<FileSegment>> {
     log.append(payload)?;
     log.sync()?;
     Ok(log)
 }
 
-/// Applies an edit; says whether it changed anything.
+/// Applies an edit; returns whether it changed anything.
 fn fit(state: &mut State, edit: &Edit) -> Result<bool> {
     state.apply(edit).map_err(|why| Error::invalid(format!("a manifest edit does not fit: {why}")))
 }
 
-/// A manifest that was closed in order knows the number of every table that was ever begun: a table of a higher one shows that
-/// it is an older copy. One that tells of a creation alone shows the same beside any table or log: a creation takes the first
-/// number, and only then is a file begun.
+/// A manifest that was closed cleanly knows the number of every table that was ever begun: a table with a
+/// higher one shows that it is an older copy. One that records only a creation shows the same beside any
+/// table or log: a creation takes the first number, and only then is a file begun.
 fn refuse_newer_files(fs: &dyn Fs, dir: &Path, number: u64, (state, sealed): (&State, bool)) -> Result<()> {
     let (ours, _) = files::list(fs, dir)?;
     let is_newer = |name: &&FileName| match name {

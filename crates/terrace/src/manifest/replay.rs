@@ -1,9 +1,9 @@
 //! Reading a manifest back.
 //!
-//! A manifest file is a snapshot (the identity first, its end marked) and then one record a group.
-//! Only the last group can be torn, for each is synced before the next is written, and one that
-//! failed to sync ends its file; a snapshot cannot, for it is synced before `CURRENT` names it. So a
-//! snapshot without its end is damage, whatever the log's framing says of the tail.
+//! A manifest file is a snapshot (the identity first, its end marked) and then one record for each group.
+//! Only the last group can be torn, since each is synced before the next is written, and a failed sync ends
+//! its file; a snapshot cannot, since it is synced before `CURRENT` names it. So a snapshot without its end
+//! is damage, whatever the log's framing says of the tail.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,12 +23,12 @@ pub(super) fn log_id(number: u64) -> u64 {
     0x6d61_6e69_6600_0000 ^ number
 }
 
-/// What can still be read of a damaged manifest.
+/// The readable part of a damaged manifest.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Salvaged {
-    /// The state before the first damage. Tables may have joined and left since.
+    /// The state before the first damage. Tables may have been added and removed since.
     pub state: State,
-    /// Tables that have certainly left; numbers are not used again.
+    /// Tables that were certainly removed; numbers are not used again.
     pub removed: BTreeSet<u64>,
 }
 
@@ -40,12 +40,12 @@ struct Replay<'a> {
     complete: bool,
 }
 
-/// Reads manifest `number` of `dir`: the state it adds up to, and whether it was sealed.
+/// Reads manifest `number` of `dir`: the resulting state, and whether it was sealed.
 pub(super) fn read(fs: &dyn Fs, dir: &Path, number: u64) -> Result<(State, bool)> {
     read_seeing(fs, dir, number, &mut |_, _| ()).map(|(state, outline)| (state, outline.sealed))
 }
 
-/// [`read`], showing every edit with its record's number on the way; also says how the file ends.
+/// [`read`], which also shows every edit with its record's number; also returns how the file ends.
 pub(super) fn read_seeing(
     fs: &dyn Fs,
     dir: &Path,
@@ -61,16 +61,16 @@ pub(super) fn read_seeing(
     }
 }
 
-/// What can be read of manifest `number` at `path`: the state up to the first damage, and what every record that is
-/// whole tells of tables that have left; `None` if not even the store's identity can be read.
+/// The readable part of manifest `number` at `path`: the state up to the first damage, and the removed tables
+/// according to every whole record; `None` if not even the store's identity can be read.
 ///
-/// A file that is there and that the system fails to read proves no damage: that is an error.
+/// If the file exists and the system fails to read it, that is an error, since it proves no damage.
 pub(super) fn salvage(fs: &dyn Fs, path: &Path, number: u64) -> Result<Option<Salvaged>> {
     if !fs.exists(path)? {
         return Ok(None);
     }
     let mut replay = Replay { path, state: None, complete: false };
-    // The damage is why this is called; what came before it is what is asked for.
+    // The damage is why this is called; what precedes it is the result.
     match replay.run(fs, number, &mut |_, _| ()) {
         Err(e) if e.is_system_failure() => return Err(e),
         _ => {}
@@ -91,7 +91,7 @@ pub(super) fn salvage(fs: &dyn Fs, path: &Path, number: u64) -> Result<Option<Sa
 
 impl Replay<'_> {
     fn run(&mut self, fs: &dyn Fs, number: u64, see: &mut dyn FnMut(u64, &Edit)) -> Result<Outline> {
-        // What a dead process left unsynced is acted upon from here on; it must stay.
+        // From here on others act upon what a dead process left unsynced; it must stay.
         fs.sync_file(self.path)?;
         let data = fs.read(self.path)?;
         LogReader::outline(&data, self.path, log_id(number), &mut |lsn, payload| {
@@ -131,7 +131,7 @@ impl Replay<'_> {
     }
 }
 
-/// Where `part`, a slice of `data`, begins in it.
+/// The offset of `part`, a slice of `data`, in it.
 fn offset_in(data: &[u8], part: &[u8]) -> u64 {
     (part.as_ptr() as usize).saturating_sub(data.as_ptr() as usize) as u64
 }

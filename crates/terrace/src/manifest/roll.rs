@@ -1,11 +1,11 @@
-//! A new manifest file takes the place of the one in force.
+//! Replacing the manifest file in force by a new one.
 
 use terrace_base::Result;
 use terrace_log::{FileSegment, LogWriter};
 
 use super::{Edit, FileName, Manifest, State, Writer, codec, files, replay};
 
-/// A snapshot is written in records of about this size.
+/// The approximate size of a snapshot's records.
 const SNAPSHOT_RECORD_BYTES: usize = 64 << 10;
 
 impl Manifest {
@@ -39,7 +39,7 @@ impl Manifest {
     }
 
     /// Removes every manifest but the one in force, once that has decided about its newest group. One that cannot be removed
-    /// is a leftover and no harm.
+    /// is a harmless leftover.
     fn remove_others(&self, writer: &mut Writer) {
         let Some(in_force) = writer.in_force.filter(|_| writer.others && !writer.undecided) else { return };
         writer.others = false;
@@ -48,7 +48,7 @@ impl Manifest {
             others.try_for_each(|number| self.fs.remove(&FileName::Manifest(number).path(&self.dir)))
         });
         if let Err(error) = removed {
-            // It does no harm beside the one in force, and the next group tries again.
+            // It is harmless beside the one in force, and the next group tries again.
             tracing::warn!(%error, "an old manifest stays for now");
             writer.others = true;
         }

@@ -1,19 +1,19 @@
-//! The state that edits add up to.
+//! The state that results from edits.
 //!
 //! [`State`] is a pure function of the identity and the edits applied to it, in order: the same
 //! edits give the same state, whether they are applied now or read back. Invariants, kept by
 //! [`State::apply`], which refuses an edit that would break one and then changes nothing:
 //!
-//! 1. A table is added once and removed at most once; counts are of tables that are there.
-//! 2. Every candidate is a table that is there.
-//! 3. `next_file` is above every table's number and never goes back; nor does `flushed_seq`.
-//! 4. Where there are buckets, one begins at the empty key, so that every key is in one; and each begins at a key that can
-//!    be written.
-//! 5. A job is open from its start until it is done, and its number is not used twice meanwhile. Its
-//!    inputs may leave before it ends.
+//! 1. A table is added once and removed at most once; counts are of existing tables.
+//! 2. Every candidate is an existing table.
+//! 3. `next_file` is above every table's number and never decreases; nor does `flushed_seq`.
+//! 4. If there are buckets, one begins at the empty key, so that every key is in one; and each begins at a
+//!    key that can be written.
+//! 5. A job is open from its start until it is done, and its number is not used twice meanwhile. Its inputs
+//!    may be removed before it ends.
 //!
-//! Its maps are persistent: a copy shares what did not change, so that a group of edits costs what it changes and not
-//! what there is.
+//! Its maps are persistent: a copy shares what did not change, so that the cost of a group of edits depends
+//! on the changes and not on the size of the state.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ use terrace_table::{MAX_KEY_BYTES, TableMeta};
 use super::edit::{BegunLog, Edit, Identity, JobKind, KnownPool, KnownStamp, ListPlace};
 use crate::stats::SsdStats;
 
-/// The most entries of a table, and the furthest that a running count goes: a snapshot writes their
-/// difference, which must fit.
+/// The most entries of a table, and the limit of a running count: a snapshot writes their difference, which
+/// must fit.
 const LIMIT: i64 = 1 << 62;
 
 /// A table of the store.
@@ -34,7 +34,7 @@ pub struct TableState {
     pub level: u32,
     /// The job that wrote it.
     pub job: u64,
-    /// Where it is, if it is no file but a list in the pool.
+    /// Its place, if it is a list in the pool and no file.
     pub list: Option<ListPlace>,
     /// The table.
     pub meta: Arc<TableMeta>,
@@ -59,39 +59,39 @@ pub struct OpenJob {
     pub inputs: Vec<u64>,
 }
 
-/// A range of keys whose writes are buffered and kept apart from all others. It ends where the next one begins.
+/// A range of keys whose writes are buffered separately from all others. It ends where the next one begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BucketState {
     /// Its writes up to this sequence number are in tables.
     pub flushed: u64,
 }
 
-/// What the manifest says of a store.
+/// The contents of a store's manifest.
 #[derive(Debug, Clone, PartialEq)]
 pub struct State {
-    /// What the store is for good.
+    /// The store's permanent properties.
     pub identity: Identity,
     /// Its tables, by file number.
     pub tables: RedBlackTreeMapSync<u64, TableState>,
     /// Candidates for compaction.
     pub candidates: RedBlackTreeSetSync<u64>,
-    /// Jobs started and not ended, by their number.
+    /// Jobs that have started and not ended, by their number.
     pub jobs: RedBlackTreeMapSync<u64, OpenJob>,
-    /// Buckets, by the key that each begins at; none on engines without them.
+    /// Buckets, by the key at which each begins; none on engines without them.
     pub buckets: RedBlackTreeMapSync<Vec<u8>, BucketState>,
     /// Everything up to this sequence number is in tables.
     pub flushed_seq: u64,
-    /// File numbers from here on have never been used.
+    /// File numbers from here on were never used.
     pub next_file: u64,
     /// Logs numbered below this are no longer needed.
     pub log_number: u64,
-    /// The log that was sealed last and the bytes in it; zeros if there was none.
+    /// The log sealed last and its bytes; `None` if there was none.
     pub log_end: Option<(u64, u64)>,
     /// The log in a file that was begun last, if there was one.
     pub last_log: Option<BegunLog>,
-    /// The store's pool and the last of its sessions that is known, where there is one.
+    /// The store's pool and its last known session, if there is a pool.
     pub pool: Option<KnownPool>,
-    /// The stamp in the store's file of slots, where there is one.
+    /// The stamp in the store's file of slots, if there is one.
     pub stamp: Option<KnownStamp>,
 }
 
@@ -114,12 +114,14 @@ impl State {
         }
     }
 
-    /// Whether this is what a creation begins with, which then takes the first number: nothing can be in the store yet.
+    /// Whether this is the initial state of a creation, which then takes the first number: nothing can be in
+    /// the store yet.
     pub(crate) fn is_being_created(&self) -> bool {
         self.next_file == 1
     }
 
-    /// Applies one edit and says whether that changed anything, or says why it does not fit and changes nothing.
+    /// Applies one edit and returns whether that changed anything, or returns why it does not fit and changes
+    /// nothing.
     pub fn apply(&mut self, edit: &Edit) -> Result<bool, String> {
         let changed = match edit {
             Edit::Identity(_) => return Err("a second identity".into()),
@@ -185,7 +187,7 @@ impl State {
         }
     }
 
-    /// Invariants 2 to 4, of what an edit may have broken.
+    /// Checks invariants 2 to 4 as far as an edit may have broken them.
     fn is_consistent(&self) -> bool {
         let highest = self.tables.last().map_or(0, |(number, _)| *number);
         let covers_all = self.buckets.first().is_none_or(|(lower, _)| lower.is_empty());
@@ -276,17 +278,17 @@ impl State {
         Ok(true)
     }
 
-    /// The log that was sealed last and its length, as long as it is needed.
+    /// The log sealed last and its length, as long as it is needed.
     pub(crate) fn needed_end(&self) -> Option<(u64, u64)> {
         self.log_end.filter(|(number, _)| *number != 0 && *number >= self.log_number)
     }
 
-    /// The log that was begun last, as long as it is needed.
+    /// The log begun last, as long as it is needed.
     pub(crate) fn needed_begun(&self) -> Option<BegunLog> {
         self.last_log.filter(|begun| begun.number >= self.log_number)
     }
 
-    /// Edits that make this state out of [`State::new`] with the same identity.
+    /// Edits that turn [`State::new`] with the same identity into this state.
     pub(crate) fn snapshot(&self) -> Vec<Edit> {
         let mut edits = Vec::new();
         for table in self.tables.values() {
@@ -324,7 +326,7 @@ impl State {
     }
 }
 
-/// Raises a number that never goes back; says whether it rose.
+/// Raises a number that never decreases; returns whether it rose.
 fn raise(number: &mut u64, to: u64) -> bool {
     let rises = to > *number;
     *number = to.max(*number);

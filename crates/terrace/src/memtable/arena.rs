@@ -1,4 +1,4 @@
-//! Memory that is given out piece by piece and freed whole.
+//! Memory that is given out piece by piece and freed as a whole.
 //!
 //! 1. A piece never moves and is freed only with the arena.
 //! 2. Pieces are aligned to eight bytes and do not overlap.
@@ -8,14 +8,14 @@ use std::ptr::NonNull;
 
 const ALIGN: usize = 8;
 
-/// Pieces over this share of a chunk get one of their own, so that little of a chunk is ever left over.
+/// Pieces larger than this share of a chunk get their own, so that little of a chunk is ever left unused.
 const LARGE_SHARE: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Arena {
     chunks: Vec<Chunk>,
     chunk_bytes: usize,
-    /// The chunk that small pieces come from, if there is one, and how much of it is given out.
+    /// The chunk of small pieces, if there is one, and how much of it is used.
     current: Option<NonNull<u8>>,
     used: usize,
     /// Bytes of all chunks.
@@ -54,7 +54,7 @@ impl Arena {
         };
         let at = self.used;
         self.used += bytes;
-        // SAFETY: `at + bytes` is within the chunk, as was just seen to.
+        // SAFETY: `at + bytes` is within the chunk, as checked above.
         unsafe { chunk.add(at) }
     }
 
@@ -92,7 +92,7 @@ mod tests {
         let mut pieces: Vec<(usize, usize)> = Vec::new();
         for bytes in (1..300).chain([5000, 512, 513, 1]) {
             let piece = arena.allocate(bytes);
-            // SAFETY: the piece is as long as was asked for and nobody else's.
+            // SAFETY: the piece has the requested length and belongs to nobody else.
             unsafe { piece.as_ptr().write_bytes(0xa5, bytes) };
             pieces.push((piece.as_ptr() as usize, bytes));
         }

@@ -1,14 +1,16 @@
-//! Memory for many memtables: chunks out of regions that ask for huge pages.
+//! Memory for many memtables: chunks from regions that request huge pages.
 //!
-//! A thousand small memtables are written at a thousand places, and as many pages would be missed in the translation
-//! buffers. So their chunks lie side by side in regions, each of which is one huge page where the system has them. The
-//! first region is of ordinary pages: what little a small database writes takes no more memory than that.
+//! A thousand small memtables are written at a thousand places, and as many pages would miss in the
+//! translation buffers. So their chunks lie side by side in regions, each of which is one huge page if the
+//! system has them. The first region has ordinary pages, so that a small database takes no more memory than
+//! it writes.
 //!
 //! 1. A chunk has a power of two bytes and is aligned to them. It is divided into halves and joined with its other
-//!    half again (a buddy system), so that whatever is given back becomes whole regions.
-//! 2. No two chunks overlap. One that is taken belongs to its [`Chunk`] alone, until that is dropped.
-//! 3. Regions that are wholly free go back to the system, but for one, which the next chunks come from.
-//! 4. Every [`Chunk`] keeps the [`Chunks`] it came from. So when these go, all regions are wholly free.
+//!    half again (a buddy system), so that freed chunks become whole regions.
+//! 2. No two chunks overlap. A taken one belongs to its [`Chunk`] alone, until that is dropped.
+//! 3. Wholly free regions go back to the system, except one, which supplies the next chunks.
+//! 4. Every [`Chunk`] keeps the [`Chunks`] it came from. So when the [`Chunks`] are dropped, all regions are
+//!    wholly free.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::collections::BTreeSet;
@@ -27,7 +29,7 @@ pub(super) const REGION_BYTES: usize = 2 << 20;
 /// Sizes of chunks: each is twice the one before.
 const ORDERS: usize = (REGION_BYTES / MIN_CHUNK_BYTES).ilog2() as usize + 1;
 
-/// Where memtables get their memory from.
+/// The source of memtables' memory.
 #[derive(Debug, Default)]
 pub(crate) struct Chunks {
     stock: Mutex<Stock>,
@@ -36,7 +38,7 @@ pub(crate) struct Chunks {
     reserved: AtomicU64,
 }
 
-/// What pages are asked for.
+/// The kind of pages to request.
 #[derive(Debug, Clone, Copy, Default)]
 enum Pages {
     #[default]
@@ -44,7 +46,7 @@ enum Pages {
     Ordinary,
 }
 
-/// Chunks that nobody has, by order. The lowest is given out first, which keeps the others together.
+/// Free chunks, by order. The lowest is given out first, which keeps the others together.
 #[derive(Debug, Default)]
 struct Stock {
     free: [BTreeSet<NonNull<u8>>; ORDERS],
@@ -55,17 +57,17 @@ struct Stock {
 // SAFETY: the stock owns the memory that its pointers lead to, and nothing of it is tied to a thread.
 unsafe impl Send for Stock {}
 
-/// A piece of memory; it goes back where it came from when it is dropped.
+/// A piece of memory; dropping it returns it to its source.
 #[derive(Debug)]
 pub(super) struct Chunk {
     at: NonNull<u8>,
     bytes: usize,
-    /// Of one that lies in no region.
+    /// The layout of a chunk outside all regions.
     apart: Option<Layout>,
     of: Arc<Chunks>,
 }
 
-// SAFETY: a chunk is memory that belongs to it alone (invariant 2), wherever it goes.
+// SAFETY: a chunk is memory that belongs to it alone (invariant 2), on any thread.
 unsafe impl Send for Chunk {}
 
 impl Chunks {
@@ -74,7 +76,7 @@ impl Chunks {
         Arc::default()
     }
 
-    /// The same without huge pages, to measure what these are worth.
+    /// The same without huge pages, to measure their benefit.
     pub fn in_ordinary_pages() -> Arc<Chunks> {
         let (stock, given, reserved) = Default::default();
         Arc::new(Chunks { stock, pages: Pages::Ordinary, given, reserved })
@@ -85,7 +87,7 @@ impl Chunks {
         self.given.load(Ordering::Relaxed)
     }
 
-    /// Bytes that were taken from the system and are not back.
+    /// Bytes that were taken from the system and not given back.
     pub fn reserved_bytes(&self) -> u64 {
         self.reserved.load(Ordering::Relaxed)
     }
@@ -96,7 +98,7 @@ impl Chunks {
         let mut stock = self.stock.lock();
         let at = stock.take(order).unwrap_or_else(|| {
             let region = take_region();
-            // A huge page is there as a whole with its first byte.
+            // The first byte of a huge page makes all of it resident.
             let is_first = !std::mem::replace(&mut stock.had_regions, true);
             advise(region, REGION_BYTES, if is_first { Pages::Ordinary } else { self.pages });
             stock.give(region, ORDERS - 1);
@@ -108,7 +110,7 @@ impl Chunks {
         Chunk { at, bytes, apart: None, of: self.clone() }
     }
 
-    /// Memory of any size in no region, aligned to 64 bytes. It is not initialised.
+    /// Memory of any size outside all regions, aligned to 64 bytes. It is not initialised.
     pub(super) fn take_apart(self: &Arc<Self>, bytes: usize) -> Chunk {
         let huge = bytes > 0 && bytes.is_multiple_of(REGION_BYTES);
         let layout = Layout::from_size_align(bytes.max(64), if huge { REGION_BYTES } else { 64 });
@@ -175,7 +177,7 @@ impl Stock {
         Some(chunk)
     }
 
-    /// Puts a chunk back and joins it with its other half, as often as that is there.
+    /// Puts a chunk back and joins it with its other half, repeatedly if that is free.
     fn give(&mut self, mut chunk: NonNull<u8>, mut order: usize) {
         while order + 1 < ORDERS {
             let bytes = MIN_CHUNK_BYTES << order;
@@ -191,21 +193,21 @@ impl Stock {
         self.free[order].insert(chunk);
     }
 
-    /// A region to give back to the system, if there is one beyond the one that is kept.
+    /// A region to give back to the system, if there is one beyond the one to keep.
     fn spare(&mut self) -> Option<NonNull<u8>> {
         let regions = &mut self.free[ORDERS - 1];
         if regions.len() > 1 { regions.pop_last() } else { None }
     }
 }
 
-/// Which of the sizes `bytes` is.
+/// The order of the size `bytes`.
 fn order_of(bytes: usize) -> usize {
     let sound = bytes.is_power_of_two() && (MIN_CHUNK_BYTES..=REGION_BYTES).contains(&bytes);
     assert!(sound, "{bytes} bytes are no chunk");
     (bytes / MIN_CHUNK_BYTES).ilog2() as usize
 }
 
-/// Asks for such pages; without them all is as well.
+/// Requests such pages; everything works without them, too.
 fn advise(at: NonNull<u8>, bytes: usize, pages: Pages) {
     #[cfg(all(target_os = "linux", not(miri)))]
     {
@@ -214,7 +216,7 @@ fn advise(at: NonNull<u8>, bytes: usize, pages: Pages) {
             Pages::Huge => Advice::LinuxHugepage,
             Pages::Ordinary => Advice::LinuxNoHugepage,
         };
-        // SAFETY: the range is ours, and advice of this sort changes nothing of what is in it.
+        // SAFETY: the range is ours, and this kind of advice changes none of its contents.
         let _ = unsafe { madvise(at.as_ptr().cast(), bytes, advice) };
     }
     #[cfg(not(all(target_os = "linux", not(miri))))]
@@ -231,15 +233,16 @@ const REGION: Layout = match Layout::from_size_align(REGION_BYTES, REGION_BYTES)
 fn take_region() -> NonNull<u8> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing. Of its two regions' length, one
-    // that is aligned is kept. What is unmapped lies inside the mapping, before and behind it.
+    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing. It is two regions long,
+    // and one aligned region of it is kept. The unmapped parts lie inside the mapping, before and after that
+    // region.
     let region = unsafe {
         let Ok(start) = mmap_anonymous(std::ptr::null_mut(), 2 * REGION_BYTES, access, flags) else {
             handle_alloc_error(REGION)
         };
         let before = start.addr().wrapping_neg() % REGION_BYTES;
         let region = start.cast::<u8>().add(before);
-        // A piece that cannot be unmapped is lost as addresses alone: nobody touches it.
+        // A part that cannot be unmapped only wastes addresses: nobody touches it.
         if before > 0 {
             let _ = munmap(start, before);
         }
@@ -253,7 +256,7 @@ fn take_region() -> NonNull<u8> {
 /// The region came from [`take_region`], and nobody has a piece of it.
 #[cfg(not(miri))]
 unsafe fn give_region(region: NonNull<u8>) {
-    // SAFETY: asked for. A region that cannot be unmapped is lost, and in nobody's way.
+    // SAFETY: the caller's promise. A region that cannot be unmapped is lost, and does no harm.
     let _ = unsafe { rustix::mm::munmap(region.as_ptr().cast(), REGION_BYTES) };
 }
 
@@ -267,7 +270,7 @@ fn take_region() -> NonNull<u8> {
 /// The region came from [`take_region`], and nobody has a piece of it.
 #[cfg(miri)]
 unsafe fn give_region(region: NonNull<u8>) {
-    // SAFETY: asked for.
+    // SAFETY: the caller's promise.
     unsafe { dealloc(region.as_ptr(), REGION) }
 }
 
@@ -305,7 +308,7 @@ mod tests {
                     Step::Drop(which) if !held.is_empty() => drop(held.swap_remove(which % held.len())),
                     Step::Drop(_) => {}
                 }
-                // SAFETY: the chunk is as long as it says and nobody else's.
+                // SAFETY: the chunk has its stated length and belongs to nobody else.
                 held.last().inspect(|c| unsafe { c.start().as_ptr().write_bytes(0xa5, c.bytes()) });
                 let sum: usize = held.iter().map(Chunk::bytes).sum();
                 prop_assert_eq!(chunks.given_bytes(), sum as u64);

@@ -1,4 +1,4 @@
-//! Moving over a memtable.
+//! Cursors over a memtable.
 
 use std::cmp::Ordering;
 use std::ptr::NonNull;
@@ -11,7 +11,7 @@ use terrace_table::{Cursor, Kind};
 use super::Inner;
 use super::node::{MAX_HEIGHT, Node, NodeRef, Sought};
 
-/// A place in a memtable, which it keeps. What is inserted meanwhile may be met or not.
+/// A position in a memtable, which it keeps alive. It may or may not meet what is inserted meanwhile.
 #[derive(Debug, Clone)]
 pub(crate) struct MemCursor {
     list: Arc<Inner>,
@@ -29,11 +29,11 @@ impl MemCursor {
     }
 
     fn node(&self) -> Option<NodeRef<'_>> {
-        // SAFETY: met in this list, which the cursor keeps.
+        // SAFETY: the node was found in this list, which the cursor keeps.
         self.node.map(|node| unsafe { NodeRef::new(node) })
     }
 
-    /// The value where it lies; of a cursor that is nowhere, an empty one.
+    /// The value in its place; empty if the cursor is not positioned.
     pub fn value_bytes(&self) -> &[u8] {
         self.node().map_or(&[], |node| node.value())
     }

@@ -1,12 +1,12 @@
 //! A memtable in DRAM: versions of keys in order, for engines whose write buffer is made durable by a log.
 //!
-//! A skiplist (Pugh, 1990) whose nodes lie in an arena. One thread at a time inserts, any number read beside it
-//! without locks, and nothing is ever removed: the whole list is freed when its last reader lets go. `hash/` is another
-//! memtable, for engines that have many.
+//! A skiplist (Pugh, 1990) whose nodes lie in an arena. One thread at a time inserts, while any number read
+//! without locks, and nothing is ever removed: the whole list is freed when its last reader releases it.
+//! `hash/` is another memtable, for engines that have many.
 //!
-//! What always holds:
+//! Invariants:
 //!
-//! 1. The nodes reachable on a level are in order: keys ascending, of one key the newest first.
+//! 1. The nodes reachable on a level are in order: keys ascending, each key's newest version first.
 //! 2. Whatever is reachable on a level is reachable on the level below.
 //! 3. A node is complete before it is linked: links are stored with release and loaded with acquire, from the
 //!    lowest level up.
@@ -34,13 +34,13 @@ use node::{Content, MAX_HEIGHT, Node, NodeRef, Sought};
 pub(crate) use cursor::MemCursor;
 pub(crate) use set::Memtables;
 
-/// Memory is taken from the system in pieces of this size, or an eighth of the memtable's if that is less.
+/// The size of the pieces taken from the system; an eighth of the memtable's size if that is less.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// What a node takes beside its key and value, on average.
+/// Average bytes that a node takes beside its key and value.
 pub(crate) const NODE_OVERHEAD_BYTES: u64 = 48;
 
-/// A handle of a memtable; clones are handles of the same.
+/// A handle of a memtable; clones are handles of the same memtable.
 #[derive(Debug, Clone)]
 pub(crate) struct MemList {
     inner: Arc<Inner>,
@@ -59,20 +59,21 @@ struct Inner {
     writer: Mutex<Writing>,
 }
 
-/// What the one writer needs. The arena is in here, so that only the holder of the lock takes from it.
+/// The state of the one writer. The arena is in here, so that only the holder of the lock takes from it.
 #[derive(Debug)]
 struct Writing {
     arena: Arena,
     rng: Rng,
 }
 
-// SAFETY: the nodes that the links lead to are shared as the module's head says: complete and immutable but for
-// their atomic links before anybody can reach them, and freed with `Inner`, when nobody has it any more.
+// SAFETY: the nodes that the links lead to are shared as the module's head says: complete and immutable
+// except for their atomic links before anybody can reach them, and freed with `Inner`, when nobody has it any
+// more.
 unsafe impl Send for Inner {}
 // SAFETY: the same.
 unsafe impl Sync for Inner {}
 
-/// A version as a lookup finds it.
+/// A version found by a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Version<'a> {
     pub seq: u64,
@@ -87,7 +88,7 @@ pub(crate) struct Writer<'a> {
 }
 
 impl MemList {
-    /// An empty list that is meant to hold about `capacity` bytes.
+    /// An empty list for about `capacity` bytes.
     pub fn new(capacity: u64) -> MemList {
         let chunk = CHUNK_BYTES.min(capacity / 8).max(1024) as usize;
         let writing = Writing { arena: Arena::new(chunk), rng: Rng::new(0x6c73_6d21) };
@@ -103,7 +104,7 @@ impl MemList {
         MemList { inner: Arc::new(inner) }
     }
 
-    /// Becomes the writer, after whoever is.
+    /// Becomes the writer, after the current one.
     pub fn writer(&self) -> Writer<'_> {
         Writer { list: &self.inner, writing: self.inner.writer.lock() }
     }
@@ -114,7 +115,7 @@ impl MemList {
         (node.key() == key).then(|| Version { seq: node.seq(), kind: node.kind(), value: node.value() })
     }
 
-    /// A cursor over all versions, at none yet.
+    /// A cursor over all versions, not yet positioned.
     pub fn cursor(&self) -> MemCursor {
         MemCursor::new(self.inner.clone())
     }
@@ -128,7 +129,7 @@ impl MemList {
         self.entries() == 0
     }
 
-    /// Bytes of keys and values with what their nodes take beside.
+    /// Bytes of keys and values with the overhead of their nodes.
     pub fn bytes_used(&self) -> u64 {
         self.inner.bytes.load(Ordering::Relaxed)
     }
@@ -143,7 +144,7 @@ impl MemList {
         self.inner.max_seq.load(Ordering::Acquire)
     }
 
-    /// Looks at every node; says what is wrong.
+    /// Checks every node; returns what is wrong.
     pub fn check(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut below: Option<Vec<NonNull<Node>>> = None;
@@ -170,7 +171,7 @@ impl MemList {
 }
 
 impl Writer<'_> {
-    /// Inserts a version. No version of `key` with this sequence number is in the list.
+    /// Inserts a version. The list must have no version of `key` with this sequence number.
     pub fn insert(&mut self, key: &[u8], seq: u64, kind: Kind, value: &[u8]) {
         let list = self.list;
         let height = self.height();
@@ -216,8 +217,8 @@ impl Inner {
     }
 
     /// The last node on each level that comes before `sought`. Returns the lowest of them and the first node that
-    /// does not come before `sought`, which were neighbours at one moment: to follow the link again would be to
-    /// meet what has come between since, on the wrong side.
+    /// does not come before `sought`, which were neighbours at one moment: following the link again could
+    /// meet a node inserted since, on the wrong side.
     fn around<'a>(
         &'a self,
         sought: &Sought<'_>,
@@ -230,7 +231,7 @@ impl Inner {
             loop {
                 next = self.follow(last.map_or(&self.first[level], |n| n.link(level)));
                 let Some(node) = next else { break };
-                // What was too far on the level above is too far here.
+                // A node that was too far on the level above is too far here.
                 if Some(node.pointer()) == too_far || node.order(sought) != Order::Less {
                     break;
                 }

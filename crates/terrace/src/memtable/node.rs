@@ -1,4 +1,4 @@
-//! What a node of the list looks like: head, links, key, value, all in one piece of the arena.
+//! A node of the list: head, links, key, value, all in one piece of the arena.
 //!
 //! ```text
 //!   Node | next[0] .. next[height - 1] | key | value
@@ -14,10 +14,10 @@ use terrace_table::Kind;
 
 use super::arena::Arena;
 
-/// Links of a node at most; with a quarter of the nodes on each level in the next, enough for 4^14.
+/// Most links of a node; with a quarter of the nodes on each level in the next, enough for 4^14.
 pub(super) const MAX_HEIGHT: usize = 14;
 
-/// The fixed part of a node. Immutable once the node is linked, but for its links.
+/// The fixed part of a node. Immutable once the node is linked, except for its links.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Node {
@@ -54,7 +54,7 @@ impl<'a> Sought<'a> {
     }
 }
 
-/// What is put into a memtable.
+/// The content of a new node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Content<'a> {
     pub key: &'a [u8],
@@ -69,8 +69,8 @@ pub(super) fn create(arena: &mut Arena, content: Content<'_>, height: usize) -> 
     let links = height * size_of::<AtomicPtr<Node>>();
     let place = arena.allocate(LINKS_AT + links + key.len() + value.len());
     let node = place.cast::<Node>();
-    // SAFETY: the place is new, long enough for all parts and aligned for the head, and with that for the
-    // links behind it; key and value are bytes.
+    // SAFETY: the place is new, long enough for all parts and aligned for the head, and thereby for the links
+    // after it; key and value are bytes.
     unsafe {
         node.write(Node {
             prefix: prefix::head(key),
@@ -102,7 +102,7 @@ impl<'a> NodeRef<'a> {
     }
 
     fn head(self) -> &'a Node {
-        // SAFETY: what `new` asks for; the head does not change.
+        // SAFETY: the promise to `new`; the head does not change.
         unsafe { self.node.as_ref() }
     }
 
@@ -118,10 +118,10 @@ impl<'a> NodeRef<'a> {
         self.head().kind
     }
 
-    /// The link on `level`, which is below the node's height.
+    /// The link on `level`, which must be below the node's height.
     pub fn link(self, level: usize) -> &'a AtomicPtr<Node> {
         assert!(level < self.height(), "a link that the node does not have");
-        // SAFETY: as many links as the height says lie behind the head; the arena lives for `'a`.
+        // SAFETY: the head is followed by as many links as the height says; the arena lives for `'a`.
         unsafe { self.node.cast::<u8>().add(LINKS_AT).cast::<AtomicPtr<Node>>().add(level).as_ref() }
     }
 
@@ -136,7 +136,7 @@ impl<'a> NodeRef<'a> {
         unsafe { self.bytes(at, self.head().value_len) }
     }
 
-    /// Where the node stands as against what is sought: by key, then the newest first.
+    /// The node's order relative to `sought`: by key, then the newest first.
     #[inline]
     pub fn order(self, sought: &Sought<'_>) -> Ordering {
         let head = self.head();
@@ -155,9 +155,9 @@ impl<'a> NodeRef<'a> {
     }
 
     /// # Safety
-    /// The node's piece has `len` initialised bytes at `at`.
+    /// The node's piece must have `len` initialised bytes at `at`.
     unsafe fn bytes(self, at: usize, len: u32) -> &'a [u8] {
-        // SAFETY: asked for; the arena lives for `'a`.
+        // SAFETY: the caller's promise; the arena lives for `'a`.
         unsafe { std::slice::from_raw_parts(self.node.cast::<u8>().add(at).as_ptr(), len as usize) }
     }
 }

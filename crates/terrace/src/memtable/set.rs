@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-/// The memtables of one moment, newest first. The first is the one being written; there always is one.
+/// The memtables at one moment, newest first. The first is the active one; there always is one.
 #[derive(Debug)]
 pub(crate) struct Memtables<M>(Vec<Arc<M>>);
 
-// By hand: a derived one would ask for memtables that can be cloned.
+// By hand: a derived one would require memtables that can be cloned.
 impl<M> Clone for Memtables<M> {
     fn clone(&self) -> Self {
         Memtables(self.0.clone())
@@ -26,7 +26,7 @@ impl<M> Memtables<M> {
         Memtables(memtables)
     }
 
-    /// The one being written.
+    /// The active memtable.
     pub fn active(&self) -> &Arc<M> {
         &self.0[0]
     }
@@ -48,7 +48,7 @@ impl<M> Memtables<M> {
         self.0.iter().any(|other| Arc::ptr_eq(other, memtable))
     }
 
-    /// Those that were begun after `memtable`, newest first.
+    /// Those begun after `memtable`, newest first.
     pub fn newer_than(&self, memtable: &M) -> impl Iterator<Item = &Arc<M>> {
         self.0.iter().take_while(move |other| !std::ptr::eq(&***other, memtable))
     }
@@ -58,7 +58,7 @@ impl<M> Memtables<M> {
         Memtables(std::iter::once(active).chain(&self.0).cloned().collect())
     }
 
-    /// The set without those that `leaves` names. The one being written stays.
+    /// The set without those for which `leaves` is true. The active one stays.
     pub fn without(&self, leaves: impl Fn(&Arc<M>) -> bool) -> Self {
         Memtables::new(self.0.iter().filter(|memtable| !leaves(memtable)).cloned().collect())
     }

@@ -109,8 +109,8 @@ fn readers_see_what_was_written_before_they_look() {
     assert_eq!((list.check(), list.entries()), (Vec::<String>::new(), 20_000));
 }
 
-/// A reader that had found its place followed the link from there again, and met a version that had come between
-/// and that it was not to see.
+/// A reader that had found its place followed the link from there again, and met a version inserted in
+/// between that it must not see.
 #[test]
 fn a_version_that_comes_meanwhile_is_not_met() {
     let list = MemList::new(1 << 20);

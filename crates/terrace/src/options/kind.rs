@@ -1,13 +1,13 @@
-//! Which engines there are, and what each is to those who do not care how it works.
+//! The engines, and their properties for users who do not care how they work.
 
 use terrace_base::{Error, Result};
 
 /// What an engine keeps in the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum InPool {
-    /// Logs, or nothing: they may lie in files, and then there is no pool.
+    /// Logs, or nothing: logs may lie in files, and then there is no pool.
     Logs,
-    /// What cannot do without a pool, which may be an ordinary file.
+    /// An index that needs a pool, which may be an ordinary file.
     Index,
     /// Logs, and runs or values that are in no table, so that persistent memory is needed, real or emulated.
     Newest,
@@ -15,20 +15,20 @@ enum InPool {
     Everything,
 }
 
-/// Where an engine keeps new writes before they go to where they stay.
+/// Where an engine keeps new writes before they go to their final place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BufferPlace {
-    /// Nowhere: a write goes to its place at once.
+    /// Nowhere: a write goes to its final place at once.
     None,
     /// In memtables in DRAM, which are part of `memory_budget`.
     Dram,
     /// In many memtables in DRAM, which together take a share of `memory_budget`, whatever the size of each.
     DramShare,
-    /// In memtables in the pool, beside `memory_budget`: an ordinary file's pages are memory all the same.
+    /// In memtables in the pool, outside `memory_budget`: an ordinary file's pages take memory all the same.
     Pool,
 }
 
-/// What is told of an engine.
+/// The properties of an engine.
 struct Facts {
     name: &'static str,
     /// Its number in files.
@@ -42,7 +42,7 @@ struct Facts {
 /// an order.
 macro_rules! engines {
     ($($(#[$about:meta])* $kind:ident: $name:literal, $number:literal, $in_pool:ident, $buffer:ident, $is_ordered:literal;)*) => {
-        /// Which design stores the data.
+        /// The design that stores the data.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         #[non_exhaustive]
         pub enum EngineKind {
@@ -67,20 +67,22 @@ engines! {
     /// SLM-DB (FAST '19): persistent memtable, one level of SSTables, a persistent B+-tree over all keys.
     #[default]
     Slm: "slm", 1, Index, Pool, true;
-    /// A leveled LSM-tree in the manner of LevelDB and RocksDB: memtables in DRAM, a commit log, leveled compaction.
+    /// A leveled LSM-tree like LevelDB and RocksDB: memtables in DRAM, a commit log, leveled compaction.
     Lsm: "lsm", 2, Logs, Dram, true;
-    /// TurboHash (Spot-On): everything in persistent memory behind a hash table, in no order.
+    /// TurboHash (Spot-On): everything in persistent memory behind a hash table, without key order.
     Turbo: "turbo", 3, Everything, None, false;
     /// SPTree (Spot-On): everything in persistent memory behind a range index with its inner nodes in DRAM.
     Sptree: "sptree", 4, Everything, None, true;
     /// SplitKV: small items in persistent memory and later, sorted, on the SSD; large ones on the SSD at once; one index in
     /// persistent memory.
     Split: "split", 8, Newest, None, true;
-    /// WipDB (Zhao's dissertation): the keys are cut into buckets, each with its own memtable and a small tiered LSM-tree.
+    /// WipDB (Zhao's dissertation): the keys are divided into buckets, each with its own memtable and a small
+    /// tiered LSM-tree.
     Wip: "wip", 5, Logs, DramShare, true;
     /// LAB-DB, reconstructed from its abstract: a leveled LSM-tree with the newest values of busy keys in persistent memory.
     Lab: "lab", 7, Newest, Dram, true;
-    /// TLSM: a leveled LSM-tree whose upper runs lie in persistent memory and are merged by places of records.
+    /// TLSM: a leveled LSM-tree whose upper runs lie in persistent memory and are merged by moving records'
+    /// places.
     Tlsm: "tlsm", 6, Newest, Dram, true;
 }
 
@@ -95,12 +97,12 @@ impl EngineKind {
         self.facts().number
     }
 
-    /// The engine that a file is for, by what it says of where it comes from.
+    /// The engine of a file, by the origin that the file names.
     pub(crate) fn of_origin(origin: u64) -> Option<EngineKind> {
         Self::ALL.iter().copied().find(|engine| u64::from(engine.number()) == origin >> 56)
     }
 
-    /// Whether it keeps keys in order: where it does not, there are no iterators over ranges.
+    /// Whether it keeps keys in order: otherwise there are no iterators over ranges.
     pub fn is_ordered(self) -> bool {
         self.facts().is_ordered
     }
@@ -120,7 +122,7 @@ impl EngineKind {
         self.facts().buffer_place
     }
 
-    /// Whether a database of it may be without a pool.
+    /// Whether its database may have no pool.
     pub(crate) fn may_lack_pool(self) -> bool {
         self.facts().in_pool == InPool::Logs
     }
@@ -128,7 +130,7 @@ impl EngineKind {
     /// The engine called `name`.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is none, with the names of those there are.
+    /// `InvalidArgument` if there is none, with the names of the existing ones.
     pub fn parse(name: &str) -> Result<Self> {
         Self::ALL.iter().copied().find(|e| e.name() == name).ok_or_else(|| {
             let known: Vec<_> = Self::ALL.iter().map(|e| e.name()).collect();

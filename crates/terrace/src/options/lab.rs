@@ -8,7 +8,7 @@ use super::settings::{
 /// Which of the trees an engine `lab` uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LabTrees {
-    /// None: what is in them leaves, and writes and compactions are those of `lsm`.
+    /// None: their contents leave, and writes and compactions are those of `lsm`.
     None,
     /// The tree of values.
     Values,
@@ -42,20 +42,20 @@ impl Choice for LabTrees {
 /// Options of the `lab` engine.
 #[derive(Debug, Clone)]
 pub struct LabOptions {
-    /// Memtables and levels, as those of `lsm`; the log lies on persistent memory whatever is said here.
+    /// Memtables and levels, like those of `lsm`; the log always lies on persistent memory.
     pub levels: LsmOptions,
     /// Which of the trees are used.
     pub trees: LabTrees,
-    /// Bytes of persistent memory that the tree of values may take, a quarter of the pool at most. 0 stands for
+    /// Bytes of persistent memory for the tree of values, at most a quarter of the pool. 0 selects
     /// `value_tree_share`.
     pub value_tree_bytes: u64,
-    /// What the tree of values may take for each byte of tables, where `value_tree_bytes` is 0. With 0 there is nothing in it:
-    /// what is there leaves it.
+    /// Bytes of the tree of values for each byte of tables, if `value_tree_bytes` is 0. With 0 the tree stays
+    /// empty: its contents leave.
     pub value_tree_share: f64,
-    /// Bytes of persistent memory that the tree of hints may take, a sixteenth of the pool at most. 0 stands for
+    /// Bytes of persistent memory for the tree of hints, at most a sixteenth of the pool. 0 selects
     /// `hint_tree_share`.
     pub hint_tree_bytes: u64,
-    /// What the tree of hints may take for each byte of tables, where `hint_tree_bytes` is 0.
+    /// Bytes of the tree of hints for each byte of tables, if `hint_tree_bytes` is 0.
     pub hint_tree_share: f64,
 }
 

@@ -13,7 +13,8 @@ macro_rules! settings_of_levels {
                 concat!($engine, ".memtable_bytes"),
                 Slot::Whole(&mut $options.memtable_bytes, MEMTABLE_BYTES),
             ),
-            // A log in the pool for each, and one more while a flush ends: there are roots for eight.
+            // A log in the pool for each memtable, and one more while a flush ends: there are roots for
+            // eight.
             set(concat!($engine, ".memtables"), Slot::Whole(&mut $options.memtables, 2..=7)),
             set(concat!($engine, ".levels"), Slot::Whole(&mut $options.levels, 2..=16)),
             set(concat!($engine, ".l0_tables"), Slot::Whole(&mut $options.l0_tables, MANY)),
@@ -46,13 +47,14 @@ macro_rules! settings_of_levels {
 }
 pub(super) use settings_of_levels;
 
-/// Where the commit log of an engine with its write buffer in DRAM lies; fixed when the database is created.
+/// The place of the commit log of an engine with its write buffer in DRAM; fixed when the database is
+/// created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogPlace {
-    /// On persistent memory where the pool is on such, else in files.
+    /// On persistent memory if the pool is, otherwise in files.
     #[default]
     Auto,
-    /// On persistent memory; an error where there is none.
+    /// On persistent memory; an error if there is none.
     Pm,
     /// In files of the database directory; no pool is made.
     Ssd,
@@ -75,7 +77,7 @@ impl Choice for LogPlace {
 pub struct LsmOptions {
     /// Bytes of a memtable, in DRAM.
     pub memtable_bytes: u64,
-    /// Memtables at most: the one being written and those that wait for their flush.
+    /// Most memtables: the one being written and those that wait for their flush.
     pub memtables: usize,
     /// Where the commit log lies.
     pub log: LogPlace,
@@ -83,18 +85,18 @@ pub struct LsmOptions {
     pub levels: usize,
     /// Tables on level 0 that start a compaction.
     pub l0_tables: usize,
-    /// Tables on level 0 from which on writers are slowed down, more with each.
+    /// Tables on level 0 at which writers begin to be throttled, more with each.
     pub l0_slowdown_tables: usize,
     /// Tables on level 0 at which writers wait.
     pub l0_stop_tables: usize,
-    /// Bytes waiting to be compacted from which on writers are slowed down.
+    /// Bytes waiting to be compacted at which writers begin to be throttled.
     pub debt_slowdown_bytes: u64,
     /// Bytes waiting to be compacted at which writers wait.
     pub debt_stop_bytes: u64,
-    /// Bytes of the uppermost level below level 0, at most. The sizes of the levels follow from what the last one
-    /// holds (RocksDB's `level_compaction_dynamic_level_bytes`).
+    /// The largest size of the uppermost level below level 0, in bytes. The sizes of the levels follow from
+    /// the size of the last one (RocksDB's `level_compaction_dynamic_level_bytes`).
     pub base_level_bytes: u64,
-    /// How many times as much a level holds as the one above it.
+    /// The ratio of a level's size to that of the one above it.
     pub level_multiplier: f64,
     /// Bytes at which a compaction starts the next table.
     pub table_bytes: u64,

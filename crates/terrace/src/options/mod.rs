@@ -2,10 +2,10 @@
 //!
 //! | file | what it owns |
 //! |---|---|
-//! | `kind.rs` | which engines there are |
-//! | `slm.rs`, `lsm.rs`, `turbo.rs`, `sptree.rs`, `wip.rs`, `lab.rs`, `tlsm.rs` | the options of one engine, and their names and ranges |
+//! | `kind.rs` | the engines |
+//! | `slm.rs`, `lsm.rs`, `turbo.rs`, `sptree.rs`, `split.rs`, `wip.rs`, `lab.rs`, `tlsm.rs` | the options of one engine, and their names and ranges |
 //! | `table_reads.rs` | how tables are read |
-//! | `settings.rs` | what an option that has a name may be set to |
+//! | `settings.rs` | the allowed values of named options |
 
 mod kind;
 mod lab;
@@ -39,26 +39,26 @@ pub use self::tlsm::{ListDesign, TieringKind, TlsmOptions};
 pub use self::turbo::TurboOptions;
 pub use self::wip::{BucketMemtableKind, WipOptions};
 
-/// Where the persistent-memory pool lies.
+/// The place of the persistent-memory pool.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum PoolChoice {
-    /// A file `pool` in the database directory, used as whatever its file system offers: persistent
-    /// memory on a DAX file system, an ordinary file with a commit log beside it elsewhere.
+    /// A file `pool` in the database directory, used as its file system allows: persistent memory on a DAX
+    /// file system, elsewhere an ordinary file with a commit log beside it.
     #[default]
     Auto,
     /// This file on a DAX file system, or this devdax device.
     Path(PathBuf),
-    /// An ordinary file treated as persistent memory, with the latency and bandwidth of `profile`.
-    /// Power-safe only in name: for measurements and tests.
+    /// An ordinary file treated as persistent memory, with the latency and bandwidth of `profile`. It does
+    /// not really survive a power cut: for measurements and tests.
     Emulated {
-        /// The pool file; `pool` in the database directory where it is not given.
+        /// The pool file; by default `pool` in the database directory.
         path: Option<PathBuf>,
-        /// The medium to stand for.
+        /// The medium to emulate.
         profile: Profile,
     },
 }
 
-/// Tables that are open at a time where nobody has said how many may be, at most.
+/// The most tables open at a time if the user has not set a number.
 const MOST_OPEN_TABLES: u64 = 1 << 16;
 
 /// How a database is opened. The defaults suit a machine without persistent memory.
@@ -71,35 +71,36 @@ const MOST_OPEN_TABLES: u64 = 1 << 16;
 pub struct Options {
     /// The design that stores the data; fixed when the database is created.
     pub engine: EngineKind,
-    /// Where the pool lies.
+    /// The place of the pool.
     pub pool: PoolChoice,
     /// DRAM for block cache, B-trees over memtables, open tables, flush and compaction, in bytes. `stats` gives the
-    /// breakdown. Memtables and tables become smaller where they would need too much of it.
+    /// breakdown. Memtables and tables become smaller if they would need too much of it.
     pub memory_budget: u64,
-    /// Size to which the pool may grow, in bytes. It bounds what the database may hold: how much an engine needs,
-    /// says its page of limits (`docs/limits.md`).
+    /// The size limit of the pool, in bytes. It bounds what the database may hold: the page of limits says
+    /// how much an engine needs (`docs/limits.md`).
     pub pm_bytes: u64,
-    /// Whether every write waits until it is power-safe (on media where that is not free).
+    /// Whether every write waits until it survives a power cut (on media where that is not free).
     pub sync: bool,
-    /// Threads for flush and compaction. Databases of one process that ask for as many share them; none is started before
-    /// there is work.
+    /// Threads for flush and compaction. Databases of one process that ask for the same number share them;
+    /// they are started only when there is work.
     pub background_threads: usize,
-    /// Tables whose files are open at a time, at most; a table is opened when it is read, and those that were not read for
-    /// the longest are closed for others. 0 stands for half of what the process may have open (`ulimit -n`), up to 65536:
-    /// the rest is the program's own and that of logs, jobs and other databases.
+    /// Most tables whose files are open at a time; a table is opened when it is read, and the least recently
+    /// read ones are closed for others. 0 selects half of what the process may have open (`ulimit -n`), up to
+    /// 65536: the rest is for the program itself, logs, jobs and other databases.
     pub max_open_tables: usize,
-    /// Whether commit logs in files are written through a mapping, where the file system suits that: a write is then a
-    /// copy, and no call of the system. A write survives what it survives without it. `slm` gathers writes for a call.
+    /// Whether commit logs in files are written through a mapping, if the file system suits that: a write is
+    /// then a copy, without a system call. A write survives the same failures either way. `slm` gathers
+    /// writes for a call.
     pub map_logs: bool,
-    /// How tables are read. The option changes what it costs, and not what is found.
+    /// How tables are read. The option changes the costs, and not the results.
     pub table_reads: TableReads,
     /// Compression of table blocks.
     pub compression: Compression,
     /// Refuses all writes, and writes nothing itself: a full disk, a file system mounted read-only or files that this user
-    /// may not write are no obstacle. The database must exist. What an unclean end has left is put right in memory
-    /// alone; where the pool is on a device, only opening it for writing does that.
+    /// may not write are no obstacle. The database must exist. The effects of an unclean end are repaired
+    /// only in memory; if the pool is on a device, only opening it for writing does that.
     pub read_only: bool,
-    /// Creates the database where there is none.
+    /// Creates the database if there is none.
     pub create_if_missing: bool,
     /// Bytes of an allocation unit of the pool; fixed when the pool is created.
     pub pool_extent_bytes: u64,
@@ -169,8 +170,8 @@ impl Options {
     /// Sets an option by name, such as `slm.block_bytes` to `4096`. Sizes are in bytes.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is no such option, with a list of those there are, or if it cannot have that value,
-    /// with its range. What cannot work together is refused by opening.
+    /// `InvalidArgument` if there is no such option, with a list of the existing ones, or if it
+    /// cannot have that value, with its range. Opening refuses combinations that cannot work together.
     ///
     /// ```
     /// let mut options = terrace::Options::default();
@@ -184,7 +185,7 @@ impl Options {
         if let Some(setting) = all.iter_mut().find(|setting| setting.name == name) {
             return setting.set(value);
         }
-        // Of an engine that is named, its own; else everything.
+        // For a named engine, its own options; otherwise all.
         let engine = name.split_once('.').map(|(engine, _)| format!("{engine}."));
         let of_engine = |setting: &&Setting<'_>| engine.as_ref().is_some_and(|e| setting.name.starts_with(e));
         let mut names: Vec<&str> = all.iter().filter(of_engine).map(|setting| setting.name).collect();
@@ -239,7 +240,7 @@ impl Options {
         all
     }
 
-    /// How many tables may be open at a time.
+    /// The number of tables that may be open at a time.
     pub(crate) fn most_open_tables(&self) -> usize {
         match self.max_open_tables {
             0 => share_of(terrace_disk::descriptor_limit()),
@@ -259,20 +260,20 @@ impl Options {
     }
 }
 
-/// Tables that may be open in a process that may have so many files open.
+/// Tables that may be open in a process with this limit of open files.
 fn share_of(descriptors: Option<u64>) -> usize {
     let half = descriptors.map_or(MOST_OPEN_TABLES, |limit| limit / 2);
     half.clamp(1, MOST_OPEN_TABLES) as usize
 }
 
-/// How one write is done.
+/// Options of one write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// Waits until the write is power-safe, on media where the default is not.
+    /// Waits until the write survives a power cut, on media where the default does not.
     pub sync: bool,
 }
 
 impl WriteOptions {
-    /// Waits for power safety.
+    /// Waits until the write survives a power cut.
     pub const SYNC: WriteOptions = WriteOptions { sync: true };
 }

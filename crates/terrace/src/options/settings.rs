@@ -1,5 +1,5 @@
-//! Options by name: what may be set, to what, and what a value is refused for. Opening asks the same table, so that
-//! an option means and admits the same wherever it is set.
+//! Options by name: which exist, their values, and why a value is refused. Opening uses the same table, so
+//! that an option means and admits the same wherever it is set.
 
 use std::ops::RangeInclusive;
 
@@ -11,11 +11,11 @@ pub(super) const MIB: u64 = 1 << 20;
 pub(super) const GIB: u64 = 1 << 30;
 pub(super) const TIB: u64 = 1 << 40;
 
-/// A table may end with the largest value there is, and its blocks must still have positions.
+/// A table may end with the largest possible value, and its blocks must still have positions.
 pub(super) const TABLE_BYTES: RangeInclusive<u64> = KIB..=2 * GIB;
 pub(super) const BLOCK_BYTES: RangeInclusive<u64> = 1..=TableOptions::MAX_BLOCK_BYTES as u64;
 pub(super) const MEMTABLE_BYTES: RangeInclusive<u64> = 4 * KIB..=64 * GIB;
-/// Numbers of tables, or of keys that are looked at together.
+/// Numbers of tables, or of keys that are examined together.
 pub(super) const MANY: RangeInclusive<u64> = 1..=1_000_000;
 
 /// The options of one engine.
@@ -31,12 +31,12 @@ pub(super) trait EngineOptions: std::fmt::Debug {
 
 /// One option of an [`Options`](super::Options).
 pub(super) struct Setting<'a> {
-    /// What it is called: its engine, a dot, and its field.
+    /// Its name: its engine, a dot, and its field.
     pub name: &'static str,
     pub slot: Slot<'a>,
 }
 
-/// Where an option is kept, and what it may be.
+/// Where an option is kept, and its allowed values.
 pub(super) enum Slot<'a> {
     Whole(&'a mut dyn Whole, RangeInclusive<u64>),
     OneOf(&'a mut dyn Whole, &'static [u64]),
@@ -53,18 +53,18 @@ pub(crate) trait Choice {
     /// The names, in the order of their numbers.
     const NAMES: &'static [&'static str];
 
-    /// The number of what is chosen.
+    /// The number of the current choice.
     fn number(&self) -> usize;
 
-    /// Chooses by a number, which is one of a name.
+    /// Chooses by number, which must be that of a name.
     fn take(&mut self, number: usize);
 }
 
-/// A [`Choice`] of whatever kind.
+/// A [`Choice`] of any kind.
 pub(super) trait AnyChoice {
     fn names(&self) -> &'static [&'static str];
     fn name(&self) -> &'static str;
-    /// Chooses by name; false if there is none such.
+    /// Chooses by name; false if there is no such name.
     fn choose(&mut self, name: &str) -> bool;
 }
 
@@ -107,7 +107,7 @@ macro_rules! whole {
 whole!(u32, u64, usize);
 
 impl Slot<'_> {
-    /// Whether what is kept may be so.
+    /// Whether the current value is allowed.
     fn is_admitted(&self) -> bool {
         match self {
             Slot::Whole(kept, range) => range.contains(&kept.get()),
@@ -118,7 +118,7 @@ impl Slot<'_> {
         }
     }
 
-    /// Reads and keeps a value; false if it is none of the option's kind.
+    /// Reads and keeps a value; false if it is not of the option's kind.
     fn read(&mut self, text: &str) -> bool {
         match self {
             Slot::Whole(kept, _) | Slot::OneOf(kept, _) => text.parse().is_ok_and(|value| kept.set(value)),
@@ -128,7 +128,7 @@ impl Slot<'_> {
         }
     }
 
-    /// What it may be, in words that follow "must be".
+    /// Its allowed values, in words that follow "must be".
     fn range(&self) -> String {
         match self {
             Slot::Whole(_, range) => format!("{} to {}", size(*range.start()), size(*range.end())),
@@ -146,7 +146,7 @@ impl Slot<'_> {
         }
     }
 
-    /// What is kept, as it is given.
+    /// The current value, in the form in which it is given.
     pub fn shown(&self) -> String {
         match self {
             Slot::Whole(kept, _) | Slot::OneOf(kept, _) => kept.get().to_string(),
@@ -157,7 +157,7 @@ impl Slot<'_> {
     }
 }
 
-/// A number, with its size in words where it is a large power of two.
+/// A number, with its size in words if it is a large power of two.
 fn size(value: u64) -> String {
     let units = [("TiB", TIB), ("GiB", GIB), ("MiB", MIB)];
     match units.iter().find(|(_, unit)| value >= *unit && value.is_multiple_of(*unit)) {
@@ -167,7 +167,7 @@ fn size(value: u64) -> String {
 }
 
 impl Setting<'_> {
-    /// Refuses what is kept if it is out of range.
+    /// Refuses the current value if it is out of range.
     pub fn check(&self) -> Result<()> {
         match self.slot.is_admitted() {
             true => Ok(()),
@@ -178,7 +178,7 @@ impl Setting<'_> {
         }
     }
 
-    /// Takes a value that is given as text.
+    /// Sets a value given as text.
     pub fn set(&mut self, text: &str) -> Result<()> {
         if self.slot.read(text) && self.slot.is_admitted() {
             return Ok(());

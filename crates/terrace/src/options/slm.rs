@@ -2,20 +2,20 @@
 
 use super::settings::{BLOCK_BYTES, EngineOptions, MANY, MEMTABLE_BYTES, Setting, Slot, TABLE_BYTES};
 
-/// Options of the `slm` engine; the defaults are the paper's (SLM-DB, section 6.1) where nothing better was found:
-/// see [`published`](Self::published).
+/// Options of the `slm` engine; the defaults are the paper's (SLM-DB, section 6.1) unless something better
+/// was found: see [`published`](Self::published).
 #[derive(Debug, Clone)]
 pub struct SlmOptions {
-    /// Bytes of a memtable; there are two. Never more than a sixteenth of the pool, and less where
-    /// the memory budget is small.
+    /// Bytes of a memtable; there are two. At most a sixteenth of the pool, and less if the memory budget is
+    /// small.
     pub memtable_bytes: u64,
     /// A table with a smaller share of live keys becomes a compaction candidate.
     pub live_key_threshold: f64,
-    /// Garbage makes tables candidates only when at least this share of all entries in tables is garbage: what
-    /// may be wasted so that less has to be written. 0 for the paper's choice.
+    /// Garbage makes tables candidates only when at least this share of all entries in tables is garbage:
+    /// space that may be wasted so that less has to be written. 0 for the paper's choice.
     pub garbage_share: f64,
-    /// Whether leaf scans run although nobody has read a range since the last one, as the paper's do. Tables of
-    /// keys that were written in random order are then merged again and again.
+    /// Whether leaf scans run even if no range was read since the last one, as the paper's do. Tables of keys
+    /// that were written in random order are then merged again and again.
     pub unasked_leaf_scans: bool,
     /// A leaf scan that meets more tables than this makes them candidates.
     pub leaf_scan_files: usize,
@@ -23,9 +23,9 @@ pub struct SlmOptions {
     pub sequentiality_keys: usize,
     /// A sub-range that meets more tables than this makes them candidates.
     pub sequentiality_files: usize,
-    /// Tables merged by one compaction at most.
+    /// Most tables merged by one compaction.
     pub max_merge_files: usize,
-    /// Bytes at which a compaction or flush starts the next table. Less where the memory budget is small.
+    /// Bytes at which a compaction or flush starts the next table. Less if the memory budget is small.
     pub table_bytes: u64,
     /// Bytes at which a table starts the next block.
     pub block_bytes: usize,
@@ -49,8 +49,8 @@ impl Default for SlmOptions {
 }
 
 impl SlmOptions {
-    /// The published choices where the defaults are others (SLM-DB, sections 3.3 and 6.1): blocks as large as
-    /// LevelDB's, tables as large as memtables, garbage collected and leaves scanned without being asked.
+    /// The published choices where the defaults differ (SLM-DB, sections 3.3 and 6.1): blocks as large as
+    /// LevelDB's, tables as large as memtables, garbage collected and leaves scanned without a request.
     pub fn published() -> Self {
         SlmOptions {
             garbage_share: 0.0,

@@ -5,24 +5,24 @@ use super::settings::{BLOCK_BYTES, EngineOptions, GIB, Setting, Slot, TABLE_BYTE
 /// Options of the `split` engine; the defaults are the paper's (SplitKV, section 3) where it gives any.
 #[derive(Debug, Clone)]
 pub struct SplitOptions {
-    /// Items whose key and value have at least so many bytes together go to the SSD at once.
+    /// Items whose key and value together have at least this many bytes go to the SSD at once.
     pub boundary_bytes: u64,
-    /// Bytes that records may take of persistent memory; 0 for what the index leaves of the pool. Records beyond it are migrated,
-    /// and refused only when the pool is full.
+    /// Bytes of persistent memory for records; 0 for what the index leaves of the pool. Records beyond it are
+    /// migrated, and refused only when the pool is full.
     pub records_bytes: u64,
-    /// Migration begins when records take this share of what they may take of persistent memory.
+    /// Migration begins when records take this share of their bytes of persistent memory.
     pub high_share: f64,
-    /// It ends when they take this one.
+    /// It ends when they take this share.
     pub low_share: f64,
-    /// Bytes at which migration starts the next table. Never more than a sixteenth of the pool.
+    /// Bytes at which migration starts the next table. At most a sixteenth of the pool.
     pub run_bytes: u64,
     /// Bytes at which a table starts the next block.
     pub block_bytes: usize,
     /// A table with a smaller share of live entries may be rewritten.
     pub live_threshold: f64,
-    /// And is, when at least this share of all entries in tables is dead.
+    /// It is rewritten when at least this share of all entries in tables is dead.
     pub garbage_share: f64,
-    /// Tables that are rewritten together at most.
+    /// Most tables that are rewritten together.
     pub max_merge_runs: usize,
     /// Entries of a leaf of the index after which it is split.
     pub leaf_entries: usize,

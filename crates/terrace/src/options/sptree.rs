@@ -2,14 +2,14 @@
 
 use super::settings::{EngineOptions, GIB, KIB, Setting, Slot};
 
-/// Options of the `sptree` engine; each open may choose anew.
+/// Options of the `sptree` engine; each open may choose differently.
 #[derive(Debug, Clone)]
 pub struct SptreeOptions {
     /// Whether new entries of the index go to write buffers in DRAM and a log first: fewer blocks written, more DRAM.
     pub buffered: bool,
     /// Bits of filter for each entry of a leaf: 1, 2 or 4.
     pub filter_bits: usize,
-    /// Bytes of log after which a new one is begun, where there are write buffers.
+    /// Bytes of log after which a new one begins, if there are write buffers.
     pub log_bytes: u64,
     /// Entries after which a leaf is split, 4 to 64. Less than 64 is for tests.
     pub leaf_entries: usize,

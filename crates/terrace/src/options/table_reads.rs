@@ -2,15 +2,16 @@
 
 use super::settings::Choice;
 
-/// How the blocks of tables are read: through mappings of their files, or by calls of the system.
+/// How the blocks of tables are read: through mappings of their files, or by system calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TableReads {
-    /// Through mappings as long as tables fit into the memory that the system has for them, else by calls.
+    /// Through mappings as long as tables fit into the memory that the system has for them, otherwise by
+    /// calls.
     #[default]
     Auto,
-    /// Through mappings, however large they are, where the system has any to give.
+    /// Through mappings, however large they are, if the system has any to give.
     Mapped,
-    /// By calls, through the cache of blocks.
+    /// By calls, through the block cache.
     Calls,
 }
 

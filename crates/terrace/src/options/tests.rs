@@ -4,7 +4,8 @@ fn names() -> Vec<&'static str> {
     Options::default().settings().iter().map(|setting| setting.name).collect()
 }
 
-/// Sets one option of the defaults; whether it is taken, and whether opening would take it alone.
+/// Sets one option of the defaults; returns whether it is accepted, and whether opening would accept it
+/// alone.
 fn tried(name: &str, value: &str) -> (Result<()>, Options) {
     let mut options = Options::default();
     let outcome = options.set(name, value);
@@ -42,7 +43,7 @@ fn values_out_of_range_are_refused_by_name_and_others_taken() {
         for value in ["0", "1", "4096", "18446744073709551615", "99999999999999999999", "-1", "many", ""] {
             let (outcome, options) = tried(name, value);
             match outcome {
-                // What was taken is in range: only what it has to go with may refuse it.
+                // An accepted value is in range: only a conflict with other options may refuse it.
                 Ok(()) => {
                     let own = options.clone().settings().iter().try_for_each(Setting::check);
                     assert!(own.is_ok(), "{name}={value}: {own:?}");

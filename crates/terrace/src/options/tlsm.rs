@@ -5,14 +5,14 @@ use super::settings::{
     BLOCK_BYTES, Choice, EngineOptions, KIB, MANY, MEMTABLE_BYTES, Setting, Slot, TABLE_BYTES, TIB,
 };
 
-/// Which runs lie in persistent memory; the others are SSTables.
+/// The runs in persistent memory; the others are SSTables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TieringKind {
-    /// All of them; what finds no room is refused.
+    /// All of them; a run without room is refused.
     None,
     /// Those of level 0 and of `pm_levels` levels below it.
     Leveled,
-    /// All new ones; where there is too little room, those that have lain there longest become SSTables.
+    /// All new ones; if there is too little room, those that have lain there longest become SSTables.
     #[default]
     Lru,
 }
@@ -29,7 +29,7 @@ impl Choice for TieringKind {
     }
 }
 
-/// Which of the paper's steps are taken: to measure what each of them does.
+/// Which of the paper's steps are used: to measure the effect of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ListDesign {
     /// Persistent skiplists: flushes and compactions write every record, each by itself.
@@ -56,15 +56,15 @@ impl Choice for ListDesign {
 /// Options of the `tlsm` engine; the defaults are the paper's, and LevelDB's, which it extends.
 #[derive(Debug, Clone)]
 pub struct TlsmOptions {
-    /// Memtables and levels, as those of `lsm`; the log lies on persistent memory whatever is said here.
+    /// Memtables and levels, like those of `lsm`; the log always lies on persistent memory.
     pub levels: LsmOptions,
     /// Which runs lie in persistent memory.
     pub tiering: TieringKind,
-    /// With [`TieringKind::Leveled`], how many levels below level 0 lie there.
+    /// With [`TieringKind::Leveled`], the number of levels below level 0 that lie there.
     pub pm_levels: usize,
     /// Bytes of the pool that lists may take; 0 for what logs leave.
     pub list_bytes: u64,
-    /// Which of the paper's steps are taken.
+    /// Which of the paper's steps are used.
     pub design: ListDesign,
 }
 

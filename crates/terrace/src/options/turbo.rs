@@ -8,9 +8,9 @@ pub struct TurboOptions {
     /// Shards, rounded up to a power of two. Each takes 32 bytes of PM and as many of DRAM and grows by itself; one for
     /// about 2,000 keys is right.
     pub shards: u32,
-    /// Buckets of a shard when its first key comes, rounded up to a power of two.
+    /// Buckets of a shard at its first key, rounded up to a power of two.
     pub initial_buckets: u32,
-    /// Most buckets that a search looks at.
+    /// Most buckets that a search examines.
     pub probing_scope: u32,
 }
 

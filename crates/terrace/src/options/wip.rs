@@ -3,14 +3,14 @@
 use super::lsm::LogPlace;
 use super::settings::{BLOCK_BYTES, Choice, EngineOptions, GIB, KIB, Setting, Slot, TIB};
 
-/// What a bucket's memtable is.
+/// The kind of a bucket's memtable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BucketMemtableKind {
-    /// A hash table: the cheapest to write to. A range sorts what it meets there.
+    /// A hash table: the cheapest to write to. A range read sorts what it meets there.
     Hash,
-    /// A skiplist: in order at all times.
+    /// A skiplist: always in order.
     Skiplist,
-    /// A hash table, and a skiplist where many ranges come by, until they do not any more.
+    /// A hash table, and a skiplist while many ranges are read.
     #[default]
     Adaptive,
 }
@@ -28,39 +28,40 @@ impl Choice for BucketMemtableKind {
 }
 
 /// Options of the `wip` engine (WipDB, Zhao's dissertation, chapter 2); the defaults are the paper's and its authors'
-/// where nothing else is said.
+/// unless stated otherwise.
 #[derive(Debug, Clone)]
 pub struct WipOptions {
-    /// Bytes of a bucket's memtable at which it is flushed, where memory is short: in DRAM.
+    /// Bytes in DRAM at which a bucket's memtable is flushed, if memory is short.
     pub memtable_bytes: u64,
-    /// Bytes of a bucket's memtable at which it is flushed, where few buckets have memory for more (the paper's are never
-    /// more than `memtable_bytes`).
+    /// Bytes at which a bucket's memtable is flushed, if few buckets have memory for more (the paper's are
+    /// never more than `memtable_bytes`).
     pub most_memtable_bytes: u64,
-    /// The share of `memory_budget` that all memtables take together, at most.
+    /// The largest share of `memory_budget` for all memtables together.
     pub memtables_share: f64,
-    /// What a memtable is.
+    /// The kind of memtables.
     pub memtable: BucketMemtableKind,
-    /// A hash table is flushed as soon as one of its lines overflows, as published; else by its bytes alone.
+    /// A hash table is flushed as soon as one of its lines overflows, as published; otherwise only by its
+    /// bytes.
     pub freeze_on_overflow: bool,
     /// Where the commit log lies.
     pub log: LogPlace,
-    /// Bytes of commit log past which the buckets that hold it back are flushed.
+    /// Bytes of commit log beyond which the buckets that hold it back are flushed.
     pub log_bytes: u64,
     /// Sublevels of a level that are merged into one of the next (`T`).
     pub sublevels: usize,
-    /// Sublevels from which on a level that is read may be merged.
+    /// Sublevels at which a level that is read may be merged.
     pub min_sublevels: usize,
-    /// Sublevels that a level may wait for beyond `sublevels`, another number for each, so that buckets filled evenly are
-    /// not merged all at once.
+    /// Sublevels that a level may wait for beyond `sublevels`, a different number for each, so that evenly
+    /// filled buckets are not merged all at once.
     pub jitter: usize,
     /// Bytes at which a bucket is full: it is merged as a whole, and split if more than half of that lives. The paper's
     /// figure is four times as much.
     pub bucket_bytes: u64,
     /// Buckets into which one is split (`N`).
     pub split_into: usize,
-    /// Whether what is read much is compacted first.
+    /// Whether frequently read levels are compacted first.
     pub read_aware: bool,
-    /// How much more reads count than sublevels in what is compacted first.
+    /// The weight of reads against sublevels in choosing what is compacted first.
     pub read_weight: f64,
     /// Bytes at which a table starts the next block.
     pub block_bytes: usize,

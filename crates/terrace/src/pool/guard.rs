@@ -1,5 +1,5 @@
-//! Where no pool is made: over a database whose pointer is missing or whose manifest tells of no more than a creation, and
-//! under the name of another file.
+//! Where no pool may be made: over a database whose pointer is missing or whose manifest records only a
+//! creation, and under the name of another file.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::core::Core;
 use crate::manifest::{self, FileName, Identity};
 use crate::options::PoolChoice;
 
-/// An error if the pool is to lie under the name of a file in the directory that is none.
+/// An error if the pool's name is that of a file in the directory that is no pool.
 pub(crate) fn refuse_name_of_another_file(choice: &PoolChoice, dir: &Path) -> Result<()> {
     let (PoolChoice::Path(path) | PoolChoice::Emulated { path: Some(path), .. }) = choice else {
         return Ok(());
@@ -27,13 +27,13 @@ pub(crate) fn refuse_name_of_another_file(choice: &PoolChoice, dir: &Path) -> Re
     Ok(())
 }
 
-/// An error if the pool in the directory shows that a database lies there, whose pointer to its manifest is missing. A creation
-/// says whose a pool is when there is such a pointer, durably.
+/// An error if the pool in the directory shows that a database lies there whose pointer to its manifest is
+/// missing. A creation gives a pool its owner only once there is such a pointer, durably.
 pub(crate) fn refuse_headless(core: &Core) -> Result<()> {
     let media = match &core.options.pool {
         PoolChoice::Auto => MediaRequest::Auto,
         PoolChoice::Emulated { path: None, profile } => MediaRequest::Emulated(*profile),
-        // Elsewhere it is nobody's to replace (`fresh`).
+        // Elsewhere nobody may replace it (`fresh`).
         PoolChoice::Path(_) | PoolChoice::Emulated { path: Some(_), .. } => return Ok(()),
     };
     let path = core.dir.join(POOL_NAME);
@@ -53,8 +53,8 @@ pub(crate) fn refuse_headless(core: &Core) -> Result<()> {
     Err(Error::corruption(&current, 0, "the name of the manifest in force", found))
 }
 
-/// An error if the pool of the database `identity`, whose manifest tells of no more than a creation, is not the rest of that:
-/// it `is_used`, or is another database's. The manifest is then an older one.
+/// An error if the pool of the database `identity`, whose manifest records only a creation, is not left from
+/// that creation: it `is_used`, or is another database's. The manifest is then an older copy.
 pub(crate) fn refuse_used(
     core: &Core,
     identity: &Identity,
@@ -64,15 +64,15 @@ pub(crate) fn refuse_used(
     if !core.env.pm.exists(&path)? {
         return Ok(());
     }
-    // To look at it alone: it stays as its owner left it.
+    // Only to look at it: it stays as its owner left it.
     let wanted = PoolOptions { salvage: true, prefault: false, ..pool_options(core, media) };
     let pool = match core.env.pm.open(&path, &wanted) {
-        // A creation that is begun anew makes the pool anew, too.
+        // A creation that starts again makes the pool again, too.
         Err(e) if is_unusable(&e) && !e.is_of_another_version() => return Ok(()),
         pool => pool?,
     };
     let (expected, found) = match pool.opened() {
-        // Nothing in it is to be trusted.
+        // Nothing in it can be trusted.
         Opened::Torn => return Ok(()),
         _ if is_anothers(&pool, identity) => ("the pool of this database", "another database's pool"),
         _ if is_used(&pool)? => ("a pool without anything in it", "one in use; run repair"),

@@ -1,4 +1,4 @@
-//! The pool's place, as a repair finds it.
+//! How a repair treats the pool's place.
 
 use std::path::Path;
 
@@ -9,18 +9,19 @@ use super::{POOL_NAME, is_anothers, is_inside, is_unusable, recorded_path};
 use crate::core::Core;
 use crate::manifest::Identity;
 
-/// The database whose pool is looked for.
+/// The database whose pool is sought.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sought<'a> {
     pub identity: &'a Identity,
-    /// Anything but the pool says whose the database is.
+    /// Something other than the pool says which database this is.
     pub is_known: bool,
-    /// A manifest says what the pool was created on.
+    /// A manifest records what the pool was created on.
     pub is_recorded: bool,
 }
 
-/// Opens what lies in the pool's place for a repair, which will replace what cannot be used: that is the inner error. The
-/// outer one says that it is not this database's to replace. Where the identity is not known the pool is taken for its own.
+/// Opens the pool in its place for a repair, which will replace it if it is unusable: that is the inner
+/// error. The outer error says that the pool is not this database's to replace. If the identity is not known,
+/// the pool is taken for this database's.
 pub(crate) fn open_to_repair(
     core: &Core,
     path: &Path,
@@ -29,7 +30,8 @@ pub(crate) fn open_to_repair(
 ) -> Result<Result<Pool>> {
     let Sought { identity, is_known, is_recorded } = sought;
     let elsewhere = !is_inside(path, &core.dir);
-    // Opening to salvage begins no session: another's pool stays as it was closed. It is locked only as long as that.
+    // Opening to salvage begins no session: another database's pool stays as it was closed. It is locked only
+    // for that time.
     let is_others = is_known && {
         let looked_at = core.env.pm.open(path, &PoolOptions { salvage: true, ..options.clone() });
         looked_at.is_ok_and(|pool| is_anothers(&pool, identity))
@@ -44,7 +46,7 @@ pub(crate) fn open_to_repair(
     let known = recorded_path(identity).unwrap_or_else(|| core.dir.join(POOL_NAME));
     let is_in_its_place = known == path || core.env.pm.home(&known).as_deref() == Some(path);
     match core.env.pm.open(path, options) {
-        // An emulated pool looks like one that lies on the wrong medium, whoever else says whose it is.
+        // An emulated pool looks like one on the wrong medium, whichever file names its owner.
         Err(e @ Error::InvalidArgument(_)) if !is_recorded => Err(Error::invalid(format!(
             "{e}; or, if it stood for persistent memory, name it so, as emulated:dram@{}",
             path.display()
@@ -57,7 +59,7 @@ pub(crate) fn open_to_repair(
     }
 }
 
-/// An error if what lies in the pool's place, and is of no use to this database, may be somebody else's.
+/// An error if the pool in this place, which is useless to this database, may belong to somebody else.
 pub(crate) fn admit_replacing(
     core: &Core,
     path: &Path,

@@ -1,12 +1,13 @@
-//! A database's directory and pool as they are and as a repair would leave them: what is written goes beside.
+//! Shows a database's directory and pool as a repair would leave them; what the repair writes lies beside
+//! them.
 //!
-//! 1. The directory's own files and the pool that lies in its place are never changed: a file that is made lies in the
-//!    folder `repair` of the directory, one that is removed is only hidden, and the pool is opened as a private copy. A
-//!    file of sectors is read, and refuses to be written to.
-//! 2. Whoever works through this sees one directory: hidden files are not there, new ones are.
+//! 1. The directory's own files and the pool in its place never change: new files lie in the folder `repair`
+//!    of the directory, removed files are only hidden, and the pool is opened as a private copy. A file of
+//!    sectors can be read but refuses writes.
+//! 2. Users of this view see one directory: without the hidden files, with the new ones.
 //! 3. A new pool lies beside the old one, under its name with `.repair` behind it.
 //!
-//! Thread safety: all of it may be called from any thread.
+//! Thread safety: everything here may be called from any thread.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -25,23 +26,23 @@ use super::stop::Stop;
 use crate::env::Env;
 use crate::manifest::REPAIR_FOLDER;
 
-/// Where a repair writes its files.
+/// The folder where a repair writes its files.
 pub(super) fn folder(dir: &Path) -> PathBuf {
     dir.join(REPAIR_FOLDER)
 }
 
-/// Makes the folder a repair's own, and the place beside `pool` if nothing lies there: what lies in them later is worth
-/// nothing and may go. A folder with somebody's files in it is refused.
+/// Claims the folder for a repair, and the place beside `pool` if nothing lies there: whatever lies in them
+/// later is worthless and may be removed. A folder with other files in it is refused.
 fn claim(env: &Env, dir: &Path, pool: &Path) -> Result<()> {
     let (fs, folder) = (&*env.fs, folder(dir));
     fs.create_dir_all(&folder)?;
-    // A power cut takes the pool, or leaves what claims it.
+    // A power cut either takes the pool too or leaves the note that claims it.
     fs.sync_dir(dir)?;
     if !fs.list(&folder)?.is_empty() {
         return Err(others_files(&folder, ""));
     }
     let beside = pool_beside(pool);
-    // What cannot even be looked at is not the repair's.
+    // If even looking at the place fails, it is not claimed.
     let pool = matches!(env.pm.exists(&beside), Ok(false)).then(|| name_from(dir, beside)).transpose()?;
     let note = Note { dir: absolute(dir)?, pool };
     let mut file = fs.create(&folder.join(note::NAME))?;
@@ -57,7 +58,7 @@ fn others_files(folder: &Path, why: &str) -> Error {
     ))
 }
 
-/// What an error over the note in the folder means: that nobody knows whose the files there are.
+/// Explains an error over the note in the folder: nobody knows whose files lie there.
 fn is_for_others(error: Error, folder: &Path) -> Error {
     match error {
         Error::Corruption { .. } => others_files(folder, &format!(" ({error})")),
@@ -65,7 +66,7 @@ fn is_for_others(error: Error, folder: &Path) -> Error {
     }
 }
 
-/// The path by which whoever works in `dir` finds `path`: relative in it, else absolute.
+/// The path that finds `path` from `dir`: relative if it lies in `dir`, else absolute.
 pub(super) fn name_from(dir: &Path, path: PathBuf) -> Result<PathBuf> {
     match path.strip_prefix(dir) {
         Ok(inside) => Ok(inside.to_path_buf()),
@@ -77,7 +78,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|e| Error::io(path, "name", e))
 }
 
-/// Removes what a repair has written beside `dir` that did not come to its end, and nothing else.
+/// Removes what an unfinished repair has written beside `dir`, and nothing else.
 pub(super) fn discard(env: &Env, dir: &Path) -> Result<()> {
     let (fs, folder) = (&*env.fs, folder(dir));
     let note = Note::read(fs, &folder).map_err(|e| is_for_others(e, &folder))?;
@@ -88,12 +89,12 @@ pub(super) fn discard(env: &Env, dir: &Path) -> Result<()> {
         fs.sync_dir(pool.parent().unwrap_or(dir))?;
     }
     empty(fs, dir)?;
-    // Where directories are not removed an empty one stays.
+    // An empty folder stays where the file system cannot remove directories.
     let _ = fs.remove_dir(&folder);
     Ok(())
 }
 
-/// Removes the files in the folder; without the note nobody knows any more that they were a repair's.
+/// Removes the files in the folder, the note last: without it nobody knows that the others were a repair's.
 pub(super) fn empty(fs: &dyn Fs, dir: &Path) -> Result<()> {
     let folder = folder(dir);
     let note = folder.join(note::NAME);
@@ -134,8 +135,8 @@ pub(super) struct Beside {
 }
 
 impl Beside {
-    /// A view of `dir` and its pool's place in which nothing has been changed. Its folder is there, with nothing but a note
-    /// in it. Once `stop` is true whatever is begun in it fails.
+    /// A view of `dir` and its pool's place in which nothing has been changed. Its folder exists and holds
+    /// only a note. Once `stop` is true every new operation in the view fails.
     pub fn new(env: &Env, dir: &Path, pool: &Path, stop: Option<&'static AtomicBool>) -> Result<Beside> {
         let stop = Stop(stop);
         claim(env, dir, pool)?;
@@ -145,7 +146,7 @@ impl Beside {
         Ok(Beside { fs, pm, stop, env: env.clone() })
     }
 
-    /// The environment to work in it with.
+    /// The environment in which to work on the view.
     pub fn env(&self) -> Env {
         Env { fs: self.fs.clone(), pm: self.pm.clone(), ..self.env.clone() }
     }
@@ -156,12 +157,12 @@ impl BesideFs {
         self.changes.lock().clone()
     }
 
-    /// The name in the directory that `path` is of.
+    /// The name in the directory that `path` refers to.
     fn name<'a>(&self, path: &'a Path) -> Option<&'a OsStr> {
         path.file_name().filter(|_| path.parent() == Some(&*self.dir))
     }
 
-    /// Where the file lies that is seen at `path`; `None` if none is.
+    /// Where the file seen at `path` really lies; `None` if the view shows none.
     fn place(&self, path: &Path) -> Option<PathBuf> {
         let Some(name) = self.name(path) else { return Some(path.to_path_buf()) };
         let changes = self.changes.lock();
@@ -178,7 +179,7 @@ impl BesideFs {
 }
 
 impl BesideFs {
-    /// Has `create` make a file in the place of what is seen at `path`.
+    /// Has `create` make a file that replaces what the view shows at `path`.
     fn create_by<T>(&self, path: &Path, create: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
         self.stop.look(path)?;
         let Some(name) = self.name(path) else { return create(path) };

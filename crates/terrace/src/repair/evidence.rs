@@ -1,7 +1,7 @@
-//! Whose a damaged database is: which engine made it, and what its files say of their database.
+//! Finds out which engine made a damaged database, and which database its files belong to.
 //!
-//! The manifest says it if it can be read. Else the pool's owner does, then the tables, then the logs. What is asked for
-//! must not contradict that, and decides where nothing tells.
+//! The manifest decides if it can be read. Otherwise the pool's owner decides, then the tables, then the
+//! logs. The caller's choice must not contradict them, and decides where nothing else does.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,29 +17,29 @@ use crate::options::{EngineKind, Options, PoolChoice};
 use crate::pool;
 use crate::salvage::Owner;
 
-/// What says whose a database is.
+/// The evidence of whose a database is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Evidence {
-    /// The engine by the manifest, as far as that can be read.
+    /// The engine according to the manifest, as far as that can be read.
     manifest: Option<EngineKind>,
-    /// The engine and the owner by the pool.
+    /// The engine and the owner according to the pool.
     pool: Option<(EngineKind, u64)>,
-    /// How many tables say that they come from where.
+    /// The number of tables that name each origin.
     tables: BTreeMap<u64, u64>,
-    /// How many logs do.
+    /// The number of logs that name each origin.
     logs: BTreeMap<u64, u64>,
 }
 
-/// Whose a database is.
+/// The owner and the engine of a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub engine: EngineKind,
-    /// Its owner, where the manifest does not say that and another file does.
+    /// Its owner, if the manifest does not name it and another file does.
     pub owner: Option<Owner>,
 }
 
 impl Evidence {
-    /// Looks at everything in `dir`, and at the pool where `options` have it.
+    /// Looks at everything in `dir`, and at the pool where `options` place it.
     pub fn gather(env: &Env, dir: &Path, options: &Options) -> Result<Evidence> {
         let fs = &*env.fs;
         let salvaged = Manifest::salvage(fs, dir)?;
@@ -68,14 +68,14 @@ impl Evidence {
         Ok(found)
     }
 
-    /// The engine by the files alone.
+    /// The engine according to the files alone.
     fn found(&self) -> Option<EngineKind> {
         let by_pool = self.pool.map(|(engine, _)| engine);
         let by = |files| most(files).and_then(EngineKind::of_origin);
         self.manifest.or(by_pool).or(by(&self.tables)).or(by(&self.logs))
     }
 
-    /// Whose it is, where `asked` is what the caller takes it for.
+    /// Decides whose the database is; `asked` is the engine that the caller assumes.
     pub fn judge(&self, dir: &Path, asked: Option<EngineKind>) -> Result<Verdict> {
         let found = self.found();
         let engine = match (found, asked) {
@@ -98,8 +98,9 @@ impl Evidence {
         Ok(Verdict { engine, owner: self.owner(engine) })
     }
 
-    /// Whose it is, of the databases of `engine`. Files that agree outvote a pool; where there are as many of one as of
-    /// another the pool decides, and is right if a table or log says the same. Without a pool nothing decides between them.
+    /// The owner, among databases of `engine`. Files that agree outvote a pool; where two origins have
+    /// equally many files, the pool decides, and is right if a table or log agrees with it. Without a pool
+    /// such a tie stays undecided.
     fn owner(&self, engine: EngineKind) -> Option<Owner> {
         let mut files: BTreeMap<u64, u64> = BTreeMap::new();
         for (origin, count) in self.tables.iter().chain(&self.logs) {
@@ -123,7 +124,7 @@ impl Evidence {
     }
 }
 
-/// What the pool says of whose it is, looked at as it is.
+/// The owner according to the pool, which is looked at as it is.
 fn owner_of_pool(env: &Env, dir: &Path, options: &Options) -> Result<Option<(EngineKind, u64)>> {
     let (path, media) = match &options.pool {
         PoolChoice::Auto => (dir.join("pool"), MediaRequest::Auto),
@@ -139,12 +140,12 @@ fn owner_of_pool(env: &Env, dir: &Path, options: &Options) -> Result<Option<(Eng
     match env.pm.open(&path, &wanted) {
         Ok(pool) => Ok(pool::owner_in(&pool)),
         Err(e @ Error::Locked { .. }) => Err(e),
-        // What is wrong with it is for whoever repairs it.
+        // The repair deals with whatever is wrong with it.
         Err(_) => Ok(None),
     }
 }
 
-/// Where most files come from.
+/// The origin of most files.
 fn most(files: &BTreeMap<u64, u64>) -> Option<u64> {
     files.iter().max_by_key(|(_, count)| **count).map(|(origin, _)| *origin)
 }
@@ -172,7 +173,7 @@ mod tests {
         assert_eq!(judge(&logs, None), Some((lsm, Some(8))));
     }
 
-    /// A log of the database and a table that was put in the place of its own: which one is, nobody can tell.
+    /// A log of the database and a table put in place of its own: nothing tells which of them is foreign.
     #[test]
     fn as_many_files_of_one_as_of_another_decide_nothing() {
         let lsm = EngineKind::Lsm;

@@ -1,7 +1,7 @@
-//! The record of a repair that is done but for putting its files in place: `docs/formats/repair.md` has its bytes.
+//! The record of a repair that only has to put its files in place: `docs/formats/repair.md` has its bytes.
 //!
-//! It is written as one file and takes its name by a rename. From then on the repair has happened: whoever finds it puts
-//! the rest in place, however often it is begun again.
+//! It is written as one file and takes its name by a rename. From then on the repair has happened: the next
+//! opening or repair that finds the record puts the rest in place, however often it has to start over.
 
 use std::path::{Path, PathBuf};
 
@@ -14,31 +14,31 @@ use crate::manifest::REPAIR_RECORD;
 
 const SORT: Sort = Sort { magic: *b"TERREPAR", version: 2, what: "the record of a repair" };
 
-/// What is left to be done.
+/// What remains to be done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Journal {
     /// The identity of the database that was repaired.
     pub database: [u8; 16],
     /// The manifest that is to be in force.
     pub manifest: u64,
-    /// Files, by their paths in the directory, and the names they are to have, too.
+    /// Files, by their paths in the directory, and the additional names they get.
     pub links: Vec<(PathBuf, PathBuf)>,
-    /// Names in the directory that are to go.
+    /// Names in the directory that are removed.
     pub removes: Vec<PathBuf>,
-    /// The pool's place, if another is to lie there or none.
+    /// The pool's place, if another pool or none is to lie there.
     pub pool: Option<PoolMove>,
-    /// What could not be brought back.
+    /// What could not be recovered.
     pub lost: Vec<String>,
 }
 
-/// What becomes of a pool.
+/// What happens to a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PoolMove {
     /// Where it lies or is to lie.
     pub place: PathBuf,
-    /// The one that is to lie there; none is to, without.
+    /// The pool that is to lie there; `None`: no pool.
     pub new: Option<PathBuf>,
-    /// Where the one that was there goes; without, it is given up.
+    /// Where the previous pool goes; `None`: it is dropped.
     pub aside: Option<PathBuf>,
 }
 
@@ -70,14 +70,14 @@ impl Journal {
         decode_body(SORT.unseal(path, data)?).ok_or_else(|| SORT.damaged(path, "bytes that do not decode"))
     }
 
-    /// The record of the directory `dir`, which is there.
+    /// The record of the directory `dir`, which must exist.
     pub fn read(fs: &dyn Fs, dir: &Path) -> Result<Journal> {
         let path = dir.join(REPAIR_RECORD);
         Journal::decode(&path, &SORT.read(fs, &path)?)
     }
 }
 
-/// Decodes what may be a record, for the fuzzer; what decodes must be encoded to what decodes to the same.
+/// Decodes a possible record, for the fuzzer; encoding what was decoded must decode to the same.
 pub(crate) fn decode_record(data: &[u8]) {
     if let Ok(journal) = Journal::decode(Path::new(REPAIR_RECORD), data) {
         let again = Journal::decode(Path::new(REPAIR_RECORD), &journal.encode());

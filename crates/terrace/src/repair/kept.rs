@@ -1,4 +1,4 @@
-//! A file of sectors that was there before a repair, which may read it and does not change it.
+//! A file of sectors that existed before a repair: the repair may read it and does not change it.
 
 use std::ops::Range;
 use std::path::Path;
@@ -7,8 +7,8 @@ use std::sync::Arc;
 use terrace_base::{Error, Result};
 use terrace_disk::{BlockBuf, BlockFile, BlockReads, BlockWrite, Geometry};
 
-/// What is written to it or makes it longer is refused: a copy of it beside would take its space twice, and what a repair
-/// finds in it stays where it is. What is given back stays.
+/// Writes to it and growth are refused: a copy beside it would take its space twice, and what a repair finds
+/// in it stays where it is. Space that is given back stays allocated.
 #[derive(Debug)]
 pub(super) struct KeptBlocks(pub Arc<dyn BlockFile>);
 

@@ -1,9 +1,9 @@
-//! Repairs: what all engines share of them.
+//! Repairs: the part that all engines share.
 //!
-//! A repair works in a view of the database ([`beside`]) in which it may do as it likes: what it writes lies beside what
-//! was there, and nothing that was there changes. What comes of it is opened and checked, and then put in place by one
-//! step ([`switch`]), which is begun again where it was cut short. So a repair that fails or is killed has changed nothing
-//! or is complete, and one that only looks is one without the last step.
+//! A repair works in a view of the database ([`beside`]) that it may change freely: it writes beside the
+//! existing files, and none of them changes. The result is opened and checked, and then put in place by one
+//! step ([`switch`]), which is started again if it was cut short. So a repair that fails or is killed has
+//! changed nothing or is complete; a dry run is a repair without the last step.
 
 mod beside;
 mod evidence;
@@ -48,12 +48,12 @@ pub(crate) use whose::{admit, admit_repair};
 /// How a database is repaired.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RepairOptions {
-    /// The engine that made it. Without, its files say that, or the repair is refused.
+    /// The engine that made it. Without it the files decide, or the repair is refused.
     pub engine: Option<EngineKind>,
-    /// Whether to do all of it but the last step: the report says what would be done, and nothing is changed. It takes the
-    /// same room meanwhile.
+    /// Whether to do everything but the last step: the report says what would be done, and nothing is
+    /// changed. Meanwhile it takes as much space.
     pub dry_run: bool,
-    /// Where this becomes true the repair ends with an error, unless its last step has begun, and leaves nothing.
+    /// Once this is true the repair ends with an error and leaves nothing, unless its last step has begun.
     pub stop: Option<&'static AtomicBool>,
 }
 
@@ -121,8 +121,8 @@ fn mend(
     Ok(done.report)
 }
 
-/// A repair beside what is there, and the last sequence number of what came out of it. `lost_end` shows that the manifest has
-/// lost its end, where that is known.
+/// Repairs beside the existing files; returns the last sequence number of the result. `lost_end` shows that
+/// the manifest has lost its end, if that is known.
 fn mend_once(
     env: &Env,
     dir: &Path,
@@ -154,8 +154,9 @@ fn mend_once(
     Ok((view, done, last))
 }
 
-/// What shows that the manifest has lost its end, which looks as if it had never been written: a whole table that it does not
-/// name, and did not let go of, with writes after `last`, where all ends that is known. What a flush writes is in logs before.
+/// Evidence that the manifest has lost its end, which otherwise looks as if that end had never been written:
+/// a whole table that the manifest does not name and did not drop, with writes after `last`, where everything
+/// known ends. Logs hold a flush's writes before the flush.
 fn newer_table(env: &Env, dir: &Path, options: &Options, last: u64) -> Result<Option<String>> {
     let Some(salvaged) = Manifest::salvage(&*env.fs, dir)? else { return Ok(None) };
     let origin = salvaged.state.identity.origin();
@@ -171,14 +172,14 @@ fn newer_table(env: &Env, dir: &Path, options: &Options, last: u64) -> Result<Op
                 return Ok(Some(format!("{number:06}.sst goes on after write {last}, where the rest ends")));
             }
             Err(e) if e.is_system_failure() || e.is_of_another_version() => return Err(e),
-            // One that was being written, or is damaged, shows nothing.
+            // An unfinished or damaged table shows nothing.
             Ok(_) | Err(_) => {}
         }
     }
     Ok(None)
 }
 
-/// What of the files that are of no use is there to be set aside, and why.
+/// Unusable files to set aside, with reasons.
 fn set_aside(env: &Env, dir: &Path, done: &Salvage, place: &Path) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     for (name, why) in &done.aside {
@@ -194,7 +195,7 @@ fn set_aside(env: &Env, dir: &Path, done: &Salvage, place: &Path) -> Result<Vec<
     Ok(lines)
 }
 
-/// A repair that was killed after its last step has told nobody what it lost.
+/// Losses of a repair that was killed after its last step, before it could report them.
 fn earlier_losses(fs: &dyn Fs, dir: &Path) -> Result<Vec<String>> {
     let list = switch::list_of_lost(dir);
     Ok(match fs.exists(&list)? {
@@ -203,8 +204,8 @@ fn earlier_losses(fs: &dyn Fs, dir: &Path) -> Result<Vec<String>> {
     })
 }
 
-/// How many keys there are, if the database proves sound as it is, read as `check` does and also opened to be written: that
-/// settles what an unclean end has left, and with it what is damaged may go unseen.
+/// The number of keys, if the database proves sound as it is, both read as `check` reads it and opened for
+/// writing: opening settles what an unclean end has left, and damage may go unseen with that.
 fn sound_as_it_is(
     env: &Env,
     dir: &Path,
@@ -212,7 +213,7 @@ fn sound_as_it_is(
     (stop, place): (Option<&'static AtomicBool>, &Path),
 ) -> Result<Option<u64>> {
     let view = Beside::new(env, dir, place, stop)?;
-    // A device has no private view; what was closed in order can be read as it is.
+    // A device has no private view; a pool that was closed in order can be read as it is.
     let options = Options { read_only: env.pm.is_device(place), ..options.clone() };
     let proved = match read_as_it_is(&view, dir, &options, |_, engine, _| engine.check()) {
         Ok(report) if report.is_clean() => prove(&view, dir, &options),
@@ -231,7 +232,7 @@ fn sound_as_it_is(
     }
 }
 
-/// Opens and checks the database as it is seen in `view`; also says which sequence number is its last.
+/// Opens and checks the database seen in `view`; also returns its last sequence number.
 fn prove(view: &Beside, dir: &Path, options: &Options) -> Result<(CheckReport, u64)> {
     let core = Core::new(dir.to_path_buf(), options.clone(), view.env())?;
     let (engine, last) = engine::open(core.clone())?;
@@ -241,7 +242,7 @@ fn prove(view: &Beside, dir: &Path, options: &Options) -> Result<(CheckReport, u
     report.and_then(|report| closed.map(|()| (report, last)))
 }
 
-/// Checks a database; in what is sound all keys are counted, those too that only a write buffer has.
+/// Checks a database; if it is sound, counts all keys, including those only in a write buffer.
 fn check_and_count(core: &Core, engine: &Arc<dyn Engine>) -> Result<CheckReport> {
     let mut report = engine.check()?;
     if report.is_clean() {
@@ -255,8 +256,8 @@ fn check_and_count(core: &Core, engine: &Arc<dyn Engine>) -> Result<CheckReport>
     Ok(report)
 }
 
-/// Reads and checks, by `look`, the database as it is seen in `view`. Nothing of it changes by that: of what a repair has made
-/// neither the pool that stays in its place nor the new one is to have a session that the manifest does not know.
+/// Reads and checks, by `look`, the database seen in `view`. Reading changes nothing: neither the pool that
+/// stays in its place nor a new one may get a session that the manifest does not know.
 fn read_as_it_is(
     view: &Beside,
     dir: &Path,
@@ -271,7 +272,7 @@ fn read_as_it_is(
     report.and_then(|report| closed.map(|()| report))
 }
 
-/// Whether opening removes a table that is another database's. It is nobody's to remove.
+/// Whether opening removes a table that belongs to another database. Nobody may remove such a table.
 fn hides_a_stranger(env: &Env, dir: &Path, view: &Beside) -> Result<bool> {
     let own = Manifest::open(env.fs.clone(), dir)?.state().identity.origin();
     let is_stranger = |name: &OsStr| {
@@ -282,7 +283,7 @@ fn hides_a_stranger(env: &Env, dir: &Path, view: &Beside) -> Result<bool> {
     Ok(view.fs.changes().hidden.iter().any(|name| is_stranger(name)))
 }
 
-/// An error if another version wrote any of it: that is sound, and not to be touched.
+/// An error if another version of Terrace wrote any of it: such a database is sound and must not be touched.
 fn admit_versions(fs: &dyn Fs, dir: &Path) -> Result<()> {
     for path in fs.list(dir)? {
         let outcome = match FileName::parse(&path) {
@@ -290,7 +291,7 @@ fn admit_versions(fs: &dyn Fs, dir: &Path) -> Result<()> {
             Some(FileName::Log(_)) => LogReader::origin(fs, &path).map(drop),
             _ => Ok(()),
         };
-        // Everything else is dealt with where it is met.
+        // Everything else is handled where it is met.
         outcome.or_else(|e| if e.is_of_another_version() { Err(e) } else { Ok(()) })?;
     }
     Ok(())
@@ -310,8 +311,8 @@ fn place_of_pool(env: &Env, dir: &Path, options: &Options) -> Result<PathBuf> {
         .ok_or_else(|| Error::invalid(format!("{} is {}", place.display(), pool::LEADS_NOWHERE)))
 }
 
-/// An error where no pool lies in `place` and the database's lies elsewhere, or may: a repair without it would give up what
-/// is in it.
+/// An error where no pool lies in `place` and the database's pool lies elsewhere, or may: a repair without it
+/// would give up what it holds.
 fn refuse_wrong_place(env: &Env, dir: &Path, options: &Options, place: &Path) -> Result<()> {
     pool::refuse_name_of_another_file(&options.pool, dir)?;
     if env.pm.exists(place)? {
@@ -321,7 +322,7 @@ fn refuse_wrong_place(env: &Env, dir: &Path, options: &Options, place: &Path) ->
     let Some(salvaged) = Manifest::salvage(&*env.fs, dir)? else {
         let is_data =
             |path: &PathBuf| matches!(FileName::parse(path), Some(FileName::Table(_) | FileName::Log(_)));
-        // The log of `lsm` lies in files, if it is not in a pool: where there are any, that is what there is to be repaired.
+        // Without a pool the log of `lsm` lies in files. If log files exist, they are the data to repair.
         let may_go_without = || Ok(options.engine.may_lack_pool() && env.fs.list(dir)?.iter().any(is_data));
         if is_asked || may_go_without()? {
             return Ok(());
@@ -343,7 +344,7 @@ fn refuse_wrong_place(env: &Env, dir: &Path, options: &Options, place: &Path) ->
     }
 }
 
-/// An error, before anything is written, where a new pool has certainly no room.
+/// An error, before anything is written, if a new pool certainly does not fit.
 fn need_room(env: &Env, options: &Options, place: &Path) -> Result<()> {
     let holds_everything = options.engine.keeps_all_in_memory() && env.pm.exists(place)?;
     if env.pm.is_device(place) && env.pm.exists(place)? {

@@ -1,6 +1,8 @@
-//! The note in the folder of a repair: that the folder is a repair's, and which pool. `docs/formats/repair.md` has its bytes.
+//! The note in the folder of a repair: it says that the folder belongs to a repair, and names the pool.
+//! `docs/formats/repair.md` has its bytes.
 //!
-//! It is the first file in the folder and the last to go. Without it nobody knows that the others, and the pool, were a repair's.
+//! It is the first file in the folder and the last to go. Without it nobody knows that the other files, and
+//! the pool, were a repair's.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -18,12 +20,13 @@ pub(super) const NAME: &str = "NOTE";
 
 const SORT: Sort = Sort { magic: *b"TERRNOTE", version: 2, what: "the note of a repair" };
 
-/// What a repair notes before it writes anything else.
+/// What a repair records before it writes anything else.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Note {
-    /// The database's directory, absolute: in another one, to which all of it was copied, the pool is not the repair's.
+    /// The database's absolute directory: if all of it was copied to another directory, the pool is not the
+    /// repair's.
     pub dir: PathBuf,
-    /// The new pool, if nothing lay in its place when the repair began.
+    /// The new pool, if its place was empty when the repair began.
     pub pool: Option<PathBuf>,
 }
 
@@ -43,9 +46,10 @@ impl Note {
             .ok_or_else(|| SORT.damaged(path, "bytes that do not decode"))
     }
 
-    /// The note in `folder`. `None`: there is none, or one that a power cut has torn, beside which nothing lies.
+    /// The note in `folder`. `None`: there is no note, or a power cut has torn it, and then nothing lies
+    /// beside it.
     ///
-    /// Errors: what lies there is none, and so nobody knows that the folder is a repair's.
+    /// The file is no note, so nobody knows that the folder is a repair's.
     pub fn read(fs: &dyn Fs, folder: &Path) -> Result<Option<Note>> {
         let path = folder.join(NAME);
         if !fs.exists(&path)? {
@@ -60,20 +64,20 @@ impl Note {
         }
     }
 
-    /// The pool that may go with what the repair of `dir` has left, as whoever works in that finds it.
+    /// The pool that may be removed with what the repair of `dir` has left, by a path valid from `dir`.
     pub fn pool_of(&self, dir: &Path) -> Option<&Path> {
         let is_here = std::path::absolute(dir).is_ok_and(|dir| dir == self.dir);
         self.pool.as_deref().filter(|pool| pool.is_relative() || is_here)
     }
 }
 
-/// Whether a pool has the name of one that a repair makes, and lies where it may.
+/// Whether a pool is named like one that a repair makes, and lies where such a pool may.
 fn is_beside(pool: &Path) -> bool {
     let has_suffix = pool.as_os_str().as_bytes().ends_with(POOL_SUFFIX.as_bytes());
     has_suffix && !pool.components().any(|part| part.as_os_str() == OsStr::new(".."))
 }
 
-/// Decodes what may be a note, for the fuzzer; what decodes must be encoded to what decodes to the same.
+/// Decodes a possible note, for the fuzzer; encoding what was decoded must decode to the same.
 pub(crate) fn decode_note(data: &[u8]) {
     let path = Path::new(NAME);
     if let Ok(note) = Note::decode(path, data) {

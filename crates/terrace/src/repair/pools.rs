@@ -1,4 +1,5 @@
-//! Pools as a repair leaves them: a new one lies beside the old one, which is opened as a private copy and never changed.
+//! Pools during a repair: a new one lies beside the old one, which is opened as a private copy and never
+//! changed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,10 +11,10 @@ use terrace_pmem::{Pool, PoolOptions};
 use super::stop::Stop;
 use crate::env::PmSpace;
 
-/// What is added to the name of a pool's place.
+/// The suffix added to the name of a pool's place.
 pub(super) const POOL_SUFFIX: &str = ".repair";
 
-/// Where a repair makes a pool that is to lie at `path`.
+/// Where a repair makes a pool that belongs at `path`.
 pub(super) fn pool_beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(POOL_SUFFIX);
@@ -23,15 +24,15 @@ pub(super) fn pool_beside(path: &Path) -> PathBuf {
 /// Which pool lies in a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PoolNow {
-    /// The one that was there, or none.
+    /// The previous one, or none.
     AsBefore,
-    /// None: the one that was there is to go.
+    /// None: the previous one is to be removed.
     Removed,
     /// A new one, which lies beside.
     New,
 }
 
-/// Pools, of which one is being replaced.
+/// Pools, one of which is being replaced.
 #[derive(Debug)]
 pub(super) struct BesidePm {
     pub pm: Arc<dyn PmSpace>,
@@ -91,7 +92,7 @@ impl PmSpace for BesidePm {
             PoolNow::New => self.pm.open(&pool_beside(path), options),
             PoolNow::Removed => Err(Error::io(path, "open", std::io::ErrorKind::NotFound.into())),
             PoolNow::AsBefore => {
-                // Read only, it is as safe as a copy, and a device can be opened so.
+                // Read-only access is as safe as a copy, and works for a device.
                 let private = !options.read_only;
                 self.pm.open(path, &PoolOptions { private, ..options.clone() })
             }

@@ -20,7 +20,7 @@ const MOST_BYTES: u64 = 64 << 20;
 pub(super) struct Sort {
     pub magic: [u8; 8],
     pub version: u32,
-    /// What it is, for messages.
+    /// The sort's name, for messages.
     pub what: &'static str,
 }
 
@@ -62,7 +62,7 @@ impl Sort {
         }
     }
 
-    /// Whether `data` may be what a power cut has left of such a file that was being written.
+    /// Whether `data` may be what a power cut left of such a file while it was being written.
     pub fn may_be_torn(&self, data: &[u8]) -> bool {
         let head = &data[..data.len().min(self.magic.len())];
         self.magic.starts_with(head) || data.iter().all(|byte| *byte == 0)
@@ -77,12 +77,13 @@ pub(super) fn path_of(r: &mut Reader<'_>) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(r.bytes()?)))
 }
 
-/// A path, where an empty one is none.
+/// A path; `None` for an empty one.
 pub(super) fn some_path(path: PathBuf) -> Option<PathBuf> {
     Some(path).filter(|path| !path.as_os_str().is_empty())
 }
 
-/// Asserts that `bytes` are those of the page in `docs/formats`, and that no flip of a bit and no cut leaves what decodes.
+/// Asserts that `bytes` are those of the page in `docs/formats`, and that nothing with a flipped bit or cut
+/// short decodes.
 #[cfg(test)]
 pub(super) fn assert_golden(bytes: &[u8], golden: &str, decodes: impl Fn(&[u8]) -> bool) {
     let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();

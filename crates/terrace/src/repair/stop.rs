@@ -1,4 +1,4 @@
-//! The wish that a repair ends before its last step.
+//! The request that a repair end before its last step.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use terrace_base::{Error, Result};
 pub(super) struct Stop(pub Option<&'static AtomicBool>);
 
 impl Stop {
-    /// An error once it is.
+    /// An error once it is requested.
     pub fn look(self, path: &Path) -> Result<()> {
         match self.0 {
             Some(stop) if stop.load(Ordering::Relaxed) => {

@@ -1,7 +1,8 @@
 //! Putting a repair's files in place of what was there.
 //!
 //! 1. Until the record of a repair has its name, nothing that was there has changed; from then on the repair has happened.
-//! 2. Each step does nothing where it was done before: a kill or a power cut at any moment, and it is begun again.
+//! 2. Each step does nothing if it was done before: after a kill or a power cut at any moment it starts
+//!    again.
 //! 3. A file has its new name durably before it loses its old one.
 
 use std::ffi::OsString;
@@ -18,32 +19,32 @@ use crate::env::{Env, PmSpace};
 use crate::manifest::{self, FileName, LOST_FOLDER, Manifest, REPAIR_RECORD, REPAIR_RECORD_TEMP};
 use crate::salvage::Salvage;
 
-/// The name of the list of what lies there and why.
+/// The name of the list of the files there, with reasons.
 const LIST: &str = "LIST";
 
-/// A file of no contents that is put into the folder to find whether it takes any.
+/// An empty file put into the folder to test whether it takes any.
 const PROBE: &str = "PROBE";
 
-/// Where the first repair that set something aside says what that was.
+/// The first repair's list of what it set aside.
 pub(super) fn list_of_lost(dir: &Path) -> PathBuf {
     dir.join(LOST_FOLDER).join(LIST)
 }
 
-/// Whether a repair was cut short that has happened already.
+/// Whether a repair has happened but was cut short before its end.
 pub(crate) fn is_unfinished(fs: &dyn Fs, dir: &Path) -> Result<bool> {
     fs.exists(&dir.join(REPAIR_RECORD))
 }
 
-/// Puts in place what a repair that was cut short has left, if there is one; returns its record.
+/// Puts in place what an unfinished repair has left, if there is one; returns its losses.
 pub(crate) fn finish(env: &Env, dir: &Path) -> Result<Option<Vec<String>>> {
     let Some(record) = unfinished(env, dir)? else { return Ok(None) };
-    // Its name may not be durable yet, and what is done from here on must not be done without it.
+    // Its name may not be durable yet, and nothing below may happen without that.
     env.fs.sync_dir(dir)?;
     apply(env, dir, &record)?;
     Ok(Some(record.lost))
 }
 
-/// The record of a repair that was cut short, which can be carried out, if there is one.
+/// The record of an unfinished repair that can be carried out, if there is one.
 fn unfinished(env: &Env, dir: &Path) -> Result<Option<Journal>> {
     if !is_unfinished(&*env.fs, dir)? {
         return Ok(None);
@@ -53,12 +54,13 @@ fn unfinished(env: &Env, dir: &Path) -> Result<Option<Journal>> {
     Ok(Some(record))
 }
 
-/// What the repair lost that was cut short, if there is one; nothing is done about it.
+/// The losses of an unfinished repair, if there is one; does nothing about it.
 pub(super) fn losses_to_come(env: &Env, dir: &Path) -> Result<Option<Vec<String>>> {
     Ok(unfinished(env, dir)?.map(|record| record.lost))
 }
 
-/// An error where a repair was cut short in its last step: to read without that would be to read what it has replaced.
+/// An error where a repair was cut short in its last step: otherwise the caller would read what it has
+/// replaced.
 pub(crate) fn refuse_unfinished(env: &Env, dir: &Path) -> Result<()> {
     match unfinished(env, dir)? {
         Some(_) => {
@@ -68,7 +70,7 @@ pub(crate) fn refuse_unfinished(env: &Env, dir: &Path) -> Result<()> {
     }
 }
 
-/// An error if the record is another database's, or if what it puts in place is not there, since somebody has removed it.
+/// An error if the record is another database's, or if somebody has removed what it puts in place.
 fn verify(env: &Env, dir: &Path, record: &Journal) -> Result<()> {
     let refused = |found: String| {
         let found =
@@ -76,7 +78,7 @@ fn verify(env: &Env, dir: &Path, record: &Journal) -> Result<()> {
         Error::corruption(&dir.join(REPAIR_RECORD), 0, "the record of this directory's repair", found)
     };
     let missing = |what: &Path| refused(format!("one whose {} is gone", what.display()));
-    // What is kept in `lost` nobody needs.
+    // Nothing needs the files kept in `lost`.
     for (from, to) in record.links.iter().filter(|(_, to)| !to.starts_with(LOST_FOLDER)) {
         if !env.fs.exists(&dir.join(from))? && !env.fs.exists(&dir.join(to))? {
             return Err(missing(from));
@@ -100,7 +102,7 @@ fn verify(env: &Env, dir: &Path, record: &Journal) -> Result<()> {
     }
 }
 
-/// Whether a record is of the database in `dir`, as far as that has a manifest which tells, and its own manifest is.
+/// Whether a record is of the database in `dir`, as far as the manifests in `dir` and of the record can tell.
 fn is_of(fs: &dyn Fs, dir: &Path, record: &Journal) -> Result<bool> {
     let here = Manifest::salvage(fs, dir)?.map(|salvaged| salvaged.state.identity.uuid);
     let (manifest, number) = (FileName::Manifest(record.manifest).path(Path::new("")), record.manifest);
@@ -111,7 +113,7 @@ fn is_of(fs: &dyn Fs, dir: &Path, record: &Journal) -> Result<bool> {
         && here.is_none_or(|here| here == record.database))
 }
 
-/// Makes what was done in `view` what lies in `dir`.
+/// Turns the state of `view` into the state of `dir`.
 pub(super) fn commit(env: &Env, dir: &Path, view: &Beside, done: &Salvage) -> Result<()> {
     let record = plan(env, dir, view, done)?;
     let folder = beside::folder(dir);
@@ -143,7 +145,8 @@ fn fills_lost(record: &Journal) -> bool {
     record.links.iter().map(|(_, to)| to).chain(aside).any(|to| to.starts_with(LOST_FOLDER))
 }
 
-/// Makes the folder `lost` and has it take a file: after the last step it would be too late to find that it cannot.
+/// Makes the folder `lost` and tests that it can take a file: after the last step a failure would come too
+/// late.
 fn prepare_lost(fs: &dyn Fs, dir: &Path) -> Result<()> {
     let lost = dir.join(LOST_FOLDER);
     fs.create_dir_all(&lost)
@@ -151,7 +154,7 @@ fn prepare_lost(fs: &dyn Fs, dir: &Path) -> Result<()> {
         .map_err(|e| cannot_take(e, &lost, "cannot take what the repair is to keep there"))
 }
 
-/// Has a file of the folder get the name `taken`, and lose it again.
+/// Gives a file of the folder the name `taken`, and removes the name again.
 fn probe(fs: &dyn Fs, dir: &Path, taken: &Path) -> Result<()> {
     let probe = beside::folder(dir).join(PROBE);
     if !fs.exists(&probe)? {
@@ -164,7 +167,7 @@ fn probe(fs: &dyn Fs, dir: &Path, taken: &Path) -> Result<()> {
     fs.remove(taken)
 }
 
-/// What it means that a file cannot get a name in a place.
+/// The error for a file that cannot get a name in a place.
 fn cannot_take(error: Error, place: &Path, why: &str) -> Error {
     let is_the_place = |kind| {
         matches!(kind, ErrorKind::CrossesDevices | ErrorKind::AlreadyExists | ErrorKind::NotADirectory)
@@ -177,7 +180,7 @@ fn cannot_take(error: Error, place: &Path, why: &str) -> Error {
     }
 }
 
-/// What is to be done so that `dir` is what `view` shows.
+/// What must be done to turn `dir` into what `view` shows.
 fn plan(env: &Env, dir: &Path, view: &Beside, done: &Salvage) -> Result<Journal> {
     let fs = &*env.fs;
     let changes = view.fs.changes();
@@ -201,7 +204,7 @@ fn plan(env: &Env, dir: &Path, view: &Beside, done: &Salvage) -> Result<Journal>
         let to = free_name(env, dir, Path::new(LOST_FOLDER), name)?;
         list.push_str(&format!("{}: {why}\n", to.display()));
         if pointers.contains(&name.into()) {
-            // Its name is needed: what is kept is a copy.
+            // Its name is needed, so a copy is kept.
             let copy = format!("{name}.damaged");
             write(fs, &beside::folder(dir).join(&copy), &fs.read(&dir.join(name))?)?;
             record.links.push((folder.join(copy), to));
@@ -248,7 +251,7 @@ fn plan_pool(
     Ok(Some(PoolMove { place: named(place)?, new, aside }))
 }
 
-/// A name that nothing has, in a folder of the directory or elsewhere.
+/// An unused name, in a folder of the directory or elsewhere.
 fn free_name(env: &Env, dir: &Path, folder: &Path, name: &str) -> Result<PathBuf> {
     let names = std::iter::once(name.to_string()).chain((2..u32::MAX).map(|n| format!("{name}.{n}")));
     for name in names {
@@ -266,7 +269,7 @@ fn write(fs: &dyn Fs, path: &Path, bytes: &[u8]) -> Result<()> {
     file.sync()
 }
 
-/// Does what the record says, as far as it has not been done.
+/// Carries out the rest of the record.
 fn apply(env: &Env, dir: &Path, record: &Journal) -> Result<()> {
     let fs = &*env.fs;
     if fills_lost(record) {
@@ -292,7 +295,7 @@ fn apply(env: &Env, dir: &Path, record: &Journal) -> Result<()> {
         }
     }
     fs.sync_dir(dir)?;
-    // The folder first: its files would hold the bytes of files that are removed later.
+    // The folder first: its files would keep the bytes of files that are removed later.
     beside::empty(fs, dir)?;
     fs.remove(&dir.join(REPAIR_RECORD))?;
     fs.sync_dir(dir)?;
@@ -300,7 +303,7 @@ fn apply(env: &Env, dir: &Path, record: &Journal) -> Result<()> {
     Ok(())
 }
 
-/// Gives a file a second name, or the other name where the file system cannot.
+/// Gives a file a second name, or renames it where the file system has no links.
 fn link(fs: &dyn Fs, from: &Path, to: &Path) -> Result<()> {
     match fs.link(from, to) {
         Err(Error::Io { cause, .. })
@@ -315,7 +318,8 @@ fn link(fs: &dyn Fs, from: &Path, to: &Path) -> Result<()> {
 fn move_pool(pm: &dyn PmSpace, dir: &Path, pool: &PoolMove) -> Result<()> {
     let place = dir.join(&pool.place);
     let new = pool.new.as_ref().map(|new| dir.join(new));
-    // Once the new one has its place, what lies there is that. It has it for good before the record goes.
+    // Once the new pool has its place, the file there is that pool. Its name is made durable before the
+    // record goes.
     if new.as_ref().map_or(Ok(false), |new| pm.exists(new).map(|is_there| !is_there))? {
         return pm.sync_name(&place);
     }
@@ -327,10 +331,10 @@ fn move_pool(pm: &dyn PmSpace, dir: &Path, pool: &PoolMove) -> Result<()> {
     new.map_or(Ok(()), |new| pm.rename(&new, &place))
 }
 
-/// Removes what a repair has written that did not come to its end.
+/// Removes what an unfinished repair has written.
 pub(super) fn discard(env: &Env, dir: &Path) -> Result<()> {
     if is_unfinished(&*env.fs, dir)? {
-        // It has happened, and what it has written is needed.
+        // The repair has happened, and what it has written is needed.
         return Ok(());
     }
     let temporary = dir.join(REPAIR_RECORD_TEMP);
@@ -348,7 +352,7 @@ mod tests {
 
     use super::*;
 
-    /// Pools that are but names on a disk.
+    /// Pools that are only names on a disk.
     #[derive(Debug, Default)]
     struct Names {
         fs: SimFs,
@@ -382,8 +386,8 @@ mod tests {
         }
     }
 
-    /// A process that was killed within the renaming has not made it durable, and whoever goes on removes the record that says
-    /// what was to be done.
+    /// A process killed during the rename has not made it durable, and the process that continues removes the
+    /// record of what was to be done.
     #[test]
     fn a_pool_that_has_its_name_already_has_it_for_good() {
         let (pm, dir) = (Names::default(), Path::new("/db"));

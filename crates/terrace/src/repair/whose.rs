@@ -1,8 +1,8 @@
-//! Whose the files in a directory are.
+//! Whose files lie in a directory: Terrace's or another store's.
 //!
-//! Names prove nothing: RocksDB and LevelDB call their files as Terrace does. What a file begins or ends with does. A
-//! directory of another store is not touched, and a repair touches nothing where no file is Terrace's. Looking
-//! writes nothing and makes no file.
+//! Names prove nothing: RocksDB and LevelDB name their files as Terrace does. The first or last bytes of a
+//! file do. A directory of another store is never touched, and a repair touches nothing if no file is
+//! Terrace's. Looking writes nothing and creates no file.
 
 use std::path::{Path, PathBuf};
 
@@ -14,16 +14,16 @@ use crate::env::Env;
 use crate::manifest::{self, FileName};
 use crate::options::PoolChoice;
 
-/// What Terrace's files begin with: tables, manifests and logs, pools.
+/// First bytes of Terrace's files: tables, manifests and logs, pools.
 const OURS: [&[u8]; 3] = [b"TERRTBL\n", b"TERRALOG", b"TERRPOOL"];
 
-/// What a table ends with.
+/// Last bytes of a table.
 const TABLE_END: &[u8] = b"\nLBTRRET";
 
-/// Where a pool has its second superblock.
+/// Offset of the second superblock of a pool.
 const SECOND_SUPERBLOCK_AT: u64 = 4096;
 
-/// What files of other stores begin with, where in the file, and whose they are. The name of the file is given where only
+/// First bytes of other stores' files, their offsets, and the stores' names. A file name is given where only
 /// that makes it certain.
 const THEIRS: [(Option<&str>, u64, &[u8], &str); 6] = [
     (None, 0, b"redb\x1a\x0a\xa9\x0d\x0a", "redb"),
@@ -34,7 +34,7 @@ const THEIRS: [(Option<&str>, u64, &[u8], &str); 6] = [
     (Some("data.mdb"), 24, &[0xde, 0xc0, 0xef, 0xbe], "LMDB"),
 ];
 
-/// What tables of other stores end with.
+/// Last bytes of other stores' tables.
 const TABLE_ENDS: [(&[u8], &str); 2] = [
     (&[0xf7, 0xcf, 0xf4, 0x85, 0xb7, 0x41, 0xe2, 0x88], "RocksDB"),
     (&[0x57, 0xfb, 0x80, 0x8b, 0x24, 0x75, 0x47, 0xdb], "LevelDB"),
@@ -46,16 +46,16 @@ const POINTER_BYTES: u64 = 64;
 /// Whose a directory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whose {
-    /// A file in it is Terrace's beyond doubt.
+    /// It holds a file that is certainly Terrace's.
     Terrace,
-    /// Another store's, by its name.
+    /// It belongs to another store, named here.
     Another(&'static str),
     /// Nothing in it tells.
     Unknown,
 }
 
 impl Whose {
-    /// Looks at what lies in `dir`, or at `dir` itself where that is a file. What cannot be read tells nothing.
+    /// Looks at the files in `dir`, or at `dir` itself if that is a file. Unreadable files tell nothing.
     ///
     /// # Errors
     ///
@@ -79,7 +79,7 @@ impl Whose {
     }
 }
 
-/// An error if the directory is another store's.
+/// An error if the directory belongs to another store.
 pub(crate) fn admit(fs: &dyn Fs, dir: &Path) -> Result<()> {
     match Whose::is(fs, dir)? {
         Whose::Another(name) => {
@@ -92,7 +92,7 @@ pub(crate) fn admit(fs: &dyn Fs, dir: &Path) -> Result<()> {
     }
 }
 
-/// An error if nothing in the directory is proof of a database, and neither is its pool, which may lie elsewhere.
+/// An error if neither the directory nor its pool, which may lie elsewhere, proves that a database is there.
 pub(crate) fn admit_repair(env: &Env, dir: &Path, pool: &PoolChoice) -> Result<()> {
     let fs = &*env.fs;
     admit(fs, dir)?;
@@ -117,7 +117,7 @@ fn has_pool(env: &Env, dir: &Path, choice: &PoolChoice) -> Result<bool> {
     let options = PoolOptions { media, salvage: true, prefault: false, ..PoolOptions::default() };
     match env.pm.open(&path, &options) {
         Err(e @ Error::Locked { .. }) => Err(e),
-        // That of another version is one, too.
+        // A pool of another version is one, too.
         Err(e) => Ok(e.is_of_another_version() || e.kind() == ErrorKind::Corruption),
         Ok(_) => Ok(true),
     }
@@ -130,7 +130,7 @@ fn is_ours(fs: &dyn Fs, path: &Path) -> bool {
     begins(0) || ends || has(&*file, SECOND_SUPERBLOCK_AT, OURS[2])
 }
 
-/// Whose a file is, if it is known to be another store's.
+/// The store that a file belongs to, if it is known to be another one.
 fn another(fs: &dyn Fs, path: &Path) -> Option<&'static str> {
     let file = fs.open(path, Access::Random).ok()?;
     let is_named = |name: Option<&str>| name.is_none_or(|name| path.file_name().is_some_and(|n| n == name));
@@ -140,7 +140,8 @@ fn another(fs: &dyn Fs, path: &Path) -> Option<&'static str> {
     begun.map(|(.., whose)| *whose).or_else(|| ended().map(|(_, whose)| *whose))
 }
 
-/// Whose a directory is by its files together: RocksDB's and LevelDB's pointer names a manifest and nothing else.
+/// The store that a directory's files together belong to: the pointer of RocksDB and LevelDB names a manifest
+/// and holds nothing else.
 fn of_many(fs: &dyn Fs, files: &[PathBuf]) -> Option<&'static str> {
     let names: Vec<&str> = files.iter().filter_map(|path| path.file_name()?.to_str()).collect();
     if names.iter().any(|name| is_numbered(name, "OPTIONS-")) {

@@ -1,8 +1,9 @@
-//! What repairs of all engines begin with: which tables there are, what of them is sound, what is lost.
+//! The first part of every engine's repair: which tables exist, which parts of them are sound, what is lost.
 //!
-//! Tables are the ground truth: those of the manifest, or where that is damaged or older than they are, every one that is
-//! there and has not left it for certain. Each is read in full, and of a damaged one the blocks that are sound go into a
-//! new table. A table is what it says it is, whatever its name; one that says it is another database's is set aside.
+//! Tables are the ground truth: those of the manifest, or, where that is damaged or older than the tables,
+//! every existing table that has not certainly been dropped. Each is read in full; the sound blocks of a
+//! damaged one go into a new table. A table is what its contents say, whatever its name; one that says it is
+//! another database's is set aside.
 
 mod runs;
 
@@ -25,14 +26,14 @@ use crate::pool;
 
 pub(crate) use runs::{Runs, each_newest_in};
 
-/// Whose a database is by what is left of it.
+/// Which database the remaining files belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
-    /// The first bytes of its identity, by tables or logs.
+    /// The first bytes of its identity, according to tables or logs.
     Told(u64),
-    /// The same, where as many tables and logs say something else.
+    /// The same, where equally many tables and logs say otherwise.
     Disputed(u64),
-    /// By the pool alone, which may be another database's.
+    /// According to the pool alone, which may be another database's.
     ByPool(u64),
 }
 
@@ -44,7 +45,7 @@ impl Owner {
     }
 }
 
-/// A repair under way. What it does to the directory of `core` is seen by nobody else until it is over.
+/// A repair under way. Nobody else sees its changes to the directory of `core` until it is over.
 pub(crate) struct Salvage {
     pub core: Arc<Core>,
     pub report: RepairReport,
@@ -52,34 +53,35 @@ pub(crate) struct Salvage {
     pub options: TableOptions,
     /// The next file number.
     pub next: u64,
-    /// Where the manifest is damaged or has lost its end: the tables that have certainly left it.
+    /// Where the manifest is damaged or has lost its end: the tables that have certainly been dropped.
     pub left: Option<BTreeSet<u64>>,
-    /// What shows that the manifest has lost its end, where that is known already.
+    /// Evidence that the manifest has lost its end, if already known.
     pub lost_end: Option<String>,
-    /// The last write of what is whole in the pool and the manifest does not name, and what that is.
+    /// The last write in whole items of the pool that the manifest does not name, and which item that is.
     pub newest_unnamed: Option<(u64, String)>,
-    /// What a repair that believed the manifest found of its having lost its end.
+    /// Evidence that the manifest has lost its end, found by a repair that had trusted it.
     pub found_lost_end: Option<String>,
-    /// The last write that was about to be flushed, where the pool says so: what logs do not go back to was.
+    /// The last write that was about to be flushed, according to the pool: writes that the logs do not reach
+    /// back to were flushed.
     pub flushing: u64,
-    /// Files that are to be kept out of the way, by name, and why.
+    /// Files to set aside, by name, with reasons.
     pub aside: BTreeMap<String, String>,
-    /// Why the pool that was there is to be kept out of the way, if it is.
+    /// Why the previous pool is to be set aside, if it is.
     pub pool_aside: Option<String>,
     /// Whether anything but the pool says which database this is.
     is_known: bool,
-    /// Whether a manifest says what the database was created with.
+    /// Whether a manifest records what the database was created with.
     is_recorded: bool,
-    /// Whose the tables are that the manifest does not tell of.
+    /// The owner of the tables that the manifest does not mention.
     owner: Option<Owner>,
-    /// The tables that are there by the numbers that they say they have, each with where it says it comes from.
+    /// The existing tables by the numbers stored in them, each with the origin it names.
     tables: BTreeMap<u64, (PathBuf, u64)>,
 }
 
 /// Versions of keys, for a new table.
 pub(crate) type Entries = Vec<(Vec<u8>, u64, Kind, Bytes)>;
 
-/// Which table a sound one is or is made of, and its figures.
+/// The number of the table that a sound one is or is made from, and its figures.
 pub(crate) type Sound = (u64, TableMeta);
 
 impl Salvage {
@@ -103,22 +105,22 @@ impl Salvage {
         }
     }
 
-    /// Notes what was done.
+    /// Reports an action.
     pub fn did(&mut self, action: impl Into<String>) {
         self.report.actions.push(action.into());
     }
 
-    /// Notes what could not be brought back.
+    /// Reports a loss.
     pub fn lost(&mut self, what: impl Into<String>) {
         self.report.lost.push(what.into());
     }
 
-    /// Notes that a file is damaged or not the database's: it is kept, out of the way.
+    /// Reports that a file is damaged or not the database's, and sets it aside.
     pub fn set_aside(&mut self, name: impl Into<String>, why: impl Into<String>) {
         self.aside.entry(name.into()).or_insert(why.into());
     }
 
-    /// Notes damage to a file that cannot be read further.
+    /// Reports damage to a file that cannot be read further.
     pub fn damaged_file(&mut self, error: &Error) {
         if let Error::Corruption { file, .. } = error
             && let Some(name) = file.file_name().and_then(|name| name.to_str())
@@ -128,19 +130,19 @@ impl Salvage {
         }
     }
 
-    /// Notes that a log cannot be read further, and what that means.
+    /// Reports that a log cannot be read further, and what that means.
     pub fn damaged_log(&mut self, error: &Error) {
         self.damaged_file(error);
         self.lost(format!("{error}: the writes of this log from there on"));
     }
 
-    /// The pool of the database `identity`, as far as it is known whose that is.
+    /// The pool to look for: that of the database `identity`, with how much of it is known.
     pub fn sought<'a>(&self, identity: &'a Identity) -> pool::Sought<'a> {
         pool::Sought { identity, is_known: self.is_known, is_recorded: self.is_recorded }
     }
 
-    /// The pool, as it is, for what an engine has in it beside logs; these have been looked at before, which has told what is
-    /// wrong with it.
+    /// The pool, as it is, for what an engine keeps in it beside logs; the logs have been read before, and
+    /// what is wrong with the pool was reported then.
     pub fn open_pool(&mut self, identity: &Identity, known: Option<&State>) -> Result<Option<Pool>> {
         let core = self.core.clone();
         let (path, media) = pool::request(&core, identity)?;
@@ -156,7 +158,8 @@ impl Salvage {
         Ok(Some(pool))
     }
 
-    /// The manifest's state, or what can still be read of it, and the identity; new files are numbered past all others.
+    /// The manifest's state, or what can still be read of it, and the identity; new files get numbers after
+    /// all existing ones.
     pub fn begin(&mut self, engine: EngineKind) -> Result<(Option<State>, Identity)> {
         let known = self.known_state()?;
         if let Some(found) = self.lost_end.take() {
@@ -174,10 +177,10 @@ impl Salvage {
         self.is_known = self.is_recorded || !matches!(self.owner, None | Some(Owner::ByPool(_)));
         let doubt = match self.owner.filter(|_| known.is_none()) {
             Some(Owner::ByPool(_)) => {
-                Some("whose the pool is: it alone says which database this was, and may be another one's")
+                Some("the pool's owner: only the pool names the database, and may be another one's")
             }
             Some(Owner::Disputed(_)) => {
-                Some("whose the database is: as many files are of one as are of another, whose are set aside")
+                Some("the database's owner: equally many files name another database; those are set aside")
             }
             Some(Owner::Told(_)) | None => None,
         };
@@ -190,7 +193,7 @@ impl Salvage {
     fn known_state(&mut self) -> Result<Option<State>> {
         match Manifest::open(self.core.fs.clone(), &self.core.dir) {
             Ok(manifest) => Ok(Some((*manifest.state()).clone())),
-            // That the system fails to read it proves no damage.
+            // A system failure while reading proves no damage.
             Err(e) if e.is_system_failure() => Err(e),
             Err(e) => {
                 self.did(format!("the manifest is of no use ({e}); making it anew from the tables"));
@@ -208,7 +211,7 @@ impl Salvage {
         }
     }
 
-    /// Notes that the manifest has lost its newest groups, as `found` shows: what it names is not all there is.
+    /// Reports that the manifest has lost its newest groups, as `found` shows: it does not name everything.
     pub fn manifest_lost_its_end(&mut self, found: &str) -> Result<()> {
         if self.left.is_some() {
             return Ok(());
@@ -226,7 +229,7 @@ impl Salvage {
         Ok(files.iter().filter_map(|path: &PathBuf| FileName::parse(path)).collect())
     }
 
-    /// Numbers of the log files that are there.
+    /// Numbers of the existing log files.
     pub fn log_files(&self) -> Result<BTreeSet<u64>> {
         let number = |name| if let FileName::Log(n) = name { Some(n) } else { None };
         Ok(self.files()?.into_iter().filter_map(number).collect())
@@ -241,16 +244,16 @@ impl Salvage {
         Ok(())
     }
 
-    /// Finds out which table each file is. What is another database's is set aside, and so is a second copy.
+    /// Identifies the table in each file. Files of another database and second copies are set aside.
     fn identify_tables(&mut self, known: Option<&State>, identity: &Identity) -> Result<()> {
         let names = self.files()?.into_iter();
         let mut numbers: Vec<u64> =
             names.filter_map(|name| if let FileName::Table(n) = name { Some(n) } else { None }).collect();
-        // First those that are what they are called: of two of one number such a one counts.
+        // Files whose name and content agree come first: of two with one number such a file counts.
         let mut found = Vec::with_capacity(numbers.len());
         for number in numbers.drain(..) {
             let path = FileName::Table(number).path(&self.core.dir);
-            // What does not even say what it is, is taken for what it is called.
+            // A file that does not even say which table it is, is taken for the table of its name.
             let (own, origin) = match Table::identify(self.core.fs(), &path) {
                 Err(e) if e.is_system_failure() => return Err(e),
                 told => told.unwrap_or((number, identity.origin())),
@@ -274,12 +277,12 @@ impl Salvage {
         Ok(())
     }
 
-    /// The tables that are there.
+    /// The existing tables.
     pub fn present_tables(&self) -> BTreeSet<u64> {
         self.tables.keys().copied().collect()
     }
 
-    /// The tables that hold what the database held, of those that are there. The report tells of the rest.
+    /// The existing tables that hold the database's contents. The report covers the others.
     pub fn wanted_tables(&mut self, known: Option<&State>) -> BTreeSet<u64> {
         let present = self.present_tables();
         let named: BTreeSet<u64> = known.iter().flat_map(|s| s.files()).collect();
@@ -295,7 +298,7 @@ impl Salvage {
         &present - &left
     }
 
-    /// The tables that are sound, after the sound parts of the others have been put into new ones.
+    /// The sound tables, after the sound parts of the others have been written into new ones.
     pub fn sound_tables(&mut self, wanted: BTreeSet<u64>) -> Result<Vec<Sound>> {
         let mut sound = Vec::new();
         for number in wanted {
@@ -350,7 +353,7 @@ impl Salvage {
         Ok(self.brought(made, &name).into_iter().map(|meta| (number, meta)).collect())
     }
 
-    /// Writes entries, which are in order, into new tables.
+    /// Writes entries, which must be in order, into new tables.
     pub fn write_tables(&mut self, entries: Entries, source: &str) -> Result<Vec<TableMeta>> {
         let (core, options) = (self.core.clone(), self.options.clone());
         let mut runs = Runs::new(&core, &options, &mut self.next);

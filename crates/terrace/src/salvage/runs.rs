@@ -1,5 +1,5 @@
-//! Entries on their way into new tables: sorted by parts, so that never more of them is in memory than the budget has room
-//! for, and written as each part is full.
+//! Entries on their way into new tables: sorted in parts, so that memory never holds more than the budget
+//! allows; each part is written when it is full.
 
 use bytes::Bytes;
 use terrace_base::Result;
@@ -9,10 +9,10 @@ use crate::core::Core;
 use crate::manifest::FileName;
 use crate::tables::{each_newest, merge_ahead};
 
-/// A part is never smaller than this.
+/// The least size of a part.
 const LEAST_BYTES: usize = 1 << 20;
 
-/// Nor larger, however large the memory budget is.
+/// The largest size of a part, however large the memory budget is.
 const MOST_BYTES: usize = 32 << 20;
 
 /// Bytes of memory that an entry takes beside its key and value.
@@ -21,13 +21,13 @@ const ENTRY_BYTES: usize = 96;
 /// Bytes read ahead from each table of a merge, at most.
 const READAHEAD_BYTES: usize = 256 << 10;
 
-/// A version of a key: the key, its number, what it says and its value.
+/// A version of a key: the key, its number, its kind and its value.
 type Version = (Vec<u8>, u64, Kind, Bytes);
 
-/// What a version is given to: its key, its number, what it says and its value.
+/// Receives a version: its key, its number, its kind and its value.
 pub(crate) type Each<'a> = dyn FnMut(&[u8], u64, Kind, &[u8]) -> Result<()> + 'a;
 
-/// Tables being made of entries that come in any order.
+/// Builds tables from entries that come in any order.
 pub(crate) struct Runs<'a> {
     core: &'a Core,
     options: &'a TableOptions,
@@ -35,7 +35,7 @@ pub(crate) struct Runs<'a> {
     held: Vec<Version>,
     bytes: usize,
     limit: usize,
-    /// Whether what came so far came in order: then a part ends between two keys.
+    /// Whether all entries so far came in order: then a part ends between two keys.
     ordered: bool,
     made: Vec<TableMeta>,
 }
@@ -78,15 +78,15 @@ impl<'a> Runs<'a> {
         self.core.fs().sync_dir(&self.core.dir)
     }
 
-    /// The tables that were made.
+    /// The tables that were written.
     pub fn finish(mut self) -> Result<Vec<TableMeta>> {
         self.write()?;
         Ok(self.made)
     }
 }
 
-/// Gives `each` the newest version of each key in the `tables`, in order of the keys. [`Runs`] has made the tables for no
-/// database in particular.
+/// Gives `each` the newest version of each key in the `tables`, in order of the keys. [`Runs`] has written
+/// these tables without an owner.
 pub(crate) fn each_newest_in(core: &Core, tables: &[TableMeta], each: &mut Each<'_>) -> Result<()> {
     let child = |meta: &TableMeta, ahead| -> Result<Box<dyn Cursor>> {
         let file = core.files.hold_table(meta);

@@ -6,8 +6,9 @@ use terrace_table::{Cursor, MergeCursor, merge};
 use crate::core::Core;
 use crate::core::memory::Loan;
 
-/// A merge over what `child` makes of each of `inputs`, at its first entry. Up to `readahead` bytes are read ahead in each,
-/// fewer where the memory budget is small; they count as a job's for as long as the loan is kept.
+/// A merge over the cursors that `child` makes for each of `inputs`, at its first entry. It reads ahead up to
+/// `readahead` bytes in each, fewer if the memory budget is small; they count as a job's as long as the loan
+/// is kept.
 pub(crate) fn merge_ahead<T>(
     core: &Core,
     readahead: usize,
@@ -24,7 +25,7 @@ pub(crate) fn merge_ahead<T>(
     Ok((cursor, loan))
 }
 
-/// Has `each` see the first version of each key, which is the newest, from where `cursor` is to its end.
+/// Shows `each` the first version of each key, which is the newest, from the position of `cursor` to its end.
 pub(crate) fn each_newest(
     cursor: &mut dyn Cursor,
     mut each: impl FnMut(&mut dyn Cursor) -> Result<()>,

@@ -1,4 +1,4 @@
-//! The tables of a database: writing them, and what is known of those that there are.
+//! The tables of a database: writing them, and the set of existing ones.
 //!
 //! | file | what it does |
 //! |---|---|

@@ -1,14 +1,14 @@
 //! The tables of a database, by number.
 //!
-//! What the manifest says of a table is in memory; its file is opened when it is read ([`Table::lazy`]), and which files
-//! are open at a time is bounded (`Options::max_open_tables`).
+//! The manifest's figures of a table are in memory; its file is opened when it is read ([`Table::lazy`]), and
+//! the number of open files is bounded (`Options::max_open_tables`).
 //!
-//! 1. Readers take the tables of a moment and may read them for as long as they hold them: a file is removed when the
-//!    manifest does not name it any more and nobody holds its table.
+//! 1. Readers take the tables at one moment and may read them as long as they hold them: a file is removed
+//!    when the manifest no longer names it and nobody holds its table.
 //! 2. A table enters before anything leads to it and leaves when nothing does any more. So a reader that finds no table
-//!    has asked with something outdated, and looks again.
-//! 3. A change costs what it changes: the tables of two moments share the rest.
-//! 4. With each change it is decided anew whether tables are read through mappings (`core/table_reads.rs`).
+//!    has used a stale name, and looks again.
+//! 3. The cost of a change depends on the change: the tables of two moments share the rest.
+//! 4. Each change decides again whether tables are read through mappings (`core/table_reads.rs`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::core::files::{Files, missing_table};
 use crate::core::table_reads::TableReader;
 use crate::manifest::Manifest;
 
-/// The tables of one moment. A copy shares what it does not change.
+/// The tables at one moment. A copy shares what it does not change.
 pub(crate) type TableMap = RedBlackTreeMapSync<u64, Arc<Table>>;
 
 /// The tables of an open database.
@@ -34,7 +34,7 @@ pub(crate) type TableMap = RedBlackTreeMapSync<u64, Arc<Table>>;
 pub(crate) struct TableStore {
     files: Arc<Files>,
     cache: Arc<BlockCache>,
-    /// Where all of them come from.
+    /// The origin of all of them.
     origin: u64,
     map: ArcSwap<TableMap>,
     reader: Arc<TableReader>,
@@ -45,8 +45,8 @@ pub(crate) struct TableStore {
 }
 
 impl TableStore {
-    /// The tables that the manifest names, none of which is looked at yet. Where nothing that is done here is kept, one
-    /// that is missing stands for what is lost: whatever may have been in it is an error to ask for.
+    /// The tables that the manifest names; none of them is opened yet. In a session that keeps nothing, a
+    /// missing table stands for what is lost: reading anything that may have been in it is an error.
     pub fn new(core: &Core, manifest: &Manifest) -> Result<TableStore> {
         let state = manifest.state();
         let missing: BTreeSet<u64> = match reads_only(core) {
@@ -86,7 +86,7 @@ impl TableStore {
         Table::mapped(file, meta.clone(), self.origin, cache, self.reader.maps())
     }
 
-    /// A table that has just been written, which is looked at now: nothing is to fail once the manifest names it.
+    /// A table that was just written; it is opened now, so that nothing fails once the manifest names it.
     pub fn made(&self, meta: &TableMeta) -> Result<Arc<Table>> {
         let table = self.of(meta);
         table.load()?;
@@ -122,7 +122,8 @@ impl TableStore {
         });
     }
 
-    /// Takes out tables that the manifest does not name any more. Their files go in this order once nobody reads them.
+    /// Removes tables that the manifest no longer names. Their files are removed in this order once nobody
+    /// reads them.
     pub fn remove(&self, numbers: &[u64]) {
         self.change(|map, bytes| {
             for number in numbers {
@@ -143,15 +144,15 @@ impl TableStore {
         let mut map = TableMap::clone(&self.map.load());
         edit(&mut map, &mut alone);
         let before = self.map.swap(Arc::new(map));
-        // What goes with it may have files to be removed: nobody waits for that.
+        // Dropping a table may remove files: nobody waits for that.
         drop(alone);
         drop(before);
         self.decide();
     }
 }
 
-/// An error that names a table which is missing, before anything is opened that would have to be closed in order. A
-/// database that is opened to be read only goes without it.
+/// An error that names a missing table, before anything is opened that would have to be closed cleanly. A
+/// database that is opened only for reading works without it.
 pub(crate) fn refuse_missing(core: &Core, manifest: &Manifest) -> Result<()> {
     let missing = manifest.listing()?.missing_tables;
     match missing.first() {
@@ -160,7 +161,7 @@ pub(crate) fn refuse_missing(core: &Core, manifest: &Manifest) -> Result<()> {
     }
 }
 
-/// Whether nothing that is done here is kept, so that what is not there takes nothing with it.
+/// Whether this session keeps nothing, so that a missing table takes nothing else with it.
 fn reads_only(core: &Core) -> bool {
     core.options.read_only || core.is_scratch
 }

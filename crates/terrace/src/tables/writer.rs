@@ -1,6 +1,6 @@
 //! Writing tables for a flush or a compaction, one after the other as each fills up.
 //!
-//! 1. A file goes with its writer: it is removed unless somebody keeps it.
+//! 1. A file is dropped with its writer: it is removed unless somebody keeps it.
 //! 2. All versions of a key go into the same table.
 
 use std::sync::Arc;
@@ -29,13 +29,13 @@ pub(crate) struct TableWriter<'a> {
     last_key: Vec<u8>,
 }
 
-/// The table being written. Its file is closed before it goes.
+/// The table being written. Its file is closed before it is removed.
 struct Open {
     builder: TableBuilder,
     file: MadeFile,
 }
 
-/// A finished table. Its bytes are durable, its name is not, and the manifest does not have it.
+/// A finished table. Its bytes are durable, its name is not, and the manifest does not name it.
 #[derive(Debug)]
 pub(crate) struct MadeTable {
     pub meta: TableMeta,
@@ -44,7 +44,7 @@ pub(crate) struct MadeTable {
     pub file: MadeFile,
 }
 
-/// The file of a table, which goes when this is dropped.
+/// The file of a table; dropping this removes it.
 #[derive(Debug)]
 pub(crate) struct MadeFile {
     files: Arc<Files>,
@@ -67,7 +67,7 @@ impl MadeFile {
         self.kept = true;
     }
 
-    /// The file stays until the manifest has decided about a group that has failed and names it.
+    /// The file stays until the manifest has decided about a failed group that names it.
     pub fn keep_until_decided(mut self) {
         self.kept = true;
         self.files.remove_when_decided([self.number]);
@@ -83,7 +83,7 @@ impl Drop for MadeFile {
 }
 
 impl<'a> TableWriter<'a> {
-    /// A writer of tables that get their numbers from `manifest`.
+    /// A writer of tables with numbers from `manifest`.
     pub fn new(files: &'a Arc<Files>, manifest: &'a Manifest, options: WriterOptions) -> Self {
         TableWriter { files, manifest, options, current: None, last_key: Vec::new() }
     }
@@ -93,7 +93,7 @@ impl<'a> TableWriter<'a> {
         self.current.as_ref().map(|open| open.file.number)
     }
 
-    /// Whether a version of `key` may go to a table of its own: the one being written, if there is one, has none.
+    /// Whether a version of `key` may go to a new table: the one being written, if there is one, has none.
     pub fn may_cut(&self, key: &[u8]) -> bool {
         self.current.is_none() || self.last_key != key
     }
@@ -103,7 +103,8 @@ impl<'a> TableWriter<'a> {
         self.current.as_ref().is_some_and(|open| open.builder.estimated_bytes() >= self.options.table_bytes)
     }
 
-    /// Adds a version; keys ascend, and the sequence numbers of a key descend. Begins a table where there is none.
+    /// Adds a version; keys ascend, and the sequence numbers of a key descend. Begins a table if there is
+    /// none.
     pub fn add(&mut self, key: &[u8], seq: u64, kind: Kind, value: &[u8]) -> Result<()> {
         debug_assert!(
             self.current.is_some() || self.last_key.is_empty() || self.last_key != key,

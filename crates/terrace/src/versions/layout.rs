@@ -1,4 +1,4 @@
-//! A record, as it lies in a pool, and the word that names one. `docs/formats/versions.md` tells it byte by byte.
+//! A record in a pool, and the word that names one. `docs/formats/versions.md` describes the bytes.
 
 use terrace_base::checksum::{crc32c, crc32c_append};
 use terrace_index::kinds;
@@ -17,20 +17,20 @@ pub(crate) const LINK_BYTES: u64 = 8;
 const VALUE_BITS: u32 = 48;
 const VALUE_MASK: u64 = (1 << VALUE_BITS) - 1;
 
-/// Of the second word of a head, the number.
+/// The bits of the number in the second word of a head.
 pub(crate) const NUMBER_MASK: u64 = VALUE_MASK;
 
 /// In an index word: the version is a deletion; the record has a link.
 const TOMBSTONE: u64 = 1 << 48;
 const LINKED: u64 = 1 << 49;
-/// The record has the word of the place where its value lies, in place of the value.
+/// The record has the word of the value's place instead of the value.
 const REMOTE: u64 = 1 << 53;
 
-/// In a record's length of its value: the same.
+/// In the length of a record's value: the bits of the length, and the flag of a deletion.
 const LEN_BITS: u32 = 31;
 const HEAD_TOMBSTONE: u32 = 1 << LEN_BITS;
 
-/// A length of a value that says that the word of its place is there instead.
+/// The length that marks a record with the word of the value's place instead.
 pub(crate) const REMOTE_LEN: u32 = (1 << LEN_BITS) - 1;
 /// Bytes of that word.
 pub(crate) const REMOTE_BYTES: u64 = 8;
@@ -46,7 +46,7 @@ const _: () = {
     );
 };
 
-/// What the index has for a key: where the record of its newest version is, and what kind of one.
+/// The index's word for a key: where the record of its newest version lies, and of which kind it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecordRef(u64);
 
@@ -56,12 +56,12 @@ impl RecordRef {
         RecordRef(offset | if tombstone { TOMBSTONE } else { 0 } | if linked { LINKED } else { 0 })
     }
 
-    /// As [`new`](Self::new), of a record that has the place of its value.
+    /// Like [`new`](Self::new), for a record with the place of its value.
     pub fn remote(offset: u64, linked: bool) -> RecordRef {
         RecordRef(RecordRef::new(offset, false, linked).0 | REMOTE)
     }
 
-    /// The word that the bits are, if they are one.
+    /// Decodes a word; `None` if the bits are none.
     pub fn decode(bits: u64) -> Option<RecordRef> {
         let offset = bits & VALUE_MASK;
         let flags = TOMBSTONE | LINKED | REMOTE;
@@ -88,12 +88,12 @@ impl RecordRef {
         self.0 & LINKED != 0
     }
 
-    /// Whether its record has the place of the value in place of the value.
+    /// Whether its record has the place of the value instead of the value.
     pub fn is_remote(self) -> bool {
         self.0 & REMOTE != 0
     }
 
-    /// What its record's slot is for.
+    /// The kind of its record's slot.
     pub fn kind(self) -> PmKind {
         if self.is_linked() { LINKED_KIND } else { RECORD_KIND }
     }
@@ -111,7 +111,7 @@ pub(crate) struct Head {
     pub value_len: u32,
     pub tombstone: bool,
     pub key_len: u16,
-    /// The number that the version was written under.
+    /// The number under which the version was written.
     pub number: u64,
 }
 
@@ -126,12 +126,12 @@ impl Head {
         out
     }
 
-    /// Bytes that lie behind the key: the value, or the word of its place.
+    /// Bytes after the key: the value, or the word of its place.
     pub fn body_bytes(&self) -> u64 {
         if self.is_remote() { REMOTE_BYTES } else { u64::from(self.value_len) }
     }
 
-    /// Whether the word of the value's place lies there.
+    /// Whether the word of the value's place follows the key.
     pub fn is_remote(&self) -> bool {
         self.value_len == REMOTE_LEN
     }
@@ -149,7 +149,7 @@ impl Head {
     }
 }
 
-/// The checksum of a record: of its place in the pool, of its head behind the checksum, of key and value.
+/// The checksum of a record: over its place in the pool, its head after the checksum, key and value.
 pub(crate) fn record_crc(place: u64, head: &[u8; HEAD_BYTES as usize], key: &[u8], value: &[u8]) -> u32 {
     let mut first = [0; 20];
     first[..8].copy_from_slice(&place.to_le_bytes());

@@ -1,7 +1,7 @@
 //! Records: one for each version of a key, with its key and value.
 //!
-//! 1. A record is written, flushed and active before anything names it, and drained before what names it is
-//!    published. But for its link nothing of it changes as long as it is there.
+//! 1. A record is written, flushed and active before anything names it, and drained before the word that
+//!    names it is published. Except for its link nothing of it changes as long as it exists.
 //! 2. It is freed after nothing names it any more and all who may see it have left (`limbo`).
 //! 3. A link leads to an older version of the same key, with a lower number. Links serve snapshots, which a session does
 //!    not outlive: they are never made durable, and those of earlier sessions mean nothing.
@@ -18,7 +18,7 @@ use super::layout::{
 /// Values of at least this many bytes are copied past the caches.
 const STREAM_BYTES: usize = 512;
 
-/// A record that is written and flushed, not drained, and named by nobody. Dropped, it is given back.
+/// A record that is written and flushed, not drained, and without a name. Dropping it gives it back.
 #[derive(Debug)]
 pub(crate) struct NewRecord<'p> {
     pool: &'p Pool,
@@ -26,7 +26,7 @@ pub(crate) struct NewRecord<'p> {
     word: RecordRef,
 }
 
-/// What a new record is to hold.
+/// The contents of a new record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Version<'a> {
     pub key: &'a [u8],
@@ -42,13 +42,13 @@ impl<'p> NewRecord<'p> {
         Self::write_as(pool, version, version.older.is_some(), false)
     }
 
-    /// A record with a link of a version whose value lies at the place of a word.
+    /// A record with a link whose value lies at the place of a word.
     pub fn remote(pool: &'p Pool, key: &[u8], place: u64, number: u64, older: Option<u64>) -> Result<Self> {
         let version = Version { key, value: Some(&place.to_le_bytes()), number, older };
         Self::write_as(pool, &version, true, true)
     }
 
-    /// A copy of `record`, in a slot of the same kind and size, over the version that hangs under that.
+    /// A copy of `record`, in a slot of the same kind and size, over the version under that record.
     pub fn copy(pool: &'p Pool, record: &Record<'_>, older: Option<u64>) -> Result<Self> {
         let value = (!record.word.is_tombstone()).then_some(record.value);
         let version = Version { key: record.key, value, number: record.number, older };
@@ -91,7 +91,7 @@ impl<'p> NewRecord<'p> {
         self.word
     }
 
-    /// The record is named now: it stays.
+    /// The record has a name now: it stays.
     pub fn keep(mut self) -> RecordRef {
         self.slot = None;
         self.word
@@ -131,7 +131,7 @@ impl<'p> Record<'p> {
         Ok(record)
     }
 
-    /// Where the record lies, and its length.
+    /// The record's offset and length.
     pub fn range(&self) -> (u64, u64) {
         (self.word.offset(), self.word.before_key() + (self.key.len() + self.value.len()) as u64)
     }
@@ -140,13 +140,13 @@ impl<'p> Record<'p> {
     ///
     /// # Safety
     ///
-    /// If a record was there when the word was loaded, it is not freed for `'p`: the caller has been present in the
-    /// store's limbo since before that, or holds the gate alone. A damaged word may lead anywhere, where bytes may
-    /// change: what is read there is taken for a record only with its checksum.
+    /// If a record was there when the word was loaded, it must not be freed for `'p`: the caller has been
+    /// present in the store's limbo since before that, or holds the gate alone. A damaged word may lead
+    /// anywhere, where bytes may change: what is read there is taken for a record only with its checksum.
     pub unsafe fn peek(pool: &'p Pool, word: RecordRef) -> Result<Self> {
         let at = word.offset();
-        // SAFETY: a record does not change but for its link, which is not in this range, and is not freed (the caller's
-        // promise).
+        // SAFETY: a record does not change except for its link, which is not in this range, and is not freed
+        // (the caller's promise).
         let front = unsafe { pool.bytes(at, HEAD_BYTES)? };
         let Some(front) = front.first_chunk() else { return Err(damaged(pool, at, "a short record")) };
         let head = Head::decode(front);
@@ -164,11 +164,11 @@ impl<'p> Record<'p> {
         Ok(Record { word, key, value, number: head.number })
     }
 
-    /// The record in a slot of `kind` at `at`, if a sound one is there.
+    /// The record in a slot of `kind` at `at`, if it is sound.
     ///
     /// # Safety
     ///
-    /// As for [`peek`](Self::peek), of the record that is there now.
+    /// As for [`peek`](Self::peek), for the record that is there now.
     pub unsafe fn at(pool: &'p Pool, kind: PmKind, at: u64) -> Option<Self> {
         let linked = kind == LINKED_KIND;
         let plain = [false, true].map(|tombstone| RecordRef::new(at, tombstone, linked));
@@ -177,13 +177,13 @@ impl<'p> Record<'p> {
         words.into_iter().find_map(|word| unsafe { Record::load(pool, word) }.ok())
     }
 
-    /// The number of the record at `at`, if one is there: a guess, which nothing proves.
+    /// The number of the record at `at`, if there is one: an unproved guess.
     pub fn number_at(pool: &Pool, at: u64) -> Option<u64> {
         let word = pool.atomic_checked(POff::new(at + 8)).ok()?.load(Ordering::Relaxed);
         Some(word & NUMBER_MASK)
     }
 
-    /// The word of the place of the value, of a record that has that.
+    /// The word of the value's place, for a record that has one.
     pub fn place(&self) -> Option<u64> {
         let bits = || self.value.try_into().map(u64::from_le_bytes).ok();
         if self.word.is_remote() { bits() } else { None }
@@ -197,7 +197,7 @@ impl<'p> Record<'p> {
         Ok(pool.atomic_checked(POff::new(self.word.offset() + HEAD_BYTES))?.load(Ordering::Acquire))
     }
 
-    /// Makes `older` what the link leads to. Not durable, and need not be.
+    /// Makes the link lead to `older`. This is not durable, and need not be.
     pub fn relink(&self, pool: &Pool, older: Option<u64>) -> Result<()> {
         if !self.word.is_linked() {
             return Err(damaged(pool, self.word.offset(), "a record without a link"));

@@ -86,7 +86,7 @@ fn what_cannot_be_named_is_not_flushed() {
     assert!(outcome.is_err() && bench.errors() == 0);
 }
 
-/// Whoever waits beside a flush that fails is woken, and does it itself.
+/// A thread that waits beside a failing flush is woken, and flushes itself.
 #[test]
 fn a_failed_flush_is_done_by_whoever_waits_for_it() {
     let bench = Bench::new(&[1]);
@@ -112,7 +112,7 @@ fn a_failed_flush_is_done_by_whoever_waits_for_it() {
     assert_eq!(bench.errors(), 1);
 }
 
-/// Whoever waits beside a flush that succeeds does nothing.
+/// A thread that waits beside a successful flush does nothing.
 #[test]
 fn a_flush_is_not_done_twice() {
     let bench = Bench::new(&[1]);
@@ -129,7 +129,7 @@ fn a_flush_is_not_done_twice() {
         has_begun.recv().unwrap();
         let waiter = scope.spawn(move || {
             let gone = || bench.waiting.lock().is_empty();
-            // Looking may have come too late to find anything.
+            // The check may have come too late to find anything.
             bench.flushes.wait_until(&bench.core, gone, || bench.run(|_| Err(broken())))
         });
         go.send(()).unwrap();
@@ -137,7 +137,7 @@ fn a_flush_is_not_done_twice() {
     });
 }
 
-/// What jobs are done for.
+/// The numbers that jobs have recorded.
 type Seen = Mutex<Vec<u64>>;
 
 #[test]
@@ -224,7 +224,7 @@ fn a_close_does_not_wait_for_a_thread_that_others_keep() {
     assert!(seen.lock().is_empty(), "nor does it begin once the database is closed");
 }
 
-/// A database that has always something to compact lets others compact in between.
+/// A database that always has something to compact lets others compact in between.
 #[test]
 fn compactions_of_databases_that_share_a_thread_take_turns() {
     static ORDER: Mutex<Vec<&str>> = Mutex::new(Vec::new());
@@ -256,13 +256,13 @@ fn compactions_of_databases_that_share_a_thread_take_turns() {
     one.compact(&Arc::downgrade(&engine), busy);
     other.compact(&Arc::downgrade(&engine), short);
     queued.send(()).unwrap();
-    // Whoever waits until it is idle would do it on his own thread.
+    // Waiting until idle would do it on the waiting thread.
     one.wait_until(|| ORDER.lock().len() == 6);
     assert_eq!(ORDER.lock()[..3], ["one", "other", "one"]);
     assert!(one.close() && other.close());
 }
 
-/// Compactions that are still to be done, and how often files were swept.
+/// The remaining compactions, and how often files were swept.
 #[derive(Debug, Default)]
 struct Tables {
     due: Mutex<Vec<Result<()>>>,

@@ -1,4 +1,4 @@
-//! When compactions have their slots, and what is done by whoever waits while the threads are busy for others.
+//! When compactions get their slots, and what waiting threads do while the executor's threads are busy.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -6,7 +6,7 @@ use terrace_base::exec::Job;
 
 use super::*;
 
-/// Threads that are busy for other databases: jobs are kept, and nobody comes for them.
+/// Threads that are busy for other databases: jobs are kept, and no thread takes them.
 #[derive(Default)]
 struct Busy {
     jobs: Mutex<Vec<Job>>,
@@ -51,7 +51,7 @@ fn whoever_waits_until_nothing_is_left_does_it_while_the_threads_are_busy() {
     assert_eq!(*engine.lock(), [1, 2, 3], "a thread that comes late does nothing again");
 }
 
-/// Writers compact themselves, and whoever wants nobody to compact need not wait for a thread.
+/// Writers compact themselves, and a caller that wants all slots need not wait for a thread.
 #[test]
 fn a_compaction_that_waits_for_a_thread_has_no_slot() {
     let jobs = Background::new(Bench::with(&[], Arc::new(Busy::default())).core, 1);
@@ -78,7 +78,7 @@ fn what_was_asked_for_while_all_slots_were_taken_is_done_when_they_are_given_bac
     assert!(engine.due.lock().is_empty());
 }
 
-/// So does one that was queued before, and meets them taken when it begins.
+/// So is one that was queued before, and finds the slots taken when it begins.
 #[test]
 fn a_compaction_that_finds_no_slot_when_it_begins_is_done_later() {
     let core = Bench::new(&[]).core;
@@ -145,13 +145,13 @@ fn a_helper_takes_its_slot_when_it_begins_or_goes() {
     assert_eq!(*engine.lock(), [3, 4]);
 }
 
-/// Others have what there is to do: whoever is stopped waits for them.
+/// Others do the compactions: a stopped writer waits for them.
 #[test]
 fn whoever_is_stopped_waits_for_what_others_compact() {
     let jobs = Background::new(Bench::with(&[], Arc::new(Busy::default())).core, 2);
     let (others, looks) = (Mutex::new(jobs.free_slot()), AtomicUsize::new(0));
     let enough = || {
-        // They end while he waits.
+        // They end during the wait.
         if looks.fetch_add(1, Ordering::Relaxed) == 2 {
             others.lock().take();
         }
@@ -161,7 +161,7 @@ fn whoever_is_stopped_waits_for_what_others_compact() {
     assert!(others.lock().is_none() && looks.load(Ordering::Relaxed) >= 3);
 }
 
-/// Tickets of jobs that somebody else has done are not many: the next jobs have them.
+/// Tickets whose jobs were done by others do not accumulate: the next jobs use them.
 #[test]
 fn a_lane_has_no_more_tickets_than_it_had_jobs_at_once() {
     let busy = Arc::new(Busy::default());

@@ -2,7 +2,7 @@
 
 use super::{BucketFigures, BucketOptions, LEVELS};
 
-/// Something to be done. Buckets are named by their place.
+/// A job to do. Buckets are named by their index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pick {
     /// All tables of this level, 0 or 1, become one sublevel of the next.
@@ -27,11 +27,11 @@ pub(crate) enum Pick {
 /// How urgent it is to merge a level, the most urgent last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Need {
-    /// It may be merged, for it is read.
+    /// It may be merged, because it is read.
     Eligible,
-    /// It is to be merged, for writes have filled it.
+    /// It should be merged, because writes have filled it.
     Due,
-    /// It goes before whole buckets.
+    /// It precedes whole buckets.
     Urgent,
 }
 
@@ -46,20 +46,22 @@ struct Candidate {
     reads: f64,
 }
 
-/// The most worthwhile of all, if anything is. `reads` counts, by bucket and level, lookups that looked into the level since
-/// it was merged last. `oldest` is the oldest moment that somebody sees, or may come to see; none if that is the present.
+/// The most worthwhile job, if there is one. `reads` counts, by bucket and level, lookups that reached the
+/// level since its last merge. `oldest` is the oldest moment that somebody sees, or may come to see; `None`
+/// if that is the present.
 ///
 /// In this order:
 ///
-/// 1. levels at twice their threshold, the one that is furthest beyond first;
-/// 2. buckets that are full, the largest first. Until its turn comes no other merge of such a bucket starts, for it
-///    must be idle;
+/// 1. levels at twice their threshold, the one furthest beyond first;
+/// 2. buckets that are full, the largest first. Until its turn comes no other merge of such a bucket starts,
+///    since it must be idle;
 /// 3. other levels that are due, by priority: `read_weight` times its share of reads, and its share of sublevels, both
 ///    relative to the average;
 /// 4. levels that are only eligible, likewise;
 /// 5. neighbours that are small, the smallest first.
 ///
-/// A merge that there is no room for is none: smaller ones may make it, and the levels of a full bucket go on.
+/// A merge without room is not chosen: smaller ones may make the room, and the levels of a full bucket are
+/// still merged.
 pub(crate) fn choose(
     buckets: &[BucketFigures],
     reads: &[[u64; LEVELS]],
@@ -92,7 +94,7 @@ fn candidates(
         let reads = reads.get(bucket).map_or(0, |levels| levels[level]);
         let progress = figures.progress(level, options);
         let need = need(figures, level, progress, reads, options)?;
-        // The whole bucket is merged next, and what is read of it with that.
+        // The whole bucket is merged next, and its read levels with it.
         let goes = need == Need::Urgent || !is_full[bucket];
         let goes = goes && figures.levels[level].bytes <= options.room;
         let sublevels = figures.levels[level].sublevels as f64;
@@ -124,7 +126,7 @@ fn need(
     }
 }
 
-/// The candidate of the greatest need, and of those the one to go first.
+/// The candidate with the greatest need, and among equals the one to go first.
 fn best<'c>(candidates: &'c [Candidate], options: &BucketOptions) -> Option<&'c Candidate> {
     let average = |sum: f64| sum / candidates.len().max(1) as f64;
     let sublevels = average(candidates.iter().map(|c| c.sublevels).sum());
@@ -143,7 +145,7 @@ fn fullest(buckets: &[BucketFigures], is_full: &[bool]) -> Option<usize> {
     idle.max_by_key(|i| buckets[*i].bytes)
 }
 
-/// The two neighbours that are the smallest together, if they are small enough to be one.
+/// The two neighbours with the smallest sum, if they are small enough to be one.
 fn smallest_neighbours(buckets: &[BucketFigures], options: &BucketOptions) -> Option<Pick> {
     let limit = options.capacity / (2 * options.split_into.max(1) as u64);
     let sums = buckets.windows(2).enumerate().filter_map(|(left, pair)| {

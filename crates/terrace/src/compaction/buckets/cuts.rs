@@ -1,33 +1,35 @@
-//! Where a bucket is cut, and what of it needs no writing.
+//! Where a bucket is cut, and which of its tables need no rewriting.
 
 use std::ops::RangeInclusive;
 
 use super::ranges::are_alone;
 use super::{BucketOptions, BucketTable, KeyRange};
 
-/// Pieces that a bucket is cut into in which so many bytes live: one, unless they are more than half of its capacity.
+/// The number of pieces for a bucket with this many live bytes: one, unless they are more than half of its
+/// capacity.
 pub(crate) fn pieces(live_bytes: u64, options: &BucketOptions) -> usize {
     if live_bytes > options.capacity / 2 { options.split_into.max(2) } else { 1 }
 }
 
 /// Keys at which a bucket is cut into up to `pieces`, ascending: each piece but the first begins at one of them.
 ///
-/// `sublevels` has keys of each sublevel of the whole bucket ([`rows`](super::rows)), ascending, as many for each part of
-/// its bytes as for any other. `first` is the bucket's smallest key, so that no piece is empty.
+/// `sublevels` has keys of each sublevel of the whole bucket ([`rows`](super::rows)), ascending, in
+/// proportion to its bytes everywhere. `first` is the bucket's smallest key, so that no piece is empty.
 ///
-/// As published: the keys that cut each sublevel evenly; of all of these those that cut them evenly.
+/// As published: the keys that cut each sublevel evenly; and among all of these, those that cut them evenly.
 pub(crate) fn splitters(sublevels: &[Vec<Vec<u8>>], pieces: usize, first: &[u8]) -> Vec<Vec<u8>> {
     let mut all: Vec<&Vec<u8>> = sublevels.iter().flat_map(|keys| evenly(keys, pieces)).collect();
     all.sort_unstable();
     distinct(evenly(&all, pieces).map(|key| (*key).clone()).collect(), first)
 }
 
-/// The keys that cut `keys` into so many even pieces.
+/// The keys that cut `keys` into this many even pieces.
 fn evenly<T>(keys: &[T], pieces: usize) -> impl Iterator<Item = &T> {
     (1..pieces).filter_map(move |i| keys.get(i * keys.len() / pieces))
 }
 
-/// The cuts that are left where the tables of these ranges stay as they are: one inside of a table moves to its start.
+/// The remaining cuts if the tables of these ranges stay as they are: one inside of a table moves to its
+/// start.
 pub(crate) fn fit(mut cuts: Vec<Vec<u8>>, kept: &[KeyRange<'_>], first: &[u8]) -> Vec<Vec<u8>> {
     for cut in &mut cuts {
         let inside = |(smallest, largest): &&KeyRange<'_>| *smallest < &cut[..] && &cut[..] <= *largest;
@@ -46,9 +48,9 @@ fn distinct(mut cuts: Vec<Vec<u8>>, first: &[u8]) -> Vec<Vec<u8>> {
     cuts
 }
 
-/// Tables that stay as they are when their bucket is merged whole, by number: they overlap no other, and there is nothing
-/// in them to drop. Smaller ones are merged into larger ones, so that tables do not become many; larger ones would leave
-/// no place to cut the bucket.
+/// Numbers of the tables that stay as they are when their bucket is merged as a whole: they overlap no other,
+/// and have nothing to drop. Smaller ones are merged into larger ones, to keep tables few; larger ones would
+/// leave no place to cut the bucket.
 pub(crate) fn kept(tables: &[BucketTable<'_>], bytes: RangeInclusive<u64>) -> Vec<u64> {
     let ranges: Vec<KeyRange<'_>> = tables.iter().map(BucketTable::range).collect();
     let holds_garbage = |t: &BucketTable<'_>| t.deletes > 0 || t.keeps_old;

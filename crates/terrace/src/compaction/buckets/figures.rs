@@ -1,9 +1,9 @@
-//! What a choice is made from.
+//! The input of a choice.
 
 use super::ranges::{heaviest, sublevels};
 use super::{BucketOptions, KeyRange, LEVELS};
 
-/// One table of a bucket, as far as deciding needs it.
+/// One table of a bucket, as far as a choice needs it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct BucketTable<'a> {
     /// The table's number.
@@ -38,7 +38,7 @@ impl<'a> BucketTable<'a> {
     }
 }
 
-/// One level of a bucket. All but the last are of tables that are not busy.
+/// One level of a bucket. All figures but the last cover only tables that are not busy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct LevelFigures {
     /// The most tables that overlap at one key.
@@ -51,18 +51,18 @@ pub(crate) struct LevelFigures {
     pub(crate) is_busy: bool,
 }
 
-/// What a table holds that may go when no snapshot needs it any more.
+/// What can be dropped from a table when no snapshot needs it any more.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Droppable {
     /// The table's largest sequence number: no snapshot from there on needs any of it.
     max_seq: u64,
     /// Bytes that its tombstones free.
     freed: u64,
-    /// Bytes of the table if it had to keep what it would not otherwise hold; else 0.
+    /// Bytes of the table if it had to keep what it would not otherwise hold; otherwise 0.
     stuck: u64,
 }
 
-/// A summary of one bucket, to be made anew when its tables change.
+/// A summary of one bucket, to be made again when its tables change.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct BucketFigures {
     /// Its levels.
@@ -71,15 +71,15 @@ pub(crate) struct BucketFigures {
     pub(crate) bytes: u64,
     /// A job reads tables of it.
     pub(crate) is_busy: bool,
-    /// What its thresholds differ from others' by.
+    /// The source of its thresholds' jitter.
     pub(crate) seed: u64,
     /// Bytes of its last level that lie on one sublevel.
     base: u64,
-    /// Bytes of versions that newer ones hide, as an estimate.
+    /// Estimated bytes of versions that newer ones hide.
     hidden: u64,
-    /// What its last merge of the whole left in it, if that did not cut it.
+    /// What the last merge of the whole bucket left in it, if that did not cut it.
     merged: u64,
-    /// Bytes of tables that a merge of the whole leaves as they are.
+    /// Bytes of tables that a merge of the whole bucket leaves as they are.
     kept: u64,
     droppable: Vec<Droppable>,
 }
@@ -87,8 +87,8 @@ pub(crate) struct BucketFigures {
 impl BucketFigures {
     /// The figures of a bucket that has these tables.
     ///
-    /// * `overlap`: the share of keys that tables hold which older tables hold too, of a sample; 0 if unknown.
-    /// * `merged`: bytes that the last merge of the whole bucket left in it; 0 if that has cut it, and if there was none
+    /// * `overlap`: the share of tables' keys that older tables hold, too, by a sample; 0 if unknown.
+    /// * `merged`: bytes that the last merge of the whole bucket left in it; 0 if it was cut, or not merged
     ///   since the opening.
     /// * `seed`: a number of its own, for instance a hash of its lower bound.
     pub(crate) fn new(tables: &[BucketTable<'_>], overlap: f64, merged: u64, seed: u64) -> Self {
@@ -98,7 +98,7 @@ impl BucketFigures {
             let wanted = tables.iter().filter(|t| level.is_none_or(|level| t.level() == level));
             heaviest(&wanted.map(|t| (t.range(), t.bytes)).collect::<Vec<_>>())
         };
-        // What lies on one sublevel hides nothing of itself.
+        // Tables on one sublevel hide nothing of each other.
         let hidden = ((bytes - weigh(None)) as f64 * overlap.clamp(0.0, 1.0)) as u64;
         let is_settled = is_settled(&levels);
         BucketFigures {
@@ -108,31 +108,33 @@ impl BucketFigures {
             seed,
             base: weigh(Some(LEVELS - 1)),
             hidden,
-            // One table of one key is what a merge would leave.
+            // A single table of one key is what a merge would leave.
             merged: if is_settled && is_one_key(tables) { bytes } else { merged },
             kept: 0,
             droppable: tables.iter().filter_map(|t| droppable(t, is_settled)).collect(),
         }
     }
 
-    /// The same of a bucket of which a merge of the whole leaves tables of so many bytes as they are ([`kept`](super::kept)).
+    /// The same for a bucket in which a merge of the whole leaves this many bytes of tables as they are
+    /// ([`kept`](super::kept)).
     pub(crate) fn keeping(self, bytes: u64) -> Self {
         BucketFigures { kept: bytes, ..self }
     }
 
-    /// Bytes that a merge of the whole reads, and writes at most.
+    /// Bytes that a merge of the whole bucket reads, and the most that it writes.
     pub(crate) fn bytes_to_merge(&self) -> u64 {
         self.bytes.saturating_sub(self.kept)
     }
 
-    /// Bytes that merging all of it would leave, as an estimate. `oldest` is that of [`choose`](super::choose).
+    /// Estimated bytes that merging all of it would leave. `oldest` is that of [`choose`](super::choose).
     pub(crate) fn live_bytes(&self, oldest: Option<u64>) -> u64 {
         let freed: u64 = self.released(oldest).map(|d| d.freed).sum();
         self.bytes.saturating_sub(self.hidden).saturating_sub(freed)
     }
 
-    /// How many times as much as it should it holds: of all there is, beside its capacity; of garbage, beside what lives.
-    /// From 2 on all of it is to be merged, or some of it is being merged. `oldest` is that of [`choose`](super::choose).
+    /// How many times its intended size it holds: for all bytes, relative to its capacity; for garbage,
+    /// relative to the live bytes. From 2 on all of it should be merged, or some of it is being merged.
+    /// `oldest` is that of [`choose`](super::choose).
     pub(crate) fn excess(&self, options: &BucketOptions, oldest: Option<u64>) -> f64 {
         let live = self.live_bytes(oldest);
         let piece = options.capacity / options.split_into.max(2) as u64;
@@ -146,16 +148,16 @@ impl BucketFigures {
         options.threshold() + self.vary(level, options.jitter)
     }
 
-    /// How far `level`, 0 or 1, is on its way to being due; from 1 on it is.
+    /// The progress of `level`, 0 or 1, towards being due; from 1 on it is.
     pub(super) fn progress(&self, level: usize, options: &BucketOptions) -> f64 {
         let figures = &self.levels[level];
-        // Ascending keys lie on one sublevel, in tables that are as small as a memtable.
+        // Ascending keys lie on one sublevel, in tables as small as a memtable.
         let most_tables = options.threshold().saturating_pow(2).max(64);
         let by_depth = figures.sublevels as f64 / self.threshold(level, options) as f64;
         by_depth.max(figures.tables as f64 / most_tables as f64)
     }
 
-    /// Whether all of it is to be merged. `oldest` is that of [`choose`](super::choose).
+    /// Whether all of it should be merged. `oldest` is that of [`choose`](super::choose).
     pub(crate) fn is_full(&self, options: &BucketOptions, oldest: Option<u64>) -> bool {
         self.is_over_capacity(options)
             || self.has_deep_end(options)
@@ -168,16 +170,16 @@ impl BucketFigures {
         idle > 0 && idle >= self.most_bytes(options)
     }
 
-    /// Bytes at which it has outgrown its capacity.
+    /// The size at which it has outgrown its capacity.
     fn most_bytes(&self, options: &BucketOptions) -> u64 {
         let eighths = 8 + self.vary(LEVELS, 3) as u64;
-        // One that could not be split is merged again when that has become worth it.
+        // A bucket that could not be split is merged again only when that has become worth it.
         let grown = self.merged.saturating_add(self.merged / 2);
         (options.capacity / 8).saturating_mul(eighths).max(grown)
     }
 
-    /// Its last level has too many sublevels. Where most of it lies on one of them, and little on the others, it may
-    /// have twice as many: merging them writes all of it.
+    /// Its last level has too many sublevels. If most of it lies on one of them, and little on the others, it
+    /// may have twice as many: merging them rewrites all of it.
     fn has_deep_end(&self, options: &BucketOptions) -> bool {
         let last = &self.levels[LEVELS - 1];
         let threshold = self.threshold(LEVELS - 1, options);
@@ -191,8 +193,9 @@ impl BucketFigures {
         garbage as f64 > 0.6 * live as f64 && garbage > options.memtable_bytes.saturating_mul(4)
     }
 
-    /// Whether it holds what had to stay for snapshots that are gone. It is much of the bucket then, or all else is
-    /// settled: nothing comes that would take it away, and the tables that hold none of it need not be written.
+    /// Whether it holds what had to stay for snapshots that are released. In that case this is much of the
+    /// bucket, or everything else is settled: nothing will come that would remove it, and tables without such
+    /// entries need not be rewritten.
     fn was_released(&self, oldest: Option<u64>) -> bool {
         let stuck: u64 = self.released(oldest).map(|d| d.stuck).sum();
         stuck > 0 && (is_settled(&self.levels) || stuck >= self.bytes / 2)
@@ -222,7 +225,7 @@ fn level_figures(tables: &[BucketTable<'_>], level: usize) -> LevelFigures {
     }
 }
 
-/// Whether all is one sorted list on the last level: what a merge of the whole leaves.
+/// Whether everything is one sorted list on the last level: the result of a merge of the whole bucket.
 fn is_settled(levels: &[LevelFigures; LEVELS]) -> bool {
     levels[..LEVELS - 1].iter().all(|level| level.tables == 0) && levels[LEVELS - 1].sublevels <= 1
 }
@@ -236,7 +239,7 @@ fn droppable(table: &BucketTable<'_>, is_settled: bool) -> Option<Droppable> {
     let average = table.bytes / puts.max(table.entries / 2).max(1);
     // A tombstone frees what it hides and itself.
     let freed = table.deletes.saturating_mul(2).saturating_mul(average);
-    // A sorted list at the bottom has tombstones only for the sake of snapshots; elsewhere they hide something.
+    // A sorted list at the bottom has tombstones only because of snapshots; elsewhere they hide something.
     let is_stuck = table.keeps_old || (is_settled && table.deletes > 0);
     let stuck = if is_stuck { table.bytes } else { 0 };
     (freed > 0 || stuck > 0).then_some(Droppable { max_seq: table.max_seq, freed, stuck })

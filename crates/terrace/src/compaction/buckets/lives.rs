@@ -1,4 +1,4 @@
-//! What choices cost, by how the keys come.
+//! The costs of choices, by the order of the keys.
 
 use terrace_base::rng::Rng;
 
@@ -6,14 +6,14 @@ use super::simulation::{CAPACITY, Life, MEMTABLE, SPEED};
 
 const WRITES: u64 = 500_000;
 
-/// What the head of the module says of a byte.
+/// The bound on writes of a byte in the head of the module.
 const BOUND: f64 = 3.0 + 8.0 / 7.0;
 
 impl Life {
-    /// What holds however the keys come.
+    /// What holds in any order of the keys.
     fn assert_sound(&self, what: &str) {
         self.report(what);
-        // A level that is due waits for what runs, a whole bucket in each slot, and for its turn.
+        // A due level waits for running jobs, a whole bucket in each slot, and for its turn.
         let whole = CAPACITY * 11 / 8 / SPEED;
         assert!(self.cost.longest_wait < 2 * whole, "a level that is due waits");
         let most = 2 * (self.options.threshold() + self.options.jitter);
@@ -84,7 +84,7 @@ fn splitting_ends_though_memtables_become_small() {
     assert_eq!(life.cost.splits, splits, "nothing has come that is new");
 }
 
-/// Where reads go, levels are merged sooner, and others wait no longer than they may.
+/// Levels that are read much are merged sooner, and others wait no longer than allowed.
 #[test]
 fn what_is_read_lies_on_fewer_sublevels() {
     let looked = |read_aware| {

@@ -1,8 +1,8 @@
 //! Choices on a store without a byte of storage: jobs start, fail and end in any order beside flushes and snapshots. Every
-//! reader is told the truth, choices end, and what no snapshot needs goes.
+//! reader gets the right answer, choices end, and what no snapshot needs is dropped.
 //!
-//! As in the engine, what was flushed may not be visible yet, and how much of a bucket is hidden by newer versions is an
-//! estimate: from samples and filters, and from a moment ago.
+//! As in the engine, flushed writes may not be visible yet, and the part of a bucket that newer versions hide
+//! is an estimate: from samples and filters, and out of date.
 
 mod steps;
 
@@ -11,15 +11,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::tests::cuts;
 use super::*;
 
-/// What one entry takes.
+/// Bytes of one entry.
 const ENTRY_BYTES: u64 = 10;
 
-/// How far off an estimate is.
+/// The error of an estimate.
 #[derive(Debug, Clone, Copy)]
 enum Estimate {
-    /// It is right at all times.
+    /// Always right.
     Right,
-    /// So many fourths, noted whenever a level was merged, and forgotten with the whole bucket.
+    /// This many fourths of the truth, noted whenever a level was merged, and forgotten with the whole
+    /// bucket.
     Noted(u8),
 }
 
@@ -41,16 +42,16 @@ struct Table {
 struct Bucket {
     tables: BTreeMap<u64, Table>,
     merged: u64,
-    /// The estimate that was noted last.
+    /// The last noted estimate.
     overlap: f64,
 }
 
-/// What runs, by the lower bound of its bucket: none is joined or split while a job runs in it.
+/// Running jobs by the lower bounds of their buckets: none is joined or split while a job runs in it.
 #[derive(Debug)]
 struct Job {
     bucket: Vec<u8>,
     inputs: Vec<u64>,
-    /// The level that it relieves; none if it is of the whole bucket.
+    /// The level that it relieves; `None` if it merges the whole bucket.
     level: Option<u32>,
 }
 
@@ -58,17 +59,17 @@ struct Job {
 struct Model {
     options: BucketOptions,
     estimate: Estimate,
-    /// What a table takes beside its entries.
+    /// Bytes of a table beside its entries.
     table_bytes: u64,
     buckets: BTreeMap<Vec<u8>, Bucket>,
     jobs: Vec<Job>,
     snapshots: BTreeSet<u64>,
     history: BTreeMap<Vec<u8>, Vec<(u64, bool)>>,
     seq: u64,
-    /// What readers see.
+    /// The number that readers see.
     visible: u64,
     number: u64,
-    /// Jobs that were begun.
+    /// The number of jobs begun.
     begun: usize,
 }
 
@@ -136,8 +137,8 @@ impl Model {
         bucket
     }
 
-    /// Which versions stay, of all of some tables: those that somebody sees, and tombstones unless they are at the
-    /// bottom.
+    /// The entries of some tables that stay: versions that somebody sees, and tombstones unless they are at
+    /// the bottom.
     fn dropped(&self, mut entries: Vec<Entry>, is_bottom: bool) -> Vec<Entry> {
         entries.sort_by(|a, b| a.key.cmp(&b.key).then(b.seq.cmp(&a.seq)));
         let seen = self.seen();
@@ -160,7 +161,7 @@ impl Model {
         }
     }
 
-    /// Flushes what is written and seen.
+    /// Flushes what is written and visible.
     fn flush(&mut self, writes: &[(u8, bool)]) {
         self.flush_unseen(writes);
         self.visible = self.seq;
@@ -182,7 +183,7 @@ impl Model {
         }
     }
 
-    /// Starts what is chosen; says whether anything was.
+    /// Starts the chosen job; returns whether there was one.
     fn start(&mut self, reads: u64) -> bool {
         let figures: Vec<BucketFigures> = self
             .buckets
@@ -253,7 +254,7 @@ impl Model {
         }
     }
 
-    /// A job that runs comes to nothing.
+    /// A running job fails.
     fn fail(&mut self, at: usize) {
         if self.jobs.is_empty() {
             return;
@@ -291,7 +292,8 @@ impl Model {
         let tables = kept.len() as u64 + u64::from(!entries.is_empty());
         let left = (left + entries.len() as u64) * ENTRY_BYTES + tables * table_bytes;
         (bucket.merged, bucket.overlap) = (left, 0.0);
-        // What came meanwhile may be on its way to the next level: then it stays in one piece for now.
+        // Tables that came meanwhile may be on their way to the next level: then it stays in one piece for
+        // now.
         let is_idle = !self.jobs.iter().any(|other| other.bucket == job.bucket);
         self.add(&job.bucket, LEVELS as u32 - 1, entries);
         if pieces(left, &options) > 1 && !cuts.is_empty() {
@@ -315,7 +317,7 @@ impl Model {
         }
     }
 
-    /// Levels in order: the first that has a version says what the newest is.
+    /// Levels in order: the first with a version decides which is the newest.
     fn read(&self, key: &[u8], at: u64) -> bool {
         let (_, bucket) = self.buckets.range(..=key.to_vec()).next_back().expect("one is from the empty key");
         for level in 0..LEVELS as u32 {
@@ -348,8 +350,8 @@ impl Model {
         }
     }
 
-    /// Does what is to be done until nothing is, which takes a few jobs for each table: each empties a level or a bucket,
-    /// or leaves a bucket less, and what splits bring is paid for by what came.
+    /// Runs jobs until none is chosen, which takes a few for each table: each empties a level or a bucket, or
+    /// removes a bucket, and the writes pay for what splits add.
     fn settle(&mut self, reads: u64) {
         while !self.jobs.is_empty() {
             self.finish(0);

@@ -5,8 +5,8 @@ use std::collections::BinaryHeap;
 
 use super::KeyRange;
 
-/// The sublevel of each range, counted from 0: ranges of one sublevel do not overlap, and there are as few sublevels as
-/// can be.
+/// The sublevel of each range, counted from 0: ranges of one sublevel do not overlap, and sublevels are as
+/// few as possible.
 pub(crate) fn rows(ranges: &[KeyRange<'_>]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..ranges.len()).collect();
     order.sort_unstable_by_key(|i| ranges[*i]);
@@ -16,7 +16,7 @@ pub(crate) fn rows(ranges: &[KeyRange<'_>]) -> Vec<usize> {
     for i in order {
         let (smallest, largest) = ranges[i];
         let ended = ends.peek().filter(|Reverse((end, _))| *end < smallest).map(|Reverse((_, row))| *row);
-        // A row that has not ended goes on at this key: there are as many tables at it as there are rows.
+        // A row that has not ended continues at this key: it has as many tables as there are rows.
         rows[i] = ended.unwrap_or(ends.len());
         if ended.is_some() {
             ends.pop();
@@ -36,7 +36,7 @@ pub(super) fn are_alone(ranges: &[KeyRange<'_>]) -> Vec<bool> {
     let mut order: Vec<usize> = (0..ranges.len()).collect();
     order.sort_unstable_by_key(|i| ranges[*i]);
     let mut alone = vec![true; ranges.len()];
-    // The one of those before that ends last.
+    // The previous range that ends last.
     let mut last: Option<usize> = None;
     for i in order {
         if let Some(before) = last.filter(|before| ranges[*before].1 >= ranges[i].0) {
@@ -47,11 +47,11 @@ pub(super) fn are_alone(ranges: &[KeyRange<'_>]) -> Vec<bool> {
     alone
 }
 
-/// The most bytes that ranges have together of which no two overlap.
+/// The most bytes of ranges of which no two overlap.
 pub(super) fn heaviest(ranges: &[(KeyRange<'_>, u64)]) -> u64 {
     let mut by_end = ranges.to_vec();
     by_end.sort_unstable_by_key(|((_, largest), _)| *largest);
-    // The most bytes among the first so many.
+    // The most bytes among the first ranges, by their number.
     let mut most = vec![0; by_end.len() + 1];
     for (i, ((smallest, _), bytes)) in by_end.iter().enumerate() {
         let before = by_end.partition_point(|((_, largest), _)| largest < smallest);

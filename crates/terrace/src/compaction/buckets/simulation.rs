@@ -1,15 +1,15 @@
-//! Whole lives of a store that has keys and no bytes: what choices cost, by how the keys come.
+//! Whole lives of a store with keys and no bytes: the costs of choices, by the order of the keys.
 //!
 //! A key takes one byte. Writes fill memtables; the bucket of a full one flushes it. All memtables together have a budget,
-//! so that each is the smaller the more buckets there are. Two jobs run at a time, each of which writes so many
-//! bytes for each that is written by users: what is picked while they run is picked beside busy tables.
+//! so that each is smaller the more buckets there are. Two jobs run at a time, each of which writes a number
+//! of bytes for each that users write: a choice made while they run sees busy tables.
 
 use std::collections::HashSet;
 
 use super::tests::cuts;
 use super::*;
 
-/// Bytes of a memtable at most, and of all of them.
+/// Most bytes of a memtable, and of all of them.
 pub(super) const MEMTABLE: usize = 64;
 const BUDGET: usize = 40 * MEMTABLE;
 
@@ -36,12 +36,12 @@ pub(super) struct Bucket {
     id: u64,
     lower: u64,
     memtable: Vec<u64>,
-    /// When the first of what is in the memtable was written.
+    /// When the first entry of the memtable was written.
     oldest: u64,
     tables: Vec<Table>,
     merged: u64,
     reads: [u64; LEVELS],
-    /// When its level was first seen to be due, while it is.
+    /// When its level was first found due, as long as it is.
     due_since: [Option<u64>; LEVELS],
 }
 
@@ -49,11 +49,11 @@ pub(super) struct Bucket {
 struct Job {
     bucket: u64,
     ends: u64,
-    /// The level that it relieves; of a whole bucket everything is done at its start but freeing what it reads.
+    /// The level that it relieves; for a whole bucket everything but freeing its inputs is done at its start.
     level: Option<(u32, Vec<u64>)>,
 }
 
-/// What a life has cost.
+/// The costs of a life.
 #[derive(Debug, Default)]
 pub(super) struct Cost {
     flushed: u64,
@@ -63,7 +63,7 @@ pub(super) struct Cost {
     joins: u64,
     pub(super) deepest: usize,
     pub(super) longest_wait: u64,
-    /// Sublevels that reads looked into, and reads.
+    /// Sublevels that reads searched, and reads.
     pub(super) looked: (u64, u64),
 }
 
@@ -82,15 +82,15 @@ pub(super) struct Life {
     now: u64,
     pub(super) budget: usize,
     buffered: usize,
-    /// What flushes write lately.
+    /// The average of recent flushes.
     pub(super) average: f64,
     number: u64,
-    /// Keys are written again: what is hidden by newer tables is sampled.
+    /// Keys are overwritten: the hidden part is sampled.
     overwrites: bool,
     pub(super) cost: Cost,
 }
 
-/// What is decided from about tables.
+/// The tables' figures for a choice.
 fn with_tables<T>(tables: &[Table], decide: impl FnOnce(&[BucketTable<'_>]) -> T) -> T {
     let keys: Vec<([u8; 8], [u8; 8])> = tables.iter().map(|t| (first(t), last(t))).collect();
     let described = tables.iter().zip(&keys).map(|(table, (smallest, largest))| BucketTable {
@@ -268,7 +268,7 @@ impl Life {
                 .partition(|t| inputs.contains(&t.number));
             let keys = merge(&read.iter().collect::<Vec<_>>());
             self.cost.written += keys.len() as u64;
-            // It is as old as the newest of what it was made of.
+            // It is as old as the newest of its inputs.
             let number = read.iter().map(|t| t.number).max().unwrap_or(0);
             self.buckets[at].tables = rest;
             self.buckets[at].tables.push(Table { number, level: level + 1, keys, busy: false });
@@ -364,7 +364,7 @@ impl Life {
         self
     }
 
-    /// What it has come to, for whom a figure surprises.
+    /// Prints its costs, to explain a surprising figure.
     pub(super) fn report(&self, what: &str) {
         println!(
             "{what}: {:.2} written, {} buckets, {} bytes of {}, {:?}",

@@ -1,4 +1,4 @@
-//! Thresholds, figures, cuts and the order of choices, by example and against plainer ways to say the same.
+//! Thresholds, figures, cuts and the order of choices, by example and against plainer formulations.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,8 @@ use super::ranges::{are_alone, heaviest};
 use super::*;
 use crate::compaction::overlap::overlaps;
 
-/// Where a bucket is cut: by keys of every sublevel, around tables that stay. `sample` gives keys of a table, by its place.
+/// Where a bucket is cut: at keys of every sublevel, around tables that stay. `sample` returns keys of a
+/// table, by its index.
 pub(super) fn cuts(
     tables: &[BucketTable<'_>],
     sample: impl Fn(usize) -> Vec<Vec<u8>>,
@@ -25,7 +26,8 @@ pub(super) fn cuts(
     fit(splitters(&keys, options.split_into, first), &stay, first)
 }
 
-/// A bucket of 512 bytes and memtables of one: eight sublevels on each level reach it. Thresholds are all alike.
+/// A bucket of 512 bytes and memtables of one: eight sublevels on each level reach it. Thresholds are all
+/// equal.
 fn options() -> BucketOptions {
     BucketOptions { jitter: 0, capacity: 512, memtable_bytes: 1, ..BucketOptions::default() }
 }
@@ -45,12 +47,12 @@ fn table(number: u64, level: u32, bytes: u64, range: (&'static str, &'static str
     }
 }
 
-/// So many tables of one byte on `level`, one above the other.
+/// This many tables of one byte on `level`, one above the other.
 fn pile(level: u32, count: u64) -> Vec<BucketTable<'static>> {
     (0..count).map(|number| table(number, level, 1, ("a", "z"))).collect()
 }
 
-/// A seed with which a bucket is full at its capacity and not beyond.
+/// A seed with which a bucket is full exactly at its capacity.
 fn plain_seed() -> u64 {
     let full_at_once = |seed: &u64| {
         let tables = [table(1, 2, 511, ("a", "m")), table(2, 0, 1, ("a", "m"))];
@@ -122,7 +124,7 @@ fn what_is_read_is_merged_before_it_is_due() {
     assert_eq!(choice(&two, &[[1, 0, 0], [0; 3]]), Some(Pick::Level { bucket: 0, level: 0 }));
     let shallow = [bucket(&pile(0, 3))];
     assert_eq!(choice(&shallow, &[[1000, 0, 0]]), None);
-    // Too few reads for what it would cost.
+    // Too few reads for its cost.
     let large: Vec<_> = pile(0, 4).into_iter().map(|t| BucketTable { bytes: 100 << 10, ..t }).collect();
     let vast = BucketOptions { capacity: 1 << 30, memtable_bytes: 1 << 20, ..options.clone() };
     assert_eq!(choose(&[bucket(&large)], &[[6, 0, 0]], &vast, None), None);
@@ -139,7 +141,7 @@ fn priority_is_by_reads_then_by_sublevels() {
     assert_eq!(choice(&due, &[[0; 3], [1, 0, 0], [9, 0, 0]]), level(2));
     let unaware = BucketOptions { read_aware: false, ..options() };
     assert_eq!(choose(&due, &[[0; 3], [1, 0, 0], [9, 0, 0]], &unaware, None), level(1));
-    // What is due goes before what is only read.
+    // A due level precedes one that is only read.
     let mixed = [bucket(&pile(0, 7)), bucket(&pile(0, 8))];
     assert_eq!(choice(&mixed, &[[1000, 0, 0], [0; 3]]), level(1));
 }
@@ -209,7 +211,8 @@ fn what_could_not_be_split_is_merged_again_when_it_has_grown_by_half() {
     assert!(is_full(900, 600));
 }
 
-/// What a merge left is known until the database is closed: after that each value larger than a bucket was written anew.
+/// The size that a merge left is known until the database is closed: after that each value larger than a
+/// bucket was rewritten.
 #[test]
 fn one_key_larger_than_a_bucket_is_not_merged_for_its_size() {
     let only = table(1, 2, 1 << 20, ("a", "a"));
@@ -237,7 +240,7 @@ fn what_a_bucket_should_not_hold_is_weighed_against_what_it_should() {
 }
 
 proptest! {
-    /// Writers that are held back wait for something that is done.
+    /// Throttled writers wait only for jobs that are chosen.
     #[test]
     fn what_writers_wait_for_is_to_be_done(
         tables in prop::collection::vec((0..3u32, 1..2000u64, 0..9u64, 0..3usize), 1..12),
@@ -287,7 +290,7 @@ fn garbage_is_what_newer_versions_and_tombstones_hide() {
     assert!(BucketFigures::new(&[base, upper, more], 1.0, 0, 0).is_full(&wide, None));
     let large_memtables = BucketOptions { memtable_bytes: 18, ..wide.clone() };
     assert!(!BucketFigures::new(&[base, upper, more], 1.0, 0, 0).is_full(&large_memtables, None));
-    // Twenty tombstones, and what they hide: of two bytes each, for half of the table are tombstones.
+    // Twenty tombstones, and what they hide: two bytes each, since half of the table are tombstones.
     let deleted = BucketTable { entries: 40, deletes: 20, bytes: 40, ..upper };
     let figures = BucketFigures::new(&[base, deleted], 0.0, 0, 0);
     assert_eq!(figures.live_bytes(None), 60);
@@ -307,7 +310,7 @@ fn what_snapshots_kept_goes_once_they_are_gone() {
     assert!(!full(&[clean, old], Some(6)) && !full(&[clean], None));
     let tombstones = BucketTable { deletes: 1, ..old };
     assert!(full(&[clean, BucketTable { keeps_old: false, ..tombstones }], None));
-    // While there is something above, it is little.
+    // It is little while something lies above.
     let upper = table(8, 0, 1, ("a", "z"));
     assert!(!full(&[clean, old, upper], None));
     let large = BucketTable { bytes: 200, ..old };

@@ -4,18 +4,18 @@ use super::view::{LevelsView, TableFigures, are_apart, bytes_of, span};
 use super::{LeveledOptions, Range, Targets, Victims};
 use crate::compaction::overlap::overlaps;
 
-/// A compaction to be done.
+/// A compaction to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pick {
-    /// The level that is relieved.
+    /// The level to relieve.
     pub level: usize,
-    /// The level that the outputs belong to.
+    /// The level of the outputs.
     pub output: usize,
     /// Tables of `level`.
     pub inputs: Vec<u64>,
     /// Tables of `output` that are merged with them.
     pub next: Vec<u64>,
-    /// Nothing is to be merged or dropped: the inputs may just change their level.
+    /// Nothing has to be merged or dropped: the inputs merely change their level.
     pub is_move: bool,
 }
 
@@ -28,14 +28,14 @@ impl Pick {
     ) -> Pick {
         let (level, output) = levels;
         let numbers = |tables: &[TableFigures<'_>]| tables.iter().map(|t| t.number).collect();
-        // Tombstones end where there is nothing below to hide: they must be merged to be dropped.
+        // Tombstones end where nothing below is left to hide: they must be merged to be dropped.
         let stays = |t: &TableFigures<'_>| t.holds_garbage() && view.is_bottom(output, t.range());
         let is_move = level != output && next.is_empty() && are_apart(inputs) && !inputs.iter().any(stays);
         Pick { level, output, inputs: numbers(inputs), next: numbers(next), is_move }
     }
 
-    /// Which of the rules in the head of [`leveled`](super) it breaks in `view`, if any: the last defence against a policy
-    /// that is wrong.
+    /// The rule in the head of [`leveled`](super) that it breaks in `view`, if any: the last defence against
+    /// a wrong policy.
     pub fn breach(&self, view: &LevelsView<'_>) -> Option<&'static str> {
         let is_in = |numbers: &[u64], t: &TableFigures<'_>| numbers.contains(&t.number);
         let split = |level: usize, numbers: &[u64]| -> (Vec<TableFigures<'_>>, Vec<TableFigures<'_>>) {
@@ -72,7 +72,7 @@ impl Pick {
     }
 }
 
-/// The compaction that is most worthwhile, if one is. `oldest` is the oldest snapshot that is held.
+/// The most worthwhile compaction, if there is one. `oldest` is the oldest held snapshot.
 pub fn choose(
     view: &LevelsView<'_>,
     options: &LeveledOptions,
@@ -93,13 +93,13 @@ pub fn choose(
         .or_else(|| released(view, oldest))
 }
 
-/// How urgent it is to relieve `level`; from 1 on it is.
+/// The urgency of relieving `level`; from 1 on it is due.
 fn score(view: &LevelsView<'_>, targets: &Targets, options: &LeveledOptions, level: usize) -> f64 {
     let tables = &view.levels[level];
     let idle: u64 = tables.iter().filter(|t| !t.busy).map(|t| t.bytes).sum();
     if level > 0 {
-        // A level above the base is left from when there was more. What is stale is no burden on the others: it goes when
-        // it is merged, and is not worth a merge of its own.
+        // A level above the base is left from a time with more data. Stale bytes do not burden a level: a
+        // merge drops them, but they are not worth a merge of their own.
         let live: u64 = tables.iter().filter(|t| !t.busy).map(TableFigures::live).sum();
         return if level < targets.base && idle > 0 {
             2.0
@@ -121,8 +121,8 @@ fn from_level_0(view: &LevelsView<'_>, base: usize, max_bytes: u64) -> Option<Pi
     oldest_first.sort_by_key(|t| t.max_seq);
     let (mut bytes, mut reach) = (0, 0);
     let taken = oldest_first.iter().zip(earliest(&oldest_first)).take_while(|(t, earliest)| {
-        // After a repair tables may be newer and older than one another, neighbours or not: whatever stays is newer than all
-        // that goes.
+        // After a repair tables may be newer or older than one another, neighbours or not: every table that
+        // stays must be newer than all that go.
         let goes = bytes < max_bytes || *earliest <= reach;
         (bytes, reach) = (bytes + t.bytes, reach.max(t.max_seq));
         goes
@@ -159,7 +159,7 @@ fn from_level(
 }
 
 /// The compaction of `inputs`, tables of `level`, into the next; `None` if that needs a busy table. More tables of
-/// the level come along if they need nothing more from the next.
+/// the level are included if they need nothing more from the next.
 fn around(view: &LevelsView<'_>, level: usize, inputs: &[TableFigures<'_>], max_bytes: u64) -> Option<Pick> {
     let next = view.overlapping(level + 1, span(inputs));
     if next.iter().chain(inputs).any(|t| t.busy) {
@@ -177,8 +177,8 @@ fn around(view: &LevelsView<'_>, level: usize, inputs: &[TableFigures<'_>], max_
     Some(Pick::new(view, (level, level + 1), &inputs, next))
 }
 
-/// A table of the last level that holds what had to stay for snapshots that are gone. Every snapshot that is left sees
-/// the newest versions in it and no others, so merging it with itself leaves none of that.
+/// A table of the last level with entries that had to stay for released snapshots. Every remaining snapshot
+/// sees the newest versions in it and no others, so merging it with itself removes those entries.
 fn released(view: &LevelsView<'_>, oldest: Option<u64>) -> Option<Pick> {
     let last = view.levels.len().checked_sub(1)?;
     let droppable = |t: &&TableFigures<'_>| t.holds_garbage() && oldest.is_none_or(|seq| t.max_seq <= seq);
@@ -190,8 +190,8 @@ fn rewrite_table(level: usize, table: &TableFigures<'_>) -> Pick {
     Pick { level, output: level, inputs: vec![table.number], next: Vec::new(), is_move: false }
 }
 
-/// The first compaction that brings what `level` holds of `range` one level down, of tables from key `after` on:
-/// for a caller that wants everything merged. Nothing is busy meanwhile.
+/// The first compaction that moves the part of `range` on `level` one level down, among tables from key
+/// `after` on: for a caller that wants everything merged. Nothing is busy meanwhile.
 pub fn pick_range(
     view: &LevelsView<'_>,
     level: usize,
@@ -215,8 +215,8 @@ pub fn pick_range(
     if inputs.is_empty() { None } else { around(view, level, &inputs, 0) }
 }
 
-/// The first table of the last level with keys of `range` that holds garbage and is not done yet: to be merged with
-/// itself, which drops what no snapshot needs any more.
+/// The first table of the last level with keys of `range` that holds garbage and is not done yet: merging it
+/// with itself drops what no snapshot needs any more.
 pub fn rewrite(view: &LevelsView<'_>, range: Range<'_>, is_done: &dyn Fn(u64) -> bool) -> Option<Pick> {
     let last = view.levels.len().checked_sub(1)?;
     let end = range.1;

@@ -1,9 +1,9 @@
-//! How much is still to be compacted until every level is within its target.
+//! How much remains to be compacted until every level is within its target.
 
 use super::{LeveledOptions, Targets};
 
-/// Bytes that compactions will read and write, as an estimate, where levels hold `sizes` bytes and level 0 so many tables: what is too much on each level goes to the next,
-/// and is merged there with its share of it.
+/// Estimated bytes that compactions will read and write, if levels hold `sizes` bytes and level 0 `l0_tables`
+/// tables: the excess of each level moves to the next, and is merged there with its share of it.
 pub fn debt(sizes: &[u64], l0_tables: usize, targets: &Targets, options: &LeveledOptions) -> u64 {
     let Some(&l0_bytes) = sizes.first() else { return 0 };
     let mut carried = 0;

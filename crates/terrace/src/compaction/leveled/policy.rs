@@ -1,4 +1,4 @@
-//! What a leveled tree asks of whoever decides for it, and the answers of the policy that this folder is about.
+//! The decisions that a leveled tree needs, and those of this folder's policy.
 
 use std::fmt::Debug;
 
@@ -9,30 +9,31 @@ use super::{LeveledOptions, LevelsView, Targets, Victims};
 /// A range of keys: the first, and the last if there is one.
 pub type Range<'a> = (&'a [u8], Option<&'a [u8]>);
 
-/// Decides for a leveled tree; others do what it says. Each answer follows from what is asked with and from nothing else,
-/// so that choices can be tried without a byte of storage. Every [`Pick`] must keep what the head of
-/// [`leveled`](super) says always holds.
+/// Decides for a leveled tree; others carry it out. Each answer follows only from the arguments, so that
+/// choices can be tried without any storage. Every [`Pick`] must keep the rules in the head of
+/// [`leveled`](super).
 pub trait LevelPolicy: Debug + Send + Sync {
-    /// Levels, level 0 included; two at least.
+    /// Levels, level 0 included; at least two.
     fn levels(&self) -> usize;
 
-    /// The compaction that is most worthwhile, if one is. `oldest` is the oldest snapshot that is held.
+    /// The most worthwhile compaction, if there is one. `oldest` is the oldest held snapshot.
     fn choose(&self, view: &LevelsView<'_>, oldest: Option<u64>) -> Option<Pick>;
 
-    /// For a caller that wants a range merged: the next compaction that brings what `level` holds of it to a lower one. Nothing is
-    /// busy meanwhile.
+    /// For a caller that wants a range merged: the next compaction that moves its part on `level` to a lower
+    /// one. Nothing is busy meanwhile.
     fn choose_in(&self, view: &LevelsView<'_>, level: usize, range: Range<'_>) -> Option<Pick>;
 
-    /// How what is written for `level` is cut into runs.
+    /// How the output for `level` is cut into runs.
     fn outputs(&self, level: usize) -> OutputLimits;
 
-    /// Where levels hold `sizes` bytes, the how-manyth in use below level 0 `level` is; 0 for level 0.
+    /// The position of `level` among the levels in use below level 0, if levels hold `sizes` bytes; 0 for
+    /// level 0.
     fn depth(&self, _sizes: &[u64], level: usize) -> usize {
         level
     }
 
-    /// Bytes that compactions will read and write until nothing is due, where levels hold `sizes` bytes, and level 0 so
-    /// many runs.
+    /// Bytes that compactions will read and write until nothing is due, if levels hold `sizes` bytes, and
+    /// level 0 `l0_runs` runs.
     fn debt(&self, sizes: &[u64], l0_runs: usize) -> u64;
 }
 
@@ -45,10 +46,11 @@ pub struct OutputLimits {
     pub overlap_bytes: u64,
 }
 
-/// One memtable makes one table; only values of gigabytes make more, whose blocks would not be found beyond 4 GiB.
+/// One memtable makes one table; only values of gigabytes make more, whose blocks could not be found beyond 4
+/// GiB.
 const FLUSHED_BYTES: u64 = 2 << 30;
 
-/// An output overlaps no more than so many times its own size on the level below.
+/// The largest multiple of its own size that an output overlaps on the level below.
 const OVERLAP_FACTOR: u64 = 10;
 
 /// Leveled compaction as RocksDB does it, with a choice of [`Victims`].
@@ -61,7 +63,7 @@ pub struct LeveledPolicy<V> {
 }
 
 impl<V: Victims> LeveledPolicy<V> {
-    /// A policy that goes by `options`.
+    /// A policy with `options`.
     pub fn new(options: LeveledOptions, table_bytes: u64, victims: V) -> Self {
         LeveledPolicy { options, table_bytes, victims }
     }

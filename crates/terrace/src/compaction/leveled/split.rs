@@ -1,6 +1,6 @@
-//! Cutting one compaction into several that run side by side.
+//! Cutting one compaction into several that run in parallel.
 
-/// Keys at which a compaction is cut into up to `parts` of about as many bytes each: each part ends before one of
+/// Keys at which a compaction is cut into up to `parts` of about equal size: each part ends before one of
 /// them. `anchors` are places in its inputs: a key, and the bytes of one input from the anchor before it.
 pub fn split(mut anchors: Vec<(Vec<u8>, u64)>, parts: usize) -> Vec<Vec<u8>> {
     anchors.sort();

@@ -1,24 +1,24 @@
-//! How much each level may hold: derived from the last level's size.
+//! The capacity of each level, derived from the last level's size.
 
 use super::LeveledOptions;
 
-/// The levels' targets of one moment.
+/// The levels' targets at one moment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Targets {
-    /// The level that level 0 is compacted into. Those between are empty.
+    /// The level into which level 0 is compacted. Those between are empty.
     pub base: usize,
-    /// Bytes that each level may hold; of level 0 and those above `base`, `u64::MAX`.
+    /// Bytes that each level may hold; `u64::MAX` for level 0 and those above `base`.
     pub bytes: Vec<u64>,
 }
 
 impl Targets {
     /// The targets of levels that hold `sizes` bytes.
     ///
-    /// The largest level stands for the last one; going up from there each level may hold a tenth, until a level would
-    /// hold no more than `base_bytes`: that is the base. A database that is smaller than that has one level
+    /// The largest level stands for the last one; from there up each level may hold a tenth of the one below,
+    /// until a level would hold no more than `base_bytes`: that is the base. A smaller database has one level
     /// below level 0, the last.
     pub fn new(sizes: &[u64], options: &LeveledOptions) -> Targets {
-        // Fewer levels may be asked for than hold data: the lowest that holds some has a target, too.
+        // The options may allow fewer levels than hold data: the lowest with data has a target, too.
         let last = options.levels.max(sizes.len()).max(2) - 1;
         let first_held = (1..=last).find(|&level| sizes.get(level).is_some_and(|&size| size > 0));
         let Some(first_held) = first_held else {

@@ -30,7 +30,8 @@ fn figures(number: u64, seqs: (u64, u64)) -> TableFigures<'static> {
     }
 }
 
-/// Tables that a repair has put on level 0: 3 holds something older than 1 does, and 2, which lies between, does not.
+/// Tables that a repair has put on level 0: 3 holds something older than 1 does, and 2, between them, does
+/// not.
 #[test]
 fn what_stays_on_level_0_is_newer_than_all_that_goes() {
     let options = LeveledOptions { levels: 2, l0_trigger: 1, max_merge_bytes: 100, ..options() };
@@ -45,7 +46,7 @@ fn what_stays_on_level_0_is_newer_than_all_that_goes() {
     assert_eq!(chosen(&[figures(3, (10, 12)), figures(2, (7, 9)), figures(1, (1, 5))]), [1]);
 }
 
-/// A database that was made with seven levels is opened with three.
+/// A database created with seven levels is opened with three.
 #[test]
 fn levels_that_are_there_have_targets_though_fewer_are_asked_for() {
     let options = LeveledOptions { levels: 3, ..LeveledOptions::default() };
@@ -55,7 +56,7 @@ fn levels_that_are_there_have_targets_though_fewer_are_asked_for() {
     assert_eq!(debt(&sizes, 0, &targets, &options), 0);
 }
 
-/// A rule, and a choice that breaks it: from level, to level, tables of each.
+/// A rule, and a choice that breaks it: source level, output level, and the tables of each.
 type Breach = (&'static str, (usize, usize), &'static [u64], &'static [u64]);
 
 #[test]
@@ -110,13 +111,13 @@ struct Model {
     tables: BTreeMap<u64, Table>,
     snapshots: BTreeSet<u64>,
     noted: BTreeSet<u64>,
-    /// The newest version of each key as of each sequence number of a snapshot, and of now.
+    /// The newest version of each key at each snapshot's sequence number, and now.
     history: BTreeMap<Vec<u8>, Vec<(u64, bool)>>,
     seq: u64,
     number: u64,
 }
 
-/// Compaction as it is, with few bytes to a level: so many times what the model has in one entry.
+/// The real compaction, with small levels: `scale` is the model's bytes for one entry.
 fn leveled(victims: impl Victims + 'static, scale: u64) -> Box<dyn LevelPolicy> {
     let options = LeveledOptions {
         levels: 5,
@@ -133,7 +134,7 @@ pub fn policies(scale: u64) -> [Box<dyn LevelPolicy>; 3] {
     [leveled(LeastOverlap, scale), leveled(MostDeletes, scale), Box::new(TwoLevels { run_bytes: 4 * scale })]
 }
 
-/// Another rule for what goes first: the table with the most tombstones.
+/// Another rule for victims: the table with the most tombstones.
 #[derive(Debug)]
 struct MostDeletes;
 
@@ -208,7 +209,7 @@ impl Model {
                 max_seq: seqs().max().unwrap_or(0),
                 busy: false,
                 keeps_old: self.noted.contains(number),
-                // Whatever is said of that: all that it bears on is which tables go first, and when.
+                // Any value will do: it only affects which tables go first, and when.
                 stale: number % 4 * 10,
             });
         }
@@ -281,7 +282,8 @@ impl Model {
         entry.put || hides
     }
 
-    /// Tables of a level are apart, newer versions lie above older ones, and every reader is told the truth.
+    /// Tables of a level are disjoint, newer versions lie above older ones, and every reader gets the right
+    /// answer.
     fn check(&self) {
         let view = self.view();
         for tables in &view.levels[1..] {
@@ -295,7 +297,7 @@ impl Model {
         }
     }
 
-    /// As a reader does: the first level that has a version says what the newest is.
+    /// Like a reader: the first level with a version decides which is the newest.
     fn read(&self, view: &LevelsView<'_>, key: &[u8], at: u64) -> bool {
         for tables in &view.levels {
             let covering = tables.iter().filter(|t| overlaps(t.range(), (key, key)));
@@ -377,7 +379,7 @@ fn take(model: &mut Model, step: Step) {
         }
         Step::One => {
             if let Some(pick) = model.policy.choose(&model.view(), None) {
-                // With a snapshot held this may be no progress, but must do no harm.
+                // With a snapshot held this may achieve nothing, but must do no harm.
                 model.execute(&pick);
             }
         }
@@ -401,7 +403,7 @@ proptest! {
             model.snapshots.clear();
             model.compact_until_at_rest();
             model.compact_all();
-            // All that is left is the newest put of each key.
+            // Only the newest put of each key is left.
             let is_live = |versions: &&Vec<(u64, bool)>| versions.last().is_some_and(|(_, put)| *put);
             let live = model.history.values().filter(is_live).count();
             let left: usize = model.tables.values().map(|t| t.entries.len()).sum();

@@ -1,25 +1,25 @@
-//! How much to slow writers down while flushes and compactions are behind.
+//! How much to throttle writers while flushes and compactions are behind.
 //!
-//! As `backpressure` does for its engine: nothing while all is well, then a delay in proportion to the bytes
-//! written that grows with the square of how far things have gone, so that writers settle where the
-//! background work keeps up. Only at a limit do they stop.
+//! Like `backpressure` for its engine: nothing while all is well, then a delay in proportion to the bytes
+//! written that grows with the square of the backlog, so that writers settle where the background work keeps
+//! up. They stop only at a limit.
 
 use std::time::Duration;
 
 use crate::compaction::backpressure::climb;
 
-/// The rate to which writers are slowed at the end of any one measure.
+/// The rate to which writers are throttled at the end of any one measure.
 const SLOWEST_BYTES_PER_SEC: f64 = (1 << 20) as f64;
 
 /// No group waits longer than this, however large.
 const LONGEST: Duration = Duration::from_millis(50);
 
-/// Where each measure begins to slow writers, and where they stop.
+/// Where each measure begins to throttle writers, and where they stop.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limits {
     /// Tables on level 0.
     pub l0_tables: (usize, usize),
-    /// What is to be compacted, in a unit of the engine's own.
+    /// The backlog of compactions, in a unit of the engine's own.
     pub debt: (u64, u64),
     /// The share of the active memtable that is used while another waits for its flush; at 1 writers wait.
     pub memtable_fill: f64,
@@ -30,7 +30,7 @@ pub struct Limits {
 pub struct Load {
     /// Tables on level 0.
     pub l0_tables: usize,
-    /// What is to be compacted, in the unit of the limits.
+    /// The backlog of compactions, in the unit of the limits.
     pub debt: u64,
     /// Whether every memtable but the active one waits for its flush.
     pub memtables_full: bool,
@@ -40,7 +40,7 @@ pub struct Load {
     pub group_bytes: u64,
 }
 
-/// How long a group waits before it is written; `None` if it must wait until there is less to do.
+/// The delay of a group before it is written; `None` if it must wait until the backlog is smaller.
 pub fn delay(load: &Load, limits: &Limits) -> Option<Duration> {
     if load.l0_tables >= limits.l0_tables.1 || load.debt >= limits.debt.1 {
         return None;

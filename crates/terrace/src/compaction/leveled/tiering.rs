@@ -1,4 +1,4 @@
-//! Which runs lie in persistent memory, and what makes room there: TLSM's tiering.
+//! Which runs lie in persistent memory, and how room is made there: TLSM's tiering.
 
 use std::collections::BTreeSet;
 
@@ -7,14 +7,14 @@ use std::collections::BTreeSet;
 pub enum Tiering {
     /// All of them.
     None,
-    /// Those of level 0 and of so many levels in use below it.
+    /// Those of level 0 and of this many levels in use below it.
     Leveled(usize),
-    /// All that come into being, as long as there is room: then those that have lain there longest become tables. What is
-    /// merged mostly from tables becomes tables, too.
+    /// All new ones, as long as there is room: then those that have lain there longest become tables. The
+    /// output of a merge mostly of tables becomes tables, too.
     Lru,
 }
 
-/// What a run lies in.
+/// The medium of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunKind {
     /// A file.
@@ -26,24 +26,24 @@ pub enum RunKind {
 /// What is known of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListFigures {
-    /// Its number; lists that have lain longer have smaller ones.
+    /// Its number; older lists have smaller ones.
     pub number: u64,
     /// Bytes of its records in buffers that are mostly dead.
     pub sparse_bytes: u64,
-    /// Bytes that it takes by itself.
+    /// Bytes of the list itself.
     pub list_bytes: u64,
 }
 
-/// What lists take of persistent memory.
+/// Lists' use of persistent memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
     /// Bytes in all.
     pub bytes: u64,
-    /// Bytes that would be left if there was nothing but what lists lead to.
+    /// Bytes that would remain if only what lists lead to were there.
     pub live: u64,
     /// Bytes that they may take.
     pub limit: u64,
-    /// Bytes that differences may come to before they are looked at.
+    /// Bytes of difference that are tolerated.
     pub slack: u64,
 }
 
@@ -54,18 +54,18 @@ impl Room {
     }
 }
 
-/// What makes room.
+/// A way to make room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relief {
     /// This list becomes a table.
     Evict(u64),
-    /// This list is written anew, and takes what it has in buffers that are mostly dead with it.
+    /// This list is rewritten, and moves its records out of buffers that are mostly dead.
     Empty(u64),
 }
 
 impl Tiering {
-    /// What the outputs of a merge are to be for a level that is the `depth`th in use below level 0, or 0 for that; the
-    /// inputs are so many bytes of lists and of tables.
+    /// The kind of a merge's outputs for a level that is the `depth`th in use below level 0, or 0 for level 0
+    /// itself; the inputs have these bytes of lists and of tables.
     pub fn kind(self, depth: usize, list_bytes: u64, table_bytes: u64) -> RunKind {
         let is_list = match self {
             Tiering::None => true,
@@ -75,12 +75,12 @@ impl Tiering {
         if is_list { RunKind::List } else { RunKind::Table }
     }
 
-    /// Whether what finds no room in persistent memory becomes a table.
+    /// Whether output without room in persistent memory becomes a table.
     pub fn falls_back(self) -> bool {
         self != Tiering::None
     }
 
-    /// Whether it may be that something should be done to make room.
+    /// Whether something may have to be done to make room.
     pub fn is_pressed(self, room: &Room) -> bool {
         self.is_full(room) || room.is_loose()
     }
@@ -89,8 +89,8 @@ impl Tiering {
         self == Tiering::Lru && room.bytes > room.limit - room.limit / 8
     }
 
-    /// What should be done to make room. Persistent memory is to hold no more than one and a half times what lives there;
-    /// and with `Lru` no more than seven eighths of what it may, so that what is written finds room.
+    /// What to do to make room, if anything. Persistent memory should hold no more than one and a half times
+    /// its live bytes, and with `Lru` no more than seven eighths of its limit, so that new output has room.
     pub fn relieve(self, room: Room, lists: &[ListFigures], busy: &BTreeSet<u64>) -> Option<Relief> {
         let (is_full, is_loose) = (self.is_full(&room), room.is_loose());
         let idle = || lists.iter().filter(|list| !busy.contains(&list.number));
@@ -104,7 +104,7 @@ impl Tiering {
                 return Some(Relief::Empty(list.number));
             }
         }
-        // Where most of it is held by readers alone, evicting what lives makes no room.
+        // If only readers hold most of it, evicting live lists makes no room.
         let lives = room.live > room.limit / 2 || room.live + room.slack > room.bytes;
         let oldest = idle().map(|list| list.number).min();
         oldest.filter(|_| is_full && lives).map(Relief::Evict)

@@ -1,4 +1,4 @@
-//! What a choice is made from.
+//! The input of a choice.
 
 use crate::compaction::overlap::overlaps;
 
@@ -25,17 +25,17 @@ pub struct TableFigures<'a> {
     pub busy: bool,
     /// It holds versions beside the newest of their key, which were kept for snapshots.
     pub keeps_old: bool,
-    /// Bytes of it that are known to be outdated: what replaces them lies above.
+    /// Bytes of it that are known to be stale: what replaces them lies above.
     pub stale: u64,
 }
 
 impl<'a> TableFigures<'a> {
-    /// Whether it holds what could go were there no snapshots, if it is on the last level.
+    /// Whether it holds entries that could be dropped without snapshots, if it is on the last level.
     pub fn holds_garbage(&self) -> bool {
         self.deletes > 0 || self.keeps_old
     }
 
-    /// Bytes of it that are not known to be outdated.
+    /// Bytes of it that are not known to be stale.
     pub fn live(&self) -> u64 {
         self.bytes.saturating_sub(self.stale)
     }
@@ -49,7 +49,7 @@ impl<'a> TableFigures<'a> {
 /// All tables by level. On level 0 the newest is first, on the others the one with the smallest keys.
 #[derive(Debug, Clone, Default)]
 pub struct LevelsView<'a> {
-    /// The levels; all that there may be, empty or not.
+    /// The levels; all possible ones, empty or not.
     pub levels: Vec<Vec<TableFigures<'a>>>,
 }
 
@@ -78,7 +78,7 @@ pub(super) fn bytes_of(tables: &[TableFigures<'_>]) -> u64 {
     tables.iter().map(|t| t.bytes).sum()
 }
 
-/// The range from the smallest key of `tables` to the largest; there is one table at least.
+/// The range from the smallest key of `tables` to the largest; at least one table is required.
 pub(super) fn span<'a>(tables: &[TableFigures<'a>]) -> (&'a [u8], &'a [u8]) {
     let smallest = tables.iter().map(|t| t.smallest).min().unwrap_or_default();
     (smallest, tables.iter().map(|t| t.largest).max().unwrap_or_default())

@@ -1,4 +1,4 @@
-//! The choice itself. The module above says what it promises.
+//! The choice itself. The module above describes its guarantees.
 
 use super::SelectiveOptions;
 use super::view::{TableView, View};
@@ -26,11 +26,11 @@ pub struct Choice {
 
 struct Candidate<'v> {
     table: &'v TableView<'v>,
-    /// The share of entries that a compaction gets rid of; zero for one that is only noted.
+    /// The share of entries that a compaction drops; zero for a table that is only noted.
     waste: f64,
     /// The sum of the overlap ratios with all other candidates.
     score: f64,
-    /// Overlapping candidates: how much, and their number.
+    /// Overlapping candidates: their overlap and their number.
     partners: Vec<(f64, u64)>,
 }
 
@@ -91,13 +91,12 @@ impl Candidate<'_> {
     }
 }
 
-/// The share of entries that a compaction of `table` gets rid of, if it is enough for a candidate,
-/// else zero.
+/// The share of entries that a compaction of `table` drops, if it is enough for a candidate, otherwise zero.
 fn waste(view: &View<'_>, table: &TableView<'_>, options: &SelectiveOptions) -> f64 {
     let entries = table.entries as f64;
     let threshold = options.live_key_threshold.min(1.0) * entries;
-    // Whether tombstones are droppable takes a walk over all tables: not for a table that is live
-    // enough without them.
+    // Deciding whether tombstones are droppable takes a walk over all tables: not done for a table that is
+    // live enough without them.
     if (table.live + table.pinned) as f64 >= threshold {
         return 0.0;
     }

@@ -1,7 +1,7 @@
-//! Which tables hold entries that a compaction kept for snapshots alone.
+//! Which tables hold entries that a compaction kept only for snapshots.
 //!
-//! Without this a table that is mostly garbage, but garbage that a snapshot needs, would be
-//! compacted into itself again and again. It lives in DRAM: no snapshot outlives the process.
+//! Without this a table that is mostly garbage that a snapshot needs would be compacted into itself again and
+//! again. It lives in DRAM: no snapshot outlives the process.
 
 use std::collections::HashMap;
 
@@ -19,16 +19,16 @@ struct Pin {
 }
 
 impl PinnedEntries {
-    /// Notes that a compaction kept `entries` entries in `table` for snapshots alone, while the
-    /// oldest one was at sequence number `oldest_snapshot`.
+    /// Notes that a compaction kept `entries` entries in `table` only for snapshots, while the oldest one was
+    /// at sequence number `oldest_snapshot`.
     pub fn note(&mut self, table: u64, entries: u64, oldest_snapshot: u64) {
         if entries > 0 {
             self.tables.insert(table, Pin { entries, horizon: oldest_snapshot });
         }
     }
 
-    /// Entries of `table` that are pinned, as far as is known. Nothing is known any more once the
-    /// oldest snapshot of that time has gone: another compaction may now get rid of some.
+    /// Entries of `table` that are known to be pinned. The knowledge expires once the oldest snapshot of that
+    /// time is released: another compaction may now drop some.
     pub fn active(&self, table: u64, oldest_snapshot: Option<u64>) -> u64 {
         match (self.tables.get(&table), oldest_snapshot) {
             (Some(pin), Some(oldest)) if oldest <= pin.horizon => pin.entries,
@@ -36,7 +36,7 @@ impl PinnedEntries {
         }
     }
 
-    /// Forgets a table that is gone.
+    /// Forgets a removed table.
     pub fn forget(&mut self, table: u64) {
         self.tables.remove(&table);
     }

@@ -112,10 +112,10 @@ impl Model {
         }
     }
 
-    /// Which versions of one key stay, and whether each stays for a snapshot alone.
+    /// Which versions of one key stay, and whether each stays only for a snapshot.
     fn keep(&self, versions: &[Entry], rule: &Tombstones) -> Vec<(Entry, bool)> {
         let mut kept = Vec::new();
-        // From the oldest, for a tombstone stays if something under it does.
+        // From the oldest, since a tombstone stays if something under it does.
         for entry in versions.iter().rev() {
             let firm = self.is_live(entry) || (!entry.put && !rule.droppable(&entry.key, entry.seq));
             let pinned = self.needed_by_snapshot(entry) || (!entry.put && !kept.is_empty());
@@ -142,7 +142,7 @@ impl Model {
         self.tables.insert(self.file, entries);
     }
 
-    /// The tables alone must tell the same as the index.
+    /// The tables alone must agree with the index.
     fn check(&self) {
         let mut newest: BTreeMap<&Key, &Entry> = BTreeMap::new();
         for entry in self.tables.values().flatten() {
@@ -160,7 +160,7 @@ impl Model {
                 let held = self.tables.values().flatten().find(|e| e.key == *key && e.seq == *seq);
                 let visible = self.tables.values().flatten().filter(|e| e.key == *key && e.seq <= *snapshot);
                 let newest = visible.max_by_key(|e| e.seq);
-                // A tombstone may have gone, but then so has everything under it.
+                // A tombstone may be dropped, but only with everything under it.
                 assert!(held == newest, "snapshot {snapshot} lost {key:?}");
             }
         }

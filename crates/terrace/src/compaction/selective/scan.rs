@@ -1,7 +1,7 @@
 //! How scattered neighbouring keys are: the leaf scan and the range query.
 //!
-//! Both are fed with the tables of keys in key order and say at the end which tables to note for
-//! compaction. A key that is in no table (still in PM) is fed as `None`.
+//! Both receive the tables of keys in key order and return at the end which tables to note for compaction.
+//! For a key in no table (still in PM) they receive `None`.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -12,7 +12,7 @@ use super::view::View;
 /// Goes over all keys round-robin, one pass of limited length at a time.
 #[derive(Debug, Clone, Default)]
 pub struct LeafScan {
-    /// The last key of the pass before; the next one goes on after it.
+    /// The last key of the previous pass; the next one continues after it.
     after: Option<Vec<u8>>,
 }
 
@@ -55,7 +55,7 @@ impl LeafPass {
         self.keys_left > 0
     }
 
-    /// Takes the next key, and the table it is in.
+    /// Takes the next key, with its table.
     pub fn feed(&mut self, key: &[u8], file: Option<u64>) {
         self.keys_left = self.keys_left.saturating_sub(1);
         self.files.extend(file);

@@ -3,11 +3,10 @@
 use super::view::{TableView, View};
 use crate::compaction::overlap::overlaps;
 
-/// The tables outside of a compaction that may hold something for its tombstones to hide.
+/// The tables outside a compaction that may hold something for its tombstones to hide.
 ///
-/// Made when the job starts. It stays right while the job runs: a table that comes later is either
-/// newer than every tombstone in the inputs, or made from tables that are listed here and holds nothing
-/// that they did not.
+/// Made when the job starts. It stays right while the job runs: a later table is either newer than every
+/// tombstone in the inputs, or made from tables that are listed here and holds nothing that they did not.
 #[derive(Debug, Clone, Default)]
 pub struct Tombstones {
     others: Vec<Other>,
@@ -38,7 +37,7 @@ impl Tombstones {
 
     /// Whether the tombstone of `key` at `seq` hides nothing in any other table.
     ///
-    /// It must stay all the same while an older version of the key stays in the outputs.
+    /// Even then it must stay while an older version of the key stays in the outputs.
     pub fn droppable(&self, key: &[u8], seq: u64) -> bool {
         !self.others.iter().any(|t| t.min_seq < seq && *t.smallest <= *key && key <= &*t.largest)
     }

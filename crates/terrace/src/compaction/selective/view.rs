@@ -1,4 +1,4 @@
-//! What the decision sees of a store.
+//! The input of a choice.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::pins::PinnedEntries;
 use crate::compaction::overlap::overlaps;
 use crate::manifest::{State, TableState};
 
-/// A table as the decision sees it.
+/// A table as a choice sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TableView<'a> {
     /// Its file number.
@@ -17,7 +17,7 @@ pub struct TableView<'a> {
     pub deletes: u64,
     /// Entries that the index points at.
     pub live: u64,
-    /// Entries known to be kept for a snapshot alone.
+    /// Entries known to be kept only for a snapshot.
     pub pinned: u64,
     /// Its smallest key.
     pub smallest: &'a [u8],
@@ -30,7 +30,7 @@ pub struct TableView<'a> {
 }
 
 impl<'a> TableView<'a> {
-    /// A table of the manifest, of whose entries `pinned` are known to be kept for a snapshot.
+    /// A table of the manifest, with `pinned` entries known to be kept for a snapshot.
     pub fn new(table: &'a TableState, pinned: u64) -> Self {
         let meta = &*table.meta;
         TableView {
@@ -88,7 +88,7 @@ impl<'a> View<'a> {
         live.div_ceil((self.tables.len() as u64).max(1))
     }
 
-    /// Entries in all tables that are not live: what the disk holds in vain, snapshots apart.
+    /// Entries in all tables that are not live: wasted space, apart from snapshots.
     pub fn garbage_entries(&self) -> u64 {
         self.tables.iter().map(|t| t.entries.saturating_sub(t.live)).sum()
     }

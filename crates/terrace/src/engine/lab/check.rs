@@ -1,4 +1,4 @@
-//! Proving the trees: the index of each, the records of values, and that hints lead to what they say.
+//! Proving the trees: the index of each, the records of values, and that hints lead where they say.
 
 use terrace_base::Result;
 use terrace_index::PointIndex;
@@ -18,7 +18,7 @@ pub(super) fn check<B: WriteBuffer>(
     check_hints(values, tree, report)
 }
 
-/// Proves index and records of the value tree; `last` is the last sequence number that was written.
+/// Proves index and records of the value tree; `last` is the last sequence number written.
 fn check_values(values: &ValueTree, last: u64, report: &mut CheckReport) -> Result<()> {
     let work = values.work.lock();
     let (mut keys, mut problems) = (0, Vec::new());
@@ -50,7 +50,7 @@ fn check_values(values: &ValueTree, last: u64, report: &mut CheckReport) -> Resu
     Ok(())
 }
 
-/// Proves the index of hints, and that each whose run is there leads to its key.
+/// Proves the index of hints, and that each hint whose run exists leads to its key.
 fn check_hints<B: WriteBuffer>(
     values: &ValueTree,
     tree: &LeveledTree<B>,

@@ -1,10 +1,11 @@
-//! CLOCK: which entries were asked for since the hand last came by.
+//! CLOCK: which entries were requested since the hand last passed.
 //!
-//! One bit for each of many hashes. Keys that share one keep each other a little longer; nothing else depends on it.
+//! One bit for each of many hashes. Keys that share a bit keep each other a little longer; nothing else
+//! depends on it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The bits, which any thread sets and the hand clears.
+/// The bits: any thread sets them, and the hand clears them.
 #[derive(Debug)]
 pub(super) struct Touched {
     words: Box<[AtomicU64]>,
@@ -17,16 +18,16 @@ impl Touched {
         Touched { words: (0..words).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Notes that the entry with `hash` was asked for.
+    /// Notes that the entry with `hash` was requested.
     pub fn touch(&self, hash: u64) {
         let (word, bit) = self.place(hash);
-        // Mostly it is set already, and the line stays with every reader.
+        // It is mostly set already, and the cache line stays with every reader.
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
         }
     }
 
-    /// Whether it was since this was last asked.
+    /// Whether it was requested since the last call, which this clears.
     pub fn take(&self, hash: u64) -> bool {
         let (word, bit) = self.place(hash);
         word.fetch_and(!bit, Ordering::Relaxed) & bit != 0
@@ -43,26 +44,26 @@ impl Touched {
     }
 }
 
-/// How a hand goes over entries: from where it is to the end, and from the beginning on; twice round at most, as after once
-/// every bit is clear.
+/// A round of the hand over entries: from its position to the end, and on from the beginning; at most twice
+/// round, since every bit is clear after one round.
 #[derive(Debug)]
 pub(super) struct Round {
     /// Bytes still to be gathered.
     wanted: u64,
-    /// Times that the end was reached.
+    /// How often the end was reached.
     ends: u32,
 }
 
-/// Ends that a hand reaches at most: the first may come at once.
+/// The most ends that a hand reaches: the first may come at once.
 const MOST_ENDS: u32 = 3;
 
 impl Round {
-    /// A round for so many bytes.
+    /// A round that gathers this many bytes.
     pub fn new(wanted: u64) -> Round {
         Round { wanted, ends: 0 }
     }
 
-    /// Whether an entry of `bytes` goes, of which `was_touched` says whether it was asked for.
+    /// Whether an entry of `bytes` is a victim; `was_touched` says whether it was requested.
     pub fn takes(&mut self, was_touched: bool, bytes: u64) -> bool {
         if was_touched || self.wanted == 0 {
             return false;
@@ -76,7 +77,7 @@ impl Round {
         self.ends += 1;
     }
 
-    /// Whether there is enough, or no more to be had.
+    /// Whether there is enough, or no more to be found.
     pub fn is_over(&self) -> bool {
         self.wanted == 0 || self.ends >= MOST_ENDS
     }
@@ -92,7 +93,7 @@ mod tests {
         hash64(&key.to_be_bytes())
     }
 
-    /// Carries a round out over `keys` entries of 10 bytes, from `from` on.
+    /// Runs a round over `keys` entries of 10 bytes, from `from` on.
     fn gather(touched: &Touched, keys: u64, from: u64, wanted: u64) -> Vec<u64> {
         let (mut round, mut gone, mut at) = (Round::new(wanted), Vec::new(), from);
         while !round.is_over() {

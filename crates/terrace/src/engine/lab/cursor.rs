@@ -1,4 +1,4 @@
-//! Moving over the value tree, a batch of keys at a time.
+//! Cursors over the value tree, a batch of keys at a time.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -28,16 +28,17 @@ struct Item {
     value_len: usize,
 }
 
-/// What of the tree a cursor is for.
+/// The purpose of a cursor over the tree.
 #[derive(Debug, Clone)]
 pub(super) enum Purpose {
-    /// To be read with what else is there at a moment.
+    /// To read it, together with the rest that is readable at a moment.
     Reading(Arc<Moment>),
-    /// To know what is here up to a sequence number; values are not asked for.
+    /// To know what is here up to a sequence number; without values.
     Hiding(u64),
 }
 
-/// A cursor. Invariant: items are in order, and the one at `at` is where the cursor is; there is none where it is nowhere.
+/// A cursor. Invariant: items are in order, and the cursor is at the item `at`; without an item there it is
+/// not positioned.
 #[derive(Debug)]
 pub(super) struct TreeCursor {
     tree: Arc<ValueTree>,
@@ -49,7 +50,7 @@ pub(super) struct TreeCursor {
 }
 
 impl TreeCursor {
-    /// A cursor that is nowhere yet.
+    /// A cursor that is not yet positioned.
     pub fn new(tree: &Arc<ValueTree>, purpose: Purpose) -> TreeCursor {
         TreeCursor { tree: tree.clone(), purpose, items: Vec::new(), at: 0, more: (false, false) }
     }
@@ -58,7 +59,7 @@ impl TreeCursor {
         self.items.get(self.at)
     }
 
-    /// Takes the items from `from` on, in the direction asked for, and goes to the first of them.
+    /// Loads the items from `from` on, in the given direction, and goes to the first of them.
     fn load(&mut self, mut from: Bound<Vec<u8>>, reverse: bool) -> Result<()> {
         self.items.clear();
         let mut more = true;
@@ -80,7 +81,7 @@ impl TreeCursor {
         Ok(())
     }
 
-    /// Takes items of one batch of keys; whether there may be more, and from where on.
+    /// Loads the items of one batch of keys; returns whether there may be more, and from where on.
     fn load_batch(&mut self, from: Bound<Vec<u8>>, reverse: bool) -> Result<(bool, Bound<Vec<u8>>)> {
         let tree = self.tree.clone();
         let _here = tree.limbo.enter();
@@ -99,8 +100,8 @@ impl TreeCursor {
         }
     }
 
-    /// Takes the version of `key`, if there is one to be shown; bytes that were copied. The caller is present since before the word
-    /// was loaded.
+    /// Loads the version of `key`, if there is one to show; returns the bytes copied. The caller has been
+    /// present since before the word was loaded.
     fn take(&mut self, key: &[u8], bits: u64) -> Result<usize> {
         let Place::Here(word) = self.tree.decode(bits)? else { return Ok(0) };
         let record = self.tree.record(word, key)?;
@@ -132,7 +133,7 @@ impl Cursor for TreeCursor {
     fn seek(&mut self, key: &[u8], seq: u64) -> Result<()> {
         self.load(Bound::Included(key.to_vec()), false)?;
         match self.item() {
-            // A newer version comes before the place that was asked for.
+            // A newer version precedes the requested position.
             Some(item) if item.key == key && item.seq > seq => self.next(),
             _ => Ok(()),
         }
@@ -192,7 +193,7 @@ impl Cursor for TreeCursor {
 }
 
 impl TreeCursor {
-    /// Goes nowhere.
+    /// Leaves every position.
     fn leave(&mut self) -> Result<()> {
         self.items.clear();
         Ok(())

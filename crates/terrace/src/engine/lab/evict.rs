@@ -1,8 +1,9 @@
-//! What leaves the value tree: keys whose words say "below", and victims of the clock.
+//! Eviction from the value tree: keys whose words say "below", and victims of the clock.
 //!
-//! Victims are gathered in the order of their keys, from where the hand was left, and make one batch: a table of level 0 that
-//! covers a narrow range, and so overlaps little of what is below. They leave the tree once the manifest names the table. A
-//! crash before that leaves them in both places, which harms nothing: it is the same version.
+//! Victims are gathered in key order, from the hand's position, and make one batch: a table of level 0 that
+//! covers a narrow range, and so overlaps little of the levels below. They leave the tree once the manifest
+//! names the table. A crash before that leaves them in both places, which is harmless: it is the same
+//! version.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -17,14 +18,15 @@ use super::tree::{CHUNK, LEAST_THRESHOLD, ValueTree, Work, kind};
 use crate::leveled::{LeveledTree, WriteBuffer};
 use crate::levels::output::Wanted;
 
-/// Where the tree holds more than this part of its bound, victims are looked for, until it holds no more than the lesser part.
+/// Eviction begins when the tree exceeds the larger of these parts of its bound, and goes down to the
+/// smaller.
 const FULL: (u64, u64) = (7, 8);
 const ENOUGH: (u64, u64) = (5, 8);
 
 /// Keys that leave, and what the index says of them.
 type Victims = BTreeMap<Vec<u8>, Place>;
 
-/// Has what is to leave go to level 0.
+/// Moves what must leave to level 0.
 pub(super) fn evict<B: WriteBuffer>(values: &ValueTree, tree: &LeveledTree<B>) -> Result<()> {
     values.fit_filter();
     let mut work = values.work.lock();
@@ -49,7 +51,7 @@ pub(super) fn evict<B: WriteBuffer>(values: &ValueTree, tree: &LeveledTree<B>) -
     take_below(values, tree, &mut work, &victims)
 }
 
-/// Has everything go to level 0 that may.
+/// Moves everything that may leave to level 0.
 pub(super) fn clear<B: WriteBuffer>(values: &ValueTree, tree: &LeveledTree<B>) -> Result<()> {
     let mut work = values.work.lock();
     let (mut victims, last) = (Victims::new(), tree.flushed_seq());
@@ -62,7 +64,7 @@ pub(super) fn clear<B: WriteBuffer>(values: &ValueTree, tree: &LeveledTree<B>) -
     take_below(values, tree, &mut work, &victims)
 }
 
-/// Writes victims to level 0, and takes them out of the tree.
+/// Writes victims to level 0, and removes them from the tree.
 fn take_below<B: WriteBuffer>(
     values: &ValueTree,
     tree: &LeveledTree<B>,
@@ -72,7 +74,7 @@ fn take_below<B: WriteBuffer>(
     if victims.is_empty() {
         return Ok(());
     }
-    // Who was hot may be so again: then what is written now is stale.
+    // A formerly hot key may become hot again: then the copy written now is stale.
     let wanted = values.hints.is_on().then(|| Box::new(|_: &[u8]| true) as Box<Wanted<'_>>);
     let change = tree.to_level_0_noting(wanted, |add| {
         for (key, place) in victims {
@@ -93,8 +95,8 @@ fn take_below<B: WriteBuffer>(
     Ok(())
 }
 
-/// Chooses keys that take `wanted` bytes, if there are so many; none with a number after `last`. Where most of them had been let
-/// in for nothing, fewer are let in from now on.
+/// Chooses keys that take `wanted` bytes, if there are that many; none with a number after `last`. If most of
+/// them were admitted for nothing, fewer are admitted from now on.
 fn gather(values: &ValueTree, work: &mut Work, wanted: u64, last: u64) -> Result<Victims> {
     let (mut victims, mut round) = (Victims::new(), Round::new(wanted));
     let (mut batch, mut from) = (ScanBatch::new(), Bound::Included(work.hand.clone()));
@@ -129,7 +131,8 @@ fn gather(values: &ValueTree, work: &mut Work, wanted: u64, last: u64) -> Result
     Ok(victims)
 }
 
-/// Bytes that come free when `key` leaves; `None` if it has to stay. What cannot be read stays where it is, for whoever asks for it.
+/// Bytes freed when `key` leaves; `None` if it must stay. An unreadable record stays where it is, so that its
+/// reader gets the error.
 fn bytes_of(values: &ValueTree, key: &[u8], place: Place, last: u64) -> Result<Option<u64>> {
     let Place::Here(word) = place else { return Ok(Some(ValueTree::cost(0, key, true))) };
     match values.record(word, key) {

@@ -1,11 +1,11 @@
-//! Which keys the value tree may hold: a filter in DRAM that keys leave again, so that a get of any other key costs no walk
-//! through persistent memory.
+//! The keys that the value tree may hold: a filter in DRAM that also removes keys, so that a get of any other
+//! key costs no walk through persistent memory.
 //!
-//! Two counters for each key, in one cache line. One that has come to its end stays there: then some keys are looked for in vain,
-//! and none is missed.
+//! Two counters for each key, in one cache line. A saturated counter stays saturated: then some keys are
+//! searched for in vain, and none is missed.
 //!
-//! One thread at a time adds and removes. Readers see a key from before the moment at which its memtable leaves, and
-//! miss it only after the table that it went to can be read: what they load here, they load after what is readable.
+//! One thread at a time adds and removes. Readers find a key here before its memtable leaves, and until the
+//! table that it went to can be read: they must load this after the readable set.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -15,31 +15,31 @@ const LINE: u64 = 64;
 /// Counters for each key.
 const COUNTERS_A_KEY: u64 = 16;
 
-/// Counters of keys.
+/// The keys' counters.
 #[derive(Debug)]
 pub(super) struct Filter {
     lines: Box<[[AtomicU8; LINE as usize]]>,
 }
 
 impl Filter {
-    /// An empty filter that is good for so many keys, and takes at most so many bytes or one line.
+    /// An empty filter that suits this many keys, and takes at most this many bytes or one line.
     pub fn new(keys: u64, most_bytes: u64) -> Filter {
         let bytes = keys.saturating_mul(COUNTERS_A_KEY).min(most_bytes);
         let line = || [const { AtomicU8::new(0) }; LINE as usize];
         Filter { lines: (0..(bytes / LINE).max(1)).map(|_| line()).collect() }
     }
 
-    /// Whether one of at most so many bytes would be no larger.
+    /// Whether a filter of at most this many bytes would be no larger.
     pub fn is_as_large_as(&self, most_bytes: u64) -> bool {
         self.dram_bytes() + LINE > most_bytes
     }
 
-    /// Keys that it is good for.
+    /// The number of keys that it suits.
     pub fn capacity(&self) -> u64 {
         self.dram_bytes() / COUNTERS_A_KEY
     }
 
-    /// Whether the key with `hash` may be there: where not, it is not.
+    /// Whether the key with `hash` may be there: if false, it is not.
     pub fn may_hold(&self, hash: u64) -> bool {
         self.counters(hash).into_iter().all(|counter| counter.load(Ordering::Acquire) > 0)
     }

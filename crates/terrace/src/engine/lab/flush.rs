@@ -1,4 +1,4 @@
-//! What a flush does with each key of a memtable.
+//! A flush's work on each key of a memtable.
 //!
 //! | the key | its newest version | its older ones, as far as snapshots need them |
 //! |---|---|---|
@@ -6,11 +6,11 @@
 //! | is in the tree, and there is no room | level 0; the tree says "below" | level 0 |
 //! | is neither | level 0 | level 0 |
 //!
-//! What a snapshot needs of versions that are replaced in the tree is put on level 0 first, in a change of its own: from then
-//! on readers find it there.
+//! Versions replaced in the tree that a snapshot needs are put on level 0 first, in a change of their own:
+//! from then on readers find them there.
 //!
-//! A flush may be begun anew, after an error or a crash. A version that the tree has already, or a newer one, is left as it
-//! is: a log that is replayed may fill memtables otherwise than it was filled by them.
+//! A flush may be started again, after an error or a crash. If the tree already has a version, or a newer
+//! one, it is left as it is: a replayed log may fill memtables differently.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -26,13 +26,13 @@ use crate::core::snapshots::is_needed;
 use crate::leveled::{Add, Change, LeveledTree, Memtable, WriteBuffer};
 use crate::versions::{RECORD_BYTES_BEFORE_KEY, Version};
 
-/// A record is at most this long: larger ones take whole extents, mostly of nothing.
+/// The longest record: larger ones take whole extents, and leave most of them unused.
 const MOST_RECORD_BYTES: u64 = 8 << 10;
 
 /// Slots are at most this share of an extent.
 const EXTENT_SHARE: u64 = 8;
 
-/// Sequence numbers that a record can have.
+/// The sequence numbers that a record can have.
 const NUMBERS: u64 = 1 << 48;
 
 /// Flushes `memtable` into the value tree and to level 0.
@@ -55,7 +55,7 @@ pub(super) fn flush<B: WriteBuffer>(
         tree.put(change)?;
     }
     let room = values.bound(tree.run_bytes()).saturating_sub(values.used());
-    // Whether there is a hint of the key that goes to level 0: then it is to lead there.
+    // Whether a key that goes to level 0 has a hint, which must then lead there.
     let has_hint = Rc::new(Cell::new(false));
     let wanted = has_hint.clone();
     let change = tree.to_level_0_noting(Some(Box::new(move |_: &[u8]| wanted.get())), |add| {
@@ -68,9 +68,9 @@ pub(super) fn flush<B: WriteBuffer>(
     Ok(change)
 }
 
-/// Adds the versions in the tree that `memtable` has newer ones of and that snapshots need all the same.
+/// Adds those versions in the tree that `memtable` replaces by newer ones and that snapshots still need.
 fn replaced<M: Memtable>(values: &ValueTree, memtable: &M, held: &[u64], add: &mut Add<'_>) -> Result<()> {
-    // The key that was passed last, and the oldest version of it in the memtable.
+    // The last key passed, and its oldest version in the memtable.
     let mut last: Option<(Vec<u8>, u64)> = None;
     memtable.visit(|key, seq, _, _| {
         match &mut last {
@@ -85,7 +85,8 @@ fn replaced<M: Memtable>(values: &ValueTree, memtable: &M, held: &[u64], add: &m
     add_if_needed(values, last, held, add)
 }
 
-/// Adds the version of a key in the tree if a snapshot sees it, although there is a newer one of the sequence number `until`.
+/// Adds a key's version in the tree if a snapshot sees it in spite of the newer one with the sequence number
+/// `until`.
 fn add_if_needed(
     values: &ValueTree,
     replaced: Option<(Vec<u8>, u64)>,
@@ -104,19 +105,19 @@ fn add_if_needed(
 /// A version in a memtable.
 type Taken<'a> = (&'a [u8], u64, Kind, &'a [u8]);
 
-/// A memtable on its way.
+/// A memtable being flushed.
 struct Flushing<'a> {
     values: &'a ValueTree,
     work: &'a mut Work,
-    /// The hints beside the keys.
+    /// The keys' hints.
     hints: Walk<'a>,
     has_hint: Rc<Cell<bool>>,
     held: &'a [u64],
-    /// Bytes that the tree may still grow by.
+    /// Bytes by which the tree may still grow.
     room: u64,
-    /// The key that was passed last.
+    /// The last key passed.
     key: Option<Vec<u8>>,
-    /// The sequence number of its version before this one, if the newest of them is in the tree.
+    /// The sequence number of its previous version, if its newest is in the tree.
     newer: Option<u64>,
 }
 
@@ -140,7 +141,7 @@ impl Flushing<'_> {
         if is_hidden { Ok(()) } else { add(key, seq, kind, value) }
     }
 
-    /// Keeps the newest version of a key in the tree, if that is where it is to be; whether it is there.
+    /// Keeps the newest version of a key in the tree, if it belongs there; returns whether it is there.
     fn keep(&mut self, taken: &Taken<'_>) -> Result<bool> {
         let (key, seq, kind, _) = *taken;
         let hash = self.values.hash(key);
@@ -174,7 +175,7 @@ impl Flushing<'_> {
         Ok(false)
     }
 
-    /// Puts a version into the tree instead of what is there; false if there is no room for it.
+    /// Replaces the tree's version by another; false if there is no room for it.
     fn put(&mut self, taken: &Taken<'_>, before: Option<Place>) -> Result<bool> {
         let (key, number, kind, value) = *taken;
         let value = (kind == Kind::Put).then_some(value);

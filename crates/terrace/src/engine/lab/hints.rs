@@ -1,19 +1,22 @@
-//! The tree of hints: where on the levels the newest copy of a hot key lies, and so what of which run is stale.
+//! The tree of hints: where on the levels the newest copy of a hot key lies, and so which part of a run is
+//! stale.
 //!
 //! ```text
 //!   FAST&FAIR tree: key ─▶ word: run, block, entries of the block, whether the copy there is stale
 //! ```
 //!
-//! Whatever writes a run says where the keys lie that were written often lately (`placed`). Once a flush has brought a newer
-//! version of such a key, its copy is stale (`outdate`), and counts as so many bytes of its run. Reads change nothing here.
+//! Every writer of a run notes the places of keys that were often written lately (`placed`). Once a flush has
+//! brought a newer version of such a key, its copy is stale (`outdate`), and counts as stale bytes of its
+//! run. Reads change nothing here.
 //!
-//! All of this is soft. A hint may be missing, and where one is wrong about what is stale, a run is merged too early or too
-//! late. What a merge leaves out because of hints it has held against the value tree (`passed.rs`). What fails here, fails
-//! nobody else; a tree that is damaged is not looked at again until the next opening.
+//! None of this must be exact. A hint may be missing, and if one is wrong about staleness, a run is merged
+//! too early or too late. Before a merge leaves something out because of hints, it has checked the value tree
+//! (`passed.rs`). A failure here affects nothing else; a damaged tree is not used again until the next
+//! opening.
 //!
-//! 1. A hint names a block that holds the key, if the manifest names its run. It is set once the manifest does, and file
-//!    numbers are not used again.
-//! 2. `work` is held by whoever changes the tree, or wants it not to change. Any number reads it without.
+//! 1. A hint names a block that holds the key, if the manifest names its run. It is set only after the
+//!    manifest names the run, and file numbers are not used again.
+//! 2. Whoever changes the tree, or needs it unchanged, holds `work`. Any number read without it.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -32,10 +35,10 @@ use crate::leveled::Relocations;
 use crate::levels::Stale;
 use crate::options::LabOptions;
 
-/// The share of the pool that hints take at most.
+/// The largest share of the pool for hints.
 const POOL_SHARE: u64 = 16;
 
-/// Where hints take more than this part of their bound, some go, until they take no more than the lesser part.
+/// Trimming begins when hints exceed the larger of these parts of their bound, and goes down to the smaller.
 const FULL: (u64, u64) = (7, 8);
 const ENOUGH: (u64, u64) = (3, 4);
 
@@ -43,11 +46,11 @@ const ENOUGH: (u64, u64) = (3, 4);
 #[derive(Debug)]
 pub(super) struct Hints {
     index: FastFair,
-    /// The key from which on the next hints are looked at that may go.
+    /// The key at which the next trimming begins.
     work: Mutex<Vec<u8>>,
     /// Bytes of runs that are known to be stale.
     stale: ArcSwap<Stale>,
-    /// Whether they are wanted, and nothing has failed.
+    /// Whether hints are wanted, and nothing has failed.
     is_on: AtomicBool,
     bytes: u64,
     share: f64,
@@ -55,11 +58,11 @@ pub(super) struct Hints {
     pub figures: Figures,
 }
 
-/// What has happened since the opening.
+/// Counts since the opening.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     pub bound: AtomicU64,
-    /// Copies that have become stale where they lie.
+    /// Copies that have become stale in their places.
     pub outdated: AtomicU64,
     /// Blocks that merges have left out.
     pub passed: AtomicU64,
@@ -78,7 +81,7 @@ impl Hints {
             Hints::create(pool)?;
         }
         let index = FastFair::open(pool, HINTS_ROOT)?;
-        // Hardly anybody looks for single keys.
+        // Single keys are seldom looked up.
         index.set_shortcut_limit(0);
         Ok(Hints {
             index,
@@ -96,7 +99,7 @@ impl Hints {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// What they may take beside `data` bytes of tables.
+    /// The bound of their bytes beside `data` bytes of tables.
     fn bound(&self, data: u64) -> u64 {
         let asked = if self.bytes > 0 { self.bytes } else { (data as f64 * self.share) as u64 };
         let bound = if self.is_on() { asked.min(self.most) } else { 0 };
@@ -121,7 +124,8 @@ impl Hints {
         self.stale.load_full()
     }
 
-    /// A failure here is nobody else's: there are no hints any more, but for want of room, which may come back.
+    /// Contains a failure: afterwards there are no hints any more, unless it was a lack of room, which may
+    /// pass.
     pub fn soft<T>(&self, outcome: Result<T>) -> Option<T> {
         match outcome {
             Ok(done) => Some(done),
@@ -136,12 +140,12 @@ impl Hints {
         }
     }
 
-    /// A walk beside keys that ascend.
+    /// A walk along ascending keys.
     pub fn walk(&self) -> Walk<'_> {
         Walk { hints: self, batch: ScanBatch::new(), at: 0, is_last: false }
     }
 
-    /// Calls `each` with every hint from a key to another, the last excluded, until that is false.
+    /// Calls `each` with every hint in a range of keys, without its end, until that returns false.
     pub fn each(
         &self,
         from: Option<&[u8]>,
@@ -165,8 +169,8 @@ impl Hints {
         }
     }
 
-    /// Notes where keys have come to lie, beside `data` bytes of tables. `entry_bytes` says how long an entry of a run is, where
-    /// the run is there.
+    /// Notes the new places of keys, beside `data` bytes of tables. `entry_bytes` gives the length of an
+    /// entry of a run, if the run exists.
     pub fn placed(&self, relocations: &Relocations, data: u64, entry_bytes: &dyn Fn(u64) -> Option<u64>) {
         if relocations.gone.is_empty() && relocations.hints.is_empty() {
             return;
@@ -200,10 +204,10 @@ impl Hints {
             if let Some(before) = before {
                 let was_moved = relocations.gone.contains(&before.run);
                 if !was_moved && !relocations.gone.is_empty() {
-                    // A newer copy has come to lie above while this one was merged.
+                    // A newer copy was written above while this one was merged.
                     continue;
                 }
-                // A copy that was moved is as stale as it was; one that stays below another is so from now on.
+                // A moved copy is as stale as it was; one that stays below another is stale from now on.
                 now.is_stale = was_moved && before.is_stale;
                 let counts = if was_moved { now } else { before };
                 if was_moved == before.is_stale
@@ -217,13 +221,14 @@ impl Hints {
         Ok(())
     }
 
-    /// Takes the hint of `key` away if it names a run that is gone.
+    /// Removes the hint of `key` if it names a removed run.
     fn forget(&self, key: &[u8], gone: &BTreeSet<u64>) -> Result<()> {
         let leads_nowhere = |bits| Hint::decode(bits, key).is_none_or(|hint| gone.contains(&hint.run));
         self.index.update(key, &mut |now| now.filter(|&bits| leads_nowhere(bits)).map(|_| None)).map(drop)
     }
 
-    /// Notes that newer versions of some keys have come, whose hints had said so. They are durable, and readers see them.
+    /// Notes newer versions of some keys, whose hints had named older copies. They are durable, and readers
+    /// see them.
     pub fn outdate(&self, keys: &[(Vec<u8>, u64)], entry_bytes: &dyn Fn(u64) -> Option<u64>) {
         if keys.is_empty() {
             return;
@@ -249,7 +254,7 @@ impl Hints {
         self.soft(done);
     }
 
-    /// Finds out again what is stale, as is done once after an opening, and drops hints that lead nowhere.
+    /// Determines again what is stale, once after an opening, and drops hints that lead nowhere.
     pub fn gather(&self, entry_bytes: &dyn Fn(u64) -> Option<u64>) {
         let _alone = self.work.lock();
         if !self.is_on() {
@@ -270,8 +275,8 @@ impl Hints {
         self.soft(dropped);
     }
 
-    /// Has some go where they take too much beside `data` bytes of tables: first those that nobody is to `keep`. Where
-    /// hints are not wanted, all go.
+    /// Drops some if they take too much beside `data` bytes of tables: first those for which `keep` is false.
+    /// If hints are not wanted, all are dropped.
     pub fn trim(&self, data: u64, keep: &dyn Fn(&[u8], Option<Hint>) -> bool) {
         let mut hand = self.work.lock();
         let bound = self.bound(data);
@@ -293,7 +298,7 @@ impl Hints {
             batch.clear();
             self.index.scan(Bound::Included(hand.as_slice()), false, CHUNK, &mut batch)?;
             for (key, bits) in batch.iter() {
-                // From the second time round on whoever comes goes.
+                // From the second round on every hint is dropped.
                 if ends > 1 || enough == 0 || !keep(key, Hint::decode(bits, key)) {
                     self.index.remove(key)?;
                 }
@@ -311,17 +316,18 @@ impl Hints {
         Ok(())
     }
 
-    /// Held, nothing is added to it and nothing of it is freed.
+    /// While this is held, nothing is added to the tree and nothing of it is freed.
     pub fn still(&self) -> MutexGuard<'_, Vec<u8>> {
         self.work.lock()
     }
 
-    /// Marks what it has in the pool. The caller has it [`still`](Self::still), and everything unlinked is freed.
+    /// Marks its memory in the pool. The caller holds it [`still`](Self::still), and everything unlinked is
+    /// freed.
     pub fn mark(&self, marks: &mut Marks) -> Result<()> {
         self.index.mark(marks)
     }
 
-    /// Frees what nobody sees any more; says whether that is everything.
+    /// Frees what nobody sees any more; returns whether that is everything.
     pub fn drain(&self) -> bool {
         self.index.drain()
     }
@@ -330,13 +336,13 @@ impl Hints {
         self.index.close()
     }
 
-    /// What is wrong with the index itself.
+    /// The problems of the index itself.
     pub fn problems(&self) -> Result<Vec<String>> {
         self.index.check()
     }
 }
 
-/// A place among hints that goes on as keys ascend.
+/// A position among hints that advances with ascending keys.
 pub(super) struct Walk<'a> {
     hints: &'a Hints,
     batch: ScanBatch,
@@ -346,7 +352,7 @@ pub(super) struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// The hint of `key`, which is after those that were asked for before, and its word.
+    /// The hint of `key`, which must be after the keys requested before, and its word.
     pub fn find(&mut self, key: &[u8]) -> Option<(Hint, u64)> {
         if !self.hints.is_on() {
             return None;

@@ -1,4 +1,4 @@
-//! What the trees' words say. `docs/formats/lab.md` tells it.
+//! The words of the trees. `docs/formats/lab.md` describes them.
 
 use terrace_base::checksum::hash64;
 use terrace_table::Position;
@@ -11,10 +11,11 @@ pub(super) const VALUES_ROOT: &str = "lab.values";
 /// The root of the tree of hints.
 pub(super) const HINTS_ROOT: &str = "lab.hints";
 
-/// The root that says of which write the last flush has begun. There is none before the first one.
+/// The root with the last write of which a flush has begun. There is none before the first one.
 pub(super) const FLUSHED_ROOT: &str = "lab.flushed";
 
-/// The root that says for which table keys have left the value tree. There is none before the first has left.
+/// The root with the highest table for which keys have left the value tree. There is none before the first
+/// has left.
 pub(super) const LEFT_ROOT: &str = "lab.left";
 
 /// The roots that a new pool of this engine has beside those of logs.
@@ -33,7 +34,7 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// What `bits` say, if they are a word.
+    /// Decodes a word; `None` if the bits are none.
     pub fn decode(bits: u64) -> Option<Place> {
         match bits {
             BELOW => Some(Place::Below),
@@ -50,10 +51,10 @@ impl Place {
     }
 }
 
-/// Entries of a block from which on a hint does not say how many there are.
+/// From this number of entries in a block on, a hint does not give the number.
 pub(super) const MANY_ENTRIES: u64 = 16;
 
-/// Bits of a hint's word that are bound to the key and to the others.
+/// Bits of a hint's word that check it against the key and the other bits.
 const CHECK_BITS: u32 = 5;
 
 /// Where on the levels a copy of a key lies.
@@ -73,20 +74,20 @@ pub(super) struct Hint {
 }
 
 impl Hint {
-    /// Of a copy that is not stale, in a block with so many entries.
+    /// The hint of a copy that is not stale, in a block with this many entries.
     pub fn new(block: Position, entries: u64) -> Hint {
         let entries = if entries < MANY_ENTRIES { entries } else { 0 };
         Hint { run: block.number(), block: block.offset(), entries, is_stale: false }
     }
 
-    /// The word of `key` that says so.
+    /// Encodes it as a word of `key`.
     pub fn bits(self, key: &[u8]) -> u64 {
         let stale = u64::from(self.is_stale) << 5;
         let rest = self.run << 38 | (self.block / 16) << 10 | self.entries << 6 | stale;
         rest | check(key, rest)
     }
 
-    /// What the word `bits` of `key` says, if it is one.
+    /// Decodes the word `bits` of `key`; `None` if it is none.
     pub fn decode(bits: u64, key: &[u8]) -> Option<Hint> {
         let rest = bits >> CHECK_BITS << CHECK_BITS;
         let hint = Hint {
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(Hint::decode(0, b"key"), None);
     }
 
-    /// What is in pools must be read by every later version.
+    /// Every later version must be able to read what is in pools.
     #[test]
     fn golden_hint() {
         let hint = Hint { run: 7, block: 4096, entries: 3, is_stale: true };

@@ -7,23 +7,23 @@
 //!                                      └─ the others ──────────▶ level 0 ◀───────────────┘ ──compaction──▶ level 1 ..
 //! ```
 //!
-//! Memtables, log and levels are the [leveled core](crate::leveled)'s. Here is what this design puts between them, as a
-//! [`Stage`](crate::leveled::Stage).
+//! Memtables, log and levels come from the [leveled core](crate::leveled). This folder has the part between
+//! them, as a [`Stage`](crate::leveled::Stage).
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `tree.rs`, `filter.rs` | the value tree: lookups, its size; which keys may be there |
 //! | `hints.rs`, `passed.rs` | the tree of hints: what is stale of which run; what a merge need not read |
-//! | `layout.rs` | what the trees' words say |
+//! | `layout.rs` | the trees' words |
 //! | `sketch.rs` | how often a key was written lately |
-//! | `clock.rs` | which keys were asked for |
-//! | `flush.rs`, `evict.rs` | what comes into the tree, and what leaves it |
+//! | `clock.rs` | which keys were requested |
+//! | `flush.rs`, `evict.rs` | what enters the tree, and what leaves it |
 //! | `cursor.rs` | moving over it |
 //! | `witness.rs` | telling a manifest that has lost its end |
 //! | `stage.rs` | the seam |
 //! | `open.rs`, `check.rs`, `repair.rs` | opening; proving it; bringing back what is sound |
 //!
-//! `docs/engines/lab.md` tells the design, its parameters and what it is good and bad at.
+//! `docs/engines/lab.md` describes the design, its parameters, its strengths and its weaknesses.
 
 mod check;
 mod clock;

@@ -20,7 +20,7 @@ use crate::pool;
 const IN_POOL: Beside =
     Beside { is_needed: true, roots: &ROOTS, fill: ValueTree::create, is_used: witness::is_used };
 
-/// Where the log lies: in the pool.
+/// The log's place: in the pool.
 pub(super) fn log_home() -> LogHome {
     LogHome { engine: EngineKind::Lab, asked: LogPlace::Auto, first: Vec::new, beside: IN_POOL }
 }
@@ -35,7 +35,7 @@ pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
     Ok((lab, last))
 }
 
-/// Has what only lies in DRAM made behind the first answers: the filter, and what is stale of which run.
+/// Builds what lies only in DRAM after the first answers: the filter, and the stale bytes of each run.
 fn prepare(lab: &Lab) {
     lab.tidy(|lab| {
         let Some(values) = &lab.stage().0 else { return Ok(()) };
@@ -47,8 +47,8 @@ fn prepare(lab: &Lab) {
     });
 }
 
-/// Wires the engine around what has been opened, and brings it to rest. In a repair there is no pool: logs lie elsewhere, and
-/// what was in the tree is in tables.
+/// Assembles the engine from its opened parts, and brings it to rest. In a repair there is no pool: logs lie
+/// elsewhere, and the tree's contents are in tables.
 pub(super) fn assemble(
     core: Arc<Core>,
     Opened { manifest, pool, found }: Opened,

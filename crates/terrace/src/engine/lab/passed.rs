@@ -1,13 +1,14 @@
-//! Which blocks of its inputs a merge need not read: those in which every entry is of a key whose newest version the value
-//! tree holds.
+//! The blocks of its inputs that a merge need not read: those in which the value tree holds the newest
+//! version of every entry's key.
 //!
-//! A hint says in which block a key lies, how many entries are there, and whether a newer version has come since. Where there
-//! are hints of as many keys as a block has entries, every key in it is known; each has one version there. The value tree says
-//! whether it has all of them. Nobody reads any of the block's entries then: not who holds a snapshot, since all of those see
-//! the tree's versions, and not who takes one later, since those versions were visible before snapshots were listed.
+//! A hint gives the block of a key, the number of entries there, and whether a newer version has arrived
+//! since. If as many keys as a block has entries have hints there, every key in it is known, with one version
+//! each. The value tree tells whether it has all of them. Then nobody reads any of the block's entries: no
+//! holder of a snapshot, since all of those see the tree's versions, and nobody who takes one later, since
+//! those versions were visible before snapshots were listed.
 //!
 //! A copy that is not stale hides nothing, although the tree has its key: an eviction may have just written it, and be about
-//! to take that very version out of the tree.
+//! to remove that very version from the tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use super::tree::{LEAST_THRESHOLD, ValueTree};
 use crate::leveled::{MergePart, Watched};
 use crate::levels::run::Passed;
 
-/// What the trees have to do with a part of a merge.
+/// The trees' interest in a part of a merge.
 pub(super) fn watch<'a>(values: &'a ValueTree, part: &MergePart<'a>) -> Option<Watched<'a>> {
     let hints = &values.hints;
     if !hints.is_on() {
@@ -41,7 +42,7 @@ pub(super) fn watch<'a>(values: &'a ValueTree, part: &MergePart<'a>) -> Option<W
     hints.figures.passed.fetch_add(count, Ordering::Relaxed);
     let (mut walk, inputs) = (hints.walk(), part.inputs);
     let wanted = move |key: &[u8]| match walk.find(key) {
-        // What is written is the copy that was known, or another below it.
+        // The key's output is the known copy, or another one below it.
         Some((hint, _)) => inputs.contains(&hint.run),
         None => values.sketch.estimate(values.hash(key)) >= LEAST_THRESHOLD,
     };
@@ -51,7 +52,7 @@ pub(super) fn watch<'a>(values: &'a ValueTree, part: &MergePart<'a>) -> Option<W
 /// What hints say of a block.
 #[derive(Debug, Default)]
 struct Block {
-    /// Its entries; 0 if hints do not agree.
+    /// Its entries; 0 if the hints disagree.
     entries: u64,
     keys: Vec<Vec<u8>>,
 }
@@ -68,7 +69,7 @@ impl Block {
     }
 }
 
-/// The blocks that are known and hidden. What cannot be read of the value tree hides nothing.
+/// The blocks that are known and hidden. An unreadable part of the value tree hides nothing.
 fn passed(values: &ValueTree, part: &MergePart<'_>, blocks: &BTreeMap<(u64, u64), Block>) -> Passed {
     let mut passed = BTreeMap::<u64, BTreeSet<u64>>::new();
     for ((run, offset), block) in blocks.iter().filter(|(_, block)| block.is_known()) {

@@ -1,9 +1,9 @@
-//! Bringing back all that is not itself damaged.
+//! Recovers everything that is not itself damaged.
 //!
-//! As for `lsm`, tables are the ground truth and logs are replayed over them. What the value tree holds is brought into tables
-//! of level 0 before that: it is newer than what other tables have, and older than what only logs have. Where the tree's
-//! index cannot be read, records are taken wherever they lie, and all tables go to level 0, where every order of versions is
-//! right: a record may be one that had been replaced.
+//! As for `lsm`, tables are the ground truth and logs are replayed over them. Before that the value tree's
+//! contents are written into tables of level 0: they are newer than the contents of other tables, and older
+//! than what only logs have. If the tree's index cannot be read, records are taken wherever they lie, and all
+//! tables go to level 0, where every order of versions is right: a record may be one that had been replaced.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ pub(crate) fn repair(base: Salvage) -> Result<Salvage> {
     logged::repair(base, open::log_home(), &core.options.lab.levels, gather_values, open::assemble)
 }
 
-/// Brings what the value tree holds into tables, beside `runs`.
+/// Writes the value tree's contents into tables, beside `runs`.
 fn gather_values(
     base: &mut Salvage,
     identity: &Identity,
@@ -60,17 +60,17 @@ fn gather_values(
     let witness = Witness::read(&pool);
     drop(pool);
     let tables = base.write_tables(entries, "the value tree")?;
-    // Beside what is here the log may hold older writes that are in no table yet: nothing follows of how far that is.
+    // The log may hold older writes that are in no table yet: the last write here says nothing about those.
     runs.extend(tables.into_iter().map(|meta| (0, meta, false)));
     match witness {
         Ok(witness) => hear(base, &witness, (known, logs), runs),
-        // Which root it was that cannot be read is not known.
+        // It is unknown which root cannot be read.
         Err(e) => drop(base.pool_aside.get_or_insert(e.to_string())),
     }
     Ok(())
 }
 
-/// Takes what the pool knows of the manifest into account.
+/// Uses what the pool knows of the manifest.
 fn hear(
     base: &mut Salvage,
     witness: &Witness,
@@ -94,7 +94,7 @@ fn hear(
     }
 }
 
-/// Takes what the index names. Records that are damaged are lost.
+/// Takes the records that the index names. Damaged records are lost.
 fn named(base: &mut Salvage, pool: &Pool, entries: &mut Entries) -> Result<()> {
     let index: FastFair = FastFair::open(pool, VALUES_ROOT)?;
     let (mut batch, mut from) = (ScanBatch::new(), std::ops::Bound::Unbounded);
@@ -120,12 +120,12 @@ fn named(base: &mut Salvage, pool: &Pool, entries: &mut Entries) -> Result<()> {
 /// A version of a key, for a new table.
 type Version = (Vec<u8>, u64, Kind, Bytes);
 
-/// What the word `bits` of `key` leads to; `None` where that is on the levels.
+/// The version that the word `bits` of `key` leads to; `None` if that is on the levels.
 fn entry(pool: &Pool, key: &[u8], bits: u64) -> Result<Option<Version>> {
     match Place::decode(bits) {
         Some(Place::Below) => Ok(None),
         Some(Place::Here(word)) => {
-            // SAFETY: nobody but this repair has the pool, and it frees nothing.
+            // SAFETY: only this repair has the pool, and it frees nothing.
             let record = unsafe { Record::peek(pool, word)? }.of(pool, key)?;
             Ok(Some(version(&record)))
         }
@@ -137,11 +137,11 @@ fn version(record: &Record<'_>) -> Version {
     (record.key.to_vec(), record.number, kind(record.word), Bytes::copy_from_slice(record.value))
 }
 
-/// Takes every record there is, in order; of two copies of a version one.
+/// Takes every record, in order; of two copies of a version, one.
 fn scattered(pool: &Pool) -> Entries {
     let words =
         pool.slots(RECORD_KIND).flat_map(|(at, _)| [false, true].map(|gone| RecordRef::new(at, gone, false)));
-    // SAFETY: nobody but this repair has the pool, and it frees nothing.
+    // SAFETY: only this repair has the pool, and it frees nothing.
     let records = words.filter_map(|word| unsafe { Record::peek(pool, word) }.ok());
     let mut entries: Entries = records.map(|record| version(&record)).collect();
     entries.sort_by(|a, b| a.0.cmp(&b.0).then(Reverse(a.1).cmp(&Reverse(b.1))));

@@ -1,16 +1,16 @@
-//! How often keys were written lately: a count-min sketch whose counters are halved as writes pass.
+//! How often keys were written lately: a count-min sketch whose counters are halved after a number of writes.
 //!
-//! One thread at a time counts, any number reads. An estimate is never too low but for the halving,
-//! and too high where other keys share all of a key's counters. It lies in DRAM and begins anew with
-//! each opening: what it decides is only where a value lies.
+//! One thread at a time counts, while any number read. An estimate is never too low except by the halving,
+//! and too high if other keys share all of a key's counters. It lies in DRAM and starts empty at each
+//! opening: it decides only where a value lies.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Counters that each key has.
 const ROWS: usize = 4;
 
-/// So many writes pass for each counter of a row until all are halved. Were it two, half of the keys
-/// that are written once would be taken for such that come again; with one it is a twentieth.
+/// All counters are halved after this many writes for each counter of a row. With two, half of the keys that
+/// are written once would be taken for recurring ones; with one it is a twentieth.
 const WINDOW: u64 = 1;
 
 /// Counters by hashes of keys.
@@ -35,7 +35,7 @@ impl Sketch {
     /// Counts a write of the key with `hash`.
     pub fn touch(&self, hash: u64) {
         let least = self.estimate(hash);
-        // Only the least counters grow: the others are too high already.
+        // Only the smallest counters grow: the others are too high already.
         for at in self.places(hash) {
             if self.counters[at].load(Ordering::Relaxed) == least {
                 self.counters[at].store(least.saturating_add(1), Ordering::Relaxed);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     proptest! {
-        /// As long as nothing has been halved no key is thought to be colder than it is.
+        /// Before the first halving no key is estimated too low.
         #[test]
         fn nothing_is_estimated_too_low(keys in prop::collection::vec(0u16..50, 1..200)) {
             let sketch = Sketch::new(ROWS * 256);
@@ -98,7 +98,7 @@ mod tests {
         }
     }
 
-    /// Writes of ever new keys, as in a load, must not make them look as if they came again: that would let them all in.
+    /// Writes of ever new keys, as in a load, must not look like recurring ones: all would be admitted.
     #[test]
     fn what_is_written_once_is_seldom_thought_to_be_hot() {
         let sketch = Sketch::new(ROWS * 1024);

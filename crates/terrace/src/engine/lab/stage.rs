@@ -17,7 +17,7 @@ use crate::levels::Stale;
 use crate::manifest::State;
 use crate::stats::Stats;
 
-/// The value tree, or none: where the options want none, and in a repair.
+/// The value tree; none if the options want none, and in a repair.
 #[derive(Debug)]
 pub(super) struct Values(pub Option<Arc<ValueTree>>);
 

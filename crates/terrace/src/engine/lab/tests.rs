@@ -1,5 +1,6 @@
-//! The trees alone, without levels and logs, in the simulator: whatever a crash leaves, the value tree has what it had, or has
-/// what was on its way; hints lead where they were said to lead; nothing of the pool is lost.
+//! The trees alone, without levels and logs, in the simulator: after any crash the value tree has its earlier
+//! state or the one being made, hints lead where they were set to lead, and nothing in the pool is lost.
+
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ use crate::options::{EngineKind, LabOptions, Options, PoolChoice};
 use crate::pool;
 use crate::versions::Version;
 
-/// What is done to the trees. Keys are small numbers, values are lengths.
+/// An operation on the trees. Keys are small numbers, values are lengths.
 #[derive(Debug, Clone)]
 enum Op {
     Put(u8, u16),
@@ -47,7 +48,7 @@ enum Op {
     Reopen,
 }
 
-/// A key that the model alone has, once the trees are made.
+/// A key that only the model has, once the trees are made.
 const READY: &[u8] = b"";
 
 /// Stands for a tombstone in the model.
@@ -79,7 +80,7 @@ fn attach(pool: &Pool) -> Result<Arc<ValueTree>> {
     Ok(values)
 }
 
-/// The trees, and how often they were written.
+/// The trees, and the number of writes to them.
 struct Subject {
     values: Arc<ValueTree>,
     number: u64,
@@ -168,7 +169,7 @@ fn value(k: u8, len: u16) -> Vec<u8> {
     (0..len).map(|i| k ^ len as u8 ^ i as u8).collect()
 }
 
-/// What is in the value tree, read by single keys as well.
+/// The contents of the value tree, also read by single keys.
 fn look(values: &ValueTree) -> std::result::Result<Map, String> {
     let told = |e: Error| e.to_string();
     let mut found = Map::new();
@@ -227,7 +228,7 @@ fn draw(seed: u64, count: usize) -> Vec<Op> {
     (0..count).map(|_| one(&mut rng)).collect()
 }
 
-/// Opens what a crash has left, and proves it.
+/// Opens the remains of a crash, and proves them.
 fn judge(world: &World, model: &KvModel) -> std::result::Result<(), String> {
     let told = |e: Error| e.to_string();
     let opened = Pool::open_on(world.media(), Path::new("/pool"), &pool_options(world));
@@ -246,7 +247,7 @@ fn judge(world: &World, model: &KvModel) -> std::result::Result<(), String> {
     prove(&pool, &subject.values)
 }
 
-/// Nothing is wrong with the trees, and nothing in the pool is lost once it has been reclaimed.
+/// Checks that nothing is wrong with the trees, and that nothing in the pool is lost after reclaiming.
 fn prove(pool: &Pool, values: &ValueTree) -> std::result::Result<(), String> {
     let told = |e: Error| e.to_string();
     values.with_marked(pool.marks(), |marks| pool::reclaim(pool, &marks)).map_err(told)?;
@@ -274,7 +275,8 @@ fn trees_survive_crashes() {
     }
 }
 
-/// What is stale is found again after an opening, as far as hints tell it, and what leads nowhere goes.
+/// Stale copies are found again after an opening, as far as hints show them, and hints that lead nowhere are
+/// dropped.
 #[test]
 fn what_is_stale_is_found_again() {
     let world = World::new(1, WorldOptions::default());
@@ -290,7 +292,7 @@ fn what_is_stale_is_found_again() {
     let stale =
         |subject: &Subject| subject.values.hints.stale().iter().map(|(r, b)| (*r, *b)).collect::<Vec<_>>();
     assert_eq!(stale(&subject), [(4, 200), (5, 100)], "each copy counts once");
-    // Of run 3 two copies move to run 5, one of them stale, and the others go.
+    // Two copies of run 3 move to run 5, one of them stale, and the others are removed.
     subject.placed(&[2, 3], 5, Some(3));
     assert_eq!(stale(&subject), [(5, 100), (6, 100)]);
     assert_eq!(subject.values.hints.len(), 4);
@@ -300,7 +302,7 @@ fn what_is_stale_is_found_again() {
     assert_eq!((stale(&subject), subject.values.hints.len()), (vec![(6, 70)], 2));
 }
 
-/// A database of which every table of level 0 is merged at once, by whoever helps.
+/// A database that merges every table of level 0 at once, on any helping thread.
 fn lab(dir: &Path) -> Arc<Lab> {
     let env = Env {
         fs: Arc::new(RealFs),
@@ -333,8 +335,8 @@ fn flush(lab: &Lab) {
     while lab.core().env.executor.help() {}
 }
 
-/// An eviction has put a version on level 0, and has yet to take it out of the tree: a merge meanwhile must not think that
-/// the tree has it.
+/// An eviction has put a version on level 0, and has yet to remove it from the tree: a merge meanwhile must
+/// not assume that the tree has it.
 #[test]
 fn a_version_that_is_about_to_leave_is_not_dropped_from_where_it_goes() {
     let dir = tempfile::tempdir().unwrap();

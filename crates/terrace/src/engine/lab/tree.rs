@@ -1,20 +1,20 @@
-//! The value tree: the newest versions of keys that are written again and again, in the pool.
+//! The value tree: the newest versions of frequently written keys, in the pool.
 //!
 //! ```text
 //!   FAST&FAIR tree: key ─▶ word ─▶ record: sequence number, key, value
 //!                          └─▶ "below": what the levels have is newer than what was here
 //! ```
 //!
-//! One thread at a time changes it, under `work`; any number reads it without locks. What always holds:
+//! One thread at a time changes it, under `work`; any number read it without locks. Invariants:
 //!
 //! 1. A word names a record of its key that was durable before the word was, or says "below". A record is freed after nothing
 //!    names it and all who may see it have left (`limbo`).
-//! 2. A key's record has the newest version of all that are flushed, and no older version of it lies above level 0. Where
-//!    its word says "below", or there is none, the newest flushed version is on the levels.
-//! 3. Of a key only newer versions replace older ones. What a snapshot needs of an older one is on level 0, and readable there,
-//!    before.
+//! 2. A key's record has its newest flushed version, and no older version of it lies above level 0. If its
+//!    word says "below", or there is none, the newest flushed version is on the levels.
+//! 3. Only a newer version replaces an older one of its key. If a snapshot needs the older one, it is on
+//!    level 0, and readable there, before.
 //! 4. A key leaves when a run of level 0 that the manifest names holds its version.
-//! 5. Everything here has been in the log of a memtable, and the log stays until what is here is durable and the
+//! 5. Everything here was in a memtable's log before, and that log stays until this is durable and the
 //!    manifest says so.
 
 use std::ops::Bound;
@@ -44,29 +44,29 @@ use crate::options::LabOptions;
 use crate::stats::{HintStats, Stats, ValueStats};
 use crate::versions::{NewRecord, RECORD_KIND, Record, RecordRef, Version};
 
-/// Keys that are looked at together.
+/// Keys examined together.
 pub(super) const CHUNK: usize = 256;
 
-/// Bytes of an index for each key, beside the key: its share of nodes, and the record of its word.
+/// Bytes of an index for each key, beside the key: its share of nodes, and its word's record.
 pub(super) const INDEX_BYTES: u64 = 64;
 
-/// Bytes of an entry for which there is one bit that says whether it was asked for.
+/// Bytes of entries for each bit that notes whether one was requested.
 const BYTES_A_BIT: u64 = 64;
 
-/// DRAM of the sketch at most: it looks back over a quarter as many writes.
+/// Most DRAM of the sketch: it covers a quarter as many writes.
 const SKETCH_BYTES: usize = 4 << 20;
 
-/// The share of the pool that the tree takes at most: the rest is the log's.
+/// The largest share of the pool for the tree: the rest is the log's.
 const POOL_SHARE: u64 = 4;
 
-/// The shares of the budget of memory that the sketch, the bits of the clock, the filter and shortcuts to leaves take at most,
-/// each.
+/// The largest shares of the memory budget for the sketch, the bits of the clock, the filter and shortcuts to
+/// leaves, each.
 const BUDGET_SHARE: u64 = 64;
 
-/// The filter is made for so many times as many keys as there are.
+/// The filter is made for this many times the existing keys.
 const FILTER_ROOM: u64 = 2;
 
-/// Keys that the smallest filter is for.
+/// The number of keys that the smallest filter suits.
 const LEAST_FILTER_KEYS: u64 = 1 << 10;
 
 /// The value tree of an open database.
@@ -74,52 +74,52 @@ const LEAST_FILTER_KEYS: u64 = 1 << 10;
 pub(super) struct ValueTree {
     pub pool: Pool,
     pub index: FastFair,
-    /// Records that nothing names any more, until their readers have left.
+    /// Records without a name, until their readers have left.
     pub limbo: Limbo<RecordRef, Pins>,
     pub touched: Touched,
     /// How often keys were written lately.
     pub sketch: Sketch,
-    /// Which keys may be here; none until it is made.
+    /// The keys that may be here; none until it is made.
     filter: ArcSwapOption<Filter>,
     /// The other tree.
     pub hints: Hints,
-    /// Held by whoever changes the tree, or wants it not to change.
+    /// Held while changing the tree, or to keep it unchanged.
     pub work: Mutex<Work>,
     pub figures: Figures,
     seed: u64,
-    /// Bytes that the filter takes at most.
+    /// Most bytes of the filter.
     most_filter_bytes: u64,
-    /// What the options say of its size: bytes, or none and a share of the data.
+    /// Its size according to the options: bytes, or, if zero, a share of the data.
     bytes: u64,
     share: f64,
 }
 
-/// What is known to who changes the tree.
+/// What the holder of the right to change the tree knows.
 #[derive(Debug)]
 pub(super) struct Work {
-    /// A key is let in whose estimate is at least this.
+    /// A key is admitted if its estimate is at least this.
     pub threshold: u8,
-    /// The key from which on the next victims are looked for.
+    /// The key at which the next search for victims begins.
     pub hand: Vec<u8>,
-    /// Keys whose words the running flush has made say "below".
+    /// Keys whose words the running flush has set to "below".
     pub below: Vec<Vec<u8>>,
-    /// Keys of which the running flush has brought newer versions than those that their hints lead to, with the words of these.
+    /// Keys with hints that lead to older versions than the running flush has brought, with the hints' words.
     pub outdated: Vec<(Vec<u8>, u64)>,
     /// What the pool knows of the manifest.
     pub witness: Witness,
 }
 
-/// What has happened since the opening.
+/// Counts since the opening.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     pub admitted: AtomicU64,
     pub updated: AtomicU64,
     pub evicted: AtomicU64,
-    /// What it may hold, as was last reckoned.
+    /// Its bound, as last computed.
     pub bound: AtomicU64,
 }
 
-/// A key is let in at first when this is its estimate: it was written before.
+/// The initial threshold for admitting a key: it was written before.
 pub(super) const LEAST_THRESHOLD: u8 = 2;
 
 impl ValueTree {
@@ -134,7 +134,7 @@ impl ValueTree {
         let index = FastFair::open(pool, VALUES_ROOT)?;
         index.set_shortcut_limit(core.options.memory_budget / BUDGET_SHARE);
         let free = pool.clone();
-        // What cannot be freed is unreachable, and found by the pool's check.
+        // A record that cannot be freed is unreachable, and the pool's check finds it.
         let limbo =
             Limbo::with(Pins::default(), move |word: RecordRef| drop(free.free(word.offset(), word.kind())));
         let share = core.options.memory_budget / BUDGET_SHARE;
@@ -165,12 +165,12 @@ impl ValueTree {
         }))
     }
 
-    /// A hash of `key` that nobody outside can foresee.
+    /// A hash of `key` that nobody outside can predict.
     pub fn hash(&self, key: &[u8]) -> u64 {
         xxhash_rust::xxh3::xxh3_64_with_seed(key, self.seed)
     }
 
-    /// What it may hold beside `data` bytes of tables.
+    /// Its bound beside `data` bytes of tables.
     pub fn bound(&self, data: u64) -> u64 {
         let asked = if self.bytes > 0 { self.bytes } else { (data as f64 * self.share) as u64 };
         let bound = asked.min(self.pool.max_size() / POOL_SHARE);
@@ -184,9 +184,9 @@ impl ValueTree {
         records + self.index.pm_bytes()
     }
 
-    /// Bytes that a record of `bytes` under `key` takes, its place in the index included if it `is_new`.
+    /// Bytes that a record of `bytes` under `key` takes, including its place in the index if it `is_new`.
     pub fn cost(bytes: u64, key: &[u8], is_new: bool) -> u64 {
-        // Slots are up to a fifth larger than what is in them.
+        // Slots are up to a fifth larger than their contents.
         bytes + bytes / 8 + if is_new { key.len() as u64 + INDEX_BYTES } else { 0 }
     }
 
@@ -195,7 +195,7 @@ impl ValueTree {
         self.index.get(key)?.map(|bits| self.decode(bits)).transpose()
     }
 
-    /// The word `bits` of the index.
+    /// Decodes the word `bits` of the index.
     pub fn decode(&self, bits: u64) -> Result<Place> {
         Place::decode(bits).ok_or_else(|| {
             self.pool.corruption(0, "the word of a key in the value tree", format!("{bits:#018x}"))
@@ -204,7 +204,8 @@ impl ValueTree {
 
     /// The record of `key` that `word` names. The caller has been present since before it loaded the word, or holds `work`.
     pub fn record(&self, word: RecordRef, key: &[u8]) -> Result<Record<'_>> {
-        // SAFETY: nothing that the index named then is freed as long as the caller is present; who frees holds `work`.
+        // SAFETY: nothing that the index named then is freed as long as the caller is present; whoever frees
+        // holds `work`.
         unsafe { Record::load(&self.pool, word)? }.of(&self.pool, key)
     }
 
@@ -229,16 +230,18 @@ impl ValueTree {
         self.filter.load().as_ref().is_none_or(|filter| filter.may_hold(hash))
     }
 
-    /// Lets the index say `place` of `key`, which `is_new` there or not. Durable when this returns. The caller holds `work`.
+    /// Sets `place` of `key` in the index, where the key `is_new` or not. It is durable on return. The caller
+    /// holds `work`.
     pub fn set(&self, key: &[u8], place: Place, is_new: bool) -> Result<()> {
         if is_new {
-            // Before anybody can find the key in the index. Should it not come to that, it is looked for in vain.
+            // Before anybody can find the key in the index. If it does not get there, it is searched for in
+            // vain.
             self.filter.load().iter().for_each(|filter| filter.add(self.hash(key)));
         }
         self.index.insert(key, place.bits()).map(drop)
     }
 
-    /// Keeps a version of a key instead of what the index says of it, which is `before`. Durable when this returns; where it fails,
+    /// Keeps a version of a key; it replaces `before` in the index. It is durable on return; on an error
     /// nothing has changed. The caller holds `work`.
     pub fn keep(&self, version: &Version<'_>, before: Option<Place>) -> Result<()> {
         let record = NewRecord::write(&self.pool, version)?;
@@ -249,14 +252,14 @@ impl ValueTree {
         Ok(())
     }
 
-    /// Lets go of what a key's word named.
+    /// Retires what a key's word named.
     pub fn retire(&self, before: Option<Place>) {
         if let Some(Place::Here(word)) = before {
             self.limbo.retire(word);
         }
     }
 
-    /// Takes `key` out, if the index still says `place` of it. The caller holds `work`.
+    /// Removes `key`, if its place in the index still is `place`. The caller holds `work`.
     pub fn leave(&self, key: &[u8], place: Place) -> Result<()> {
         if self.index.compare_exchange(key, Some(place.bits()), None)?.is_ok() {
             self.filter.load().iter().for_each(|filter| filter.remove(self.hash(key)));
@@ -265,8 +268,8 @@ impl ValueTree {
         Ok(())
     }
 
-    /// Makes the filter, where there is none or it is too small for what is there. Where the index is damaged there is none: whoever
-    /// comes by the damage tells of it.
+    /// Builds the filter, if there is none or it is too small for the existing keys. If the index is damaged
+    /// there is none: a reader that meets the damage reports it.
     pub fn fit_filter(&self) {
         if let Err(error) = self.try_to_fit_filter() {
             tracing::warn!(%error, "the value tree has no filter");
@@ -290,7 +293,7 @@ impl ValueTree {
         Ok(())
     }
 
-    /// Calls `each` with every key and what the index says of it. Nothing is changed meanwhile.
+    /// Calls `each` with every key and its place in the index. Nothing changes meanwhile.
     pub fn each_place(&self, each: &mut dyn FnMut(&[u8], Place) -> Result<()>) -> Result<()> {
         let (mut batch, mut from) = (ScanBatch::new(), Bound::Unbounded);
         loop {
@@ -306,18 +309,18 @@ impl ValueTree {
         }
     }
 
-    /// Frees what nobody sees any more; says whether that is everything.
+    /// Frees what nobody sees any more; returns whether that is everything.
     pub fn drain(&self) -> bool {
         self.limbo.drain();
         let is_all = self.index.drain() && self.limbo.is_empty();
         self.hints.drain() && is_all
     }
 
-    /// Proves that a manifest which says `state` has not lost what the tree rests on. `logged` says how
-    /// far logs go on behind a write.
+    /// Proves that a manifest with `state` has not lost anything the tree depends on. `logged` tells how far
+    /// logs continue after a write.
     ///
     /// # Errors
-    /// `Corruption` if it has: only a repair brings that back.
+    /// `Corruption` if it has: only a repair recovers from that.
     pub fn prove(&self, state: &State, logged: impl FnOnce(u64) -> Option<u64>) -> Result<()> {
         match self.work.lock().witness.refutes(state, logged) {
             Some(found) => {
@@ -332,14 +335,15 @@ impl ValueTree {
         }
     }
 
-    /// Waits until everything that was unlinked is freed: readers look for a moment, and leave. The caller holds `work`.
+    /// Waits until everything unlinked is freed: readers look for a moment, and leave. The caller holds
+    /// `work`.
     fn drain_all(&self) {
         while !self.drain() {
             std::thread::yield_now();
         }
     }
 
-    /// Marks what it has in the pool; nothing of that is freed, and nothing added, before `then` has returned.
+    /// Marks its memory in the pool; nothing of that is freed, and nothing added, before `then` has returned.
     pub fn with_marked<T>(&self, mut marks: Marks, then: impl FnOnce(Marks) -> Result<T>) -> Result<T> {
         let (_still, _hints_still) = (self.work.lock(), self.hints.still());
         self.drain_all();
@@ -387,7 +391,7 @@ impl ValueTree {
     /// Saves what makes the next opening faster.
     pub fn close(&self) -> Result<()> {
         if !self.drain() {
-            // What readers keep is theirs until they let go, and nobody's if the process ends before.
+            // What readers keep stays until they release it, and is unreachable if the process ends before.
             self.pool.leave_unreclaimed();
         }
         self.index.close()?;
@@ -400,7 +404,7 @@ pub(super) fn kind(word: RecordRef) -> Kind {
     if word.is_tombstone() { Kind::Delete } else { Kind::Put }
 }
 
-/// Whether an error says that there is no room in the pool: then a version goes to level 0.
+/// Whether an error means that the pool has no room: then a version goes to level 0.
 pub(super) fn is_full(error: &Error) -> bool {
     error.is_out_of_space()
 }

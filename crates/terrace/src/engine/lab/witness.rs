@@ -1,15 +1,16 @@
-//! What the pool knows of the manifest, in two roots: a manifest that has lost its newest groups is told by them.
+//! What the pool knows of the manifest, in two roots that reveal a manifest without its newest groups.
 //!
-//! 1. A flush notes the last write of its memtable before it changes the tree. Logs hold that write until the manifest
-//!    says that it is flushed. So manifest and logs together always know it, whatever a crash has cut short.
-//! 2. Keys leave the tree for a table that the manifest names. Its number is noted after the manifest has it and before
-//!    the first key leaves. So the manifest's next number is always higher.
+//! 1. A flush records the last write of its memtable before it changes the tree. Logs hold that write until
+//!    the manifest says that it is flushed. So manifest and logs together always know it, whatever a crash
+//!    has cut short.
+//! 2. Keys leave the tree for a table that the manifest names. The table's number is recorded after the
+//!    manifest has it and before the first key leaves. So the manifest's next number is always higher.
 //!
-//! A manifest that knows less has lost its end. New writes would get numbers that the tree has already, and be taken
-//! for old ones.
+//! A manifest that knows less has lost its end. New writes would get numbers that the tree already has, and
+//! be taken for old ones.
 //!
-//! Both are lower bounds. Where a job with a higher number was quicker, a manifest that has lost no more than the table
-//! for which keys have left is not told by the second.
+//! Both are lower bounds. If a job with a higher number finished earlier, the second root does not reveal a
+//! manifest that has lost no more than the table for which keys have left.
 
 use terrace_base::Result;
 use terrace_pmem::Pool;
@@ -26,22 +27,22 @@ const MOST: u64 = (1 << 48) - 1;
 pub(super) struct Witness {
     /// The last write of which a flush has begun.
     pub flushed: u64,
-    /// The highest table that keys have left for.
+    /// The highest table for which keys have left.
     left: u64,
 }
 
 impl Witness {
-    /// What `pool` says. No flush runs.
+    /// Reads it from `pool`. No flush runs.
     pub fn read(pool: &Pool) -> Result<Witness> {
         let flushed = match pool.root(FLUSHED_ROOT)? {
             Some(flushed) => flushed,
-            // Versions before this one noted nothing: what they have flushed last may be told by the records.
+            // Earlier versions of Terrace recorded nothing: the records may show what was flushed last.
             None => newest_record(pool),
         };
         Ok(Witness { flushed, left: pool.root(LEFT_ROOT)?.unwrap_or(0) })
     }
 
-    /// A memtable whose last write is `last` is about to be flushed. Durable when this returns.
+    /// A memtable with the last write `last` is about to be flushed. The record is durable on return.
     pub fn flushes(&mut self, pool: &Pool, last: u64) -> Result<()> {
         raise(pool, FLUSHED_ROOT, &mut self.flushed, last)
     }
@@ -51,8 +52,8 @@ impl Witness {
         raise(pool, LEFT_ROOT, &mut self.left, number)
     }
 
-    /// What shows that a manifest which says `state` has lost its end. `logged` says how far logs go on behind a write;
-    /// none where they cannot be read and may hold more, which is damage of another kind.
+    /// Evidence that a manifest with `state` has lost its end. `logged` tells how far logs continue after a
+    /// write; `None` if they cannot be read and may hold more, which is damage of another kind.
     pub fn refutes(&self, state: &State, logged: impl FnOnce(u64) -> Option<u64>) -> Option<String> {
         if self.left >= state.next_file {
             return Some(format!("values have left for table {}, of which it does not know", self.left));
@@ -68,7 +69,7 @@ impl Witness {
     }
 }
 
-/// Sets a root to `value`, if that is higher than what is `known`.
+/// Sets a root to `value`, if that is higher than the `known` one.
 fn raise(pool: &Pool, root: &str, known: &mut u64, value: u64) -> Result<()> {
     let value = value.min(MOST);
     if value > *known {
@@ -78,13 +79,14 @@ fn raise(pool: &Pool, root: &str, known: &mut u64, value: u64) -> Result<()> {
     Ok(())
 }
 
-/// Whether flushes have been here.
+/// Whether any flush has used the pool.
 pub(super) fn is_used(pool: &Pool) -> bool {
-    // A root that cannot be read was set.
+    // An unreadable root was set.
     pool.slots(RECORD_KIND).next().is_some() || !matches!(pool.root(FLUSHED_ROOT), Ok(None))
 }
 
-/// The highest number of a record. Of one that nothing names it is no higher: it was in a memtable, too.
+/// The highest number of a record. A record without a name cannot raise it wrongly: it was in a memtable,
+/// too.
 fn newest_record(pool: &Pool) -> u64 {
     let words =
         pool.slots(RECORD_KIND).flat_map(|(at, _)| [false, true].map(|gone| RecordRef::new(at, gone, false)));

@@ -1,14 +1,15 @@
-//! A leveled LSM-tree in the manner of LevelDB and RocksDB: the baseline to measure the other designs by.
+//! A leveled LSM-tree like LevelDB and RocksDB: the baseline for measuring the other designs.
 //!
 //! ```text
 //!   write ──▶ commit log (PM, or a file)
 //!         └─▶ memtable (skiplist in DRAM) ──flush──▶ level 0 ──compaction──▶ level 1 .. the last
 //! ```
 //!
-//! All of it is the [leveled core](crate::leveled). Here is what this design chooses: memtables in DRAM under a commit log,
-//! nothing between them and level 0, leveled compaction that takes what overlaps the least; and where its log lies.
+//! It consists of the [leveled core](crate::leveled). This folder has the choices of this design: memtables
+//! in DRAM under a commit log, nothing between them and level 0, leveled compaction that takes what overlaps
+//! the least; and the log's place.
 //!
-//! `docs/engines/lsm.md` tells the design, its parameters and what it is good and bad at.
+//! `docs/engines/lsm.md` describes the design, its parameters, its strengths and its weaknesses.
 
 mod open;
 mod repair;

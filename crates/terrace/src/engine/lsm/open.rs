@@ -1,4 +1,4 @@
-//! Opening and creating: the manifest says which tables there are and where the log lies.
+//! Opening and creating: the manifest says which tables exist and where the log lies.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::leveled::{LeveledTree, Parts, policy, settings};
 use crate::options::EngineKind;
 use crate::pool;
 
-/// Where the log lies.
+/// The log's place.
 pub(super) fn log_home(core: &Core) -> LogHome {
     let beside = Beside::NOTHING;
     LogHome { engine: EngineKind::Lsm, asked: core.options.lsm.log, first: Vec::new, beside }
@@ -29,8 +29,8 @@ pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
     Ok((lsm, last))
 }
 
-/// Wires the engine around what has been opened, and brings it to rest. For a repair: with logs that lie elsewhere,
-/// and with a say in what becomes of damaged ones.
+/// Assembles the engine from its opened parts, and brings it to rest. For a repair: with logs that lie
+/// elsewhere, and with a function that decides about damaged ones.
 pub(super) fn assemble(
     core: Arc<Core>,
     Opened { manifest, pool, found }: Opened,

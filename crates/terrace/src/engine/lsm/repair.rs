@@ -1,4 +1,5 @@
-//! Bringing back all that is not itself damaged: [`repair`](logged::repair) of what logged memtables stand on, with nothing beside.
+//! Recovers everything that is not itself damaged: the [`repair`](logged::repair) for logged memtables, with
+//! nothing beside.
 
 use terrace_base::Result;
 

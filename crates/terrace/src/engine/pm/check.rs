@@ -1,8 +1,8 @@
 //! Proving a database, and describing it.
 //!
-//! Every version that the index leads to is read, where it lies: it must be sound, of its key, and each older one under it of
-//! a lower number. Then the index proves itself, the pool that everything in it is either reachable or free, and what
-//! lies elsewhere that each place has one word.
+//! Every version that the index leads to is read where it lies: it must be sound, belong to its key, and each
+//! older version under it must have a lower number. Then the index proves itself, the pool proves that
+//! everything in it is either reachable or free, and the home proves that each place has one word.
 
 use terrace_base::Result;
 use terrace_index::ScanBatch;
@@ -25,7 +25,7 @@ fn check_still<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
     let _alone = store.gate.exclusive();
     let _still = store.index.still();
     let rested = store.index.rest(&store.core);
-    // Readers look at one thing for a moment and leave; nothing new comes, since writers wait.
+    // Readers look at one thing for a moment and leave; nothing new arrives, since writers wait.
     while !store.give_back() {
         std::thread::yield_now();
     }
@@ -40,14 +40,14 @@ fn check_still<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
     Ok(report)
 }
 
-/// Proves index and records, and says nothing of the rest of the pool.
+/// Proves index and records, without the rest of the pool.
 pub(super) fn prove<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
     let _alone = store.gate.exclusive();
     let _still = store.index.still();
     prove_words(store, &mut store.pool.marks()).map(|(report, _)| report)
 }
 
-/// What the words lead to, and all the places among it.
+/// Checks the versions that the words lead to, with all their places.
 fn prove_words<I: KeyIndex>(store: &PmStore<I>, marks: &mut Marks) -> Result<(CheckReport, Vec<PlaceOf<I>>)> {
     let mut report = CheckReport::default();
     let mut places = Vec::new();
@@ -59,7 +59,7 @@ fn prove_words<I: KeyIndex>(store: &PmStore<I>, marks: &mut Marks) -> Result<(Ch
     Ok((report, places))
 }
 
-/// Follows every word of the index; the keys that there are.
+/// Follows every word of the index; returns the keys in it.
 fn check_words<I: KeyIndex>(
     store: &PmStore<I>,
     marks: &mut Marks,
@@ -120,7 +120,7 @@ fn check_chain<I: KeyIndex>(
     Ok(())
 }
 
-/// A number that was given out.
+/// Fails unless the number was given out.
 fn told<I: KeyIndex>(store: &PmStore<I>, word: VersionRefOf<I>, number: u64) -> Result<()> {
     if number > store.number() {
         let at = word.record().map_or(0, |record| record.offset());
@@ -143,7 +143,7 @@ pub(super) fn fill_stats<I: KeyIndex>(store: &PmStore<I>, stats: &mut Stats) {
     store.home.fill_stats(stats);
 }
 
-/// What an acknowledged write survives, in plain words.
+/// What an acknowledged write survives, in words.
 fn durability(granularity: Granularity) -> &'static str {
     match granularity {
         Granularity::Byte | Granularity::CacheLine => "an acknowledged write survives a power cut",

@@ -1,15 +1,17 @@
-//! What of an engine's versions lies elsewhere than in the pool, and the words that name the one and the other.
+//! Versions of an engine that lie outside the pool, and the words that name versions in either place.
 //!
-//! Most engines of this sort have everything in records, and nothing elsewhere ([`Nowhere`]). One that has more gives a
-//! version that is there a *place*. The word of a place stands where that of a record would: in the index, or under a
-//! newer version that a snapshot does not see. Where something has to hang under a version that lies elsewhere, or its
-//! number is another one than is said there, the word is that of a record with the place in it (*remote*).
+//! Most engines of this sort keep everything in records, and nothing elsewhere ([`Nowhere`]). An engine that
+//! keeps more elsewhere gives each version there a *place*. The word of a place stands where that of a record
+//! would: in the index, or under a newer version that a snapshot does not see. If something must hang under a
+//! version that lies elsewhere, or its number differs from the one stored there, the word is that of a record
+//! that contains the place (*remote*).
 //!
 //! 1. A place is durable before a word of it is published.
-//! 2. Each place has one word, that of a remote record included. It is retired by whoever has that word replaced by
-//!    another version's, or moves the version, and freed when those have left who were present then.
-//! 3. What a place tells of a number is not told by its word: who keeps a version for a snapshot without reading it takes
-//!    it for the oldest that it can be.
+//! 2. Each place has one word; the word of a remote record counts as such. The writer that replaces that word
+//!    by another version's, or the job that moves the version, retires the place; it is freed when everyone
+//!    who was present then has left.
+//! 3. A place's word does not tell the number stored at the place: a writer that keeps a version for a
+//!    snapshot without reading it assumes the lowest possible number.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -27,15 +29,15 @@ use crate::salvage::Salvage;
 use crate::stats::Stats;
 use crate::versions::RecordRef;
 
-/// Where a version lies that is in no record.
+/// The place of a version that is in no record.
 pub(crate) trait Place: Copy + Eq + Debug + Send + Sync + 'static {
-    /// The place whose word this is. No record has such a word.
+    /// The place that this word names. No record has such a word.
     fn from_bits(bits: u64) -> Option<Self>;
 
     /// Its word.
     fn bits(self) -> u64;
 
-    /// The table that it is in, if it is in one.
+    /// The table that holds it, if one does.
     fn table(self) -> Option<u64>;
 }
 
@@ -53,14 +55,14 @@ impl Place for Infallible {
     }
 }
 
-/// A version that was read where it lies.
+/// A version read from its place.
 #[derive(Debug, Clone)]
 pub(crate) struct Loaded {
     pub number: u64,
     pub value: Bytes,
 }
 
-/// What is told of a version that lies elsewhere: its key, its number and the word of its place.
+/// Receives a version that lies elsewhere: its key, its number and the word of its place.
 pub(crate) type Tell<'a> = dyn FnMut(&[u8], u64, u64) -> Result<()> + 'a;
 
 /// A version that is to be written elsewhere.
@@ -71,59 +73,63 @@ pub(crate) struct Item<'a> {
     pub number: u64,
 }
 
-/// The rest of an engine's versions. Everything may be called from any thread.
+/// The part of an engine that holds its other versions. Everything may be called from any thread.
 pub(crate) trait Elsewhere: Debug + Send + Sync + Sized + 'static {
     type Place: Place;
 
-    /// Whether each version has a number of its own, by which those found in different places are told apart.
+    /// Whether each version has a number of its own, which orders those found in different places.
     const NUMBERS_EACH: bool;
 
-    /// Whether a put of so much is to be written here.
+    /// Whether a put of this size is to be written here.
     fn takes(&self, key: &[u8], value: &[u8]) -> bool;
 
-    /// Writes `items`, all or none. They are durable then.
+    /// Writes `items`, all or none. On return they are durable.
     fn store(&self, items: &[Item<'_>]) -> Result<Vec<Self::Place>>;
 
-    /// The version of `key` at `place`, which some word has named since the caller is present. `None` if it has moved since.
+    /// The version of `key` at `place`, which some word has named since the caller has been present. `None`
+    /// if it has moved since.
     fn load(&self, key: &[u8], place: Self::Place) -> Result<Option<Loaded>>;
 
-    /// The same of several, which are read together.
+    /// The same for several versions, which are read together.
     fn load_many(&self, wanted: &[(&[u8], Self::Place)]) -> Result<Vec<Option<Loaded>>>;
 
-    /// The error that `place` is named and not there.
+    /// The error that a named `place` does not exist.
     fn lost(&self, place: Self::Place) -> Error;
 
     /// No word leads to the version of `key` at `place` any more, and none will.
     fn retire(&self, key: &[u8], place: Self::Place) -> Result<()>;
 
-    /// Nobody looks at what was retired any more.
+    /// No reader looks at the retired place any more.
     fn free(&self, place: Self::Place);
 
-    /// A write has happened, and its caller holds nothing: gives back what writes have left here, where that comes to much.
+    /// Called after a write, while the caller holds nothing: gives back what writes have left here, if that
+    /// is much.
     fn tidy<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>);
 
-    /// Bytes that are read for the version at `place`.
+    /// Bytes read to get the version at `place`.
     fn bytes_at(&self, place: Self::Place) -> u64;
 
     /// A reader has found its version in `record`.
     fn was_read(&self, record: RecordRef);
 
-    /// Of the version in `record` that of `before` is the older one; none if its key was not there.
+    /// The version of `before` is the one before the version in `record`; `None` if its key did not exist.
     fn was_written<P: Place>(&self, record: RecordRef, before: Option<VersionRef<P>>);
 
-    /// A version of so many bytes is about to be written to the pool, before anything is held: the moment to slow writers down.
+    /// A version of this many bytes is about to be written to the pool, and nothing is held yet: the moment
+    /// to throttle writers.
     fn pace<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>, bytes: usize);
 
-    /// Makes room in the pool for a write that has found none; whether that has come to something. Nothing is held.
+    /// Makes room in the pool for a write that has found none; returns whether there is more. The caller
+    /// holds nothing.
     fn relieve<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>) -> Result<bool>;
 
-    /// The database has been opened: has the rest of the opening done in the background.
+    /// The database has been opened: starts the rest of the opening in the background.
     fn opened<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>) -> Result<()>;
 
-    /// Brings everything into order that is worth it.
+    /// Compacts everything that is worth it.
     fn compact<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>) -> Result<()>;
 
-    /// Proves what lies here, given every place that is named. Nobody writes, and nothing runs in the background.
+    /// Proves what lies here, given every named place. Nobody writes, and nothing runs in the background.
     fn check<I: KeyIndex<Home = Self>>(
         &self,
         store: &PmStore<I>,
@@ -131,7 +137,7 @@ pub(crate) trait Elsewhere: Debug + Send + Sync + Sized + 'static {
         report: &mut CheckReport,
     ) -> Result<()>;
 
-    /// Does `work` while nothing is moved from place to place.
+    /// Does `work` while nothing moves from place to place.
     fn still<T>(&self, work: impl FnOnce() -> T) -> T;
 
     fn fill_stats(&self, stats: &mut Stats);
@@ -139,24 +145,25 @@ pub(crate) trait Elsewhere: Debug + Send + Sync + Sized + 'static {
     /// No version is written here any more.
     fn close(&self) -> Result<()>;
 
-    /// From now on nothing is written here, whatever is asked for: what a repair sees must stay.
+    /// From now on nothing is written here, whatever is requested: what a repair sees must stay.
     fn stay_as_it_is(&self);
 
-    /// Brings what lies elsewhere into a state in which it can be opened, in the view that `base` works in.
+    /// Makes what lies elsewhere fit to be opened, in the view that `base` works in.
     fn salvage(base: &mut Salvage, known: Option<&State>, identity: &mut Identity) -> Result<Salvaged>;
 
-    /// Tells of every version that lies here, whether a word leads to it or not: its key, its number and the word of its place.
+    /// Reports every version that lies here, whether a word leads to it or not: its key, its number and the
+    /// word of its place.
     fn gather(&self, take: &mut Tell<'_>) -> Result<()>;
 }
 
-/// What a repair has found elsewhere than in the pool.
+/// What a repair has found outside the pool.
 #[derive(Debug)]
 pub(crate) struct Salvaged {
-    /// The tables that are to be in the manifest, each with its level.
+    /// The tables for the manifest, each with its level.
     pub tables: Vec<(u32, TableMeta)>,
-    /// Of those, the ones in which is what was sound of another one, with the number of that.
+    /// Those of them that hold the sound part of another table, with that table's number.
     pub salvaged: BTreeMap<u64, u64>,
-    /// The stamp of what else lies there, if it is that which the manifest knew.
+    /// The stamp of the rest, if it is the one that the manifest knew.
     pub stamp: Option<KnownStamp>,
 }
 
@@ -250,7 +257,7 @@ impl Elsewhere for Nowhere {
     }
 }
 
-/// What names a version.
+/// A name of a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum VersionRef<P> {
     Record(RecordRef),
@@ -258,7 +265,7 @@ pub(crate) enum VersionRef<P> {
 }
 
 impl<P: Place> VersionRef<P> {
-    /// The word that the bits are, if they are one.
+    /// Decodes a word; `None` if the bits are no word.
     pub fn decode(bits: u64) -> Option<VersionRef<P>> {
         match RecordRef::decode(bits) {
             Some(record) => Some(VersionRef::Record(record)),
@@ -277,7 +284,7 @@ impl<P: Place> VersionRef<P> {
         matches!(self, VersionRef::Record(record) if record.is_tombstone())
     }
 
-    /// The record, if it is one's.
+    /// The record, if the word names one.
     pub fn record(self) -> Option<RecordRef> {
         match self {
             VersionRef::Record(record) => Some(record),
@@ -286,8 +293,8 @@ impl<P: Place> VersionRef<P> {
     }
 }
 
-/// The place of a version that is in no record of `I`'s.
+/// The place of a version of `I` that is in no record.
 pub(crate) type PlaceOf<I> = <<I as KeyIndex>::Home as Elsewhere>::Place;
 
-/// The word of a version of `I`'s.
+/// The word of a version of `I`.
 pub(crate) type VersionRefOf<I> = VersionRef<PlaceOf<I>>;

@@ -1,12 +1,13 @@
-//! Which writes go on beside which: single writes share the gate, and whatever needs a moment without them holds it alone.
+//! The gate orders writes: single writes share it, and an operation that needs a moment without them holds it
+//! alone.
 //!
-//! The gate is held for one operation, and never while its holder waits for background work, which takes it, too.
+//! It is held for one operation, and never while its holder waits for background work, which takes it, too.
 
 use std::sync::PoisonError;
 
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
 
-/// The gate of one store. Every thread has a part of it for itself, so that sharing it costs little.
+/// The gate of one store. Every thread has its own part of it, so that sharing it costs little.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct WriteGate(ShardedLock<()>);
 

@@ -1,7 +1,7 @@
-//! What a repair gathers of versions, in tables: sorted, so that it need not fit into memory.
+//! Versions that a repair gathers, in sorted tables, so that they need not fit into memory.
 //!
-//! There a version has its number with a rank above it, by which what is told for certain stands before what is merely
-//! found.
+//! There a version has its number with a rank above it, so that certain versions precede those that were
+//! merely found.
 
 use bytes::Bytes;
 use terrace_base::{Error, Result};
@@ -10,14 +10,14 @@ use terrace_table::{Kind, TableMeta};
 use crate::core::Core;
 use crate::salvage::{Runs, each_newest_in};
 
-/// What is found of a version.
+/// The content found of a version.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) enum Content {
     /// The key is deleted.
     #[default]
     Nothing,
     Value(Vec<u8>),
-    /// The word of the place where the value lies, and stays.
+    /// The word of the place of the value, which stays there.
     At(u64),
 }
 
@@ -40,7 +40,7 @@ impl Content {
     }
 }
 
-/// What is given a key, the number and rank of its newest version, and what that is.
+/// Receives a key, the number and rank of its newest version, and that version's content.
 pub(super) type EachContent<'a> = dyn FnMut(&[u8], u64, Content) -> Result<()> + 'a;
 
 /// Bits of a version's number; its rank stands above them.
@@ -49,15 +49,15 @@ const NUMBER_BITS: u32 = 48;
 /// How certain it is that a version is a key's newest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
-    /// It is there.
+    /// It was found.
     Found,
     /// The index leads to it.
     Named,
-    /// It was so before a group that was cut short.
+    /// It was the newest before a group that was cut short.
     Undone,
 }
 
-/// Whether that number and rank is of a version that nothing leads to.
+/// Whether this number and rank belong to a version that nothing leads to.
 pub(super) fn is_merely_found(seq: u64) -> bool {
     seq >> NUMBER_BITS == Rank::Found as u64
 }
@@ -75,7 +75,7 @@ pub(super) fn take(
     runs.add(key, seq, kind, Bytes::from(content.encode()))
 }
 
-/// Calls `each` with the newest of what was gathered of each key.
+/// Calls `each` with the newest gathered version of each key.
 pub(super) fn each_content(core: &Core, tables: &[TableMeta], each: &mut EachContent<'_>) -> Result<()> {
     each_newest_in(core, tables, &mut |key, seq, kind, value| match Content::decode(kind, value) {
         Some(content) => each(key, seq, content),
@@ -83,7 +83,7 @@ pub(super) fn each_content(core: &Core, tables: &[TableMeta], each: &mut EachCon
     })
 }
 
-/// The highest number of a version that stays where it lies; 0 if none does. Numbers go on from there.
+/// The highest number of a version that stays in its place; 0 if none does. Numbers continue from there.
 pub(super) fn highest_number(core: &Core, tables: &[TableMeta]) -> Result<u64> {
     let mut highest = 0;
     each_content(core, tables, &mut |_, seq, content| {

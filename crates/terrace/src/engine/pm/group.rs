@@ -1,16 +1,18 @@
-//! Groups of batches: all of a group happens at one moment, to readers and to a crash.
+//! Groups of batches: all of a group takes effect at one moment, for readers and for a crash.
 //!
-//! 1. Alone: no single write goes on beside a group, and no snapshot is taken.
-//! 2. Records are flushed, then the undo list is durable with them, before the index changes.
-//! 3. While the index changes, readers who come by a version of the group, or miss one that it removes, take what it
-//!    replaces from an overlay in DRAM. Snapshots do not see numbers as high as the group's anyway.
-//! 4. The list goes: the group is committed. Then the overlay goes: it is visible. Then what it replaced goes.
+//! 1. A group runs alone: no single write runs beside it, and no snapshot is taken.
+//! 2. Records are flushed, and the undo list becomes durable with them, before the index changes.
+//! 3. While the index changes, a reader that finds a version of the group, or misses one that it removes,
+//!    takes the replaced version from an overlay in DRAM. Snapshots do not see numbers as high as the group's
+//!    in any case.
+//! 4. The list is removed: the group is committed. Then the overlay is removed: it is visible. Then the
+//!    replaced versions are retired.
 //!
-//! A group in which one key changes needs no list: the index changes it at one moment. Should the index run out of room
-//! on the way, all that was changed is changed back, and the group has not happened.
+//! A group in which one key changes needs no list: the index changes it at one moment. If the index runs out
+//! of room on the way, all changes are changed back, and the group has not happened.
 //!
-//! Once the group is committed nothing makes it fail: what cannot be given back then is left to the next open
-//! ([`PmStore::afterwards`]).
+//! Once the group is committed nothing makes it fail: memory that cannot be given back then is left to the
+//! next open ([`PmStore::afterwards`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -30,13 +32,13 @@ use super::{NO_GROUP, PmStore};
 use crate::batch::Op;
 use crate::core::request::Group;
 
-/// Attempts at a group for which room has to be made.
+/// Attempts at a group that needs room to be made.
 const MOST_TIMES: usize = 8;
 
-/// Attempts to change a key back for which there is no room, giving back what readers have left.
+/// Attempts to change a key back without room, each giving back what readers have left.
 const ATTEMPTS: usize = 10_000;
 
-/// What a group replaces, by key.
+/// The versions that a group replaces, by key.
 #[derive(Debug)]
 pub(super) struct Overlay<P> {
     pub words: HashMap<Box<[u8]>, Option<VersionRef<P>>>,
@@ -63,7 +65,7 @@ impl<P: Place> Step<'_, P> {
 
 impl<I: KeyIndex> PmStore<I> {
     pub(super) fn apply_group(&self, group: Group<'_>) -> Result<()> {
-        // Of operations on one key the last counts: nobody sees a state between.
+        // Of several operations on one key the last counts: nobody sees a state between.
         let mut last: BTreeMap<&[u8], Op<'_>> = BTreeMap::new();
         group.requests.iter().flat_map(|r| r.batch.ops()).for_each(|op| {
             last.insert(op.key, op);
@@ -94,7 +96,7 @@ impl<I: KeyIndex> PmStore<I> {
         outcome
     }
 
-    /// Whether a group was refused that may be tried again. One that could not be taken back may not.
+    /// Whether a refused group may be tried again. One that could not be taken back may not.
     fn wants_room(&self, error: &Error) -> bool {
         error.is_out_of_space() && self.pending.load(Ordering::Relaxed) == NO_GROUP
     }
@@ -133,7 +135,7 @@ impl<I: KeyIndex> PmStore<I> {
         }
     }
 
-    /// What is to be done, with all records written and flushed.
+    /// The steps of the group, with all records written and flushed.
     fn steps<'a>(
         &'a self,
         ops: &BTreeMap<&'a [u8], Op<'_>>,
@@ -153,7 +155,7 @@ impl<I: KeyIndex> PmStore<I> {
         Ok(steps)
     }
 
-    /// Changes the index as a step says.
+    /// Changes the index as a step requires.
     fn take(&self, step: &Step<'_, PlaceOf<I>>) -> Result<()> {
         match step.after() {
             Some(word) => self.index.insert(step.key, word).map(drop),
@@ -174,9 +176,9 @@ impl<I: KeyIndex> PmStore<I> {
         self.pending.store(number, Ordering::Release);
         for (i, step) in steps.iter().enumerate() {
             if let Err(e) = self.take(step) {
-                // Whether this one was taken or not, it is taken back.
+                // The last one is taken back, too, whether it was taken or not.
                 if let Err(worse) = self.pool.claiming(Claim::All, || self.take_back(&changes[..=i])) {
-                    // Readers go on with the overlay; the next open takes back what is left.
+                    // Readers continue with the overlay; the next open takes back the rest.
                     self.core.health.fail(Error::Poisoned { cause: Arc::new(worse) });
                     placed.keep();
                     steps.into_iter().filter_map(|step| step.new).for_each(|new| {
@@ -188,7 +190,7 @@ impl<I: KeyIndex> PmStore<I> {
                 // Before readers trust the index again: a reader that has seen some of the group looks once more.
                 self.taken_back.fetch_add(1, Ordering::Release);
                 self.show();
-                // What is elsewhere goes when it is clear that no other attempt is made with it.
+                // Places are given back once it is clear that no further attempt uses them.
                 for new in steps.into_iter().filter_map(|step| step.new) {
                     if let word @ VersionRef::Record(_) = new.keep() {
                         self.limbo.retire(word);
@@ -224,7 +226,7 @@ impl<I: KeyIndex> PmStore<I> {
         Ok(())
     }
 
-    /// A step has happened: what it leaves nameless goes.
+    /// Finishes a step: retires what it leaves without a name.
     fn finish_step(&self, step: Step<'_, PlaceOf<I>>) {
         let new: Option<VersionRefOf<I>> = step.new.map(New::keep);
         self.note_weight(new, step.before);

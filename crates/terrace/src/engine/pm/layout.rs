@@ -1,5 +1,5 @@
-//! What lies in the pool beside the index: one header, a record for each version, and the undo list of a group that is
-//! being applied. `docs/formats/versions.md` tells it byte by byte.
+//! The contents of the pool beside the index: one header, a record for each version, and the undo list of a
+//! group that is being applied. `docs/formats/versions.md` describes the bytes.
 
 use terrace_base::checksum::{crc32c, crc32c_append, seal48};
 use terrace_index::kinds;
@@ -12,9 +12,9 @@ pub(crate) const UNDO_KIND: PmKind = kinds::VERSION_UNDO;
 
 /// Bytes of the header, one cache line.
 pub(super) const HEADER_BYTES: u64 = 64;
-/// Where the header has the highest number that a record may have.
+/// Where the header holds the highest number that a record may have.
 pub(super) const MARK_AT: u64 = 16;
-/// Where it has the undo list of the group that is being applied; 0 for none.
+/// Where the header names the undo list of the group that is being applied; 0 for none.
 pub(super) const UNDO_AT: u64 = 24;
 
 /// In the count of an undo list: its changes are followed by their keys.
@@ -32,7 +32,7 @@ const _: () = {
     assert!(CHANGE_BYTES == 2 * size_of::<u64>() as u64 && UNDO_HEAD_BYTES.is_multiple_of(8));
 };
 
-/// A header at a place of the pool, which says that records have numbers up to `mark` and that no group is being applied.
+/// Encodes a header for a place in the pool, with numbers set aside up to `mark` and no group being applied.
 pub(super) fn encode_header(place: u64, mark: u64) -> [u8; HEADER_BYTES as usize] {
     let mut out = [0; HEADER_BYTES as usize];
     out[..8].copy_from_slice(&MAGIC);
@@ -43,8 +43,8 @@ pub(super) fn encode_header(place: u64, mark: u64) -> [u8; HEADER_BYTES as usize
     out
 }
 
-/// The version of the format that the header with `front` is of, if it is one: at `offset`, which version 1 covered, and
-/// that place in the pool.
+/// The format version of the header that begins with `front`, if it is a header: version 1 covered `offset`,
+/// later ones that place in the pool.
 pub(super) fn header_version(offset: u64, place: u64, front: &[u8]) -> Option<u32> {
     let (magic, rest) = front.split_first_chunk::<8>()?;
     let (version, rest) = rest.split_first_chunk::<4>()?;
@@ -65,7 +65,8 @@ pub(super) struct Change {
     pub old: u64,
 }
 
-/// An undo list at a place of the pool. With `keys`, as many as there are changes, where words do not lead to keys.
+/// Encodes an undo list for a place in the pool. It has `keys`, one for each change, where words do not lead
+/// to keys.
 pub(super) fn encode_undo(place: u64, changes: &[Change], keys: Option<&[&[u8]]>) -> Vec<u8> {
     let mut out = Vec::with_capacity((UNDO_HEAD_BYTES + CHANGE_BYTES * changes.len() as u64) as usize);
     out.extend([0; 4]);
@@ -88,15 +89,15 @@ pub(super) fn encode_undo(place: u64, changes: &[Change], keys: Option<&[&[u8]]>
     out
 }
 
-/// Bytes of the undo list that begins with `head`, without its keys, and whether it has any: then the last eight are how
-/// many bytes these take.
+/// Size of the undo list that begins with `head`, without its keys, and whether it has keys: then the last
+/// eight bytes are the keys' size.
 pub(super) fn undo_bytes(head: &[u8]) -> Option<(u64, bool)> {
     let (count, has_keys) = undo_count(head)?;
     let keys = if has_keys { size_of::<u64>() as u64 } else { 0 };
     Some((UNDO_HEAD_BYTES + CHANGE_BYTES * count + keys, has_keys))
 }
 
-/// Changes in the undo list that begins with `head`, and whether it has their keys.
+/// The number of changes in the undo list that begins with `head`, and whether it has their keys.
 fn undo_count(head: &[u8]) -> Option<(u64, bool)> {
     let count = u32::from_le_bytes(head.get(4..8)?.try_into().ok()?);
     Some((u64::from(count & !WITH_KEYS), count & WITH_KEYS != 0))
@@ -109,7 +110,8 @@ fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// The changes of the undo list at a place of the pool, each with its key if the list has them, if `bytes` are one.
+/// Decodes the undo list at a place in the pool: its changes, each with its key if the list has keys; `None`
+/// if `bytes` are no undo list.
 pub(super) fn decode_undo(place: u64, bytes: &[u8]) -> Option<Vec<KeyedChange<'_>>> {
     let (front, has_keys) = undo_bytes(bytes)?;
     let (count, _) = undo_count(bytes)?;

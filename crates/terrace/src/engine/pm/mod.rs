@@ -1,29 +1,33 @@
-//! What engines have in common that keep everything in persistent memory: records of keys and values, an index from
+//! What engines share that keep everything in persistent memory: records of keys and values, an index from
 //! each key to the record of its newest version, and nothing else.
 //!
 //! ```text
 //!   index: key ─▶ word ─▶ record: number, key, value ─link─▶ older record, while a snapshot needs it
 //! ```
 //!
-//! **Numbers.** A version is written under the number of its time, which goes up whenever a snapshot is taken or a group
-//! of batches is applied, and at no other time. A snapshot of number `s` sees versions up to `s`. Versions of one key under
-//! one number are in the order in which the index took them; but for the last of them nobody can see any.
+//! **Numbers.** A version is written under the current number, which goes up whenever a snapshot is taken or
+//! a group of batches is applied, and at no other time. A snapshot of number `s` sees versions up to `s`.
+//! Versions of one key under one number are in the order in which the index took them; only the last of them
+//! is visible to anyone.
 //!
-//! **Single writes** (`write`) run beside each other. A record is flushed, and the index publishes its word, having
-//! drained both: the key has its new version or its old one, whenever the power goes.
+//! **Single writes** (`write`) run beside each other. A record is flushed, and the index drains both record
+//! and word before it publishes the word: whenever the power fails, the key has its new version or its old
+//! one.
 //!
-//! **Groups** of batches (`group`) run alone. What they replace is written down first (`undo`), so that a group that
-//! was cut short is taken back by the next open. Until the group has happened readers are shown what it replaces.
+//! **Groups** of batches (`group`) run alone. The versions that they replace are written down first (`undo`),
+//! so that the next open takes back a group that was cut short. Until the group has happened readers are
+//! shown the replaced versions.
 //!
-//! Thread safety: every method may be called from any thread. Readers take no locks. What always holds:
+//! Thread safety: every method may be called from any thread. Readers take no locks. Invariants:
 //!
-//! 1. Every word of the index names a sound record of its key, and the records that links made since the open lead to are
-//!    there. What a held snapshot sees of a key is among them.
-//! 2. A snapshot is registered by a holder of the whole gate (`gate`), so never beside a write. A writer therefore knows
-//!    which versions are needed, and no snapshot that there is sees the version that he writes.
-//! 3. Only holders of the gate change links and words of versions. A key's newest is changed by whom the index lets, an
-//!    older one by whoever holds the gate alone.
-//! 4. Lock order: the gate, then what the parts lock. Nobody waits for background jobs while he holds the gate.
+//! 1. Every word of the index names a sound record of its key, and the records that links made since the open
+//!    lead to exist. They include what a held snapshot sees of a key.
+//! 2. Only a holder of the whole gate (`gate`) registers a snapshot, so never beside a write. A writer
+//!    therefore knows which versions are needed, and no existing snapshot sees the version that it writes.
+//! 3. Only holders of the gate change links and words of versions. The index decides which writer may replace
+//!    a key's newest version; only a holder of the whole gate changes an older one.
+//! 4. Lock order: the gate, then what the parts lock. Nobody waits for background jobs while holding the
+//!    gate.
 
 mod check;
 mod elsewhere;
@@ -96,37 +100,37 @@ pub(crate) struct PmStore<I: KeyIndex> {
     pub(in crate::engine) core: Arc<Core>,
     pub(in crate::engine) pool: Pool,
     pub(in crate::engine) index: I,
-    /// Records and places that nothing names any more, until their readers have left.
+    /// Records and places without a name, until their readers have left.
     pub(in crate::engine) limbo: Limbo<VersionRefOf<I>, Pins>,
     manifest: Arc<Manifest>,
-    /// What is not in the pool.
+    /// The part outside the pool.
     pub(in crate::engine) home: Arc<I::Home>,
-    /// Where the records' header is.
+    /// Where the records' header lies.
     header: u64,
     pub(in crate::engine) gate: WriteGate,
-    /// Writers that have put something elsewhere, or are about to, and are not done with it.
+    /// Writers that have put a version elsewhere, or are about to, and have not finished.
     pub(in crate::engine) placing: AtomicUsize,
-    /// The number of now. Where versions share numbers, whoever changes it holds the gate alone.
+    /// The current number. Where versions share numbers, it is changed only by a holder of the whole gate.
     now: AtomicU64,
-    /// The highest number that is durably set aside, which changes while `marking` is held.
+    /// The highest number that is durably set aside; changes only while `marking` is held.
     mark: AtomicU64,
     marking: Mutex<()>,
-    /// The highest number that a record of an earlier session has: its link means nothing.
+    /// The highest number of a record of an earlier session: such a record's link means nothing.
     inherited: u64,
     /// The number of the group that is being applied, or [`NO_GROUP`].
     pending: AtomicU64,
-    /// Groups that have been taken back: what readers have met of one meanwhile was never so.
+    /// Groups taken back so far: what readers have seen of such a group never happened.
     taken_back: AtomicU64,
-    /// What that group replaces.
+    /// The versions that this group replaces.
     group: ArcSwapOption<Overlay<PlaceOf<I>>>,
     /// Where older versions hang.
     kept: Mutex<Kept>,
     sparse: Sparse,
     pub(in crate::engine) jobs: Arc<Background>,
-    /// A job that drops versions is on its way.
+    /// A job that drops versions is queued or running.
     dropping: AtomicBool,
     closed: AtomicBool,
-    /// What opening had to do, in a line.
+    /// A line about the work of opening.
     opened: OnceLock<String>,
     /// The medium that an emulated pool stands for.
     emulated: Option<String>,
@@ -137,12 +141,12 @@ impl<I: KeyIndex> PmStore<I> {
         I::KIND.name()
     }
 
-    /// Has `job` run in the background: nobody waits for any of this engine's.
+    /// Runs `job` in the background; nobody waits for this engine's jobs.
     pub(in crate::engine) fn spawn(&self, job: impl FnOnce(&PmStore<I>) + Send + 'static) -> bool {
         self.jobs.spawn(Lane::Tidying, &self.me, job)
     }
 
-    /// An error unless writes are welcome. The caller holds the gate, so that nothing changes about it.
+    /// An error unless writes are accepted. The caller holds the gate, so that this does not change.
     pub(in crate::engine) fn admit(&self) -> Result<()> {
         if self.closed.load(Ordering::Relaxed) {
             return Err(Error::Closed);
@@ -154,7 +158,7 @@ impl<I: KeyIndex> PmStore<I> {
         self.manifest.announce_pool()
     }
 
-    /// Goes on to the next number. The caller is alone, or every version has a number of its own.
+    /// Advances to the next number. The caller is alone, or every version has a number of its own.
     fn next_number(&self) -> u64 {
         let next = self.now.fetch_add(1, Ordering::AcqRel) + 1;
         if next > self.mark.load(Ordering::Acquire) {
@@ -166,7 +170,7 @@ impl<I: KeyIndex> PmStore<I> {
         next
     }
 
-    /// The number of a version that is written now. The caller holds the gate.
+    /// The number of a version written now. The caller holds the gate.
     fn number_for_version(&self) -> u64 {
         match I::Home::NUMBERS_EACH {
             true => self.next_number(),
@@ -181,7 +185,7 @@ impl<I: KeyIndex> PmStore<I> {
         self.mark.store(mark, Ordering::Release);
     }
 
-    /// The word that the index has, decoded.
+    /// Decodes a word of the index.
     pub(in crate::engine) fn decode(&self, bits: u64) -> Result<VersionRefOf<I>> {
         VersionRef::decode(bits).ok_or_else(|| {
             self.pool.corruption(0, "the word of a version in the index", format!("{bits:#018x}"))
@@ -197,13 +201,13 @@ impl<I: KeyIndex> PmStore<I> {
         self.pending.load(Ordering::Acquire) != NO_GROUP
     }
 
-    /// Gives back what nobody can see any more; says whether that is everything.
+    /// Gives back what nobody can see any more; returns whether that is everything.
     pub(in crate::engine) fn give_back(&self) -> bool {
         self.limbo.drain();
         self.index.drain() && self.limbo.is_empty()
     }
 
-    /// Has the cache keep to what is left of the memory budget.
+    /// Limits the cache to the rest of the memory budget.
     pub(in crate::engine) fn fit_cache(&self) {
         let (tables, index) = (self.core.cache().table_bytes(), self.index.dram_bytes());
         self.core.memory.fit_cache(tables + index + self.pool.dram_bytes());
@@ -320,7 +324,8 @@ impl<I: KeyIndex> Engine for PmStore<I> {
         let index = self.index.close().and(self.home.close());
         let cut_short = self.pending.load(Ordering::Relaxed) != NO_GROUP;
         if !self.give_back() || cut_short || !self.kept.lock().is_empty() || versions_go.is_err() {
-            // What readers and snapshots keep is theirs until they let go, and nobody's if the process ends before.
+            // What readers and snapshots keep stays until they release it, and is unreachable if the process
+            // ends before.
             self.pool.leave_unreclaimed();
         }
         index?;

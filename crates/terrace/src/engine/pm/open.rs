@@ -1,4 +1,4 @@
-//! Opening and creating: the manifest says whose the pool is and where it lies, and no more.
+//! Opening and creating: the manifest names the pool's owner and place, and nothing more.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -22,13 +22,13 @@ use crate::core::engine::Engine;
 use crate::manifest::{self, Identity, Manifest};
 use crate::pool::{self, MEDIA};
 
-/// How the pool was found.
+/// The state in which the pool was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     New,
     Closed,
     Crashed,
-    /// By a repair: nothing is reclaimed before it has been proved.
+    /// Found by a repair: nothing is reclaimed before it has been proved.
     Doubtful,
 }
 
@@ -47,8 +47,8 @@ pub(crate) fn open<I: KeyIndex>(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64
     Ok((store, last))
 }
 
-/// Makes a database: the pool, then the manifest, then what is in the pool, its owner and the first file number. Cut
-/// short anywhere it is begun again: there is nothing in it yet.
+/// Creates a database: the pool, then the manifest, then the pool's contents, its owner and the first file
+/// number. If it is cut short anywhere it starts again: nothing is in the database yet.
 fn create<I: KeyIndex>(core: &Core) -> Result<(Manifest, Pool, Found)> {
     if !core.options.create_if_missing || core.options.read_only {
         return Err(Error::NotFound { dir: core.dir.clone() });
@@ -61,7 +61,7 @@ fn create<I: KeyIndex>(core: &Core) -> Result<(Manifest, Pool, Found)> {
     begin::<I>(core, manifest, pool)
 }
 
-/// A pool with nothing in it, on persistent memory.
+/// An empty pool on persistent memory.
 fn fresh_pool<I: KeyIndex>(core: &Core, identity: &Identity) -> Result<Pool> {
     let mut roots = I::ROOTS.to_vec();
     roots.push(I::HEADER_ROOT);
@@ -84,14 +84,14 @@ fn begin<I: KeyIndex>(core: &Core, manifest: Manifest, pool: Pool) -> Result<(Ma
     pool::note(&manifest, &pool);
     fill_pool::<I>(core, &pool, 0)?;
     pool::set_owner(&pool, &manifest.state().identity)?;
-    // In a second file: a first one without its pointer would be taken for the rest of a creation.
+    // In a second file: a first one without its pointer would look like the remains of a creation.
     manifest.seal()?;
     manifest.take_numbers(1);
     manifest.apply(&[])?;
     Ok((manifest, pool, Found::New))
 }
 
-/// Makes an empty index and a header, after which numbers go on from `number`.
+/// Creates an empty index and a header; numbers continue after `number`.
 pub(super) fn fill_pool<I: KeyIndex>(core: &Core, pool: &Pool, number: u64) -> Result<()> {
     I::create(pool, core)?;
     let slot = pool.reserve(HEADER_KIND, HEADER_BYTES)?;
@@ -135,7 +135,7 @@ fn not_closed(core: &Core) -> Error {
     Error::NotClosed { path: core.dir.clone() }
 }
 
-/// Where the header is, and the highest number that it has set aside.
+/// The header's place, and the highest number that it has set aside.
 pub(super) fn read_header<I: KeyIndex>(pool: &Pool) -> Result<(u64, u64)> {
     let root = I::HEADER_ROOT;
     let at = pool.root(root)?.ok_or_else(|| pool.corruption(0, format!("a root {root}"), "none"))?;
@@ -157,8 +157,8 @@ pub(super) fn read_header<I: KeyIndex>(pool: &Pool) -> Result<(u64, u64)> {
     Ok((at, unseal48(pool.place(at + MARK_AT), word).ok_or_else(damaged)?))
 }
 
-/// Wires the engine around what has been opened, takes back a group that was cut short, and has what a crash left
-/// reclaimed in the background.
+/// Assembles the engine from its opened parts, takes back a group that was cut short, and reclaims what a
+/// crash left in the background.
 pub(super) fn assemble<I: KeyIndex>(
     core: Arc<Core>,
     manifest: Manifest,
@@ -180,7 +180,7 @@ pub(super) fn assemble<I: KeyIndex>(
         let (pool, home, freed) = (pool.clone(), home.clone(), freed.clone());
         Limbo::with(Pins::default(), move |word: VersionRefOf<I>| match word {
             VersionRef::Record(record) => {
-                // What cannot be freed is unreachable, and found by the pool's check.
+                // A record that cannot be freed is unreachable, and the pool's check finds it.
                 drop(pool.free(record.offset(), record.kind()));
                 freed.fetch_add(1, Ordering::Relaxed);
             }

@@ -1,4 +1,5 @@
-//! What a write has put elsewhere before it enters the gate, so that nobody waits for a device at the gate.
+//! Versions that a write puts elsewhere before it enters the gate, so that nobody at the gate waits for a
+//! device.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,15 +11,16 @@ use super::elsewhere::{Elsewhere, Item, PlaceOf};
 use super::index::KeyIndex;
 use crate::batch::Op;
 
-/// One version of it.
+/// One such version.
 #[derive(Debug, Clone, Copy)]
 struct One<P> {
-    /// The number that it was written with.
+    /// The number under which it was written.
     number: u64,
     place: P,
 }
 
-/// Versions that were written elsewhere and that nothing names. Dropped, they are given back, unless they are kept.
+/// Versions that were written elsewhere and have no name yet. Dropping this gives them back, unless they are
+/// kept.
 pub(super) struct Placed<'s, 'k, I: KeyIndex> {
     store: &'s PmStore<I>,
     is_counted: bool,
@@ -45,7 +47,7 @@ impl<I: KeyIndex> Drop for Placed<'_, '_, I> {
     fn drop(&mut self) {
         if !self.kept.load(Ordering::Relaxed) {
             for (key, one) in &self.all {
-                // Of a group that was taken back somebody may have seen one.
+                // A reader may have seen one of a group that was taken back.
                 self.store.afterwards(self.store.retire_place(key, one.place));
             }
         }
@@ -56,12 +58,13 @@ impl<I: KeyIndex> Drop for Placed<'_, '_, I> {
 }
 
 impl<I: KeyIndex> PmStore<I> {
-    /// Whether `op` is written elsewhere.
+    /// Whether `op` is to be written elsewhere.
     pub(super) fn goes_elsewhere(&self, op: &Op<'_>) -> bool {
         op.kind == Kind::Put && self.home.takes(op.key, op.value)
     }
 
-    /// Writes those of `ops`, which are in the order of their keys, that belong elsewhere. The caller does not hold the gate.
+    /// Writes those of `ops`, which are in key order, that belong elsewhere. The caller does not hold the
+    /// gate.
     pub(super) fn place<'k>(
         &self,
         ops: impl Iterator<Item = (&'k [u8], &'k [u8])> + Clone,
@@ -84,7 +87,7 @@ impl<I: KeyIndex> PmStore<I> {
             large.map(|(key, value)| Item { key, value, number: self.next_number() }).collect();
         let places = match self.home.store(&items) {
             Err(e) if e.is_out_of_space() => {
-                // Perhaps what waits for readers is enough.
+                // Giving back what waits for readers may be enough.
                 let _shared = self.gate.shared();
                 self.give_back();
                 self.home.store(&items)?

@@ -1,7 +1,8 @@
 //! Point reads: the index, then one record.
 //!
 //! A reader is present in the store's limbo from before it asks the index until it has copied what it found. It takes no
-//! lock. Without a snapshot it sees the newest version, unless that is of a group that is still being applied.
+//! lock. Without a snapshot it sees the newest version, unless that belongs to a group that is still being
+//! applied.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +15,7 @@ use super::versions::Named;
 use super::{NO_GROUP, PmStore};
 use crate::versions::Record;
 
-/// What a reader without a snapshot is to see of a key.
+/// The version of a key that a reader without a snapshot sees.
 enum Newest<'p, P> {
     Version(Named<'p, P>),
     Nothing,
@@ -22,7 +23,7 @@ enum Newest<'p, P> {
     Again,
 }
 
-/// What came of looking for a value.
+/// The outcome of looking for a value.
 enum Outcome {
     /// The value, or none.
     Value(Option<Bytes>),
@@ -40,7 +41,7 @@ impl<I: KeyIndex> PmStore<I> {
                 return if self.is_doubtful(since) { self.get_replaced(key) } else { Ok(None) };
             };
             let version = self.named(self.decode(bits)?, key)?;
-            // Asked after the word: a group whose word this is has said so before.
+            // Asked after loading the word: if the word is a group's, the group has announced itself before.
             let is_doubtful = match version {
                 Named::Record(record) => {
                     record.number >= self.pending.load(Ordering::Acquire) || self.taken_back() != since
@@ -57,7 +58,7 @@ impl<I: KeyIndex> PmStore<I> {
         }
     }
 
-    /// Takes note that what `bits` name is not there, which may be so once.
+    /// Notes that the version named by `bits` is missing, which may happen once.
     fn moved_from(&self, version: Named<'_, PlaceOf<I>>, bits: u64, before: Option<u64>) -> Result<u64> {
         match version {
             Named::Place(place) if before == Some(bits) => Err(self.home.lost(place)),
@@ -101,9 +102,10 @@ impl<I: KeyIndex> PmStore<I> {
         self.taken_back.load(Ordering::Acquire)
     }
 
-    /// Whether what the index has said since as many groups had been taken back may be of a group that has not happened.
+    /// Whether a word that the index returned since `since` groups had been taken back may belong to a group
+    /// that has not happened.
     fn is_doubtful(&self, since: u64) -> bool {
-        // In this order: a group is counted before it is no longer said to be applied.
+        // In this order: a group taken back is counted before it stops being announced.
         self.is_applying() || self.taken_back() != since
     }
 
@@ -121,7 +123,7 @@ impl<I: KeyIndex> PmStore<I> {
         }
     }
 
-    /// The newest version of `key`, beside a group perhaps. The caller is present.
+    /// The newest version of `key`, possibly beside a group. The caller is present.
     fn newest(&self, key: &[u8]) -> Result<Newest<'_, PlaceOf<I>>> {
         let since = self.taken_back();
         let word = self.decode_some(self.index.get(key)?)?;
@@ -136,11 +138,12 @@ impl<I: KeyIndex> PmStore<I> {
         let Some(word) = word else {
             return Ok(if self.taken_back() == since { Newest::Nothing } else { Newest::Again });
         };
-        // What a group replaces is retired after the overlay has gone.
+        // The versions that a group replaces are retired after the overlay has gone.
         let version = self.named(word, key)?;
         let is_of_group = match version {
             Named::Record(record) => record.number >= self.pending.load(Ordering::Acquire),
-            // A group that was on its way when the word was loaded either names the key in its overlay, or is over.
+            // A group that was running when the word was loaded either names the key in its overlay, or is
+            // over.
             Named::Place(_) => !is_of_overlay && group.is_none() && self.is_applying(),
         };
         Ok(match is_of_group || self.taken_back() != since {

@@ -1,5 +1,5 @@
-//! What a crash leaves beside the index and its records: what was allocated and not named, or not named any more, and
-//! versions for snapshots that have died with their process. It is reclaimed in the background.
+//! The remains of a crash beside the index and its records: what was allocated and not named, or no longer
+//! named, and versions for snapshots that died with their process. It is reclaimed in the background.
 
 use std::sync::atomic::Ordering;
 
@@ -12,16 +12,16 @@ use super::index::KeyIndex;
 use super::open::Found;
 use super::{NO_GROUP, PmStore};
 
-/// What is given a key and its word.
+/// Receives a key and its word.
 type Visit<'a, I> = dyn FnMut(&[u8], VersionRefOf<I>) -> Result<()> + 'a;
 
-/// Keys that are looked at while the gate is held once.
+/// Keys examined during one hold of the gate.
 const CHUNK: usize = 256;
 
 impl<I: KeyIndex> PmStore<I> {
-    /// Has what is left to be done done in the background.
+    /// Starts the remaining work in the background.
     pub(super) fn recover(&self, found: Found) {
-        // After a clean close, too, something may be left that readers had kept until then.
+        // Even after a clean close something may remain that readers had kept until then.
         if found == Found::Crashed || found != Found::Doubtful && self.pool.needs_reclaim() {
             self.jobs.tidy(&self.me, Self::reclaim);
         }
@@ -31,18 +31,18 @@ impl<I: KeyIndex> PmStore<I> {
         let mut marks = self.pool.marks();
         let gone = self.mark(&mut marks)?;
         {
-            // Whoever had unlinked something before the marks came by has retired it by now: it is in limbo, where it is looked
-            // for below, or has been freed.
+            // A writer that had unlinked something before the marking passed it has retired it by now: it is
+            // in limbo, which is searched below, or has been freed.
             let _alone = self.gate.exclusive();
             if self.pending.load(Ordering::Relaxed) != NO_GROUP {
-                // A group could not be taken back: what the next open puts back is named by the undo list alone.
+                // A group could not be taken back: only the undo list names what the next open puts back.
                 self.pool.leave_unreclaimed();
                 return Ok(());
             }
         }
         self.pool.reclaim(&marks)?;
         if self.give_back() {
-            // Nothing that was unlinked before is still to be freed: what was reclaimed may be used again.
+            // Nothing unlinked before remains to be freed: reclaimed room may be used again.
             self.pool.release_reclaimed()?;
         }
         for key in gone {
@@ -57,8 +57,8 @@ impl<I: KeyIndex> PmStore<I> {
         Ok(())
     }
 
-    /// Marks everything of the pool that is reachable, a few keys at a time; the keys of which nothing but a deletion of an earlier
-    /// session is left, or a record for a place that can do without it.
+    /// Marks everything reachable in the pool, a few keys at a time; returns the keys of which only a
+    /// deletion of an earlier session is left, or a record for a place that can do without it.
     fn mark(&self, marks: &mut Marks) -> Result<Vec<Vec<u8>>> {
         let mut gone = Vec::new();
         marks.slot(self.header)?;
@@ -77,8 +77,8 @@ impl<I: KeyIndex> PmStore<I> {
         Ok(gone)
     }
 
-    /// Calls `each` with every key and word, a few at a time: between two calls a group may happen, but none goes on
-    /// meanwhile.
+    /// Calls `each` with every key and word, a few at a time: a group may happen between two calls, but none
+    /// is running during a call.
     fn each_word(&self, each: &mut Visit<'_, I>) -> Result<()> {
         let (mut cursor, mut batch, mut more) = (I::Cursor::default(), ScanBatch::new(), true);
         while more {
@@ -88,8 +88,8 @@ impl<I: KeyIndex> PmStore<I> {
         Ok(())
     }
 
-    /// Calls `visit` with the keys and words of about [`CHUNK`] keys from `cursor` on; says whether there may be more. The
-    /// caller holds the gate.
+    /// Calls `visit` with the keys and words of about [`CHUNK`] keys from `cursor` on; returns whether there
+    /// may be more. The caller holds the gate.
     pub(in crate::engine) fn visit_batch(
         &self,
         cursor: &mut I::Cursor,

@@ -1,11 +1,12 @@
-//! Bringing back all that is not itself damaged.
+//! Recovers everything that is not itself damaged.
 //!
-//! The manifest says little, and is made anew from what the command says where it cannot be read. If everything in the
-//! pool is sound that is all. Else what the index still leads to is gathered, and after it what else is in the pool and
-//! is a record; then the pool is made anew with it. What of a deletion or an overwritten value has not been freed yet
-//! cannot be told from what is valid where the index says nothing: the report says so.
+//! The manifest says little; if it cannot be read, it is made again from the command's arguments. If
+//! everything in the pool is sound, that is all. Otherwise the repair gathers what the index still leads to,
+//! and then every other record in the pool; then it makes the pool again with these. Where the index says
+//! nothing, a deletion or overwritten value that has not been freed yet looks like a valid one: the report
+//! says so.
 //!
-//! What is gathered goes through tables (`gathered`).
+//! Tables hold what is gathered (`gathered`).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -31,10 +32,10 @@ use crate::pool::{self, MEDIA};
 use crate::salvage::{Runs, Salvage};
 use crate::versions::{LINKED_KIND, RECORD_KIND, Record};
 
-/// Keys whose words lead to nothing sound, with these and why.
+/// Keys whose words lead to nothing sound, with these words and reasons.
 type Missed = BTreeMap<Vec<u8>, (u64, String)>;
 
-/// A number, and what was found.
+/// A number, and the content found.
 type Found = (u64, Content);
 
 /// Repairs the database in the view that `base` works in.
@@ -44,7 +45,7 @@ pub(crate) fn repair<I: KeyIndex>(mut base: Salvage) -> Result<Salvage> {
     identity.options.entry(MEDIA.into()).or_insert_with(|| "memory".into());
     let elsewhere = I::Home::salvage(&mut base, known.as_ref(), &mut identity)?;
     let mut state = Manifest::state_of(identity.clone(), &elsewhere.tables, 0)?;
-    // With 1 it would be taken for one that was begun and not finished, and made anew.
+    // With 1 the database would look like an unfinished creation, and be created again.
     state.next_file = state.next_file.max(base.next).max(2);
     state.stamp = elsewhere.stamp;
     let manifest = || Manifest::rebuild(core.fs.clone(), &core.dir, state.clone());
@@ -59,7 +60,7 @@ pub(crate) fn repair<I: KeyIndex>(mut base: Salvage) -> Result<Salvage> {
     let problem = match &opened {
         Ok(pool) => match prove_as_it_is::<I>(pool, &identity, known.as_ref(), manifest()?, &mut base)? {
             Ok(()) => {
-                // What the proof has noted of the pool is true of the copy that it saw.
+                // What the proof has noted about the pool holds for the copy that it saw.
                 manifest()?;
                 base.did("the pool is sound");
                 return Ok(base);
@@ -88,7 +89,8 @@ pub(crate) fn repair<I: KeyIndex>(mut base: Salvage) -> Result<Salvage> {
     Ok(base)
 }
 
-/// How many keys there are in a pool that is sound and may stay, or why it may not. An older copy may.
+/// The number of keys in a pool that is sound and may stay, or the reason why it may not. An older copy may
+/// stay.
 fn prove_as_it_is<I: KeyIndex>(
     pool: &Pool,
     identity: &Identity,
@@ -108,10 +110,10 @@ fn prove_as_it_is<I: KeyIndex>(
     }
 }
 
-/// What was expected of a pool that may be torn.
+/// The expected state of a pool that may be torn.
 const NOT_TORN: &str = "a pool that nothing can have torn";
 
-/// What a torn pool holds may be of any time: it cannot be proved.
+/// A torn pool's contents may date from any time: it cannot be proved.
 fn refuse_torn(pool: Pool) -> Result<Pool> {
     match pool.opened() {
         Opened::Torn => Err(pool.corruption(0, NOT_TORN, "one that may be torn")),
@@ -119,12 +121,12 @@ fn refuse_torn(pool: Pool) -> Result<Pool> {
     }
 }
 
-/// Whether what is sound in a pool that this is wrong with need not be what was written last.
+/// Whether this damage means that the pool may be an older copy.
 fn may_be_older(error: &Error) -> bool {
     matches!(error, Error::Corruption { expected, .. } if [NOT_TORN, CLOSED_WITH].contains(&&**expected))
 }
 
-/// Opens what can be opened of a damaged pool.
+/// Opens the usable parts of a damaged pool.
 fn salvage_pool(
     core: &Core,
     path: &Path,
@@ -137,7 +139,7 @@ fn salvage_pool(
     pool::open_to_repair(core, path, &PoolOptions { salvage: true, ..options.clone() }, owner)
 }
 
-/// Opens the pool, as it is seen, and proves it; how many keys there are, or what is wrong.
+/// Opens the pool as it is seen and proves it; returns the number of keys, or what is wrong.
 fn attach<I: KeyIndex>(
     core: &Arc<Core>,
     manifest: Manifest,
@@ -154,8 +156,8 @@ fn attach<I: KeyIndex>(
     }
 }
 
-/// What is wrong with an open database, if something is. What a crash has left is reclaimed only once all that
-/// leads to something is sound.
+/// Proves an open database; returns what is wrong, if anything is. The remains of a crash are reclaimed only
+/// once everything that leads to something is sound.
 fn prove<I: KeyIndex>(store: &PmStore<I>) -> Result<std::result::Result<(), String>> {
     let report = check::prove(store)?;
     if let Some(problem) = report.problems.first() {
@@ -166,8 +168,9 @@ fn prove<I: KeyIndex>(store: &PmStore<I>) -> Result<std::result::Result<(), Stri
     Ok(report.problems.first().map_or(Ok(()), |problem| Err(problem.clone())))
 }
 
-/// Puts everything that can still be read into tables; these, and the highest number that anything there can have. What is
-/// found elsewhere and is nobody's stays there: a later repair must not take it for newer than what is written until then.
+/// Puts everything that can still be read into tables; returns these, and the highest number that anything
+/// there can have. Versions found elsewhere that nothing names stay there: a later repair must not take them
+/// for newer than what is written until then.
 fn gather<I: KeyIndex>(
     pool: Option<&Pool>,
     home: &I::Home,
@@ -196,7 +199,8 @@ fn gather<I: KeyIndex>(
     if !whole || !missed.is_empty() || mark.is_none() {
         home.gather(&mut |key, number, word| {
             highest = highest.max(number);
-            // What the index does not lead to counts only where it does not tell, or where what it led to lies now.
+            // A version that the index does not lead to counts only if the index is silent there, or if it is
+            // where the version that the index led to lies now.
             if !whole && !missed.contains_key(key) {
                 return take(&mut runs, key, number, &Content::At(word), Rank::Found);
             }
@@ -225,7 +229,7 @@ fn gather<I: KeyIndex>(
     Ok((made, highest))
 }
 
-/// What the keys of a group that was cut short had before it.
+/// The versions that the keys of a group that was cut short had before it.
 fn before_the_group<I: KeyIndex>(
     pool: &Pool,
     home: &I::Home,
@@ -252,7 +256,7 @@ fn before_the_group<I: KeyIndex>(
         };
         let old = match undo.change.old {
             0 => Ok((0, Content::Nothing)),
-            // Read, since a place may be damaged, and its word does not tell its number.
+            // It is read, since a place may be damaged, and its word does not tell its number.
             old => found_at::<I>(pool, home, &undo.key, old),
         };
         if let Err(e) = &old {
@@ -264,7 +268,7 @@ fn before_the_group<I: KeyIndex>(
     before
 }
 
-/// What the index leads to; whether it could be read to its end, and all was there.
+/// Gathers what the index leads to; returns whether it could be read to its end and nothing was missing.
 fn gather_named<I: KeyIndex>(
     pool: &Pool,
     home: &I::Home,
@@ -314,7 +318,8 @@ fn found_at<I: KeyIndex>(pool: &Pool, home: &I::Home, key: &[u8], bits: u64) -> 
     }
 }
 
-/// All records, whether the index leads to them or not. One whose value lies elsewhere counts if it does.
+/// Gathers all records, whether the index leads to them or not. A record whose value lies elsewhere counts if
+/// that value is there.
 fn gather_rest<I: KeyIndex>(pool: &Pool, home: &I::Home, runs: &mut Runs<'_>) -> Result<()> {
     for kind in [RECORD_KIND, LINKED_KIND] {
         for (at, _) in pool.slots(kind) {
@@ -343,7 +348,7 @@ fn version(record: &Record<'_>) -> Found {
     (record.number, content)
 }
 
-/// Makes the pool anew with what was gathered, and compares it with that. Numbers go on behind `highest`.
+/// Makes the pool again from what was gathered, and compares the two. Numbers continue after `highest`.
 fn renew<I: KeyIndex>(
     path: &Path,
     identity: &Identity,
@@ -364,7 +369,7 @@ fn renew<I: KeyIndex>(
     store.close()
 }
 
-/// Puts what was gathered into a database with nothing in it, and removes the tables that held it.
+/// Fills an empty database with what was gathered, and removes the tables that held it.
 fn refill<I: KeyIndex>(store: &Arc<PmStore<I>>, tables: &[TableMeta], base: &mut Salvage) -> Result<()> {
     let core = &base.core.clone();
     let (mut keys, mut merely_found) = (0, 0);
@@ -392,7 +397,7 @@ fn refill<I: KeyIndex>(store: &Arc<PmStore<I>>, tables: &[TableMeta], base: &mut
     Ok(())
 }
 
-/// Every key that was gathered must be in the new pool with its value, and none that was not.
+/// The new pool must hold every gathered key with its value, and no other key.
 fn compare<I: KeyIndex>(core: &Core, store: &PmStore<I>, tables: &[TableMeta]) -> Result<()> {
     let mut keys = 0;
     let wrong = || Error::corruption(&core.dir, 0, "what was gathered in the new pool", "something else");

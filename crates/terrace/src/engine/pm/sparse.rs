@@ -1,17 +1,17 @@
-//! Room that is lost to slabs in which little is left, and how it comes back.
+//! Room in sparsely used slabs, and how it is recovered.
 //!
-//! Slots of one size lie together in slabs, and a slab is there for other sizes only when all of it is free. Where most of
-//! what had one size is deleted, each slab may be left with a little. What is left is moved into slabs of its kind and size
-//! that have room for it, as an update moves it: a copy is made durable, the word that named the old one names the copy, and
-//! the old one is freed when its readers have left. So a crash leaves the one or the other, and what it leaves without a name
-//! is reclaimed as ever.
+//! Slots of one size lie together in slabs, and a slab serves other sizes only when all of it is free. Where
+//! most of what had one size is deleted, each slab may be left with a little. The remaining slots are moved
+//! into slabs of their kind and size that have room, as an update moves them: a copy is made durable, the
+//! word that named the old slot names the copy, and the old slot is freed when its readers have left. So a
+//! crash leaves one of the two, and a slot without a name is reclaimed as usual.
 //!
 //! A key's newest version moves beside other writers, whose word wins if they are faster. Versions under it, which snapshots
-//! need, move while nobody writes. What the index keeps in slots it moves by itself ([`KeyIndex::move_slot`]).
+//! need, move while nobody writes. The index moves its own slots ([`KeyIndex::move_slot`]).
 //!
-//! That is done by writes that find no room, before they are refused, as far as they need it; and in the background, where a
-//! third of all that slabs hold is free: then those that are less than half full are emptied. A few slots are moved at a
-//! time, and one slab after the other.
+//! Writes that find no room do this before they are refused, as far as they need it; a background job does it
+//! when a third of all slabs' room is free, and empties slabs that are less than half full. A few slots are
+//! moved at a time, and one slab after the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,26 +26,25 @@ use super::versions::Named;
 use super::{NO_GROUP, PmStore};
 use crate::versions::{LINKED_KIND, NewRecord, RECORD_KIND, Record};
 
-/// Slots that are moved while the gate is held once.
+/// Slots moved during one hold of the gate.
 const CHUNK: usize = 32;
 
-/// Slabs that a write without room has emptied at first; each time that this is not enough, twice as many, up to so many
-/// times: what it needs may come and go again.
+/// Slabs that a write without room empties at first; each time that this is not enough it doubles, up to the
+/// given number of times: the room that it needs may come and go again.
 pub(super) const FIRST_SLABS: usize = 2;
 pub(super) const MOST_TIMES: u32 = 20;
 
-/// Slabs that a job in the background empties before others get a chance.
+/// Slabs that a background job empties before others get a turn.
 const JOB_SLABS: usize = 16;
 
-/// Hundredths of a slab that are in use at most where it is emptied in the background.
+/// A slab is emptied in the background if at most this percentage of it is in use.
 const HALF_FULL: u64 = 50;
 
-/// Records that are freed before somebody looks whether slabs are sparse, and extents' worth of free slots that are not
-/// minded.
+/// Records freed between two looks for sparse slabs, and extents' worth of free slots that are tolerated.
 const LOOK_EVERY: u64 = 1024;
 const EXTENTS_NOT_MINDED: u64 = 16;
 
-/// Attempts to have what was moved freed, while readers look at it.
+/// Attempts to free what was moved, while readers look at it.
 const ATTEMPTS: usize = 1000;
 
 /// What is known of sparse slabs.
@@ -53,23 +52,23 @@ const ATTEMPTS: usize = 1000;
 pub(super) struct Sparse {
     /// Records freed since the open.
     freed: Arc<AtomicU64>,
-    /// How many of them there are when somebody looks next.
+    /// The count of freed records at which to look next.
     look_at: AtomicU64,
-    /// A job is on its way.
+    /// A job is queued or running.
     sent: AtomicBool,
-    /// Held to empty slabs: how many records had been freed when that last came to nothing.
+    /// Held while emptying slabs: the count of freed records when that last achieved nothing.
     vain: Mutex<Option<u64>>,
 }
 
 impl Sparse {
-    /// Counts the records that are freed from now on by `freed`.
+    /// Counts freed records by `freed`.
     pub fn counting(freed: Arc<AtomicU64>) -> Self {
         Sparse { freed, look_at: AtomicU64::new(LOOK_EVERY), ..Sparse::default() }
     }
 }
 
 impl<I: KeyIndex> PmStore<I> {
-    /// Something is retired: sees to it that slabs do not stay sparse.
+    /// Called when something is retired: keeps slabs from staying sparse.
     #[inline]
     pub(super) fn mind_slabs(&self) {
         if self.sparse.freed.load(Ordering::Relaxed) >= self.sparse.look_at.load(Ordering::Relaxed) {
@@ -77,11 +76,11 @@ impl<I: KeyIndex> PmStore<I> {
         }
     }
 
-    /// Has sparse slabs emptied in the background if they come to much.
+    /// Starts a job that empties sparse slabs if they amount to much.
     #[cold]
     pub(super) fn look_at_slabs(&self) {
         let (bytes, free) = self.pool.slab_bytes();
-        // A look takes as long as there are slabs.
+        // The time of a look grows with the number of slabs.
         let next = LOOK_EVERY + bytes / self.pool.extent_bytes();
         self.sparse.look_at.store(self.sparse.freed.load(Ordering::Relaxed) + next, Ordering::Relaxed);
         if free * 3 >= bytes && free >= EXTENTS_NOT_MINDED * self.pool.extent_bytes() {
@@ -104,13 +103,13 @@ impl<I: KeyIndex> PmStore<I> {
         }
     }
 
-    /// Empties up to `want` slabs, the sparsest first, for a write that has found no room; whether any has gone. The caller
-    /// does not hold the gate and is not present.
+    /// Empties up to `want` slabs, the sparsest first, for a write that has found no room; returns whether
+    /// any was freed. The caller does not hold the gate and is not present.
     pub(super) fn make_room(&self, want: usize) -> bool {
         self.empty_slabs(want, 100) > 0
     }
 
-    /// Empties up to `want` slabs of which at most `most` hundredths are in use; how many have gone.
+    /// Empties up to `want` slabs of which at most `most` per cent are in use; returns how many were freed.
     pub(super) fn empty_slabs(&self, want: usize, most: u64) -> usize {
         let mut vain = self.sparse.vain.lock();
         self.give_back_sharing();
@@ -128,7 +127,7 @@ impl<I: KeyIndex> PmStore<I> {
             let is_empty = self.move_all(&clearing);
             let let_go = {
                 let _shared = self.gate.shared();
-                // An error leaves the slab where it is.
+                // After an error the slab stays where it is.
                 let let_go = clearing.let_go();
                 self.give_back();
                 let_go
@@ -143,19 +142,20 @@ impl<I: KeyIndex> PmStore<I> {
             gone = self.wait_for_one(&waiting);
         }
         if gone == 0 && most == 100 {
-            // Moving has freed some; what is left is what cannot be moved.
+            // Moving has freed some; the rest cannot be moved.
             *vain = Some(self.sparse.freed.load(Ordering::Relaxed));
         }
         gone
     }
 
-    /// Gives back what readers have left, while nobody looks at all of the pool or closes it.
+    /// Gives back what readers have left, while nobody looks at the whole pool or closes it.
     fn give_back_sharing(&self) {
         let _shared = self.gate.shared();
         self.give_back();
     }
 
-    /// How many of these slabs have gone, once readers have left what was moved out of one at least.
+    /// Waits until readers have left the contents moved out of at least one of these slabs; returns how many
+    /// were freed.
     fn wait_for_one(&self, waiting: &[Clearing]) -> usize {
         let attempts = if waiting.is_empty() { 0 } else { ATTEMPTS };
         for _ in 0..attempts {
@@ -169,7 +169,7 @@ impl<I: KeyIndex> PmStore<I> {
         0
     }
 
-    /// Moves what is in a slab elsewhere; whether that was everything.
+    /// Moves the contents of a slab elsewhere; returns whether that was everything.
     fn move_all(&self, clearing: &Clearing) -> bool {
         let (kind, slots) = (clearing.kind(), clearing.slots());
         let mut older = Vec::new();
@@ -182,7 +182,7 @@ impl<I: KeyIndex> PmStore<I> {
         }
         let is_record = kind == RECORD_KIND || kind == LINKED_KIND;
         if !is_record || self.kept.lock().is_empty() {
-            // Nobody's: what is retired is freed soon.
+            // Nothing names it: what is retired is freed soon.
             return true;
         }
         older.chunks(CHUNK).all(|chunk| {
@@ -191,21 +191,22 @@ impl<I: KeyIndex> PmStore<I> {
         })
     }
 
-    /// Moves these slots by `how`; those that are not named. `None`: no more may be moved. The caller holds the gate.
+    /// Moves these slots by `how`; returns those that have no name. `None`: no more may be moved. The caller
+    /// holds the gate.
     fn move_chunk(&self, chunk: &[u64], kind: PmKind, how: &dyn Fn(u64) -> Result<bool>) -> Option<Vec<u64>> {
-        // While the header names an undo list nothing that its words name may go.
+        // While the header names an undo list, nothing that the list's words name may go.
         if self.admit().is_err() || self.pending.load(Ordering::Relaxed) != NO_GROUP {
             return None;
         }
         let _here = self.limbo.enter();
         let mut not_named = Vec::new();
         for &at in chunk {
-            // What an index needs beside may come out of what is kept back: it is given back soon.
+            // The index may take what else it needs from the room kept back: it is given back soon.
             match self.pool.moving(kind, || self.pool.claiming(Claim::Some, || how(at))) {
                 Ok(true) => {}
                 Ok(false) => not_named.push(at),
                 Err(e) if e.is_out_of_space() => return None,
-                // Whoever asks for what is damaged is told; it stays where it is.
+                // A reader of the damaged record gets the error; the record stays where it is.
                 Err(_) => not_named.push(at),
             }
         }
@@ -216,7 +217,7 @@ impl<I: KeyIndex> PmStore<I> {
     /// present.
     fn move_named(&self, kind: PmKind, at: u64) -> Result<bool> {
         if kind != RECORD_KIND && kind != LINKED_KIND {
-            // SAFETY: the slab is held: of what was active in it nobody takes a slot.
+            // SAFETY: the slab is held, so nobody takes a slot that was active in it.
             return unsafe { self.index.move_slot(kind, at) };
         }
         let Some(record) = self.record_at(kind, at) else { return Ok(false) };
@@ -239,13 +240,13 @@ impl<I: KeyIndex> PmStore<I> {
         if under.is_some() || record.word.is_remote() {
             self.note_kept(word);
         }
-        // Where it has a place, the copy has that now.
+        // If it has a place, the copy has that place now.
         self.limbo.retire(VersionRef::Record(record.word));
         Ok(true)
     }
 
-    /// Moves the version at `at`, in a slab that is held, if it is named or a link leads there; whether it is. The caller is
-    /// alone and present.
+    /// Moves the version at `at`, in a slab that is held, if a word or a link leads to it; returns whether
+    /// one does. The caller is alone and present.
     fn move_older(&self, kind: PmKind, at: u64) -> Result<bool> {
         let Some(record) = self.record_at(kind, at) else { return Ok(false) };
         let Some(head) = self.decode_some(self.index.get(record.key)?)? else { return Ok(false) };
@@ -264,7 +265,8 @@ impl<I: KeyIndex> PmStore<I> {
 
     /// The record in an active slot of a slab that is held, if there is one.
     fn record_at(&self, kind: PmKind, at: u64) -> Option<Record<'_>> {
-        // SAFETY: the slab is held: of what was active in it nobody takes a slot, and a record is active when it is written.
+        // SAFETY: the slab is held, so nobody takes a slot that was active in it, and a record is active when
+        // it is written.
         unsafe { Record::at(&self.pool, kind, at) }
     }
 }

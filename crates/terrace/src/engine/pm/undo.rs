@@ -1,10 +1,11 @@
 //! Taking back a group of batches that was cut short.
 //!
-//! Before anything of a group is in the index, a list of all that it changes there is durable, and then the header names
-//! it. The group has happened when the header names it no more: that one store is its commit. An open that finds a list
-//! gives every key the word back that it had; doing so twice does no harm.
+//! Before anything of a group is in the index, a list of all changes to it is durable, and then the header
+//! names the list. The group has happened when the header no longer names it: that one store is its commit.
+//! An open that finds a list gives every key its old word back; doing so twice does no harm.
 //!
-//! While the header names a list nothing that its words name is freed, and nobody writes but the leader that applies the group.
+//! While the header names a list, nothing that the list's words name is freed, and only the leader that
+//! applies the group writes.
 
 use terrace_base::Result;
 use terrace_base::checksum::{seal48, unseal48};
@@ -29,8 +30,8 @@ pub(super) struct Armed<'p> {
 }
 
 impl<'p> Armed<'p> {
-    /// Makes the list of `changes` durable, with everything that the caller has flushed, and has the header name it. It is
-    /// written `with_keys` where a word need not lead to its key.
+    /// Makes the list of `changes` durable, with everything that the caller has flushed, and makes the header
+    /// name it. It is written `with_keys` where a word need not lead to its key.
     pub fn arm(pool: &'p Pool, header: u64, changes: &[Undo], with_keys: bool) -> Result<Self> {
         let words: Vec<Change> = changes.iter().map(|undo| undo.change).collect();
         let keys: Vec<&[u8]> = changes.iter().map(|undo| &*undo.key).collect();
@@ -43,8 +44,8 @@ impl<'p> Armed<'p> {
         Ok(Armed { pool, header, slot })
     }
 
-    /// The group has happened, or nothing of it is left: the list goes. That is certain on return; an error says that
-    /// the list's memory could not be given back, and nothing of the group.
+    /// Removes the list: the group has happened, or nothing of it is left. That is certain on return; an
+    /// error only says that the list's memory could not be given back.
     pub fn disarm(self) -> Result<()> {
         name(self.pool, self.header, 0);
         self.pool.free(self.slot.offset, UNDO_KIND)
@@ -56,7 +57,8 @@ fn name(pool: &Pool, header: u64, list: u64) {
     pool.publish(POff::new(at), seal48(pool.place(at), list));
 }
 
-/// The changes of the list that the header names, and where it is. One whose key cannot be told is an error among them.
+/// The changes of the list that the header names, and its place. A change whose key cannot be found is an
+/// error among them.
 fn named(pool: &Pool, header: u64) -> Result<Option<(u64, Vec<Result<Undo>>)>> {
     let at = header + UNDO_AT;
     let word = pool.atomic_checked(POff::new(at))?.load(std::sync::atomic::Ordering::Acquire);
@@ -87,7 +89,7 @@ fn named(pool: &Pool, header: u64) -> Result<Option<(u64, Vec<Result<Undo>>)>> {
     Ok(Some((list, changes.into_iter().map(undo).collect())))
 }
 
-/// The key of a change both of whose words, if they are there, are of records.
+/// The key of a change whose existing words both name records.
 fn key_of(pool: &Pool, change: Change) -> Result<Box<[u8]>> {
     let mut outcome = Err(pool.corruption(0, "the word of a version in an undo list", "none"));
     for word in [change.new, change.old].into_iter().filter(|word| *word != 0) {
@@ -103,7 +105,7 @@ fn key_of(pool: &Pool, change: Change) -> Result<Box<[u8]>> {
     outcome
 }
 
-/// What a group that was cut short was to change; nothing if there is none.
+/// The changes of a group that was cut short; empty if there is none.
 pub(super) fn pending(pool: &Pool, header: u64) -> Result<Vec<Result<Undo>>> {
     Ok(named(pool, header)?.map_or_else(Vec::new, |(_, changes)| changes))
 }
@@ -113,14 +115,15 @@ pub(super) fn is_armed(pool: &Pool, header: u64) -> Result<bool> {
     Ok(named(pool, header)?.is_some())
 }
 
-/// Takes back what the session before has left of a group; the number of keys. Nobody else is there.
+/// Takes back what the previous session has left of a group; returns the number of keys. Nobody else uses the
+/// pool.
 pub(super) fn take_back<I: KeyIndex>(pool: &Pool, header: u64, index: &I) -> Result<u64> {
     let Some((list, changes)) = named(pool, header)? else { return Ok(0) };
     let changes = changes.into_iter().collect::<Result<Vec<Undo>>>()?;
-    // Keys that the group has added go first, so that in a full pool there is room for those that it has removed.
+    // Keys that the group has added go first, so that a full pool has room for those that it has removed.
     let (added, others): (Vec<&Undo>, Vec<&Undo>) = changes.iter().partition(|undo| undo.change.old == 0);
     added.into_iter().chain(others).try_for_each(|undo| put_back(index, undo))?;
-    // What was put back is durable, as every write of an index.
+    // What was put back is durable, like every write of an index.
     name(pool, header, 0);
     pool.free(list, UNDO_KIND)?;
     Ok(changes.len() as u64)
@@ -144,7 +147,7 @@ mod tests {
     use super::*;
     use crate::engine::pm::layout::{HEADER_BYTES, HEADER_KIND, encode_header};
 
-    /// That the list's memory cannot be given back is told, and the group is committed all the same.
+    /// An error about the list's memory is reported, and the group is committed all the same.
     #[test]
     fn what_is_disarmed_is_disarmed() {
         let media = MemMedia::new(1 << 20, 1 << 20, Granularity::CacheLine).unwrap();

@@ -1,7 +1,7 @@
-//! Older versions: those that snapshots need, and their end.
+//! Older versions that snapshots need, and how they are dropped.
 //!
-//! A version hangs under its successor's link. It goes with the first write of its key after the snapshots that needed it,
-//! or when a job comes by that every release of a snapshot sends.
+//! A version hangs under its successor's link. It is dropped by the first write of its key after the
+//! snapshots that needed it have gone, or by a job that every release of a snapshot starts.
 
 use std::sync::atomic::Ordering;
 
@@ -15,15 +15,15 @@ use crate::core::engine::Engine;
 use crate::core::snapshots::is_needed;
 use crate::versions::{LINKED_KIND, Record, RecordRef};
 
-/// Linked records whose keys are looked after while the gate is held once.
+/// Linked records whose keys are processed during one hold of the gate.
 const CHUNK: usize = 32;
 
-/// Linked records that are remembered one by one: 8 MiB. Where there are more the pool is asked for all.
+/// Linked records that are remembered one by one: 8 MiB. Beyond that the pool is searched for all of them.
 const MOST_REMEMBERED: usize = 1 << 20;
 
-/// The linked records under which something may hang. Some may be gone, and others be in their places: whoever goes by
-/// a remembered word asks the pool first whether a linked record is there. If that is another key's, that key is looked
-/// after, which is harmless.
+/// The linked records under which something may hang. Some may be gone, with others in their places: a user
+/// of a remembered word first asks the pool whether a linked record is there. If it belongs to another key,
+/// that key is processed, which is harmless.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     words: Vec<RecordRef>,
@@ -44,7 +44,7 @@ impl Kept {
     }
 }
 
-/// A version, as far as it is known without looking elsewhere than in the pool.
+/// A version, as far as it is known without looking outside the pool.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::engine) enum Named<'p, P> {
     Record(Record<'p>),
@@ -59,7 +59,7 @@ impl<P: Place> Named<'_, P> {
         }
     }
 
-    /// The lowest that its number can be.
+    /// A lower bound of its number.
     pub fn lowest(&self) -> u64 {
         match self {
             Named::Record(record) => record.number,
@@ -69,11 +69,12 @@ impl<P: Place> Named<'_, P> {
 }
 
 impl<I: KeyIndex> PmStore<I> {
-    /// The version that `word` names, a version of `key`. The caller is present since before the word was loaded.
+    /// The version that `word` names, a version of `key`. The caller has been present since before the word
+    /// was loaded.
     pub(super) fn named(&self, word: VersionRefOf<I>, key: &[u8]) -> Result<Named<'_, PlaceOf<I>>> {
         Ok(match word {
             VersionRef::Record(word) => {
-                // SAFETY: the caller's presence.
+                // SAFETY: the caller is present.
                 let record = unsafe { Record::load(&self.pool, word)? };
                 Named::Record(record.of(&self.pool, key)?)
             }
@@ -98,7 +99,7 @@ impl<I: KeyIndex> PmStore<I> {
         }
     }
 
-    /// The place that a remote record has.
+    /// The place in a remote record.
     pub(in crate::engine) fn place_in(&self, record: &Record<'_>) -> Result<Option<PlaceOf<I>>> {
         if !record.word.is_remote() {
             return Ok(None);
@@ -109,7 +110,7 @@ impl<I: KeyIndex> PmStore<I> {
         })
     }
 
-    /// Remembers that something hangs under the record of `word`, or that it need not be a record for long.
+    /// Remembers that something hangs under the record of `word`, or that a record may soon be unnecessary.
     pub(super) fn note_kept(&self, word: VersionRefOf<I>) {
         let VersionRef::Record(word) = word else { return };
         if !word.is_linked() {
@@ -117,13 +118,13 @@ impl<I: KeyIndex> PmStore<I> {
         }
         self.kept.lock().add(word);
         if self.core.snapshots.newest() == 0 {
-            // The snapshot that needed it has gone meanwhile, and has sent nobody.
+            // The snapshot that needed it has gone meanwhile, and has started no job.
             self.released();
         }
     }
 
-    /// Retires a version of `key`, which nothing names any more, with the place that its record may have. The caller is
-    /// present.
+    /// Retires a version of `key` that nothing names any more, with the place that its record may hold. The
+    /// caller is present.
     pub(in crate::engine) fn retire_version(&self, key: &[u8], word: VersionRefOf<I>) -> Result<()> {
         match word {
             VersionRef::Place(place) => self.retire_place(key, place),
@@ -141,7 +142,7 @@ impl<I: KeyIndex> PmStore<I> {
         }
     }
 
-    /// Retires the place of a version of `key`, which nothing names any more.
+    /// Retires the place of a version of `key` that nothing names any more.
     pub(super) fn retire_place(&self, key: &[u8], place: PlaceOf<I>) -> Result<()> {
         self.home.retire(key, place)?;
         self.limbo.retire(VersionRef::Place(place));
@@ -165,8 +166,8 @@ impl<I: KeyIndex> PmStore<I> {
         Ok(())
     }
 
-    /// The version that a reader at `at` sees of a key whose newest is `newest`, or may see: what is no record tells its
-    /// number where it lies. The caller is present.
+    /// The version that a reader at `at` sees of a key whose newest is `newest`, or may see: a version that
+    /// is no record has its number only where it lies. The caller is present.
     pub(super) fn version_from<'p>(
         &'p self,
         newest: Named<'p, PlaceOf<I>>,
@@ -185,9 +186,9 @@ impl<I: KeyIndex> PmStore<I> {
         }
     }
 
-    /// What `record` has a link to.
+    /// The version that `record` links to.
     fn under<'p>(&'p self, record: &Record<'p>, next: VersionRefOf<I>) -> Result<Named<'p, PlaceOf<I>>> {
-        // A reader of `record` keeps what hangs under it from being freed, too.
+        // A reader of `record` also keeps what hangs under it from being freed.
         let older = self.named(next, record.key)?;
         match older.lowest() < record.number {
             true => Ok(older),
@@ -204,7 +205,7 @@ impl<I: KeyIndex> PmStore<I> {
         word: VersionRefOf<I>,
         key: &[u8],
     ) -> Result<Vec<Named<'p, PlaceOf<I>>>> {
-        // The caller is present since before the word was loaded.
+        // The caller has been present since before the word was loaded.
         let mut chain = vec![self.named(word, key)?];
         while let Some(Named::Record(last)) = chain.last().copied()
             && let Some(next) = self.link(&last)?
@@ -214,7 +215,7 @@ impl<I: KeyIndex> PmStore<I> {
         Ok(chain)
     }
 
-    /// Drops versions that no snapshot needs any more, few at a time.
+    /// Drops versions that no snapshot needs any more, a few at a time.
     pub(super) fn drop_versions(&self) -> Result<()> {
         let words = self.take_kept();
         for chunk in words.chunks(CHUNK) {
@@ -235,19 +236,19 @@ impl<I: KeyIndex> PmStore<I> {
             return kept.words;
         }
         let slots = self.pool.slots(LINKED_KIND);
-        // What sort of record is there is found when it is looked at.
+        // The sort of record is found when it is examined.
         slots.map(|(at, _)| RecordRef::new(at, false, true)).collect()
     }
 
     fn drop_versions_of(&self, words: &[RecordRef]) -> Result<()> {
         if self.is_pending() {
-            // What a group that could not be taken back has replaced is named by the undo list alone: it stays.
+            // Only the undo list names what a group that could not be taken back has replaced: it stays.
             self.kept.lock().overflown = true;
             return Ok(());
         }
         let done = self.try_drop_versions_of(words);
         if done.is_err() {
-            // Whoever comes next looks everywhere.
+            // The next job looks everywhere.
             self.kept.lock().overflown = true;
         }
         done
@@ -260,8 +261,8 @@ impl<I: KeyIndex> PmStore<I> {
             if !self.pool.is_active(word.offset(), LINKED_KIND) {
                 continue;
             }
-            // SAFETY: the caller is alone: nobody frees or writes records, and a linked one is here, though not for
-            // certain the one that was meant: a deletion may be in the place of a put.
+            // SAFETY: the caller is alone, so nobody frees or writes records. A linked record is here, though
+            // perhaps not the one that was meant: a deletion may be in the place of a put.
             let Some(record) = (unsafe { Record::at(&self.pool, LINKED_KIND, word.offset()) }) else {
                 continue;
             };
@@ -273,8 +274,9 @@ impl<I: KeyIndex> PmStore<I> {
         Ok(())
     }
 
-    /// Drops the versions of `key` that no snapshot in `held` (ascending) needs; its newest, if something still hangs
-    /// under that, or it is a record with a place where the place alone will do one day. The caller is alone and present.
+    /// Drops the versions of `key` that no snapshot in `held` (ascending) needs; returns its newest if
+    /// something still hangs under that, or if it is a record with a place where the place alone will do one
+    /// day. The caller is alone and present.
     pub(super) fn collapse(&self, key: &[u8], held: &[u64]) -> Result<Option<VersionRefOf<I>>> {
         let Some(head) = self.decode_some(self.index.get(key)?)? else { return Ok(None) };
         let chain = self.chain(head, key)?;
@@ -288,7 +290,7 @@ impl<I: KeyIndex> PmStore<I> {
             }
             newer = version.lowest();
         }
-        // A deletion under which there is nothing says nothing, but where it is what a snapshot sees first.
+        // A deletion with nothing under it says nothing, unless a snapshot sees it first.
         while kept.len() > 1 && kept.last().is_some_and(|last| last.word().is_tombstone()) {
             dropped.extend(kept.pop().map(|last| last.word()));
         }
@@ -309,8 +311,9 @@ impl<I: KeyIndex> PmStore<I> {
         }
     }
 
-    /// Has the place take the place of the remote `record`, the only version of its key, unless a snapshot would then see it
-    /// that does not: its own number may be lower. The record if it stays. The caller is alone and present.
+    /// Replaces the remote `record`, the only version of its key, by its place, unless a snapshot that does
+    /// not see the record would then see the version: the number at the place may be lower. Returns the
+    /// record if it stays. The caller is alone and present.
     fn replace_by_place(&self, record: &Record<'_>, held: &[u64]) -> Result<Option<VersionRefOf<I>>> {
         let word = VersionRef::Record(record.word);
         let Some(place) = self.place_in(record)? else { return Ok(None) };
@@ -323,14 +326,15 @@ impl<I: KeyIndex> PmStore<I> {
         Ok(None)
     }
 
-    /// Replaces the word of `key`, and says whether it did. What the index needs beside may come out of what is kept back;
-    /// where there is no room even so, all stays as it is until somebody looks the next time. The caller is alone.
+    /// Replaces the word of `key`, and returns whether it did. The index may take what else it needs from the
+    /// room kept back; if there is no room even so, all stays as it is until the next look. The caller is
+    /// alone.
     fn replace_or_put_off(&self, key: &[u8], from: VersionRefOf<I>, to: Option<u64>) -> Result<bool> {
         let exchange = || self.index.compare_exchange(key, Some(from.bits()), to);
         match self.pool.claiming(Claim::Some, exchange) {
             Ok(replaced) => Ok(replaced.is_ok()),
             Err(e) if e.is_out_of_space() => {
-                // Nobody is sent, who would find no room either.
+                // No job is started: it would find no room either.
                 if let Some(record) = from.record().filter(|record| record.is_linked()) {
                     self.kept.lock().add(record);
                 }

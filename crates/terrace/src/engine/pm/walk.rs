@@ -1,8 +1,8 @@
 //! Walks over the keys of a snapshot, a batch at a time.
 //!
-//! A batch of keys and words is asked of the index, and their versions are read while the words are certain to lead to
-//! what they named. Where that would be too many bytes at once, the rest of the batch is read later, by asking the
-//! index again. What is there for the snapshot is in the index as long as the snapshot is held.
+//! The index returns a batch of keys and words, and their versions are read while the words certainly lead to
+//! what they named. If that would be too many bytes at once, the rest of the batch is read later, by asking
+//! the index again. A version that the snapshot sees stays in the index as long as the snapshot is held.
 
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -24,24 +24,25 @@ use crate::versions::Record;
 const FIRST_KEYS: usize = 32;
 const MOST_KEYS: usize = 256;
 
-/// Records whose reading is begun together, and the bytes of each that are.
+/// Records whose reading begins together, and the bytes of each that are prefetched.
 const TOGETHER: usize = 16;
 const FRONT_BYTES: u64 = 128;
 
-/// Bytes of values after which a batch is left for later.
+/// Bytes of values after which the rest of a batch is left for later.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Keys asked for at a time by a walk without an order: a scan of a hash index begins each time with a whole shard.
+/// Keys requested at a time by a walk without an order: a scan of a hash index begins each time with a whole
+/// shard.
 const WALK_KEYS: usize = 8192;
 
-/// What was read and not asked for yet, and the rest of a batch.
+/// Entries that were read and not requested yet, and the rest of a batch.
 #[derive(Debug, Default)]
 struct Found {
     entries: VecDeque<(Bytes, Bytes)>,
     batch: ScanBatch,
-    /// What of the batch was read.
+    /// The part of the batch that was read.
     done: usize,
-    /// Whether no batch follows.
+    /// Whether this is the last batch.
     over: bool,
 }
 
@@ -50,7 +51,7 @@ impl Found {
         self.done == self.batch.len()
     }
 
-    /// Reads what is left of a batch whose words may have become stale. `fresh`: they have not, as the caller has been
+    /// Reads the rest of a batch, whose words may be stale. `fresh`: they are not, since the caller has been
     /// present since they were loaded.
     fn read<I: KeyIndex>(&mut self, store: &PmStore<I>, at: u64, fresh: bool) -> Result<()> {
         let mut bytes = 0;
@@ -67,9 +68,9 @@ impl Found {
         Ok(())
     }
 
-    /// Reads the versions of the next keys, whose newest are `words`: they come at once, instead of one after the other. Only
-    /// the first of them, one at least, where what lies elsewhere is more than a batch. The bytes of their values. The
-    /// caller is present since before the words were loaded.
+    /// Reads the versions of the next keys, whose newest are `words`, together instead of one after the
+    /// other. If what lies elsewhere is more than a batch, it reads only the first of them, at least one.
+    /// Returns the bytes of their values. The caller has been present since before the words were loaded.
     fn read_together<I: KeyIndex>(
         &mut self,
         store: &PmStore<I>,
@@ -84,7 +85,7 @@ impl Found {
                 None => None,
                 Some(VersionRef::Place(place)) => Some(Named::Place(place)),
                 Some(VersionRef::Record(word)) => {
-                    // SAFETY: the caller's presence.
+                    // SAFETY: the caller is present.
                     let found = unsafe { Record::peek(&store.pool, word)? };
                     Some(Named::Record(found.of(&store.pool, self.batch.key(self.done + i))?))
                 }
@@ -150,8 +151,8 @@ impl Found {
         Ok(())
     }
 
-    /// The next entry that the snapshot `at` sees. `more` appends the keys that follow to the empty batch it is given,
-    /// and says whether they are the last.
+    /// The next entry visible to the snapshot `at`. `more` appends the keys that follow to the empty batch it
+    /// is given, and returns whether they are the last.
     fn next<I: KeyIndex>(
         &mut self,
         store: &PmStore<I>,
@@ -172,7 +173,7 @@ impl Found {
     }
 }
 
-/// A walk in the order of keys, or against it.
+/// A walk in key order, or against it.
 #[derive(Debug)]
 pub(super) struct OrderedIter<I: KeyIndex> {
     store: Arc<PmStore<I>>,
@@ -213,7 +214,7 @@ impl<I: KeyIndex> EngineIter for OrderedIter<I> {
     }
 }
 
-/// A walk over everything, in whatever order the index has it.
+/// A walk over everything in the index's own order.
 #[derive(Debug)]
 pub(super) struct FullIter<I: KeyIndex> {
     store: Arc<PmStore<I>>,

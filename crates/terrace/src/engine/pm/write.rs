@@ -1,10 +1,10 @@
 //! Single writes: a put or a delete of one key, with or without a condition.
 //!
 //! A put has two drains. The record is written and flushed, and the index drains it together with what it writes
-//! itself before it publishes the word (`KeyIndex::drains_first`). A delete that no snapshot minds has one.
+//! itself before it publishes the word (`KeyIndex::drains_first`). A delete has one, if no snapshot is held.
 //!
-//! Where there are no snapshots nothing is read of what is replaced. Where there are, the version that is replaced may
-//! be needed: the new one then names it, and a deletion is a record, too.
+//! Without snapshots nothing is read of the replaced version. With snapshots the replaced version may be
+//! needed: the new one then names it, and a deletion is a record, too.
 
 use terrace_base::{Error, Result};
 use terrace_pmem::Claim;
@@ -21,20 +21,20 @@ use crate::versions::{NewRecord, Version};
 
 use super::versions::Named;
 
-/// What is to become of the version that a write replaces, and of those under it.
+/// What happens to the version that a write replaces, and to those under it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Old<P> {
     /// There is none.
     Absent,
-    /// Nobody needs any of them.
+    /// None of them is needed.
     AllGo(VersionRef<P>),
-    /// It goes; one under it hangs under the new version.
+    /// It goes; a version under it hangs under the new version.
     Goes(VersionRef<P>, Option<VersionRef<P>>),
     /// It hangs under the new version.
     Stays(VersionRef<P>),
 }
 
-/// A version that is written and that nothing names yet.
+/// A version that is written and has no name yet.
 #[derive(Debug)]
 pub(super) enum New<'p, P> {
     Record(NewRecord<'p>),
@@ -49,7 +49,7 @@ impl<P: Place> New<'_, P> {
         }
     }
 
-    /// It is named now: its record stays.
+    /// It has a name now: its record stays.
     pub fn keep(self) -> VersionRef<P> {
         match self {
             New::Record(record) => VersionRef::Record(record.keep()),
@@ -59,7 +59,7 @@ impl<P: Place> New<'_, P> {
 }
 
 impl<P: Place> Old<P> {
-    /// What hangs under the new version.
+    /// The version that hangs under the new one.
     pub fn under(self) -> Option<VersionRef<P>> {
         match self {
             Old::Absent | Old::AllGo(_) => None,
@@ -70,7 +70,7 @@ impl<P: Place> Old<P> {
 }
 
 impl<I: KeyIndex> PmStore<I> {
-    /// Carries `op` out if `condition` holds; says whether it did.
+    /// Carries out `op` if `condition` holds; returns whether it did.
     pub(super) fn write_single(&self, op: &Op<'_>, condition: Condition) -> Result<bool> {
         let is_large = self.goes_elsewhere(op);
         if is_large
@@ -92,7 +92,7 @@ impl<I: KeyIndex> PmStore<I> {
             outcome = self.write_through_gate(op, condition, &placed);
         }
         let outcome = match outcome {
-            // For this some room is kept.
+            // Some room is kept back for this.
             Err(e) if e.is_out_of_space() && op.kind == Kind::Delete => {
                 self.pool.claiming(Claim::Some, || self.write_through_gate(op, condition, &placed))
             }
@@ -115,7 +115,7 @@ impl<I: KeyIndex> PmStore<I> {
         self.admit()?;
         match self.try_single(op, condition, placed) {
             Err(e) if e.is_out_of_space() => {
-                // Perhaps what waits for readers is enough.
+                // Giving back what waits for readers may be enough.
                 self.give_back();
                 self.try_single(op, condition, placed)
             }
@@ -132,7 +132,7 @@ impl<I: KeyIndex> PmStore<I> {
         }
     }
 
-    /// Writes where no snapshot is held: nothing that is replaced is needed.
+    /// Writes while no snapshot is held: no replaced version is needed.
     fn write_blindly(&self, op: &Op<'_>, placed: &Placed<'_, '_, I>) -> Result<()> {
         let (old, new) = match op.kind {
             Kind::Put => {
@@ -149,15 +149,15 @@ impl<I: KeyIndex> PmStore<I> {
         Ok(())
     }
 
-    /// Tells the rest of the engine's that a version has been written.
+    /// Tells the engine's home that a version has been written.
     pub(super) fn note_weight(&self, new: Option<VersionRefOf<I>>, before: Option<VersionRefOf<I>>) {
         if let Some(VersionRef::Record(record)) = new {
             self.home.was_written(record, before);
         }
     }
 
-    /// What is left to be done once a write has happened: that it fails makes no failure of the write, which is durable
-    /// and seen. What should have been given back is nobody's then, and found by the next open.
+    /// Handles the work left after a write has happened: its failure is no failure of the write, which is
+    /// durable and visible. What should have been given back then has no name, and the next open finds it.
     pub(in crate::engine) fn afterwards(&self, done: Result<()>) {
         if let Err(error) = done {
             tracing::warn!(%error, "what a write has replaced could not be given back");
@@ -166,7 +166,7 @@ impl<I: KeyIndex> PmStore<I> {
         }
     }
 
-    /// Writes over the version that is there, if that is as `wanted`.
+    /// Overwrites the existing version if that is as `wanted`.
     fn write_over(
         &self,
         op: &Op<'_>,
@@ -197,7 +197,7 @@ impl<I: KeyIndex> PmStore<I> {
         }
     }
 
-    /// The version that is to be the newest of its key; `None` if the key is to be gone from the index.
+    /// The version that becomes the newest of its key; `None` if the key is to be removed from the index.
     pub(super) fn successor<'s>(
         &'s self,
         op: &Op<'_>,
@@ -210,8 +210,8 @@ impl<I: KeyIndex> PmStore<I> {
         }
     }
 
-    /// Writes and flushes a record, unless the version is elsewhere and its word will do; drained is it by the index. The
-    /// caller holds the gate.
+    /// Writes and flushes a record, unless the version is elsewhere and its word will do; the index drains
+    /// it. The caller holds the gate.
     fn store<'s>(
         &'s self,
         op: &Op<'_>,
@@ -220,7 +220,7 @@ impl<I: KeyIndex> PmStore<I> {
     ) -> Result<New<'s, PlaceOf<I>>> {
         let older_bits = older.map(VersionRef::bits);
         let new = match placed.get(op.key).filter(|_| op.kind == Kind::Put) {
-            // Whoever took a snapshot since its number was given out must not see it.
+            // A snapshot taken since its number was given out must not see it.
             Some((number, place)) if older.is_none() && self.core.snapshots.newest() < number => {
                 return Ok(New::Place(place));
             }
@@ -239,8 +239,8 @@ impl<I: KeyIndex> PmStore<I> {
         Ok(New::Record(new))
     }
 
-    /// What becomes of the versions that `before` is the newest of, if the newest snapshot held is `newest` (0: none). The
-    /// caller holds the gate and is present.
+    /// What happens to the versions of which `before` is the newest, if the newest snapshot held is `newest`
+    /// (0: none). The caller holds the gate and is present.
     pub(super) fn old(
         &self,
         before: Option<VersionRefOf<I>>,
@@ -257,7 +257,7 @@ impl<I: KeyIndex> PmStore<I> {
         })
     }
 
-    /// Retires what a write of `key` that has happened leaves nameless.
+    /// Retires what a write of `key` that has happened leaves without a name.
     pub(super) fn retire(&self, key: &[u8], old: Old<PlaceOf<I>>) -> Result<()> {
         self.mind_slabs();
         match old {

@@ -1,8 +1,9 @@
-//! Whether the pool tells of more than the manifest: this has then lost its newest groups, and looks as if they had never
-//! been written.
+//! Detects that the pool names more than the manifest: the manifest has then lost its newest groups, which
+//! look as if they had never been written.
 //!
 //! 1. A table is in the manifest before a word of the index names it, and stays there until none does.
-//! 2. A flush notes in the pool how far it has come before it does so in the manifest, and its memtable goes after that.
+//! 2. A flush records its progress in the pool before it does so in the manifest, and its memtable is dropped
+//!    after that.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,7 @@ use super::open::{FLUSHED_ROOT, INDEX_ROOT};
 use crate::located::{Chain, Location, LocationIndex, each_word_of};
 use crate::manifest::State;
 
-/// What of `pool` the manifest, which says `state`, should tell of and does not.
+/// The item of `pool` that the manifest with `state` should record and does not.
 pub(super) fn missing_in(state: &State, pool: &Pool) -> Result<Option<String>> {
     let named = tables_named(pool)?;
     if let Some(number) = named.iter().find(|number| !state.tables.contains_key(*number)) {
@@ -26,7 +27,7 @@ pub(super) fn missing_in(state: &State, pool: &Pool) -> Result<Option<String>> {
     Ok(is_lost.then(|| format!("memtables are flushed up to {noted}, by it up to {}", state.flushed_seq)))
 }
 
-/// The tables that words of the index name, or chains that hang from it.
+/// The tables named by words of the index, or by chains that hang from it.
 fn tables_named(pool: &Pool) -> Result<BTreeSet<u64>> {
     let mut named = BTreeSet::new();
     each_word_of(&LocationIndex::open(pool, INDEX_ROOT)?, |_, word| {
@@ -44,7 +45,7 @@ fn tables_named(pool: &Pool) -> Result<BTreeSet<u64>> {
     Ok(named)
 }
 
-/// Whether the memtable is there whose flush has come as far as `noted`.
+/// Whether the memtable exists whose flush has come as far as `noted`.
 fn is_held(pool: &Pool, noted: u64) -> Result<bool> {
     for slot in 0..MEMTABLES {
         if let Some(head) = pool.root(root(slot))?

@@ -1,14 +1,15 @@
-//! Whether a pool is an older copy of itself, from within the life of the process that was killed.
+//! Detects that a pool is an older copy of itself, made during the life of the killed process.
 //!
-//! From before that a copy bears a lower number of its session (`pool.rs`). From within it is told by what it lacks:
+//! An earlier copy has a lower session number (`pool.rs`). A copy made during the session shows by what it
+//! lacks:
 //!
-//! 1. A flush notes in the pool how far it has come before it does so in the manifest, and so does a rebuilding. What the
-//!    pool has noted is never less than what the manifest says.
-//! 2. A group is linked into a memtable before the next one is logged. So logs have at most one group that memtables have
-//!    not.
+//! 1. A flush records its progress in the pool before it does so in the manifest, and so does a rebuilding.
+//!    The number recorded in the pool is never less than that of the manifest.
+//! 2. A group is linked into a memtable before the next one is logged. So logs have at most one group that
+//!    memtables lack.
 //!
-//! A copy that lacks neither is not told: it was made after the last flush, and what was written since has not been logged
-//! yet, or is one group, or there is no log because the pool lies on persistent memory.
+//! A copy that lacks neither is not detected: it was made after the last flush, and the writes since have not
+//! been logged yet, or are one group, or there is no log because the pool lies on persistent memory.
 
 use terrace_base::{Error, Result};
 use terrace_pmem::{Granularity, Pool};
@@ -22,13 +23,13 @@ use crate::manifest::State;
 /// The greatest value of a root.
 const MOST: u64 = (1 << 48) - 1;
 
-/// Notes in the pool that everything up to `seq` is in tables and in the index.
+/// Records in the pool that everything up to `seq` is in tables and in the index.
 pub(super) fn note_flushed(pool: &Pool, seq: u64) -> Result<()> {
     pool.set_root(FLUSHED_ROOT, seq.min(MOST))
 }
 
-/// What `pool` lacks that was not closed in order. Its memtables and the tables hold everything up to `reached`, and `logs`
-/// are the numbers of the logs that are needed.
+/// What a pool that was not closed cleanly lacks. Its memtables and the tables hold everything up to
+/// `reached`, and `logs` are the numbers of the logs that are needed.
 pub(super) fn missed(
     core: &Core,
     pool: &Pool,

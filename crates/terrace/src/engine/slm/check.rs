@@ -1,7 +1,7 @@
-//! Proving a database, and describing it.
+//! Proving and describing a database.
 //!
-//! Every table is read in full. For each put in it the index is asked whether it holds that version;
-//! the versions it holds must add up to all that its words name, which proves both directions without
+//! Every table is read in full. For each put in it the index is asked whether it holds that version; the
+//! versions that the index holds must add up to all that its words name, which proves both directions without
 //! reading any block twice. Then the counts, the index, the memtables and the pool itself.
 
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ pub(super) fn check(slm: &Slm) -> Result<CheckReport> {
     Ok(report)
 }
 
-/// How many more keys there are than in the index, by what memtables hold.
+/// The difference between the number of keys and the number in the index, according to memtables.
 fn keys_beside_index(slm: &Slm) -> Result<i64> {
     let mem = slm.mem.load_full();
     let mut newer: Vec<&SkipList> = Vec::new();
@@ -127,7 +127,7 @@ fn misplaced(number: u64, position: Position, key: &[u8]) -> String {
     format!("{number:06}.sst: byte {at} is where the index has the key {key}, which is elsewhere")
 }
 
-/// Every position that an index word names must have been met in its table.
+/// Every position that an index word names must have been found in its table.
 fn check_words(slm: &Slm, held: &BTreeMap<u64, u64>, report: &mut CheckReport) -> Result<()> {
     let mut named: BTreeMap<u64, u64> = BTreeMap::new();
     slm.located.each_word(|key, word| {
@@ -141,7 +141,7 @@ fn check_words(slm: &Slm, held: &BTreeMap<u64, u64>, report: &mut CheckReport) -
                     report.problems.push(format!("the chain at {offset} belongs to another key"));
                 }
                 Ok(chain) => {
-                    // One whose newest version is a tombstone is there for snapshots alone.
+                    // A chain whose newest version is a tombstone exists only for snapshots.
                     report.keys += u64::from(chain.versions.first().is_some_and(|v| v.position.is_some()));
                     let positions = chain.versions.iter().filter_map(|v| v.position);
                     positions.for_each(|p| *named.entry(p.number()).or_default() += 1);
@@ -181,13 +181,13 @@ fn check_counts(slm: &Slm, held: &BTreeMap<u64, u64>, report: &mut CheckReport) 
 }
 
 fn check_pool(slm: &Slm, report: &mut CheckReport) -> Result<()> {
-    // Readers look at one thing for a moment and leave; nothing new comes, since writers wait.
+    // Readers look at one thing for a moment and leave; nothing new arrives, since writers wait.
     while !slm.located.drain() {
         std::thread::yield_now();
     }
     let mut problems = pool_problems(slm)?;
     if !problems.is_empty() {
-        // A reader that was the last to let go of a memtable may have been giving it back at that moment.
+        // The last reader of a memtable may have been giving it back at that moment.
         let again = pool_problems(slm)?;
         problems.retain(|problem| again.contains(problem));
     }

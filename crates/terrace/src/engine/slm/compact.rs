@@ -1,8 +1,8 @@
 //! Selective compaction: merging the chosen tables, keeping what the index still points to.
 //!
 //! A version is kept if the index holds it, by its word or in a chain. A tombstone is kept while another
-//! table may hold something older for it to hide, or while an older version stays for a snapshot. The
-//! merged tables leave the manifest in the same group that ends the job (SLM-DB, section 3.3).
+//! table may hold something older for it to hide, or while an older version stays for a snapshot. The same
+//! group takes the merged tables out of the manifest and ends the job (SLM-DB, section 3.3).
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -28,7 +28,7 @@ const READAHEAD_BYTES: usize = 512 << 10;
 /// Index entries copied at a time by a leaf scan.
 const SCAN_KEYS: usize = 512;
 
-/// How compactions are done in the background, each on the job slot of its number.
+/// How compactions run in the background, each in the job slot of its number.
 pub(super) const HOW: Compacting<Slm> = Compacting {
     begin: leaf_scan,
     next: |slm, slot| {
@@ -38,13 +38,13 @@ pub(super) const HOW: Compacting<Slm> = Compacting {
         }
         slm.compact_next(JOB_ROOTS.compactions[slot.number()])
     },
-    // What comes to be due is asked for.
+    // Whatever becomes due is requested explicitly.
     is_due: |_| false,
     sweep: Slm::sweep,
 };
 
-/// Looks at the next stretch of leaves and notes tables that hold too little of it each, if anybody has read
-/// a range since the last time.
+/// If a range was read since the last scan, examines the next stretch of leaves and notes tables that hold
+/// too little of it each.
 fn leaf_scan(slm: &Slm) -> Result<()> {
     let asked = slm.range_was_read.swap(false, Ordering::Relaxed);
     if !asked && !slm.core.options.slm.unasked_leaf_scans {
@@ -77,7 +77,7 @@ fn leaf_scan(slm: &Slm) -> Result<()> {
     Ok(())
 }
 
-/// The table that an index word names; a chain names none in particular.
+/// The table that an index word names; a chain names no single one.
 pub(super) fn file_of(word: u64) -> Option<u64> {
     match Location::decode(word) {
         Some(Location::Position(position)) => Some(position.number()),
@@ -121,7 +121,7 @@ impl Slm {
         Ok(true)
     }
 
-    /// Merges those of the `wanted` tables that are still there and in no other job.
+    /// Merges those of the `wanted` tables that still exist and are in no other job.
     pub(super) fn compact_these(&self, root: &'static str, wanted: &BTreeSet<u64>) -> Result<()> {
         let (job, inputs, tombstones) = {
             let choosing = self.choosing.lock();
@@ -157,7 +157,7 @@ impl Slm {
         }
     }
 
-    /// Merges `inputs` and ends the job, whatever fails, with true counts; says how many bytes were written.
+    /// Merges `inputs` and ends the job, whatever fails, with correct counts; returns the bytes written.
     fn run_compaction(&self, mut job: JobRun<'_>, inputs: &[u64], tombstones: &Tombstones) -> Result<u64> {
         let (id, mut bytes, mut moved) = (job.id(), 0, Ok(()));
         let written = side_by_side(
@@ -174,14 +174,15 @@ impl Slm {
         match moved.and(written) {
             Ok(()) => job.finish(|| self.end_of(inputs)).map(|()| bytes),
             Err(e) => {
-                // The cause matters more than a failure to note it, which is made good later. The inputs are still there.
+                // The cause matters more than a failure to record it, which is repaired later. The inputs
+                // still exist.
                 let _ = job.give_up(true);
                 Err(e)
             }
         }
     }
 
-    /// The edits that end a compaction: inputs leave, the new candidates become the manifest's.
+    /// The edits that end a compaction: inputs leave, and the new candidates go into the manifest.
     fn end_of(&self, inputs: &[u64]) -> Vec<Edit> {
         let mut candidates = self.new_candidates.lock();
         let state = self.manifest.state();
@@ -194,7 +195,7 @@ impl Slm {
         edits
     }
 
-    /// Lets go of tables that the manifest no longer has.
+    /// Drops tables that the manifest no longer has.
     fn drop_tables(&self, numbers: &[u64]) {
         let mut choosing = self.choosing.lock();
         numbers.iter().for_each(|&number| choosing.pins.forget(number));
@@ -224,7 +225,7 @@ fn merge_tables(slm: &Slm, job: u64, inputs: &[u64], tombstones: &Tombstones, si
     Ok(())
 }
 
-/// Tombstones that stayed for a snapshot alone must not make their table a candidate again.
+/// Tombstones kept only for a snapshot must not make their table a candidate again.
 fn note_pins(slm: &Slm, outputs: &Outputs<'_>) {
     let Some(&oldest) = slm.core.snapshots.list().first() else { return };
     let mut choosing = slm.choosing.lock();
@@ -254,8 +255,7 @@ impl KeyGroup {
         self.versions.clear();
     }
 
-    /// Writes the versions that stay. Going from the oldest up, a tombstone above one that stays stays
-    /// with it.
+    /// Writes the versions to keep. From the oldest up, a tombstone above a kept version is kept with it.
     fn write(
         &mut self,
         slm: &Slm,
@@ -286,8 +286,9 @@ impl KeyGroup {
         Ok(())
     }
 
-    /// Whether a copy of version `i` further on stays. A flush that a crash cut short was done again, so
-    /// its tables hold what the first ones hold; which copy of a put counts the index says, of a tombstone any.
+    /// Whether a later copy of version `i` is kept. A flush that a crash cut short was repeated, so its
+    /// tables hold what the first ones hold; the index tells which copy of a put counts, and any copy of a
+    /// tombstone does.
     fn stays_already(&self, i: usize, keep: &[bool]) -> bool {
         let copies = self.versions[i + 1..].iter().zip(&keep[i + 1..]);
         copies.take_while(|(v, _)| v.seq == self.versions[i].seq).any(|(_, kept)| *kept)
@@ -319,12 +320,12 @@ fn relocate(job: &mut JobRun<'_>, finished: &Finished) -> Result<()> {
 }
 
 impl Slm {
-    /// Compacts every table that holds keys of the range, those that overlap one another together.
+    /// Compacts every table with keys of the range, those that overlap one another together.
     pub(super) fn compact_all(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<()> {
         if self.core.options.read_only {
             return Err(Error::ReadOnly);
         }
-        // What only snapshots needed that are gone by now is to go with the rest.
+        // Versions that only released snapshots needed are to be dropped, too.
         self.located.collapse_chains()?;
         let slot = self.jobs.slot();
         let inside = |meta: &TableMeta| {

@@ -1,13 +1,13 @@
-//! Flushing a memtable: to a table, into the index, out of PM.
+//! Flushing a memtable out of PM: to a table and into the index.
 //!
 //! Two threads share the work (SLM-DB, section 3.2): one writes tables, the other puts the keys of each
-//! finished table into the index. Newest versions always go, older ones only where a snapshot needs
-//! them. A tombstone removes its key from the index; it is written to the table, too, if the index held
-//! the key, because whoever rebuilds the index from tables must not bring an older version back.
+//! finished table into the index. The newest version of a key is always flushed, older ones only if a
+//! snapshot needs them. A tombstone removes its key from the index; it is also written to the table if the
+//! index held the key, because a rebuilding of the index from tables must not bring an older version back.
 //!
 //! The memtable stays linked until the manifest says that everything in it is in tables, so a flush that a crash
-//! cut short is simply done again. One that failed goes on where it stopped: what it has put into the index stays, and
-//! of what it wrote only the table that was not finished goes.
+//! cut short is simply repeated. A failed flush continues where it stopped: what it has put into the index
+//! stays, and of its tables only the unfinished one is removed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -27,12 +27,12 @@ use crate::levels::merge::Survivors;
 use crate::located::{CHUNK_KEYS, Committed, Job, JobRun, Version};
 use crate::manifest::{Edit, JobKind};
 
-/// Entries after which others hear how far a flush has come.
+/// Entries after which a flush publishes its progress.
 const SEEN_AT_ONCE: u64 = 64;
 
-/// Flushes immutable memtables, oldest first, until there is none. One caller works, others wait.
+/// Flushes immutable memtables, oldest first, until none is left. One caller works, the others wait.
 pub(super) fn run(slm: &Slm) -> Result<()> {
-    // What memtables hold goes into the index by the room that is kept back for it.
+    // The memtables' contents go into the index with the room that is kept back for it.
     let next = || Ok(slm.mem.load().oldest_immutable().cloned());
     let run = || slm.flushes.run(&slm.core, &slm.manifest, next, |memtable| flush(slm, memtable));
     let outcome = slm.pool.claiming(Claim::All, run);
@@ -66,8 +66,8 @@ fn flush(slm: &Slm, memtable: &Arc<MemTable>) -> Result<()> {
     slm.forget(memtable)
 }
 
-/// A flush that has failed on the way. Its job stays open, and the next attempt goes on where it stopped: what is in the
-/// index is not put there again, where it would look like an older version of itself.
+/// A flush that has failed on the way. Its job stays open, and the next attempt continues where it stopped:
+/// what is in the index is not put there again, where it would look like an older version of itself.
 #[derive(Debug)]
 pub(super) struct Unfinished {
     memtable: Arc<MemTable>,
@@ -76,22 +76,22 @@ pub(super) struct Unfinished {
 }
 
 impl Unfinished {
-    /// By how much the counts of the manifest differ from the index because of it.
+    /// The differences between the manifest's counts and the index that it causes.
     pub fn uncounted(&self) -> BTreeMap<u64, i64> {
         self.job.uncounted()
     }
 }
 
-/// How far a flush has come.
+/// A flush's progress.
 #[derive(Debug, Default)]
 struct Progress {
-    /// The last key in finished tables; everything up to it is there.
+    /// The last key in finished tables; everything up to it is in them.
     written: Option<Vec<u8>>,
     /// Everything is in finished tables.
     complete: bool,
     /// Bytes of finished tables.
     bytes: u64,
-    /// Finished tables of which not everything is in the index.
+    /// Finished tables that are not completely in the index.
     waiting: VecDeque<Finished>,
     /// Keys of the first of them that are.
     indexed: u64,
@@ -118,10 +118,10 @@ impl<'a> Attempt<'a> {
         Attempt { slm, memtable, job: slm.located.resume_job(job), progress, held: slm.core.snapshots.list() }
     }
 
-    /// Flushes what is left and has the end in the manifest; says how many bytes the tables have.
+    /// Flushes the rest and records the job's end in the manifest; returns the bytes of the tables.
     fn finish(mut self) -> std::result::Result<(Committed<'a>, u64), Box<(Unfinished, Error)>> {
         let noted = |attempt: &Self| note_flushed(&attempt.slm.pool, attempt.memtable.list().max_seq());
-        // In this order (`behind.rs`), after everything is in the index and before the manifest says so.
+        // In this order (`behind.rs`): after everything is in the index and before the manifest says so.
         let outcome = self.move_all().and_then(|()| noted(&self));
         let Attempt { slm, memtable, job, progress, .. } = self;
         let flushed = Edit::FlushedSeq(memtable.list().max_seq());
@@ -139,7 +139,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Writes what is left to tables and puts it into the index, side by side.
+    /// Writes the rest to tables and puts it into the index, in parallel.
     fn move_all(&mut self) -> Result<()> {
         self.index_waiting()?;
         if self.progress.complete {
@@ -183,8 +183,8 @@ impl<'a> Attempt<'a> {
 }
 
 impl Slm {
-    /// By how much the counts of the manifest differ from the index because of jobs that have not ended there. None is
-    /// running.
+    /// The differences between the manifest's counts and the index caused by jobs that have not ended there.
+    /// None is running.
     pub(super) fn uncounted(&self) -> BTreeMap<u64, i64> {
         let mut uncounted = self.located.uncounted();
         let unfinished = self.unfinished.lock().as_ref().map(Unfinished::uncounted);
@@ -194,10 +194,11 @@ impl Slm {
         uncounted
     }
 
-    /// Ends a flush that has failed, as the database is closed: the next opening begins it anew.
+    /// Ends a failed flush when the database is closed: the next opening starts it again.
     pub(super) fn leave_unfinished(&self) {
         let Some(unfinished) = self.unfinished.lock().take() else { return };
-        // Tombstones may be in its tables alone by now, so they stay. Reopening ends a job that does not end here.
+        // Tombstones may be only in its tables by now, so they stay. Reopening ends a job that does not end
+        // here.
         if let Err(error) = self.located.resume_job(unfinished.job).give_up(false) {
             tracing::warn!(%error, "a flush that has failed is left open");
         }
@@ -209,7 +210,7 @@ fn log_edit(slm: &Slm, memtable: &Arc<MemTable>) -> Option<Edit> {
     slm.logs_writes().then(|| Edit::LogNumber(slm.first_log_after(memtable)))
 }
 
-/// Runs a job's two halves side by side: `write` makes tables, `index` takes each into the index.
+/// Runs a job's two halves in parallel: `write` makes tables, `index` puts each into the index.
 pub(super) fn side_by_side(
     slm: &Slm,
     write: impl FnOnce(Sink<'_>) -> Result<()> + Send,
@@ -233,7 +234,7 @@ pub(super) fn side_by_side(
     written.into_inner()
 }
 
-/// Writes what comes after the key `from`.
+/// Writes everything after the key `from`.
 fn write_tables(
     slm: &Slm,
     job: u64,
@@ -245,7 +246,7 @@ fn write_tables(
     let mut outputs = Outputs::new(slm, job);
     let mut cursor = memtable.list().cursor();
     match from {
-        // The first key behind it is itself and a zero byte.
+        // The first key after it is itself with a zero byte appended.
         Some(key) => cursor.seek(&[key, &[0]].concat(), u64::MAX)?,
         None => cursor.seek_first()?,
     }
@@ -277,7 +278,7 @@ fn keep(slm: &Slm, key: &[u8], kind: Kind, held: &[u64]) -> Result<bool> {
     Ok(kind == Kind::Put || !held.is_empty() || slm.located.index().get(key)?.is_some())
 }
 
-/// Puts the keys of a finished table into the index from the one on that `done` counts, and counts them.
+/// Puts the keys of a finished table into the index, starting with number `done`, and counts them.
 fn insert(
     job: &mut JobRun<'_>,
     finished: &Finished,

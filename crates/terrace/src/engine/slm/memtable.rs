@@ -4,7 +4,7 @@
 //!    first write goes into it and cleared after its flush is in the manifest.
 //! 2. Rotation is one publish: the new memtable's root. Which memtable is newer follows from their
 //!    sequence numbers; only the newest may be empty.
-//! 3. A flushed memtable's extents go back to the pool when its last reader has let go of it.
+//! 3. The pool gets a flushed memtable's extents back when its last reader has released it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,27 +19,27 @@ use crate::memtable::Memtables;
 /// Extents of this kind hold memtables.
 pub(super) const MEMTABLE_KIND: PmKind = kinds::SLM_MEMTABLE;
 
-/// What the first memtable of a database in an ordinary file begins with.
+/// Size of the first memtable of a database in an ordinary file.
 const FIRST_MEMTABLE_BYTES: u64 = 64 << 10;
 
 /// Memtables at any time.
 pub(super) const MEMTABLES: usize = 2;
 
-/// What a node takes beside its key and value, at most and on average.
+/// Bytes of a node beside its key and value, at most and on average.
 pub(super) const NODE_OVERHEAD_BYTES: u64 = 112;
 
-/// What an entry takes of the index beside one and a half times its key, at most and on average: a record, its place in
-/// a leaf that is half full, and its share of the nodes above.
+/// Bytes of an entry in the index beside one and a half times its key, at most and on average: a record, its
+/// place in a half full leaf, and its share of the nodes above.
 const INDEX_OVERHEAD_BYTES: u64 = 128;
 
-/// What the index takes for `keys` keys of `bytes` in all, at most and on average.
+/// Bytes of the index for `keys` keys of `bytes` in all, at most and on average.
 pub(super) fn index_room(keys: u64, bytes: u64) -> u64 {
     keys * INDEX_OVERHEAD_BYTES + bytes + bytes / 2
 }
 
-/// What a memtable that may hold `most_bytes` begins with, where the one `before` it came to so much. In an ordinary file it
-/// grows as it is written to, so that a small database is a small file. On persistent memory it has all of it at once:
-/// growing takes drains.
+/// The initial size of a memtable that may hold `most_bytes`, if the previous one reached `before` bytes. In
+/// an ordinary file it grows with the writes, so that a small database is a small file. On persistent memory
+/// it has its full size at once: growing costs drains.
 pub(super) fn first_bytes(pool: &Pool, before: u64, most_bytes: u64) -> u64 {
     match pool.granularity() {
         Granularity::Page => before.max(FIRST_MEMTABLE_BYTES).min(most_bytes),
@@ -51,37 +51,37 @@ pub(super) fn first_bytes(pool: &Pool, before: u64, most_bytes: u64) -> u64 {
 #[derive(Debug)]
 pub(super) struct MemTable {
     list: SkipList,
-    /// What its entries take of the index once they are flushed, at most.
+    /// Most bytes of its entries in the index once they are flushed.
     to_index: AtomicU64,
     slot: usize,
     /// The first commit log that holds writes of this memtable; zero before there is one.
     first_log: FirstLog,
-    /// How far its flush has come.
+    /// The progress of its flush.
     pub flush: FlushProgress,
 }
 
-/// How far a flush has come, for writers that are slowed down to its pace.
+/// A flush's progress, for writers that are throttled to its pace.
 #[derive(Debug, Default)]
 pub(super) struct FlushProgress {
-    /// Entries that have been looked at.
+    /// Entries that have been examined.
     pub seen: AtomicU64,
     /// Entries that went into finished tables.
     pub written: AtomicU64,
-    /// Those of them that are in the index.
+    /// Those of them in the index.
     pub indexed: AtomicU64,
     /// When it began, in nanoseconds of the clock; 0 before.
     began: AtomicU64,
-    /// Nanoseconds that attempts before took.
+    /// Nanoseconds of earlier attempts.
     spent: AtomicU64,
 }
 
 impl FlushProgress {
-    /// It begins `now`, or goes on.
+    /// Starts at `now`, or continues.
     pub fn begin(&self, now: Duration) {
         self.began.store(now.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// It has failed `now` and is to go on some time.
+    /// It has failed at `now` and will continue later.
     pub fn pause(&self, now: Duration) {
         let before = self.began.swap(0, Ordering::Relaxed);
         self.spent.fetch_add((now.as_nanos() as u64).saturating_sub(before), Ordering::Relaxed);
@@ -99,7 +99,7 @@ impl FlushProgress {
     }
 
     /// The part of the work on `entries` that is done: half of it is writing, half indexing, and a little at the end is
-    /// making it known.
+    /// publishing it.
     fn part(&self, entries: u64) -> f64 {
         let of = |done: &AtomicU64, all: u64| match all {
             0 => 0.0,
@@ -111,24 +111,24 @@ impl FlushProgress {
     }
 }
 
-/// How long flushes take.
+/// The duration of flushes.
 #[derive(Debug, Default)]
 pub(super) struct FlushPace {
-    /// Nanoseconds that the last one took for each entry; 0 before the first.
+    /// Nanoseconds for each entry of the last flush; 0 before the first.
     nanos_an_entry: AtomicU64,
 }
 
 impl FlushPace {
-    /// What a flush has to have done before its own pace is known.
+    /// The part of a flush that must be done before its own pace is known.
     const KNOWN: f64 = 0.1;
 
-    /// Notes a flush that is done.
+    /// Notes a finished flush.
     pub fn note(&self, seconds: f64, entries: u64) {
         self.nanos_an_entry.store((seconds * 1e9 / entries.max(1) as f64) as u64, Ordering::Relaxed);
     }
 
-    /// Seconds that all of the memtable's flush takes: the less is done of it, the more by what the last one took. 0 if
-    /// nothing is known.
+    /// Estimated seconds for the memtable's whole flush: the less of it is done, the more it follows the last
+    /// flush. 0 if nothing is known.
     pub fn seconds(&self, memtable: &MemTable, now: Duration) -> f64 {
         let last =
             self.nanos_an_entry.load(Ordering::Relaxed) as f64 / 1e9 * memtable.list().entries() as f64;
@@ -142,7 +142,7 @@ impl FlushPace {
 }
 
 impl MemTable {
-    /// A new memtable, published in `slot`, whose root names nothing.
+    /// A new memtable, published in the empty root of `slot`.
     pub fn create(pool: &Pool, slot: usize, bytes: u64) -> Result<MemTable> {
         debug_assert!(pool.root(root(slot)).is_ok_and(|r| r.is_none()), "a memtable's root is taken over");
         let list = SkipList::create(pool, MEMTABLE_KIND, bytes)?;
@@ -154,7 +154,7 @@ impl MemTable {
         Ok(MemTable::around(list, slot))
     }
 
-    /// The memtable that `slot` holds, recovered.
+    /// Recovers the memtable in `slot`.
     pub fn open(pool: &Pool, slot: usize) -> Result<Option<MemTable>> {
         let Some(head) = pool.root(root(slot))? else { return Ok(None) };
         Ok(Some(MemTable::around(SkipList::open(pool, MEMTABLE_KIND, head)?, slot)))
@@ -179,12 +179,12 @@ impl MemTable {
         &self.first_log
     }
 
-    /// Bytes that its entries take of the index once they are flushed, at most.
+    /// Most bytes of its entries in the index once they are flushed.
     pub fn to_index(&self) -> u64 {
         self.to_index.load(Ordering::Relaxed)
     }
 
-    /// Notes that entries have come which take `bytes` of the index.
+    /// Notes new entries that take `bytes` of the index.
     pub fn will_index(&self, bytes: u64) {
         self.to_index.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -194,7 +194,7 @@ impl MemTable {
         pool.clear_root(root(self.slot))
     }
 
-    /// Gives the unlinked memtable's extents back, when the last reader lets go of them.
+    /// Gives the unlinked memtable's extents back when the last reader releases them.
     pub fn free(&self) -> Result<()> {
         self.list.clone().free()
     }
@@ -203,18 +203,18 @@ impl MemTable {
         self.list().entries() == 0
     }
 
-    /// How much of it has been flushed, 0 to 1.
+    /// The part of it that has been flushed, 0 to 1.
     pub fn flushed(&self) -> f64 {
         self.flush.part(self.list().entries())
     }
 }
 
-/// The root that memtable `slot` hangs from.
+/// The root of memtable `slot`.
 pub(super) fn root(slot: usize) -> &'static str {
     ["slm.mem.0", "slm.mem.1"][slot]
 }
 
-/// The memtables of one moment.
+/// The memtables at one moment.
 pub(super) type MemSet = Memtables<MemTable>;
 
 /// A slot that no memtable of `mem` uses.

@@ -1,22 +1,21 @@
-//! SLM-DB (Kaiyrakhmet et al., FAST '19): a persistent memtable that needs no log, a persistent
-//! B+-tree over all keys, and one level of SSTables kept tidy by selective compaction.
+//! SLM-DB (Kaiyrakhmet et al., FAST '19): a persistent memtable that needs no log, a persistent B+-tree over
+//! all keys, and one level of SSTables that selective compaction keeps in order.
 //!
 //! ```text
 //!   write ──▶ memtable (skiplist in PM) ──flush──▶ SSTable ──┐
 //!                                  └────keys────▶ B+-tree ──┴──▶ get: memtables, tree, one block
 //! ```
 //!
-//! Threads: one leader writes at a time, any number read without locks, one flush and several
-//! compactions run in the background. What always holds:
+//! Threads: one leader writes at a time, any number read without locks, one flush and several compactions run
+//! in the background. Invariants:
 //!
 //! 1. Every index word names a record of a table that is in the manifest and open.
 //! 2. Whatever is in no table is in a memtable that hangs from a root.
-//! 3. The version that any held snapshot sees of a key is in a memtable, behind the key's word, or in
-//!    its chain.
-//! 4. Lock order: `flushing` or `located`'s `collapsing`, `choosing`, what else `located` locks, `unfinished`, `log`,
-//!    `new_candidates`, then what the parts lock.
+//! 3. A version that a held snapshot sees is in a memtable, behind the key's word, or in its chain.
+//! 4. Lock order: `flushing` or `located`'s `collapsing`, `choosing`, `located`'s other locks, `unfinished`,
+//!    `log`, `new_candidates`, then the parts' own locks.
 //!
-//! `docs/engines/slm.md` says what the paper has, what is kept and what is changed.
+//! `docs/engines/slm.md` describes the paper's design, what is kept and what is changed.
 
 mod ahead;
 mod behind;
@@ -69,17 +68,18 @@ use memtable::{FlushPace, MemSet, MemTable};
 /// The engine's name.
 const NAME: &str = "slm";
 
-/// What the logs of its jobs hang from.
+/// The roots of its jobs' logs.
 const JOB_ROOTS: JobRoots = JobRoots {
     flush: "slm.job.flush",
     collapse: "slm.job.chains",
     compactions: &["slm.job.c0", "slm.job.c1", "slm.job.c2"],
 };
 
-/// A job's log gives way to a new one when it has grown by this part of a memtable, so that an open has little to read.
+/// A new log replaces a job's log that has grown by this part of a memtable, so that an open has little to
+/// read.
 const MEMTABLE_LOGS: u64 = 32;
 
-/// And not before it has grown by this.
+/// And by at least this.
 const SHORT_LOG_BYTES: u64 = 2 << 10;
 
 /// An open database of the `slm` engine.
@@ -96,33 +96,33 @@ pub(crate) struct Slm {
     memtable_bytes: u64,
     /// Bytes at which a flush or compaction starts the next table.
     table_bytes: u64,
-    /// How full the memtable was, in sixteenths, when the cache's bound was last looked at.
+    /// How full the memtable was, in sixteenths, when the cache's bound was last checked.
     cache_fitted_at: AtomicU64,
-    /// Flushed memtables that readers may still keep.
+    /// Flushed memtables that readers may still hold.
     retired: Mutex<Vec<WeakSkipList>>,
     log: CommitLog,
-    /// What opening found no room for: nothing is written before it is.
+    /// The part of the opening that lacked room: nothing is written before it is done.
     unfinished_opening: Mutex<Option<open::Attached>>,
     is_opening_unfinished: AtomicBool,
-    /// There are tables that the manifest does not name, and nobody has seen yet that the index does not either: a manifest that
-    /// was closed in order would have them removed without a look.
+    /// The manifest does not name some existing tables, and nobody has checked yet that the index does not
+    /// either: a manifest that was closed cleanly would have them removed without a check.
     has_unproved_tables: AtomicBool,
     flushes: Flushes,
     flush_pace: FlushPace,
-    /// A flush that has failed on the way and is to go on.
+    /// A failed flush that will continue.
     unfinished: Mutex<Option<flush::Unfinished>>,
-    /// What compactions are chosen by.
+    /// The state for choosing compactions.
     choosing: Mutex<Choosing>,
-    /// Candidates since the last compaction; the manifest has those from before.
+    /// Candidates since the last compaction; the manifest has the earlier ones.
     new_candidates: Mutex<BTreeSet<u64>>,
-    /// Somebody has read a range since the last leaf scan.
+    /// A range was read since the last leaf scan.
     range_was_read: AtomicBool,
     /// Whether the memtables hold so many deletions that a walk wants them flushed.
     rotate_soon: AtomicBool,
-    /// A job that collapses chains is on its way.
+    /// A job that collapses chains is queued or running.
     collapse_pending: AtomicBool,
     jobs: Arc<Background>,
-    /// What opening had to do, in a line.
+    /// A line about the work of opening.
     opened: Mutex<String>,
     /// The medium that an emulated pool stands for.
     emulated: Option<String>,
@@ -135,7 +135,7 @@ struct Choosing {
     pins: PinnedEntries,
 }
 
-/// Bytes of DRAM by what holds them.
+/// Bytes of DRAM by their holders.
 #[derive(Debug, Clone, Copy)]
 struct Dram {
     tables: u64,
@@ -145,7 +145,7 @@ struct Dram {
 }
 
 impl Slm {
-    /// Has compactions done in the background, as soon as a slot is free.
+    /// Starts compactions in the background, as soon as a slot is free.
     fn spawn_compaction(&self) {
         // A job that a crash cut short is ended before another begins.
         if self.core.is_scratch || self.is_opening_unfinished.load(Ordering::Acquire) {
@@ -158,7 +158,7 @@ impl Slm {
         self.jobs.spawn(lane, &self.me, job)
     }
 
-    /// Tables that a range query found keys scattered over.
+    /// Notes tables over which a range query found its keys scattered.
     fn note_scattered(&self, tables: Vec<u64>) {
         if !tables.is_empty() && !self.jobs.is_closing() && !self.core.options.read_only {
             self.new_candidates.lock().extend(tables);
@@ -166,8 +166,8 @@ impl Slm {
         }
     }
 
-    /// Every memtable that somebody may read: those that are there, and flushed ones that readers still keep.
-    /// In this order: one that leaves meanwhile is among the second if it was not among the first.
+    /// Every memtable that a reader may use: the current ones, and flushed ones that readers still hold. In
+    /// this order: one that leaves meanwhile is then in the second group if it was not in the first.
     fn readable_memtables(&self) -> Vec<SkipList> {
         let mut all: Vec<SkipList> = self.mem.load().iter().map(|m| m.list().clone()).collect();
         let retired: Vec<SkipList> = self.retired.lock().iter().filter_map(WeakSkipList::upgrade).collect();
@@ -179,13 +179,13 @@ impl Slm {
         all
     }
 
-    /// Whether nobody is just giving a memtable back that [`readable_memtables`](Self::readable_memtables) does not name
-    /// any more.
+    /// Whether nobody is giving back a memtable that [`readable_memtables`](Self::readable_memtables) no
+    /// longer names.
     fn memtables_are_given_back(&self) -> bool {
         self.retired.lock().iter().all(|list| list.is_gone() || list.upgrade().is_some())
     }
 
-    /// The DRAM that the engine's structures hold.
+    /// DRAM of the engine's structures.
     fn dram(&self) -> Dram {
         Dram {
             tables: self.core.cache().table_bytes(),
@@ -195,13 +195,13 @@ impl Slm {
         }
     }
 
-    /// Has the cache keep to what is left of the memory budget.
+    /// Limits the cache to the rest of the memory budget.
     fn fit_cache(&self) {
         let Dram { tables, memtables, index, allocator } = self.dram();
         self.core.memory.fit_cache(tables + memtables + index + allocator);
     }
 
-    /// The log from which on the memtables after `memtable` are logged.
+    /// The first log of the memtables after `memtable`.
     fn first_log_after(&self, memtable: &Arc<MemTable>) -> u64 {
         self.log.first_after(&self.manifest, || {
             oldest_first_log(self.mem.load().newer_than(memtable).map(|m| m.first_log().get()))
@@ -213,8 +213,9 @@ impl Slm {
         self.core.files.sweep(&self.manifest);
     }
 
-    /// A flushed memtable leaves: root, readers and extents, then its logs. The root is cleared while the
-    /// memtable still counts as there: after that its slot is free, and the next one may be published in it.
+    /// Drops a flushed memtable: root, readers and extents, then its logs. The root is cleared while the
+    /// memtable still counts as present: after that its slot is free, and the next one may be published in
+    /// it.
     fn forget(&self, memtable: &Arc<MemTable>) -> Result<()> {
         debug_assert!(
             memtable.is_empty() || memtable.list().max_seq() <= self.manifest.state().flushed_seq,
@@ -304,7 +305,7 @@ impl Engine for Slm {
     }
 
     fn close(&self) -> Result<()> {
-        // What opening left and cannot be done now is left as a crash leaves it, for the next opening.
+        // Work of the opening that cannot be done now is left, as after a crash, to the next opening.
         let finished = if self.jobs.is_closing() { Ok(()) } else { self.finish_opening() };
         if !self.jobs.close() {
             return Ok(());
@@ -317,10 +318,10 @@ impl Engine for Slm {
         self.located.index().close()?;
         let readers = self.readable_memtables().len() > self.mem.load().iter().count();
         if readers || !self.located.drain() {
-            // What they keep is theirs until they let go, and nobody's if the process ends before.
+            // What readers keep stays until they release it, and is unreachable if the process ends before.
             self.pool.leave_unreclaimed();
         }
-        // A pool that is closed in order is taken for one whose logs are whole.
+        // The logs of a pool that was closed cleanly are taken for whole.
         if self.logs_writes() {
             self.log.close(self)?;
         }

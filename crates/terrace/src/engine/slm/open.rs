@@ -1,7 +1,7 @@
-//! Opening: the manifest says what there should be, the pool what there is.
+//! Opening: the manifest says what should exist, the pool what does.
 //!
 //! A pool that holds everything that was stored is attached as it is (`pool.rs`). An ordinary file that a power cut may
-//! have torn is made anew from tables and logs (`rebuild.rs`).
+//! have torn is made again from tables and logs (`rebuild.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -28,11 +28,11 @@ use crate::tables::{TableStore, refuse_missing};
 /// The root of the index.
 pub(super) const INDEX_ROOT: &str = "slm.index";
 
-/// The root that says up to which sequence number the memtables have been flushed.
+/// The root with the sequence number up to which the memtables have been flushed.
 pub(super) const FLUSHED_ROOT: &str = "slm.flushed";
 
-/// Memtables outlive the process, so what they hold may be logged late. A flush shows what it writes table by table: all of
-/// it must be in logs before that, so memtables are never flushed in place of being logged.
+/// Memtables outlive the process, so what they hold may be logged late. A flush shows its tables one by one:
+/// all of it must be in logs before that, so memtables are never flushed instead of being logged.
 const LOG_POLICY: Policy = Policy { buffer_bytes: 256 << 10, each_complete: true, copy_bytes: u64::MAX };
 
 /// A memtable takes at most this part of the pool.
@@ -41,10 +41,10 @@ const MEMTABLE_SHARE: u64 = 16;
 /// A budget in which hardly any keys can be held.
 const SMALLEST_BUDGET_BYTES: u64 = 16 << 20;
 
-/// What memtables and tables may hold however small the memory budget is.
+/// Memtables and tables may hold this much however small the memory budget is.
 const SMALL_BYTES: u64 = 1 << 20;
 
-/// And in the smallest pool so much.
+/// And this much in the smallest pool.
 const SMALLEST_MEMTABLE_BYTES: u64 = 4096;
 
 /// Opens or creates the database in `core.dir`.
@@ -52,7 +52,7 @@ pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
     open_slm(core).map(|(slm, last)| (slm as Arc<dyn Engine>, last))
 }
 
-/// [`open`], of the engine as it is.
+/// [`open`], with the engine's own type.
 pub(super) fn open_slm(core: Arc<Core>) -> Result<(Arc<Slm>, u64)> {
     let (manifest, pool, attached) = match manifest::locate(&*core.fs, &core.dir)? {
         Some(_) => open_existing(&core)?,
@@ -64,26 +64,27 @@ pub(super) fn open_slm(core: Arc<Core>) -> Result<(Arc<Slm>, u64)> {
     Ok((slm, last))
 }
 
-/// Brings what has been opened to rest; returns the last sequence number in it.
+/// Brings an opened database to rest; returns the last sequence number in it.
 fn begin_again(slm: &Slm, attached: Attached) -> Result<u64> {
     let last = slm.recover(attached)?;
     if attached == Attached::Rebuild {
-        // Only now the manifest knows the pool: one whose rebuilding was cut short is not taken for whole.
+        // Only now does the manifest know the pool: a pool whose rebuilding was cut short is not taken for
+        // whole.
         slm.manifest.apply(&[])?;
     }
     Ok(last)
 }
 
-/// How the pool came to be open.
+/// How the pool was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Attached {
     /// It is new, and so is the database.
     New,
-    /// It holds everything that was stored; nothing was in flight.
+    /// It holds everything that was stored; nothing was running.
     Clean,
     /// It holds everything that was durable when the process or the power failed.
     Crashed,
-    /// It was not to be trusted and is made anew.
+    /// It was unreliable and is made again.
     Rebuild,
 }
 
@@ -98,8 +99,8 @@ impl Attached {
     }
 }
 
-/// Makes a database: the pool, then the manifest, then the pool's owner and the first file number. Cut
-/// short anywhere it is begun again: there is nothing in it yet.
+/// Creates a database: the pool, then the manifest, then the pool's owner and the first file number. If it is
+/// cut short anywhere it starts again: nothing is in the database yet.
 fn create(core: &Core) -> Result<(Manifest, Pool, Attached)> {
     if !core.options.create_if_missing {
         return Err(Error::NotFound { dir: core.dir.clone() });
@@ -134,7 +135,7 @@ fn open_existing(core: &Core) -> Result<(Manifest, Pool, Attached)> {
         return Err(Error::invalid(format!("this database belongs to engine {}", state.identity.engine)));
     }
     if state.is_being_created() {
-        // A memtable hangs from its root only after the first number was taken.
+        // A root has a memtable only after the first file number was taken.
         let has_memtable = |pool: &Pool| {
             (0..MEMTABLES).try_fold(false, |found, slot| Ok(found || pool.root(root(slot))?.is_some()))
         };
@@ -148,7 +149,7 @@ fn open_existing(core: &Core) -> Result<(Manifest, Pool, Attached)> {
     Ok((manifest, pool, attached))
 }
 
-/// A pool with nothing in it but an empty index.
+/// A pool with only an empty index.
 fn fresh_pool(core: &Core, identity: &Identity) -> Result<Pool> {
     let pool = pool::fresh(core, identity, &[INDEX_ROOT, FLUSHED_ROOT])?;
     LocationIndex::create(&pool, INDEX_ROOT)?;
@@ -161,7 +162,7 @@ fn open_pool(core: &Core, manifest: &Manifest) -> Result<(Pool, Attached)> {
         Found::Closed(pool) => Ok((pool, Attached::Clean)),
         Found::Crashed(pool) => Ok((pool, Attached::Crashed)),
         Found::Lost => {
-            // Until it is full: should that be cut short, what is there then is not taken for a pool that was damaged.
+            // Until it is full: if that is cut short, the pool is not taken for a damaged one.
             manifest.note_pool(KnownPool::BEING_MADE);
             manifest.apply(&[])?;
             Ok((replace_pool(core, &manifest.state().identity)?, Attached::Rebuild))
@@ -169,7 +170,7 @@ fn open_pool(core: &Core, manifest: &Manifest) -> Result<(Pool, Attached)> {
     }
 }
 
-/// Makes an empty pool with an empty index in the place of what is there.
+/// Replaces the pool by an empty one with an empty index.
 pub(super) fn replace_pool(core: &Core, identity: &Identity) -> Result<Pool> {
     let pool = pool::replace(core, identity)?;
     LocationIndex::create(&pool, INDEX_ROOT)?;
@@ -177,7 +178,7 @@ pub(super) fn replace_pool(core: &Core, identity: &Identity) -> Result<Pool> {
     Ok(pool)
 }
 
-/// Wires the engine around what has been opened.
+/// Assembles the engine from its opened parts.
 pub(super) fn assemble(
     core: Arc<Core>,
     manifest: Manifest,
@@ -203,7 +204,7 @@ pub(super) fn assemble(
     let mem = open_memtables(&core, &pool, memtable_bytes)?;
     let emulated = pool::emulated(&core, &manifest.state().identity)?;
     let log = CommitLog::new(core.clone(), &manifest, None, LOG_POLICY);
-    // One thread is left to the flush, where there are two or more.
+    // If there are two or more threads, one is left to the flush.
     let slots = JOB_ROOTS.compactions.len().min(core.options.background_threads.saturating_sub(1).max(1));
     let jobs = Background::new(core.clone(), slots);
     Ok(Arc::new_cyclic(|me| Slm {
@@ -236,27 +237,27 @@ pub(super) fn assemble(
     }))
 }
 
-/// What a memtable may hold: as much as was asked for, unless the pool is too small for two such and the index, or
-/// the memory for the B-trees over two such.
+/// The size of a memtable: as requested, unless the pool is too small for two such and the index, or the
+/// memory for the B-trees over two such.
 fn memtable_bytes(options: &Options, pool: &Pool) -> u64 {
     let fits = (2 * key_memory(options)).max(SMALL_BYTES);
     options.slm.memtable_bytes.min(fits).min(pool.max_size() / MEMTABLE_SHARE).max(SMALLEST_MEMTABLE_BYTES)
 }
 
-/// What a table may hold: as much as was asked for, unless the memory is too small for its keys.
+/// The size of a table: as requested, unless the memory is too small for its keys.
 fn table_bytes(options: &Options) -> u64 {
     options.slm.table_bytes.min(key_memory(options).max(SMALL_BYTES))
 }
 
-/// Bytes of a table whose keys the memory budget has room for, several times: a job holds those of a few tables, and
-/// the C library's allocator as much again. It is a quarter of the usual budget and less of a small one.
+/// Bytes of a table whose keys fit into the memory budget several times: a job holds those of a few tables,
+/// and the C library's allocator as much again. It is a quarter of the usual budget and less of a small one.
 fn key_memory(options: &Options) -> u64 {
     options.memory_budget.saturating_sub(SMALLEST_BUDGET_BYTES) / 15 * 4
 }
 
-/// The memtables of the pool, newest first; a new one where there is none.
+/// The memtables of the pool, newest first; a new one if there is none.
 fn open_memtables(core: &Core, pool: &Pool, memtable_bytes: u64) -> Result<MemSet> {
-    // Beside each other: to walk along them is most of what opening takes after a crash.
+    // In parallel: walking along them is most of an opening's work after a crash.
     let slots: [Mutex<Result<Option<MemTable>>>; MEMTABLES] = std::array::from_fn(|_| Mutex::new(Ok(None)));
     let open = |slot: usize| *slots[slot].lock() = MemTable::open(pool, slot);
     core.env.executor.join(&mut || open(0), &mut || open(1));
@@ -266,7 +267,7 @@ fn open_memtables(core: &Core, pool: &Pool, memtable_bytes: u64) -> Result<MemSe
     }
     if found.is_empty() {
         if core.options.read_only {
-            // What a creation that was cut off has left.
+            // Left by a creation that was cut short.
             return Err(Error::NotClosed { path: core.dir.clone() });
         }
         found.push(Arc::new(MemTable::create(pool, 0, first_bytes(pool, 0, memtable_bytes))?));

@@ -1,7 +1,7 @@
 //! Writing tables for a flush or a compaction, one after the other as each fills up.
 //!
-//! A finished table is synced, in the manifest and open for readers before it is handed on to be
-//! indexed. All versions of a key go into the same table.
+//! A finished table is synced, in the manifest and open for readers before it is passed on to be indexed. All
+//! versions of a key go into the same table.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::located::Origin;
 use crate::manifest::Edit;
 use crate::tables::{MadeTable, TableWriter, WriterOptions};
 
-/// What a table being written takes beside its entries' notes: blocks on their way, the index.
+/// Bytes of a table being written beside its entries' notes: blocks on their way, the index.
 const BUILDER_BYTES: usize = 1 << 20;
 
-/// Entries after which what their notes hold is counted again.
+/// Entries after which the notes' bytes are counted again.
 const NOTES_COUNTED: usize = 4096;
 
 /// The entries of a table being written, without their values.
@@ -37,10 +37,10 @@ struct Note {
     origin: Option<Origin>,
 }
 
-/// Where finished tables go.
+/// Receives finished tables.
 pub(super) type Sink<'a> = &'a mut dyn FnMut(Finished);
 
-/// A table that is in the manifest, with what to put into the index.
+/// A table that is in the manifest, with the entries to put into the index.
 #[derive(Debug)]
 pub(super) struct Finished {
     pub number: u64,
@@ -88,8 +88,8 @@ impl<'a> Outputs<'a> {
         Outputs { slm, job, writer, notes, pinned: BTreeMap::new() }
     }
 
-    /// Adds an entry; keys ascend, and the sequence numbers of a key descend. A table that this key finds full goes to
-    /// `sink` before anything else can fail: it is in the manifest by then.
+    /// Adds an entry; keys ascend, and the sequence numbers of a key descend. If this key finds the table
+    /// full, the table goes to `sink` before anything else can fail: it is in the manifest by then.
     pub fn add(
         &mut self,
         key: &[u8],
@@ -113,7 +113,7 @@ impl<'a> Outputs<'a> {
         Ok(())
     }
 
-    /// Notes that `entries` of those just added stay for a snapshot alone.
+    /// Notes that `entries` of those just added are kept only for a snapshot.
     pub fn pin(&mut self, entries: u64) {
         if let (Some(number), 1..) = (self.writer.number(), entries) {
             *self.pinned.entry(number).or_default() += entries;
@@ -148,7 +148,7 @@ impl Notes {
         Notes { keys: Vec::new(), entries: Vec::new(), loan: memory.lend(BUILDER_BYTES) }
     }
 
-    /// Has what the notes hold counted.
+    /// Counts the notes' bytes.
     fn count(&mut self) {
         let entries = self.entries.capacity() * size_of::<Note>();
         self.loan.becomes(BUILDER_BYTES + self.keys.capacity() + entries);
@@ -156,7 +156,7 @@ impl Notes {
 }
 
 impl Finished {
-    /// How many entries it has.
+    /// The number of its entries.
     pub fn len(&self) -> u64 {
         self.notes.entries.len() as u64
     }

@@ -7,7 +7,7 @@ use terrace_table::Kind;
 use super::Slm;
 use super::memtable::MemSet;
 
-/// What a lookup in the memtables says.
+/// The result of a lookup in the memtables.
 pub(super) enum InMemory {
     Value(Bytes),
     Deleted,
@@ -20,7 +20,7 @@ impl Slm {
         match lookup(&self.mem.load(), key, visible)? {
             InMemory::Value(value) => Ok(Some(value)),
             InMemory::Deleted => Ok(None),
-            // Whatever the index holds has been visible for long: without a snapshot, the newest counts.
+            // Whatever the index holds has long been visible: without a snapshot, the newest counts.
             InMemory::Unknown => self.located.get(key, at.unwrap_or(u64::MAX)),
         }
     }

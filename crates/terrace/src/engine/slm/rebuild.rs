@@ -1,8 +1,8 @@
-//! Making the pool anew from tables and log, after a power cut on an ordinary file or in a repair.
+//! Makes the pool again from tables and log, after a power cut on an ordinary file or in a repair.
 //!
-//! Every key's newest version in any table is its version; if that is a tombstone the key is gone, which
-//! is why tombstones stay in tables as long as anything older may lie in another. What was written
-//! after the last flush comes from the logs, which hold a prefix of it.
+//! Every key's newest version in any table is its version; if that is a tombstone the key is deleted, which
+//! is why tombstones stay in tables as long as anything older may lie in another. The logs, which hold a
+//! prefix of the writes after the last flush, supply these.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +22,7 @@ use crate::tables::{each_newest, merge_ahead};
 /// Bytes read ahead from each table, at most.
 const READAHEAD_BYTES: usize = 256 << 10;
 
-/// What a pool was made of.
+/// What a pool was made from.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rebuilt {
     keys: u64,
@@ -40,7 +40,7 @@ impl fmt::Display for Rebuilt {
 
 impl Slm {
     /// Fills the new pool's index from all tables and its memtable from the logs. `damaged` is asked about
-    /// each damaged log; what it held from there on is left out if that is no error.
+    /// each damaged log; if it returns no error, the rest of that log is left out.
     pub(super) fn rebuild(&self, damaged: &mut dyn FnMut(Error) -> Result<()>) -> Result<Rebuilt> {
         let keys = self.rebuild_index()?;
         let tables = self.manifest.state().tables.size();
@@ -48,7 +48,8 @@ impl Slm {
         Ok(Rebuilt { keys, tables, logs, writes })
     }
 
-    /// Puts each key's newest version into the empty index and sets the live counts; returns how many keys there are.
+    /// Puts each key's newest version into the empty index and sets the live counts; returns the number of
+    /// keys.
     fn rebuild_index(&self) -> Result<u64> {
         let state = self.manifest.state();
         let mut live: BTreeMap<u64, i64> = state.tables.keys().map(|n| (*n, 0)).collect();
@@ -72,7 +73,8 @@ impl Slm {
         Ok(keys)
     }
 
-    /// Replays the logs in order. Returns how many there were, and how many writes of them were not in tables.
+    /// Replays the logs in order. Returns their number, and the number of their writes that were not in
+    /// tables.
     fn replay_logs(&self, damaged: &mut dyn FnMut(Error) -> Result<()>) -> Result<(u64, u64)> {
         let files = self.log.files(self.manifest.listing()?.logs);
         let state = self.manifest.state();

@@ -1,11 +1,11 @@
-//! What opening has to do: jobs that were cut short, files nobody refers to, memtables waiting for
-//! their flush, and what a crash left allocated and unreachable.
+//! The work of opening: jobs that were cut short, unreferenced files, memtables waiting for their flush, and
+//! what a crash left allocated and unreachable.
 //!
-//! Nothing here is in proportion to the data but what runs in the background and what a rebuild
-//! needs; opening after a crash reads manifest, roots, extent table and memtables.
+//! None of this grows with the data except what runs in the background and what a rebuild needs; opening
+//! after a crash reads manifest, roots, extent table and memtables.
 //!
-//! Readers need nothing of it. So a disk without room does not keep a database from being opened: what could not be
-//! done is done before the next write, and refuses it until there is room.
+//! Readers need nothing of it. So a full disk does not prevent an opening: what could not be done is done
+//! before the next write, and refuses it until there is room.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -29,15 +29,15 @@ impl Slm {
         self.recover_around(attached, &mut Err)
     }
 
-    /// [`recover`](Self::recover), with a say in what becomes of damaged logs.
+    /// [`recover`](Self::recover), with a function that decides about damaged logs.
     pub(super) fn recover_around(
         &self,
         attached: Attached,
         damaged: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<u64> {
         if self.core.options.read_only {
-            // It was closed in order: there is nothing to do but what an error had left for the next one who
-            // writes, and readers do not mind that.
+            // It was closed cleanly: only what an error had left for the next writer remains to be done, and
+            // readers do not depend on that.
             return Ok(self.last_seq());
         }
         match self.finish_opening_as(attached, damaged) {
@@ -51,7 +51,7 @@ impl Slm {
         Ok(self.last_seq())
     }
 
-    /// Does what opening found no room for. Called by the leader, before anything is written.
+    /// Does the part of the opening that lacked room. Called by the leader, before anything is written.
     pub(super) fn finish_opening(&self) -> Result<()> {
         if !self.is_opening_unfinished.load(Ordering::Acquire) {
             return Ok(());
@@ -66,7 +66,7 @@ impl Slm {
         Ok(())
     }
 
-    /// All that has to be done; begun again where it could not be ended.
+    /// Does all of it; starts again if it could not be finished.
     fn finish_opening_as(
         &self,
         attached: Attached,
@@ -77,7 +77,7 @@ impl Slm {
         }
         self.manifest.decide()?;
         self.drop_flushed_memtables()?;
-        // A manifest that was not closed may have lost its end, also beside a pool that was.
+        // A manifest that was not closed may have lost its end, even beside a pool that was closed.
         let is_settled = attached == Attached::Rebuild || self.manifest.is_sealed();
         self.located.end_cut_jobs()?;
         let mut dead = self.dead_tables()?;
@@ -95,22 +95,22 @@ impl Slm {
                 note_flushed(&self.pool, self.manifest.state().flushed_seq)?;
                 *self.opened.lock() = format!("{}: {rebuilt}", attached.describe());
                 self.renew_log()?;
-                // In this order: the pool that the manifest knows is this database's, also after a kill.
+                // In this order: the pool that the manifest knows is this database's, even after a kill.
                 pool::set_owner(&self.pool, &self.manifest.state().identity)?;
                 pool::note(&self.manifest, &self.pool);
             }
         }
-        // After a clean close, too, something may be left that readers had kept until then.
+        // Even after a clean close something may remain that readers had kept until then.
         if attached == Attached::Crashed || !dead.is_empty() || self.pool.needs_reclaim() {
             self.jobs.tidy(&self.me, move |slm| slm.reclaim().and_then(|()| slm.remove_unnamed(&dead)));
         } else {
             // Snapshots that were held at the close are gone.
             self.released();
         }
-        // What is flushed is in logs before.
+        // Flushed writes must be in logs before.
         if self.has_immutable() && !self.log.is_broken() {
             self.spawn(Lane::Flush, |slm| {
-                // Kept in `health`; writers that need the room get it.
+                // Kept in `health`; writers that need the room get the error.
                 let _ = flush::run(slm);
             });
         }
@@ -125,7 +125,7 @@ impl Slm {
         tables.chain(memtables).chain([state.flushed_seq]).max().unwrap_or(0)
     }
 
-    /// A memtable whose flush had reached the manifest goes.
+    /// Drops a memtable whose flush had reached the manifest.
     fn drop_flushed_memtables(&self) -> Result<()> {
         let flushed = self.manifest.state().flushed_seq;
         loop {
@@ -146,14 +146,15 @@ impl Slm {
         Ok(listing.dead_tables)
     }
 
-    /// Removes what else is no longer needed.
+    /// Removes everything else that is no longer needed.
     fn remove_leftovers(&self) -> Result<()> {
         self.core.files.remove(self.manifest.listing()?.leftovers);
         Ok(())
     }
 
-    /// Where the manifest was not closed: removes dead tables, of which the index must not name any. Where it does, the manifest
-    /// has lost its newest group, which looks as if it had never been written; a repair needs those tables.
+    /// If the manifest was not closed: removes dead tables, none of which the index may name. If it names
+    /// one, the manifest has lost its newest group, which looks as if it had never been written; a repair
+    /// needs those tables.
     fn remove_unnamed(&self, dead: &[u64]) -> Result<()> {
         if dead.is_empty() {
             return Ok(());
@@ -175,9 +176,9 @@ impl Slm {
         Ok(())
     }
 
-    /// A killed process leaves the log without its newest records, a power cut leaves it torn: before
-    /// anything else is logged or flushed there is one that is whole. Where the disk has no room for it now that is made
-    /// before the first write.
+    /// After a kill the log lacks its newest records, after a power cut it is torn: a whole log is made
+    /// before anything else is logged or flushed. If the disk has no room for it now, that is done before the
+    /// first write.
     fn renew_log(&self) -> Result<()> {
         if !self.logs_writes() {
             return Ok(());
@@ -189,12 +190,12 @@ impl Slm {
         }
     }
 
-    /// The memtables at hand rest on every log that is left.
+    /// The current memtables depend on every log that is left.
     fn note_logs(&self) -> Result<()> {
         let logs = self.manifest.listing()?.logs;
         let _ = self.log.files(logs.clone());
         if self.logs_writes() && !self.log.end_is_there(&self.manifest)? {
-            // Nothing is lost: the memtables are there. The next power cut would find the damage.
+            // Nothing is lost: the memtables exist. The next power cut would expose the damage.
             tracing::warn!("the commit log had lost its end, and is begun anew");
             return self.renew_log();
         }
@@ -214,22 +215,22 @@ impl Slm {
     fn reclaim(&self) -> Result<()> {
         let mut marks = self.pool.marks();
         let _kept = self.mark(&mut marks)?;
-        // Whoever had unlinked a chain before the marks came by has retired it by now: it is in limbo, where it is looked for
-        // below, or has been freed.
+        // A job that had unlinked a chain before the marking passed it has retired it by now: it is in limbo,
+        // which is searched below, or has been freed.
         drop(self.located.hold_still());
         self.pool.reclaim(&marks)?;
         if self.located.drain() && self.memtables_are_given_back() {
-            // Nothing that was unlinked before is still to be freed: what was reclaimed may be used again.
+            // Nothing unlinked before remains to be freed: reclaimed room may be used again.
             self.pool.release_reclaimed()?;
         }
         self.located.collapse_chains()
     }
 
-    /// Marks everything of the pool that is reachable but for the logs of jobs, all of which are of this run: what
-    /// this run has allocated is not reclaimed. What it returns keeps the memtables that it has marked from
-    /// being given back by a reader that lets go.
+    /// Marks everything reachable in the pool except the logs of jobs, all of which are of this session: what
+    /// this session has allocated is not reclaimed. The returned list keeps the memtables that it has marked:
+    /// a reader that releases one does not give it back meanwhile.
     pub(super) fn mark(&self, marks: &mut Marks) -> Result<Vec<SkipList>> {
-        // First, so that what a reader lets go of during the rest is kept.
+        // First, so that what a reader releases during the rest is kept.
         let memtables = self.readable_memtables();
         memtables.iter().try_for_each(|list| list.mark(marks))?;
         self.located.mark(marks)?;

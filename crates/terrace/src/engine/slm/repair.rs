@@ -1,7 +1,7 @@
-//! Bringing back all that is not itself damaged.
+//! Recovers everything that is not itself damaged.
 //!
-//! Tables are the ground truth (`salvage/`). What memtables of the old pool can still be read becomes tables, too.
-//! From these come a new manifest and a new pool; logs are replayed on top.
+//! Tables are the ground truth (`salvage/`). Everything still readable in the old pool's memtables becomes
+//! tables, too. From these come a new manifest and a new pool; logs are replayed on top.
 
 use std::path::PathBuf;
 
@@ -56,30 +56,30 @@ struct Repair {
     base: Salvage,
     /// Everything up to this sequence number is in tables.
     flushed: u64,
-    /// What the manifest says, as far as it can be read.
+    /// The manifest's state, as far as it can be read.
     known: Option<State>,
-    /// Logs before this one are no longer needed, and may tell of writes that were refused.
+    /// Logs before this one are no longer needed, and may contain refused writes.
     first_log: u64,
-    /// The log that was sealed last, and its length.
+    /// The log sealed last, and its length.
     log_end: Option<(u64, u64)>,
-    /// The log that was begun last, where the memtables do not hold what is in it.
+    /// The log begun last, if the memtables do not hold its contents.
     last_log: Option<BegunLog>,
-    /// Whether the memtables certainly hold all that is in logs.
+    /// Whether the memtables certainly hold everything in logs.
     memtables_hold_all: bool,
 }
 
-/// The pool that was there, used as it is.
+/// The previous pool, used as it is.
 struct OldPool {
     path: PathBuf,
     pool: Pool,
-    /// What may be lost by that.
+    /// What may be lost with that.
     doubts: Vec<String>,
 }
 
 impl Repair {
-    /// Notes where the manifest does not tell of what the pool shows it did tell of.
+    /// Reports what the pool shows the manifest to have lost.
     fn compare_manifest(&mut self, old: &OldPool, state: &State) -> Result<()> {
-        // What is older than the manifest shows nothing; one that is damaged is known to be.
+        // A pool older than the manifest shows nothing; a damaged manifest is already known to be.
         if self.base.left.is_some() || !old.doubts.is_empty() {
             return Ok(());
         }
@@ -97,7 +97,7 @@ impl Repair {
         }
     }
 
-    /// Turns what the old pool's memtables hold into tables.
+    /// Turns the contents of the old pool's memtables into tables.
     fn salvage_memtables(
         &mut self,
         identity: &Identity,
@@ -113,7 +113,7 @@ impl Repair {
             .collect::<Result<_>>()?;
         let reached = read.iter().flatten().map(|entry| entry.1).fold(self.flushed, u64::max);
         let missed = match self.missed(&pool, reached) {
-            // What would say so is damaged itself.
+            // The part that would say so is damaged itself.
             Err(e) if e.kind() == ErrorKind::Corruption => Some(format!("or may be, since {e}")),
             outcome => outcome?,
         };
@@ -125,11 +125,12 @@ impl Repair {
         }));
         let is_sound = doubts.is_empty();
         doubts.into_iter().for_each(|doubt| self.base.lost(doubt));
-        // In a memtable of before its flush a key may still be there that was deleted before it: tables know of neither. Nor
-        // is a deletion known that was damaged.
+        // A memtable from before its flush may still hold a key that was deleted before it: tables know of
+        // neither. A damaged deletion is unknown, too.
         let in_tables = if is_sound && !is_damaged { 0 } else { self.flushed };
-        // Memtables and logs tell the same history, each version by its number: what is damaged in the ones may be whole
-        // in the others, of which the newest may not have reached their files. So both count, before either is taken for all.
+        // Memtables and logs tell the same history, each version by its number: what is damaged in one may be
+        // whole in the other, and the newest records of the logs may not have reached their files. So both
+        // are merged before either is taken for complete.
         let logged = if is_damaged { self.logged(identity)? } else { Entries::new() };
         let sources = read.into_iter().map(|entries| (entries, "a memtable")).chain([(logged, "logs")]);
         for (mut entries, source) in sources {
@@ -149,7 +150,7 @@ impl Repair {
         Ok(())
     }
 
-    /// The pool, if it is there, and what it holds is not told better by the logs.
+    /// The pool, if it exists and the logs do not tell its contents better.
     fn pool_to_salvage(&mut self, identity: &Identity, known: Option<&State>) -> Result<Option<OldPool>> {
         let owner = self.base.sought(identity);
         let (path, media) = pool::request(&self.base.core, identity)?;
@@ -181,7 +182,7 @@ impl Repair {
         Ok(Some(OldPool { path, pool, doubts }))
     }
 
-    /// What is sound of a memtable that is damaged.
+    /// The sound part of a damaged memtable.
     fn salvage_memtable(&mut self, pool: &Pool, slot: usize, damage: Error) -> Result<Entries> {
         let mut of_later_version = damage.is_of_another_version().then(|| damage.clone());
         self.base.pool_aside = Some(damage.to_string());
@@ -217,7 +218,8 @@ impl Repair {
         Ok(entries)
     }
 
-    /// What the needed logs hold that is not in tables. Damage to them is told when they are replayed.
+    /// The contents of the needed logs that are not in tables. Damage to them is reported when they are
+    /// replayed.
     fn logged(&self, identity: &Identity) -> Result<Entries> {
         let state = self.known.clone().unwrap_or_else(|| State::new(identity.clone()));
         let needed = self.base.log_files()?.into_iter().filter(|number| *number >= self.first_log);
@@ -230,7 +232,7 @@ impl Repair {
         Ok(entries)
     }
 
-    /// What a pool lacks that was not closed in order, and of which everything up to `reached` is there.
+    /// What a pool lacks that was not closed cleanly, and that holds everything up to `reached`.
     fn missed(&self, pool: &Pool, reached: u64) -> Result<Option<String>> {
         let Some(known) = self.known.as_ref().filter(|_| pool.opened() == Opened::SameBoot) else {
             return Ok(None);
@@ -239,7 +241,7 @@ impl Repair {
         behind::missed(&self.base.core, pool, known, (logs.collect(), reached))
     }
 
-    /// Notes that a log cannot be read further.
+    /// Reports that a log cannot be read further.
     fn damaged_log(&mut self, error: &Error) {
         if self.memtables_hold_all {
             self.base.damaged_file(error);

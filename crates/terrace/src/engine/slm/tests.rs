@@ -1,4 +1,4 @@
-//! What only a look inside can bring about.
+//! Situations that only a test inside the crate can bring about.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -28,7 +28,7 @@ use crate::located::CHAIN_KIND;
 use crate::manifest::JobKind;
 use crate::options::{Options, PoolChoice};
 
-/// What comes before a log's bytes in the pool (`docs/formats/log.md`).
+/// Bytes before a log's own in the pool (`docs/formats/log.md`).
 const EXTENT_HEADER_BYTES: u64 = 64;
 
 fn options() -> Options {
@@ -65,7 +65,7 @@ fn write(slm: &Slm, batch: WriteBatch) {
     slm.core.snapshots.advance(last_seq);
 }
 
-/// A record of a kind that nobody knows was a deletion to readers and to the log, and flushes and repairs left it out.
+/// Readers and the log took a record of unknown kind for a deletion, and flushes and repairs left it out.
 #[test]
 fn a_record_of_no_kind_is_damage_to_everybody() {
     everybody_refuses(8, ErrorKind::Corruption, "kind 8");
@@ -100,13 +100,13 @@ fn everybody_refuses(kind: u8, why: ErrorKind, words: &str) {
     ];
     for (who, told) in asked {
         let told = told.expect_err(who);
-        // What fails in the background stops writing.
+        // A failure in the background stops writing.
         assert!(told.kind() == why || told.kind() == ErrorKind::Poisoned, "{who}: {told}");
         assert!(told.to_string().contains(words), "{who}: {told}");
     }
 }
 
-/// What a check that has named `problems` says of them: damage.
+/// The error of a check that has found `problems`: damage.
 fn damaged(problems: &[String]) -> Result<()> {
     match problems {
         [] => Ok(()),
@@ -122,7 +122,7 @@ fn put_and_flush(slm: &Slm, key: &[u8], value: &[u8]) {
     slm.wait_until_flushed().unwrap();
 }
 
-/// The directory as a process leaves it that is killed now.
+/// A copy of the directory as if the process were killed now.
 fn killed(dir: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
     for file in std::fs::read_dir(dir).unwrap() {
@@ -137,8 +137,8 @@ fn assert_clean(slm: &Slm) {
     assert!(report.is_clean(), "{:#?}", report.problems);
 }
 
-/// A job that collapsed a chain has not ended when a flush makes another one of the same key in the same slot: the
-/// word is what the job had found, and the job's effect on the counts is to be known all the same.
+/// A job that collapsed a chain has not ended when a flush makes another chain of the same key in the same
+/// slot: the word is the one that the job had found, and the job's effect on the counts must still be known.
 #[test]
 fn counts_are_true_after_a_kill_although_a_word_has_come_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -169,8 +169,8 @@ fn counts_are_true_after_a_kill_although_a_word_has_come_back() {
     slm.close().unwrap();
 }
 
-/// What a kill left allocated is looked for while jobs run; a record that one of them is just writing to its log is
-/// no torn end that has to go.
+/// The remains of a kill are searched for while jobs run; a record that one of them is writing to its log is
+/// no torn end to be removed.
 #[test]
 fn marking_leaves_the_logs_of_running_jobs_alone() {
     let dir = tempfile::tempdir().unwrap();
@@ -179,7 +179,7 @@ fn marking_leaves_the_logs_of_running_jobs_alone() {
     let head = slm.pool.root(JOB_ROOTS.compactions[0]).unwrap().unwrap();
     let log = PmLog::open(&slm.pool, head).unwrap();
     let last = head + EXTENT_HEADER_BYTES + log.len() - 1;
-    // SAFETY: nobody else looks at the log, whose only record is there.
+    // SAFETY: nobody else uses the log, whose only record is there.
     let byte = unsafe { slm.pool.bytes(last, 1).unwrap()[0] };
     slm.pool.write(last, &[!byte]);
     let mut marks = slm.pool.marks();
@@ -192,7 +192,7 @@ fn marking_leaves_the_logs_of_running_jobs_alone() {
     assert_clean(&slm);
 }
 
-/// Whoever takes from the head of a queue again and again does not pass all that was taken before.
+/// A consumer that keeps taking from the head of a queue does not pass all the entries taken before.
 #[test]
 fn deletions_that_a_walk_passes_are_flushed() {
     let dir = tempfile::tempdir().unwrap();
@@ -220,7 +220,7 @@ fn deletions_that_a_walk_passes_are_flushed() {
     assert_clean(&slm);
 }
 
-/// Nothing is ever seen of a group that is linked in part: no later group is taken that would show it.
+/// Nothing is ever visible of a group that is linked in part: no later group is accepted that would show it.
 #[test]
 fn a_group_that_is_linked_in_part_ends_writing() {
     let dir = tempfile::tempdir().unwrap();
@@ -244,14 +244,14 @@ fn a_group_that_is_linked_in_part_ends_writing() {
     let value = |key| slm.get(key, Some(slm.core.snapshots.visible())).unwrap();
     assert_eq!((value(b"a"), value(b"b").as_deref()), (None, Some(&b"old"[..])));
 
-    // What is left of the process: half a batch, which counts as none.
+    // What the process leaves: half a batch, which counts as none.
     let copy = killed(dir.path());
     let survivor = open(copy.path());
     assert_eq!(survivor.get(b"a", None).unwrap(), None);
 }
 
-/// A chain is in the pool before it is durable, and before or after a word names it: what collapses chains may meet
-/// anything there, and takes its keys for a hint alone.
+/// A chain is in the pool before it is durable, and before or after a word names it: the collapsing of chains
+/// may find anything there, and takes its keys only as a hint.
 #[test]
 fn chains_that_are_none_are_passed_over() {
     let dir = tempfile::tempdir().unwrap();
@@ -280,7 +280,7 @@ fn chains_that_are_none_are_passed_over() {
     assert_clean(&slm);
 }
 
-/// A simulated medium with one pool. A file says that it is there.
+/// A simulated medium with one pool. A file stands for its existence.
 #[derive(Debug)]
 struct OnePool(World);
 
@@ -332,14 +332,14 @@ fn put(slm: &Slm, key: &[u8], bytes: usize) {
     write(slm, batch);
 }
 
-/// A reader is just giving back a memtable of before a kill, extent after extent, when what the kill left is reclaimed:
-/// what is written meanwhile does not get an extent that the reader has still to give back.
+/// A reader is giving back a memtable from before a kill, extent by extent, while what the kill left is
+/// reclaimed: no write meanwhile may get an extent that the reader has still to give back.
 #[test]
 fn what_a_reader_is_giving_back_is_nobody_elses_yet() {
     let pm = PmOptions { bytes: 64 << 10, capacity: 16 << 20, ..PmOptions::default() };
     let world = World::new(7, WorldOptions { pm });
     let slm = open_on(&world);
-    // Past what a memtable has at first: it takes a second extent.
+    // More than a memtable's initial size: it takes a second extent.
     put(&slm, b"long", 40_000);
     let world = world.kill();
     let slm = open_on(&world);

@@ -1,12 +1,13 @@
 //! Walks over all live keys of a snapshot, in one direction.
 //!
-//! Two sources are merged by key. The memtables' cursors are pinned for the walk's life; from them comes
-//! the newest version the snapshot sees. The index is copied a stretch of leaves at a time; a word
-//! copied some time ago may be outdated when its turn comes, and is then looked up again: the version
-//! that the snapshot sees stays reachable for as long as it is held. If both have a key, the memtables
-//! win: whatever they hold is not older than what the index does.
+//! Two sources are merged by key. The memtables' cursors are pinned for the walk's life; they supply the
+//! newest version that the snapshot sees. The index is copied a stretch of leaves at a time; a word copied
+//! some time ago may be stale when its turn comes, and is then looked up again: the version that the snapshot
+//! sees stays reachable for as long as it is held. If both have a key, the memtables win: their version is
+//! not older than that of the index.
 //!
-//! Values are read ahead once a walk has gone on for a few keys: those that lie together in a table, together.
+//! Values are read ahead once a walk has continued for a few keys: those that lie together in a table,
+//! together.
 
 use std::ops::{Bound, Range};
 use std::sync::Arc;
@@ -29,23 +30,24 @@ use crate::located::{Location, value_of};
 const FIRST_STRETCH: usize = 8;
 const LONGEST_STRETCH: usize = 512;
 
-/// Keys that are given out share so many bytes at most: a caller that keeps one keeps all.
+/// Most bytes that returned keys share: a caller that keeps one keeps all.
 const SHARED_KEYS_BYTES: usize = 16 << 10;
 
-/// Entries read one by one: whoever reads more is likely to read on.
+/// Entries read one by one: a walk that reads more is likely to continue.
 const UNSUSPECTED: usize = 2;
 
-/// Values read ahead in one go: as many as have been taken, and at least this many.
+/// Values read ahead in one go: as many as were taken, and at least this many.
 const SHORTEST_WINDOW: usize = 24;
 
-/// Versions of a key that a walk passes one by one before it searches for where they end.
+/// Versions of a key that a walk passes one by one before it searches for their end.
 const WALKED_VERSIONS: usize = 8;
 
-/// Deleted keys that one walk passes in the memtables before it asks for their flush, which leaves nothing of them. A queue
-/// whose reader looks for its first record would otherwise pass all that it has taken since the last flush.
+/// Deleted keys that one walk passes in the memtables before it requests their flush, which removes them. A
+/// queue's reader looking for its first record would otherwise pass everything that it has taken since the
+/// last flush.
 pub(super) const DELETED_PASSED: usize = 250;
 
-/// A walk; see the module's head.
+/// A walk; see the head of the module.
 pub(super) struct SlmIter {
     slm: Arc<Slm>,
     at: u64,
@@ -136,7 +138,7 @@ impl Drop for SlmIter {
 struct IndexSide {
     direction: Direction,
     batch: ScanBatch,
-    /// The batch's keys, which those that are given out share; none if they are long.
+    /// The batch's keys, shared by the returned ones; none if they are long.
     keys: Bytes,
     next: usize,
     /// Where the next stretch starts; `None` after the last.
@@ -219,13 +221,13 @@ impl IndexSide {
         self.batch.word(self.next)
     }
 
-    /// The value read ahead of the entry at hand, if there is one that a reader at `at` sees.
+    /// The value read ahead of the current entry, if there is one that a reader at `at` sees.
     fn take_ahead(&mut self, slm: &Slm, at: u64) -> Option<Option<Bytes>> {
         self.taken += 1;
         let passed = self.ahead.is_empty() || self.next >= self.ahead_from + self.ahead.len();
         if self.taken > UNSUSPECTED && passed {
             let window = self.taken.max(SHORTEST_WINDOW).min(self.batch.len() - self.next);
-            // Gone first: what they share may be read into again.
+            // Cleared first: the buffers that they share may then be reused.
             self.ahead.clear();
             self.ahead = read_ahead(slm, &self.batch, self.next..self.next + window, &mut self.buffers);
             self.ahead_from = self.next;
@@ -239,8 +241,8 @@ impl IndexSide {
     }
 }
 
-/// Reads what the words of `batch` within `window` name, table by table. What has moved meanwhile, or is in a
-/// chain, is left out.
+/// Reads what the words of `batch` within `window` name, table by table. It leaves out what has moved
+/// meanwhile or is in a chain.
 fn read_ahead(
     slm: &Slm,
     batch: &ScanBatch,
@@ -272,7 +274,7 @@ struct MemorySide {
     cursors: Vec<ListCursor>,
     at: u64,
     direction: Direction,
-    /// The key at hand, and its value unless it is deleted.
+    /// The current key, and its value unless it is deleted.
     current: Option<Vec<u8>>,
     version: Option<Bytes>,
 }
@@ -293,7 +295,7 @@ impl MemorySide {
                 (Direction::Forward, Bound::Unbounded) => cursor.seek_first()?,
                 (Direction::Forward, Bound::Included(key)) => cursor.seek(key, u64::MAX)?,
                 (Direction::Forward, Bound::Excluded(key)) => {
-                    // The last place of a key is that of the lowest sequence number.
+                    // The last position of a key is that of the lowest sequence number.
                     cursor.seek(key, 0)?;
                     pass(cursor, key, 0, self.direction)?;
                 }
@@ -308,7 +310,7 @@ impl MemorySide {
         self.find_next()
     }
 
-    /// Takes the key at hand, `None` if the snapshot sees it deleted or not at all.
+    /// Takes the current key; `None` if the snapshot sees it deleted or not at all.
     fn take(&mut self) -> Result<Option<(Bytes, Bytes)>> {
         let key = self.current.take().map(Bytes::from);
         let value = self.version.take();
@@ -316,8 +318,8 @@ impl MemorySide {
         Ok(key.zip(value))
     }
 
-    /// Finds the next key that any cursor is at and for which the snapshot sees a version here, and
-    /// moves every cursor past it. A deleted key is at hand, too: it hides the index's.
+    /// Finds the next key at which any cursor is and of which the snapshot sees a version here, and moves
+    /// every cursor past it. A deleted key becomes the current one, too: it hides the index's.
     fn find_next(&mut self) -> Result<()> {
         loop {
             let keys = self.cursors.iter().filter(|c| c.valid()).map(ListCursor::key);
@@ -373,8 +375,8 @@ fn pass(
     Ok(newest)
 }
 
-/// What is left of [`pass`] by searches: for the newest version that `at` sees, unless going forward has met it, and for
-/// the first place that is not the key's.
+/// The rest of [`pass`] by searches: for the newest version that `at` sees, unless going forward has met it,
+/// and for the first position that is not the key's.
 fn leap(
     cursor: &mut ListCursor,
     key: &[u8],
@@ -402,7 +404,7 @@ fn leap(
     Ok(newest)
 }
 
-/// The version that `cursor` stands at, `None` for a deletion.
+/// The version at `cursor`, `None` for a deletion.
 fn version(cursor: &ListCursor) -> Result<(u64, Option<Bytes>)> {
     let value = match cursor.version_kind()? {
         Kind::Put => Some(Bytes::copy_from_slice(cursor.value()?)),

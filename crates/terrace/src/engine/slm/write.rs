@@ -1,13 +1,13 @@
 //! The write path: make room, stage, log, drain, link, drain.
 //!
-//! A group costs two drains however many batches it holds: one makes the nodes durable, one the
-//! links that publish them (SLM-DB, Algorithm 1). The caller is the one leader of the moment.
+//! A group costs two drains however many batches it holds: one makes the nodes durable, one the links that
+//! publish them (SLM-DB, Algorithm 1). The caller is the current leader.
 //!
-//! Order, and why it is kept:
+//! The order, and its reasons:
 //!
-//! 1. Nodes are staged before the commit log is appended to: a full pool then leaves no trace. What was staged of a
-//!    group that comes to nothing, for want of room in pool or log, is given back at once.
-//! 2. The log is appended to before anything is linked: what a reader can ever see is in the log.
+//! 1. Nodes are staged before the commit log is appended to: a full pool then leaves no trace. If the group
+//!    fails for want of room in pool or log, its staged nodes are given back at once.
+//! 2. The log is appended to before anything is linked: whatever a reader can see is in the log.
 //! 3. Links are drained before `apply` returns: only then does the store make the group visible.
 
 use std::sync::Arc;
@@ -28,18 +28,18 @@ use crate::core::request::Group;
 use crate::manifest::Manifest;
 use crate::pool;
 
-/// What a group takes of a memtable, at most.
+/// The most bytes of a group in a memtable.
 fn room_for(group: &Group<'_>) -> u64 {
     group.bytes() + group.ops() * NODE_OVERHEAD_BYTES
 }
 
-/// What the keys of a group take of the index, at most.
+/// The most bytes of a group's keys in the index.
 fn index_room_for(group: &Group<'_>) -> u64 {
     let keys = group.requests.iter().flat_map(|r| r.batch.ops()).map(|op| op.key.len() as u64);
     index_room(group.ops(), keys.sum())
 }
 
-/// The share of the pool that is kept back for flushes, at most.
+/// The largest share of the pool that is kept back for flushes.
 const MOST_KEPT_SHARE: u64 = 3;
 
 impl Slm {
@@ -77,17 +77,18 @@ impl Slm {
         self.pool.granularity() == Granularity::Page
     }
 
-    /// Some of a group is linked and the rest is not: the store ends its writing, since the next group that is visible
-    /// would show that part. The next opening drops what is of half a batch.
+    /// Part of a group is linked and the rest is not: the store ends its writing, since the next visible
+    /// group would show that part. The next opening drops half batches.
     fn half_linked(&self, cause: Error) -> Error {
         let lasting = Error::Poisoned { cause: Arc::new(cause) };
         self.core.health.fail(lasting.clone());
         lasting
     }
 
-    /// Stages the group; a full pool is given the chance to empty a memtable first, the active one if that would help. The
-    /// next one's first extent may be of the room that is kept back: deletions go on in that when there is no other, since
-    /// flushing them takes no more than it gives back, and puts only if all that is kept for flushes is left.
+    /// Stages the group; if the pool is full, it first empties a memtable, the active one if that helps. The
+    /// next memtable's first extent may use the room that is kept back: deletions continue in it when there
+    /// is no other, since flushing them takes no more than it gives back, and puts only if all that is kept
+    /// for flushes is left.
     fn stage_with_retry<'g>(&self, group: &Group<'g>) -> Result<(Arc<MemTable>, Staging, Vec<Staged<'g>>)> {
         let only_deletes = group.only_deletes();
         let claim = if only_deletes { Claim::Some } else { Claim::None };
@@ -110,27 +111,28 @@ impl Slm {
         }
     }
 
-    /// Keeps room of the pool back for the flush of what is in memtables and of what is `coming`, and for deletions.
+    /// Keeps room of the pool back for the flush of the memtables and of what is `coming`, and for deletions.
     fn keep_back(&self, coming: u64) {
         self.pool.keep_back(pool::kept_back(&self.pool), self.kept_to_flush(coming));
     }
 
-    /// What is kept for flushes when the index is to take so much more than it does of what is in memtables.
+    /// The room to keep for flushes if the index will take `coming` more than it does for the memtables'
+    /// contents.
     fn kept_to_flush(&self, coming: u64) -> u64 {
         let to_index: u64 = self.mem.load().iter().map(|memtable| memtable.to_index()).sum();
-        // The next memtable, and logs of the flush.
+        // The next memtable, and the flush's logs.
         let others = self.pool.extent_bytes() + self.located.job_log_bytes();
         (others + to_index + coming).min(self.pool.max_size() / MOST_KEPT_SHARE)
     }
 
-    /// Whether the group would find room in the pool if `memtable` were flushed, beside what is kept back.
+    /// Whether the group would fit into the pool, beside what is kept back, if `memtable` were flushed.
     fn would_fit_without(&self, memtable: &MemTable, group: &Group<'_>) -> bool {
         let others = self.pool.used_bytes().saturating_sub(memtable.list().extents_bytes());
         let kept = pool::kept_back(&self.pool) + self.kept_to_flush(index_room_for(group));
         room_for(group) + kept <= self.pool.max_size().saturating_sub(others)
     }
 
-    /// Rotates when the active memtable is full, waits when both are, and slows down before that.
+    /// Rotates when the active memtable is full, waits when both are, and throttles before that.
     fn make_room(&self, group: &Group<'_>) -> Result<()> {
         let need = room_for(group);
         let limit = self.memtable_bytes;
@@ -150,7 +152,7 @@ impl Slm {
         }
     }
 
-    /// Whether a walk has asked for a flush which can begin at once.
+    /// Whether a walk has requested a flush that can begin at once.
     fn may_rotate_early(&self, mem: &MemSet) -> bool {
         self.rotate_soon.load(Ordering::Relaxed)
             && !mem.active().is_empty()
@@ -158,7 +160,7 @@ impl Slm {
             && self.rotate_soon.swap(false, Ordering::Relaxed)
     }
 
-    /// Spreads the wait for a running flush over the writes beside it, so that no single one has to stop for long.
+    /// Spreads the wait for a running flush over the writes beside it, so that no single one stops for long.
     fn slow_down(&self, used: u64, flushing: Option<&Arc<MemTable>>, group: &Group<'_>) {
         let limit = self.memtable_bytes;
         let sixteenth = used * 16 / limit;
@@ -173,15 +175,15 @@ impl Slm {
             pool_fill: self.pool.used_bytes() as f64 / self.pool.max_size() as f64,
             group_bytes: group.bytes(),
         };
-        // Only a writer that is ahead need look at the clock.
+        // Only a writer that is ahead needs to read the clock.
         if let Some(memtable) = flushing.filter(|_| lead(&pressure) > 0.0) {
             pressure.flush_seconds = self.flush_pace.seconds(memtable, self.core.env.clock.now());
         }
         self.core.slow_down(delay(&pressure));
     }
 
-    /// Makes a new memtable the active one and has the old one flushed. What goes into the new one is in logs
-    /// from `first_log` on, if that is not zero, else in one to come.
+    /// Makes a new memtable the active one and starts the flush of the old one. Writes to the new one are in
+    /// logs from `first_log` on, or, if that is zero, in a log to come.
     pub(super) fn rotate_memtable(&self, first_log: u64) -> Result<()> {
         let mem = self.mem.load_full();
         let slot = free_slot(&mem).ok_or_else(|| Error::invalid("no memtable is free to rotate to"))?;
@@ -193,8 +195,8 @@ impl Slm {
         Ok(())
     }
 
-    /// A memtable of the usual size to begin with, or of as much as the pool has: with the smallest one the other can be
-    /// flushed, which makes room. The smallest may be of the room that is kept back.
+    /// A memtable of the usual initial size, or of as much as the pool has: with the smallest one the other
+    /// can be flushed, which makes room. The smallest may use the room that is kept back.
     fn new_memtable(&self, slot: usize) -> Result<MemTable> {
         let before = self.mem.load().active().list().bytes_used();
         let mut bytes = first_bytes(&self.pool, before, self.memtable_bytes);
@@ -286,15 +288,15 @@ impl Logged for Slm {
     }
 }
 
-/// Gives back what was staged. Where that fails it goes with the memtable.
+/// Gives back what was staged. If that fails, it goes with the memtable.
 fn take_back(memtable: &MemTable, staging: &Staging) {
     if let Err(error) = memtable.list().take_back(staging) {
         tracing::warn!(%error, "the room of a refused group could not be given back");
     }
 }
 
-/// Stages the records of a group in the order of the list, so that linking them in turn finds each
-/// one's predecessor linked by this same group or long ago.
+/// Stages the records of a group in the order of the list, so that linking them in turn finds each one's
+/// predecessor already linked, by this group or earlier.
 fn stage<'g>(memtable: &MemTable, group: &Group<'g>) -> Result<Vec<Staged<'g>>> {
     let mut records = Vec::with_capacity(group.ops() as usize);
     let mut seq = group.first_seq;

@@ -1,7 +1,8 @@
-//! The walk along the index after an opening, which finds how many entries of each table are live and which slots are free.
+//! The walk along the index after an opening, which finds the number of live entries in each table and the
+//! free slots.
 //!
-//! It takes a few keys at a time while nobody writes, and lets writers and readers go on between. Where something that it
-//! would have to read is damaged it ends: then nothing that was there before is used again in this life.
+//! It takes a few keys at a time while nobody writes, and lets writers and readers run in between. It ends if
+//! something that it must read is damaged: then no slot or table from before is used again in this session.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +14,7 @@ use super::home::Ssd;
 use super::place::OnSsd;
 use crate::engine::pm::{KeyIndex, Named, PmStore, VersionRef, VersionRefOf};
 
-/// Has the walk done in the background.
+/// Starts the walk in the background.
 pub(super) fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
     store.spawn(|store| {
         if let Err(error) = walk(store) {
@@ -23,7 +24,7 @@ pub(super) fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
     });
 }
 
-/// Waits until the walk is over, lending a hand; it may have failed.
+/// Waits for the end of the walk and helps with it; it may have failed.
 pub(super) fn wait<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
     match store.home.runs.are_counted() {
         true => Ok(()),
@@ -31,10 +32,10 @@ pub(super) fn wait<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
     }
 }
 
-/// What is met on the way.
+/// What the walk meets.
 #[derive(Debug, Default)]
 struct Met {
-    /// Entries of tables in the last piece.
+    /// Entries of tables in the last step.
     entries: BTreeMap<u64, u64>,
     slots: Vec<Slot>,
 }
@@ -46,7 +47,7 @@ fn walk<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
         return Ok(());
     }
     if ssd.runs.has_begun() {
-        // A walk that failed has counted some: it is not begun twice.
+        // A walk that failed has counted some keys: it is not started twice.
         return Ok(());
     }
     let (mut cursor, mut batch, mut met) = (I::Cursor::default(), ScanBatch::new(), Met::default());
@@ -63,7 +64,7 @@ fn walk<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
         ssd.runs.counted(last, &std::mem::take(&mut met.entries));
         if !more {
             if store.is_pending() {
-                // What a group that could not be taken back has replaced is named by the undo list alone.
+                // Only the undo list names what a group that could not be taken back has replaced.
                 return Ok(());
             }
             ssd.remove_unknown(&named)?;

@@ -1,4 +1,4 @@
-//! Proving what is on the SSD, and describing it.
+//! Proving and describing the data on the SSD.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -12,7 +12,8 @@ use crate::core::report::CheckReport;
 use crate::engine::pm::{KeyIndex, PmStore};
 use crate::stats::Stats;
 
-/// Every table is read in full, has as many live entries as it is said to have, and every slot has one owner.
+/// Reads every table in full, checks that it has as many live entries as recorded, and that every slot has
+/// one owner.
 pub(super) fn check<I: KeyIndex<Home = Ssd>>(
     store: &PmStore<I>,
     named: &[OnSsd],
@@ -46,7 +47,7 @@ pub(super) fn check<I: KeyIndex<Home = Ssd>>(
     for number in ssd.manifest.listing()?.missing_tables {
         report.problems.push(format!("{number:06}.sst: missing"));
     }
-    // Asked before and after: what somebody has just written nothing leads to yet.
+    // Asked before and after: nothing leads yet to what a writer has just written.
     let before = store.placing.load(Ordering::Acquire);
     let checked = ssd.stamps.with(|stamps| ssd.slots.check(slots.into_iter().chain(stamps.iter().copied())));
     if let Some(nobodys) = report.note(checked)?

@@ -1,19 +1,19 @@
-//! Which records go and which stay: a pure choice over what some of them weigh (SplitKV, section 3.3).
+//! Chooses which records migrate and which stay, by the weights of a sample (SplitKV, section 3.3).
 //!
-//! Those go that weigh less than the average. Where that does not make the room that is wanted, because many weigh the same,
-//! the oldest of the lightest go, too.
+//! Records lighter than the average migrate. If that does not make the room wanted, because many weigh the
+//! same, the oldest of the lightest migrate, too.
 
-/// What is known of a record: its weight and its number, which is the higher the younger it is.
+/// What is known of a record: its weight and its number; younger records have higher numbers.
 pub(super) type Sample = (u8, u64);
 
-/// Which records go.
+/// The choice of the records that migrate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cut {
-    /// The average weight, as it is taken off those that stay.
+    /// The average weight, which is subtracted from the weights of those that stay.
     pub average: u8,
-    /// Those that weigh less than this go, in sixteenths.
+    /// Records lighter than this migrate, in sixteenths.
     below: u32,
-    /// Those up to this one go, by weight and then by age.
+    /// Records up to this one migrate, by weight and then by age.
     up_to: Option<Sample>,
 }
 
@@ -23,7 +23,7 @@ impl Cut {
     /// Nothing stays.
     pub const ALL: Cut = Cut { average: 0, below: 0, up_to: Some((u8::MAX, u64::MAX)) };
 
-    /// The cut by which about `wanted` of all records go at least, of which `samples` are some.
+    /// The cut by which at least about `wanted` of all records migrate, judged by `samples` of them.
     pub fn choose(samples: &mut [Sample], wanted: f64) -> Cut {
         if samples.is_empty() {
             return Cut::ALL;
@@ -46,7 +46,7 @@ impl Cut {
         u64::from(weight) * SIXTEENTHS < u64::from(below)
     }
 
-    /// Whether a record goes.
+    /// Whether a record migrates.
     pub fn takes(&self, sample: Sample) -> bool {
         Self::is_lighter(sample.0, self.below) || self.up_to.is_some_and(|last| sample <= last)
     }
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn the_papers_example() {
-        // Figure 3: six items that weigh three on average. Four are lighter.
+        // Figure 3: six items with an average weight of three. Four are lighter.
         let mut all = [(2, 1), (5, 2), (1, 3), (7, 4), (2, 5), (1, 6)];
         let cut = Cut::choose(&mut all, 0.1);
         assert_eq!(cut.average, 3);

@@ -1,4 +1,4 @@
-//! Decoders of what is in a file of slots, for the fuzzer.
+//! Decoders of the contents of a file of slots, for the fuzzer.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ const ORIGIN: u64 = 0x1122_3344_5566_7788;
 
 const SECTOR_BYTES: usize = 512;
 
-/// Looks at every sector of `data`: what decodes is encoded to the same again.
+/// Examines every sector of `data`: encoding what was decoded gives the same bytes.
 pub(crate) fn decode_slots(data: &[u8]) {
     for front in (0..data.len()).step_by(SECTOR_BYTES).map(|at| &data[at..]) {
         stamp(front);
@@ -22,7 +22,7 @@ fn stamp(front: &[u8]) {
     let Some((origin, stamp)) = Stamp::with_origin(front) else { return };
     assert_eq!(Stamp::decode(origin, front), Some(stamp));
     assert_eq!(Stamp::decode(!origin, front), None, "another database's");
-    // A database has no others, and what makes it looks at that.
+    // No database has other sizes, and the creator of the file checks that.
     let bytes = stamp.sector_bytes as usize;
     if bytes.is_power_of_two() && (SECTOR_BYTES..=1 << 16).contains(&bytes) {
         let again = stamp.encode(origin);
@@ -48,8 +48,8 @@ fn item(front: &[u8]) {
     assert!(item::load(ORIGIN, &other, again, Path::new("slots"), 0).is_err(), "another key's");
 }
 
-/// A file with a stamp and items: a small one, one without a value, one of several sectors in whose value
-/// there is another, and one more stamp.
+/// A file with a stamp and items: a small one, one without a value, one of several sectors whose value
+/// contains another item, and one more stamp.
 pub(crate) fn sound_slots() -> Vec<u8> {
     let stamp = |number| Stamp { number, sector_bytes: SECTOR_BYTES as u32 }.encode(ORIGIN);
     let item = |key: &[u8], value: &[u8], number| {

@@ -1,4 +1,4 @@
-//! What the engine `split` has on the SSD: tables of migrated items and a file of slots with large ones.
+//! The data of the engine `split` on the SSD: tables of migrated items and a file of slots with large ones.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -31,13 +31,13 @@ use crate::versions::RecordRef;
 /// In the identity: bytes of a sector of the file of slots.
 pub(super) const SECTOR_OPTION: &str = "split.sector_bytes";
 
-/// Bytes of slots that are freed before somebody gives space back to the file system.
+/// Freed bytes of slots after which space is given back to the file system.
 const TIDY_BYTES: u64 = 64 << 20;
 
-/// Bytes of slots that are retired before somebody looks which of them nobody reads any more.
+/// Retired bytes of slots after which a writer checks which of them nobody reads any more.
 const RETIRED_BYTES: u64 = 16 << 20;
 
-/// What is on the SSD.
+/// The data on the SSD.
 #[derive(Debug)]
 pub(crate) struct Ssd {
     pub(super) core: Arc<Core>,
@@ -47,32 +47,32 @@ pub(crate) struct Ssd {
     pub(super) stamps: Stamps,
     sector_bytes: u32,
     pub(super) cache_is_volatile: bool,
-    /// What items say of where they come from.
+    /// The origin that items name.
     origin: u64,
     pub(super) runs: Runs,
     pub(super) weights: Weights,
     pub(super) pace: Pace,
-    /// Held by whoever migrates or reclaims: where the next migration begins.
+    /// Held while migrating or reclaiming: where the next migration begins.
     pub(super) moving: Mutex<migrate::Moving>,
-    /// Tables that were there at the opening and are not in the manifest: what a killed migration has left.
+    /// Tables that existed at the opening and are not in the manifest: left by a killed migration.
     unknown: Mutex<Vec<u64>>,
-    /// Held by whoever walks along the index after the opening.
+    /// Held while walking along the index after the opening.
     pub(super) counting: Mutex<()>,
-    /// Records that were migrated, and how many bytes these were.
+    /// Records that were migrated, and their bytes.
     pub(super) migrated: AtomicU64,
     pub(super) migrated_bytes: AtomicU64,
-    /// A job that migrates is on its way, and one that reclaims.
+    /// A job that migrates is queued or running, and one that reclaims.
     pub(super) sent: AtomicBool,
     pub(super) reclaiming: AtomicBool,
     /// Nothing is written any more.
     pub(super) stays: AtomicBool,
-    /// Bytes of slots that were retired since somebody looked.
+    /// Bytes of slots retired since the last check.
     retired_bytes: AtomicU64,
     freed_bytes: AtomicU64,
     tidied_at: AtomicU64,
 }
 
-/// Makes an empty file of slots in `dir`, and notes what it was made with.
+/// Creates an empty file of slots in `dir`, and notes what it was made with.
 pub(super) fn create(fs: &dyn Fs, dir: &Path, identity: &mut Identity) -> Result<()> {
     let path = FileName::Slots.path(dir);
     if fs.exists(&path)? {
@@ -82,7 +82,7 @@ pub(super) fn create(fs: &dyn Fs, dir: &Path, identity: &mut Identity) -> Result
                 path.display()
             )));
         }
-        // What a creation that was cut short has left.
+        // Left by a creation that was cut short.
         fs.remove(&path)?;
     }
     let file = fs.open_blocks(&path, true)?;
@@ -96,7 +96,7 @@ pub(super) fn sector_bytes(identity: &Identity) -> Option<u32> {
 }
 
 impl Ssd {
-    /// What is there by the manifest; with the pool that it belongs to, if versions come from there.
+    /// Opens the data that the manifest names; with the pool it belongs to, if versions come from there.
     pub(super) fn open(core: &Arc<Core>, manifest: &Arc<Manifest>, pool: Option<&Pool>) -> Result<Ssd> {
         refuse_missing(core, manifest)?;
         let state = manifest.state();
@@ -171,15 +171,16 @@ impl Ssd {
         }
     }
 
-    /// What a word names holds a version of the key, always.
+    /// A named place always holds a version of the key.
     fn misplaced(&self, key: &[u8], position: Position) -> Error {
         let path = self.core.files.table(position.number());
         let expected = format!("a block with the key {}, as the index has it", key.escape_ascii());
         Error::corruption(&path, position.offset(), expected, "a block without it")
     }
 
-    /// Removes the files that no group of edits has made tables. The index, whose words lead to `named`, must not know any:
-    /// if it does, the manifest has lost its newest group, and a repair needs them.
+    /// Removes the files that no group of edits has made tables. The index, whose words lead to `named`, must
+    /// not know any of them: if it does, the manifest has lost its newest group, and a repair needs the
+    /// files.
     pub(super) fn remove_unknown(&self, named: &BTreeSet<u64>) -> Result<()> {
         if self.core.options.read_only || self.stays.load(Ordering::Acquire) {
             return Ok(());
@@ -197,7 +198,7 @@ impl Ssd {
         Ok(())
     }
 
-    /// Takes tables to which nothing leads out of the manifest, and lets their files go.
+    /// Takes tables that nothing leads to out of the manifest, and releases their files.
     pub(super) fn drop_tables(&self, numbers: &[u64]) -> Result<()> {
         let edits: Vec<_> =
             numbers.iter().map(|&number| crate::manifest::Edit::RemoveTable { number }).collect();
@@ -218,7 +219,7 @@ impl Ssd {
     fn wants_tidying(&self) -> bool {
         let freed = self.freed_bytes.load(Ordering::Relaxed);
         let last = self.tidied_at.load(Ordering::Relaxed);
-        // Somebody may have tidied up between the two.
+        // Another thread may have tidied up between the two.
         freed.saturating_sub(last) >= TIDY_BYTES
             && self.tidied_at.compare_exchange(last, freed, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
@@ -234,7 +235,7 @@ impl Elsewhere for Ssd {
     }
 
     fn store(&self, items: &[Item<'_>]) -> Result<Vec<OnSsd>> {
-        // Before anything is acknowledged that lies there alone.
+        // Before anything is acknowledged that lies only there.
         let number = items.first().map_or(0, |item| item.number);
         self.stamps.write((&self.slots, self.sector_bytes), &self.manifest, number)?;
         let buffers = items.iter().map(|item| item::encode(self.origin, item, self.sector_bytes)).collect();
@@ -310,7 +311,8 @@ impl Elsewhere for Ssd {
     }
 
     fn tidy<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>) {
-        // A limbo counts what waits in it and not its bytes: few large items may take more than there is.
+        // A limbo counts the items in it and not their bytes: a few large items may take more room than there
+        // is.
         if self.retired_bytes.load(Ordering::Relaxed) >= RETIRED_BYTES
             && self.retired_bytes.swap(0, Ordering::Relaxed) >= RETIRED_BYTES
         {

@@ -1,5 +1,5 @@
-//! An item in slots: a version of a key with its number, told for one of this database's by itself. `docs/formats/split.md`
-//! tells it byte by byte.
+//! An item in slots: a version of a key with its number, recognizable by itself as this database's.
+//! `docs/formats/split.md` describes the bytes.
 
 use std::path::Path;
 
@@ -13,8 +13,9 @@ use crate::engine::pm::{Item, Loaded};
 /// Bytes before the key.
 pub(super) const HEAD_BYTES: usize = 32;
 
-/// Its last byte is the version: greater ones are for items of other kinds and with further fields, such as an expiry or the
-/// number of a keyspace. Their heads are as long, and lengths, origin and checksum stay where they are.
+/// Its last byte is the version: greater ones are reserved for items of other kinds and with further fields,
+/// such as an expiry or a keyspace's number. Their heads have the same length, and lengths, origin and
+/// checksum stay in their places.
 const MAGIC: [u8; 8] = *b"TERSLOT1";
 const VERSIONS: std::ops::RangeInclusive<u8> = MAGIC[7]..=b'9';
 
@@ -23,7 +24,7 @@ const NUMBER_BITS: u32 = 48;
 
 const _: () = assert!(crate::batch::MAX_KEY_BYTES <= u16::MAX as usize);
 
-/// An item of the database that says `origin` of itself, in whole sectors.
+/// Encodes an item of the database with this `origin`, in whole sectors.
 pub(super) fn encode(origin: u64, item: &Item<'_>, sector_bytes: u32) -> BlockBuf {
     let bytes = HEAD_BYTES + item.key.len() + item.value.len();
     let mut out = BlockBuf::zeroed(bytes.next_multiple_of(sector_bytes as usize));
@@ -39,7 +40,8 @@ pub(super) fn encode(origin: u64, item: &Item<'_>, sector_bytes: u32) -> BlockBu
     out
 }
 
-/// Of magic and everything behind the checksum; of an item's beginning, what the rest is appended to.
+/// The checksum of the magic and everything after the checksum; for an item's beginning, the value to extend
+/// by the rest.
 pub(super) fn crc(item: &[u8]) -> u32 {
     crc32c_append(crc32c(&item[..8]), &item[12..])
 }
@@ -50,12 +52,13 @@ pub(super) struct Head {
     pub key_len: usize,
     pub value_len: usize,
     pub number: u64,
-    /// A later version wrote it, if the item is sound.
+    /// If the item is sound, a later version wrote it.
     pub is_later: bool,
 }
 
 impl Head {
-    /// The head of an item of that database, if `bytes` begin with one; whether the rest of it is sound it does not say.
+    /// The head of an item of that database, if `bytes` begin with one; says nothing about the rest of the
+    /// item.
     pub fn of(origin: u64, bytes: &[u8]) -> Option<Head> {
         let front: &[u8; HEAD_BYTES] = bytes.first_chunk()?;
         let word =
@@ -71,7 +74,7 @@ impl Head {
         })
     }
 
-    /// Bytes of the item.
+    /// Size of the item.
     pub fn bytes(&self) -> usize {
         HEAD_BYTES + self.key_len + self.value_len
     }
@@ -84,7 +87,8 @@ pub(super) struct Read<'a> {
     pub key: &'a [u8],
 }
 
-/// The item of that database that `bytes` begin with, if there is one and it is sound. A later version may have written it.
+/// The item of that database at the beginning of `bytes`, if there is one and it is sound. A later version
+/// may have written it.
 pub(super) fn decode(origin: u64, bytes: &[u8]) -> Option<Read<'_>> {
     let head = Head::of(origin, bytes)?;
     let item = bytes.get(..head.bytes())?;

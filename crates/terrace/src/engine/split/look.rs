@@ -1,6 +1,6 @@
-//! What lies in a file of slots, found by looking at every sector: for repairs, and for people. Whether
-//! anything leads to an item only the index knows; one to which nothing leads stays until something is
-//! written there or the space is given back.
+//! Finds the contents of a file of slots by examining every sector: for repairs, and for people. Only the
+//! index knows whether anything leads to an item; an item that nothing leads to stays until it is overwritten
+//! or its space is given back.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use super::item::{self, HEAD_BYTES, Head};
 use super::stamp::Stamp;
 use crate::manifest::{KnownStamp, Manifest};
 
-/// Bytes that are read at a time.
+/// Bytes read at a time.
 const READ_BYTES: u64 = 1 << 20;
 
 /// No file of slots has smaller sectors.
 const LEAST_SECTOR_BYTES: u32 = 512;
 
-/// The file `SLOTS` of a database of the engine `split`, to be looked at. Nothing is written, and no index is
+/// The file `SLOTS` of a database of the engine `split`, for examination. Nothing is written, and no index is
 /// needed.
 ///
 /// ```
@@ -61,46 +61,47 @@ pub struct SlotsFile {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum InSlots<'a> {
-    /// A stamp, by which an older copy of the file is told.
+    /// A stamp, which distinguishes the file from an older copy.
     Stamp {
-        /// The byte of the file at which it begins.
+        /// Its offset in the file.
         offset: u64,
-        /// That of the first large item of the session that wrote it.
+        /// The number of the first large item of the session that wrote it.
         number: u64,
         /// Whether it is the one that the manifest knows.
         is_known: bool,
     },
     /// A version of a key.
     Item {
-        /// The byte of the file at which it begins.
+        /// Its offset in the file.
         offset: u64,
-        /// How many sectors it has.
+        /// Its size in sectors.
         sectors: u64,
-        /// The key; what the file has of it, where it ends before.
+        /// The key; only its beginning if the file ends within it.
         key: &'a [u8],
         /// The version's number.
         number: u64,
         /// Bytes of the value.
         value_bytes: u64,
-        /// Whether all of it is there and its checksum holds. It does not where a part of what nothing leads
-        /// to any more was written over.
+        /// Whether all of it is there and its checksum holds. It does not if part of an item that nothing
+        /// leads to any more was overwritten.
         is_sound: bool,
     },
 }
 
-/// Whether a file may have sectors of so many bytes.
+/// Whether a file may have sectors of this size.
 fn are_sectors(bytes: u32) -> bool {
     // A piece that is read consists of whole sectors.
     bytes.is_power_of_two() && (LEAST_SECTOR_BYTES..=READ_BYTES as u32).contains(&bytes)
 }
 
 impl SlotsFile {
-    /// Opens the file at `path`. Whose it is says the manifest beside it or, if there is none that can be
-    /// read, the newest stamp in it.
+    /// Opens the file at `path`. The manifest beside it names its owner or, if no manifest can be read, the
+    /// newest stamp in it.
     ///
     /// # Errors
     ///
-    /// `InvalidFormat` if neither does, and what the system says of a file or directory that cannot be read.
+    /// `InvalidFormat` if neither does, and the system's error for a file or directory that cannot be
+    /// read.
     pub fn open(fs: &dyn Fs, path: &Path) -> Result<SlotsFile> {
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let state = match Manifest::state_in(fs, dir) {
@@ -126,7 +127,7 @@ impl SlotsFile {
         Ok(SlotsFile { file, path: path.to_path_buf(), origin, sector_bytes, known })
     }
 
-    /// That of the database that says `origin` of itself.
+    /// The file of the database with this `origin`.
     pub(super) fn of(fs: &dyn Fs, path: &Path, origin: u64, sector_bytes: u32) -> Result<SlotsFile> {
         let file = fs.open(path, Access::Sequential)?;
         Ok(SlotsFile { file, path: path.to_path_buf(), origin, sector_bytes, known: None })
@@ -142,23 +143,22 @@ impl SlotsFile {
         self.sector_bytes
     }
 
-    /// What its items and stamps say of the database they belong to.
+    /// The origin that its items and stamps name.
     pub fn origin(&self) -> u64 {
         self.origin
     }
 
-    /// Shows what begins at each sector, but for those within an item that is sound: what is there is the
-    /// value's, and nothing can have been written over a part of such an item. Nothing of other databases is
-    /// shown.
+    /// Shows what begins at each sector, except within a sound item: such a sector belongs to the value, and
+    /// no part of a sound item can have been overwritten. It shows nothing of other databases.
     ///
     /// # Errors
     ///
-    /// `InvalidFormat` for a sound item that a later version wrote;
-    /// `Corruption` in the end if the stamp that the manifest knows is not in its place, and where the file ends before
-    /// its length; what the system says of a read that fails; and the errors of `see`.
+    /// `InvalidFormat` for a sound item that a later version wrote; at the end `Corruption` if the
+    /// stamp that the manifest knows is not in its place, or if the file ends before its length; the system's
+    /// error for a failed read; and the errors of `see`.
     ///
-    /// What says of itself that it is an item and is not sound is read to its end, and so is what begins within it: a
-    /// file that was made so that much of it does may take long.
+    /// An unsound item is read to its end, and so is everything that begins within it: a file made up of many
+    /// such items may take long.
     pub fn visit<E: From<Error>>(&self, see: &mut dyn FnMut(InSlots<'_>) -> Result<(), E>) -> Result<(), E> {
         let (len, sector) = (self.file.len(), self.sector_bytes as usize);
         let (mut piece, mut covered, mut is_there) = (Vec::new(), 0, self.known.is_none());
@@ -200,8 +200,8 @@ impl SlotsFile {
         }
     }
 
-    /// The key of the item that begins so at `offset`, and whether it is sound. It may be long: it is read
-    /// piece by piece.
+    /// The key of the item with this head at `offset`, and whether the item is sound. It may be long: it is
+    /// read piece by piece.
     fn read_item(&self, offset: u64, head: &Head, front: &[u8]) -> Result<(Vec<u8>, bool)> {
         let (from, end) = (offset + HEAD_BYTES as u64, offset + head.bytes() as u64);
         let is_whole = end <= self.file.len();
@@ -236,7 +236,7 @@ impl SlotsFile {
     }
 }
 
-/// The newest stamp in the file, of those whose database's origin is wanted, with that.
+/// The newest stamp in the file among those whose origin is wanted, with its origin.
 pub(super) fn newest_stamp(
     file: &dyn ReadFile,
     is_wanted: impl Fn(u64) -> bool,

@@ -1,14 +1,15 @@
-//! Migration: records that are seldom used go, sorted, from PM to tables (SplitKV, section 3.3).
+//! Migration: seldom used records move, sorted, from PM to tables (SplitKV, section 3.3).
 //!
-//! A walk goes round along the index, from where the last one ended, and takes records that the cut takes (`cut.rs`). A
-//! table is written of them, durable and in the manifest; then the word of each is replaced, if it still is that of the
-//! version that was written, and the record goes. Numbers tell versions apart: a record's place may be another's by then.
-//! What hangs over an older version stays until no snapshot needs that one.
+//! A walk goes round the index, from where the last one ended, and takes the records that the cut selects
+//! (`cut.rs`). A table is written from them, and becomes durable and part of the manifest; then the word of
+//! each is replaced, if it still names the version that was written, and the record is retired. Numbers
+//! distinguish versions: a record's place may hold another one by then. A record above an older version stays
+//! until no snapshot needs that version.
 //!
-//! 1. One thread moves at a time, the one that holds `moving`: a job that is sent when the pool is full beyond a share, or a
-//!    writer that has found no room.
-//! 2. Whoever holds it waits for no job and runs none: that might want it, too.
-//! 3. Between a word that is looked at and the one that replaces it the mover is present and holds the shared gate.
+//! 1. Only the thread that holds `moving` moves records: a job that is started when the pool is filled beyond
+//!    a share, or a writer that has found no room.
+//! 2. The holder waits for no job and runs none: that job might want `moving`, too.
+//! 3. Between looking at a word and replacing it the mover is present and holds the shared gate.
 
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
@@ -29,41 +30,41 @@ use crate::manifest::Edit;
 use crate::tables::{MadeTable, TableWriter, WriterOptions};
 use crate::versions::{LINKED_KIND, RECORD_KIND, Record};
 
-/// Keys that are looked at together.
+/// Keys examined together.
 const BATCH_KEYS: usize = 256;
 
-/// Words that are replaced while the gate is held once.
+/// Words replaced during one hold of the gate.
 const CHUNK: usize = 64;
 
-/// Records that are looked at to choose a cut.
+/// Records examined to choose a cut.
 const SAMPLES: usize = 4096;
 
 /// A table takes at most this part of the pool.
 const POOL_SHARE: u64 = 16;
 
-/// A writer without room has at least this part of what records take moved.
+/// A writer without room moves at least this part of all records' bytes.
 const URGENT_SHARE: u64 = 8;
 
-/// Where the index leaves less than this part of the pool to records, the pool is full.
+/// If the index leaves less than this part of the pool to records, the pool is full.
 const LEAST_SHARE: u64 = 64;
 
-/// What a mover knows from the one before.
+/// What a mover keeps for the next one.
 #[derive(Debug, Default)]
 pub(super) struct Moving {
-    /// Where the walk goes on: behind this key.
+    /// Where the walk continues: after this key.
     after: Option<Vec<u8>>,
-    /// Tables that a rewriting leaves alone.
+    /// Tables that are not rewritten.
     pub aside: super::reclaim::Aside,
 }
 
-/// A version on its way, by what its word is replaced.
+/// A version being moved, with what is needed to replace its word.
 #[derive(Debug)]
 pub(super) struct Note {
     pub key: Vec<u8>,
     pub from: From,
 }
 
-/// Where it was.
+/// Its previous place.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum From {
     /// In a record with this number.
@@ -72,7 +73,7 @@ pub(super) enum From {
     Run(Position),
 }
 
-/// Tables being written, and what becomes of the words of their keys.
+/// Tables being written, and the words of their keys that are to be replaced.
 pub(super) struct Mover<'a, I: KeyIndex<Home = Ssd>> {
     store: &'a PmStore<I>,
     writer: TableWriter<'a>,
@@ -108,7 +109,7 @@ impl<'a, I: KeyIndex<Home = Ssd>> Mover<'a, I> {
         Ok(())
     }
 
-    /// Finishes the table being written, if there is one, and has words lead there.
+    /// Finishes the table being written, if there is one, and makes words lead there.
     pub fn finish(&mut self) -> Result<()> {
         let Some(MadeTable { meta, blocks, file }) = self.writer.finish()? else { return Ok(()) };
         let (ssd, core) = (&*self.store.home, &self.store.core);
@@ -148,15 +149,15 @@ impl<'a, I: KeyIndex<Home = Ssd>> Mover<'a, I> {
         Ok(())
     }
 
-    /// Has the word of a key lead to its place in a table, if it is still that of the version that was written. The caller
-    /// holds the gate and is present.
+    /// Makes the word of a key lead to its place in a table, if it still names the version that was written.
+    /// The caller holds the gate and is present.
     fn replace(&self, note: &Note, to: Position) -> Result<bool> {
         let store = self.store;
         let Some(word) = store.decode_some(store.index.get(&note.key)?)? else { return Ok(false) };
         let is_same = match (word, note.from) {
             (VersionRef::Place(OnSsd::Run(position)), From::Run(from)) => position == from,
             (VersionRef::Record(record), From::Record { number }) if !record.is_tombstone() => {
-                // SAFETY: present since before the word was loaded.
+                // SAFETY: the caller has been present since before the word was loaded.
                 let record = unsafe { Record::peek(&store.pool, record)? };
                 record.number == number
             }
@@ -165,7 +166,7 @@ impl<'a, I: KeyIndex<Home = Ssd>> Mover<'a, I> {
         if !is_same {
             return Ok(false);
         }
-        // What the index needs beside may come out of what is kept back: the record is given back soon.
+        // The index may take what else it needs from the room kept back: the record is given back soon.
         let (from, to_bits) = (word.bits(), OnSsd::Run(to).bits());
         let replaced = store
             .pool
@@ -190,12 +191,12 @@ pub(super) fn fill<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Fill {
     Fill { used, capacity: capacity.min(store.pool.max_size().saturating_sub(index + kept)) }
 }
 
-/// Whether records may take less than what the index leaves.
+/// Whether the size of records may be limited further than by what the index leaves.
 fn is_bounded<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> bool {
     store.core.options.split.records_bytes > 0
 }
 
-/// A writer is about to write so many bytes to PM.
+/// Called before a writer writes this many bytes to PM.
 pub(super) fn pace<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, bytes: u64) {
     let ssd = &*store.home;
     if ssd.pace.is_due(bytes) {
@@ -208,7 +209,7 @@ pub(super) fn pace<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, bytes: u64) {
     store.core.slow_down(ssd.pace.delay(bytes));
 }
 
-/// Has the background migrate, unless it does.
+/// Starts a migration in the background, unless one is running.
 fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
     let ssd = &*store.home;
     if store.core.is_scratch || ssd.sent.swap(true, Ordering::AcqRel) {
@@ -218,7 +219,7 @@ fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
         let outcome = run(store);
         store.home.sent.store(false, Ordering::Release);
         if let Err(error) = outcome {
-            // Whoever needs the room tries it again, and is told.
+            // A writer that needs the room tries again, and gets the error.
             tracing::warn!(%error, "records stay in persistent memory for now");
             store.core.counters.background_errors.add(1);
         }
@@ -248,7 +249,8 @@ fn run<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
     }
 }
 
-/// Makes room for a writer that holds nothing; whether it, or somebody who was at it, has come to something.
+/// Makes room for a writer that holds nothing; returns whether it, or another thread doing the same, has
+/// succeeded.
 pub(super) fn relieve<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<bool> {
     let ssd = &*store.home;
     let before = ssd.migrated.load(Ordering::Acquire);
@@ -258,7 +260,7 @@ pub(super) fn relieve<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<boo
     }
     let fill = fill(store);
     if fill.capacity < store.pool.max_size() / LEAST_SHARE && !is_bounded(store) {
-        // The index has taken the pool: what could be moved is not worth a table.
+        // The index has filled the pool: the rest is not worth a table.
         return Ok(false);
     }
     let goal = fill.beyond(store.core.options.split.low_share).max(fill.used / URGENT_SHARE);
@@ -274,13 +276,13 @@ pub(super) fn relieve<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<boo
     drop(moving);
     reclaim::send(store);
     match outcome {
-        // The pool is what the writer is told of.
+        // The writer is told of the pool.
         Err(e) if e.is_out_of_space() => Ok(false),
         outcome => outcome.map(|()| moved > 0),
     }
 }
 
-/// Moves records of about `goal` bytes to tables; how many bytes it were.
+/// Moves records of about `goal` bytes to tables; returns the bytes moved.
 fn migrate<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, moving: &mut Moving, goal: u64) -> Result<u64> {
     let start = store.core.env.clock.now();
     let cut = choose(store, goal);
@@ -296,7 +298,7 @@ fn migrate<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, moving: &mut Moving, goa
     ssd.migrated_bytes.fetch_add(moved, Ordering::Relaxed);
     ssd.pace.migrated(moved, store.core.env.clock.now() - start);
     {
-        // What has been moved is freed when its readers have left.
+        // The moved records are freed when their readers have left.
         let _shared = store.gate.shared();
         store.give_back();
     }
@@ -305,7 +307,7 @@ fn migrate<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, moving: &mut Moving, goa
     outcome.map(|()| moved)
 }
 
-/// Walks round once at most, from where the last walk ended.
+/// Walks round at most once, from where the last walk ended.
 fn walk_round<I: KeyIndex<Home = Ssd>>(
     store: &PmStore<I>,
     moving: &mut Moving,
@@ -337,21 +339,22 @@ fn walk_round<I: KeyIndex<Home = Ssd>>(
             return Ok(());
         }
         if is_over {
-            // Keys begin again.
+            // Keys start from the beginning again.
             mover.finish()?;
             (from, is_second) = (None, true);
         }
     }
 }
 
-/// A record that goes.
+/// A record that migrates.
 struct Going {
     key: Vec<u8>,
     value: Vec<u8>,
     number: u64,
 }
 
-/// The next keys behind `from`: copies of the records that go; of the others, weights are lowered.
+/// Takes the next keys after `from`: returns copies of the records that migrate, and lowers the weights of
+/// the others.
 fn look<I: KeyIndex<Home = Ssd>>(
     store: &PmStore<I>,
     batch: &mut ScanBatch,
@@ -370,9 +373,9 @@ fn look<I: KeyIndex<Home = Ssd>>(
         if word.is_tombstone() || word.is_remote() {
             continue;
         }
-        // SAFETY: present since before the word was loaded.
+        // SAFETY: the caller has been present since before the word was loaded.
         let loaded = unsafe { Record::load(&store.pool, word) }.and_then(|found| found.of(&store.pool, key));
-        // Whoever asks for what is damaged is told; it is in nobody's way.
+        // A reader of the damaged record gets the error; the record hinders nobody.
         let Ok(record) = loaded else { continue };
         if !cut.takes((weights.get(word.offset()), record.number)) {
             weights.lower(word.offset(), cut.average);
@@ -386,13 +389,13 @@ fn look<I: KeyIndex<Home = Ssd>>(
     Ok(going)
 }
 
-/// The cut by which records of about `goal` bytes go.
+/// The cut by which records of about `goal` bytes migrate.
 fn choose<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, goal: u64) -> Cut {
     let _here = store.limbo.enter();
     let used = fill(store).used.max(1);
     let slots = store.pool.some_slots(&[RECORD_KIND, LINKED_KIND], SAMPLES);
     let sample = |at: u64| -> Option<Sample> {
-        // A guess does: what is written there meanwhile only makes it another one.
+        // A guess is enough: a write there meanwhile only makes it another guess.
         Some((store.home.weights.get(at), Record::number_at(&store.pool, at)?))
     };
     let mut samples: Vec<Sample> = slots.into_iter().filter_map(sample).collect();

@@ -1,33 +1,34 @@
-//! How full the records' part of the pool is, when somebody looks, and how much writers are slowed by that.
+//! How full the records' part of the pool is, when to check that, and how much writers are throttled.
 //!
-//! Writers are slowed little by little from a point above that at which migration begins, to less than what migration lately
-//! came to when the pool is full: so it catches up before they have to wait for it.
+//! Throttling begins above the share at which migration begins, and grows as the pool fills; in a full pool
+//! writers are slower than the recent migration rate, so migration catches up before writers have to wait for
+//! it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::options::SplitOptions;
 
-/// Of the bytes that records may take, the part that is written between two looks.
+/// The part of the records' capacity that is written between two checks.
 const LOOKS: u64 = 256;
 
-/// Bytes of records to a look, at least.
+/// The least bytes of records between two checks.
 const LEAST_STEP_BYTES: u64 = 1 << 10;
 
-/// Above where migration begins, the part of what is left that is filled before writers are slowed.
+/// The part of the room above the migration threshold that fills before throttling begins.
 const LEEWAY: f64 = 0.25;
 
-/// What migration is thought to come to a second before it has shown it.
+/// The assumed migration rate, in bytes a second, before one was measured.
 const FIRST_RATE: u64 = 64 << 20;
 
-/// By what migration comes to, how fast writers may be when they begin to be slowed, and in a full pool.
+/// Writers' speed, as a multiple of the migration rate, when throttling begins, and in a full pool.
 const FASTEST: f64 = 4.0;
 const SLOWEST: f64 = 0.5;
 
-/// A write is not held up for longer.
+/// The longest delay of a write.
 const LONGEST: Duration = Duration::from_millis(5);
 
-/// How full it is.
+/// How full the records' part is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Fill {
     /// Bytes of records.
@@ -47,8 +48,8 @@ impl Fill {
     }
 }
 
-/// Nanoseconds for a KiB that is written, of a pool that is so full, where migration comes to `rate` bytes a second and
-/// begins at the share `high`.
+/// Nanoseconds of delay for each KiB written, if `share` of the pool is full and migration reaches `rate`
+/// bytes a second and begins at the share `high`.
 fn nanos_per_kib(share: f64, high: f64, rate: u64) -> u64 {
     let from = high + (1.0 - high) * LEEWAY;
     if share <= from {
@@ -59,7 +60,7 @@ fn nanos_per_kib(share: f64, high: f64, rate: u64) -> u64 {
     (1024.0 * 1e9 / allowed) as u64
 }
 
-/// When to look, and how much to wait.
+/// When to check, and how long to wait.
 #[derive(Debug)]
 pub(super) struct Pace {
     high: f64,
@@ -80,14 +81,14 @@ impl Pace {
         }
     }
 
-    /// Counts what is about to be written; whether somebody should look how full it is.
+    /// Counts what is about to be written; returns whether to check how full the pool is.
     pub fn is_due(&self, bytes: u64) -> bool {
         let step = self.step.load(Ordering::Relaxed);
         let before = self.since_look.fetch_add(bytes, Ordering::Relaxed);
         before < step && before + bytes >= step
     }
 
-    /// Somebody has looked.
+    /// Notes the result of a check.
     pub fn note(&self, fill: Fill) {
         let rate = self.rate.load(Ordering::Relaxed);
         self.nanos_per_kib.store(nanos_per_kib(fill.share(), self.high, rate), Ordering::Relaxed);
@@ -95,7 +96,7 @@ impl Pace {
         self.since_look.store(0, Ordering::Relaxed);
     }
 
-    /// So many bytes were migrated in that time.
+    /// Notes that this many bytes were migrated in this time.
     pub fn migrated(&self, bytes: u64, took: Duration) {
         let nanos = took.as_nanos() as u64;
         if nanos > 0 && bytes > 0 {
@@ -104,7 +105,7 @@ impl Pace {
         }
     }
 
-    /// How long a write of so many bytes waits.
+    /// The delay of a write of this many bytes.
     pub fn delay(&self, bytes: u64) -> Duration {
         let nanos = self.nanos_per_kib.load(Ordering::Relaxed);
         if nanos == 0 {
@@ -125,7 +126,7 @@ mod tests {
         let steps: Vec<u64> = (86..=100).map(|percent| at(f64::from(percent) / 100.0)).collect();
         assert!(steps[0] > 0 && steps.is_sorted());
         assert_eq!(at(1.0), at(7.0));
-        // Half of what migration comes to: 512 KiB a second, a KiB in about two milliseconds.
+        // Half of the migration rate: 512 KiB a second, a KiB in about two milliseconds.
         assert!((1_900_000..2_000_000).contains(&at(1.0)), "{}", at(1.0));
     }
 

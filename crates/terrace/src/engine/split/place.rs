@@ -1,14 +1,14 @@
-//! Where a version on the SSD lies, in the word of an index. `docs/formats/split.md` tells it bit by bit.
+//! The place of a version on the SSD, as a word of an index. `docs/formats/split.md` describes the bits.
 
 use terrace_disk::Slot;
 use terrace_table::Position;
 
 use crate::engine::pm::Place;
 
-/// In a word: it is a block of a table. The rest is its position, whose upper bits are clear.
+/// A word with this bit names a block of a table. The rest is its position, whose upper bits are clear.
 const IN_RUN: u64 = 0b01 << 62;
 
-/// In a word: it is slots of the file of slots, whose 60 bits are the lower ones.
+/// A word with this bit names slots of the file of slots, whose 60 bits are the lower ones.
 const IN_SLOT: u64 = 0b10 << 62;
 
 const TAGS: u64 = 0b11 << 62;

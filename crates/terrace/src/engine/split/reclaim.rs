@@ -1,8 +1,10 @@
-//! Reclaiming: tables of which much is dead are rewritten, together with those that they overlap, so that their space comes
-//! back and a range meets fewer of them. Which, decides what `slm` decides by (`compaction/selective`).
+//! Reclaiming: tables with many dead entries are rewritten, together with those that they overlap, so that
+//! their space is recovered and a range meets fewer of them. The choice follows the same rules as in `slm`
+//! (`compaction/selective`).
 //!
-//! An entry is live if the word of its key leads to its block. What only a link under a newer version leads to stays where it
-//! is, and so does its table, until no snapshot needs it. A table to which nothing leads leaves.
+//! An entry is live if the word of its key leads to its block. An entry that only a link under a newer
+//! version leads to stays in its place, and so does its table, until no snapshot needs it. A table that
+//! nothing leads to is dropped.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -23,24 +25,25 @@ use crate::tables::merge_ahead;
 /// Bytes read ahead from each input, at most.
 const READAHEAD_BYTES: usize = 512 << 10;
 
-/// Tables that are left alone, and what has to change before they are rewritten.
+/// Tables that are not rewritten, and what must change before they are.
 #[derive(Debug, Default)]
 pub(super) struct Aside {
-    /// Of which a rewriting has left so many entries. Links lead to these, for snapshots: another one would find nothing to
-    /// do, whatever other snapshots come and go. It is looked at again when some of them have died.
+    /// Tables in which a rewriting has left this many entries. Links lead to these entries, for snapshots:
+    /// another rewriting would find nothing to do, whatever other snapshots come and go. The table is
+    /// considered again when some of them have died.
     left: BTreeMap<u64, u64>,
-    /// Whose rewriting has failed: others come first.
+    /// Tables whose rewriting has failed: others come first.
     failed: BTreeSet<u64>,
 }
 
 impl Aside {
-    /// Of `runs` those that have been rewritten as far as they can be.
+    /// Those of `runs` that have been rewritten as far as possible.
     fn pinned(&self, runs: &[Run]) -> BTreeSet<u64> {
         let is_pinned = |run: &&Run| self.left.get(&run.number).is_some_and(|left| run.live >= *left);
         runs.iter().filter(is_pinned).map(|run| run.number).collect()
     }
 
-    /// These were rewritten, and `runs` are left.
+    /// Notes that these were rewritten, and `runs` are left.
     fn rewritten(&mut self, inputs: &[u64], runs: &[Run]) {
         self.left.retain(|number, _| runs.iter().any(|run| run.number == *number));
         let left = runs.iter().filter(|run| run.live > 0 && inputs.contains(&run.number));
@@ -48,7 +51,7 @@ impl Aside {
     }
 }
 
-/// Has the background reclaim what is worth it.
+/// Starts reclaiming in the background what is worth it.
 pub(super) fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
     let ssd = &*store.home;
     if store.core.is_scratch || !ssd.runs.are_counted() || ssd.reclaiming.swap(true, Ordering::AcqRel) {
@@ -57,7 +60,7 @@ pub(super) fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
     let sent = store.jobs.spawn(Lane::Compaction, &store.me, |store| {
         store.home.reclaiming.store(false, Ordering::Release);
         if let Err(error) = run(store) {
-            // The tables are as they were, and are chosen again.
+            // The tables are unchanged, and will be chosen again.
             tracing::warn!(%error, "space of tables could not be reclaimed");
             store.core.counters.background_errors.add(1);
         }
@@ -75,7 +78,7 @@ fn run<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
         }
         drop(moving);
         if store.jobs.others_wait() {
-            // Other databases have their turn.
+            // Other databases get their turn.
             send(store);
             return Ok(());
         }
@@ -84,7 +87,7 @@ fn run<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
     Ok(())
 }
 
-/// Rewrites every table of which anything is dead, or that overlaps another one.
+/// Rewrites every table that has dead entries or overlaps another one.
 pub(super) fn all<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
     let mut moving = store.home.moving.lock();
     if !store.home.runs.are_counted() {
@@ -98,7 +101,7 @@ pub(super) fn all<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
     Ok(())
 }
 
-/// Does what is worth the most; false if nothing is.
+/// Does the most worthwhile rewriting; false if none is.
 fn reclaim_next<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, moving: &mut Moving) -> Result<bool> {
     if drop_dead(store)? {
         return Ok(true);
@@ -118,7 +121,8 @@ fn reclaim_next<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, moving: &mut Moving
     };
     let mut choice = choose(&view, &options);
     if choice.is_none() && !moving.aside.failed.is_empty() {
-        // Those failed in an earlier job, as this one would have ended. Nothing else is left to be done: it is their turn.
+        // Those failed in an earlier job, as this one would have ended. Nothing else is left to do: now they
+        // are tried.
         view.busy.retain(|number| !moving.aside.failed.contains(number) || pinned.contains(number));
         moving.aside.failed.clear();
         choice = choose(&view, &options);
@@ -129,7 +133,7 @@ fn reclaim_next<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, moving: &mut Moving
     Ok(true)
 }
 
-/// The manifest's tables with the counts as they are.
+/// The manifest's tables with the current counts.
 fn counted(state: &State, runs: &[Run]) -> State {
     let mut state = state.clone();
     for run in runs {
@@ -142,7 +146,7 @@ fn counted(state: &State, runs: &[Run]) -> State {
     state
 }
 
-/// Lets tables go to which nothing leads, and those that the manifest took although that seemed to have failed.
+/// Drops tables that nothing leads to, and those that the manifest took although that seemed to have failed.
 fn drop_dead<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<bool> {
     let ssd = &*store.home;
     ssd.core.files.sweep(&ssd.manifest);
@@ -154,7 +158,7 @@ fn drop_dead<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<bool> {
     Ok(!dead.is_empty())
 }
 
-/// Writes what is live in `inputs` into new tables. Those of which nothing is left go.
+/// Writes the live entries of `inputs` into new tables. Inputs of which nothing is left are dropped.
 fn rewrite<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, inputs: &[u64], moving: &mut Moving) -> Result<()> {
     let mut mover = Mover::new(store);
     let outcome = merge_into(store, inputs, &mut mover).and_then(|()| mover.finish());
@@ -181,7 +185,7 @@ fn merge_into<I: KeyIndex<Home = Ssd>>(
             return Ok(());
         }
         if let (Kind::Put, Some(position)) = (cursor.kind(), cursor.position()) {
-            // What a word leads to stays there: only movers change it to another table's.
+            // A word keeps its place: only movers change it to another table's.
             let is_live = store.index.get(cursor.key())? == Some(OnSsd::Run(position).bits());
             if is_live {
                 let value = cursor.value()?;
@@ -201,7 +205,7 @@ mod tests {
         Run { number, entries: 10, live, bytes: 100 }
     }
 
-    /// What a rewriting has left is looked at again when less of it lives, and not before.
+    /// A rewritten table is considered again when fewer of its entries live, and not before.
     #[test]
     fn what_is_left_rests_until_some_of_it_has_died() {
         let mut aside = Aside::default();

@@ -1,8 +1,9 @@
 //! What a repair finds on the SSD.
 //!
-//! Of tables, those that are sound stay, and of damaged ones the sound blocks go into new ones (`salvage/`). The file of slots
-//! stays as it is: each item in it tells for itself whether it is sound. Where the index does not tell which item is a
-//! key's, all tables and every sector of the file are read, and of each key the version with the highest number is taken.
+//! Sound tables stay; the sound blocks of damaged ones go into new ones (`salvage/`). The file of slots stays
+//! as it is: each item in it shows by itself whether it is sound. If the index does not tell which item is a
+//! key's, all tables and every sector of the file are read, and for each key the version with the highest
+//! number is taken.
 
 use terrace_base::Result;
 use terrace_disk::{Access, Slot, Slots};
@@ -36,9 +37,9 @@ pub(super) fn salvage(
         create(core.fs(), &core.dir, identity)?;
     }
     if sector_bytes(identity).is_none() {
-        // The manifest knew, and so does the newest stamp.
+        // The manifest knew the size, and so does the newest stamp.
         let stamped = stamped_sector_bytes(&core, identity.origin())?;
-        // Nothing large was written since there are stamps: it is likely the same drive.
+        // Nothing large was written since stamps exist: it is likely the same drive.
         let of_drive = || Ok(core.fs().open_blocks(&path, false)?.geometry().sector_bytes);
         let bytes = stamped.map_or_else(of_drive, Ok)?;
         identity.options.insert(SECTOR_OPTION.into(), bytes.to_string());
@@ -47,7 +48,7 @@ pub(super) fn salvage(
     Ok(Salvaged { tables: sound.into_iter().map(|(_, meta)| (0, meta)).collect(), salvaged, stamp })
 }
 
-/// The stamp that the manifest knew, if it is in the file of slots; else that is told.
+/// The stamp that the manifest knew, if it is in the file of slots; otherwise that is reported.
 fn sound_stamp(
     base: &mut Salvage,
     known: Option<KnownStamp>,
@@ -65,13 +66,13 @@ fn sound_stamp(
     }
 }
 
-/// The bytes of a sector that the newest stamp in the file of slots tells.
+/// The sector size in the newest stamp of the file of slots.
 fn stamped_sector_bytes(core: &Core, origin: u64) -> Result<Option<u32>> {
     let file = core.fs().open(&FileName::Slots.path(&core.dir), Access::Sequential)?;
     Ok(newest_stamp(&*file, |of| of == origin)?.map(|(_, stamp)| stamp.sector_bytes))
 }
 
-/// Tells of every version in tables and slots.
+/// Reports every version in tables and slots.
 pub(super) fn gather(ssd: &Ssd, take: &mut Tell<'_>) -> Result<()> {
     let numbers: Vec<u64> = ssd.manifest.state().tables.keys().copied().collect();
     for number in numbers {
@@ -101,5 +102,5 @@ fn gather_slots(ssd: &Ssd, take: &mut Tell<'_>) -> Result<()> {
     })
 }
 
-/// Bits of a slot that say how many sectors it has (`docs/formats/slots.md`).
+/// Bits of a slot that hold its number of sectors (`docs/formats/slots.md`).
 const SECTOR_COUNT_BITS: u32 = 22;

@@ -1,9 +1,11 @@
-//! How many entries of each table are live: a count in DRAM, made by a walk along the index after an opening.
+//! The number of live entries of each table: a count in DRAM, made by a walk along the index after an
+//! opening.
 //!
-//! 1. Of a table that was made since the opening every entry is counted when its word is published, and counted out when that
-//!    is replaced. It is known from the start.
-//! 2. Of one that was there before, those are counted that the walk has met. The walk takes a piece of the index while
-//!    nobody writes; so what dies behind it was counted, and what dies before it is not counted at all.
+//! 1. In a table made since the opening every entry is counted when its word is published, and subtracted
+//!    when that word is replaced. The count is known from the start.
+//! 2. In an earlier table those entries are counted that the walk has met. The walk takes a piece of the
+//!    index while nobody writes; so an entry that dies behind the walk was counted, and one that dies ahead
+//!    of it is never counted.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +23,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Bytes that are in vain.
+    /// Bytes of dead entries.
     pub fn dead_bytes(&self) -> u64 {
         let dead = self.entries.saturating_sub(self.live);
         (u128::from(self.bytes) * u128::from(dead) / u128::from(self.entries.max(1))) as u64
@@ -41,7 +43,7 @@ pub(super) struct Runs(Mutex<Counts>);
 
 #[derive(Debug)]
 struct Counts {
-    /// With the live entries of each, its entries and its bytes.
+    /// Each with its live entries, its entries and its bytes.
     tables: BTreeMap<u64, (i64, u64, u64)>,
     census: Census,
     /// Tables from this one on were made since the opening.
@@ -49,14 +51,14 @@ struct Counts {
 }
 
 impl Runs {
-    /// Those of `state`, none of which is counted.
+    /// The tables of `state`, none of which is counted.
     pub fn new(state: &State) -> Runs {
         let of = |table: &crate::manifest::TableState| (0, table.meta.entries, table.meta.file_bytes);
         let tables = state.tables.iter().map(|(number, table)| (*number, of(table))).collect();
         Runs(Mutex::new(Counts { tables, census: Census::At(None), first_new: state.next_file }))
     }
 
-    /// A table has been made, to which no word leads yet.
+    /// A table was made that no word leads to yet.
     pub fn add(&self, number: u64, entries: u64, bytes: u64) {
         self.0.lock().tables.insert(number, (0, entries, bytes));
     }
@@ -82,8 +84,8 @@ impl Runs {
         }
     }
 
-    /// The walk has met all keys up to `reached`, among which so many entries of each table were named that were not counted
-    /// yet. Nobody writes meanwhile.
+    /// The walk has met all keys up to `reached`; `found` has the numbers of named entries of each table that
+    /// were not counted yet. Nobody writes meanwhile.
     pub fn counted(&self, reached: Option<&[u8]>, found: &BTreeMap<u64, u64>) {
         let mut counts = self.0.lock();
         let first_new = counts.first_new;
@@ -107,7 +109,7 @@ impl Runs {
         !matches!(self.0.lock().census, Census::At(None))
     }
 
-    /// Whether the counts are true.
+    /// Whether the counts are complete.
     pub fn are_counted(&self) -> bool {
         matches!(self.0.lock().census, Census::Done)
     }

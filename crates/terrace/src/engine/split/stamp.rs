@@ -1,8 +1,9 @@
-//! A stamp in the file of slots, by which an older copy of the file is told. `docs/formats/split.md` tells it byte by byte.
+//! A stamp in the file of slots, which distinguishes the file from an older copy. `docs/formats/split.md`
+//! describes the bytes.
 //!
-//! A session writes one before its first large item, and has the manifest know where it is and what number it has; then the
-//! stamp before it goes. An older copy has something else there: no other stamp has that number. A session that writes
-//! nothing large leaves the file and its stamp as they are.
+//! A session writes one before its first large item, and records its place and number in the manifest; then
+//! the previous stamp is removed. An older copy has something else in that place: no other stamp has that
+//! number. A session that writes nothing large leaves the file and its stamp unchanged.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,7 +21,7 @@ const MAGIC: [u8; 8] = *b"TERSTAMP";
 
 const _: () = assert!(STAMP_BYTES == 8 + 4 + 4 + 8 + 8 && STAMP_BYTES <= 512);
 
-/// What a stamp says.
+/// The contents of a stamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
     pub number: u64,
@@ -29,7 +30,7 @@ pub(super) struct Stamp {
 }
 
 impl Stamp {
-    /// The stamp in the file of the database that says `origin` of itself, in a sector.
+    /// Encodes the stamp in the file of the database with this `origin`, in a sector.
     pub fn encode(&self, origin: u64) -> BlockBuf {
         let mut out = BlockBuf::zeroed(self.sector_bytes as usize);
         out[..8].copy_from_slice(&MAGIC);
@@ -41,13 +42,12 @@ impl Stamp {
         out
     }
 
-    /// The stamp of that database that `bytes` begin with, if there is one.
+    /// The stamp of that database at the beginning of `bytes`, if there is one.
     pub fn decode(origin: u64, bytes: &[u8]) -> Option<Stamp> {
         Stamp::with_origin(bytes).and_then(|(found, stamp)| (found == origin).then_some(stamp))
     }
 
-    /// The stamp that `bytes` begin with, if there is one, and what the database says of itself that wrote
-    /// it.
+    /// The stamp at the beginning of `bytes`, if there is one, with the origin of the database that wrote it.
     pub fn with_origin(bytes: &[u8]) -> Option<(u64, Stamp)> {
         let front: &[u8; STAMP_BYTES] = bytes.first_chunk()?;
         let word =
@@ -58,22 +58,22 @@ impl Stamp {
     }
 }
 
-/// Of magic and everything behind the checksum.
+/// The checksum of the magic and everything after the checksum.
 fn crc(stamp: &[u8]) -> u32 {
     crc32c_append(crc32c(&stamp[..8]), &stamp[12..STAMP_BYTES])
 }
 
-/// The stamps that are in the file of an open database.
+/// The stamps in the file of an open database.
 #[derive(Debug, Default)]
 pub(super) struct Stamps {
     /// One was written since the opening.
     is_stamped: AtomicBool,
-    /// The one that the manifest knows, or those that it may know after a group of it has failed.
+    /// The stamp that the manifest knows, or those that it may know after one of its groups has failed.
     slots: Mutex<Vec<Slot>>,
 }
 
 impl Stamps {
-    /// Those of a file that is as the manifest says.
+    /// The stamps of a file that matches the manifest.
     pub fn of(known: Option<KnownStamp>) -> Stamps {
         let slots = known.and_then(|known| Slot::from_bits(known.slot)).into_iter().collect();
         Stamps { is_stamped: AtomicBool::new(false), slots: Mutex::new(slots) }
@@ -85,12 +85,12 @@ impl Stamps {
         if are_counted { self.slots.lock().len() as u64 } else { 0 }
     }
 
-    /// Does `work` with the slots of stamps, which do not change meanwhile.
+    /// Runs `work` with the slots of stamps, which do not change meanwhile.
     pub fn with<T>(&self, work: impl FnOnce(&[Slot]) -> T) -> T {
         work(&self.slots.lock())
     }
 
-    /// Writes the stamp `number`, which nothing had before, unless one was written since the opening.
+    /// Writes the stamp `number`, which nothing used before, unless one was written since the opening.
     pub fn write(
         &self,
         (slots, sector_bytes): (&Slots, u32),
@@ -110,7 +110,7 @@ impl Stamps {
         manifest.apply(&[Edit::Stamp(KnownStamp { slot: slot.to_bits(), number })])?;
         self.is_stamped.store(true, Ordering::Release);
         stamps.pop();
-        // Nobody reads stamps but an opening, which goes by the manifest.
+        // Only an opening reads stamps, and it follows the manifest.
         let gone = std::mem::replace(&mut *stamps, vec![slot]);
         gone.into_iter().try_for_each(|old| slots.retire(old).and_then(|()| slots.free(old)))
     }

@@ -1,4 +1,4 @@
-//! The index of the engine `split`: an SPTree, as of the engine of that name, and what goes with it.
+//! The index of the engine `split`: an SPTree like that of the engine `sptree`, with its surroundings.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::engine::pm::KeyIndex;
 use crate::manifest::{Identity, Manifest};
 use crate::options::EngineKind;
 
-/// The root of the tree; its top layer has another, with `.top` behind.
+/// The root of the tree; its top layer has its own, with `.top` appended.
 const ROOT: &str = "split.index";
 
 /// The tree.
 #[derive(Debug)]
 pub(crate) struct SplitTree(SpTree);
 
-/// Where a walk stands: behind this key, or at the beginning.
+/// The position of a walk: after this key, or at the beginning.
 #[derive(Debug, Default)]
 pub(crate) struct Cursor {
     pub after: Option<Vec<u8>>,

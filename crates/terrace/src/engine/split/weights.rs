@@ -1,25 +1,26 @@
-//! How often records are read and written: a counter in DRAM for each piece of the pool.
+//! How often records are read and written: one counter in DRAM for each piece of the pool.
 //!
-//! A counter is found by where its record lies, and costs a read one byte in the caches. Several small records may share
-//! one, and counts that two threads make at once may come to one: it is a guess of what is worth keeping, and no more. It
-//! does not outlive the process: after an opening everything weighs nothing, and the oldest go first.
+//! A counter is found by its record's offset, and costs a read one byte in the caches. Several small records
+//! may share one, and counts that two threads make at once may count as one: it only estimates what is worth
+//! keeping. It does not outlive the process: after an opening every weight is zero, and the oldest records
+//! migrate first.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Bytes of the pool to a counter, where memory does not forbid that.
+/// Bytes of the pool for each counter, if the memory budget allows that.
 const PIECE_BYTES: u64 = 256;
 
-/// Counters are at most one to so many bytes of the memory budget.
+/// At most one counter for each so many bytes of the memory budget.
 const BUDGET_SHARE: u64 = 16;
 
-/// A counter that has come this far stays there.
+/// A counter that reaches this stays there.
 const MOST: u8 = u8::MAX;
 
 /// The counters of a pool.
 #[derive(Debug)]
 pub(super) struct Weights {
     counters: Box<[AtomicU8]>,
-    /// Bytes of the pool to a counter.
+    /// Bytes of the pool for each counter.
     piece: u64,
 }
 
@@ -35,7 +36,7 @@ impl Weights {
         self.counters.get((offset / self.piece) as usize)
     }
 
-    /// How much the record at `offset` weighs.
+    /// The weight of the record at `offset`.
     pub fn get(&self, offset: u64) -> u8 {
         self.counter(offset).map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
@@ -57,7 +58,7 @@ impl Weights {
         }
     }
 
-    /// Takes so much off what the record at `offset` weighs.
+    /// Subtracts `by` from the weight of the record at `offset`.
     pub fn lower(&self, offset: u64, by: u8) {
         self.set(offset, self.get(offset).saturating_sub(by));
     }

@@ -1,7 +1,7 @@
 //! The engine `sptree`: everything in persistent memory, behind an SPTree (Spot-On, chapter 4), with ranges.
 //!
-//! What it has in common with other engines of its sort is in `engine/pm`. `docs/engines/sptree.md` tells the design, its
-//! parameters and what it is good and bad at.
+//! `engine/pm` has what it shares with other engines of its sort. `docs/engines/sptree.md` describes the
+//! design, its parameters, its strengths and its weaknesses.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::core::Core;
 use crate::manifest::{Identity, Manifest};
 use crate::options::EngineKind;
 
-/// The root of the tree; its top layer has another, with `.top` behind.
+/// The root of the tree; its top layer has its own, with `.top` appended.
 const ROOT: &str = "sptree.index";
 
-/// Where a walk stands: behind this key, or at the end.
+/// The position of a walk: after this key, or at the end.
 #[derive(Debug, Default)]
 pub(crate) struct Cursor {
     after: Option<Vec<u8>>,
@@ -61,14 +61,15 @@ impl KeyIndex for SpTree {
         SpTree::open(pool, ROOT, &options(core))
     }
 
-    /// What is in logs comes back into buffers as large as they can be, so nothing has to be put anywhere in the pool.
+    /// The logs' contents return into buffers as large as they can be, so nothing has to be allocated in the
+    /// pool.
     fn open_to_salvage(pool: &Pool, core: &Core) -> Result<Self> {
         let leaf_entries = SpOptions::default().leaf_entries;
         SpTree::open(pool, ROOT, &SpOptions { buffered: true, leaf_entries, ..options(core) })
     }
 
-    /// A leaf's slot is drained before the bitmap that makes it count. A write buffer's entry is durable with the log's
-    /// record, before which nothing is drained.
+    /// A leaf's slot is drained before the bitmap that makes it valid. A write buffer's entry is durable with
+    /// the log's record, and nothing is drained before that.
     fn drains_first(&self) -> bool {
         !self.is_buffered()
     }

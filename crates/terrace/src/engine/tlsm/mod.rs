@@ -1,4 +1,5 @@
-//! TLSM: an LSM-tree whose upper runs are lists in persistent memory, which compactions merge by moving places of records.
+//! TLSM: an LSM-tree whose upper runs are lists in persistent memory, which compactions merge by moving
+//! records' places.
 //!
 //! ```text
 //!   write ──▶ commit log (PM)
@@ -6,16 +7,17 @@
 //!               one copy into a buffer    lists and buffers (PM), as tiering wants it; below them SSTables
 //! ```
 //!
-//! Memtables, log and levels are the [leveled core](crate::leveled)'s; lists are [`levels::lists`](crate::levels::lists), on
-//! [`terrace_index::pmlist`]; which runs are lists is [`Tiering`](crate::compaction::leveled::Tiering)'s. Here is what
-//! options say to them.
+//! Memtables, log and levels come from the [leveled core](crate::leveled); lists from
+//! [`levels::lists`](crate::levels::lists), on [`terrace_index::pmlist`];
+//! [`Tiering`](crate::compaction::leveled::Tiering) decides which runs are lists. This folder passes the
+//! options to them.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `open.rs` | opening and creating |
 //! | `repair.rs` | bringing back what is sound |
 //!
-//! `docs/engines/tlsm.md` tells the design, its parameters and what it is good and bad at.
+//! `docs/engines/tlsm.md` describes the design, its parameters, its strengths and its weaknesses.
 
 mod open;
 mod repair;

@@ -1,4 +1,4 @@
-//! Opening and creating: as for `lsm` with its log in the pool, where lists lie, too.
+//! Opening and creating: as for `lsm` with its log in the pool, where the lists lie, too.
 
 use std::sync::Arc;
 
@@ -25,10 +25,10 @@ const IN_POOL: Beside = Beside {
     is_used: |pool| !Lists::new(pool, 0).heads().is_empty(),
 };
 
-/// The share of the pool that is neither for lists nor for logs.
+/// The share of the pool that neither lists nor logs may use.
 const SPARE_SHARE: u64 = 16;
 
-/// Where the log lies: in the pool.
+/// The log's place: in the pool.
 pub(super) fn log_home() -> LogHome {
     LogHome { engine: EngineKind::Tlsm, asked: LogPlace::Auto, first: Vec::new, beside: IN_POOL }
 }
@@ -42,8 +42,8 @@ pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
     Ok((tlsm, last))
 }
 
-/// Wires the engine around what has been opened, and brings it to rest. In a repair there is no pool: logs lie elsewhere, and
-/// what was in lists is in tables.
+/// Assembles the engine from its opened parts, and brings it to rest. In a repair there is no pool: logs lie
+/// elsewhere, and the lists' contents are in tables.
 pub(super) fn assemble(
     core: Arc<Core>,
     Opened { manifest, pool, found }: Opened,
@@ -67,7 +67,7 @@ pub(super) fn assemble(
     Ok(tlsm)
 }
 
-/// What options say of lists in `pool`.
+/// The options of lists in `pool`.
 fn list_options(options: &TlsmOptions, pool: &Pool) -> ListOptions {
     let style = match options.design {
         ListDesign::Ps => Style { each: true, copies: true },
@@ -84,7 +84,7 @@ fn list_options(options: &TlsmOptions, pool: &Pool) -> ListOptions {
     ListOptions { style, tiering, filter_bits: options.levels.filter_bits_per_key, limit }
 }
 
-/// What of a pool of `bytes` lists may take: logs of all memtables, twice, find room beside them.
+/// The bytes that lists may take in a pool of `bytes`: logs of all memtables, twice, fit beside them.
 fn list_room(bytes: u64, extent_bytes: u64, levels: &LsmOptions) -> u64 {
     let log = levels.memtable_bytes + levels.memtable_bytes / 16 + 2 * extent_bytes;
     let logs = 2 * (levels.memtables as u64 + 1) * log;

@@ -1,9 +1,10 @@
-//! Bringing back all that is not itself damaged.
+//! Recovers everything that is not itself damaged.
 //!
-//! As for `lsm`, tables are the ground truth and logs are replayed over them. What lists hold is brought into tables before
-//! that, of the same level where the manifest can be believed. Where a list is damaged, its records are taken wherever they
-//! lie in buffers; and where the manifest does not tell which lists there were, all are taken that are whole. Then all tables
-//! go to level 0, where every order of versions is right: a record may be one that had been replaced.
+//! As for `lsm`, tables are the ground truth and logs are replayed over them. Before that the lists' contents
+//! are written into tables, of the same level if the manifest can be trusted. The records of a damaged list
+//! are taken wherever they lie in buffers; if the manifest does not tell which lists existed, all whole ones
+//! are taken. In both cases all tables then go to level 0, where every order of versions is right: a record
+//! may be one that had been replaced.
 
 use bytes::Bytes;
 use terrace_base::{Error, Result};
@@ -23,13 +24,13 @@ pub(crate) fn repair(base: Salvage) -> Result<Salvage> {
     logged::repair(base, open::log_home(), &core.options.tlsm.levels, gather_lists, open::assemble)
 }
 
-/// A list that is to be brought back: its level and its keys, where the manifest tells of it, and where it is.
+/// A list to recover: its level and its keys, if the manifest names it, and its place.
 struct Wanted {
     head: u64,
     named: Option<(u32, TableMeta)>,
 }
 
-/// Brings what lists hold into tables, beside `runs`.
+/// Writes the lists' contents into tables, beside `runs`.
 fn gather_lists(
     base: &mut Salvage,
     identity: &Identity,
@@ -89,7 +90,7 @@ fn gather_lists(
     Ok(())
 }
 
-/// The lists that the manifest names, or where it cannot be believed all that there are.
+/// The lists that the manifest names, or all existing ones if it cannot be trusted.
 fn wanted(lists: &Lists, believed: Option<&State>) -> Vec<Wanted> {
     let Some(state) = believed else {
         return lists.heads().into_iter().map(|head| Wanted { head, named: None }).collect();
@@ -101,7 +102,7 @@ fn wanted(lists: &Lists, believed: Option<&State>) -> Vec<Wanted> {
     named.collect()
 }
 
-/// The list, proved; none where one that nobody names is not whole.
+/// The list, proved; `None` if nothing names it and it is not whole.
 fn open_list(lists: &Lists, wanted: &Wanted) -> Result<Option<PmList>> {
     let opened = lists.open(wanted.head).and_then(|list| {
         let pool = lists.pool();
@@ -120,7 +121,7 @@ fn open_list(lists: &Lists, wanted: &Wanted) -> Result<Option<PmList>> {
     }
 }
 
-/// Whether a list of which nobody knows says that it is whole.
+/// Whether a list that nothing names says that it is whole.
 fn looks_whole(lists: &Lists, head: u64) -> bool {
     lists.open(head).is_ok()
 }
@@ -138,7 +139,8 @@ fn bring(base: &mut Salvage, list: &PmList, head: u64) -> Result<Vec<TableMeta>>
     Ok(base.brought(made, &format!("the list at {head:#x} of the pool")))
 }
 
-/// Brings the records of all buffers whose keys are in one of the `ranges`, or all where it is not known which.
+/// Recovers the records of all buffers whose keys are in one of the `ranges`, or all if the ranges are
+/// unknown.
 fn bring_scattered(
     base: &mut Salvage,
     pool: &Pool,

@@ -1,7 +1,8 @@
-//! The engine `turbo`: everything in persistent memory, behind a TurboHash table (Spot-On, chapter 3), without an order.
+//! The engine `turbo`: everything in persistent memory, behind a TurboHash table (Spot-On, chapter 3),
+//! without key order.
 //!
-//! What it has in common with other engines of its sort is in `engine/pm`. `docs/engines/turbo.md` tells the design, its
-//! parameters and what it is good and bad at.
+//! `engine/pm` has what it shares with other engines of its sort. `docs/engines/turbo.md` describes the
+//! design, its parameters, its strengths and its weaknesses.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -65,7 +66,7 @@ impl KeyIndex for TurboHash {
     }
 
     unsafe fn move_slot(&self, _: PmKind, at: u64) -> Result<bool> {
-        // SAFETY: the caller's promise: pairs are all that it names here.
+        // SAFETY: the caller's promise; this engine's `MOVES` names only pairs.
         unsafe { self.move_record(at) }
     }
 

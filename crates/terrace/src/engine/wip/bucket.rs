@@ -1,11 +1,14 @@
-//! Buckets: ranges of keys that follow one another, each with its memtables and its tables.
+//! Buckets: adjacent ranges of keys, each with its memtables and its tables.
 //!
-//! 1. The first bucket begins at the empty key, each other where the one before it ends, and the last has no end.
-//! 2. Tables lie in one bucket's range. So do memtables, but for those that were being written when the bucket was split:
-//!    they stay in every one of the new ones until they are flushed.
-//! 3. Of one key's versions every one in a memtable is newer than every one in an older memtable, and those than any in a
-//!    table. Between tables their sequence numbers alone tell: a lookup goes on until no table can hold a newer one.
-//! 4. A bucket is replaced by others when it is split or joined; who has it may read what it held.
+//! 1. The first bucket begins at the empty key, each other one where its predecessor ends, and the last has
+//!    no end.
+//! 2. A table lies within one bucket's range. So does a memtable, except one that was active when the bucket
+//!    was split: it stays in every new bucket until it is flushed.
+//! 3. Every version of a key in a memtable is newer than every one in an older memtable, and those are newer
+//!    than any in a table. Between tables only sequence numbers decide: a lookup continues until no table can
+//!    hold a newer version.
+//! 4. A bucket is replaced by others when it is split or joined; a holder may still read its previous
+//!    contents.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -24,7 +27,7 @@ use crate::compaction::buckets::{BucketFigures, BucketTable, LEVELS};
 use crate::levels::run::Run;
 use crate::memtable::Memtables;
 
-/// Where merges of a whole bucket go.
+/// The level where merges of a whole bucket go.
 pub(super) const LAST_LEVEL: usize = LEVELS - 1;
 
 /// A range of keys.
@@ -34,21 +37,22 @@ pub(super) struct Bucket {
     /// Where the next bucket begins; `None` for the last.
     pub upper: Option<Vec<u8>>,
     pub readable: ArcSwap<Readable>,
-    /// Lookups that looked into each level since it was compacted last, about.
+    /// Lookups that reached each level since its last compaction, approximately.
     reads: [AtomicU64; LEVELS],
-    /// Ranges that have met the memtable being written.
+    /// Range reads that have met the active memtable.
     pub ranges: AtomicU64,
     /// See [`overlap`](Self::overlap).
     overlap: AtomicU64,
-    /// Bytes that the last merge of the whole left in it, if it could not be split.
+    /// Bytes that the last merge of the whole bucket left in it, if it could not be split.
     pub merged: AtomicU64,
     /// Sublevels of level 0.
     pub depth: AtomicUsize,
-    /// How many times as much as it should it holds, in thousandths.
+    /// How many times its intended size it holds, in thousandths.
     pub excess: AtomicU64,
-    /// What deciding about compactions needs.
+    /// Figures for the choice of compactions.
     pub figures: Mutex<BucketFigures>,
-    /// Keys at which tables written meanwhile end, while the whole bucket is being merged: it may be split there.
+    /// Keys at which tables written now must end, while the whole bucket is being merged: it may be split
+    /// there.
     pub cuts: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -56,7 +60,7 @@ pub(super) struct Bucket {
 #[derive(Debug, Clone)]
 pub(super) struct Readable {
     pub memtables: Memtables<BucketMemtable>,
-    /// Those with the newest versions first.
+    /// Tables with the newest versions first.
     pub tables: Arc<Vec<Placed>>,
 }
 
@@ -68,7 +72,7 @@ pub(super) struct Placed {
 }
 
 impl Placed {
-    /// What deciding needs of it.
+    /// The figures of a table for the choice of compactions.
     pub fn figures<'a>(
         &'a self,
         keeping: &RedBlackTreeSetSync<u64>,
@@ -100,7 +104,7 @@ impl Readable {
         self.memtables.active()
     }
 
-    /// The same with another memtable to be written.
+    /// The same with another active memtable.
     pub fn with(&self, active: &Arc<BucketMemtable>) -> Readable {
         Readable { memtables: self.memtables.rotated(active), tables: self.tables.clone() }
     }
@@ -112,7 +116,7 @@ impl Readable {
     }
 }
 
-/// The order in which tables are looked into.
+/// The order in which tables are searched.
 pub(super) fn newest_first(mut tables: Vec<Placed>) -> Arc<Vec<Placed>> {
     tables.sort_by_key(|table| Reverse((table.run.meta().max_seq, table.run.number())));
     Arc::new(tables)
@@ -170,7 +174,7 @@ impl Bucket {
         Ok(newest)
     }
 
-    /// What the jitter of its thresholds comes from.
+    /// The seed for the jitter of its thresholds.
     pub fn seed(&self) -> u64 {
         hash64(&self.lower)
     }
@@ -185,13 +189,13 @@ impl Bucket {
         self.overlap.store(share.to_bits(), Ordering::Relaxed);
     }
 
-    /// Counts a read of `level`. Two at once may count as one: the figure is to be cheap.
+    /// Counts a read of `level`. Two at once may count as one: the figure must be cheap.
     pub fn note_read(&self, level: usize) {
         let reads = &self.reads[level];
         reads.store(reads.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The reads of each level since it was compacted last.
+    /// The reads of each level since its last compaction.
     pub fn reads(&self) -> [u64; LEVELS] {
         std::array::from_fn(|level| self.reads[level].load(Ordering::Relaxed))
     }

@@ -1,4 +1,4 @@
-//! All buckets of one moment, and which of them a key belongs to.
+//! All buckets at one moment, and the mapping from keys to buckets.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -7,18 +7,18 @@ use terrace_base::prefix;
 
 use super::bucket::Bucket;
 
-/// All buckets of one moment, in order.
+/// All buckets at one moment, in order.
 #[derive(Debug, Default)]
 pub(super) struct Buckets {
     all: Vec<Arc<Bucket>>,
-    /// What all lower bounds but the first, which is empty, begin with.
+    /// The common beginning of all lower bounds but the first, which is empty.
     common: Vec<u8>,
-    /// The eight bytes of each that follow, as a number, so that most of a search touches nothing else.
+    /// The next eight bytes of each, as a number, so that most of a search touches nothing else.
     heads: Vec<u64>,
 }
 
 impl Buckets {
-    /// Of buckets that follow one another.
+    /// From adjacent buckets.
     pub fn new(all: Vec<Arc<Bucket>>) -> Buckets {
         debug_assert!(all.first().is_some_and(|first| first.lower.is_empty()));
         debug_assert!(all.windows(2).all(|pair| pair[0].upper.as_ref() == Some(&pair[1].lower)));
@@ -47,7 +47,7 @@ impl Buckets {
         &self.all[self.all.len() - 1]
     }
 
-    /// Which bucket `key` belongs to.
+    /// The index of the bucket that `key` belongs to.
     pub fn place(&self, key: &[u8]) -> usize {
         let start = &key[..key.len().min(self.common.len())];
         match start.cmp(&self.common) {
@@ -58,7 +58,7 @@ impl Buckets {
         let head = prefix::head(&key[self.common.len()..]);
         let mut after = self.heads.partition_point(|other| *other <= head);
         if self.heads[..after].last() == Some(&head) {
-            // Of those that begin alike the rest decides.
+            // Among bounds with equal heads the rest decides.
             let from = self.heads.partition_point(|other| *other < head);
             after = from + self.all[from..after].partition_point(|bucket| *bucket.lower <= *key);
         }
@@ -79,7 +79,7 @@ impl Buckets {
         }
     }
 
-    /// The buckets that have keys of the range.
+    /// The buckets with keys of the range.
     pub fn within<'a>(
         &'a self,
         lower: &[u8],
@@ -89,7 +89,7 @@ impl Buckets {
         self.all[self.place(lower)..].iter().take_while(begins_before)
     }
 
-    /// The same with `new` in the place of `count` buckets from `at` on.
+    /// The same with `new` instead of `count` buckets from `at` on.
     pub fn replaced(&self, at: usize, count: usize, new: Vec<Arc<Bucket>>) -> Buckets {
         let mut all = self.all.clone();
         all.splice(at..at + count, new);
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!((within("a", Some("c")), within("prefix-of-many-2", Some("zz"))), (2, 3));
     }
 
-    /// What all of them begin with is looked at once, and where many begin alike they are not looked at one by one.
+    /// The common beginning of all is examined once, and bounds with equal heads are not examined one by one.
     #[test]
     fn bounds_may_have_much_in_common() {
         let all = buckets(&["", "user:000000001", "user:000000001-a", "user:000000001-b", "user:000000777"]);
@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    /// Short keys are padded: one that ends in zeroes has the number of a shorter one.
+    /// Short keys are padded: a key that ends in zeroes has the same number as a shorter one.
     #[test]
     fn keys_that_differ_in_trailing_zeroes_are_told_apart() {
         let all = buckets(&["", "k", "k\0", "k\0\0"]);

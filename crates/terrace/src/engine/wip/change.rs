@@ -1,6 +1,7 @@
-//! A change of tables: what a flush or a compaction has written, moved and done with.
+//! A change of tables: those that a flush or a compaction has written, moved and removed.
 //!
-//! It goes into the manifest as one group, so after a crash it has been made or not; readers are shown it after that.
+//! It goes into the manifest as one group, so after a crash all or nothing of it has happened; readers see it
+//! after that.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,16 +17,16 @@ use crate::compaction::buckets::{BucketFigures, BucketTable, KeyRange, kept, sub
 use crate::levels::change::RunChange;
 use crate::manifest::{Edit, State};
 
-/// A change, as it is put together.
+/// A change under construction.
 #[derive(Debug, Default)]
 pub(super) struct Change {
-    /// What else the manifest is told.
+    /// Further edits for the manifest.
     pub edits: Vec<Edit>,
     pub runs: RunChange,
 }
 
 impl Change {
-    /// A key of each table that comes, goes or moves.
+    /// A key of each table that is added, removed or moved.
     fn keys(&self, state: &State) -> Vec<Vec<u8>> {
         let gone = self.runs.removed().iter().chain(self.runs.moved().iter().map(|(number, _)| number));
         let gone = gone.filter_map(|number| state.tables.get(number)).map(|table| &*table.meta);
@@ -33,12 +34,13 @@ impl Change {
     }
 }
 
-/// What a bucket holds beside what it should is kept in thousandths.
+/// The excess of a bucket is kept in thousandths.
 const THOUSAND: f64 = 1000.0;
 
 impl Wip {
-    /// Applies `change` and shows its tables to readers; the contents of the memtables `leaving` are in them. The new tables,
-    /// which are whole and durable, are looked at first, so that nothing fails once they are in the manifest.
+    /// Applies `change` and shows its tables to readers; they hold the contents of the memtables `leaving`.
+    /// The new tables, which are whole and durable, are opened first, so that nothing fails once they are in
+    /// the manifest.
     pub(super) fn install(&self, change: Change, leaving: &[Arc<BucketMemtable>]) -> Result<()> {
         let _alone = self.changing.lock();
         self.install_locked(change, leaving)
@@ -63,13 +65,13 @@ impl Wip {
         Ok(())
     }
 
-    /// What the manifest is told as memtables leave: for each bucket how far its writes are in tables, for all of them how
-    /// far, and the first log that is still needed.
+    /// The edits for the manifest when memtables leave: for each bucket the number up to which its writes are
+    /// in tables, the same for all buckets, and the first log that is still needed.
     fn flushed_edits(&self, state: &State, buckets: &Buckets, leaving: &[Arc<BucketMemtable>]) -> Vec<Edit> {
         if leaving.is_empty() {
             return Vec::new();
         }
-        // Before anything is looked at: what is inserted later has a greater number.
+        // Before anything is examined: what is inserted later has a greater number.
         let applied = self.applied.load(Ordering::Acquire);
         let mut edits = Vec::new();
         for bucket in self.holders(buckets, leaving).values() {
@@ -85,7 +87,7 @@ impl Wip {
         edits
     }
 
-    /// The buckets that have one of `memtables`, by their place.
+    /// The buckets that hold one of `memtables`, by their index.
     fn holders<'a>(
         &self,
         buckets: &'a Buckets,
@@ -100,7 +102,8 @@ impl Wip {
         holders
     }
 
-    /// Shows readers what has changed, of each bucket in one step; `keys` are of the tables that come, go or move.
+    /// Shows the change to readers, each bucket in one step; `keys` belong to the tables that are added,
+    /// removed or moved.
     fn show(
         &self,
         buckets: &Buckets,
@@ -142,7 +145,7 @@ impl Wip {
         self.span.lock().forget_before(self.manifest.state().log_number);
     }
 
-    /// Brings up to date what is decided by.
+    /// Updates the figures for the choice of compactions.
     pub(super) fn note_figures(&self, plan: &Plan, bucket: &Bucket) {
         let readable = bucket.readable.load();
         let keeping = self.manifest.state().candidates.clone();
@@ -157,7 +160,8 @@ impl Wip {
         let figures = BucketFigures::new(&tables, bucket.overlap(), merged, bucket.seed());
         let mut figures = figures.keeping(stays);
         for (level, of_level) in figures.levels.iter_mut().enumerate() {
-            // What a merge of the whole reads is older than what comes meanwhile, which is merged beside it.
+            // A merge of the whole bucket reads only older tables than those that arrive meanwhile, which are
+            // merged beside it.
             of_level.is_busy = tables
                 .iter()
                 .any(|t| t.level as usize == level && t.busy && !plan.read_whole.contains(&t.number));
@@ -168,7 +172,7 @@ impl Wip {
     }
 }
 
-/// Up to which sequence number the writes of `bucket` are in tables once `leaving` are.
+/// The sequence number up to which the writes of `bucket` are in tables once `leaving` are.
 fn flushed(bucket: &Bucket, leaving: &[Arc<BucketMemtable>]) -> u64 {
     let readable = bucket.readable.load();
     let (gone, stays): (Vec<_>, Vec<_>) = readable.memtables.iter().partition(|m| is_among(leaving, m));

@@ -1,8 +1,8 @@
-//! Proving a database, and describing it.
+//! Proving and describing a database.
 //!
 //! Every table is read in full and proved by itself, and so is every memtable. Then each bucket is read once more, merged,
-//! which proves what holds between them: a version that is newer than another of its key lies no deeper. Then buckets
-//! against the manifest, the log and the pool.
+//! which proves the order between its tables: a version that is newer than another of its key lies no deeper.
+//! Then buckets are compared with the manifest, the log and the pool.
 
 use terrace_base::Result;
 use terrace_table::{Cursor, Kind, merge};
@@ -76,7 +76,8 @@ fn check_versions(bucket: &Bucket, readable: &Readable, report: &mut CheckReport
             deepest = None;
             report.keys += u64::from(cursor.kind() == Kind::Put);
         } else if cursor.seq() == last {
-            // A copy of what lies above it: a joined bucket is replayed from where the first of the two was flushed to.
+            // A copy of a version above it: a joined bucket is replayed from the lower of its two parts'
+            // flushed numbers.
             cursor.next()?;
             continue;
         }

@@ -1,7 +1,7 @@
-//! Doing compactions, one after the other as they are chosen.
+//! Running compactions, one after the other as they are chosen.
 //!
-//! Outputs go into the manifest in one group with the end of their inputs, so after a crash a compaction has happened or
-//! not. No two jobs read one table.
+//! The manifest takes outputs and the end of their inputs in one group, so after a crash a compaction has
+//! happened or not. No two jobs read one table.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::{Plan, Wip};
 use crate::background::{Compacting, Patience};
 use crate::compaction::buckets::{BucketFigures, LEVELS, Pick, choose};
 
-/// What is to be done.
+/// A compaction to run.
 enum Job {
     /// All of a level into one sublevel of the next.
     Level(Arc<Bucket>, usize),
@@ -34,7 +34,7 @@ pub(super) struct Claim<'a> {
 }
 
 impl<'a> Claim<'a> {
-    /// Makes those tables of `bucket` busy that are `wanted` and are not. `plan` is the engine's.
+    /// Makes those `wanted` tables of `bucket` busy that are not busy yet. `plan` is the engine's.
     pub fn of(
         wip: &'a Wip,
         plan: &mut Plan,
@@ -62,7 +62,7 @@ impl Drop for Claim<'_> {
             plan.busy.remove(&table.run.number());
             plan.read_whole.remove(&table.run.number());
         }
-        // Where the bucket was replaced, its tables are in others.
+        // If the bucket was replaced, its tables are in others.
         let buckets = self.wip.buckets();
         for bucket in buckets.within(&self.bucket.lower, self.bucket.upper.as_deref()) {
             self.wip.note_figures(&plan, bucket);
@@ -90,9 +90,9 @@ impl Wip {
         outcome.inspect_err(|_| self.core.counters.background_errors.add(1))
     }
 
-    /// Has compactions done in the background, as soon as a slot is free.
+    /// Starts compactions in the background, as soon as a slot is free.
     pub(super) fn spawn_compaction(&self) {
-        // What is read back goes into buckets as they were when its reading began.
+        // Groups that are replayed go into the buckets that existed when their reading began.
         let is_replaying = self.replaying.load(Ordering::Acquire);
         if self.core.options.read_only || self.core.is_scratch || is_replaying {
             return;
@@ -106,15 +106,17 @@ impl Wip {
         self.jobs.compact(&self.me, how);
     }
 
-    /// What is to be done next; an error where there is room for none of it.
+    /// The next job; an error if there is room for none.
     fn next_job(&self) -> Result<Option<Job>> {
-        // As a merge has it: what nobody sees yet cannot be dropped, and would be merged again and again.
+        // As a merge sees it: versions that nobody sees yet cannot be dropped, and would be merged again and
+        // again.
         let oldest = self.seen().first().copied();
         let plan = self.planning.lock();
         let buckets = self.buckets();
         let figures = |bucket: &Arc<Bucket>| {
             let mut figures = bucket.figures.lock().clone();
-            // The levels of one that is merged as a whole go on, until that comes to its end.
+            // The levels of a bucket that is merged as a whole are still compacted, until that merge is about
+            // to end.
             figures.is_busy |= plan.whole.contains(&bucket.lower);
             if plan.ending.contains(&bucket.lower) {
                 figures.levels.iter_mut().for_each(|level| level.is_busy = true);
@@ -136,12 +138,12 @@ impl Wip {
         }))
     }
 
-    /// Merges all sublevels of `level` that are free into one of the next; false if there is nothing to merge any more.
+    /// Merges all free sublevels of `level` into one of the next; false if nothing is left to merge.
     fn compact_level(&self, bucket: &Arc<Bucket>, level: usize, patience: Patience) -> Result<bool> {
         let claim = {
             let mut plan = self.planning.lock();
             if plan.ending.contains(&bucket.lower) || !self.is_current(bucket) {
-                // What was chosen has been overtaken: there may be something else.
+                // The choice is out of date: there may be another.
                 return Ok(true);
             }
             Claim::of(self, &mut plan, bucket, |table| table.level == level)
@@ -163,8 +165,8 @@ impl Wip {
         Ok(true)
     }
 
-    /// Removes the inputs, what is oldest first: should only some of them be gone after a crash, and the manifest be lost,
-    /// then no tombstone is missing above what it hides.
+    /// Removes the inputs, the oldest first: if only some of them are gone after a crash, and the manifest is
+    /// lost, no tombstone is missing above what it hides.
     pub(super) fn remove_merged(&self, tables: &[Placed]) {
         let mut gone: Vec<(u64, u64)> =
             tables.iter().map(|table| (table.run.meta().max_seq, table.run.number())).collect();
@@ -172,8 +174,8 @@ impl Wip {
         self.runs.remove(&gone.into_iter().map(|(_, number)| number).collect::<Vec<_>>());
     }
 
-    /// Merges every bucket with keys of the range as a whole. Those that there is no room for wait until the others have left
-    /// what they can.
+    /// Merges every bucket with keys of the range as a whole. Buckets without room to merge wait until the
+    /// others have freed what they can.
     pub(super) fn compact_range(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<()> {
         if self.core.options.read_only {
             return Err(Error::ReadOnly);
@@ -198,7 +200,7 @@ impl Wip {
         }
     }
 
-    /// One after the other; where those begin that there was no room for.
+    /// Merges them one after the other; returns the lower bounds of those that lacked room.
     fn merge_range(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<Vec<Vec<u8>>> {
         let mut next = match from {
             Bound::Included(from) | Bound::Excluded(from) => Some(from.to_vec()),
@@ -224,7 +226,7 @@ impl Wip {
         Ok(refused)
     }
 
-    /// Merges `bucket` as a whole; says so if there is no room for that.
+    /// Merges `bucket` as a whole; returns the error if there is no room for that.
     fn merge_unless_full(&self, bucket: &Arc<Bucket>) -> Result<Option<Error>> {
         let ended = self.merge_whole(bucket, Patience::ToTheEnd);
         self.sweep();

@@ -1,10 +1,10 @@
-//! Flushing memtables to level 0 of their buckets, and out of DRAM.
+//! Flushing memtables out of DRAM to level 0 of their buckets.
 //!
-//! Memtables are flushed in the order in which they were closed, several at a time: the tables, how far each bucket is in
-//! tables now, and the first log that is still needed go into the manifest as one group, so after a crash a flush has
-//! happened or not. Before that the log is made durable as far as it is written: what another bucket has logged earlier
-//! must not be lost when this is there. Where the log cannot be relied upon, all memtables are flushed as one, which is
-//! everything up to some moment, and needs no log.
+//! Memtables are flushed in the order in which they were closed, several at a time. The tables, the number up
+//! to which each bucket is in tables now, and the first log that is still needed go into the manifest as one
+//! group, so after a crash a flush has happened or not. Before that the log is made durable as far as it is
+//! written: what another bucket has logged earlier must not be lost if this survives. If the log is
+//! unreliable, all memtables are flushed as one; that is everything up to some moment, and needs no log.
 
 use std::io;
 use std::sync::Arc;
@@ -19,23 +19,23 @@ use super::memtable::BucketMemtable;
 use crate::levels::merge::Survivors;
 use crate::levels::output::{Below, Outputs};
 
-/// Memtables flushed together at most, and bytes of them.
+/// Most memtables flushed together, and their most bytes.
 const TOGETHER: usize = 16;
 const TOGETHER_BYTES: u64 = 64 << 20;
 
-/// Of the average bytes of a flush the newest counts so much.
+/// The weight of the newest flush in the average of flushes' bytes.
 const NEWEST_SHARE: u64 = 8;
 
 /// Memtables to be flushed as one group.
 pub(super) struct Batch {
     memtables: Vec<Arc<BucketMemtable>>,
-    /// They are not all: what others hold must be in the log durably.
+    /// They are not all memtables: the contents of the others must be in the log durably.
     needs_log: bool,
 }
 
 impl Wip {
-    /// Flushes memtables that wait for it until there is none, or it is `enough`: writers may go on. One caller works, others
-    /// wait.
+    /// Flushes waiting memtables until none is left, or until it is `enough` for writers to continue. One
+    /// caller works, the others wait.
     pub(super) fn run_flushes(&self, enough: impl Fn() -> bool) -> Result<()> {
         let next = || if enough() { Ok(None) } else { self.next_batch() };
         let outcome = self.flushes.run(&self.core, &self.manifest, next, |batch| self.flush(batch));
@@ -45,7 +45,7 @@ impl Wip {
         outcome
     }
 
-    /// What is flushed next; none if nothing waits for it.
+    /// The next batch to flush; `None` if nothing waits.
     pub(super) fn next_batch(&self) -> Result<Option<Batch>> {
         let batch = if self.is_log_unreliable() { self.all_at_once()? } else { self.oldest_together() };
         Ok(Some(batch).filter(|batch| !batch.memtables.is_empty()))
@@ -64,7 +64,7 @@ impl Wip {
         Batch { memtables: first.chain(others).cloned().collect(), needs_log: true }
     }
 
-    /// All memtables, which must be closed: the leader sees to that.
+    /// All memtables, which must be closed: the leader ensures that.
     fn all_at_once(&self) -> Result<Batch> {
         let _writing = self.writing.lock();
         let is_written = self.buckets().iter().any(|bucket| !bucket.readable.load().active().is_empty());
@@ -83,7 +83,7 @@ impl Wip {
         }
     }
 
-    /// Has tables in the place of the memtables; says whether there are logs that nobody needs any more.
+    /// Replaces the memtables by tables; returns whether there are logs that nobody needs any more.
     pub(super) fn put_into_tables(&self, Batch { memtables: batch, needs_log }: &Batch) -> Result<bool> {
         let mut change = Change::default();
         let held = self.seen();
@@ -111,8 +111,8 @@ impl Wip {
         Ok(self.manifest.state().log_number > needed_before)
     }
 
-    /// The moments that readers see, or may come to see: what is not visible yet, for its group was put into memtables just
-    /// now, becomes so as a whole, and somebody may still come to see the moment before.
+    /// The moments that readers see or may come to see: a group that was just inserted and is not visible yet
+    /// becomes visible as a whole, and a reader may still come to see the moment before.
     pub(super) fn seen(&self) -> Vec<u64> {
         let visible = self.core.snapshots.visible();
         let mut held = self.core.snapshots.list();
@@ -128,7 +128,7 @@ impl Wip {
     }
 }
 
-/// Where tables of `memtable` end: where a bucket begins, or may come to begin.
+/// The keys where tables of `memtable` end: where a bucket begins, or may come to begin.
 fn cuts(buckets: &Buckets, memtable: &BucketMemtable) -> Vec<Vec<u8>> {
     let mut cuts = Vec::new();
     for bucket in buckets.within(&memtable.lower, memtable.upper.as_deref()) {
@@ -138,7 +138,7 @@ fn cuts(buckets: &Buckets, memtable: &BucketMemtable) -> Vec<Vec<u8>> {
     cuts
 }
 
-/// Whether no version of `key` that is older than `seq` lies anywhere but in `memtable`.
+/// Whether no version of `key` older than `seq` lies outside `memtable`.
 fn lacks_older(buckets: &Buckets, memtable: &Arc<BucketMemtable>, key: &[u8], seq: u64) -> bool {
     let readable = buckets.find(key).readable.load();
     let oldest = readable.memtables.iter().rfind(|other| !other.is_empty());

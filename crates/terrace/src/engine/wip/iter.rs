@@ -1,7 +1,8 @@
-//! Walks: one bucket after the other, each merged from its memtables and tables when the walk comes to it.
+//! Walks: one bucket after the other, each merged from its memtables and tables when the walk reaches it.
 //!
-//! The snapshot is held before the walk begins, so whatever a bucket has become when the walk reaches it, every version
-//! that the snapshot sees is there. Where one bucket ends, the walk goes on in the bucket that begins there then.
+//! The snapshot is held before the walk begins, so however buckets have changed when the walk reaches one,
+//! every version that the snapshot sees is there. At the end of one bucket the walk continues in the bucket
+//! that begins there then.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use super::bucket::{Bucket, Placed};
 use crate::core::engine::{Direction, EngineIter};
 use crate::levels::walk::MergedIter;
 
-/// Bytes that a reader's cursor reads ahead at most.
+/// The most bytes that a reader's cursor reads ahead.
 const READAHEAD_BYTES: usize = 256 << 10;
 
 /// A walk over the live keys of a snapshot.
@@ -24,12 +25,12 @@ pub(super) struct BucketIter {
     engine: Arc<Wip>,
     at: u64,
     direction: Direction,
-    /// The bucket that the walk is in; none before the first seek and behind the end.
+    /// The walk's current bucket; none before the first seek and after the end.
     here: Option<Here>,
 }
 
-/// The range of a bucket, and the walk over it. The walk has what it reads; the bucket itself, once it is replaced, would
-/// keep all else that it held.
+/// The range of a bucket, and the walk over it. The walk keeps only what it reads; the bucket itself, once
+/// replaced, would keep all its other contents.
 #[derive(Debug)]
 struct Here {
     lower: Vec<u8>,
@@ -45,7 +46,7 @@ impl Here {
 }
 
 impl BucketIter {
-    /// A walk at nothing yet, over snapshot `at`, which is held.
+    /// A walk over snapshot `at`, which is held; not yet positioned.
     pub fn new(engine: Arc<Wip>, at: u64, direction: Direction) -> BucketIter {
         BucketIter { engine, at, direction, here: None }
     }
@@ -84,7 +85,7 @@ impl BucketIter {
         }
     }
 
-    /// The bucket that a walk past `bound` begins in.
+    /// The first bucket of a walk past `bound`.
     fn first(&self, bound: Bound<&[u8]>) -> Option<Arc<Bucket>> {
         let buckets = self.engine.buckets();
         match (self.direction, bound) {

@@ -1,7 +1,7 @@
-//! The log of all buckets: which parts of it there are, who holds them back, and what it asks of the engine.
+//! The log of all buckets: its parts, the memtables that hold them back, and what it needs from the engine.
 //!
-//! A log is one part of the whole, begun when the one before it has its size. Each memtable knows the first that has
-//! writes of it; parts before the first of all are needed no more.
+//! Each log is one part of the whole; the next part begins when the current one has reached its size. Each
+//! memtable knows the first part with writes of it; parts before the first of all are no longer needed.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -20,30 +20,30 @@ use crate::core::Core;
 use crate::core::request::Group;
 use crate::manifest::{Edit, Manifest};
 
-/// Parts that a log within its limit consists of, about: what is needed no more goes by parts.
+/// The approximate number of parts of a log within its limit: log space is freed by parts.
 const PARTS: u64 = 8;
 
-/// The same on persistent memory, where there are roots for eight logs.
+/// The same on persistent memory, which has roots for eight logs.
 const PARTS_IN_POOL: u64 = 4;
 
 /// The share of a pool that the log may take.
 const POOL_SHARE: u64 = 2;
 
-/// Past so many times its limit the log makes writers wait.
+/// Writers wait when the log exceeds its limit this many times.
 const STOP_TIMES: u64 = 2;
 
-/// The parts of the log that are needed, oldest first, and their bytes.
+/// The needed parts of the log, oldest first, and their bytes.
 #[derive(Debug, Default)]
 pub(super) struct LogSpan {
     parts: VecDeque<(u64, u64)>,
     /// Bytes of all of them.
     pub total: u64,
-    /// Up to this one, whoever holds them back was told to flush.
+    /// The memtables that hold back parts up to this one were told to flush.
     asked: u64,
 }
 
 impl LogSpan {
-    /// Adds to what part `number` holds.
+    /// Adds to the size of part `number`.
     pub fn add(&mut self, number: u64, bytes: u64) {
         match self.parts.back_mut() {
             Some((last, sum)) if *last == number => *sum += bytes,
@@ -52,7 +52,7 @@ impl LogSpan {
         self.total += bytes;
     }
 
-    /// Parts before `number` are needed no more.
+    /// Parts before `number` are no longer needed.
     pub fn forget_before(&mut self, number: u64) {
         while let Some((_, bytes)) = self.parts.pop_front_if(|(first, _)| *first < number) {
             self.total -= bytes;
@@ -64,7 +64,7 @@ impl LogSpan {
         self.parts.iter().find(|(part, _)| *part == number).map_or(0, |(_, bytes)| *bytes)
     }
 
-    /// The oldest part, if all of them are more than `limit` and nobody was told of it.
+    /// The oldest part, if the parts together exceed `limit` and its memtables were not told to flush yet.
     fn too_old(&mut self, limit: u64) -> Option<u64> {
         let (oldest, _) = *self.parts.front().filter(|_| self.total > limit)?;
         let is_news = oldest > self.asked;
@@ -74,7 +74,7 @@ impl LogSpan {
 }
 
 /// Everything is handed to the system at once. After a failure memtables are flushed and nothing is copied: a part that
-/// stood for all before it would have to say of each bucket what is missing.
+/// replaced all before it would have to record what is missing for each bucket.
 const POLICY: Policy = Policy { buffer_bytes: 0, each_complete: false, copy_bytes: 0 };
 
 /// The log of a database, in `pool` if there is one.
@@ -85,20 +85,20 @@ pub(super) fn open(core: &Arc<Core>, manifest: &Manifest, pool: Option<&Pool>) -
     Ok(log)
 }
 
-/// Bytes of log past which buckets are flushed.
+/// Log size at which buckets are flushed.
 fn limit(core: &Core, pool: Option<&Pool>) -> u64 {
     let asked = core.options.wip.log_bytes;
     pool.map_or(asked, |pool| asked.min(pool.max_size() / POOL_SHARE))
 }
 
-/// Bytes at which the next part is begun.
+/// Size at which the next part begins.
 fn part_bytes(core: &Core, pool: Option<&Pool>) -> u64 {
     limit(core, pool) / if pool.is_some() { PARTS_IN_POOL } else { PARTS }
 }
 
 impl Wip {
-    /// Begins the next part of the log where the one being written has its size. Past its limit, has the buckets flushed
-    /// that hold it back.
+    /// Begins the next part of the log if the current one has reached its size. If the log exceeds its limit,
+    /// it flushes the buckets that hold it back.
     pub(super) fn make_room_in_log(&self) -> Result<()> {
         let limit = limit(&self.core, self.pool.as_ref());
         let (is_full, too_old) = {
@@ -119,7 +119,7 @@ impl Wip {
         Ok(())
     }
 
-    /// Whether what the log has may be lost, whatever was synced: it has failed, or is what a dead process left.
+    /// Whether the log's contents may be lost, whatever was synced: it has failed, or a dead process left it.
     pub(super) fn is_log_unreliable(&self) -> bool {
         self.log.is_broken() || self.replaying.load(Ordering::Acquire)
     }
@@ -130,7 +130,7 @@ impl Wip {
         Ok(())
     }
 
-    /// Logs the group; a full pool is given the chance to let go of what holds back its oldest log first.
+    /// Logs the group; if the pool is full, it first flushes what holds back the oldest log.
     pub(super) fn log_group(&self, group: &Group<'_>) -> Result<()> {
         let mut has_waited = false;
         loop {
@@ -153,7 +153,7 @@ impl Wip {
         Ok(())
     }
 
-    /// Waits for the merges that run, which have the room until they end; false if there is none.
+    /// Waits for the running merges, which use the room until they end; false if there is none.
     fn wait_for_merges(&self) -> Result<bool> {
         let runs = || !self.planning.lock().busy.is_empty();
         if !runs() {
@@ -167,8 +167,8 @@ impl Wip {
         Ok(true)
     }
 
-    /// Makes room for a log in the pool by flushing what the oldest holds; false if nothing is left that would help.
-    /// `dropped` is how many logs were dropped before there was no room.
+    /// Makes room for a log in the pool by flushing the memtables of the oldest; false if nothing else would
+    /// help. `dropped` is the number of logs dropped before the lack of room.
     pub(super) fn free_log(&self, dropped: u64) -> Result<bool> {
         if self.has_frozen() {
             return self.wait_for_flush().map(|()| true);
@@ -179,21 +179,21 @@ impl Wip {
         if self.has_frozen() {
             return Ok(true);
         }
-        // Nobody needs it: a number for the next one lets go of those before. So it does of logs in which there is no group,
-        // and of those that the last flush has in tables and has not come to drop.
+        // Nobody needs it: a number for the next log drops those before. This also drops logs without a
+        // group, and those that the last flush has put into tables and not dropped yet.
         self.forget_logs_before_next()?;
         self.span.lock().forget_before(self.manifest.state().log_number);
         Ok(self.log.dropped() > dropped)
     }
 
-    /// Lets go of logs that no memtable needs.
+    /// Drops logs that no memtable needs.
     pub(super) fn forget_logs_before_next(&self) -> Result<()> {
         let first = self.first_needed_log(&[]);
         self.manifest.apply(&[Edit::LogNumber(first)])?;
         self.log.drop_old(&self.manifest)
     }
 
-    /// The first log that memtables but for `leaving` need.
+    /// The first log that memtables other than `leaving` need.
     pub(super) fn first_needed_log(&self, leaving: &[Arc<BucketMemtable>]) -> u64 {
         self.log.first_after(&self.manifest, || {
             let current = Some(self.current_log.load(Ordering::Acquire)).filter(|number| *number > 0);
@@ -206,7 +206,7 @@ impl Wip {
         })
     }
 
-    /// Every memtable there is, each once.
+    /// Every existing memtable, each once.
     pub(super) fn memtables(&self) -> Vec<Arc<BucketMemtable>> {
         let mut known = BTreeSet::new();
         let mut all = Vec::new();
@@ -220,7 +220,7 @@ impl Wip {
         all
     }
 
-    /// Who holds back the oldest part of the log, in words; `None` if there is no log.
+    /// Describes the memtable that holds back the oldest part of the log; `None` if there is no log.
     pub(super) fn log_holder(&self) -> Option<String> {
         let oldest = self.span.lock().parts.front()?.0;
         let holds = |bucket: &&Arc<Bucket>| {

@@ -1,8 +1,8 @@
-//! A bucket's memtable: a hash table, or a skiplist where ranges come by often.
+//! A bucket's memtable: a hash table, or a skiplist if ranges are read often.
 //!
-//! 1. It takes keys of its range alone. What it holds belongs to the bucket that it was made for, or to those into which
-//!    that one was split since, or that it was joined into.
-//! 2. It counts what it holds of DRAM in the sum of all memtables, until its last reader lets go of it.
+//! 1. It takes only keys of its range. Its contents belong to the bucket that it was made for, or to those
+//!    into which that bucket was split or joined since.
+//! 2. It counts its DRAM in the sum of all memtables, until its last reader releases it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use crate::memtable::{MemList, Version};
 pub(super) struct Memory {
     chunks: Arc<Chunks>,
     overflow: Overflow,
-    /// Bytes of DRAM that all of them hold.
+    /// Bytes of DRAM in all of them.
     held: AtomicU64,
 }
 
@@ -52,14 +52,14 @@ enum Shape {
 #[derive(Debug)]
 pub(super) struct BucketMemtable {
     shape: Shape,
-    /// The first key of the range, and where it ends.
+    /// The first key of the range, and its end.
     pub lower: Vec<u8>,
     pub upper: Option<Vec<u8>>,
     /// The first log that holds writes of this memtable; zero before there is one.
     first_log: FirstLog,
     /// The smallest sequence number in it; `u64::MAX` if it is empty.
     min_seq: AtomicU64,
-    /// What it has added to the sum of all.
+    /// Its part of that sum.
     counted: AtomicU64,
     /// Bytes of DRAM that it held when it was closed.
     closed_bytes: AtomicU64,
@@ -95,7 +95,7 @@ impl BucketMemtable {
         })
     }
 
-    /// Inserts an operation that log `log` has. Called by one thread at a time.
+    /// Inserts an operation that is in log `log`. Called by one thread at a time.
     pub fn insert(&self, op: &Op<'_>, seq: u64, log: u64) {
         self.first_log.note(log);
         if self.min_seq.load(Ordering::Relaxed) == u64::MAX {
@@ -108,14 +108,14 @@ impl BucketMemtable {
         self.count();
     }
 
-    /// Has memory fetched that an insertion of `key` will look at.
+    /// Prefetches memory that an insertion of `key` will read.
     pub fn prefetch(&self, key: &[u8]) {
         if let Shape::Hash(table) = &self.shape {
             table.prefetch(key);
         }
     }
 
-    /// Brings what it holds up to date in the sum of all.
+    /// Updates its part of the sum.
     fn count(&self) {
         let now = self.dram_bytes();
         let before = self.counted.swap(now, Ordering::Relaxed);
@@ -145,7 +145,7 @@ impl BucketMemtable {
         }
     }
 
-    /// A cursor over all versions, at none yet.
+    /// A cursor over all versions, not yet positioned.
     pub fn cursor(&self) -> Box<dyn Cursor> {
         match &self.shape {
             Shape::Hash(table) => Box::new(table.cursor()),
@@ -153,7 +153,7 @@ impl BucketMemtable {
         }
     }
 
-    /// All versions in order, as they lie.
+    /// Visits all versions in order.
     pub fn visit(&self, mut each: impl FnMut(&[u8], u64, Kind, &[u8]) -> Result<()>) -> Result<()> {
         match &self.shape {
             Shape::Hash(table) => table.visit(each),
@@ -174,12 +174,12 @@ impl BucketMemtable {
         self.upper.as_ref().is_none_or(|upper| *key < **upper)
     }
 
-    /// Whether whoever walks over it has to sort first.
+    /// Whether a walk over it must sort first.
     pub fn is_unsorted(&self) -> bool {
         matches!(self.shape, Shape::Hash(_))
     }
 
-    /// Whether it is to be flushed whatever its size is.
+    /// Whether it must be flushed whatever its size.
     pub fn has_overflowed(&self) -> bool {
         match (&self.shape, self.memory.overflow) {
             (Shape::Hash(table), Overflow::Freeze) => table.has_overflowed(),
@@ -191,7 +191,7 @@ impl BucketMemtable {
         self.min_seq.load(Ordering::Acquire) == u64::MAX
     }
 
-    /// Bytes of keys and values with what they take beside.
+    /// Bytes of keys and values with their overhead.
     pub fn bytes_used(&self) -> u64 {
         match &self.shape {
             Shape::Hash(table) => table.bytes_used(),
@@ -225,7 +225,7 @@ impl BucketMemtable {
         &self.first_log
     }
 
-    /// Looks at everything; says what is wrong.
+    /// Checks everything; returns what is wrong.
     pub fn check(&self) -> Vec<String> {
         match &self.shape {
             Shape::Hash(table) => table.check(),

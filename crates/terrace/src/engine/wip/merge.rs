@@ -31,7 +31,7 @@ impl Wip {
         patience: Patience,
     ) -> Result<Vec<Written>> {
         self.refuse_without_room(inputs)?;
-        // Whatever comes to the bucket from now on is newer than what is merged.
+        // Whatever arrives in the bucket from now on is newer than the merged tables.
         let readable = claim.bucket.readable.load_full();
         let held = self.seen();
         let numbers: Vec<u64> = inputs.iter().map(|table| table.run.number()).collect();
@@ -47,8 +47,8 @@ impl Wip {
         outputs.finish()
     }
 
-    /// An error, with nothing written, where the disk has no room for what a merge of `inputs` may write: it would take away
-    /// what writers need until it fails.
+    /// An error, with nothing written, if the disk lacks room for what a merge of `inputs` may write: the
+    /// merge would take what writers need until it fails.
     fn refuse_without_room(&self, inputs: &[Placed]) -> Result<()> {
         let bytes: u64 = inputs.iter().map(|table| table.run.meta().file_bytes).sum();
         if bytes > self.room_for_merges()? { Err(self.no_room()) } else { Ok(()) }
@@ -58,7 +58,7 @@ impl Wip {
     pub(super) fn room_for_merges(&self) -> Result<u64> {
         let free = self.core.fs().free_bytes(&self.core.dir)?;
         let left = free.saturating_sub(self.core.options.wip.log_bytes / LEFT_TO_WRITERS);
-        // Of what is left a part is for what tables take beside their entries.
+        // Part of the rest is for what tables hold beside their entries.
         Ok(left - left / 16)
     }
 
@@ -67,7 +67,7 @@ impl Wip {
     }
 }
 
-/// The tables as rows of such as do not overlap: as few as there can be.
+/// Groups the tables into rows of tables that do not overlap: as few rows as possible.
 fn sublevels(tables: &[Placed]) -> Vec<Row> {
     let mut runs: Vec<Run> = tables.iter().map(|table| table.run.clone()).collect();
     runs.sort_by(|a, b| a.meta().smallest.cmp(&b.meta().smallest));

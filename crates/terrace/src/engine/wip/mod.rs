@@ -6,36 +6,38 @@
 //!                                     a hash table        sublevels that overlap; all of a level become one of the next
 //! ```
 //!
-//! The keys are cut into buckets, each with memtables and tables of its own. A bucket that is full is merged as a whole
-//! and split by keys that are there; neighbours that have shrunk become one.
+//! The keys are divided into buckets, each with its own memtables and tables. A full bucket is merged as a
+//! whole and split at existing keys; neighbours that have shrunk are joined.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `mod.rs` | the engine, and what changes together |
 //! | `bucket.rs`, `memtable.rs` | a bucket and what it holds; all buckets in order |
-//! | `engine.rs`, `read.rs`, `iter.rs` | what the store asks for; lookups; walks from bucket to bucket |
-//! | `write.rs`, `room.rs`, `logging.rs` | groups; which memtables are flushed, and how writers are slowed down; the log |
+//! | `engine.rs`, `read.rs`, `iter.rs` | the operations of the store; lookups; walks from bucket to bucket |
+//! | `write.rs`, `room.rs`, `logging.rs` | groups; the choice of memtables to flush, and throttling of writers; the log |
 //! | `flush.rs` | memtables, oldest first, out of memory |
 //! | `compact.rs`, `merge.rs` | compaction jobs and the merges that they do |
 //! | `whole.rs`, `reshape.rs` | merging a whole bucket; splitting and joining |
 //! | `change.rs` | a change of tables: into the manifest, and before readers |
 //! | `open.rs`, `recover.rs`, `repair.rs`, `check.rs` | opening; bringing back; proving everything |
 //!
-//! What is decided about compactions is in [`compaction::buckets`](crate::compaction::buckets).
+//! [`compaction::buckets`](crate::compaction::buckets) decides about compactions.
 //!
 //! Threads: one leader writes at a time, any number read without locks, one flush and several compactions run in the
-//! background. What always holds:
+//! background. Invariants:
 //!
-//! 1. What is acknowledged is in the log or in tables of the manifest. Buckets are flushed in any order; what is flushed
-//!    is in the log durably before the manifest names its table, so that a power cut leaves a prefix of the history.
-//! 2. The manifest says for each bucket up to which sequence number its writes are in tables, and from which log on some
-//!    bucket still needs it. Both are told in one group with the tables.
-//! 3. A table lies within one bucket. While a whole bucket is merged every table that is written for it ends where it may
-//!    be split; then it is split, with no flush and no other job of it under way.
-//! 4. A reader takes buckets and what is readable of one before it asks what is visible; a snapshot is registered before.
-//!    Of what it then may see nothing is missing: merges drop no version that was the newest when it took them.
-//! 5. Lock order: `flushes`, `changing`, `writing`, `planning`, then what the parts lock. Tables of a bucket and all
-//!    buckets change under `changing`; memtables of a bucket and all buckets under `writing`.
+//! 1. Every acknowledged write is in the log or in tables of the manifest. Buckets are flushed in any order;
+//!    a flushed write is in the log durably before the manifest names its table, so that a power cut leaves a
+//!    prefix of the history.
+//! 2. The manifest records for each bucket the sequence number up to which its writes are in tables, and the
+//!    first log that some bucket still needs. Both are recorded in one group with the tables.
+//! 3. A table lies within one bucket. While a whole bucket is merged, every table written for it ends at the
+//!    keys where it may be split; when it is split, no flush and no other job of it is running.
+//! 4. A reader loads the buckets, and one bucket's readable set, before it asks what is visible; a snapshot
+//!    is registered before. No version visible to it is then missing: merges drop no version that was the
+//!    newest when it loaded them.
+//! 5. Lock order: `flushes`, `changing`, `writing`, `planning`, then the parts' own locks. Tables of a bucket
+//!    and all buckets change under `changing`; memtables of a bucket and all buckets under `writing`.
 
 mod bucket;
 mod buckets;
@@ -89,7 +91,7 @@ use write::Touched;
 pub(crate) use open::open;
 pub(crate) use repair::repair;
 
-/// Tables are cut here at the latest: a merge may end with the largest value there is.
+/// The largest size at which a table is cut: a merge may end with the largest possible value.
 const MOST_TABLE_BYTES: u64 = 1 << 30;
 
 /// An open database of the `wip` engine.
@@ -98,7 +100,7 @@ pub(crate) struct Wip {
     me: Weak<Wip>,
     core: Arc<Core>,
     log: CommitLog,
-    /// Where the log lies, if that is on persistent memory.
+    /// The log's pool, if the log is on persistent memory.
     pool: Option<Pool>,
     /// The medium that an emulated pool stands for.
     emulated: Option<String>,
@@ -108,31 +110,31 @@ pub(crate) struct Wip {
     buckets: ArcSwap<Buckets>,
     /// Held while tables and the manifest change together.
     changing: Mutex<()>,
-    /// Held while memtables change: when something is inserted, and when buckets are replaced.
+    /// Held while memtables change: on an insertion, and when buckets are replaced.
     writing: Mutex<()>,
     /// The last sequence number in a memtable or table.
     applied: AtomicU64,
     /// Memtables that wait for their flush, oldest first.
     frozen: Mutex<VecDeque<Arc<BucketMemtable>>>,
-    /// Bytes of those.
+    /// Their bytes.
     frozen_bytes: AtomicU64,
-    /// Claimed by what must not meet one, too.
+    /// Also claimed by whatever must not run beside a flush.
     flushes: Flushes,
     /// What running jobs have claimed.
     planning: Mutex<Plan>,
-    /// What the leader has seen of the buckets that its last group went to.
+    /// The leader's notes on the buckets of its last group.
     touched: Mutex<Touched>,
-    /// The logs that there are, as far as they are known here.
+    /// The existing logs, as far as they are known here.
     span: Mutex<LogSpan>,
     /// The log being written; zero if there is none.
     current_log: AtomicU64,
     /// The log is being read back.
     replaying: AtomicBool,
-    /// Bytes that flushes of one memtable write, lately.
+    /// Average bytes written by recent flushes of one memtable.
     flush_bytes: AtomicU64,
     reshaped: Reshaped,
     jobs: Arc<Background>,
-    /// What opening had to do, in a line.
+    /// A line about the work of opening.
     opened: OnceLock<String>,
 }
 
@@ -141,16 +143,16 @@ pub(crate) struct Wip {
 struct Plan {
     /// Tables that running jobs read.
     busy: BTreeSet<u64>,
-    /// Of those, the ones that merges of whole buckets read.
+    /// Those of them that merges of whole buckets read.
     read_whole: BTreeSet<u64>,
     /// Lower bounds of buckets that are being merged as a whole, or replaced.
     whole: BTreeSet<Vec<u8>>,
-    /// Of those, the ones in which no other job may begin.
+    /// Those of them in which no other job may begin.
     ending: BTreeSet<Vec<u8>>,
 }
 
 impl Plan {
-    /// Whether some job reads tables of `bucket`, but for `own`.
+    /// Whether some job reads tables of `bucket` other than `own`.
     fn has_busy(&self, bucket: &Bucket, own: &[u64]) -> bool {
         let readable = bucket.readable.load();
         let mut numbers = readable.tables.iter().map(|table| table.run.number());
@@ -165,7 +167,7 @@ struct Reshaped {
     joins: AtomicU64,
 }
 
-/// What an engine is made of.
+/// The parts of an engine.
 struct Parts {
     manifest: Manifest,
     pool: Option<Pool>,
@@ -173,7 +175,7 @@ struct Parts {
 }
 
 impl Wip {
-    /// Wires the engine around what has been opened, with empty memtables.
+    /// Assembles the engine from its opened parts, with empty memtables.
     fn new(core: Arc<Core>, parts: Parts) -> Result<Arc<Wip>> {
         let Parts { manifest, pool, log } = parts;
         let runs = Runs::new(&core, &manifest, None)?;
@@ -232,7 +234,7 @@ impl Wip {
         WriterOptions { table_bytes, table }
     }
 
-    /// What deciding about compactions goes by.
+    /// The options for the choice of compactions.
     fn bucket_options(&self) -> BucketOptions {
         let wip = &self.core.options.wip;
         let flushed = self.flush_bytes.load(Ordering::Relaxed);
@@ -249,7 +251,7 @@ impl Wip {
         }
     }
 
-    /// An empty memtable for a range of keys, in order if ranges come by often.
+    /// An empty memtable for a range of keys; an ordered one if ranges are read often.
     fn new_memtable(&self, range: (&[u8], Option<&[u8]>), ranges_come: bool) -> Arc<BucketMemtable> {
         let wip = &self.core.options.wip;
         let in_order = match wip.memtable {
@@ -260,8 +262,8 @@ impl Wip {
         BucketMemtable::new(&self.memory, range, in_order.then(|| self.list_bytes()))
     }
 
-    /// Bytes that a skiplist is made for. It takes its memory by parts of that, and where buckets are many the first parts of
-    /// all of them have to be little of what there is.
+    /// The bytes that a skiplist is made for. It allocates parts of that, and if there are many buckets, the
+    /// first parts of all their lists must be a small share of the memory.
     fn list_bytes(&self) -> u64 {
         let share = self.memtables_budget() / self.buckets.load().len() as u64;
         share.min(self.core.options.wip.memtable_bytes)
@@ -277,7 +279,7 @@ impl Wip {
         (self.core.options.memory_budget as f64 * self.core.options.wip.memtables_share) as u64
     }
 
-    /// Gives the cache what memtables and tables leave of the budget.
+    /// Gives the cache the rest of the budget after memtables and tables.
     fn fit_cache(&self) {
         let tables = self.core.cache().table_bytes();
         self.core.memory.fit_cache(tables + self.memory.held().max(self.memtables_budget()));

@@ -1,4 +1,4 @@
-//! Opening and creating: the manifest says which buckets and tables there are and where the log lies.
+//! Opening and creating: the manifest says which buckets and tables exist and where the log lies.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::manifest::{Edit, State};
 use crate::options::EngineKind;
 use crate::pool;
 
-/// Where the log lies.
+/// The log's place.
 pub(super) fn log_home(core: &Core) -> LogHome {
     let first = || vec![Edit::SetBucket { lower: Vec::new(), flushed: 0 }];
     LogHome { engine: EngineKind::Wip, asked: core.options.wip.log, first, beside: Beside::NOTHING }
@@ -34,8 +34,8 @@ pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
     Ok((wip, last))
 }
 
-/// Wires the engine around what has been opened, and brings it to rest. For a repair: with logs that lie elsewhere,
-/// and with a say in what becomes of damaged ones.
+/// Assembles the engine from its opened parts, and brings it to rest. For a repair: with logs that lie
+/// elsewhere, and with a function that decides about damaged ones.
 pub(super) fn assemble(
     core: Arc<Core>,
     Opened { manifest, pool, found }: Opened,

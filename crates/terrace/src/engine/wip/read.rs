@@ -7,7 +7,7 @@ use terrace_table::{Entry, Kind};
 use super::Wip;
 
 impl Wip {
-    /// The value of `key` as a reader at `at` sees it, or now.
+    /// The value of `key` for a reader at `at`, or for one of now.
     pub(super) fn get_value(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
         Ok(self.newest(key, at)?.filter(|entry| entry.kind == Kind::Put).map(|entry| entry.value))
     }
@@ -15,8 +15,8 @@ impl Wip {
     fn newest(&self, key: &[u8], at: Option<u64>) -> Result<Option<Entry>> {
         let buckets = self.buckets.load();
         let bucket = buckets.find(key);
-        // In this order. Were it the other way round, a newer version could come in between, and a merge drop the
-        // one that this reader is to see.
+        // In this order: otherwise a newer version could be written in between, and a merge drop the one that
+        // this reader must see.
         let readable = bucket.readable.load();
         let at = at.unwrap_or_else(|| self.core.snapshots.visible());
         for memtable in &readable.memtables {

@@ -1,4 +1,4 @@
-//! What opening has to do: the log back into memtables, files that nobody refers to out of the way, and work begun.
+//! The work of opening: replaying the log into memtables, removing unreferenced files, and starting jobs.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,26 +16,26 @@ use crate::commit_log::{Found, Gathered, Replayed, are_many_and_small, unless_fu
 use crate::manifest::Listing;
 use crate::pool;
 
-/// Bytes of operations that are read before they are put into memtables, by two threads; fewer where memtables may not
-/// take so much.
+/// Bytes of operations that are read before two threads put them into memtables; fewer if memtables may not
+/// take that much.
 const TOGETHER_BYTES: u64 = 8 << 20;
 
 /// How it is known what tables hold already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Replaying {
-    /// The manifest says it of each bucket.
+    /// The manifest records it for each bucket.
     Known,
     /// The tables are asked about each key.
     Asked,
 }
 
-/// Groups that have been read: each with the log it is from, the number of its first operation, and up to where they
-/// are there already.
+/// Groups that have been read: each with its log, the number of its first operation, and the number up to
+/// which they are applied already.
 type Groups = Vec<(u64, u64, WriteBatch, u64)>;
 
 impl Wip {
     /// Brings a just opened database to rest. `gathered` are its logs if they lie elsewhere. `damaged` is asked about each
-    /// damaged log; what it held from there on, and all that follows, is left out if that is no error.
+    /// damaged log; if it returns no error, the rest of that log and all that follow are left out.
     pub(super) fn recover(
         &self,
         found: Found,
@@ -60,12 +60,13 @@ impl Wip {
         let listing = self.manifest.listing()?;
         self.replaying.store(true, Ordering::Release);
         let replayed = self.replay_from((found, &listing), replaying, gathered, damaged)?;
-        // Not before the log is distrusted where it is to be: a flush of what had no room until now would take it for durable.
+        // Only after the log is distrusted, if it is to be: a flush of what had no room until now would take
+        // it for durable.
         self.replaying.store(false, Ordering::Release);
         self.applied.fetch_max(self.last_seq(), Ordering::AcqRel);
         self.core.snapshots.advance(self.last_seq());
         if self.core.options.read_only {
-            // Nothing comes any more: what is sorted once is sorted for all.
+            // Nothing arrives any more: each memtable is sorted once for all.
             self.memtables().iter().for_each(|memtable| memtable.freeze());
             return Ok(replayed);
         }
@@ -108,7 +109,7 @@ impl Wip {
         Ok(replayed)
     }
 
-    /// Puts the operations of `groups` into memtables, but for those that are in tables.
+    /// Puts the operations of `groups` into memtables, except those that are in tables.
     fn replay_groups(&self, groups: Groups, replaying: Replaying) -> Result<()> {
         for (number, _, ops, _) in &groups {
             self.span.lock().add(*number, ops.encoded().len() as u64);
@@ -126,7 +127,7 @@ impl Wip {
         }
         let last = groups.iter().map(|(_, first_seq, ops, _)| first_seq + ops.len() as u64 - 1).max();
         self.applied.fetch_max(last.unwrap_or(0), Ordering::AcqRel);
-        // What is flushed now must not take the log with it that the rest is still in.
+        // A flush now must not drop the log that still holds the rest.
         self.current_log.store(groups.last().map_or(0, |(number, ..)| *number), Ordering::Release);
         self.make_room_for_replay()
     }
@@ -157,7 +158,7 @@ impl Wip {
         Ok(())
     }
 
-    /// Where memtables have become too large, flushes them; without room they stay in memory, and in the log.
+    /// Flushes memtables that have become too large; without room they stay in memory, and in the log.
     fn make_room_for_replay(&self) -> Result<()> {
         if self.core.options.read_only || self.memory.held() <= self.memtables_budget() {
             return Ok(());
@@ -175,14 +176,14 @@ impl Wip {
         known.max(state.flushed_seq).max(self.applied.load(Ordering::Acquire))
     }
 
-    /// Has what a crash left in the pool, and nobody owns, freed in the background.
+    /// Frees, in the background, what a crash left in the pool without an owner.
     fn reclaim_after(&self, crashed: bool) {
         if self.pool.as_ref().is_some_and(|pool| crashed || pool.needs_reclaim()) {
             self.jobs.tidy(&self.me, Wip::reclaim_now);
         }
     }
 
-    /// Where the manifest has not decided yet what is there, the next opening does it.
+    /// If the manifest has not decided yet what exists, the next opening does it.
     fn reclaim_now(&self) -> Result<()> {
         let Some(pool) = &self.pool else { return Ok(()) };
         if !self.manifest.settled()? {

@@ -1,10 +1,10 @@
-//! Bringing back all that is not itself damaged.
+//! Recovers everything that is not itself damaged.
 //!
-//! Tables are as they are found; of the bounds of buckets those stay that no table spans. The log is replayed as far as it
-//! is whole, and flushed. How far a bucket is in tables the manifest says, and it is believed where all of these are sound:
-//! a put of which they know nothing may have gone together with its tombstone, which a damaged log does not bring back.
-//! Of other buckets the tables are asked about each operation, whether they have it or a newer one. Nothing old is
-//! removed before what replaces it is durable.
+//! Tables stay as they are found; a bucket's bound stays if no table spans it. The log is replayed as far as
+//! it is whole, and flushed. The manifest records up to which number a bucket is in tables, and is trusted if
+//! all its tables are sound: a put that they do not hold may have been dropped together with its tombstone,
+//! which a damaged log does not bring back. In other buckets each operation is looked up in the tables, for
+//! itself or a newer one. Nothing old is removed before its replacement is durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Included, Unbounded};
@@ -44,7 +44,7 @@ pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {
     })
 }
 
-/// What the new manifest is to say.
+/// The state for the new manifest.
 fn new_state(
     base: &Salvage,
     identity: Identity,
@@ -57,7 +57,8 @@ fn new_state(
     let tables: Vec<(u32, TableMeta)> =
         runs.into_iter().map(|(level, meta, _)| (level.min(LAST_LEVEL as u32), meta)).collect();
     let newest = tables.iter().map(|(_, meta)| meta.max_seq).max().unwrap_or(0);
-    // What comes before the first log that is there is in tables, or was: those are as far as they are.
+    // Writes before the first existing log are, or were, in tables, and these are recovered as far as
+    // possible.
     let flushed = match told {
         Some(told) => told.flushed_seq,
         None => match gathered {
@@ -79,13 +80,14 @@ fn new_state(
     }
     (state.log_number, state.log_end, state.last_log) =
         known.map_or((0, None, None), |s| (s.log_number, s.log_end, s.last_log));
-    // What a table's entries beside the newest of their key are for is not known: it is looked at again.
+    // Why a table has entries beside the newest of their key is unknown: it is examined again.
     state.candidates = state.tables.keys().copied().collect();
     Ok(state)
 }
 
-/// How far the buckets of `known` are in tables, by their lower bounds: those all of whose tables are among `runs`, and
-/// sound. If there are others it is not known which buckets these come from.
+/// The numbers up to which the buckets of `known` are in tables, by their lower bounds: for buckets whose
+/// tables are all among `runs`, and sound. If `runs` has other tables, it is unknown which buckets these come
+/// from.
 fn flushed_of(known: &State, runs: &[PlacedRun]) -> BTreeMap<Vec<u8>, u64> {
     let sound: BTreeSet<u64> =
         runs.iter().filter(|(_, _, is_sound)| *is_sound).map(|(_, meta, _)| meta.number).collect();

@@ -1,7 +1,7 @@
 //! Replacing buckets: one by several, two by one.
 //!
-//! The manifest knows of it first; then, between two groups, everybody is shown the new ones. Memtables that were being
-//! written are closed and stay in every new bucket that has keys of theirs, until they are flushed.
+//! The manifest is told first; then, between two groups, everybody is shown the new ones. Active memtables
+//! are closed and stay in every new bucket that has keys of theirs, until they are flushed.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::manifest::Edit;
 use crate::memtable::Memtables;
 
 impl Wip {
-    /// Makes `change`, and of `bucket` several that begin at `boundaries`, too. None of its tables spans one of them, and no
-    /// job runs in it.
+    /// Applies `change`, and also splits `bucket` into several that begin at `boundaries`. None of its tables
+    /// spans one of them, and no job runs in it.
     pub(super) fn split(
         &self,
         bucket: &Arc<Bucket>,
@@ -38,7 +38,7 @@ impl Wip {
         Ok(())
     }
 
-    /// Makes one bucket of two neighbours; true, done or not: there may be something else to do.
+    /// Joins two neighbours; true, done or not: there may be another job.
     pub(super) fn join(&self, left: &Arc<Bucket>, right: &Arc<Bucket>) -> Result<bool> {
         let _no_flush = self.flushes.claim();
         let _alone = self.changing.lock();
@@ -65,7 +65,7 @@ impl Wip {
         outcome.map(|()| true)
     }
 
-    /// Has no job begin in either, if none runs and both are still there.
+    /// Keeps jobs from beginning in either, if none runs and both still exist.
     fn claim_both(&self, left: &Arc<Bucket>, right: &Arc<Bucket>) -> bool {
         let mut plan = self.planning.lock();
         let is_free = |bucket: &Arc<Bucket>| {
@@ -81,8 +81,8 @@ impl Wip {
         true
     }
 
-    /// How far two buckets are in tables together. One of which no memtable holds anything is as far as the other, whatever the
-    /// manifest says of it: it was not written to since.
+    /// The number up to which two buckets together are in tables. A bucket without writes in memtables counts
+    /// as far as the other, whatever the manifest records for it: it was not written to since.
     fn flushed_of_both(&self, left: &Bucket, right: &Bucket) -> u64 {
         let least = |bucket: &Bucket| bucket.readable.load().memtables.iter().map(|m| m.min_seq()).min();
         let held = least(left).into_iter().chain(least(right)).min().unwrap_or(u64::MAX);
@@ -94,7 +94,8 @@ impl Wip {
         self.manifest.state().buckets.get(&bucket.lower).map_or(0, |known| known.flushed)
     }
 
-    /// Shows buckets that begin where the first of `old` does and at `boundaries` in the place of `old`, neighbours all.
+    /// Replaces `old`, which are neighbours, by buckets that begin where the first of them does and at
+    /// `boundaries`, and shows these.
     fn replace(&self, old: &[&Arc<Bucket>], boundaries: &[Vec<u8>]) {
         let _writing = self.writing.lock();
         let buckets = self.buckets();
@@ -125,7 +126,7 @@ impl Wip {
             }
             tables.extend(readable.tables.iter().cloned());
         }
-        // Of two with keys in common one was closed before the other was begun.
+        // Of two with common keys one was closed before the other began.
         memtables.sort_by_key(|memtable| Reverse(memtable.max_seq()));
         (memtables, tables)
     }
@@ -142,7 +143,7 @@ impl Wip {
             tables.iter().filter(|table| has(&table.run.meta().smallest)).cloned().collect();
         debug_assert!(own.iter().all(|table| has(&table.run.meta().largest)), "no table spans buckets");
         let active = self.new_memtable((lower, upper.as_deref()), false);
-        // One of another range would stay here: nobody looks for it here when it has been flushed.
+        // One of another range would stay here: after its flush nobody looks for it here.
         let reaches = |memtable: &&Arc<BucketMemtable>| {
             memtable.reaches(lower) && upper.as_ref().is_none_or(|upper| memtable.lower < *upper)
         };

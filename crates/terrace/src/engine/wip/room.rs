@@ -1,7 +1,9 @@
-//! Room in memory and in the log: which memtables are flushed, and how writers are slowed down before they have to wait.
+//! Room in memory and in the log: which memtables are flushed, and how writers are throttled before they have
+//! to wait.
 //!
-//! All memtables together stay within their share of the memory budget. One is flushed when it is full; where memory is
-//! short, the largest are; where the log has grown past its limit, those that hold back its oldest part.
+//! All memtables together stay within their share of the memory budget. A memtable is flushed when it is
+//! full; if memory is short, the largest are flushed; if the log exceeds its limit, those that hold back its
+//! oldest part are flushed.
 
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering;
@@ -17,31 +19,31 @@ use crate::compaction::leveled::{Limits, Load, delay};
 use crate::core::request::Group;
 use crate::options::BucketMemtableKind;
 
-/// What an operation takes in a memtable beside its key and value, about.
+/// Approximate bytes that an operation takes in a memtable beside its key and value.
 const ENTRY_BYTES: u64 = 48;
 
-/// The part of their budget that memtables which are written to may take; the rest is for those that are being flushed.
+/// The part of their budget that active memtables may take; the rest is for those that are being flushed.
 const WRITTEN_SIXTEENTHS: u64 = 12;
 
-/// Where memory is short, memtables of this part of the budget are flushed together.
+/// If memory is short, memtables of this part of the budget are flushed together.
 const TOGETHER: u64 = 32;
 
-/// How many times as many sublevels as a level is compacted at are on level 0 of a bucket when writers begin to be slowed
-/// down, and when they wait.
+/// Throttling begins when level 0 of a bucket has this many times the sublevels at which it is compacted;
+/// writers wait at the second multiple.
 const SLOW_TIMES: usize = 3;
 const STOP_TIMES: usize = 10;
 
-/// The same of how many times as much as it should a bucket holds, in thousandths.
+/// The same for how many times its intended size a bucket holds, in thousandths.
 const SLOW_EXCESS: u64 = 2000;
 const STOP_EXCESS: u64 = 3000;
 
-/// Ranges that have met a memtable, after which the next one is a skiplist.
+/// After this many range reads of a memtable the next one is a skiplist.
 const RANGES: u64 = 4;
 
-/// Bytes of memtables that wait for their flush from which on writers are slowed down, as a share of the budget.
+/// Bytes of waiting memtables, as a share of the budget, at which throttling begins.
 const FILL: f64 = 0.85;
 
-/// Of the buckets that the last group went to, those that compactions are behind with the most.
+/// The buckets of the last group with the largest backlog of compactions.
 struct Behind {
     deepest: Option<Arc<Bucket>>,
     fullest: Option<Arc<Bucket>>,
@@ -52,14 +54,14 @@ fn upgrade<T>(most: Option<Most<T>>) -> Option<Arc<Bucket>> {
 }
 
 impl Wip {
-    /// Bytes at which a memtable is full: more where few buckets have the memory to themselves.
+    /// Size at which a memtable is full: larger if few buckets share the memory.
     pub(super) fn memtable_limit(&self) -> u64 {
         let wip = &self.core.options.wip;
         let share = self.memtables_budget() / (4 * self.buckets.load().len() as u64);
         share.clamp(wip.memtable_bytes, wip.most_memtable_bytes)
     }
 
-    /// Has memtables flushed that are full or in the way, waits where there is no room, and slows down before that.
+    /// Flushes memtables that are full or in the way, waits if there is no room, and throttles before that.
     pub(super) fn make_room(&self, group: &Group<'_>) -> Result<()> {
         let Touched { full, deepest, fullest } = std::mem::take(&mut *self.touched.lock());
         self.freeze(&full.iter().filter_map(Weak::upgrade).collect::<Vec<_>>());
@@ -80,7 +82,7 @@ impl Wip {
         }
     }
 
-    /// Spreads the wait for background work over the writes before it, so that no single one stops for long.
+    /// Spreads the wait for background work over the preceding writes, so that no single one stops for long.
     fn slow_down(&self, behind: &Behind, fill: f64, group: &Group<'_>) -> Result<()> {
         let sublevels = self.core.options.wip.sublevels;
         let limits = Limits {
@@ -99,8 +101,8 @@ impl Wip {
         self.jobs.slow_down(|| delay(&load(), &limits), || self.compact_for_writers())
     }
 
-    /// Sublevels on level 0 of `bucket`, and how much too much it holds: nothing, once others have taken its place. Its figures
-    /// stay as they are then, and whoever waited for them would wait until no work is left anywhere.
+    /// Sublevels on level 0 of `bucket`, and its excess size; zero once others have replaced it. Its figures
+    /// no longer change then, and a writer waiting for them would wait until no work is left anywhere.
     pub(super) fn debt_of(&self, bucket: &Bucket) -> (usize, u64) {
         match self.is_current(bucket) {
             true => (bucket.depth.load(Ordering::Relaxed), bucket.excess.load(Ordering::Relaxed)),
@@ -108,7 +110,7 @@ impl Wip {
         }
     }
 
-    /// Has the memtables of `buckets` flushed and others written, and starts the flush.
+    /// Replaces the active memtables of `buckets`, and starts the flush of the old ones.
     pub(super) fn freeze(&self, buckets: &[Arc<Bucket>]) {
         if buckets.is_empty() {
             return;
@@ -122,8 +124,8 @@ impl Wip {
         self.spawn_flush();
     }
 
-    /// Notes that a range has met the memtable being written. One that has to be sorted again and again is closed: closed
-    /// it is sorted once for all, and the next one is in order.
+    /// Notes that a range read has met the active memtable. A memtable that would be sorted again and again
+    /// is closed: then it is sorted once for all, and the next one is ordered.
     pub(super) fn note_range(&self, bucket: &Arc<Bucket>, active: &BucketMemtable) {
         let ranges = 1 + bucket.ranges.fetch_add(1, Ordering::Relaxed);
         let options = &self.core.options;
@@ -143,30 +145,30 @@ impl Wip {
         }
         let ranges_come = bucket.ranges.swap(0, Ordering::Relaxed) >= RANGES;
         let next = self.new_memtable(bucket.range(), ranges_come);
-        // In this order: a flush that begins at once must leave a memtable to be written.
+        // In this order: if a flush begins at once, an active memtable must remain.
         bucket.readable.rcu(|now| now.with(&next));
         self.queue(readable.active());
     }
 
-    /// Whether nothing has taken the place of `bucket`.
+    /// Whether nothing has replaced `bucket`.
     pub(super) fn is_current(&self, bucket: &Bucket) -> bool {
         std::ptr::eq(&**self.buckets.load().find(&bucket.lower), bucket)
     }
 
-    /// Has `memtable`, which takes no more, wait for its flush.
+    /// Queues `memtable`, which takes no more writes, for its flush.
     pub(super) fn queue(&self, memtable: &Arc<BucketMemtable>) {
         memtable.freeze();
         self.frozen_bytes.fetch_add(memtable.closed_bytes(), Ordering::Relaxed);
         self.frozen.lock().push_back(memtable.clone());
     }
 
-    /// Has every memtable flushed.
+    /// Flushes every memtable.
     pub(super) fn freeze_all(&self) {
         let buckets: Vec<Arc<Bucket>> = self.buckets().iter().cloned().collect();
         self.freeze(&buckets);
     }
 
-    /// Has the largest memtables flushed, of so many bytes together; whether there were any.
+    /// Flushes the largest memtables, of this many bytes together; returns whether there were any.
     fn freeze_largest(&self, bytes: u64) -> bool {
         let buckets = self.buckets();
         let size = |bucket: &Arc<Bucket>| (bucket.readable.load().active().dram_bytes(), bucket.clone());
@@ -185,7 +187,7 @@ impl Wip {
         !largest.is_empty()
     }
 
-    /// Has the memtables flushed whose writes no log before `number` is without.
+    /// Flushes the memtables whose first log is `number` or an earlier one.
     pub(super) fn freeze_logged_up_to(&self, number: u64) {
         let holds = |bucket: &&Arc<Bucket>| bucket.readable.load().active().first_log().is_up_to(number);
         let holders: Vec<Arc<Bucket>> = self.buckets().iter().filter(holds).cloned().collect();
@@ -196,13 +198,13 @@ impl Wip {
         !self.frozen.lock().is_empty()
     }
 
-    /// Waits until the memtable that has waited the longest is flushed.
+    /// Waits until the memtable that has waited longest is flushed.
     pub(super) fn wait_for_flush(&self) -> Result<()> {
         let first = self.frozen.lock().front().cloned();
         first.map_or(Ok(()), |first| self.wait_for_flush_of(&first))
     }
 
-    /// Waits until all memtables are flushed that wait for it now. Others may come meanwhile, without end.
+    /// Waits until all memtables are flushed that wait for it now. Others may join meanwhile, without end.
     pub(super) fn wait_for_frozen(&self) -> Result<()> {
         let last = self.frozen.lock().back().cloned();
         last.map_or(Ok(()), |last| self.wait_for_flush_of(&last))
@@ -213,7 +215,8 @@ impl Wip {
         self.flushes.wait_until(&self.core, gone, || self.run_flushes(gone))
     }
 
-    /// Does a compaction that writers wait for. That there is no room to merge in is no reason to refuse what there is room for.
+    /// Does a compaction that writers wait for. A lack of room to merge is no reason to refuse writes that
+    /// there is room for.
     fn compact_for_writers(&self) -> Result<bool> {
         match self.compact_next() {
             Err(e) if e.is_out_of_space() => Ok(false),

@@ -1,8 +1,9 @@
-//! Merging a whole bucket into one sorted list, which is where it may be split.
+//! Merging a whole bucket into one sorted list, after which it may be split.
 //!
-//! While that goes on the bucket serves reads and writes as ever; its newer tables are compacted beside it. All that is
-//! written for the bucket meanwhile ends at the keys where it may be split, so when it is, no table has to be written again.
-//! It is split if more than half of what it may hold lives; if not, it was full of what was dead, and stays one.
+//! Meanwhile the bucket serves reads and writes as usual; its newer tables are compacted beside the merge.
+//! Every table written for the bucket meanwhile ends at the keys where it may be split, so the split rewrites
+//! no table. It is split if more than half of what it may hold lives; otherwise it was full of dead entries,
+//! and stays one.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -20,18 +21,18 @@ use crate::background::Patience;
 use crate::compaction::buckets::{BucketOptions, BucketTable, LEVELS, fit, kept, pieces, splitters};
 use crate::levels::output::Written;
 
-/// How a merge of a whole bucket has ended.
+/// The outcome of a merge of a whole bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// Something else is done with the bucket.
+    /// Another job is running in the bucket.
     NotBegun,
-    /// It is one sorted list, and whatever came meanwhile.
+    /// It is one sorted list, beside whatever arrived meanwhile.
     Merged,
     /// The same, in several buckets.
     Split,
 }
 
-/// Marks a bucket as being merged as a whole; what belongs to that goes with it.
+/// Marks a bucket as being merged as a whole; dropping this removes the mark and its cuts.
 struct Whole<'a> {
     wip: &'a Wip,
     claim: Claim<'a>,
@@ -40,7 +41,7 @@ struct Whole<'a> {
 impl Drop for Whole<'_> {
     fn drop(&mut self) {
         let lower = &self.claim.bucket.lower;
-        // In this order: the next to merge the whole bucket has cuts of its own.
+        // In this order: the next merge of the whole bucket has its own cuts.
         self.claim.bucket.cuts.lock().clear();
         let mut plan = self.wip.planning.lock();
         plan.whole.remove(lower);
@@ -65,9 +66,10 @@ impl Wip {
         Ok(if boundaries.is_empty() { Ended::Merged } else { Ended::Split })
     }
 
-    /// Claims all tables of `bucket`, in which no job may run, and has what is written from now on end where it may be split.
+    /// Claims all tables of `bucket`, in which no job may run; from now on tables written for it end where it
+    /// may be split.
     fn claim_whole(&self, bucket: &Arc<Bucket>, splitters: Vec<Vec<u8>>) -> Option<(Whole<'_>, Vec<u64>)> {
-        // A flush that is under way would not know where to end its tables.
+        // A running flush would not know where to end its tables.
         let _no_flush = self.flushes.claim();
         let mut plan = self.planning.lock();
         if !self.is_current(bucket) || plan.whole.contains(&bucket.lower) || plan.has_busy(bucket, &[]) {
@@ -97,20 +99,20 @@ impl Wip {
         Some((Whole { wip: self, claim }, kept))
     }
 
-    /// Bytes of tables that a merge of the whole may leave as they are.
+    /// Sizes of tables that a merge of the whole bucket may keep as they are.
     pub(super) fn bytes_kept(&self) -> RangeInclusive<u64> {
         let piece = self.core.options.wip.bucket_bytes / self.core.options.wip.split_into as u64;
         piece / 4..=piece * 2
     }
 
-    /// Has no other job begin in the bucket, and waits for those that run.
+    /// Keeps other jobs from beginning in the bucket, and waits for those that run.
     fn close_to_jobs(&self, whole: &Whole<'_>) {
         let (bucket, own) = (&whole.claim.bucket, whole.claim.numbers());
         self.planning.lock().ending.insert(bucket.lower.clone());
         self.jobs.wait_until(|| !self.planning.lock().has_busy(bucket, &own));
     }
 
-    /// Puts what was merged in the place of what it was merged from, and splits the bucket at `boundaries`.
+    /// Replaces the merged inputs by the outputs, and splits the bucket at `boundaries`.
     fn end_whole(
         &self,
         whole: &Whole<'_>,
@@ -136,16 +138,16 @@ impl Wip {
         (0..LEVELS).for_each(|level| bucket.forget_reads(level));
         bucket.note_overlap(0.0);
         bucket.merged.store(if boundaries.is_empty() { live } else { 0 }, Ordering::Relaxed);
-        // While it still counts as being merged: by its figures of before it would be chosen again at once.
+        // While it still counts as being merged: by its old figures it would be chosen again at once.
         self.note_figures(&self.planning.lock(), bucket);
         self.core.counters.count_compaction(LAST_LEVEL, bytes);
         self.remove_merged(inputs);
         Ok(())
     }
 
-    /// Looks at how much of what the upper levels of a bucket hold is in its last level, too.
+    /// Estimates the share of a bucket's upper levels that is in its last level, too.
     pub(super) fn estimate_overlap(&self, bucket: &Arc<Bucket>) {
-        // Left for later where a table cannot be read: the merge that reads it says so.
+        // Postponed if a table cannot be read: the merge that reads it reports that.
         if let Ok(Some(share)) = overlap(bucket) {
             bucket.note_overlap(share);
             self.note_figures(&self.planning.lock(), bucket);
@@ -153,12 +155,12 @@ impl Wip {
     }
 }
 
-/// A tombstone that is left when all of a bucket was merged stays for the sake of a snapshot, as old versions do.
+/// A tombstone left after a merge of the whole bucket stays for a snapshot, like old versions.
 fn keeping_tombstones(table: Written) -> Written {
     Written { keeps_old: table.keeps_old || table.meta.deletes > 0, ..table }
 }
 
-/// Keys that are in the tables of `bucket`, ascending: of each table as many as is its share of all bytes.
+/// Sample keys from the tables of `bucket`, ascending: as many from each table as its share of all bytes.
 fn samples(bucket: &Bucket) -> Result<Vec<Vec<u8>>> {
     let readable = bucket.readable.load();
     let total: u64 = readable.tables.iter().map(|table| table.run.meta().file_bytes).sum();
@@ -170,7 +172,7 @@ fn samples(bucket: &Bucket) -> Result<Vec<Vec<u8>>> {
         let mut cursor = table.run.cursor(false, 0);
         for piece in 1..=wanted {
             let Some((anchor, _)) = anchors.get(piece * anchors.len() / (wanted + 1)) else { continue };
-            // What an index has may be shorter than a key.
+            // An index entry may be shorter than a key.
             cursor.seek(anchor, u64::MAX)?;
             keys.extend(cursor.valid().then(|| cursor.key().to_vec()));
         }
@@ -179,8 +181,8 @@ fn samples(bucket: &Bucket) -> Result<Vec<Vec<u8>>> {
     Ok(keys)
 }
 
-/// Those of `cuts` at which a bucket is split that consists of the tables `live`: none if it is not to be, and none that
-/// would leave a bucket with nothing in it.
+/// The `cuts` at which a bucket with the tables `live` is split: none if it should not be, and none that
+/// would leave an empty bucket.
 fn boundaries<'a>(
     cuts: Vec<Vec<u8>>,
     live: impl Iterator<Item = &'a TableMeta>,
@@ -198,7 +200,8 @@ fn boundaries<'a>(
     begins.filter_map(|piece| cuts.get(piece - 1).cloned()).collect()
 }
 
-/// The share of the tables' keys that older tables may hold, too, of a sample; `None` if there is nothing to compare.
+/// The share of the tables' keys that older tables may hold, too, by a sample; `None` if there is nothing to
+/// compare.
 fn overlap(bucket: &Bucket) -> Result<Option<f64>> {
     let readable = bucket.readable.load();
     let (mut sampled, mut found) = (0u32, 0u32);
@@ -215,8 +218,8 @@ fn overlap(bucket: &Bucket) -> Result<Option<f64>> {
     Ok((sampled > 0).then(|| f64::from(found) / f64::from(sampled)))
 }
 
-/// Keys that a bucket's splitters are taken from.
+/// Keys from which a bucket's splitters are taken.
 const SPLIT_SAMPLES: usize = 512;
 
-/// Keys looked at of each table.
+/// Keys sampled in each table.
 const SAMPLES: usize = 16;

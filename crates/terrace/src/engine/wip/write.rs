@@ -1,10 +1,10 @@
 //! The write path: make room, make durable, insert.
 //!
-//! 1. A group is in the log, as durable as its medium makes it (or as was asked for), before any of it is in a memtable:
-//!    nothing is readable that a crash could take back.
+//! 1. A group is in the log, as durable as its medium makes it (or as requested), before any of it is in a
+//!    memtable: nothing is readable that a crash could take back.
 //! 2. Inserting cannot fail, so a group is readable wholly or not at all; it is visible once the store says so.
 //!
-//! The caller is the one leader of the moment.
+//! The caller is the current leader.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -16,18 +16,18 @@ use super::bucket::Bucket;
 use crate::batch::Op;
 use crate::core::request::Group;
 
-/// For how many operations ahead memory is fetched.
+/// Operations ahead for which memory is prefetched.
 const AHEAD: usize = 8;
 
-/// What the leader has seen of the buckets that its last group went to. It keeps none of them: one that is replaced goes,
-/// and its tables with it.
+/// The leader's notes on the buckets of its last group. They keep none of the buckets: a replaced bucket is
+/// dropped with its tables.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
     /// Those whose memtables are full.
     pub full: Vec<Weak<Bucket>>,
     /// The one with the most sublevels on level 0.
     pub deepest: Option<Most<usize>>,
-    /// The one that holds most beside what it should.
+    /// The one with the largest excess.
     pub fullest: Option<Most<u64>>,
 }
 

@@ -1,10 +1,11 @@
 //! A write buffer: memtables in DRAM, made durable by a commit log, on persistent memory or in files.
 //!
 //! 1. A group is in the log before any of it is in a memtable.
-//! 2. A memtable knows the first log that has its writes. A flush tells the manifest from which log on those of later
-//!    memtables are; what is before that one goes.
+//! 2. A memtable knows the first log that has its writes. A flush tells the manifest the first log of later
+//!    memtables; logs before that one are dropped.
 //!
-//! What a flush makes, and what lies below the memtables, is the [`Stage`]'s, which this knows nothing of.
+//! This module does not know the [`Stage`], which decides what a flush makes and what lies below the
+//! memtables.
 
 mod recover;
 mod repair;
@@ -29,7 +30,7 @@ use crate::manifest::{Edit, Manifest};
 use crate::memtable::{MemCursor, MemList, NODE_OVERHEAD_BYTES};
 use crate::stats::Stats;
 
-/// More than this is flushed, and not copied to another log.
+/// If memtables hold more, they are flushed, and not copied to another log.
 const COPY_BYTES: u64 = 4 << 20;
 
 /// Memtables in DRAM and their log.
@@ -39,7 +40,7 @@ pub(crate) struct LoggedMemtables<S = ()> {
     stage: S,
 }
 
-/// One memtable, and where it is logged.
+/// One memtable, and its first log.
 #[derive(Debug)]
 pub(crate) struct LoggedMemtable {
     list: MemList,
@@ -53,7 +54,7 @@ fn log_policy(memtable_bytes: u64) -> Policy {
 }
 
 impl<S: Stage> LoggedMemtables<S> {
-    /// With what logs there are in `pool`; the logs lie in files if there is none.
+    /// Opens the logs in `pool`; without a pool the logs lie in files.
     pub fn open(
         core: &Arc<Core>,
         manifest: &Manifest,

@@ -1,4 +1,4 @@
-//! What opening has to do: logs back into a memtable.
+//! The work of opening: replaying logs into a memtable.
 
 use std::sync::atomic::Ordering;
 
@@ -10,12 +10,12 @@ use crate::batch::{Op, WriteBatch};
 use crate::commit_log::{Found, Gathered, Replayed, unless_full};
 use crate::leveled::{LeveledTree, Memtable, Stage};
 
-/// More logs than this after a recovery, and their memtable is flushed at once.
+/// If more logs than this are left after a recovery, their memtable is flushed at once.
 const FEW_LOGS: usize = 1;
 
 impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
     /// Brings a just opened database to rest. `gathered` are its logs if they lie elsewhere. `damaged` is asked about each
-    /// damaged log; what it held from there on, and all that follows, is left out if that is no error.
+    /// damaged log; if it returns no error, the rest of that log and all that follows are left out.
     pub fn recover(
         &self,
         found: Found,
@@ -66,12 +66,12 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
         Ok(replayed)
     }
 
-    /// Notes that everything is in runs, and lets go of all logs; nothing is written meanwhile.
+    /// Notes that everything is in runs, and drops all logs; nothing is written meanwhile.
     pub fn forget_logs(&self) -> Result<()> {
         self.buffer.log.forget_all(&self.manifest, self.last_seq())
     }
 
-    /// Puts a group's operations after `reached` into the memtable; makes room first where it is full.
+    /// Puts a group's operations after `reached` into the memtable; makes room first if that is full.
     fn replay_group(&self, number: u64, first_seq: u64, ops: &WriteBatch, reached: u64) -> Result<()> {
         let need = ops.encoded().len() as u64 + ops.len() as u64 * LoggedMemtable::ENTRY_BYTES;
         let active = self.readable().active().clone();

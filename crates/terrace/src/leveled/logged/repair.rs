@@ -1,7 +1,8 @@
-//! Bringing back a database of levels under logged memtables: its runs, and beside them what engines have in the pool.
+//! Repairing a database of levels under logged memtables: its runs, and what engines keep in the pool beside
+//! them.
 //!
-//! Logs are replayed over that as far as they are whole, and flushed; then the pool is made anew. Nothing old is removed before
-//! what replaces it is durable.
+//! The whole parts of logs are replayed over that and flushed; then the pool is made again. Nothing old is
+//! removed before its replacement is durable.
 
 use std::sync::Arc;
 
@@ -17,8 +18,9 @@ use crate::manifest::{Identity, State};
 use crate::options::LsmOptions;
 use crate::salvage::Salvage;
 
-/// Repairs the database in the view that `base` works in. `gather` brings what runs and logs do not hold into tables, beside
-/// the logs and runs that it is given; `assemble` wires the engine around what is opened then.
+/// Repairs the database in the view that `base` works in. `gather` writes what runs and logs do not hold into
+/// tables, beside the logs and runs that it receives; `assemble` then assembles the engine from its opened
+/// parts.
 pub(crate) fn repair<S: Stage>(
     mut base: Salvage,
     home: LogHome,

@@ -1,4 +1,4 @@
-//! Logging groups, and what the log asks of the tree whose memtables it makes durable.
+//! Logging groups, and what the log needs from the tree whose memtables it makes durable.
 
 use std::sync::atomic::Ordering;
 
@@ -15,8 +15,8 @@ use crate::manifest::Manifest;
 use crate::memtable::MemCursor;
 
 impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
-    /// Logs the group; a full pool is given the chance to let go of a flushed memtable's log first, of the active one's
-    /// if that would help.
+    /// Logs the group; if the pool is full, it first drops the log of a flushed memtable, or of the active
+    /// one if that helps.
     pub(super) fn log_with_retry(&self, group: &Group<'_>) -> Result<()> {
         loop {
             let dropped = self.buffer.log.dropped();
@@ -33,7 +33,7 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
                     self.rotate_memtable()?;
                     continue;
                 }
-                // The flush that has just ended may not have come to drop its log.
+                // The flush that has just ended may not have dropped its log yet.
                 self.buffer.log.drop_old(&self.manifest)?;
                 if self.buffer.log.dropped() > dropped {
                     continue;
@@ -44,13 +44,13 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
         }
     }
 
-    /// Whether the pool, which holds nothing but logs, has room for a log of this group alone.
+    /// Whether the pool, if it held only logs, has room for a log of this group alone.
     fn would_fit_alone(&self, group: &Group<'_>) -> bool {
         let fits = |pool: &Pool| group.bytes() + 4 * pool.extent_bytes() <= pool.max_size();
         self.pool.as_ref().is_some_and(fits)
     }
 
-    /// The log from which on the memtables after `memtable` are logged.
+    /// The first log of the memtables after `memtable`.
     pub(super) fn first_log_after(&self, memtable: &LoggedMemtable) -> u64 {
         self.buffer.log.first_after(&self.manifest, || {
             oldest_first_log(self.readable().memtables.newer_than(memtable).map(|m| m.first_log.get()))

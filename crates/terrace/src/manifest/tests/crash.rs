@@ -7,7 +7,7 @@ use terrace_disk::{Fault, FsEvent, Observer};
 use super::super::{State, locate};
 use super::*;
 
-/// At every event takes images of the disk and checks what opens from them.
+/// Takes images of the disk at every event and checks what opens from them.
 struct Crasher {
     fs: SimFs,
     inner: Mutex<Inner>,
@@ -15,7 +15,7 @@ struct Crasher {
 
 struct Inner {
     rng: Rng,
-    /// States that an open may give now; none means that there may be no store yet.
+    /// States that an open may return now; `None` means that there may be no store yet.
     allowed: Vec<Option<State>>,
     images: u64,
 }
@@ -60,7 +60,7 @@ impl Observer for Crasher {
     }
 }
 
-/// The state that opens from `image`; also that the store can go on from there.
+/// The state that opens from `image`; also checks that the store can continue from there.
 fn open_and_go_on(image: &SimFs) -> Option<State> {
     let fs: Arc<dyn Fs> = Arc::new(image.clone());
     if locate(&*fs, dir()).expect("never a damaged database").is_none() {
@@ -70,7 +70,7 @@ fn open_and_go_on(image: &SimFs) -> Option<State> {
     }
     let manifest = reopen(image);
     let state = (*manifest.state()).clone();
-    // What was read may have been left unsynced by a dead process, but now it must stay.
+    // A dead process may have left it unsynced, but now that it was read it must stay.
     assert_eq!(*reopen(&image.crash_losing_all()).state(), state);
     manifest.apply(&[add(1000)]).expect("a group goes in after a crash");
     let after = image.crash_losing_all();
@@ -114,7 +114,7 @@ fn a_crash_anywhere_leaves_the_last_state_or_the_next() {
     }
 }
 
-/// Runs the script with `fault` planned, going on after errors.
+/// Runs the script with `fault` planned, continuing after errors.
 fn run_with_fault(fault: Fault, seed: u64) -> bool {
     let (fs, manifest) = fresh();
     let crasher = Crasher::watch(&fs, seed);
@@ -134,7 +134,7 @@ fn run_with_fault(fault: Fault, seed: u64) -> bool {
         assert_eq!(*manifest.state(), after);
         crasher.allow(vec![Some(after)]);
         crasher.check_images("the next group");
-        // The next group starts a new file; a seal that fails costs nothing else.
+        // The next group starts a new file; a failed seal has no other cost.
         failed |= manifest.seal().is_err();
     }
     failed
@@ -142,22 +142,22 @@ fn run_with_fault(fault: Fault, seed: u64) -> bool {
 
 #[test]
 fn a_failing_operation_is_an_error_and_the_next_attempt_succeeds() {
-    // Not every failure shows: an old manifest that cannot be removed stays, and that is all.
+    // Not every failure shows: an old manifest that cannot be removed merely stays.
     let failures = (0..80)
         .filter(|&after| run_with_fault(Fault { after, only_changes: false, sticky: after % 2 == 0 }, after))
         .count();
     assert!(failures > 25, "only {failures} operations failed");
 }
 
-/// The sync of a group failed, its process died, and the system still shows the group: whoever has decided by what it shows
-/// has it for good.
+/// The sync of a group failed, its process died, and the system still shows the group: an opening that has
+/// decided by what it shows keeps the group for good.
 #[test]
 fn what_a_failed_sync_has_dropped_and_the_system_shows_is_decided_before_it_counts() {
     let mut only_shown = 0;
     for (at, first) in script().iter().enumerate().flat_map(|(at, _)| (0..4).map(move |first| (at, first))) {
         let (fs, manifest) = fresh();
         fs.show_dropped(true);
-        // What a failed sync does goes by the number of changes.
+        // The effect of a failed sync depends on the number of changes.
         (0..first).for_each(|n| drop(fs.create(&dir().join(format!("foreign{n}"))).unwrap()));
         script().iter().take(at).for_each(|group| manifest.apply(group).unwrap());
         fs.inject(Some(Fault { after: 1, only_changes: true, sticky: false }));
@@ -191,7 +191,7 @@ fn failures_in_a_row_leave_one_of_the_attempts() {
         crasher.check_images("the next attempt");
     }
     fs.inject(None);
-    // An empty group settles what failed.
+    // An empty group settles the failed one.
     manifest.apply(&[]).unwrap();
     crasher.allow(vec![Some((*manifest.state()).clone())]);
     crasher.check_images("the end");

@@ -139,7 +139,7 @@ fn a_creation_alone_is_an_older_manifest_beside_a_table_or_a_log() {
         assert_eq!(Manifest::is_whole_without_pointer(&whole, dir()).unwrap(), opened.is_ok(), "{names:?}");
         opened
     };
-    // What a creation may leave, begun anew or not.
+    // What a creation may leave, started again or not.
     assert_eq!(beside(&["LOCK", "CURRENT.tmp", "pool"]), Ok(()));
     for newer in ["000001.sst", "000001.log", "000007.log"] {
         assert_eq!(beside(&["LOCK", newer]), Err(ErrorKind::Corruption), "{newer}");

@@ -67,7 +67,7 @@ fn reopen(fs: &SimFs) -> Manifest {
     Manifest::open(Arc::new(fs.clone()), dir()).unwrap()
 }
 
-/// Groups that touch every kind of edit, each fitting the state that those before it make.
+/// Groups with every kind of edit, each fitting the state that the previous ones make.
 fn script() -> Vec<Vec<Edit>> {
     vec![
         vec![Edit::JobStarted { id: 1, kind: JobKind::Flush, inputs: vec![] }, Edit::NextFile(3)],
@@ -142,7 +142,7 @@ fn every_key_is_in_a_bucket_where_there_are_buckets() {
         assert!(matches!(error, terrace_base::Error::InvalidArgument(_)), "{error}");
     }
     assert_eq!(manifest.state(), before);
-    // A bucket that takes another's keys over has flushed what both have.
+    // A bucket that takes over another's keys has flushed what both have.
     manifest.apply(&[without_bucket(&longest), bucket(b"k", 3)]).unwrap();
     let state = reopen(&fs).state();
     let buckets: Vec<_> = state.buckets.iter().map(|(lower, b)| (&lower[..], b.flushed)).collect();
@@ -198,7 +198,7 @@ fn a_large_snapshot_is_written_in_pieces() {
     assert_eq!(reopen(&fs).state(), again.state());
 }
 
-/// Jobs look at the directory while others have the manifest begin anew.
+/// Jobs look at the directory while others start a new manifest.
 #[test]
 fn a_listing_beside_a_new_manifest_is_of_one_of_the_two() {
     let (_fs, manifest) = fresh();
@@ -235,7 +235,7 @@ fn the_listing_tells_files_apart() {
     let name = |n: &str| dir().join(n);
     assert_eq!(listing.leftovers, [name("000004.log"), name("CURRENT.tmp"), name("MANIFEST-000009")]);
     assert_eq!(listing.foreign, [name("notes.txt")]);
-    // The leftover manifest is in nobody's way.
+    // The leftover manifest causes no trouble.
     let again = reopen(&fs);
     again.apply(&[Edit::FlushedSeq(1)]).unwrap();
     assert_eq!(super::files::manifests(&fs, dir()).unwrap(), [10]);
@@ -255,7 +255,7 @@ fn a_manifest_works_on_real_files() {
     assert!(Manifest::create(fs, temp.path(), identity()).is_err());
 }
 
-/// Whatever fails on the way to another file, the one that a crash would find stays.
+/// Whatever fails during a switch to another file, the one that a crash would find stays.
 #[test]
 fn tidying_leaves_the_manifest_in_force() {
     let (fs, manifest) = fresh();

@@ -50,7 +50,7 @@ impl Op {
     }
 }
 
-/// What the manifest should say, kept in the plainest way.
+/// The expected contents of the manifest, kept in the plainest way.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Model {
     live: BTreeMap<u64, i64>,

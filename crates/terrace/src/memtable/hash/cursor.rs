@@ -1,4 +1,4 @@
-//! Moving over a table in order.
+//! Cursors over a table in order.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use super::Inner;
 use super::record::Record;
 use super::sorted::Sorted;
 
-/// A place in a table, which it keeps. Its first seek sorts what is there; what is inserted after that is not met.
+/// A position in a table, which it keeps alive. Its first seek sorts the contents; it does not meet what is
+/// inserted after that.
 #[derive(Debug, Clone)]
 pub(crate) struct HashCursor {
     table: Arc<Inner>,
@@ -41,7 +42,7 @@ impl HashCursor {
         Ok(())
     }
 
-    /// The value where it lies; of a cursor that is nowhere, an empty one.
+    /// The value in its place; empty if the cursor is not positioned.
     pub fn value_bytes(&self) -> &[u8] {
         self.record().map_or(&[], Record::value)
     }

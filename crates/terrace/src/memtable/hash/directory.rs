@@ -1,7 +1,7 @@
-//! The directory: where the newest version of each key is found.
+//! The directory: it leads to the newest version of each key.
 //!
-//! A power of two lines of eight slots, each line a line of the processor's cache. A slot is one word: two bytes of tag,
-//! which are part of the key's hash, and six bytes of pointer to the newest version's record.
+//! A power of two lines of eight slots; each line is a cache line of the processor. A slot is one word: two
+//! bytes of tag, which are part of the key's hash, and six bytes of pointer to the newest version's record.
 //!
 //! ```text
 //!   | slot 0 | slot 1 | .. | slot 7 |        a full line:   | slot 0 | .. | 0, line |
@@ -11,12 +11,13 @@
 //!
 //! 1. Slots of a line are filled in turn and never emptied. A key has one slot in a directory.
 //! 2. The word of a slot changes to a newer version of its key, or, in the last slot, to a link to a further line,
-//!    which has the tag 0. The first slot of that line is then what this one was.
-//! 3. What a word leads to is complete before the word is stored: stores have release order, loads acquire.
-//! 4. A directory is replaced whole, by one that leads to whatever it led to. It then changes no more, and lives as long
-//!    as the table. A reader that still is in it came before the first insertion into the new one was over:
-//!    had that happened before the reader loaded the pointer to the directory, it would have loaded the new one. So
-//!    whatever was inserted before the reader asked is in the directory it loads.
+//!    which has the tag 0. The first slot of that line then holds the previous word.
+//! 3. The target of a word is complete before the word is stored: stores have release order, loads acquire.
+//! 4. A directory is replaced as a whole, by one that leads to everything that it led to. It then no longer
+//!    changes, and lives as long as the table. A reader still using it came before the first insertion into
+//!    the new one was finished: had that happened before the reader loaded the pointer to the directory, it
+//!    would have loaded the new one. So everything inserted before the reader asked is in the directory that
+//!    it loads.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -26,8 +27,8 @@ use super::record::{Head, Record};
 
 pub(super) const SLOTS: usize = 8;
 
-/// The tag is kept above the pointer. Linux gives no addresses above these bits to a program that does not ask for them,
-/// on any machine; [`Word::new`] makes sure.
+/// The tag is kept above the pointer. Linux gives no addresses above these bits to a program that does not
+/// request them, on any machine; [`Word::new`] checks that.
 const POINTER_BITS: u32 = 48;
 const POINTER_MASK: usize = (1 << POINTER_BITS) - 1;
 const _: () = assert!(usize::BITS == 64, "a slot holds a tag and a pointer");
@@ -35,13 +36,13 @@ const _: () = assert!(usize::BITS == 64, "a slot holds a tag and a pointer");
 /// The tag of a link to a further line.
 const LINK: u16 = 0;
 
-/// The tag of keys with this hash. Lines are chosen by its lowest bits.
+/// The tag of keys with this hash. The lowest bits choose the line.
 pub(super) fn tag_of(hash: u64) -> u16 {
     ((hash >> POINTER_BITS) as u16).max(1)
 }
 
-/// What a slot holds: null, or a pointer with a tag in its upper bits. The pointer keeps its provenance: tagging maps
-/// its address alone.
+/// The content of a slot: null, or a pointer with a tag in its upper bits. The pointer keeps its provenance:
+/// tagging changes only its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Word(*mut Head);
 
@@ -76,11 +77,11 @@ pub(super) struct Line {
 
 const _: () = assert!(size_of::<Line>() == 64);
 
-/// How a directory is laid out.
+/// The layout of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape {
     pub log2_lines: u32,
-    /// Whether its keys are hashed by the function that is slower and safe from anybody.
+    /// Whether its keys are hashed by the slower function that is safe from attackers.
     pub keyed: bool,
 }
 
@@ -96,14 +97,14 @@ impl Current {
     /// The directory, if there is one yet.
     ///
     /// # Safety
-    /// What was stored last lives for `'a`.
+    /// The directory stored last must live for `'a`.
     #[inline]
     pub unsafe fn load<'a>(&self) -> Option<Directory<'a>> {
         let word = self.0.load(Ordering::Acquire);
         let bits = word.addr() & (LOG2_MASK | KEYED);
         let lines = NonNull::new(word.map_addr(|address| address & !(LOG2_MASK | KEYED)))?;
         let shape = Shape { log2_lines: (bits & LOG2_MASK) as u32, keyed: bits & KEYED != 0 };
-        // SAFETY: asked for; `store` had a directory of this shape.
+        // SAFETY: the caller's promise; `store` had a directory of this shape.
         Some(Directory { lines: unsafe { std::slice::from_raw_parts(lines.as_ptr(), shape.lines()) }, shape })
     }
 
@@ -128,29 +129,29 @@ pub(super) struct Directory<'a> {
     pub shape: Shape,
 }
 
-/// Where a search ends.
+/// The end of a search.
 #[derive(Debug)]
 pub(super) enum Place<'a> {
-    /// In the slot of the key.
+    /// In the key's slot.
     Found(&'a AtomicPtr<Head>, Record<'a>),
     /// In the slot that a new key takes.
     Free(&'a AtomicPtr<Head>),
-    /// Behind the last slot of this many lines, which are full.
+    /// After the last slot of this many lines, which are full.
     Full(&'a AtomicPtr<Head>, usize),
 }
 
 impl<'a> Directory<'a> {
-    /// A new one without any key.
+    /// A new one without keys.
     ///
     /// # Safety
-    /// The pieces live for `'a`.
+    /// The pieces must live for `'a`.
     pub unsafe fn new(pieces: &mut Pieces, shape: Shape) -> Directory<'a> {
         let start = pieces.allocate_lines(shape.lines()).cast::<Line>();
         for i in 0..shape.lines() {
-            // SAFETY: the memory is new, aligned to lines and large enough for as many.
+            // SAFETY: the memory is new, aligned to lines and large enough for this many.
             unsafe { start.add(i).write(Line::default()) };
         }
-        // SAFETY: initialised just now; from here on nobody writes but by the slots' atomics.
+        // SAFETY: just initialised; from here on it is written only by the slots' atomics.
         Directory { lines: unsafe { std::slice::from_raw_parts(start.as_ptr(), shape.lines()) }, shape }
     }
 
@@ -159,13 +160,13 @@ impl<'a> Directory<'a> {
         &self.lines[hash as usize & (self.lines.len() - 1)]
     }
 
-    /// Has the line of this hash fetched.
+    /// Prefetches the line of this hash.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         super::prefetch(std::ptr::from_ref(self.line(hash)).cast());
     }
 
-    /// Finds the one record for which `is_it` says so, among those of this hash.
+    /// Finds the one record for which `is_it` is true, among those of this hash.
     #[inline]
     pub fn search(&self, hash: u64, is_it: impl Fn(Record<'a>) -> bool) -> Place<'a> {
         let tag = tag_of(hash);
@@ -197,14 +198,15 @@ impl<'a> Directory<'a> {
     /// Every record that a slot leads to.
     pub fn for_each(&self, mut each: impl FnMut(Record<'a>)) {
         for (i, line) in self.lines.iter().enumerate() {
-            // Their heads are looked at next, wherever they lie.
+            // Their heads are read next, wherever they lie.
             let ahead = self.lines.get(i + 1).into_iter().flat_map(Line::words);
             ahead.filter_map(Word::pointer).for_each(|head| super::prefetch(head.as_ptr().cast()));
             line.chain().for_each(|(line, words)| line.records(words).for_each(&mut each));
         }
     }
 
-    /// Looks at every slot; says what is wrong. `hash` is that of a record's key in this directory.
+    /// Checks every slot; returns what is wrong. `hash` computes the hash of a record's key in this
+    /// directory.
     pub fn check(&self, hash: impl Fn(Record<'_>) -> u64, problems: &mut Vec<String>) {
         for (i, first) in self.lines.iter().enumerate() {
             for (line, words) in first.chain() {
@@ -223,7 +225,7 @@ impl<'a> Directory<'a> {
         }
     }
 
-    /// How many lines hang together at most.
+    /// The most lines in one chain.
     #[cfg(test)]
     pub fn longest_chain(&self) -> usize {
         self.lines.iter().map(|line| line.chain().count()).max().unwrap_or(0)
@@ -231,8 +233,8 @@ impl<'a> Directory<'a> {
 }
 
 impl Place<'_> {
-    /// Makes `record`, whose key has this hash, what is found here. The caller is the one writer and has found this
-    /// place since it last changed anything.
+    /// Puts `record`, whose key has this hash, in this place. The caller is the one writer and has found this
+    /// place since its last change.
     #[inline]
     pub fn set(&self, pieces: &mut Pieces, hash: u64, record: NonNull<Head>) {
         let word = Word::new(tag_of(hash), record);
@@ -243,7 +245,7 @@ impl Place<'_> {
     }
 }
 
-/// Puts `word` into a further line, to which `last` leads then.
+/// Puts `word` into a further line, and makes `last` lead to it.
 #[cold]
 fn chain(pieces: &mut Pieces, last: &AtomicPtr<Head>, word: Word) {
     let displaced = last.load(Ordering::Relaxed);
@@ -253,7 +255,7 @@ fn chain(pieces: &mut Pieces, last: &AtomicPtr<Head>, word: Word) {
     further.slots[1].store(word.0, Ordering::Relaxed);
     // SAFETY: the memory is new and aligned to a line.
     unsafe { line.write(further) };
-    // A reader that loads the slot meets what was in it either here or there.
+    // A reader that loads the slot finds its previous word either here or there.
     last.store(Word::new(LINK, line.cast()).0, Ordering::Release);
 }
 
@@ -265,29 +267,29 @@ impl Line {
 
     #[inline]
     fn record(&self, head: NonNull<Head>) -> Record<'_> {
-        // SAFETY: a tagged word was made of a record in the pieces that this line lies in, which live as long as it;
-        // it was complete before the word could be loaded (invariant 3).
+        // SAFETY: a tagged word was made from a record in the pieces that this line lies in, which live as
+        // long as it; the record was complete before the word could be loaded (invariant 3).
         unsafe { Record::new(head) }
     }
 
-    /// The line that the last of these words, which were loaded from this one, leads to.
+    /// The line that the last of these words leads to; the words were loaded from this line.
     #[inline]
     fn further(&self, words: [Word; SLOTS]) -> Option<&Line> {
         let last = words[SLOTS - 1];
         let line = last.pointer().filter(|_| last.is_link())?;
-        // SAFETY: a link was made of a line in the same pieces, complete before it was stored.
+        // SAFETY: a link was made from a line in the same pieces, complete before it was stored.
         Some(unsafe { line.cast::<Line>().as_ref() })
     }
 
-    /// This line and those behind it, with their words. Each word is loaded once: what its slot was before it turned
-    /// into a link is met here or there, never twice.
+    /// This line and those chained to it, with their words. Each word is loaded once: a slot's word from
+    /// before it turned into a link is found here or there, never twice.
     fn chain(&self) -> impl Iterator<Item = (&Line, [Word; SLOTS])> {
         std::iter::successors(Some((self, self.words())), |(line, words)| {
             line.further(*words).map(|line| (line, line.words()))
         })
     }
 
-    /// The records that these words, which were loaded from this line, lead to.
+    /// The records that these words lead to; the words were loaded from this line.
     fn records(&self, words: [Word; SLOTS]) -> impl Iterator<Item = Record<'_>> {
         let tagged = words.into_iter().filter(|word| word.tag() != LINK);
         tagged.filter_map(Word::pointer).map(|head| self.record(head))

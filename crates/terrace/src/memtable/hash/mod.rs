@@ -1,20 +1,22 @@
 //! A memtable in DRAM that is a hash table (WipDB, section 2.3.3): versions of keys in no order, for engines that have
-//! many memtables. An insertion into one of a thousand misses the caches for one line of the directory and for the place
-//! of the record; in a skiplist it would on every level.
+//! many memtables. An insertion into one of a thousand misses the caches for one line of the directory and
+//! for the record's place; in a skiplist it would do so on every level.
 //!
-//! One thread at a time inserts, any number read beside it without locks, and nothing is ever removed: the whole table
-//! is freed when its last reader lets go.
+//! One thread at a time inserts, while any number read without locks, and nothing is ever removed: the whole
+//! table is freed when its last reader releases it.
 //!
-//! What always holds:
+//! Invariants:
 //!
-//! 1. The current directory leads to the newest version of every key, and that to all before it.
+//! 1. The current directory leads to the newest version of every key, and that to all earlier ones.
 //! 2. A record is complete before anything leads to it, and never changes. It lives as long as the table, and the table
-//!    as long as any handle or cursor of it. So do lines and directories, the replaced ones as well.
-//! 3. What was inserted before a reader asks is found: `directory.rs` argues why, whatever is replaced meanwhile.
-//! 4. The order of keys is made when it is asked for; once the table is frozen, once for all.
+//!    as long as any handle or cursor of it. So do lines and directories, including replaced ones.
+//! 3. A reader finds whatever was inserted before it asks: `directory.rs` argues why, whatever is replaced
+//!    meanwhile.
+//! 4. Keys are sorted on request; once the table is frozen, once for all.
 //!
-//! Keys are an enemy's. They are hashed with a seed that nobody outside of the process knows. Should lines form chains
-//! even so, which random keys do not, the table takes another function, SipHash under a secret key, once.
+//! Keys may come from an attacker. They are hashed with a seed that nobody outside the process knows. If
+//! lines still form chains, which random keys do not, the table switches once to another function, SipHash
+//! under a secret key.
 
 mod cursor;
 mod directory;
@@ -42,33 +44,35 @@ use sorted::Sorted;
 
 pub(crate) use cursor::HashCursor;
 
-/// Keys a line has on average when the directory grows: half of it.
+/// Average keys in a line when the directory grows: half of its slots.
 const KEYS_PER_LINE: u64 = SLOTS as u64 / 2;
 
-/// How much a directory grows: fourfold.
+/// The growth of a directory: fourfold.
 const LOG2_GROWTH: u32 = 2;
 
-/// Lines at first, and the most there can be.
+/// The initial number of lines, and the most.
 const LOG2_FIRST_LINES: u32 = 2;
 const LOG2_MAX_LINES: u32 = 30;
 const _: () = assert!(LOG2_FIRST_LINES.is_multiple_of(LOG2_GROWTH));
 
-/// Lines of a published table: 8,192. One that freezes by the published rule grows to as many before it does.
+/// Lines of a published table: 8,192. A table that freezes by the published rule grows to this many before it
+/// does.
 const LOG2_PUBLISHED_LINES: u32 = 13;
 
-/// A chain of so many lines, of which random keys would make one in 10^40 lines, shows that somebody has chosen them.
+/// A chain of this many lines, which random keys would make for one in 10^40 lines, shows that somebody has
+/// chosen them.
 const CHOSEN_LINES: usize = 8;
 
-/// What happens when a line is full.
+/// The reaction to a full line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Overflow {
     /// It gets a further line.
     Chain,
-    /// The published rule: the same, and the table says that it has overflowed.
+    /// The published rule: the same, and the table reports that it has overflowed.
     Freeze,
 }
 
-/// A handle of a memtable; clones are handles of the same.
+/// A handle of a memtable; clones are handles of the same memtable.
 #[derive(Debug, Clone)]
 pub(crate) struct HashTable {
     inner: Arc<Inner>,
@@ -91,12 +95,12 @@ struct Inner {
     keyed: OnceLock<RandomState>,
     /// The order of what was inserted before the table was frozen.
     sorted: OnceLock<Arc<Sorted>>,
-    /// Whether the fast hash function is the worst there is.
+    /// Whether the fast hash function is the worst possible one.
     #[cfg(test)]
     all_collide: bool,
 }
 
-/// What the one writer needs. The pieces are in here, so that only who has the lock takes from them.
+/// The state of the one writer. The pieces are in here, so that only the holder of the lock takes from them.
 #[derive(Debug)]
 struct Writing {
     pieces: Pieces,
@@ -110,12 +114,12 @@ pub(crate) struct HashWriter<'a> {
 }
 
 impl HashTable {
-    /// An empty table, which takes its memory from `chunks` as versions come.
+    /// An empty table, which takes memory from `chunks` as versions arrive.
     pub fn new(chunks: &Arc<Chunks>, overflow: Overflow) -> HashTable {
         HashTable { inner: Arc::new(Inner::new(chunks, overflow)) }
     }
 
-    /// Becomes the writer, after whoever is.
+    /// Becomes the writer, after the current one.
     pub fn writer(&self) -> HashWriter<'_> {
         HashWriter { table: &self.inner, writing: self.inner.writer.lock() }
     }
@@ -131,25 +135,26 @@ impl HashTable {
         Some(Version { seq: record.seq(), kind: record.kind(), value: record.value() })
     }
 
-    /// Has the line of memory fetched that an insertion of `key` will look at.
+    /// Prefetches the line of memory that an insertion of `key` will read.
     pub fn prefetch(&self, key: &[u8]) {
         if let Some(directory) = self.inner.directory() {
             directory.prefetch(self.inner.hash(directory.shape, key));
         }
     }
 
-    /// A cursor over all versions, at none yet.
+    /// A cursor over all versions, not yet positioned.
     pub fn cursor(&self) -> HashCursor {
         HashCursor::new(self.inner.clone())
     }
 
-    /// Ends insertions, after those that a writer is at. Whoever inserts later has a bug, and panics.
+    /// Ends insertions, after those of the current writer. A later insertion is a bug, and panics.
     pub fn freeze(&self) {
         let _writing = self.inner.writer.lock();
         self.inner.frozen.store(true, Ordering::Release);
     }
 
-    /// Gives `each` every version in order: by key, of one key the newest first. Ends with its first error.
+    /// Passes every version to `each` in order: keys ascending, each key's newest version first. Ends with
+    /// its first error.
     pub fn visit(&self, mut each: impl FnMut(&[u8], u64, Kind, &[u8]) -> Result<()>) -> Result<()> {
         // SAFETY: the handle keeps the table.
         let sorted = unsafe { self.inner.sorted() };
@@ -167,12 +172,12 @@ impl HashTable {
         self.entries() == 0
     }
 
-    /// Bytes of keys and values with what their records and slots take beside.
+    /// Bytes of keys and values with the overhead of their records and slots.
     pub fn bytes_used(&self) -> u64 {
         self.inner.bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes of DRAM held: those that came from the chunks, and the shared order.
+    /// Bytes of DRAM held: those from the chunks, and the shared order.
     pub fn dram_bytes(&self) -> u64 {
         let sorted = self.inner.sorted.get().map_or(0, |sorted| sorted.held_bytes());
         self.inner.held_bytes.load(Ordering::Relaxed) + sorted
@@ -194,7 +199,7 @@ impl HashTable {
         self.inner.overflowed.load(Ordering::Acquire)
     }
 
-    /// Looks at every slot and record, while nobody inserts; says what is wrong.
+    /// Checks every slot and record, while nobody inserts; returns what is wrong.
     pub fn check(&self) -> Vec<String> {
         let writing = self.inner.writer.lock();
         self.inner.check(writing.keys)
@@ -226,7 +231,7 @@ impl HashWriter<'_> {
         if table.overflow == Overflow::Freeze && matches!(place, Place::Full(..)) {
             table.overflowed.store(true, Ordering::Release);
         }
-        // Before it can be found: who knows of a version may cut the log up to the smallest number.
+        // Before it can be found: whoever knows of a version may cut the log up to the smallest number.
         lower(&table.min_seq, content.seq);
         let record = record::create(pieces, content, prev);
         place.set(pieces, hash, record);
@@ -242,7 +247,7 @@ impl HashWriter<'_> {
         table.held_bytes.store(pieces.held_bytes(), Ordering::Relaxed);
     }
 
-    /// Makes a directory of this shape, with all that is in the one before, and puts it in its place.
+    /// Builds a directory of this shape, with all contents of the previous one, and replaces that.
     #[cold]
     fn replace<'d>(&mut self, before: Option<Directory<'d>>, shape: Shape) -> Directory<'d>
     where
@@ -262,7 +267,7 @@ impl HashWriter<'_> {
     }
 }
 
-/// The shape that a directory takes before a key is put into this place; none if it stays as it is.
+/// The shape that a directory needs before a key is put into this place; `None` if it stays as it is.
 fn next_shape(shape: Shape, keys: u64, place: &Place<'_>, overflow: Overflow) -> Option<Shape> {
     let Shape { log2_lines, keyed } = shape;
     let chained = match place {
@@ -306,7 +311,7 @@ impl Inner {
         unsafe { self.current.load() }
     }
 
-    /// A few lines. Where the published size counts, as many as growth leads to it from.
+    /// A few lines. If the published size counts, a number that grows to exactly that.
     fn first_shape(&self) -> Shape {
         let log2_lines = match self.overflow {
             Overflow::Chain => LOG2_FIRST_LINES,
@@ -330,9 +335,9 @@ impl Inner {
     /// All versions in order.
     ///
     /// # Safety
-    /// The caller keeps the table as long as the result.
+    /// The caller must keep the table as long as the result.
     unsafe fn sorted(&self) -> Arc<Sorted> {
-        // SAFETY: asked for; what is kept in the table goes with it.
+        // SAFETY: the caller's promise; an order kept in the table is dropped with it.
         let gather =
             || Arc::new(self.directory().map_or_else(Sorted::default, |d| unsafe { Sorted::gather(d) }));
         match self.frozen.load(Ordering::Acquire) {
@@ -341,7 +346,7 @@ impl Inner {
         }
     }
 
-    /// Of a table into which nobody inserts now, with so many keys.
+    /// For a table into which nobody inserts now, with this many keys.
     fn check(&self, keys: u64) -> Vec<String> {
         let mut problems = Vec::new();
         let Some(directory) = self.directory() else { return problems };
@@ -372,14 +377,14 @@ impl Inner {
     }
 }
 
-/// Makes `number` the value if it is less. There is one writer.
+/// Lowers the value to `number` if that is less. There is one writer.
 fn lower(value: &AtomicU64, number: u64) {
     if number < value.load(Ordering::Relaxed) {
         value.store(number, Ordering::Release);
     }
 }
 
-/// Has a line of memory fetched.
+/// Prefetches a line of memory.
 #[inline(always)]
 fn prefetch(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -1,4 +1,4 @@
-//! Where the records and lines of one table lie: pieces of chunks, freed whole with the table.
+//! The memory of one table's records and lines: pieces of chunks, freed as a whole with the table.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -11,26 +11,28 @@ const LINE_BYTES: usize = 64;
 /// The largest chunk for records: an eighth of a region, so that a table that has just begun one wastes little.
 const MAX_CHUNK_BYTES: usize = 256 << 10;
 
-/// A large piece makes a small table's next chunk this large at most; one that is too large for it is kept apart.
+/// The limit to which a large piece enlarges a small table's next chunk; a piece too large for it gets its
+/// own memory.
 const ROOMY_CHUNK_BYTES: usize = 32 << 10;
 
-/// A chunk is at most this share of what the table has already.
+/// A chunk is at most this share of what the table already has.
 const CHUNK_SHARE: usize = 8;
 
-/// Pieces over this share of a chunk get memory of their own, so that little of a chunk is ever left over.
+/// Pieces larger than this share of a chunk get their own memory, so that little of a chunk is ever left
+/// unused.
 const LARGE_SHARE: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct Pieces {
     source: Arc<Chunks>,
     chunks: Vec<Chunk>,
-    /// What is left of the chunk that small pieces come from.
+    /// The rest of the chunk of small pieces.
     at: NonNull<u8>,
     left: usize,
     held_bytes: usize,
 }
 
-// SAFETY: what is left belongs to a chunk that is owned here, as a vector owns its elements.
+// SAFETY: the rest belongs to a chunk that is owned here, as a vector owns its elements.
 unsafe impl Send for Pieces {}
 
 impl Pieces {
@@ -73,7 +75,7 @@ impl Pieces {
         self.keep(chunk)
     }
 
-    /// The lines of memory that the next small piece will begin in, to have them fetched.
+    /// The lines of memory in which the next small piece will begin, for prefetching.
     #[inline]
     pub fn next_lines(&self) -> impl Iterator<Item = *const u8> + use<> {
         let at = self.at.as_ptr().cast_const();
@@ -84,12 +86,12 @@ impl Pieces {
         assert!(bytes <= self.left, "a piece is cut from what is left");
         let piece = self.at;
         self.left -= bytes;
-        // SAFETY: so much is left from here on.
+        // SAFETY: this much is left from here on.
         self.at = unsafe { piece.add(bytes) };
         piece
     }
 
-    /// Begins a new chunk to cut `bytes` from, unless that is too much of one.
+    /// Begins a new chunk from which to cut `bytes`, unless that is too much of one.
     fn refill(&mut self, bytes: usize) -> bool {
         let chunk_bytes = next_chunk_bytes(self.held_bytes, bytes);
         if bytes > chunk_bytes / LARGE_SHARE {
@@ -109,8 +111,8 @@ impl Pieces {
     }
 }
 
-/// How large a chunk a table takes that holds `held` bytes and needs a piece of `bytes`. Small tables take small ones:
-/// there may be thousands.
+/// The size of the next chunk for a table that holds `held` bytes and needs a piece of `bytes`. Small tables
+/// take small ones: there may be thousands.
 fn next_chunk_bytes(held: usize, bytes: usize) -> usize {
     let by_table = (held / CHUNK_SHARE).clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES);
     let by_piece = bytes.saturating_mul(CHUNK_SHARE).min(ROOMY_CHUNK_BYTES);
@@ -135,7 +137,7 @@ mod tests {
             };
             assert!(i % 7 != 0 || piece.addr().get() % LINE_BYTES == 0);
             if bytes < 1 << 20 {
-                // SAFETY: the piece is as long as was asked for and nobody else's.
+                // SAFETY: the piece has the requested length and belongs to nobody else.
                 unsafe { piece.as_ptr().write_bytes(0xa5, bytes) };
             }
             all.push((piece.addr().get(), bytes));

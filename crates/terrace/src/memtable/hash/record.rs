@@ -1,12 +1,12 @@
-//! What a version of a key looks like in memory: one piece, immutable once it is linked.
+//! A version of a key in memory: one piece, immutable once it is linked.
 //!
 //! ```text
 //!   Links, unless it is the key's first version | Head | key | value
 //! ```
 //!
-//! Versions of a key form a chain, the newest first, each with the number of those before it. `jump` leads to one
-//! further back (E. Myers, "An applicative random-access stack", 1983), so that finding the version that an old
-//! snapshot sees takes logarithmic time, however often the key was written since.
+//! Versions of a key form a chain, the newest first, each with the number of earlier ones. `jump` leads to
+//! one further back (E. Myers, "An applicative random-access stack", 1983), so that finding the version that
+//! an old snapshot sees takes logarithmic time, however often the key was written since.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -50,12 +50,12 @@ pub(super) struct Record<'a> {
     of: PhantomData<&'a Head>,
 }
 
-/// Bytes of the piece that a record takes.
+/// Bytes of a record's piece.
 pub(super) fn bytes_of(content: &Content<'_>, linked: bool) -> usize {
     HEAD_BYTES + if linked { LINKS_BYTES } else { 0 } + content.key.len() + content.value.len()
 }
 
-/// A record in `pieces`, before which the key had the version `prev`.
+/// A record in `pieces`; `prev` is the key's previous version.
 pub(super) fn create<'a>(
     pieces: &mut Pieces,
     content: &Content<'_>,
@@ -67,7 +67,7 @@ pub(super) fn create<'a>(
     let piece = pieces.allocate(bytes_of(content, prev.is_some()));
     // SAFETY: the piece is new, long enough for all parts and aligned for links and head, whose sizes are multiples
     // of their alignment; key and value are bytes. The head's pointer is derived from the piece's, so it may reach
-    // all of it, what lies before the head as well.
+    // all of the piece, including the part before the head.
     unsafe {
         let head = match prev {
             None => piece,
@@ -86,8 +86,8 @@ pub(super) fn create<'a>(
 }
 
 impl Links {
-    /// The links of the version that follows `prev`. The jump spans as far as two jumps before it together if those
-    /// are equally far, and one version otherwise.
+    /// The links of the version that follows `prev`. The jump spans as far as the two previous jumps together
+    /// if those are equally far, and one version otherwise.
     fn after(prev: Record<'_>) -> Links {
         let near = prev.jump();
         let far = near.jump();
@@ -112,7 +112,7 @@ impl<'a> Record<'a> {
 
     #[inline]
     fn head(self) -> &'a Head {
-        // SAFETY: what `new` asks for; the head does not change.
+        // SAFETY: the promise to `new`; the head does not change.
         unsafe { self.head.as_ref() }
     }
 
@@ -137,17 +137,17 @@ impl<'a> Record<'a> {
     }
 
     fn links(self) -> Option<&'a Links> {
-        // SAFETY: a record that says so has links before its head, in the same piece.
+        // SAFETY: a record with this flag has links before its head, in the same piece.
         self.head().linked.then(|| unsafe { self.head.byte_sub(LINKS_BYTES).cast::<Links>().as_ref() })
     }
 
     /// The version before this one.
     pub fn prev(self) -> Option<Record<'a>> {
-        // SAFETY: links lead to versions that were there before, in the same pieces.
+        // SAFETY: links lead to earlier versions in the same pieces.
         self.links().map(|links| unsafe { Record::new(links.prev) })
     }
 
-    /// A version further back; of the first one itself.
+    /// A version further back; for the first one itself.
     fn jump(self) -> Record<'a> {
         // SAFETY: as above.
         self.links().map_or(self, |links| unsafe { Record::new(links.jump) })
@@ -158,7 +158,7 @@ impl<'a> Record<'a> {
         self.links().map_or(0, |links| links.depth)
     }
 
-    /// The newest version up to `max_seq`, of this one and those before it.
+    /// The newest version up to `max_seq`, among this one and earlier ones.
     #[inline]
     pub fn up_to(self, max_seq: u64) -> Option<Record<'a>> {
         let mut here = self;
@@ -169,16 +169,16 @@ impl<'a> Record<'a> {
         Some(here)
     }
 
-    /// This version and those before it, the newest first.
+    /// This version and earlier ones, the newest first.
     pub fn versions(self) -> impl Iterator<Item = Record<'a>> {
         std::iter::successors(Some(self), |record| record.prev())
     }
 
     /// # Safety
-    /// The record's piece has `len` initialised bytes at `at` behind its head.
+    /// The record's piece must have `len` initialised bytes at `at` after its head.
     #[inline]
     unsafe fn bytes(self, at: usize, len: usize) -> &'a [u8] {
-        // SAFETY: asked for; the piece lives for `'a`.
+        // SAFETY: the caller's promise; the piece lives for `'a`.
         unsafe { std::slice::from_raw_parts(self.head.cast::<u8>().add(at).as_ptr(), len) }
     }
 }

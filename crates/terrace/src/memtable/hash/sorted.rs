@@ -1,7 +1,7 @@
 //! The versions of a table in order.
 //!
-//! Keys of a table often begin alike, those of one bucket of the key space above all. What all of them begin with is
-//! kept once, and of each key the eight bytes behind it, as a number: most comparisons look at no record.
+//! Keys of a table often have a common beginning, above all those of one bucket of the key space. The common
+//! beginning is kept once, and the next eight bytes of each key as a number: most comparisons read no record.
 
 use std::cmp::Ordering;
 use std::ptr::NonNull;
@@ -13,31 +13,31 @@ use super::record::{Head, Record};
 
 #[derive(Debug, Default)]
 pub(super) struct Sorted {
-    /// What all keys begin with.
+    /// The common beginning of all keys.
     common: Box<[u8]>,
     entries: Vec<Entry>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    /// The eight bytes behind what is common.
+    /// The eight bytes after the common beginning.
     prefix: u64,
     record: NonNull<Head>,
 }
 
-// SAFETY: records are immutable and may be read by any thread; who has a `Sorted` keeps the table.
+// SAFETY: records are immutable and may be read by any thread; a holder of a `Sorted` keeps the table.
 unsafe impl Send for Sorted {}
 // SAFETY: the same.
 unsafe impl Sync for Sorted {}
 
-/// How many records ahead a walk has them fetched.
+/// How many records ahead a walk prefetches.
 const AHEAD: usize = 4;
 
 impl Sorted {
-    /// What is in the directory.
+    /// Collects the contents of the directory.
     ///
     /// # Safety
-    /// The caller keeps the table as long as the result.
+    /// The caller must keep the table as long as the result.
     pub unsafe fn gather(directory: Directory<'_>) -> Sorted {
         let mut newest: Vec<Record<'_>> = Vec::new();
         let mut common: Option<&[u8]> = None;
@@ -63,7 +63,7 @@ impl Sorted {
         sorted
     }
 
-    /// The entries, and behind each those of the key's older versions.
+    /// The entries, each followed by those of its key's older versions.
     fn with_versions(&self, newest: &[Entry]) -> Vec<Entry> {
         let versions = |entry: &Entry| {
             let prefix = entry.prefix;
@@ -85,7 +85,7 @@ impl Sorted {
         self.entries.get(at).map(|entry| self.record(entry))
     }
 
-    /// Has records fetched that a walk in one direction meets soon.
+    /// Prefetches records that a walk in one direction meets soon.
     pub fn prefetch(&self, at: usize, forward: bool) {
         let ahead = if forward { at + AHEAD } else { at.wrapping_sub(AHEAD) };
         if let Some(entry) = self.entries.get(ahead) {
@@ -100,7 +100,7 @@ impl Sorted {
         })
     }
 
-    /// How many entries come before (`key`, `seq`), the one that is there included if `with` is so.
+    /// The number of entries before (`key`, `seq`), including that entry itself if `with` is true.
     pub fn before(&self, key: &[u8], seq: u64, with: bool) -> usize {
         let head = &key[..key.len().min(self.common.len())];
         match head.cmp(&self.common) {
@@ -124,7 +124,7 @@ impl Sorted {
 
     #[inline]
     fn record(&self, entry: &Entry) -> Record<'_> {
-        // SAFETY: `gather` met the record in the table, which its caller keeps.
+        // SAFETY: `gather` found the record in the table, which its caller keeps.
         unsafe { Record::new(entry.record) }
     }
 }

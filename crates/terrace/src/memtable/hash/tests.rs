@@ -37,7 +37,7 @@ fn fill(table: &HashTable, puts: &[(Vec<u8>, bool, Vec<u8>)]) -> Model {
 }
 
 fn keys() -> impl Strategy<Value = Vec<u8>> {
-    // Short ones, some that differ only past the eighth byte, and some that all begin alike.
+    // Short ones, some that differ only past the eighth byte, and some with a common beginning.
     prop_oneof![
         prop::collection::vec(0u8..3, 0..4),
         prop::collection::vec(0u8..2, 7..11),
@@ -59,7 +59,7 @@ fn place(cursor: &HashCursor) -> Option<(&[u8], u64)> {
     cursor.valid().then(|| (cursor.key(), cursor.seq()))
 }
 
-/// Both ends, every step, and seeks at, before and behind what there is.
+/// Both ends, every step, and seeks at, before and after the entries.
 fn compare(
     table: &HashTable,
     model: &Model,
@@ -134,7 +134,7 @@ fn key_of(seq: u64) -> [u8; 8] {
     (seq.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48).to_be_bytes()
 }
 
-/// A reader loads the directory that is current, or one that was: either has what was inserted before.
+/// A reader loads the current directory or an earlier one: either has what was inserted before.
 fn readers_beside_a_writer(table: HashTable, writes: u64) {
     let written = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -152,7 +152,7 @@ fn readers_beside_a_writer(table: HashTable, writes: u64) {
                 loop {
                     let last = written.load(Ordering::Acquire);
                     if last > 0 {
-                        // The newest one and any other, in the state after it was written.
+                        // The newest one and any other, each with the state after its write.
                         for seq in [last, 1 + rng.below(last)] {
                             let found = table.get(&key_of(seq), seq).expect("what was written");
                             assert_eq!((found.seq, found.value), (seq, &seq.to_le_bytes()[..]));
@@ -201,7 +201,7 @@ fn readers_find_what_was_written_before_they_look_while_lines_chain() {
     }
 }
 
-/// Nothing of a hot key goes, no line fills, and each old version is found at once.
+/// Nothing of a hot key is removed, no line fills, and each old version is found at once.
 #[test]
 fn a_hot_key_takes_one_slot() {
     let table = HashTable::new(&Chunks::new(), Overflow::Freeze);
@@ -222,7 +222,7 @@ fn a_hot_key_takes_one_slot() {
     assert_eq!((place(&cursor), table.check()), (Some((&b"hot"[..], 77_777)), vec![]));
 }
 
-/// Keys that share a hash make a chain that is short, because the table takes another hash function then.
+/// Keys with one hash make only a short chain, because the table then switches to another hash function.
 #[test]
 fn keys_that_collide_are_told_apart_by_another_hash() {
     let table = colliding(Overflow::Chain);
@@ -238,7 +238,7 @@ fn keys_that_collide_are_told_apart_by_another_hash() {
     assert_eq!(table.check(), Vec::<String>::new());
 }
 
-/// The published rule: of 8,192 lines, one is full when about as many keys are there as the paper's tables hold.
+/// The published rule: of 8,192 lines, one is full at about the number of keys in the paper's tables.
 #[test]
 fn a_full_line_of_the_published_size_is_told() {
     let table = HashTable::new(&Chunks::new(), Overflow::Freeze);
@@ -250,7 +250,7 @@ fn a_full_line_of_the_published_size_is_told() {
     }
     assert!(seq > 4_000, "one of 8,192 lines was full after {seq} keys");
     assert_eq!(table.inner.directory().unwrap().shape.log2_lines, LOG2_PUBLISHED_LINES);
-    // It takes what comes all the same.
+    // It still takes what comes.
     (1..=40_000u64).for_each(|i| table.writer().insert(&i.to_be_bytes(), seq + i, Kind::Put, b"w"));
     assert_eq!((table.check(), table.entries()), (vec![], seq + 40_000));
     assert!(table.get(&1u64.to_be_bytes(), seq).is_some_and(|version| version.value == b"v"));
@@ -289,7 +289,7 @@ fn memory_comes_back_with_the_last_that_has_it() {
     assert!(chunks.reserved_bytes() <= REGION_BYTES as u64);
 }
 
-/// A thousand tables of a bucket's size hold little more than what is in them.
+/// A thousand tables of a bucket's size hold little more than their contents.
 #[test]
 fn small_tables_hold_little_beside_their_contents() {
     let chunks = Chunks::new();
@@ -330,7 +330,7 @@ fn cursors_of_a_frozen_table_share_one_order() {
     cursors.iter_mut().for_each(|cursor| cursor.seek(b"late", 200).unwrap());
     assert!(cursors.iter().all(|cursor| place(cursor) == Some((b"late", 200))));
     assert_eq!(Arc::strong_count(table.inner.sorted.get().unwrap()), 3);
-    // What came after it had gathered is not met, and nothing else is missing.
+    // It does not meet what came after it had gathered, and misses nothing else.
     early.seek(b"late", 200).unwrap();
     assert!(!early.valid());
     early.seek_last().unwrap();

@@ -7,20 +7,20 @@ use super::*;
 #[derive(Debug, Clone)]
 enum Step {
     Flush(Vec<(u8, bool)>),
-    /// The same, of what is not visible before the next flush is.
+    /// The same, for writes that are not visible before the next flush is.
     FlushUnseen(Vec<(u8, bool)>),
-    /// A key becomes larger than a bucket: so many versions of it, each with a snapshot that sees it.
+    /// A key becomes larger than a bucket: this many versions of it, each with a snapshot that sees it.
     Pin(u8, usize),
     Snapshot,
     Release(usize),
     Start(u64),
     Finish(usize),
     Fail(usize),
-    /// Whatever is to be done is done, with so many reads of each level.
+    /// All jobs are run, with this many reads of each level.
     Settle(u64),
-    /// The database is closed and opened: what was noted in memory is gone.
+    /// The database is closed and opened: notes in memory are lost.
     Reopen,
-    /// The disk has room for so many bytes.
+    /// The disk has room for this many bytes.
     Room(u64),
 }
 
@@ -118,7 +118,7 @@ proptest! {
             let is_settled = tables.iter().all(|t| t.level == 2) && sublevels_of(&tables) <= 1;
             prop_assert!(!is_settled || tables.iter().all(|t| t.deletes == 0 && !t.keeps_old));
         }
-        // What is garbage is little, or not known to be.
+        // There is little garbage, or it is not known as such.
         prop_assert!(model.bytes() >= live * ENTRY_BYTES);
     }
 }

@@ -1,4 +1,4 @@
-//! What only a look inside can bring about.
+//! Situations that only a test inside the crate can bring about.
 
 mod repairs;
 mod room;
@@ -30,7 +30,7 @@ use crate::core::request::{Condition, Group, Request};
 use crate::env::{Env, RealPm};
 use crate::options::{EngineKind, LogPlace, Options, PoolChoice};
 
-/// Jobs wait for somebody to help, and are done between the reading of a log's part and its going into buckets.
+/// Jobs wait until a test runs them, which it does between reading a log's part and applying it to buckets.
 #[derive(Debug, Default)]
 struct Between(Inline);
 
@@ -77,7 +77,7 @@ fn open(world: &World) -> Arc<Wip> {
     open_on(Arc::new(world.fs()), options())
 }
 
-/// A put that nobody sees yet; its number.
+/// A put that nobody sees yet; returns its number.
 fn insert(wip: &Wip, key: &[u8], value: &[u8]) -> u64 {
     let mut batch = WriteBatch::new();
     batch.put(key, value);
@@ -120,8 +120,8 @@ fn join(wip: &Wip, left: &[u8], right: &[u8]) {
     assert_eq!(wip.buckets().len(), before - 1);
 }
 
-/// Tombstones stay until they are visible. While that was no matter of the choice, a bucket that consists of them was
-/// merged for ever.
+/// Tombstones stay until they are visible. While the choice ignored that, a bucket full of them was merged
+/// for ever.
 #[test]
 fn what_nobody_sees_yet_is_not_merged_again_and_again() {
     let world = world();
@@ -139,7 +139,7 @@ fn what_nobody_sees_yet_is_not_merged_again_and_again() {
     assert!(wip.buckets().at(0).readable.load().tables.is_empty(), "nothing needs it now");
 }
 
-/// Flushes make room while a log is read back, and compactions followed them: what was read next went into buckets that
+/// Flushes made room during a replay, and compactions followed them: the next groups went into buckets that
 /// had been split meanwhile.
 #[test]
 fn nothing_is_split_while_a_log_is_read_back() {
@@ -161,8 +161,8 @@ fn nothing_is_split_while_a_log_is_read_back() {
     assert_eq!(wip.check().unwrap().problems, Vec::<String>::new());
 }
 
-/// A part of the log that was begun to be synced while it was written to, and was left before that had ended, counted as
-/// durable to its end.
+/// A log's part whose sync began while it was written to, and which was left before the sync ended, counted
+/// as durable to its end.
 #[test]
 fn what_is_logged_while_the_log_is_synced_beside_is_not_taken_for_durable() {
     let world = world();
@@ -186,8 +186,8 @@ fn what_is_logged_while_the_log_is_synced_beside_is_not_taken_for_durable() {
     }
 }
 
-/// A flush that had taken some of the memtables, for the log could be relied upon, did not rest on it when it failed
-/// meanwhile: a power cut then left what was flushed without what had been written before.
+/// A flush of some memtables, begun while the log was reliable, did not notice when the log failed meanwhile:
+/// a power cut then kept the flushed writes without earlier ones.
 #[test]
 fn a_flush_of_some_memtables_fails_if_the_log_does_meanwhile() {
     let world = world();
@@ -214,7 +214,7 @@ fn a_flush_of_some_memtables_fails_if_the_log_does_meanwhile() {
 }
 
 /// A split or a join may close a memtable between a group's insertion and its becoming visible. A merge of the tables then
-/// dropped what readers were still to see.
+/// dropped versions that readers were still to see.
 #[test]
 fn a_merge_keeps_what_is_visible_until_the_next_group_is() {
     let world = world();
@@ -229,7 +229,8 @@ fn a_merge_keeps_what_is_visible_until_the_next_group_is() {
     assert_eq!(wip.get(b"k", None).unwrap().as_deref(), Some(&b"2"[..]));
 }
 
-/// A bucket that was joined and split elsewhere kept memtables of the other part for ever, and with them their log.
+/// A bucket that was joined, and split elsewhere, kept memtables of the other part for ever, and with them
+/// their log.
 #[test]
 fn a_bucket_keeps_no_memtable_of_another_range() {
     let world = world();
@@ -244,8 +245,8 @@ fn a_bucket_keeps_no_memtable_of_another_range() {
     assert_eq!(wip.check().unwrap().problems, Vec::<String>::new());
 }
 
-/// Of two buckets that are joined one may be flushed further than the other: what it logged since is read back, though it
-/// is in tables. A check took that for damage.
+/// Of two joined buckets one may be flushed further than the other: its later log is replayed, though it is
+/// in tables. A check took that for damage.
 #[test]
 fn what_a_joined_bucket_is_replayed_twice_is_no_damage() {
     let world = world();
@@ -262,8 +263,8 @@ fn what_a_joined_bucket_is_replayed_twice_is_no_damage() {
     assert_eq!(wip.get(b"n", None).unwrap().as_deref(), Some(&b"2"[..]));
 }
 
-/// A reader that stood in a bucket which was split kept all that the bucket had held: memtables that were flushed long since
-/// counted as written, and every write had a memtable of its own flushed while it waited.
+/// A reader inside a bucket that was split kept everything that the bucket had held: long since flushed
+/// memtables counted as active, and every write flushed its own memtable and waited.
 #[test]
 fn a_walk_keeps_no_bucket_that_was_replaced() {
     let world = world();
@@ -282,7 +283,8 @@ fn a_walk_keeps_no_bucket_that_was_replaced() {
     assert_eq!(rest, [&b"m"[..], b"z"]);
 }
 
-/// Whoever had slowed down for a bucket that was split meanwhile went on waiting for it, until there was no work anywhere.
+/// A writer that was throttled for a bucket that was split meanwhile went on waiting for it, until there was
+/// no work anywhere.
 #[test]
 fn nobody_waits_for_a_bucket_that_was_replaced() {
     let world = world();
@@ -301,7 +303,7 @@ fn nobody_waits_for_a_bucket_that_was_replaced() {
     assert_eq!(wip.debt_of(&old), (0, 0));
 }
 
-/// Where others wrote on, a flush went on until no memtable was left to be flushed, theirs included.
+/// While others wrote on, a flush continued until no memtable was left, theirs included.
 #[test]
 fn a_flush_ends_though_others_write_on() {
     fn write_on(wip: &Arc<Wip>, hook: &Arc<Mutex<Option<Hook>>>, left: u32) {
@@ -329,7 +331,8 @@ fn a_flush_ends_though_others_write_on() {
     assert_eq!(wip.check().unwrap().problems, Vec::<String>::new());
 }
 
-/// Tombstones that were kept for a snapshot, with nothing else beside the newest versions, stayed when it went.
+/// Tombstones that were kept for a snapshot, with nothing else beside the newest versions, stayed when it was
+/// released.
 #[test]
 fn tombstones_go_with_the_snapshot_that_kept_them() {
     let world = world();
@@ -351,8 +354,8 @@ fn tombstones_go_with_the_snapshot_that_kept_them() {
     assert_eq!(tombstones(), 0);
 }
 
-/// A flush shows that a memtable is gone before it drops its logs. Whoever had waited for that found eight logs, as many as
-/// there may be, and nothing to flush, and was refused.
+/// A flush shows that a memtable is gone before it drops its logs. A writer that had waited for that found
+/// eight logs, the most allowed, and nothing to flush, and was refused.
 #[test]
 fn logs_that_a_flush_has_yet_to_drop_refuse_no_write() {
     let (world, dir) = (world(), tempfile::tempdir().unwrap());
@@ -371,7 +374,7 @@ fn logs_that_a_flush_has_yet_to_drop_refuse_no_write() {
         wip.freeze_all();
         assert!(wip.put_into_tables(&wip.next_batch().unwrap().unwrap()).unwrap());
         if dropped_meanwhile {
-            // When the write was just refused.
+            // The count when the write was just refused.
             let dropped = wip.log.dropped();
             wip.log.drop_old(&wip.manifest).unwrap();
             assert!(wip.free_log(dropped).unwrap() && !wip.free_log(wip.log.dropped()).unwrap());

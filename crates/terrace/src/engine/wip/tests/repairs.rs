@@ -7,7 +7,7 @@ use terrace_base::rng::Rng;
 use super::*;
 use crate::db::Db;
 
-/// Where buckets begin, and keys of each.
+/// Where buckets begin, and the number of keys in each.
 const BUCKETS: [&[u8]; 3] = [b"a", b"i", b"r"];
 const KEYS: u64 = 4;
 
@@ -16,7 +16,7 @@ fn env(fs: Arc<dyn Fs>) -> Env {
     Env { fs, pm, executor: Arc::new(Between::default()), clock, hash_seed: None }
 }
 
-/// What became of one key: the value after each of its writes, and how many of these are in tables.
+/// One key's history: the value after each of its writes, and how many of these are in tables.
 #[derive(Debug, Default)]
 struct Fate {
     values: Vec<Option<Vec<u8>>>,
@@ -24,7 +24,7 @@ struct Fate {
 }
 
 impl Fate {
-    /// Whether the key may have this value when the log has ended somewhere.
+    /// Whether the key may have this value if the log has ended somewhere.
     fn admits(&self, found: Option<&[u8]>) -> bool {
         let later =
             self.values[self.flushed.saturating_sub(1)..].iter().any(|value| value.as_deref() == found);
@@ -32,10 +32,11 @@ impl Fate {
     }
 }
 
-/// Writes and deletes, and flushes of some buckets, which hold no other back. What each key may be after that.
+/// Writes and deletes, and flushes some buckets, which hold no other back. Returns each key's possible values
+/// after that.
 fn live(wip: &Wip, rng: &mut Rng) -> BTreeMap<Vec<u8>, Fate> {
     let mut fates: BTreeMap<Vec<u8>, Fate> = BTreeMap::new();
-    // Else they would be joined at once, for they are small.
+    // Otherwise they would be joined at once, since they are small.
     let _no_compaction = wip.jobs.all_slots();
     BUCKETS[1..].iter().for_each(|lower| split(wip, lower));
     for step in 0..60u32 {
@@ -62,8 +63,8 @@ fn live(wip: &Wip, rng: &mut Rng) -> BTreeMap<Vec<u8>, Fate> {
     fates
 }
 
-/// One that was not written to for long counted as flushed no further than it had been, and what it was joined with was read
-/// back from the log as far as that.
+/// A bucket without recent writes counted as flushed only to its old number, and after a join the other
+/// bucket's log was replayed from there.
 #[test]
 fn a_bucket_without_memtables_is_flushed_as_far_as_what_it_is_joined_with() {
     let world = world();
@@ -77,8 +78,8 @@ fn a_bucket_without_memtables_is_flushed_as_far_as_what_it_is_joined_with() {
     assert_eq!(wip.manifest.state().buckets.values().map(|bucket| bucket.flushed).collect::<Vec<_>>(), [2]);
 }
 
-/// A put that was flushed together with its deletion was in no table: after a repair that could read the log up to the
-/// deletion alone it was there again.
+/// A put flushed together with its deletion was in no table: after a repair that could read the log only up
+/// to the deletion it came back.
 #[test]
 fn what_tables_have_done_with_does_not_come_back_from_a_damaged_log() {
     let mut damaged = 0;

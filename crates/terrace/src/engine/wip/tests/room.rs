@@ -8,7 +8,7 @@ use terrace_base::rng::Rng;
 use super::*;
 use crate::options::BucketMemtableKind;
 
-/// Two buckets that are full, one of 40 KB and one of 400 KB, on a disk that has room to merge the smaller one.
+/// Two full buckets, one of 40 KB and one of 400 KB, on a disk with room to merge the smaller one.
 fn narrow() -> (Arc<Telling>, Arc<Wip>) {
     let world = world();
     let (fs, _) = Telling::new(&world);
@@ -61,7 +61,7 @@ fn a_full_bucket_without_room_is_in_no_others_way() {
     assert_eq!(wip.check().unwrap().problems, Vec::<String>::new());
 }
 
-/// Each took an eighth of a large memtable with its first key, and a few of them all that there was.
+/// Each took an eighth of a large memtable with its first key, and a few of them all the memory.
 #[test]
 fn many_skiplists_take_little_each() {
     for memtable in [BucketMemtableKind::Skiplist, BucketMemtableKind::Hash] {

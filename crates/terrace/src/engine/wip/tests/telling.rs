@@ -1,4 +1,4 @@
-//! A disk that says when a file is made or synced, and has so much room as it is told.
+//! A disk that reports when a file is made or synced, and has as much room as a test sets.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use terrace_base::Result;
 use terrace_disk::{Access, BlockFile, FileLock, Fs, ReadFile, WriteFile};
 use terrace_sim::World;
 
-/// What is to happen when a file of the named kind has just been made, or synced by its name.
+/// The action for when a file of the named kind has just been made, or synced by its name.
 pub(super) type Hook = (&'static str, Box<dyn FnOnce() + Send>);
 
-/// A disk that tells of the next such file.
+/// A disk that reports the next such file.
 pub(super) struct Telling {
     fs: Arc<dyn Fs>,
     hook: Arc<Mutex<Option<Hook>>>,
-    /// Bytes that are free at most.
+    /// The most bytes that are free.
     pub free: AtomicU64,
 }
 

@@ -1,4 +1,4 @@
-//! Walks over what is split, joined, flushed and merged while they are on their way.
+//! Walks over data that is split, joined, flushed and merged during the walks.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use crate::options::BucketMemtableKind;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// A walk over a moment that is held, and what it is still to give.
+/// A walk over a held moment, and the entries that it has still to return.
 struct Walk {
     entries: Box<dyn EngineIter>,
     seen: Map,
@@ -48,7 +48,7 @@ impl Walk {
         };
     }
 
-    /// A few entries, which must be those that were there.
+    /// Takes a few entries, which must be the expected ones.
     fn go_on(&mut self, entries: u64, told: &str) {
         for _ in 0..entries {
             let next = self.entries.next().unwrap().map(|(key, value)| (key.to_vec(), value.to_vec()));
@@ -61,7 +61,7 @@ impl Walk {
     }
 }
 
-/// Short keys, the empty one, and some that begin alike.
+/// Short keys, the empty one, and some with a common beginning.
 fn some_key(rng: &mut Rng) -> Vec<u8> {
     match rng.below(30) {
         0 => Vec::new(),
@@ -84,7 +84,7 @@ fn tiny(rng: &mut Rng) -> Options {
     options
 }
 
-/// Two neighbours become one, whatever they hold.
+/// Joins two neighbours, whatever they hold.
 fn join_some(wip: &Wip, rng: &mut Rng) {
     let buckets = wip.buckets();
     if buckets.len() > 1 {
