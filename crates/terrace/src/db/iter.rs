@@ -19,10 +19,10 @@ use crate::db::read::Hold;
 /// it returns nothing more.
 pub struct DbIter {
     /// The requested range.
-    range: (Bound<Bytes>, Bound<Bytes>),
+    range: (Bound<Vec<u8>>, Bound<Vec<u8>>),
     /// The rest of it: past what the front has returned or was moved to, before what the back has.
-    lower: Bound<Bytes>,
-    upper: Bound<Bytes>,
+    lower: Bound<Vec<u8>>,
+    upper: Bound<Vec<u8>>,
     front: Option<Box<dyn EngineIter>>,
     back: Option<Box<dyn EngineIter>>,
     failed: bool,
@@ -40,7 +40,7 @@ impl std::fmt::Debug for DbIter {
 
 impl DbIter {
     pub(crate) fn new(hold: Arc<Hold>, from: Bound<&[u8]>, to: Bound<&[u8]>) -> DbIter {
-        let (lower, upper) = (from.map(Bytes::copy_from_slice), to.map(Bytes::copy_from_slice));
+        let (lower, upper) = (from.map(<[u8]>::to_vec), to.map(<[u8]>::to_vec));
         let range = (lower.clone(), upper.clone());
         let failed_maps = hold.failed_maps();
         DbIter { hold, range, lower, upper, front: None, back: None, failed: false, failed_maps }
@@ -50,7 +50,7 @@ impl DbIter {
     pub fn seek(&mut self, key: impl AsRef<[u8]>) {
         let key = key.as_ref();
         let inside = above(key, &self.range.0);
-        self.lower = if inside { Bound::Included(Bytes::copy_from_slice(key)) } else { self.range.0.clone() };
+        self.lower = if inside { Bound::Included(key.to_vec()) } else { self.range.0.clone() };
         self.front = None;
     }
 
@@ -59,7 +59,7 @@ impl DbIter {
     pub fn seek_for_prev(&mut self, key: impl AsRef<[u8]>) {
         let key = key.as_ref();
         let inside = below(key, &self.range.1);
-        self.upper = if inside { Bound::Included(Bytes::copy_from_slice(key)) } else { self.range.1.clone() };
+        self.upper = if inside { Bound::Included(key.to_vec()) } else { self.range.1.clone() };
         self.back = None;
     }
 
@@ -109,8 +109,8 @@ impl DbIter {
             return Ok(None);
         }
         match direction {
-            Direction::Forward => self.lower = Bound::Excluded(key.clone()),
-            Direction::Backward => self.upper = Bound::Excluded(key.clone()),
+            Direction::Forward => exclude(&mut self.lower, &key),
+            Direction::Backward => exclude(&mut self.upper, &key),
         }
         Ok(Some((key, value)))
     }
@@ -125,7 +125,18 @@ impl DbIter {
     }
 }
 
-fn below(key: &[u8], upper: &Bound<Bytes>) -> bool {
+/// Has `bound` exclude `key`. It keeps its buffer from one entry to the next.
+fn exclude(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
+    match bound {
+        Bound::Excluded(last) => {
+            last.clear();
+            last.extend_from_slice(key);
+        }
+        _ => *bound = Bound::Excluded(key.to_vec()),
+    }
+}
+
+fn below(key: &[u8], upper: &Bound<Vec<u8>>) -> bool {
     match upper {
         Bound::Included(upper) => key <= &**upper,
         Bound::Excluded(upper) => key < &**upper,
@@ -133,7 +144,7 @@ fn below(key: &[u8], upper: &Bound<Bytes>) -> bool {
     }
 }
 
-fn above(key: &[u8], lower: &Bound<Bytes>) -> bool {
+fn above(key: &[u8], lower: &Bound<Vec<u8>>) -> bool {
     match lower {
         Bound::Included(lower) => key >= &**lower,
         Bound::Excluded(lower) => key > &**lower,
