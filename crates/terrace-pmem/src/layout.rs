@@ -13,6 +13,7 @@
 //!
 //! The byte tables are in `docs/formats/pool.md`.
 
+use crate::pm_layout;
 use terrace_base::checksum::crc32c;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -52,14 +53,6 @@ pub(crate) struct Superblock {
     /// CRC-32C of everything before. At this place in every version.
     pub crc: u32,
 }
-
-const _: () = {
-    assert!(size_of::<Superblock>() == 128);
-    assert!(std::mem::offset_of!(Superblock, uuid) == 16);
-    assert!(std::mem::offset_of!(Superblock, extent_bytes) == 32);
-    assert!(std::mem::offset_of!(Superblock, first_units) == 48);
-    assert!(std::mem::offset_of!(Superblock, crc) == 124);
-};
 
 /// The granularity of a pool that was made on an ordinary file.
 pub(crate) const OF_PAGES: u32 = 3;
@@ -111,16 +104,6 @@ pub(crate) struct State {
     pub crc: u32,
 }
 
-const _: () = {
-    assert!(size_of::<State>() == 64);
-    assert!(std::mem::offset_of!(State, boot) == 16);
-    assert!(std::mem::offset_of!(State, flags) == 24);
-    assert!(std::mem::offset_of!(State, instance) == 32);
-    assert!(std::mem::offset_of!(State, contents) == 40);
-    assert!(std::mem::offset_of!(State, digest) == 48);
-    assert!(std::mem::offset_of!(State, crc) == 60);
-};
-
 impl State {
     pub(crate) fn sealed(mut self) -> Self {
         self.crc = crc32c(&self.as_bytes()[..60]);
@@ -144,8 +127,6 @@ pub(crate) struct RootEntry {
     pub word: u64,
 }
 
-const _: () = assert!(size_of::<RootEntry>() == 32);
-
 /// First bytes of every slab.
 pub(crate) const SLAB_MAGIC: u32 = u32::from_le_bytes(*b"SLAB");
 
@@ -166,12 +147,6 @@ pub(crate) struct SlabHeader {
     pub crc: u32,
 }
 
-const _: () = {
-    assert!(size_of::<SlabHeader>() == 64);
-    assert!(std::mem::offset_of!(SlabHeader, offset) == 24);
-    assert!(std::mem::offset_of!(SlabHeader, crc) == 60);
-};
-
 impl SlabHeader {
     pub(crate) fn sealed(mut self) -> Self {
         self.crc = crc32c(&self.as_bytes()[..60]);
@@ -180,6 +155,45 @@ impl SlabHeader {
 
     pub(crate) fn is_sound(&self) -> bool {
         self.magic == SLAB_MAGIC && self.crc == crc32c(&self.as_bytes()[..60])
+    }
+}
+
+// These structures are only copied out of a pool and into it.
+pm_layout! {
+    proof Superblock: 128 {
+        magic @ 0,
+        version @ 8,
+        granularity @ 12,
+        uuid @ 16,
+        extent_bytes @ 32,
+        max_size @ 40,
+        first_units @ 48,
+        reserved @ 56,
+        crc @ 124,
+    }
+    proof State: 64 {
+        sequence @ 0,
+        generation @ 8,
+        boot @ 16,
+        flags @ 24,
+        reserved @ 28,
+        instance @ 32,
+        contents @ 40,
+        digest @ 48,
+        reserved2 @ 56,
+        crc @ 60,
+    }
+    proof RootEntry: 32 { name @ 0, word @ 24 }
+    proof SlabHeader: 64 {
+        magic @ 0,
+        kind @ 4,
+        class_bytes @ 8,
+        slots @ 12,
+        data_at @ 16,
+        reserved @ 20,
+        offset @ 24,
+        reserved2 @ 32,
+        crc @ 60,
     }
 }
 

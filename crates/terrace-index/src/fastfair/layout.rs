@@ -4,7 +4,7 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use terrace_base::checksum::{crc32c, crc32c_append, crc32c_words};
-use terrace_pmem::{PmSafe, pm_layout};
+use terrace_pmem::pm_layout;
 
 use crate::key_object::encode_key_head;
 
@@ -175,19 +175,23 @@ pm_layout! {
     unsafe RecordHead: 24 { word @ 0, crc @ 8, klen @ 12, reserved @ 14, state @ 16 }
 }
 
-macro_rules! prove_node {
-    ($($entries:literal: $bytes:literal),+) => {
-        $(pm_layout! { proof Node<$entries>: $bytes {
-            crc @ 0, skip @ 4, level @ 6, tag @ 7, low @ 8, high @ 16, prefix @ 24, next @ 32, forward @ 40, merge @ 48,
-            lock @ 56, entries @ 64
-        } })+
-    };
+// SAFETY: as above.
+pm_layout! {
+    unsafe Node<const N: usize>: 64 + 16 * N, {
+        crc @ 0,
+        skip @ 4,
+        level @ 6,
+        tag @ 7,
+        low @ 8,
+        high @ 16,
+        prefix @ 24,
+        next @ 32,
+        forward @ 40,
+        merge @ 48,
+        lock @ 56,
+        entries @ 64,
+    }
 }
-prove_node!(28: 512, 4: 128);
-
-// SAFETY: proved for the two sizes that there are, and no other differs but in how many entries follow the header. Entries
-// are `PmSafe`, and what changes while it is shared is atomic.
-unsafe impl<const N: usize> PmSafe for Node<N> {}
 
 /// Bytes of a node of `n` entries.
 pub(super) const fn node_bytes(n: usize) -> u64 {

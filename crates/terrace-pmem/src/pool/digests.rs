@@ -25,7 +25,7 @@ use terrace_base::{Error, Result};
 
 use super::Pool;
 use crate::alloc::Problem;
-use crate::layout::{ROOT_COUNT, ROOTS_AT, SIZE_WORD_AT};
+use crate::layout::{ROOT_COUNT, ROOTS_AT, RootEntry, SIZE_WORD_AT};
 use crate::offset::POff;
 
 /// Something was stored to the unit in this session.
@@ -39,7 +39,7 @@ const DAMAGED: u8 = 4;
 pub const CLOSED_WITH: &str = "what the pool was closed with";
 
 /// Bytes of the roots.
-const ROOTS_BYTES: usize = ROOT_COUNT as usize * 32;
+const ROOTS_BYTES: usize = ROOT_COUNT as usize * size_of::<RootEntry>();
 
 /// Units are verified one at a time where they share their lock.
 const LOCKS: usize = 64;
