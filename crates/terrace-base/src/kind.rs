@@ -33,7 +33,7 @@ impl Kind {
         }
     }
 
-    /// What a later version means by `byte`, if that is kept for one.
+    /// The meaning that `byte` is reserved for, if a later version is to use it.
     pub fn reserved(byte: u8) -> Option<&'static str> {
         match byte {
             2 => Some("a deletion of a range"),
@@ -41,6 +41,13 @@ impl Kind {
             4..=7 => Some("a version with an expiry or a keyspace"),
             _ => None,
         }
+    }
+
+    /// The kind's byte of a record that has a byte `fields` beside it. That is 0 today: later versions say there which fields
+    /// follow, and the kind of such a record is one of theirs.
+    #[inline]
+    pub fn byte(kind: u8, fields: u8) -> u8 {
+        if fields == 0 { kind } else { kind | 4 }
     }
 
     /// The kind stored as `byte` in a record at `offset` of `file`.
@@ -82,6 +89,8 @@ mod tests {
                 _ => assert!(matches!(parsed, Err(Error::Corruption { .. }))),
             }
             assert_eq!(Kind::from_u8(byte).map(|kind| kind as u8), Some(byte).filter(|byte| *byte < 2));
+            assert_eq!(Kind::byte(byte, 0), byte);
+            assert_eq!(Kind::reserved(Kind::byte(byte, 1)).is_some(), byte < 8, "fields follow a known kind");
         }
     }
 }

@@ -106,10 +106,10 @@ pub(super) fn record_in(pool: &Pool, id: u64, at: u64, end: u64) -> Result<PmRec
     // SAFETY: records do not change once they are written, and the buffer is not freed as long as the caller borrows it.
     let (image, key) =
         unsafe { (pool.bytes(at, RECORD_HEAD_BYTES)?, pool.bytes(key_at, u64::from(fields.klen))?) };
-    if record_crc(id, at, image, key) != head.crc || head.reserved != 0 {
+    if record_crc(id, at, image, key) != head.crc {
         return Err(damaged("another checksum"));
     }
-    let kind = Kind::parse(fields.kind, pool.path(), at)?;
+    let kind = Kind::parse(Kind::byte(fields.kind, fields.fields), pool.path(), at)?;
     Ok(PmRecord { pool, at, key, seq: fields.seq, kind, vlen: fields.vlen, value_crc: fields.value_crc })
 }
 

@@ -49,7 +49,7 @@ pub struct ListBuilder {
 /// Where the parts of a list lie, from its start.
 struct Plan {
     blocks: u64,
-    guide: u64,
+    tail: u64,
     whole: u64,
 }
 
@@ -57,8 +57,8 @@ impl Plan {
     fn new(nodes: usize, about: usize, filter: usize) -> Plan {
         let count = nodes.div_ceil(BLOCK_NODES) as u64;
         let blocks = (LIST_HEAD_BYTES + about as u64).next_multiple_of(BLOCK_BYTES);
-        let guide = blocks + count * BLOCK_BYTES;
-        Plan { blocks, guide, whole: guide + 8 * count + filter as u64 }
+        let tail = blocks + count * BLOCK_BYTES;
+        Plan { blocks, tail, whole: tail + 8 * count + filter as u64 }
     }
 }
 
@@ -208,7 +208,7 @@ impl ListBuilder {
         let mut head = self.head(id, extent.bytes, common);
         (head.filter_bytes, head.about_bytes) = (filter.len() as u32, about_bytes.len() as u32);
         head.about_crc = part_crc(id, &about_bytes);
-        head.guide_crc = part_crc(id, &image[plan.guide as usize..]);
+        head.tail_crc = part_crc(id, &image[plan.tail as usize..]);
         image[..LIST_HEAD_BYTES as usize].copy_from_slice(&head.encode(pool.place(extent.offset)));
         for (at, stretch) in image.chunks(STRETCH_BYTES).enumerate() {
             pool.copy_persist(extent.offset + (at * STRETCH_BYTES) as u64, stretch);
@@ -222,9 +222,9 @@ impl ListBuilder {
             about,
             common,
             blocks: extent.offset + plan.blocks,
-            guide: extent.offset + plan.guide..extent.offset + plan.whole,
+            tail: extent.offset + plan.tail..extent.offset + plan.whole,
             filter_bytes: filter.len() as u64,
-            guide_crc: head.guide_crc,
+            tail_crc: head.tail_crc,
             towers: OnceLock::from(towers),
             named: AtomicBool::new(false),
             extent: owned,
@@ -250,7 +250,7 @@ impl ListBuilder {
             filter_bytes: 0,
             about_bytes: 0,
             about_crc: 0,
-            guide_crc: 0,
+            tail_crc: 0,
             crc: 0,
             reserved: [0; 3],
             end: AtomicU64::new(0),

@@ -49,8 +49,8 @@ pub(super) struct RecordHead {
     pub klen: u16,
     /// What the version says.
     pub kind: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// Which fields follow: zero, none.
+    pub fields: u8,
 }
 
 pub(super) const RECORD_HEAD_BYTES: u64 = 24;
@@ -86,7 +86,7 @@ pub(super) struct ListHead {
     /// CRC-32C of the list's id and of that.
     pub about_crc: u32,
     /// CRC-32C of the list's id and of towers and filter.
-    pub guide_crc: u32,
+    pub tail_crc: u32,
     /// CRC-32C of the extent's place and of the fields above.
     pub crc: u32,
     /// Zero.
@@ -130,10 +130,10 @@ pub(super) const BLOCK_BYTES: u64 = 256;
 // SAFETY: what changes while it is shared is atomic.
 pm_layout! {
     unsafe BufferHead: 64 { magic @ 0, id @ 8, bytes @ 16, end @ 24, crc @ 32, reserved @ 36 }
-    unsafe RecordHead: 24 { crc @ 0, value_crc @ 4, seq @ 8, vlen @ 16, klen @ 20, kind @ 22, reserved @ 23 }
+    unsafe RecordHead: 24 { crc @ 0, value_crc @ 4, seq @ 8, vlen @ 16, klen @ 20, kind @ 22, fields @ 23 }
     unsafe ListHead: 128 {
         magic @ 0, id @ 8, bytes @ 16, entries @ 24, deletes @ 32, min_seq @ 40, max_seq @ 48, raw_bytes @ 56,
-        record_bytes @ 64, common @ 72, filter_bytes @ 76, about_bytes @ 80, about_crc @ 84, guide_crc @ 88, crc @ 92,
+        record_bytes @ 64, common @ 72, filter_bytes @ 76, about_bytes @ 80, about_crc @ 84, tail_crc @ 88, crc @ 92,
         reserved @ 96, end @ 120,
     }
     unsafe Node: 16 { record @ 0, head @ 8 }
@@ -173,6 +173,7 @@ pub(super) struct RecordFields {
     pub vlen: u32,
     pub klen: u16,
     pub kind: u8,
+    pub fields: u8,
 }
 
 impl RecordFields {
@@ -185,6 +186,7 @@ impl RecordFields {
         out[16..20].copy_from_slice(&self.vlen.to_le_bytes());
         out[20..22].copy_from_slice(&self.klen.to_le_bytes());
         out[22] = self.kind;
+        out[23] = self.fields;
         out
     }
 
@@ -197,8 +199,8 @@ impl RecordFields {
 impl RecordHead {
     /// What it says.
     pub fn fields(&self) -> RecordFields {
-        let RecordHead { value_crc, seq, vlen, klen, kind, .. } = *self;
-        RecordFields { value_crc, seq, vlen, klen, kind }
+        let RecordHead { value_crc, seq, vlen, klen, kind, fields, .. } = *self;
+        RecordFields { value_crc, seq, vlen, klen, kind, fields }
     }
 }
 
@@ -232,7 +234,7 @@ impl ListHead {
         for (at, word) in words.enumerate() {
             out[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
         }
-        let halves = [self.common, self.filter_bytes, self.about_bytes, self.about_crc, self.guide_crc];
+        let halves = [self.common, self.filter_bytes, self.about_bytes, self.about_crc, self.tail_crc];
         for (at, half) in halves.into_iter().enumerate() {
             out[72 + 4 * at..76 + 4 * at].copy_from_slice(&half.to_le_bytes());
         }
@@ -260,7 +262,7 @@ mod tests {
         assert_eq!(&image[16..32], [0, 0, 1, 0, 0, 0, 0, 0, 96, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(image[36..], [0; 28]);
         assert_ne!(image[32..36], BufferHead::encode(0x140, 7, 65536, 96)[32..36], "bound to the place");
-        let fields = RecordFields { value_crc: 9, seq: 5, vlen: 3, klen: 2, kind: 1 };
+        let fields = RecordFields { value_crc: 9, seq: 5, vlen: 3, klen: 2, kind: 1, fields: 0 };
         let head = fields.encode(4);
         assert_eq!(head, [4, 0, 0, 0, 9, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 2, 0, 1, 0]);
         assert_eq!(fields.span(), 32);
@@ -284,7 +286,7 @@ mod tests {
             filter_bytes: 32,
             about_bytes: 50,
             about_crc: 11,
-            guide_crc: 12,
+            tail_crc: 12,
             crc: 0,
             reserved: [0; 3],
             end: AtomicU64::new(0),

@@ -102,9 +102,9 @@ struct Inner {
     /// Where the blocks lie.
     blocks: u64,
     /// Where towers and filter lie.
-    guide: Range<u64>,
+    tail: Range<u64>,
     filter_bytes: u64,
-    guide_crc: u32,
+    tail_crc: u32,
     towers: OnceLock<Box<[u64]>>,
     /// Something durable names it.
     named: AtomicBool,

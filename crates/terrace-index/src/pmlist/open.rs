@@ -50,8 +50,8 @@ impl Lists {
         let (about, named) = About::decode(bytes).ok_or_else(|| damaged("what no list says"))?;
         let blocks = offset + (LIST_HEAD_BYTES + about_bytes).next_multiple_of(BLOCK_BYTES);
         let count = head.entries.div_ceil(BLOCK_NODES as u64);
-        let guide = blocks.saturating_add(count.saturating_mul(BLOCK_BYTES));
-        let end = guide.saturating_add(8 * count).saturating_add(u64::from(head.filter_bytes));
+        let tail = blocks.saturating_add(count.saturating_mul(BLOCK_BYTES));
+        let end = tail.saturating_add(8 * count).saturating_add(u64::from(head.filter_bytes));
         let common = head.common as usize;
         let is_inside = offset.checked_add(head.bytes).is_some_and(|extent_end| extent_end <= pool.size());
         let fits = end - offset <= head.bytes && is_inside && count > 0;
@@ -79,9 +79,9 @@ impl Lists {
             parts,
             common,
             blocks,
-            guide: guide..end,
+            tail: tail..end,
             filter_bytes: u64::from(head.filter_bytes),
-            guide_crc: head.guide_crc,
+            tail_crc: head.tail_crc,
             towers: OnceLock::new(),
             named: AtomicBool::new(false),
         };

@@ -77,8 +77,8 @@ impl PmList {
 
     /// The filter that it was made with.
     pub fn filter(&self) -> Result<Vec<u8>> {
-        let guide = self.inner.guide()?;
-        Ok(guide[guide.len() - self.inner.filter_bytes as usize..].to_vec())
+        let tail = self.inner.tail()?;
+        Ok(tail[tail.len() - self.inner.filter_bytes as usize..].to_vec())
     }
 
     /// Reads what finding records needs into DRAM.
@@ -107,12 +107,12 @@ impl Inner {
     }
 
     /// Towers and filter, checked.
-    fn guide(&self) -> Result<&[u8]> {
-        let (at, len) = (self.guide.start, self.guide.end - self.guide.start);
+    fn tail(&self) -> Result<&[u8]> {
+        let (at, len) = (self.tail.start, self.tail.end - self.tail.start);
         self.pool().charge_read(at, len);
         // SAFETY: a whole list does not change, and is not freed before its last handle is gone.
         let bytes = unsafe { self.pool().bytes(at, len)? };
-        match part_crc(self.id, bytes) == self.guide_crc {
+        match part_crc(self.id, bytes) == self.tail_crc {
             true => Ok(bytes),
             false => Err(self.pool().corruption(at, "towers and filter of a list", "another checksum")),
         }
@@ -123,8 +123,8 @@ impl Inner {
         if let Some(towers) = self.towers.get() {
             return Ok(towers);
         }
-        let guide = self.guide()?;
-        let bytes = &guide[..guide.len() - self.filter_bytes as usize];
+        let tail = self.tail()?;
+        let bytes = &tail[..tail.len() - self.filter_bytes as usize];
         let (words, _) = bytes.as_chunks::<8>();
         Ok(self.towers.get_or_init(|| words.iter().map(|word| u64::from_le_bytes(*word)).collect()))
     }
@@ -134,7 +134,7 @@ impl Inner {
         let at = self.blocks + number * BLOCK_BYTES;
         let block = self.pool().get::<Block>(POff::new(at))?;
         self.pool().charge_read(at, BLOCK_BYTES);
-        // SAFETY: as in `guide`.
+        // SAFETY: as in `tail`.
         let nodes = unsafe { self.pool().bytes(at, 16 * BLOCK_NODES as u64)? };
         let left = self.figures.entries - number * BLOCK_NODES as u64;
         let count = left.min(BLOCK_NODES as u64) as u32;

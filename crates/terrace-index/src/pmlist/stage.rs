@@ -62,6 +62,7 @@ impl Stage {
             vlen: value.len() as u32,
             klen: key.len() as u16,
             kind: kind as u8,
+            fields: 0,
         };
         let at = self.bytes.len();
         self.bytes.reserve(fields.span() as usize);

@@ -305,5 +305,5 @@ impl Tail {
 
 /// The fields of the head node.
 pub(super) fn head_fields() -> NodeFields {
-    NodeFields { seq: u64::MAX, batch_first: 0, batch_len: 0, vlen: 0, klen: 0, kind: 0 }
+    NodeFields { seq: u64::MAX, batch_first: 0, batch_len: 0, vlen: 0, klen: 0, kind: 0, fields: 0 }
 }

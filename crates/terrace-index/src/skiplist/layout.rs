@@ -72,8 +72,8 @@ pub(super) struct NodeHead {
     pub klen: u16,
     /// What the record is; the store's byte.
     pub kind: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// Which fields follow, of a version: zero, none.
+    pub fields: u8,
 }
 
 /// Bytes of the fixed part of a node.
@@ -84,7 +84,7 @@ const _: () = {
     assert!(offset_of!(ExtentHeader, next) == 16 && offset_of!(ExtentHeader, crc) == 44);
     assert!(size_of::<NodeHead>() == NODE_BYTES as usize);
     assert!(offset_of!(NodeHead, crc) == 28 && offset_of!(NodeHead, klen) == 36);
-    assert!(offset_of!(NodeHead, kind) == 38 && offset_of!(NodeHead, reserved) == 39);
+    assert!(offset_of!(NodeHead, kind) == 38 && offset_of!(NodeHead, fields) == 39);
 };
 
 // SAFETY: what changes while it is shared is atomic.
@@ -101,7 +101,7 @@ pm_layout! {
         vlen @ 32,
         klen @ 36,
         kind @ 38,
-        reserved @ 39,
+        fields @ 39,
     }
 }
 
@@ -157,6 +157,7 @@ pub(super) struct NodeFields {
     pub vlen: u32,
     pub klen: u16,
     pub kind: u8,
+    pub fields: u8,
 }
 
 impl NodeFields {
@@ -171,6 +172,7 @@ impl NodeFields {
         out[32..36].copy_from_slice(&self.vlen.to_le_bytes());
         out[36..38].copy_from_slice(&self.klen.to_le_bytes());
         out[38] = self.kind;
+        out[39] = self.fields;
         out
     }
 
@@ -200,6 +202,7 @@ impl NodeHead {
             vlen: self.vlen,
             klen: self.klen,
             kind: self.kind,
+            fields: self.fields,
         }
     }
 }
@@ -227,7 +230,8 @@ mod tests {
 
     #[test]
     fn golden_node() {
-        let fields = NodeFields { seq: 7, batch_first: 6, batch_len: 2, vlen: 5, klen: 3, kind: 1 };
+        let fields =
+            NodeFields { seq: 7, batch_first: 6, batch_len: 2, vlen: 5, klen: 3, kind: 1, fields: 0 };
         let crc = fields.crc(1, 192, b"key", b"value");
         let image = fields.encode(0x100, crc);
         assert_eq!(&image[..8], [0, 1, 0, 0, 0, 0, 0, 0]);

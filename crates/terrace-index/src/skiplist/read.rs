@@ -119,9 +119,10 @@ impl Inner {
 
     /// Whether the node's checksum is right.
     pub fn is_sound(&self, node: &Node<'_>) -> Result<bool> {
-        let covered: &[u8] = if node.head.kind == super::index::INDEX_KIND { &[] } else { self.value(node)? };
+        let is_index = node.head.kind == super::index::INDEX_KIND;
+        let covered: &[u8] = if is_index { &[] } else { self.value(node)? };
         let crc = node.head.fields().crc(self.id, node.offset, node.key, covered);
-        Ok(crc == node.head.crc && node.head.reserved == 0)
+        Ok(crc == node.head.crc && (!is_index || node.head.fields == 0))
     }
 }
 
@@ -146,7 +147,7 @@ impl SkipList {
 impl Node<'_> {
     /// What the caller's byte says of a version.
     pub fn version_kind(&self, list: &Inner) -> Result<Kind> {
-        Kind::parse(self.head.kind, list.pool.path(), self.offset)
+        Kind::parse(Kind::byte(self.head.kind, self.head.fields), list.pool.path(), self.offset)
     }
 }
 

@@ -12,7 +12,7 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
-use terrace_base::Result;
+use terrace_base::{Kind as VersionKind, Result};
 use terrace_pmem::{Extent, Kind, Pool};
 
 use super::arena::Arena;
@@ -62,7 +62,7 @@ impl SkipList {
             each(Record {
                 key: node.key,
                 seq: fields.seq,
-                kind: fields.kind,
+                kind: VersionKind::byte(fields.kind, fields.fields),
                 value,
                 batch_first: fields.batch_first,
                 batch_len: fields.batch_len,
@@ -120,7 +120,7 @@ impl Inner {
         let next = self.after(at);
         let is_short = head.fields().above() <= SHORT_BYTES;
         let leads_on = next == 0 || self.may_be_node(extents, next);
-        head.reserved == 0 && head.batch_len > 0 && head.batch_first <= head.seq && (is_short || leads_on)
+        head.batch_len > 0 && head.batch_first <= head.seq && (is_short || leads_on)
     }
 
     /// Those of the sound records that count; adds the places where the chain is broken.

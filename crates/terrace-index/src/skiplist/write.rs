@@ -120,6 +120,7 @@ impl Inner {
             vlen,
             klen,
             kind: record.kind,
+            fields: 0,
         };
         let target = Target { key, seq: record.seq };
         let offset = self.arena.allocate(OWNER_BYTES + fields.above())? + OWNER_BYTES;
