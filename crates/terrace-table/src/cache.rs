@@ -96,11 +96,6 @@ impl BlockCache {
         CacheStats { hits: self.blocks.hits(), misses: self.blocks.misses() }
     }
 
-    /// Drops every block of table `number`; for a table that has been removed.
-    pub fn forget_table(&self, number: u64) {
-        self.blocks.retain(|key, _| key >> 36 != number);
-    }
-
     pub(crate) fn get(&self, number: u64, offset: u64) -> Option<Arc<Block>> {
         self.blocks.get(&key(number, offset))
     }

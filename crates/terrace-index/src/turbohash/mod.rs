@@ -71,7 +71,6 @@ use crate::limbo::Limbo;
 use crate::overflow::{self, Overflow, Unlinked};
 use crate::pair::{NewPair, Pair, word_of};
 use crate::pins::Pins;
-use crate::point::admit_word;
 use crate::reserved::Reserved;
 
 use blocks::Blocks;
@@ -243,16 +242,9 @@ impl TurboHash {
         self.totals().live as f64 / (buckets * layout::USABLE_SLOTS).max(1) as f64
     }
 
-    /// [`insert`](crate::PointIndex::insert) for the key that consists of the eight bytes of `key`, little-endian.
-    #[inline]
-    pub fn insert_u64(&self, key: u64, word: u64) -> Result<Option<u64>> {
-        admit_word(word)?;
-        Ok(self.write(&self.sought_u64(key, &key.to_le_bytes()), When::Known, New::Word(word))?.before)
-    }
-
     /// [`remove`](crate::PointIndex::remove) for the key that consists of the eight bytes of `key`, little-endian.
     #[inline]
-    pub fn remove_u64(&self, key: u64) -> Result<Option<u64>> {
+    fn remove_u64(&self, key: u64) -> Result<Option<u64>> {
         if self.has_fast_path
             && let Some(word) = self.fast_remove(key)
         {

@@ -1,9 +1,5 @@
 //! What a table is made with.
 
-/// Keys to a shard for which a table is laid out: 256 buckets, three fifths full. Fewer and larger shards keep the mirror
-/// in the processor's caches; more and smaller ones are rehashed in less time.
-const KEYS_A_SHARD: u64 = 2000;
-
 /// What a table is made with; fixed for its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TurboOptions {
@@ -22,13 +18,5 @@ pub struct TurboOptions {
 impl Default for TurboOptions {
     fn default() -> Self {
         TurboOptions { shards: 1 << 13, initial_buckets: 4, probing_scope: 16, seed: None }
-    }
-}
-
-impl TurboOptions {
-    /// Options for a table that is expected to hold `keys` keys; it may hold any number.
-    pub fn for_keys(keys: u64) -> Self {
-        let shards = (keys / KEYS_A_SHARD).next_power_of_two().clamp(2, 1 << 20);
-        TurboOptions { shards: shards as u32, ..Self::default() }
     }
 }

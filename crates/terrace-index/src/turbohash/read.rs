@@ -25,7 +25,7 @@ impl TurboHash {
     /// The word of the key that consists of the eight bytes of `key`, little-endian: what
     /// [`get`](crate::PointIndex::get) does for such keys.
     #[inline]
-    pub fn get_u64(&self, key: u64) -> Result<Option<u64>> {
+    pub(super) fn get_u64(&self, key: u64) -> Result<Option<u64>> {
         if self.has_fast_path
             && let Some(found) = self.fast_word(key)
         {

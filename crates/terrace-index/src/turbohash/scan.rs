@@ -11,7 +11,7 @@ use super::layout::{Bucket, SLOTS, home_of, shard_of, tag_of};
 use super::probe::{Content, Header};
 use super::read::Here;
 use super::simd::Portable;
-use crate::hashed::HashCursor;
+use crate::hashed::ScanPosition;
 use crate::pair::Pair;
 
 /// What is done with each key and value.
@@ -39,7 +39,7 @@ impl TurboHash {
     /// Visits keys and values from `cursor` on and moves it, as [`scan_unordered`] does with words.
     ///
     /// [`scan_unordered`]: crate::HashIndex::scan_unordered
-    pub fn scan_pairs(&self, cursor: &mut HashCursor, limit: usize, visit: Visit<'_>) -> Result<()> {
+    pub fn scan_pairs(&self, cursor: &mut ScanPosition, limit: usize, visit: Visit<'_>) -> Result<()> {
         let mut left = limit.max(1);
         while let Some(from) = cursor.hash() {
             let here = self.limbo.enter();
@@ -54,9 +54,9 @@ impl TurboHash {
                 visit(pair.key(), pair.value())?;
                 left = left.saturating_sub(1);
                 last = Some(pair.hash);
-                *cursor = HashCursor::after(pair.hash);
+                *cursor = ScanPosition::after(pair.hash);
             }
-            *cursor = HashCursor::after(*self.hashes_of(shard).end());
+            *cursor = ScanPosition::after(*self.hashes_of(shard).end());
             if left == 0 {
                 return Ok(());
             }

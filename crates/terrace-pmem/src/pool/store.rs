@@ -162,18 +162,6 @@ impl Pool {
         }
     }
 
-    /// [`publish`](Self::publish) if the word is still `old`; else the word it is, with nothing flushed.
-    ///
-    /// Other threads can see the new word before it is durable, as with `publish`.
-    #[inline]
-    pub fn compare_publish(&self, at: POff<u64>, old: u64, new: u64) -> std::result::Result<(), u64> {
-        self.atomic(at).compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)?;
-        self.flush(at.get(), 8);
-        self.inner.stats.published();
-        self.drain();
-        Ok(())
-    }
-
     /// The word at `at`.
     #[inline]
     pub fn atomic(&self, at: POff<u64>) -> &AtomicU64 {
@@ -204,6 +192,7 @@ impl Pool {
     /// The object at an offset; out of range or misaligned is corruption, since the offset came from the pool.
     #[inline]
     pub fn get<T: PmSafe>(&self, at: POff<T>) -> Result<&T> {
+        const { T::LAYOUT };
         let offset = at.get();
         let ptr = self.at_checked(offset, size_of::<T>() as u64)?;
         if !offset.is_multiple_of(align_of::<T>() as u64) {
