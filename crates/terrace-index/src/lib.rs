@@ -40,7 +40,7 @@ mod word_cell;
 
 pub use change::Change;
 pub use fastfair::FastFair;
-pub use hashed::{ByteMap, HashCursor, HashFigures, HashIndex};
+pub use hashed::{ByteMap, HashFigures, HashIndex, ScanPosition};
 pub use ordered::OrderedIndex;
 pub use point::{PointIndex, Wish};
 pub use scan_batch::ScanBatch;
@@ -51,7 +51,7 @@ pub use turbohash::{TurboHash, TurboOptions};
 /// What indexes are made of, for the indexes of this crate and of its sister `terrace-index-extra`. It changes with them,
 /// and nobody else should lean on it. [`limbo`], [`pins`] and [`kinds`] are parts, too.
 pub mod parts {
-    pub use crate::hashed::admit_pair;
+    pub use crate::hashed::{admit_pair, hash_key};
     pub use crate::ordered::leads_on;
     pub use crate::overflow::{Overflow, Unlinked, empty_head};
     pub use crate::pair::{NewPair, Pair, record_bytes, word_of};

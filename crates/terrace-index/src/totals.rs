@@ -30,6 +30,8 @@ pub struct SavedTotals<'h> {
     pub bytes: &'h AtomicU64,
     /// The checksum of both and of the session; 0 where nothing was saved.
     pub crc: &'h AtomicU32,
+    /// Where the header lies in the pool, and its bytes.
+    pub header: (u64, u64),
 }
 
 impl Totals {
@@ -78,16 +80,17 @@ impl Totals {
         }
     }
 
-    /// Stores the totals for the next session; false if they are not known. The caller persists them.
-    pub fn save(&self, pool: &Pool, saved: &SavedTotals<'_>) -> bool {
+    /// Saves the totals for the next session, durably; nothing if they are not known.
+    pub fn save(&self, pool: &Pool, saved: &SavedTotals<'_>) {
         if !self.known.load(Ordering::Acquire) {
-            return false;
+            return;
         }
         let (keys, bytes) = self.get();
         saved.keys.store(keys, Ordering::Relaxed);
         saved.bytes.store(bytes, Ordering::Relaxed);
         saved.crc.store(crc_of(keys, bytes, pool.generation()), Ordering::Release);
-        true
+        let (at, len) = saved.header;
+        pool.persist(at, len);
     }
 
     fn get(&self) -> (u64, u64) {

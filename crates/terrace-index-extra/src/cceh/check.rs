@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use terrace_base::Result;
 use terrace_index::parts::Pair;
-use terrace_index::{HashCursor, HashFigures};
+use terrace_index::{HashFigures, ScanPosition};
 use terrace_pmem::Marks;
 
 use super::directory::Route;
@@ -25,7 +25,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         &self,
         from: u64,
         mut look: impl FnMut(&Route) -> Result<R>,
-    ) -> Result<(R, HashCursor)> {
+    ) -> Result<(R, ScanPosition)> {
         let mut tries = 0;
         loop {
             let route = self.route(from)?;
@@ -53,7 +53,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         mut look: impl FnMut(&Route, u64) -> Result<R>,
         mut take: impl FnMut(R) -> Result<()>,
     ) -> Result<()> {
-        let mut cursor = HashCursor::START;
+        let mut cursor = ScanPosition::START;
         while let Some(from) = cursor.hash() {
             let (seen, next) = self.with_segment(from, |route| look(route, from))?;
             take(seen)?;
@@ -267,9 +267,9 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
 }
 
 /// Where the hashes end that share `depth` bits with `hash`.
-fn end_of(hash: u64, depth: u32) -> HashCursor {
+fn end_of(hash: u64, depth: u32) -> ScanPosition {
     match depth {
-        0 => HashCursor::END,
-        _ => HashCursor::after(prefix(hash, depth) << (64 - depth) | u64::MAX >> depth),
+        0 => ScanPosition::END,
+        _ => ScanPosition::after(prefix(hash, depth) << (64 - depth) | u64::MAX >> depth),
     }
 }

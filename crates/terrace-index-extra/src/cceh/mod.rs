@@ -59,7 +59,7 @@ use terrace_base::rng::Rng;
 use terrace_base::{Error, Result};
 use terrace_index::limbo::Limbo;
 use terrace_index::parts::{Overflow, Reserved, Totals, admit_key, admit_pair};
-use terrace_index::{ByteMap, HashCursor, HashFigures, HashIndex, PointIndex, ScanBatch, Wish, kinds};
+use terrace_index::{ByteMap, HashFigures, HashIndex, PointIndex, ScanBatch, ScanPosition, Wish, kinds};
 use terrace_pmem::{Marks, POff, Pool};
 
 use hash::KeyHash;
@@ -192,7 +192,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         let space = Space::new(pool, Self::SEGMENT_BYTES);
         let table = Self::over(pool, header, head.seed, directory, space);
         table.recover()?;
-        table.load_totals()?;
+        table.totals.load(&table.pool, &table.saved_totals()?);
         table.load_overflow()?;
         Ok(table)
     }
@@ -295,12 +295,13 @@ impl<const BUCKETS: usize, const PROBE: usize> PointIndex for Cceh<BUCKETS, PROB
 
     fn close(&self) -> Result<()> {
         self.limbo.drain();
-        self.save_totals()
+        self.totals.save(&self.pool, &self.saved_totals()?);
+        Ok(())
     }
 }
 
 impl<const BUCKETS: usize, const PROBE: usize> HashIndex for Cceh<BUCKETS, PROBE> {
-    fn scan_unordered(&self, cursor: &mut HashCursor, limit: usize, out: &mut ScanBatch) -> Result<()> {
+    fn scan_unordered(&self, cursor: &mut ScanPosition, limit: usize, out: &mut ScanBatch) -> Result<()> {
         self.scan_from(cursor, limit, out)
     }
 

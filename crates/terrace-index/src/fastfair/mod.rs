@@ -161,7 +161,7 @@ impl<const N: usize> FastFair<N> {
         // The root pointer, too, may have been stored by a process that was killed before it was durable.
         pool.persist(header, TREE_HEADER_BYTES);
         tree.node(head.root.load(Ordering::Acquire))?;
-        tree.load_totals()?;
+        tree.totals.load(&tree.pool, &tree.saved_totals()?);
         tree.unclean = unclean;
         Ok(tree)
     }
@@ -242,7 +242,8 @@ impl<const N: usize> PointIndex for FastFair<N> {
 
     fn close(&self) -> Result<()> {
         self.limbo.drain();
-        self.save_totals()
+        self.totals.save(&self.pool, &self.saved_totals()?);
+        Ok(())
     }
 }
 

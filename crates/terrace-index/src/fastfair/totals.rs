@@ -15,23 +15,11 @@ impl<const N: usize> FastFair<N> {
         self.totals.counted(|| self.count_all())
     }
 
-    /// Takes over what the last close saved, if it can be trusted.
-    pub(super) fn load_totals(&self) -> Result<()> {
-        self.totals.load(&self.pool, &self.saved_totals()?);
-        Ok(())
-    }
-
-    /// Saves the totals for the next session.
-    pub(super) fn save_totals(&self) -> Result<()> {
-        if self.totals.save(&self.pool, &self.saved_totals()?) {
-            self.pool.persist(self.header_off, TREE_HEADER_BYTES);
-        }
-        Ok(())
-    }
-
-    fn saved_totals(&self) -> Result<SavedTotals<'_>> {
+    /// What the last close saved, and where the next one does.
+    pub(super) fn saved_totals(&self) -> Result<SavedTotals<'_>> {
         let head = self.header()?;
-        Ok(SavedTotals { keys: &head.keys, bytes: &head.bytes, crc: &head.totals_crc })
+        let header = (self.header_off, TREE_HEADER_BYTES);
+        Ok(SavedTotals { keys: &head.keys, bytes: &head.bytes, crc: &head.totals_crc, header })
     }
 
     fn count_all(&self) -> (u64, u64) {
