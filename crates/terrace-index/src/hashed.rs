@@ -1,4 +1,4 @@
-//! What a hash index does beyond a [`PointIndex`], how its keys are hashed, and how it is scanned.
+//! The operations of a hash index beyond a [`PointIndex`], the hashing of keys, and positions of scans.
 
 use std::fmt::Debug;
 
@@ -13,9 +13,9 @@ pub const MAX_VALUE_BYTES: usize = 1 << 30;
 
 /// A persistent unordered map from byte strings to words, whose keys lie by their hashes.
 pub trait HashIndex: PointIndex {
-    /// Appends keys to `out` from `cursor` on and moves it to where the scan goes on, or to its end. About
-    /// `limit` keys at most, and at least one unless none is left: keys that share all 64 bits of their hash
-    /// come together. Keys come in the order of their hashes, each once, whatever is moved meanwhile.
+    /// Appends keys to `out` from `cursor` on and moves it to where the scan goes on, or to its end. About `limit` keys
+    /// at most, and at least one unless none is left: keys that share all 64 bits of their hash come together. Keys
+    /// come in the order of their hashes, each once, even if entries are moved meanwhile.
     fn scan_unordered(&self, cursor: &mut ScanPosition, limit: usize, out: &mut ScanBatch) -> Result<()>;
 
     /// How full the index is and how far probes go, by a walk over all of it. Exact whenever writers are at
@@ -29,17 +29,17 @@ pub trait HashIndex: PointIndex {
 /// durability are those of [`PointIndex`]; a type that implements both sees one table, in which a word is
 /// the value of 8 bytes, little-endian.
 pub trait ByteMap: Send + Sync + Debug {
-    /// Sets the value of `key`; whether it had one.
+    /// Sets the value of `key`; returns whether it had one.
     fn put(&self, key: &[u8], value: &[u8]) -> Result<bool>;
 
-    /// Puts the value of `key` into `value`, whose former content goes; whether there is one.
+    /// Puts the value of `key` into `value`, replacing its content; returns whether there is one.
     fn get(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
 
-    /// Removes `key`; whether it was there.
+    /// Removes `key`; returns whether it was there.
     fn delete(&self, key: &[u8]) -> Result<bool>;
 }
 
-/// Where an unordered scan stands. A scan may be resumed in another session.
+/// The position of an unordered scan. A scan may be resumed in another session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScanPosition(Option<u64>);
 
@@ -83,7 +83,7 @@ pub struct HashFigures {
     pub buckets: u64,
     /// Slots of all buckets.
     pub slots: u64,
-    /// Slots that may hold keys: without those a design keeps free for good.
+    /// Slots that may hold keys, without those that a design always keeps free.
     pub usable_slots: u64,
     /// Keys by the buckets that are probed to find them; element 0 counts those found in the first.
     pub hits: Vec<u64>,
@@ -147,8 +147,8 @@ impl KeyHash {
     }
 }
 
-/// The hash of a key with a seed: `of_word` of the word, little-endian, that a key of eight bytes is, and XXH3 of any other
-/// key.
+/// The hash of a key with a seed: `of_word` of the word, little-endian, that a key of eight bytes is, and XXH3 of any
+/// other key.
 #[inline]
 pub fn hash_key(key: &[u8], seed: u64, of_word: impl FnOnce(u64) -> u64) -> u64 {
     match <[u8; 8]>::try_from(key) {

@@ -12,7 +12,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         self.totals.counted(|| self.count_all())
     }
 
-    /// What the last close saved, and where the next one does.
+    /// The totals of the last close, and the place for those of the next one.
     pub(super) fn saved_totals(&self) -> Result<SavedTotals<'_>> {
         let head = self.header()?;
         let header = (self.header_off, HEADER_BYTES);

@@ -27,7 +27,7 @@ impl PointIndex for TurboHash {
         self.prefetch_key(key);
     }
 
-    /// By exchanges: a pair is written before the shard is held, for the word that it is to take the place of.
+    /// By exchanges: a pair is written before the shard is held, for the word that it is to replace.
     fn update(&self, key: &[u8], wish: &mut dyn FnMut(Option<u64>) -> Wish) -> Result<Option<u64>> {
         admit_key(key)?;
         let mut now = self.word_of_key(key)?;

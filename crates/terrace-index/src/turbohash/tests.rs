@@ -95,7 +95,7 @@ fn a_part_of_an_extent_that_is_lost_or_given_out_twice_is_found() {
     assert_eq!((bytes, table.check().unwrap()), (1024, Vec::new()));
     let offset = table.blocks.reserve(bytes).unwrap().offset;
     finding("lost");
-    // What waits for readers is not lost.
+    // Parts that wait for readers are not lost.
     let reader = table.limbo.enter();
     table.limbo.retire(Garbage::Shard { offset, bytes });
     assert_eq!((table.drain(), table.check().unwrap()), (false, Vec::new()));
@@ -158,12 +158,12 @@ fn reclaiming_keeps_an_extent_that_a_marked_shard_has_moved_into() {
     let table = TurboHash::open(&pool, "table").unwrap();
     let mut marks = pool.marks();
     table.mark(&mut marks).unwrap();
-    // What waited for readers at the second crash.
+    // Memory that waited for readers at the second crash.
     pool.reclaim(&marks).unwrap();
     assert_eq!(pool.check(&marks), [], "every shard lies in what is the table's");
 }
 
-/// What an enemy that knew the seed could do costs a search in the overflow, and no more room than the keys need.
+/// Keys chosen by an attacker that knows the seed cost a search in the overflow, and no more room than they need.
 #[test]
 fn keys_of_one_hash_take_little_room_and_leave_none_behind() {
     let table = table(&TurboOptions { shards: 2, initial_buckets: 4, ..seeded() });

@@ -200,7 +200,8 @@ fn nothing_is_given_back_while_it_is_marked() {
     assert_eq!(lists.bytes(), 0);
 }
 
-/// Most of what lists hold is replaced: what is left of their buffers is copied as they are merged, and room comes back.
+/// Most of what lists hold is replaced: what is left of their buffers is copied as they are merged, and room comes
+/// back.
 #[test]
 fn buffers_that_are_mostly_dead_are_emptied() {
     let pool = memory_pool();
