@@ -1,4 +1,4 @@
-//! What lies where in a pool. Only layout: offsets, sizes and the bytes of the fixed structures.
+//! The layout of a pool: offsets, sizes and the bytes of the fixed structures.
 //!
 //! ```text
 //! 0      superblock, first copy     (written once)
@@ -35,7 +35,7 @@ pub(crate) const ROOT_NAME_BYTES: usize = 24;
 pub(crate) const EXTENT_BYTES_MIN: u64 = 4096;
 pub(crate) const EXTENT_BYTES_MAX: u64 = 64 << 20;
 
-/// What a pool is; written once at creation.
+/// The constant properties of a pool; written once at creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct Superblock {
@@ -77,12 +77,12 @@ impl Superblock {
 pub(crate) const STATE_CLEAN: u32 = 1;
 /// Something active at an unclean open was not reclaimed yet.
 pub(crate) const STATE_UNRECLAIMED: u32 = 2;
-/// The session ran on media where what is drained survives a power cut.
+/// The session ran on media where drained stores survive a power cut.
 pub(crate) const STATE_POWER_SAFE: u32 = 4;
-/// The system could not write back what the session stored: within its boot, too, its contents mean nothing.
+/// The system could not write back stores of the session: the contents mean nothing, even within the same boot.
 pub(crate) const STATE_DISTRUSTED: u32 = 8;
 
-/// What changes from session to session: the valid slot with the higher sequence counts.
+/// The part that changes from session to session. Of its two slots the valid one with the higher sequence counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct State {
@@ -97,8 +97,8 @@ pub(crate) struct State {
     pub instance: u64,
     /// Generation of the last session that changed the contents and was closed in order.
     pub contents: u64,
-    /// Of a pool that was closed in order: digest of roots, size word and extent table with the units' digests;
-    /// 0 if there are none.
+    /// Digest of roots, size word and extent table with the units' digests, if the pool was closed in order; 0 if there
+    /// are none.
     pub digest: u64,
     pub reserved2: [u8; 4],
     pub crc: u32,

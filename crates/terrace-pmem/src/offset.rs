@@ -1,4 +1,4 @@
-//! Typed offsets into a pool, and what may lie there.
+//! Typed offsets into a pool, and the types that may lie there.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -13,7 +13,7 @@ impl<T> POff<T> {
     /// The null offset.
     pub const NULL: Self = Self::new(0);
 
-    /// The offset `offset`, which is not checked here but where it is followed.
+    /// The offset `offset`. It is checked where it is followed, not here.
     pub const fn new(offset: u64) -> Self {
         POff(offset, PhantomData)
     }
@@ -124,8 +124,8 @@ pub const fn field_bytes<S, T: PmSafe>(_: fn(&S) -> &T) -> usize {
 /// [`PmSafe`].
 ///
 /// Fields come in order, each with its offset. The compiler refuses a field that lies elsewhere, a field that is
-/// missing, padding, and a field whose type is not `PmSafe`. With `proof` in place of `unsafe` the layout is proved alone:
-/// that is enough for a structure that is only copied out of a pool and into it.
+/// missing, padding, and a field whose type is not `PmSafe`. With `proof` in place of `unsafe` the layout is proved
+/// alone: that is enough for a structure that is only copied out of a pool and into it.
 ///
 /// # Safety
 ///
@@ -158,8 +158,8 @@ pub const fn field_bytes<S, T: PmSafe>(_: fn(&S) -> &T) -> usize {
 /// terrace_pmem::pm_layout! { unsafe Padded: 16 { small @ 0, large @ 8 } }
 /// ```
 ///
-/// A structure whose last field is an array of any length states the size that it has without one. The proof is made for
-/// each length that a pool is asked for:
+/// A structure whose last field is an array of any length states the size that it has without one. The proof is made
+/// for each length that a pool is asked for:
 ///
 /// ```
 /// #[repr(C)]

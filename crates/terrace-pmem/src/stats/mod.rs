@@ -1,4 +1,4 @@
-//! What a pool has stored, flushed and read.
+//! Counters of a pool's stores, flushes and reads.
 //!
 //! Counters are sharded by thread number: the only writer of an exclusive shard is its thread, so counting is
 //! a load, an add and a store, about a nanosecond; the one shard that further threads share is added to
@@ -40,7 +40,7 @@ pub struct PmStats {
 const COUNTERS: usize = 8;
 
 impl PmStats {
-    /// What was added since `earlier`.
+    /// The counts since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &PmStats) -> PmStats {
         let (now, then) = (self.to_array(), earlier.to_array());
@@ -89,7 +89,7 @@ impl PmStats {
     }
 }
 
-/// Media blocks that a range touches. Offsets may be what a damaged pool says.
+/// Media blocks that a range touches. Offsets may come from a damaged pool.
 #[inline]
 pub(crate) fn blocks_of(offset: u64, len: u64) -> u64 {
     offset.saturating_add(len).div_ceil(XPLINE_BYTES) - offset / XPLINE_BYTES
