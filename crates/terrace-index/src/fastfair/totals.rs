@@ -15,7 +15,7 @@ impl<const N: usize> FastFair<N> {
         self.totals.counted(|| self.count_all())
     }
 
-    /// What the last close saved, and where the next one does.
+    /// The totals of the last close, and the place for those of the next one.
     pub(super) fn saved_totals(&self) -> Result<SavedTotals<'_>> {
         let head = self.header()?;
         let header = (self.header_off, TREE_HEADER_BYTES);
@@ -26,7 +26,7 @@ impl<const N: usize> FastFair<N> {
         let _here = self.limbo.enter();
         let mut keys = 0;
         let mut bytes = TREE_HEADER_BYTES;
-        // An error ends the walk; what was counted until then stands.
+        // An error ends the walk; the counts until then stand.
         let _ = self.for_each_node(&mut |node| {
             bytes += Self::NODE_BYTES + self.key_object_bytes(node.n.prefix)?;
             if node.level() > 0 {

@@ -23,7 +23,7 @@ const STRETCH_BYTES: usize = 256 << 10;
 /// Bytes of a node with its share of towers and checksums.
 const NODE_SHARE: u64 = 18;
 
-/// How records come into buffers: the paper's steps.
+/// How records are written to buffers: the paper's steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Style {
     /// Each record is made durable by itself, and not all of them by one sequential copy.
@@ -32,12 +32,12 @@ pub struct Style {
     pub copies: bool,
 }
 
-/// A list being built. What it has written goes with it unless it is finished.
+/// A list being built. Unless it is finished, everything that it has written is removed with it.
 pub struct ListBuilder {
     lists: Lists,
     style: Style,
     stage: Stage,
-    /// Where the record of each node is; of those that are on their way it is not known.
+    /// The place of each node's record; not known for staged records.
     nodes: Vec<u64>,
     keys: Vec<u8>,
     ends: Vec<usize>,
@@ -126,7 +126,7 @@ impl ListBuilder {
     }
 
     /// Adds the record at `at`, which lies in a buffer of an open list and stays there; false if it should be
-    /// [added](Self::add) as a copy, since there is too little in its buffer beside it.
+    /// [added](Self::add) as a copy, since its buffer has few other live records.
     pub fn point(&mut self, key: &[u8], seq: u64, kind: Kind, vlen: usize, at: u64) -> Result<bool> {
         if self.style.copies {
             return Ok(false);
@@ -164,7 +164,7 @@ impl ListBuilder {
         figures.record_bytes += record_span(key.len(), vlen);
     }
 
-    /// Copies what is on its way.
+    /// Copies staged records.
     fn copy(&mut self) -> Result<()> {
         if let Some(copied) = self.stage.copy()? {
             copied.nodes.iter().for_each(|(node, at)| self.nodes[*node] = *at);
@@ -179,8 +179,8 @@ impl ListBuilder {
         &self.keys[from..self.ends[node]]
     }
 
-    /// Writes the list with `filter`, whatever that is to its maker, and says what it is about but for its first and last key.
-    /// It is whole and durable then; there is none if nothing was added.
+    /// Writes the list with `filter`, whose meaning is the maker's, and with `about`, whose first and last key are
+    /// filled in. On return it is whole and durable; `None` if nothing was added.
     ///
     /// # Errors
     /// `PoolFull` if there is no room.
@@ -233,7 +233,7 @@ impl ListBuilder {
         Ok(Some(PmList { inner: Arc::new(inner) }))
     }
 
-    /// The header, but for what it says of other parts.
+    /// The header, without the fields about other parts.
     fn head(&self, id: u64, bytes: u64, common: usize) -> ListHead {
         let Figures { entries, deletes, min_seq, max_seq, raw_bytes, record_bytes } = self.figures;
         ListHead {
@@ -257,7 +257,7 @@ impl ListBuilder {
         }
     }
 
-    /// Appends the blocks; the first head of each.
+    /// Appends the blocks; returns the first head of each.
     fn put_blocks(&self, image: &mut Vec<u8>, id: u64, common: usize) -> Box<[u64]> {
         let mut towers = Vec::with_capacity(self.nodes.len().div_ceil(BLOCK_NODES));
         for (number, nodes) in self.nodes.chunks(BLOCK_NODES).enumerate() {

@@ -47,7 +47,7 @@ pub(super) struct RecordHead {
     pub vlen: u32,
     /// Bytes of the key.
     pub klen: u16,
-    /// What the version says.
+    /// The kind of the version.
     pub kind: u8,
     /// Which fields follow: zero, none.
     pub fields: u8,
@@ -81,9 +81,9 @@ pub(super) struct ListHead {
     pub common: u32,
     /// Bytes of the filter.
     pub filter_bytes: u32,
-    /// Bytes of what follows this header.
+    /// Bytes of the part that follows this header.
     pub about_bytes: u32,
-    /// CRC-32C of the list's id and of that.
+    /// CRC-32C of the list's id and of that part.
     pub about_crc: u32,
     /// CRC-32C of the list's id and of towers and filter.
     pub tail_crc: u32,
@@ -127,7 +127,7 @@ pub(super) struct Block {
 
 pub(super) const BLOCK_BYTES: u64 = 256;
 
-// SAFETY: what changes while it is shared is atomic.
+// SAFETY: fields that change while they are shared are atomic.
 pm_layout! {
     unsafe BufferHead: 64 { magic @ 0, id @ 8, bytes @ 16, end @ 24, crc @ 32, reserved @ 36 }
     unsafe RecordHead: 24 { crc @ 0, value_crc @ 4, seq @ 8, vlen @ 16, klen @ 20, kind @ 22, fields @ 23 }
@@ -140,7 +140,7 @@ pm_layout! {
     unsafe Block: 256 { nodes @ 0, crc @ 240, count @ 244, reserved @ 248 }
 }
 
-/// Whether `found` is `expected` in another version, and in which.
+/// The version of `found`, if it is `expected` in another version.
 pub(super) fn other_version(found: u64, expected: u64) -> Option<u64> {
     let name = |word: u64| word & ((1 << NAME_BITS) - 1);
     (name(found) == name(expected) && found != expected).then_some(found >> NAME_BITS)
@@ -165,7 +165,7 @@ impl BufferHead {
     }
 }
 
-/// What a record says besides its key and value.
+/// The fields of a record besides its key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RecordFields {
     pub value_crc: u32,
@@ -197,7 +197,7 @@ impl RecordFields {
 }
 
 impl RecordHead {
-    /// What it says.
+    /// Its fields.
     pub fn fields(&self) -> RecordFields {
         let RecordHead { value_crc, seq, vlen, klen, kind, fields, .. } = *self;
         RecordFields { value_crc, seq, vlen, klen, kind, fields }

@@ -1,4 +1,4 @@
-//! Lookups: the towers in DRAM, one block, and the records whose keys begin as the one that is looked for.
+//! Lookups: the towers in DRAM, one block, and the records whose keys have the same head as the wanted one.
 
 use std::cmp::Ordering;
 
@@ -26,7 +26,7 @@ pub struct PmRecord<'a> {
 pub struct Found<'a> {
     /// Its sequence number.
     pub seq: u64,
-    /// What it says.
+    /// Its kind.
     pub kind: Kind,
     /// Its value.
     pub value: &'a [u8],
@@ -48,7 +48,7 @@ impl<'a> PmRecord<'a> {
         self.seq
     }
 
-    /// What it says.
+    /// Its kind.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -81,13 +81,12 @@ impl PmList {
         Ok(tail[tail.len() - self.inner.filter_bytes as usize..].to_vec())
     }
 
-    /// Reads what finding records needs into DRAM.
+    /// Reads the towers into DRAM.
     pub fn load(&self) -> Result<()> {
         self.inner.towers().map(drop)
     }
 
-    /// Keys in order, each with the bytes of the records from the one before it: so many as cut the list into pieces of
-    /// `every` records.
+    /// Keys in order that divide the list into pieces of `every` records, each with the bytes of its piece.
     pub fn anchors(&self, every: u64) -> Result<Vec<(Vec<u8>, u64)>> {
         let inner = &*self.inner;
         let average = inner.figures.record_bytes / inner.figures.entries.max(1);
@@ -165,23 +164,23 @@ impl Inner {
         self.follow(&self.node(index)?)
     }
 
-    /// How `key` stands to what all keys begin with.
+    /// How `key` compares with the common beginning of all keys.
     fn against_common(&self, key: &[u8]) -> Ordering {
         let common = &self.about.smallest[..self.common];
         match key.get(..self.common) {
             Some(front) => front.cmp(common),
-            // Shorter: a key that begins so is greater.
+            // It is shorter: keys with that beginning are greater.
             None => key.cmp(common),
         }
     }
 
-    /// Whether the key of node `index` begins as `key`, as far as the node tells.
+    /// Whether the key of node `index` has the same head as `key`.
     fn may_be_of(&self, index: u64, key: &[u8]) -> Result<bool> {
         let rest = key.get(self.common..);
         Ok(self.against_common(key).is_eq() && Some(self.node(index)?.head) == rest.map(prefix::head))
     }
 
-    /// The first node at or after (`key`, `seq`), and its record where that was read.
+    /// The first node at or after (`key`, `seq`), and its record if it was read.
     pub fn lower_bound(&self, key: &[u8], seq: u64) -> Result<(u64, Option<PmRecord<'_>>)> {
         let entries = self.figures.entries;
         match self.against_common(key) {
@@ -215,7 +214,7 @@ impl Inner {
         Ok((low, at_high))
     }
 
-    /// How a node stands to (`key`, `seq`), and its record where that had to be asked.
+    /// How a node compares with (`key`, `seq`), and its record if it was read for that.
     fn compare(
         &self,
         node: &Node,

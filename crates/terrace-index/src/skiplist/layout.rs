@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use terrace_base::checksum::{crc32c, crc32c_append};
 use terrace_pmem::pm_layout;
 
-/// What [`MAGIC`] begins with in every version.
+/// The beginning of [`MAGIC`] in every version.
 const NAME: [u8; 6] = *b"TSKIPL";
 /// The version of the format that this build writes and reads.
 pub(super) const VERSION: u8 = 2;
@@ -70,7 +70,7 @@ pub(super) struct NodeHead {
     pub vlen: u32,
     /// Bytes of the key.
     pub klen: u16,
-    /// What the record is; the store's byte.
+    /// The kind of the record; the caller's byte.
     pub kind: u8,
     /// Which fields follow, of a version: zero, none.
     pub fields: u8,
@@ -87,7 +87,7 @@ const _: () = {
     assert!(offset_of!(NodeHead, kind) == 38 && offset_of!(NodeHead, fields) == 39);
 };
 
-// SAFETY: what changes while it is shared is atomic.
+// SAFETY: fields that change while they are shared are atomic.
 pm_layout! {
     unsafe ExtentHeader: 64 {
         magic @ 0, list @ 8, next @ 16, bytes @ 24, step @ 32, index @ 40, crc @ 44, reserved @ 48
@@ -148,7 +148,7 @@ fn header_crc(place: u64, image: &[u8; EXTENT_HEADER_BYTES as usize]) -> u32 {
     crc32c_append(crc, &image[24..44])
 }
 
-/// What a node is made of besides links and payload.
+/// The fields of a node besides links and payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NodeFields {
     pub seq: u64,

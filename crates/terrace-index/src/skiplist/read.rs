@@ -145,7 +145,7 @@ impl SkipList {
 }
 
 impl Node<'_> {
-    /// What the caller's byte says of a version.
+    /// The kind of a version according to the caller's byte.
     pub fn version_kind(&self, list: &Inner) -> Result<Kind> {
         Kind::parse(Kind::byte(self.head.kind, self.head.fields), list.pool.path(), self.offset)
     }
@@ -162,7 +162,7 @@ impl<'a> Found<'a> {
         self.node.head.kind
     }
 
-    /// What that byte says of a version. Another byte than a kind's is damage.
+    /// The kind of a version according to that byte. A byte that is not a kind is damage.
     pub fn version_kind(&self) -> Result<Kind> {
         self.node.version_kind(self.list)
     }
