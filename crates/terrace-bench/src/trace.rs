@@ -143,8 +143,8 @@ impl Trace {
     }
 }
 
-/// The key that is written as `word`: printable ASCII stands for itself, `%` and two hexadecimal digits for any byte, and `%`
-/// alone for the empty key.
+/// The key that is written as `word`: printable ASCII stands for itself, `%` and two hexadecimal digits for any byte,
+/// and `%` alone for the empty key.
 pub fn unescape(word: &str) -> Result<Vec<u8>, String> {
     if word == "%" {
         return Ok(Vec::new());
